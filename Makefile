@@ -1,13 +1,13 @@
 # Frequent tasks, one line each. `make` without a target lists them.
 #
-# A fresh machine needs Go and make: scripts/dev.sh finds or installs PostgreSQL, Redis and, for
-# the tests, a C compiler (for the race detector) and Chromium.
+# A new machine needs Go and make: scripts/dev.sh finds or installs PostgreSQL, Redis and, for the
+# tests, a C compiler (for the race detector) and Chromium.
 
 SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 
 # The race detector makes hashing and compression four to six times slower. These packages compute on
-# what one goroutine hands them, so there is nothing to detect: `make test` does not instrument them,
+# data of one goroutine, so they cannot have races: `make test` does not instrument them,
 # neither in tests nor in the servers that tests build. A package that uses a generic type of sync or
 # sync/atomic must not be added: the linker may take its copy of the code for all packages, and the
 # detector would then report races that do not exist.

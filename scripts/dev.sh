@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# A private PostgreSQL and Redis for this checkout. Nothing else on the machine is touched:
-# they have their own data, random passwords and free loopback ports.
+# A private PostgreSQL and Redis for this checkout. They do not affect other servers on the
+# machine: they have their own data, random passwords and free loopback ports.
 #
 #   scripts/dev.sh with CMD...   start what is needed, run CMD with the two URLs set, and
 #                                stop the servers when the last such command has ended
 #   scripts/dev.sh up | down     start and leave running | stop
 #   scripts/dev.sh status | env  what runs | the two URLs as shell assignments
 #   scripts/dev.sh reset         stop, and delete all data
-#   scripts/dev.sh compiler      install a C compiler if there is none (the race detector wants one)
-#   scripts/dev.sh browser       install Chromium and curl if missing (tests/browser walks the pages with them)
+#   scripts/dev.sh compiler      install a C compiler if missing (the race detector needs one)
+#   scripts/dev.sh browser       install Chromium and curl if missing (tests/browser needs them)
 #   scripts/dev.sh gateways      install the gateways that tests/gateways runs, if missing
-#   scripts/dev.sh node          install Node.js and npm if missing (the tests of the TypeScript client want them)
+#   scripts/dev.sh node          install Node.js and npm if missing (the tests of the TypeScript client need them)
 #   scripts/dev.sh python        install Python and the packages that the tests of the Python client use, if missing
 #
-# These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
-# WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
-# speed, handed over as WEIR_TEST_DATABASE_URL and WEIR_TEST_REDIS_URL.
+# These servers keep their data in .dev/, and CMD gets their URLs in WEIR_DATABASE_URL and
+# WEIR_REDIS_URL. With --test as the first argument, it is another pair in .dev/test/, disposable and
+# tuned for speed, with the URLs in WEIR_TEST_DATABASE_URL and WEIR_TEST_REDIS_URL.
 #
-# Order of preference: both URLs already set > Docker Compose, where an engine answers >
+# Order of preference: both URLs already set > Docker Compose, if an engine answers >
 # installed binaries > apt-get (as root, or with passwordless sudo).
 # WEIR_DEV_BACKEND=compose|native forces one. PG_BIN names a folder of PostgreSQL binaries.
 set -euo pipefail
@@ -34,11 +34,11 @@ say() { printf 'dev: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 # ---------------------------------------------------------------- locks
-# Two kernel locks, which no crash can leave behind: fd 9 for one start or stop at a time,
-# fd 8 shared by every user of the servers. Daemons and CMD get neither (8>&- 9>&-).
+# Two kernel locks, which the kernel releases after a crash: fd 9 serializes starts and stops, and
+# every user of the servers shares fd 8. Daemons and CMD get neither (8>&- 9>&-).
 HAVE_FLOCK=$(command -v flock || true)
 lock() {
-  # 711: where Postgres runs as another user, it must be able to pass through to its data
+  # 711: if Postgres runs as another user, it needs access to its data below
   { mkdir -p "$DEV" && chmod 711 "$BASE" "$DEV"; } 2>/dev/null ||
     die "$DEV belongs to another user: run 'sudo scripts/dev.sh reset'"
   exec 9>"$DEV/lock"
@@ -61,7 +61,7 @@ free_port() { # below the ephemeral range, so that no outgoing connection can ta
 secret() { od -An -N16 -tx1 /dev/urandom | tr -d ' \n'; }
 
 # ---------------------------------------------------------------- finding or installing binaries
-find_pg() { # prints the folder that holds initdb, pg_ctl and postgres (newest first)
+find_pg() { # prints the directory of initdb, pg_ctl and postgres (newest first)
   local d
   if [ -n "${PG_BIN:-}" ]; then echo "$PG_BIN"; return 0; fi
   for d in $(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -t/ -k5 -Vr) \
@@ -77,11 +77,11 @@ find_browser() { # as tests/browser looks for one
   command -v chromium || command -v chromium-browser || command -v google-chrome
 }
 
-# What tests/gateways runs: the programs, and the modules that their configurations use. With curl,
-# tests run the commands of the documentation.
+# The programs of tests/gateways, and the modules that their configurations use. The tests run the
+# commands of the documentation with curl.
 GATEWAYS=(curl nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
 
-# What the tests of the Python client run and import.
+# The programs and packages of the tests of the Python client.
 PYTHON=(python3 python3-flask python3-starlette python3-build python3-setuptools python3-wheel mypy)
 
 apt_install() {
@@ -92,7 +92,7 @@ apt_install() {
     sudo=(sudo -n)
   fi
   say "installing $* with apt-get"
-  # no default cluster, and no system service started by the packages: we run our own
+  # no default cluster, and no system service of the packages: this script runs its own
   if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
     "${sudo[@]}" mkdir -p /etc/postgresql-common
     echo "create_main_cluster = false" | "${sudo[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
@@ -116,9 +116,9 @@ apt_install() {
 }
 
 # ---------------------------------------------------------------- native: PostgreSQL
-# Postgres refuses to run as root, so root hands the data folder to the user `postgres` (or
-# nobody). Where that user cannot reach the checkout (/root is 0700), the data goes to
-# /var/tmp and .dev/pg becomes a link to it.
+# Postgres refuses to run as root, so root gives the data directory to the user `postgres` (or
+# nobody). If that user cannot access the checkout (/root is 0700), the data is in /var/tmp, and
+# .dev/pg is a link to it.
 native_paths() {
   PGBIN=$(find_pg) || return 1
   AS=() PGDATA=$DEV/pg
@@ -141,7 +141,7 @@ pg() { # run a Postgres tool in a folder that its user can enter, without our lo
 pg_running() {
   local pid
   pid=$(head -1 "$PGDATA/postmaster.pid" 2>/dev/null) || return 1
-  # where PID 1 reaps nothing (many containers), a killed server stays a zombie that looks alive
+  # if PID 1 reaps no processes (in many containers), a killed server stays a zombie that looks alive
   case $(cut -d')' -f2 "/proc/$pid/stat" 2>/dev/null) in " Z"*) rm -f "$PGDATA/postmaster.pid"; return 1 ;; esac
   pg pg_ctl -D "$PGDATA" status >/dev/null 2>&1
 }
@@ -175,7 +175,7 @@ pg_start() {
     [ -s "$PGDATA/PG_VERSION" ] || pg_init "$major"
     local settings="-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c jit=off -c log_min_messages=warning"
     if [ $KIND = test ]; then
-      # throwaway: survives a crash of Postgres, not of the machine. Many packages test at once
+      # disposable: it survives a crash of Postgres, not of the machine; many packages test concurrently
       settings+=" -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=400 -c shared_buffers=128MB"
     fi
     local try port
@@ -297,8 +297,8 @@ reset() {
   unlock
 }
 
-# Runs CMD in a process group of its own and hands it each of our signals once, whether it was
-# sent to us alone or, as by Ctrl-C, to the whole terminal. Sets RC to its exit code.
+# Runs CMD in its own process group and forwards each signal to it once, whether the signal was sent
+# to this script alone or, as by Ctrl-C, to all processes of the terminal. Sets RC to its exit code.
 run_command() {
   local child signalled
   set -m

@@ -4,9 +4,9 @@
 #   scripts/microbench.sh [-old REV] [-count N] [-time D] [-bench REGEXP] [-write]
 #
 # -old REV       compare with this commit. Both are built first, then run in turns, so that a
-#                machine that is slow for a while is so for both. Without it, only the present state is run.
-# -count N       how often each benchmark is run (6)
-# -time D        how long each run takes (100ms)
+#                slow phase of the machine affects both. Without it, only the current state is run.
+# -count N       number of runs of each benchmark (6)
+# -time D        duration of each run (100ms)
 # -bench REGEXP  which benchmarks (.)
 # -write         put the comparison into docs/performance.md
 #

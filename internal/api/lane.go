@@ -193,11 +193,11 @@ func (l *laneListener) serve(c *laneConn) {
 		if l.tls != nil {
 			c.Conn = tls.Server(c.Conn, l.tls)
 		}
-		keep = l.handOver(c)
+		keep = l.passToNetHTTP(c)
 		return
 	}
 	if l.tls != nil && !c.secure(l.tls) {
-		keep = l.handOver(c)
+		keep = l.passToNetHTTP(c)
 		return
 	}
 	c.in = make([]byte, 0, laneBuffer)
@@ -210,7 +210,7 @@ func (l *laneListener) serve(c *laneConn) {
 		case verdict == laneGone:
 			return
 		case verdict == laneOther || s == nil || l.lane.draining.Load() || !s.answerLane(c):
-			keep = l.handOver(c)
+			keep = l.passToNetHTTP(c)
 			return
 		case c.in == nil: // it could not be answered
 			return
@@ -221,8 +221,8 @@ func (l *laneListener) serve(c *laneConn) {
 	}
 }
 
-// handOver passes the connection to net/http, and reports whether it was accepted.
-func (l *laneListener) handOver(c *laneConn) bool {
+// passToNetHTTP passes the connection to net/http, and reports whether it was accepted.
+func (l *laneListener) passToNetHTTP(c *laneConn) bool {
 	if c.SetDeadline(time.Time{}) != nil {
 		return false
 	}

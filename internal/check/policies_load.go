@@ -45,8 +45,8 @@ func (r *reading) end() {
 	}
 }
 
-// giveWay moves the read to the lane of long reads. The source is not being read at this time.
-func (r *reading) giveWay(ctx context.Context) error {
+// moveToLong moves the read to the lane of long reads. The source is not being read at this time.
+func (r *reading) moveToLong(ctx context.Context) error {
 	if r.in == r.lanes.long {
 		return nil
 	}
@@ -192,7 +192,7 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 		if !more {
 			break
 		}
-		if err := r.giveWay(ctx); err != nil {
+		if err := r.moveToLong(ctx); err != nil {
 			return nil, 0, err
 		}
 	}

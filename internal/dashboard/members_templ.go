@@ -468,7 +468,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 	})
 }
 
-// unsentLink shows the link of an invitation that nobody mails.
+// unsentLink shows the link of an invitation if mail is off.
 func unsentLink(link *newLink) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

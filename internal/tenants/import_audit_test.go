@@ -75,10 +75,10 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	}
 	require.Equal(t, "launch <week>", last("file-raised").Reason)
 	require.Equal(t, "create", last("file-same").Action, "an unchanged subject has no row")
-	full, _, err := s.Audit(ctx, a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
+	imports, _, err := s.Audit(ctx, a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
 	require.NoError(t, err)
-	require.Len(t, full, 1)
-	require.Equal(t, last("file-lowered").Sequence+1, full[0].Sequence, "after its subjects")
+	require.Len(t, imports, 1)
+	require.Equal(t, last("file-lowered").Sequence+1, imports[0].Sequence, "after its subjects")
 	require.True(t, trailIsIntact(t, s, a).Valid)
 }
 

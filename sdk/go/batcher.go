@@ -72,7 +72,7 @@ func (w *waiter) size() int {
 	return n
 }
 
-// withdraw removes a check for which nobody waits any more, unless it was sent.
+// withdraw removes a check whose caller no longer waits, unless it was sent.
 func (b *batcher) withdraw(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

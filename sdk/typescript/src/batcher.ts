@@ -3,10 +3,10 @@ import type { Decision } from "./decision.js";
 import { MisuseError, type NoDecision } from "./errors.js";
 import { maxBatch, type Question } from "./question.js";
 
-/** What the server reads of a batch is 256 KiB; half of it leaves room. */
+/** The server accepts batches of 256 KiB. Half of that is used, because sizes are estimates. */
 const maxBytes = 128 << 10;
 
-/** A check that waits for its turn, and then for its answer. */
+/** A check that waits to be sent, and then for its answer. */
 interface Waiter {
   readonly question: Question;
   readonly deadline: Deadline;
@@ -14,7 +14,7 @@ interface Waiter {
   readonly settle: (answer: Promise<Decision>) => void;
 }
 
-/** What a batcher needs of its client. */
+/** The part of the client that a batcher uses. */
 export interface Sending {
   ask(question: Question, headers: Record<string, string>, deadline: Deadline): Promise<Decision>;
   askTogether(questions: readonly Question[], deadline: Deadline): Promise<Decision[] | NoDecision>;
@@ -24,8 +24,8 @@ export interface Sending {
 }
 
 /**
- * Sends checks together that are asked while another request is under way. A check that meets nothing under way
- * goes out at once, alone.
+ * Sends checks that start during another request together in the next one. If no request is in flight, a check is
+ * sent immediately and alone.
  */
 export class Batcher {
   readonly #client: Sending;
@@ -37,7 +37,7 @@ export class Batcher {
     this.#client = client;
   }
 
-  /** How many checks wait to travel. */
+  /** The number of checks that wait for a batch. */
   get waiting(): number {
     return this.#waiting.length;
   }
@@ -55,7 +55,7 @@ export class Batcher {
       };
       const settle = (answer: Promise<Decision>) => {
         deadline.signal.removeEventListener("abort", ended);
-        answer.catch(() => {}); // where the check has ended before, nobody else takes the error
+        answer.catch(() => {}); // no other code handles the error if the check has ended before
         resolve(answer);
       };
       const waiter: Waiter = { question, deadline, bytes, settle };
@@ -66,13 +66,13 @@ export class Batcher {
     });
   }
 
-  /** The answer to a check whose time has ended while it waited. */
+  /** The answer to a check whose time ended while it waited. */
   async #ended({ question, deadline }: Waiter): Promise<Decision> {
     if (deadline.cancelled) throw deadline.signal.reason;
     return this.#client.fallback(question, { cause: "timeout", status: null, code: "", retryAfterMs: null, error: deadline.signal.reason });
   }
 
-  /** Takes a check back that nobody waits for any more, unless it is under way. */
+  /** Removes a check whose caller no longer waits, unless it was sent. */
   #withdraw(waiter: Waiter): void {
     const i = this.#waiting.indexOf(waiter);
     if (i < 0) return;
@@ -80,7 +80,7 @@ export class Batcher {
     this.#bytes -= waiter.bytes;
   }
 
-  /** Runs a request. When it has ended, what has waited for it goes out. */
+  /** Runs a request, and sends the waiting checks after it. */
   async #during<T>(request: () => Promise<T>): Promise<T> {
     this.#underWay++;
     try {
@@ -91,7 +91,7 @@ export class Batcher {
     }
   }
 
-  /** Sends all that waits. */
+  /** Sends all waiting checks. */
   #send(): void {
     const batch = this.#waiting;
     this.#waiting = [];
@@ -103,14 +103,14 @@ export class Batcher {
     });
   }
 
-  /** Sends one check, in its own time. It never rejects: the check's caller gets the error. */
+  /** Sends one check with its own deadline. It never rejects: the check's caller gets the error. */
   async #alone(waiter: Waiter): Promise<void> {
     const answer = this.#client.ask(waiter.question, {}, waiter.deadline);
     waiter.settle(answer);
     await answer.catch(() => {});
   }
 
-  /** Sends a batch, in the time of the check that was asked last, and hands the answers out. */
+  /** Sends a batch with the deadline of its newest check, and distributes the answers. */
   async #together(batch: readonly Waiter[]): Promise<void> {
     const deadline = new Deadline(batch.at(-1)?.deadline.left ?? 0, undefined);
     const sentAt = this.#client.now();
@@ -118,7 +118,7 @@ export class Batcher {
     const answer = await this.#client.askTogether(questions, deadline).catch((error: unknown) => new Refused(error));
     deadline.dispose();
     if (answer instanceof Refused && answer.forOne) {
-      // Nothing was counted. Each check travels alone, so that only the wrong one sees a misuse.
+      // Nothing was counted. Each check is sent alone, so that only the invalid one rejects with a misuse.
       await Promise.all(batch.map((waiter) => this.#alone(waiter)));
       return;
     }
@@ -134,11 +134,11 @@ export class Batcher {
   }
 }
 
-/** How a batch ended that the server refused. */
+/** The error of a batch that the server refused. */
 class Refused {
   constructor(readonly error: unknown) {}
 
-  /** Whether it was refused for what one of its checks asks. */
+  /** Whether it was refused because of one of its checks. */
   get forOne(): boolean {
     return this.error instanceof MisuseError && [400, 413, 415, 422].includes(this.error.status ?? 0);
   }

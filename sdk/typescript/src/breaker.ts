@@ -1,6 +1,6 @@
 import type { NoDecision } from "./errors.js";
 
-/** A state of the circuit breaker. In half_open a probe is under way. */
+/** A state of the circuit breaker. In half_open, a probe is in flight. */
 export type BreakerState = "closed" | "open" | "half_open";
 
 export const windowMs = 1000;
@@ -12,15 +12,15 @@ export const probeIntervalMs = 200;
 const buckets = 10;
 const bucketMs = windowMs / buckets;
 
-/** The leave to send one call. */
+/** The permission to send one call. */
 export interface Ticket {
   readonly probe: boolean;
 }
 
 /**
- * Keeps calls from waiting for a dead server. It counts the calls of the last second; when at least 20 ended and
- * half of them failed, or 5 in a row were refused, it opens: calls end at once, but one every 200 ms is sent as a
- * probe. A probe that gets an answer closes it.
+ * Prevents calls from waiting for a dead server. It counts the calls of the last second, and opens if at least 20
+ * ended and half of them failed, or if 5 consecutive calls were refused. Calls then fail immediately, except one every
+ * 200 ms, which is sent as a probe. A probe that gets an answer closes the breaker.
  */
 export class Breaker {
   state: BreakerState = "closed";
@@ -33,12 +33,12 @@ export class Breaker {
     this.#changed = changed;
   }
 
-  /** Whether a call would be turned away now. It takes no ticket. */
+  /** Whether a call would be refused now. It takes no ticket. */
   blocked(now: number): boolean {
     return this.state === "half_open" || (this.state === "open" && now < this.#probeFrom);
   }
 
-  /** Asks for a ticket. Who gets one must call leave or cancel. */
+  /** Returns a ticket if a call may be sent. The caller must then call leave or cancel. */
   enter(now: number): Ticket | null {
     if (this.state === "closed") return { probe: false };
     if (this.blocked(now)) return null;
@@ -47,14 +47,14 @@ export class Breaker {
     return { probe: true };
   }
 
-  /** Gives a ticket back that found out nothing. */
+  /** Returns a ticket without a result. */
   cancel(ticket: Ticket, now: number): void {
     if (!ticket.probe) return;
     this.#probeFrom = now;
     this.#become("open");
   }
 
-  /** Records how a call ended: failure is null if the server answered. */
+  /** Records the result of a call: failure is null if the server answered. */
   leave(ticket: Ticket, failure: NoDecision | null, now: number): void {
     const failed = failure !== null && failure.cause !== "quota_exceeded";
     if (!ticket.probe) {
@@ -68,7 +68,7 @@ export class Breaker {
     this.#become(failed ? "open" : "closed");
   }
 
-  /** Calls that were sent before it opened may end after that: they change nothing. */
+  /** Calls that were sent before the breaker opened may end later: they change nothing. */
   #count(failed: boolean, refused: boolean, now: number): void {
     if (this.state !== "closed") return;
     const slot = Math.floor(now / bucketMs);

@@ -9,10 +9,10 @@ import { Memory } from "./memory.js";
 import { ask, askBatch, type Check, type Question } from "./question.js";
 import { type Fetch, Sender } from "./send.js";
 
-/** Who answers when the server has not decided: the request passes, it is refused, or a share is counted here. */
+/** The answer if the server has not decided: allow, deny, or count a share of each limit in this process. */
 export type OnFailure = "allow" | "deny" | "local";
 
-/** Where a client and its middleware write. console is one. */
+/** The log of a client and its middleware, such as console. */
 export interface Logger {
   warn(message: string, ...details: unknown[]): void;
   error(message: string, ...details: unknown[]): void;
@@ -24,25 +24,24 @@ export interface ClientOptions {
   readonly url: string | undefined;
   /** An API key with the scope check. */
   readonly key: string | undefined;
-  /** How long a call may take, all in all. The default is 100. */
+  /** The timeout of a call in total. The default is 100. */
   readonly timeoutMs?: number | undefined;
   /** The default is "allow". */
   readonly onFailure?: OnFailure | undefined;
   /** The share of each limit that this process allows with onFailure "local": greater than 0, up to 1. The default is 0.1. */
   readonly localShare?: number | undefined;
-  /** false sends every call, however many have failed. */
+  /** false sends every call, even after many failures. */
   readonly breaker?: boolean | undefined;
-  /** false asks the server even while a denial is known to hold. */
+  /** false asks the server even while a known denial is valid. */
   readonly denialMemory?: boolean | undefined;
   /**
-   * true sends checks that are asked while another one is under way together, up to 100 in one request. A caller alone
-   * never waits for others. Batched decisions carry the X-RateLimit headers and Retry-After, but not those of the IETF
-   * draft.
+   * true sends checks that start during another request together, up to 100 in one request. A single caller never
+   * waits for others. Batched decisions have the X-RateLimit headers and Retry-After, but not those of the IETF draft.
    */
   readonly batching?: boolean | undefined;
   /** Replaces the fetch of the runtime. It must not retry by itself. */
   readonly fetch?: Fetch | undefined;
-  /** Where the one warning goes that the client logs when its breaker opens. The default is console. */
+  /** The log for the warning when the breaker opens. The default is console. */
   readonly logger?: Logger | undefined;
   /** For metrics, traces and logs. */
   readonly hooks?: readonly Hooks[] | undefined;
@@ -60,7 +59,7 @@ export const defaults = {
   batching: false,
 } as const;
 
-/** What belongs to one call. */
+/** The options of one call. */
 export interface CallOptions {
   /** Ends the call; it rejects with the signal's reason. */
   readonly signal?: AbortSignal | undefined;
@@ -70,11 +69,11 @@ export interface CallOptions {
 
 /** The options of wait. */
 export interface WaitOptions extends CallOptions {
-  /** How long to wait at most. The default is for as long as it takes. */
+  /** The maximum time to wait. By default, there is no maximum. */
   readonly maxWaitMs?: number | undefined;
 }
 
-/** Answers checks. A Client is one, and so is the fake for tests. */
+/** Answers checks. It is implemented by Client and by the fake for tests. */
 export interface Checker {
   check(check: Check, options?: CallOptions): Promise<Decision>;
   checkBatch(checks: readonly Check[], options?: CallOptions): Promise<Decision[]>;
@@ -84,7 +83,7 @@ export interface Checker {
   hold(decision: Decision, options?: CallOptions): Promise<void>;
 }
 
-/** Asks one server with one key. Create one for each server and key, and keep it. */
+/** A client of one server with one key. Create one for each server and key, and keep it. */
 export class Client implements Checker {
   readonly #clock: Clock;
   readonly #timeoutMs: number;
@@ -96,7 +95,7 @@ export class Client implements Checker {
   readonly #local: Local | null;
   readonly #batcher: Batcher | null;
 
-  /** Throws a MisuseError if an option is wrong. */
+  /** Throws a MisuseError if an option is invalid. */
   constructor(options: ClientOptions) {
     const url = validURL(options.url);
     const { timeoutMs, onFailure, localShare } = validSettings(options);
@@ -123,32 +122,32 @@ export class Client implements Checker {
     return this.#breaker?.state ?? "closed";
   }
 
-  /** How many checks wait to travel together. */
+  /** The number of checks that wait for a batch. */
   get waiting(): number {
     return this.#batcher?.waiting ?? 0;
   }
 
-  /** Asks whether the subject may do it now, and counts it if so. */
+  /** Asks whether the subject may proceed, and counts the check if it is allowed. */
   async check(check: Check, options: CallOptions = {}): Promise<Decision> {
     return this.#single("check", check, options);
   }
 
-  /** Tells how things stand and takes nothing. Its cost is 0, and it is always allowed unless the subject is blocked. */
+  /** Returns the current state and takes nothing. Its cost is 0, and it is always allowed unless the subject is blocked. */
   async peek(check: Check, options: CallOptions = {}): Promise<Decision> {
     return this.#single("peek", check, options);
   }
 
   /**
-   * Answers what check would, consumes nothing, and lists in skipped the rules that were not evaluated, with the reason.
-   * It always asks the server.
+   * Returns the answer that check would return, consumes nothing, and lists in skipped the rules that were not
+   * evaluated, with the reason. It always asks the server.
    */
   async explain(check: Check, options: CallOptions = {}): Promise<Decision> {
     return this.#single("explain", check, options);
   }
 
   /**
-   * Asks up to 100 checks in one request. Each is decided on its own, in order, and has its own outcome. One invalid check
-   * refuses the whole batch before anything is counted.
+   * Sends up to 100 checks in one request. They are decided in order, and each has its own outcome. If one check is
+   * invalid, the whole batch is refused before anything is counted.
    */
   async checkBatch(checks: readonly Check[], options: CallOptions = {}): Promise<Decision[]> {
     return this.#told("batch", checks, options, async (headers) => {
@@ -167,9 +166,9 @@ export class Client implements Checker {
   }
 
   /**
-   * Asks until the check is allowed, holds it for the delay of a queue, and returns. A denial that would outlast maxWaitMs
-   * is returned at once, as is one that no wait cures: look at allowed. If an allowed check must be held for longer, it
-   * rejects with a TimeoutError: the units are used, but the caller must not proceed.
+   * Repeats a check until it is allowed, waits for the delay of a queue, and returns. If the wait would exceed maxWaitMs,
+   * or no wait helps, it returns the denial immediately, so check allowed. If the delay of an allowed check would exceed
+   * it, it rejects with a TimeoutError: the units are used, but the caller must not proceed.
    */
   async wait(check: Check, options: WaitOptions = {}): Promise<Decision> {
     const until = options.maxWaitMs === undefined ? Infinity : this.#clock.now() + options.maxWaitMs;
@@ -195,7 +194,7 @@ export class Client implements Checker {
     }
   }
 
-  /** Waits for the delay of an allowed decision, if it has one. The middleware does this. */
+  /** Waits for the delay of an allowed decision, if it has one. The middleware calls it. */
   async hold(decision: Decision, options: CallOptions = {}): Promise<void> {
     if (decision.allowed && decision.delayMs) await this.#clock.sleep(decision.delayMs, options.signal);
   }
@@ -205,7 +204,7 @@ export class Client implements Checker {
     return decision as Decision;
   }
 
-  /** Makes a call and tells the hooks how it begins and ends. */
+  /** Makes a call, and calls the hooks at its beginning and end. */
   async #told(
     name: "check" | "peek" | "explain" | "batch",
     checks: readonly Check[],
@@ -257,7 +256,7 @@ export class Client implements Checker {
     return this.#counted(() => this.#sender.batch(questions, headers, deadline, this.#clock.unixMs()));
   }
 
-  /** Sends if the breaker allows it, and tells it how that ended. No decision is a value; misuse and cancellation are errors. */
+  /** Sends if the breaker allows it, and reports the result to it. No decision is a value; misuse and cancellation are errors. */
   async #counted<T>(send: () => Promise<T>): Promise<T | NoDecision> {
     if (this.#breaker === null) return send().catch(failureOrThrow);
     const ticket = this.#breaker.enter(this.#clock.now());
@@ -274,7 +273,7 @@ export class Client implements Checker {
     }
   }
 
-  /** Keeps what a decision of the server tells about later questions. */
+  /** Stores what a decision of the server implies for later questions. */
   #learn(question: Question, decision: Decision, sentAt: number): void {
     this.#local?.learn(question, decision);
     if (!question.explain) this.#memory?.remember(question, decision, sentAt);
@@ -308,7 +307,7 @@ export class Client implements Checker {
     return this.#local === null ? decision : this.#local.decide(question, decision, this.#clock.now());
   }
 
-  /** What the batcher may use. */
+  /** The part of the client that the batcher uses. */
   #sending() {
     return {
       ask: (question: Question, headers: Record<string, string>, deadline: Deadline) => this.#ask(question, headers, deadline),

@@ -1,14 +1,14 @@
-/** The time as a client sees it. Tests pass one that they move by hand. */
+/** The clock of a client. Tests can replace it. */
 export interface Clock {
-  /** Milliseconds that only grow, from any origin. */
+  /** Monotonic milliseconds, with any origin. */
   now(): number;
   /** Milliseconds since 1970. */
   unixMs(): number;
-  /** Resolves after so many milliseconds, or rejects with the signal's reason. */
+  /** Resolves after this many milliseconds, or rejects with the signal's reason. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
 }
 
-/** The longest time that a timer takes. */
+/** The maximum duration of a timer. */
 const longestTimer = 2_147_483_647;
 
 export const systemClock: Clock = {
@@ -40,8 +40,8 @@ function timer(ms: number, signal?: AbortSignal): Promise<void> {
 }
 
 /**
- * The time that one call has. Its signal aborts when the time is up or when the caller aborts; dispose must
- * be called when the call has ended.
+ * The deadline of one call. Its signal aborts when the time is up or when the caller aborts. dispose must be called
+ * when the call has ended.
  */
 export class Deadline {
   timedOut = false;
@@ -75,7 +75,7 @@ export class Deadline {
     return this.signal.aborted && !this.timedOut;
   }
 
-  /** How many milliseconds are left. */
+  /** The remaining milliseconds. */
   get left(): number {
     return Math.max(0, this.#ends - performance.now());
   }

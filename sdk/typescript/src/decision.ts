@@ -2,7 +2,7 @@ import type { components } from "./api.js";
 import type { NoDecision } from "./errors.js";
 import { builtHeaders, type RateLimitHeaders } from "./headers.js";
 
-/** Who decided: the server, a denial of the server that still holds, or the fallback. */
+/** Who decided: the server, a denial of the server that is still valid, or the fallback. */
 export type Source = "server" | "memory" | "fallback";
 
 /** The answer to a check. */
@@ -14,7 +14,7 @@ export interface Decision {
   readonly cost: number;
   /** null if the tenant has none. */
   readonly plan: string | null;
-  /** The deciding rule, whose numbers follow. They are null if no enforcing rule with a limit matched. */
+  /** The deciding rule, to which the next fields belong. If no enforcing rule with a limit matched, they are null. */
   readonly rule: string | null;
   readonly limit: number | null;
   readonly remaining: number | null;
@@ -23,7 +23,7 @@ export interface Decision {
   readonly resetAfterMs: number | null;
   /** Wait this long before you proceed. */
   readonly delayMs: number | null;
-  /** What each matching rule says. */
+  /** The result of each matching rule. */
   readonly rules: readonly RuleDecision[];
   readonly skipped: readonly SkippedRule[];
   /** A rule was answered without the shared counters. */
@@ -32,15 +32,15 @@ export interface Decision {
   readonly warning: boolean;
   /** The first decision of the same idempotency key. */
   readonly replayed: boolean;
-  /** Why; null if allowed. */
+  /** The reason; null if allowed. */
   readonly denial: Denial | null;
-  /** What to pass on to your own client; see copyHeaders. */
+  /** The headers to forward to your own client; see copyHeaders. */
   readonly headers: RateLimitHeaders;
-  /** Says why the server has not decided; null unless the source is "fallback". */
+  /** Why there is no decision of the server; null unless the source is "fallback". */
   readonly noDecision: NoDecision | null;
 }
 
-/** What one rule says. */
+/** The result of one rule. */
 export interface RuleDecision {
   readonly rule: string;
   readonly algorithm: string;
@@ -70,7 +70,7 @@ export interface SkippedRule {
   readonly attribute: string;
 }
 
-/** Says why a check was denied, in a form that can be shown to an end user. */
+/** The reason of a denial, in a form that can be shown to an end user. */
 export interface Denial {
   readonly code: string;
   readonly message: string;
@@ -84,10 +84,10 @@ type WireRule = components["schemas"]["CheckRule"];
 type WireSkip = components["schemas"]["CheckSkip"];
 type WireDenial = components["schemas"]["CheckFailure"];
 
-/** An answer that is not what the API describes. */
+/** An answer that does not follow the API. */
 export class Nonsense extends Error {}
 
-/** Reads the decision in an answer. The headers are the caller's to add. */
+/** Reads the decision in an answer. The caller adds the headers. */
 export function decodeDecision(value: unknown, headers: RateLimitHeaders): Decision {
   const w = new Fields<keyof WireDecision>(value, "the answer");
   const allowed = w.required("allowed");
@@ -159,7 +159,7 @@ function decodeDenial(value: unknown): Denial {
   return { code: w.text("code") ?? "", message: w.text("message") ?? "", retryAfter: w.number("retry_after") };
 }
 
-/** Reads fields of the types that they must have. null and absent are the same. */
+/** Reads a field with its type. null is the same as a missing field. */
 class Fields<Name extends string> {
   readonly #fields: Readonly<Record<string, unknown>>;
   readonly #what: string;

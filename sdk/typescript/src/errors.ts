@@ -1,14 +1,14 @@
 /** Why there is no decision. */
 export type Cause =
   | "timeout" // no complete answer within the timeout
-  | "connection_refused" // nobody listens at the address
-  | "connection_lost" // any other fault of the connection
+  | "connection_refused" // the address refuses connections
+  | "connection_lost" // any other failure of the connection
   | "server_error" // status 5xx
-  | "quota_exceeded" // the tenant itself is over its quota of checks
+  | "quota_exceeded" // the tenant is over its own quota of checks
   | "invalid_answer" // an answer that is neither a decision nor misuse
   | "breaker_open"; // the circuit breaker is open; nothing was sent
 
-/** Says why the server has not decided. */
+/** Why there is no decision of the server. */
 export interface NoDecision {
   readonly cause: Cause;
   /** The HTTP status; null if there was no answer. */
@@ -36,7 +36,7 @@ export class MisuseError extends Error {
   override readonly name = "MisuseError";
   /** The HTTP status; null if the client refused the call and sent nothing. */
   readonly status: number | null;
-  /** A stable name such as UNKNOWN_PLAN; empty if the answer was no problem document. */
+  /** A stable name such as UNKNOWN_PLAN; empty if the answer was not a problem document. */
   readonly code: string;
   /** A JSON pointer to the first wrong field, such as /subject; may be empty. */
   readonly field: string;
@@ -44,7 +44,7 @@ export class MisuseError extends Error {
   readonly fix: string;
   /** What is wrong, for people. */
   readonly detail: string;
-  /** The request, as in the server's log. */
+  /** The id of the request, as in the server's log. */
   readonly requestId: string;
   readonly errors: readonly FieldError[];
 
@@ -76,7 +76,7 @@ function messageOf(status: number | null, code: string, detail: string, fix: str
   return parts.join(" ");
 }
 
-/** A misuse that the client finds before it sends anything. */
+/** A misuse that the client detects before it sends anything. */
 export function invalid(field: string, problem: string, fix: string): MisuseError {
   const name = field.replace(/^header:/, "").replace(/^\//, "");
   return new MisuseError({
@@ -87,7 +87,7 @@ export function invalid(field: string, problem: string, fix: string): MisuseErro
   });
 }
 
-/** Carries a failure from where it is found to where the fallback answers. */
+/** Carries a failure to the code that calls the fallback. */
 export class Undecided extends Error {
   readonly failure: NoDecision;
   constructor(failure: NoDecision) {

@@ -1,17 +1,17 @@
-/** Middleware for Express and for any framework with (request, response, next) of Node. */
+/** Middleware for Express, and for other frameworks with (request, response, next) of Node. */
 import type { Decision } from "./decision.js";
 import type { MisuseError } from "./errors.js";
 import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
 import { copyHeaders } from "./headers.js";
 
-/** What the middleware needs of a request. That of Express has it. */
+/** The part of a request that the middleware uses, as in Express. */
 export interface ExpressRequest {
   readonly method: string;
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly route?: { readonly path?: unknown };
 }
 
-/** What the middleware needs of a response. That of Express has it. */
+/** The part of a response that the middleware uses, as in Express. */
 export interface ExpressResponse {
   statusCode: number;
   readonly writableFinished: boolean;
@@ -23,15 +23,15 @@ export interface ExpressResponse {
 }
 
 export interface ExpressGuardOptions<Req, Res> extends GuardOptions<Req> {
-  /** Answers a request that is denied. The rate-limit headers are set already. */
+  /** Answers a denied request. The rate-limit headers are already set. */
   onDenied?(request: Req, response: Res, decision: Decision): unknown;
   /** Answers a request whose check was a mistake of this application. The default logs the error and answers 500. */
   onMisuse?(request: Req, response: Res, error: MisuseError): unknown;
 }
 
 /**
- * Lets a request through if Weir allows it. Put it on routes, where the route template is known. In a router that is
- * mounted at a path, the resource is the route within the router; the option resource can say more.
+ * Passes a request on if Weir allows it. Put it on routes, where the route template is known. In a router that is
+ * mounted at a path, the resource is the route within the router, unless the option resource sets another one.
  *
  *     app.get("/orders/:id", guard({ client, subject: (request) => request.get("X-Customer") }), orders);
  */
@@ -49,7 +49,7 @@ export function guard<Req extends ExpressRequest, Res extends ExpressResponse>(
   };
 }
 
-/** Whether the request passes. Otherwise it is answered. */
+/** Whether the request is allowed. Otherwise it is answered. */
 async function handle<Req extends ExpressRequest, Res extends ExpressResponse>(
   options: ExpressGuardOptions<Req, Res>,
   request: Req,

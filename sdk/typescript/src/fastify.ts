@@ -4,14 +4,14 @@ import type { MisuseError } from "./errors.js";
 import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
 import { copyHeaders } from "./headers.js";
 
-/** What the hook needs of a request. That of Fastify has it. */
+/** The part of a request that the hook uses, as in Fastify. */
 export interface FastifyRequest {
   readonly method: string;
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly routeOptions?: { readonly url?: string | undefined };
 }
 
-/** What the hook needs of a reply. That of Fastify has it. */
+/** The part of a reply that the hook uses, as in Fastify. */
 export interface FastifyReply {
   readonly raw: { readonly writableFinished: boolean; once(event: "close", listener: () => void): unknown };
   code(status: number): unknown;
@@ -22,14 +22,14 @@ export interface FastifyReply {
 }
 
 export interface FastifyGuardOptions<Req, Reply> extends GuardOptions<Req> {
-  /** Answers a request that is denied. The rate-limit headers are set already. */
+  /** Answers a denied request. The rate-limit headers are already set. */
   onDenied?(request: Req, reply: Reply, decision: Decision): unknown;
   /** Answers a request whose check was a mistake of this application. The default logs the error and answers 500. */
   onMisuse?(request: Req, reply: Reply, error: MisuseError): unknown;
 }
 
 /**
- * Lets a request through if Weir allows it. Add it before routes or to one of them:
+ * Passes a request on if Weir allows it. Add it before routes or to one of them:
  *
  *     app.addHook("onRequest", guard({ client, subject: (request) => request.headers["x-customer"] }));
  */
@@ -69,5 +69,5 @@ export function guard<Req extends FastifyRequest, Reply extends FastifyReply>(
 function send(reply: FastifyReply, { status, headers, body }: Problem): void {
   reply.code(status);
   for (const [name, value] of Object.entries(headers)) reply.header(name, value);
-  reply.send(new TextEncoder().encode(body)); // to a string Fastify would add a charset, which JSON has not
+  reply.send(new TextEncoder().encode(body)); // for a string, Fastify would add a charset, which JSON does not have
 }

@@ -5,34 +5,34 @@ import type { Check } from "./question.js";
 
 type MaybePromise<T> = T | Promise<T>;
 
-/** What the middleware of all frameworks takes. Only the client and the subject are required. */
+/** The options of the middleware of all frameworks. Only the client and the subject are required. */
 export interface GuardOptions<Request> {
   readonly client: Checker;
   /**
-   * Says whom to limit. A request without a subject is a misuse, so that a missing one never switches the limiter off. Hash
-   * what the customer chooses freely with hashSubject: a value of more than 256 bytes is a misuse too.
+   * Returns the subject. A request without a subject is a misuse, so that a missing one never switches the limiter off.
+   * Hash values that the customer chooses with hashSubject: a value of more than 256 bytes is a misuse, too.
    */
   subject(request: Request): MaybePromise<string | null | undefined>;
-  /** Says what is asked for. The default is the method and the route template. */
+  /** Returns the resource. The default is the method and the route template. */
   resource?(request: Request): MaybePromise<string>;
-  /** Says how many units the request takes. The default is 1. */
+  /** Returns the units that the request takes. The default is 1. */
   cost?(request: Request): MaybePromise<number>;
-  /** Names the plan. The default is the subject's own. */
+  /** Returns the plan. The default is the subject's own. */
   plan?(request: Request): MaybePromise<string | undefined>;
-  /** Are further values that rules can count by. The default is none. */
+  /** Returns further values that rules can count by. The default is none. */
   attributes?(request: Request): MaybePromise<Record<string, string>>;
-  /** Lets requests pass without a check, health checks for example. */
+  /** Selects requests that are not checked, such as health checks. */
   skip?(request: Request): MaybePromise<boolean>;
-  /** Where misuse is logged. The default is console. */
+  /** The log for misuse. The default is console. */
   readonly logger?: Logger | undefined;
 }
 
-/** What the middleware does with one request. */
+/** The result of the middleware for one request. */
 export type Verdict =
   | { readonly kind: "pass"; readonly decision: Decision | null } // null: it was skipped
   | { readonly kind: "denied"; readonly decision: Decision; readonly answer: Problem }
   | { readonly kind: "misuse"; readonly error: MisuseError; log(): Problem }
-  | { readonly kind: "gone" }; // the customer has cancelled the request
+  | { readonly kind: "gone" }; // the client has cancelled the request
 
 /** A problem document (RFC 9457) as an answer. */
 export interface Problem {
@@ -41,7 +41,7 @@ export interface Problem {
   readonly body: string;
 }
 
-/** What a framework tells about a request. */
+/** The data of a framework about a request. */
 export interface Incoming {
   /** The method and the route template. */
   readonly route: string;
@@ -49,7 +49,7 @@ export interface Incoming {
   readonly signal: AbortSignal | undefined;
 }
 
-/** Asks for one request, and holds it for the delay of a queue. */
+/** Sends the check of one request, and waits for the delay of a queue. */
 export async function judge<Request>(options: GuardOptions<Request>, request: Request, incoming: Incoming): Promise<Verdict> {
   if (await options.skip?.(request)) return { kind: "pass", decision: null };
   const call = { signal: incoming.signal, traceparent: incoming.traceparent };
@@ -82,8 +82,8 @@ async function checkOf<Request>(options: GuardOptions<Request>, request: Request
 }
 
 /**
- * The answer to a denied request: status 429 and a problem document. If the fallback "deny" has answered instead of the
- * server, the status is 503, because nobody is over a limit.
+ * The answer to a denied request: status 429 and a problem document. If the fallback "deny" has answered, the status is
+ * 503, because the subject is not known to be over a limit.
  */
 export function problemOf(decision: Decision): Problem {
   const { denial } = decision;

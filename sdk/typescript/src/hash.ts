@@ -1,7 +1,7 @@
 /**
- * Makes a subject of a secret or a long value, such as an API key of your customer: "sha256:" and the hexadecimal
- * SHA-256. Values that can be guessed, such as addresses, want a secret of yours: "hmac-sha256:" and the
- * HMAC-SHA-256. An empty or absent value stays empty, so that a missing subject is still refused.
+ * Returns a subject for a secret or a long value, such as an API key of your customer: "sha256:" and the hexadecimal
+ * SHA-256. For values that can be guessed, such as addresses, pass your own secret: "hmac-sha256:" and the
+ * HMAC-SHA-256. An empty or missing value stays empty, so that a missing subject is still refused.
  */
 export async function hashSubject(value: string | null | undefined, secret?: string): Promise<string> {
   if (!value) return "";
@@ -13,7 +13,7 @@ export async function hashSubject(value: string | null | undefined, secret?: str
   return `hmac-sha256:${hex(await subtle.sign("HMAC", key, encoder.encode(value)))}`;
 }
 
-/** Node 18 has Web Crypto in a module alone. The name is a variable so that bundlers leave it be. */
+/** Node 18 has Web Crypto only in a module. Its name is a variable, so that bundlers do not resolve it. */
 async function webCrypto(): Promise<Crypto> {
   if (globalThis.crypto) return globalThis.crypto;
   const name = "node:crypto";

@@ -1,6 +1,6 @@
 import type { Decision } from "./decision.js";
 
-/** The names of the headers that a decision can carry. */
+/** The names of the headers that a decision can have. */
 export const rateLimitHeaders = [
   "RateLimit",
   "RateLimit-Policy",
@@ -19,8 +19,8 @@ export type HeaderTarget =
   | { getHeader(name: string): unknown; setHeader(name: string, value: string): unknown; removeHeader(name: string): unknown };
 
 /**
- * Copies the decision's rate-limit headers to an answer. Where the answer already has some, of another limiter,
- * the stricter set stands: the longer Retry-After, then the smaller share left.
+ * Copies the decision's rate-limit headers to an answer. If the answer already has headers of another limiter, the
+ * stricter set is used: the one with the longer Retry-After, then with the smaller share left.
  */
 export function copyHeaders(decision: Pick<Decision, "headers">, to: HeaderTarget): void {
   const target = "getHeader" in to ? nodeTarget(to) : to;
@@ -71,7 +71,7 @@ export function wholeNumber(text: string | null | undefined): number | null {
   return text && /^\d{1,15}$/.test(text) ? Number(text) : null;
 }
 
-/** The smallest share of a quota that is left. An unknown one is infinite. */
+/** The smallest remaining share of a quota. An unknown share is infinite. */
 function share(headers: RateLimitHeaders): number {
   const limit = wholeNumber(headers["X-RateLimit-Limit"]);
   const remaining = wholeNumber(headers["X-RateLimit-Remaining"]);
@@ -86,8 +86,8 @@ function share(headers: RateLimitHeaders): number {
 }
 
 /**
- * Reads one parameter of each member of a list such as `"api";r=5;t=3, "login";r=1`. Members name rules, so they
- * hold neither commas nor semicolons.
+ * Reads one parameter of each member of a list such as `"api";r=5;t=3, "login";r=1`. Members are names of rules, which
+ * contain neither commas nor semicolons.
  */
 function parameters(list: string | undefined, parameter: string): Map<string, number> {
   const values = new Map<string, number>();
@@ -101,7 +101,7 @@ function parameters(list: string | undefined, parameter: string): Map<string, nu
   return values;
 }
 
-/** The headers of a decision that came without any, in a batch. */
+/** The headers of a decision of a batch, which has none. */
 export function builtHeaders(decision: Omit<Decision, "headers">, unixMs: number): RateLimitHeaders {
   const deciding = decision.rules.find((rule) => rule.rule === decision.rule && rule.burst !== null);
   const text = (value: number | null | undefined) => (value === null || value === undefined ? null : String(value));
@@ -114,7 +114,7 @@ export function builtHeaders(decision: Omit<Decision, "headers">, unixMs: number
   return headersOf((name) => built[name]);
 }
 
-/** Turns milliseconds into seconds, rounded up. */
+/** Converts milliseconds to seconds, rounded up. */
 export function ceilSeconds(ms: number): number {
   return Math.ceil(ms / 1000);
 }

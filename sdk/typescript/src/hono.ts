@@ -4,7 +4,7 @@ import type { MisuseError } from "./errors.js";
 import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
 import { copyHeaders } from "./headers.js";
 
-/** What the middleware needs of a context. That of Hono has it. */
+/** The part of a context that the middleware uses, as in Hono. */
 export interface HonoContext {
   readonly req: {
     readonly method: string;
@@ -17,14 +17,14 @@ export interface HonoContext {
 }
 
 export interface HonoGuardOptions<C> extends GuardOptions<C> {
-  /** Answers a request that is denied; the rate-limit headers are added. */
+  /** Answers a denied request. The rate-limit headers are added. */
   onDenied?(context: C, decision: Decision): Response | Promise<Response>;
   /** Answers a request whose check was a mistake of this application. The default logs the error and answers 500. */
   onMisuse?(context: C, error: MisuseError): Response | Promise<Response>;
 }
 
 /**
- * Lets a request through if Weir allows it. Put it on routes, where the route template is known:
+ * Passes a request on if Weir allows it. Put it on routes, where the route template is known:
  *
  *     app.get("/orders/:id", guard({ client, subject: (c) => c.req.header("X-Customer") }), orders);
  */
@@ -34,7 +34,7 @@ export function guard<C extends HonoContext>(
   return async (context, next) => {
     const path = context.req.routePath;
     const verdict = await judge(options, context, {
-      // Middleware for all paths has a path with a star, which is no template of a route.
+      // Middleware for all paths has a path with a star, which is not a route template.
       route: routeName(context.req.method, path.includes("*") ? undefined : path),
       traceparent: context.req.header("traceparent"),
       signal: context.req.raw.signal,

@@ -20,19 +20,19 @@ interface Counter {
   readonly ends: number;
 }
 
-/** What one rule says without the server. */
+/** The result of one rule without the server. */
 interface Verdict {
   readonly rule: string;
   readonly windowMs: number;
   readonly share: number;
   remaining: number;
-  /** Until it passes: 0 if it does now, infinite if it never does. */
+  /** Until it would be allowed: 0 for now, infinite for never. */
   readonly wait: number;
   reset: number;
   counter: Counter | null;
 }
 
-/** A map of bounded size: the oldest entry makes room. */
+/** A map of bounded size: a new entry replaces the oldest one. */
 class Bounded<V> extends Map<string, V> {
   override set(key: string, value: V): this {
     if (!this.has(key) && this.size >= localEntries) {
@@ -46,8 +46,8 @@ class Bounded<V> extends Map<string, V> {
 }
 
 /**
- * Remembers the limits that decisions have shown, and counts a share of them in process while there is no decision.
- * It knows nothing of other processes: the share is what this one may allow.
+ * Stores the limits of earlier decisions, and counts a share of them in process while there is no decision. It does
+ * not know other processes: the share is what this process may allow.
  */
 export class Local {
   readonly #share: number;
@@ -59,7 +59,7 @@ export class Local {
     this.#share = share;
   }
 
-  /** Remembers the limits that a decision of the server shows. */
+  /** Stores the limits of a decision of the server. */
   learn(question: Question, decision: Decision): void {
     if (question.explain) return;
     const limits: Limit[] = [];
@@ -71,7 +71,7 @@ export class Local {
     if (!known.blocked) this.#ofResource.set(keyOf(question.resource, question.plan), known);
   }
 
-  /** Answers a question. The decision that it is given allows. */
+  /** Answers a question. It fills in the decision, which allows at first. */
   decide(question: Question, decision: Decision, now: number): Decision {
     const known =
       this.#ofSubject.get(keyOf(question.subject, question.resource, question.plan)) ??
@@ -92,7 +92,7 @@ export class Local {
     return deciding === undefined ? decision : described(decision, deciding, allowed);
   }
 
-  /** Says what one limit says, and counts nothing. */
+  /** Evaluates one limit and counts nothing. */
   #judge(question: Question, { rule, limit, windowMs }: Limit, now: number): Verdict {
     const share = limit > 0 ? Math.max(1, Math.floor(limit * this.#share)) : 0;
     let counter = this.#counters.get(keyOf(question.subject, rule)) ?? null;
@@ -120,7 +120,7 @@ function keyOf(...parts: string[]): string {
   return JSON.stringify(parts);
 }
 
-/** Whether a verdict decides rather than another: of denials the longest wait, else the smallest share left. */
+/** Whether a verdict decides instead of another: among denials the longest wait, otherwise the smallest share left. */
 function before(verdict: Verdict, other: Verdict, allowed: boolean): boolean {
   if (!allowed) return verdict.wait > other.wait;
   return verdict.remaining * Math.max(1, other.share) < other.remaining * Math.max(1, verdict.share);

@@ -7,16 +7,16 @@ export const memoryEntries = 10_000;
 
 interface Remembered {
   readonly decision: Decision;
-  /** When the request was sent, which is not after the decision. */
+  /** When the request was sent, which is before the decision. */
   readonly sentAt: number;
   readonly until: number;
 }
 
-/** Holds denials of the server until they end, so that a caller who keeps asking costs nothing. */
+/** Stores denials of the server until they end, so that repeated checks cost nothing. */
 export class Memory {
   readonly #entries = new Map<string, Remembered>();
 
-  /** Returns the denial that still answers a question. */
+  /** Returns the stored denial for a question, if it is still valid. */
   recall(question: Question, now: number): Decision | null {
     if (this.#entries.size === 0) return null;
     const key = question.key();
@@ -29,7 +29,7 @@ export class Memory {
     return asOf(entry, now);
   }
 
-  /** Keeps a denial. Whatever else it is given it leaves alone. */
+  /** Stores a denial. It ignores other decisions. */
   remember(question: Question, decision: Decision, sentAt: number): void {
     if (decision.allowed || decision.source !== "server" || decision.replayed) return;
     const lasts = Math.min(memoryMs, decision.retryAfterMs ?? memoryMs);
@@ -40,7 +40,7 @@ export class Memory {
     this.#entries.set(key, { decision, sentAt, until: sentAt + lasts });
   }
 
-  /** Makes room: all that has ended, and the oldest if that is nothing. */
+  /** Removes all entries that have ended, or else the oldest one. */
   #evict(now: number): void {
     for (const [key, entry] of this.#entries) {
       if (now >= entry.until) this.#entries.delete(key);
@@ -53,7 +53,7 @@ export class Memory {
   }
 }
 
-/** The decision as it reads now. */
+/** The decision with the times of now. */
 function asOf(entry: Remembered, now: number): Decision {
   const { decision } = entry;
   const passed = Math.floor(now - entry.sentAt);

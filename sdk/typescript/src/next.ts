@@ -3,7 +3,7 @@ import { guardFetch, type WebGuardOptions } from "./web.js";
 
 /** The options of a guard for a route handler. */
 export interface RouteGuardOptions<R extends Request = Request> extends WebGuardOptions<R> {
-  /** The route template as its folder spells it, such as "/orders/[id]". Next does not tell it to handlers. */
+  /** The route template as in its directory, such as "/orders/[id]". Next does not pass it to handlers. */
   readonly route: string;
 }
 
@@ -21,9 +21,9 @@ export function guardRoute<R extends Request, Rest extends unknown[]>(
 
 /** The options of a guard for the proxy. */
 export interface ProxyGuardOptions<R extends Request = Request> extends WebGuardOptions<R> {
-  /** Lets a request through: () => NextResponse.next(). The rate-limit headers are added to what it returns. */
+  /** Passes a request on: () => NextResponse.next(). The rate-limit headers are added to its result. */
   next(request: R): Response | Promise<Response>;
-  /** Says what is asked for. The proxy runs before routing, so there is no default. */
+  /** Returns the resource. The proxy runs before routing, so there is no default. */
   resource(request: R): string | Promise<string>;
 }
 

@@ -1,6 +1,6 @@
 /**
- * Hooks for OpenTelemetry: a span and metrics for each call, and the trace passed on to the server. Neither subjects nor
- * keys become attributes: they are personal, and there are too many of them.
+ * Hooks for OpenTelemetry: a span and metrics for each call, and the trace headers for the server. Neither subjects nor
+ * keys are attributes: they are personal, and there are too many of them.
  */
 import type { Decision } from "./decision.js";
 import { MisuseError } from "./errors.js";
@@ -8,7 +8,7 @@ import type { Hooks, Result } from "./hooks.js";
 
 type Attributes = Record<string, string | number>;
 
-/** What the hooks need of a span. That of @opentelemetry/api has it. */
+/** The part of a span that the hooks use, as in @opentelemetry/api. */
 export interface OtelSpan {
   setAttributes(attributes: Attributes): unknown;
   setStatus(status: { code: number; message?: string }): unknown;
@@ -17,12 +17,12 @@ export interface OtelSpan {
   spanContext(): { traceId: string; spanId: string; traceFlags: number; traceState?: { serialize(): string } | undefined };
 }
 
-/** What the hooks need of a tracer. */
+/** The part of a tracer that the hooks use. */
 export interface OtelTracer {
   startSpan(name: string, options: { kind: number; attributes: Attributes }): OtelSpan;
 }
 
-/** What the hooks need of a meter. */
+/** The part of a meter that the hooks use. */
 export interface OtelMeter {
   createHistogram(name: string, options: { unit: string; description: string; advice: { explicitBucketBoundaries: number[] } }): {
     record(value: number, attributes: Attributes): void;
@@ -30,7 +30,7 @@ export interface OtelMeter {
   createCounter(name: string, options: { unit: string; description: string }): { add(value: number, attributes?: Attributes): void };
 }
 
-// Of SpanKind and SpanStatusCode.
+// Values of SpanKind and SpanStatusCode.
 const kindClient = 2;
 const statusError = 2;
 
@@ -80,7 +80,7 @@ function end(span: OtelSpan, result: Result, outcome: string): void {
   span.end();
 }
 
-/** The headers of W3C Trace Context. A tracer that records nothing has a trace of zeros, which is not passed on. */
+/** The headers of W3C Trace Context. A tracer that records nothing has a trace of zeros, which is not sent. */
 function traceHeaders(span: OtelSpan): Record<string, string> {
   const { traceId, spanId, traceFlags, traceState } = span.spanContext();
   if (/^0*$/.test(traceId)) return {};
@@ -90,7 +90,7 @@ function traceHeaders(span: OtelSpan): Record<string, string> {
   return headers;
 }
 
-/** How a whole call ended. A call of several checks is a decision unless none of them was decided. */
+/** The outcome of a call. A call of several checks is a decision unless none of them was decided. */
 function outcomeOf({ decisions, error }: Result): string {
   if (decisions === undefined) return error instanceof MisuseError ? "misuse" : "cancelled";
   return decisions.some((decision) => decision.noDecision === null) ? "decision" : "no_decision";

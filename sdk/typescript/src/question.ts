@@ -3,9 +3,9 @@ import { invalid, MisuseError } from "./errors.js";
 
 /** A question: may the subject do this now? Only the subject is required. */
 export interface Check {
-  /** Whom to limit: 1 to 256 bytes of UTF-8 without control characters. */
+  /** What to limit: 1 to 256 bytes of UTF-8 without control characters. */
   readonly subject: string;
-  /** What is asked for. The default is "default". */
+  /** The resource. The default is "default". */
   readonly resource?: string | undefined;
   /** Units to take: a whole number from 0 to 10^15. The default is 1. */
   readonly cost?: number | undefined;
@@ -14,8 +14,8 @@ export interface Check {
   /** At most 16 further values that rules can count by. */
   readonly attributes?: Readonly<Record<string, string>> | undefined;
   /**
-   * Makes it safe to send the check again: within 60 s the same key answers the first decision and counts once. 1 to
-   * 64 visible ASCII characters.
+   * Makes it safe to send the check again: within 60 s, the same key gets the first decision and counts once. 1 to 64
+   * visible ASCII characters.
    */
   readonly idempotencyKey?: string | undefined;
 }
@@ -41,7 +41,7 @@ export class Question {
     readonly explain: boolean,
   ) {}
 
-  /** The question as the server reads it. Defaults are left out. */
+  /** The question as the server reads it, without defaults. */
   json(): Partial<components["schemas"]["CheckRequest"]> {
     const body: Partial<components["schemas"]["CheckRequest"]> = { subject: this.subject };
     if (this.resource !== defaultResource) body.resource = this.resource;
@@ -55,14 +55,14 @@ export class Question {
     return body;
   }
 
-  /** A text that two questions share if and only if they ask the same. */
+  /** A text that is the same for two questions if and only if they are equal. */
   key(): string {
     const attributes = Object.keys(this.attributes).sort().map((name) => [name, this.attributes[name]]);
     return JSON.stringify([this.cost, this.subject, this.resource, this.plan, attributes]);
   }
 }
 
-/** Validates a check and fills in its defaults. A peek asks with cost 0. */
+/** Validates a check and fills in its defaults. A peek has cost 0. */
 export function ask(check: Check, kind: "check" | "peek" | "explain" = "check"): Question {
   if (typeof check !== "object" || check === null) throw invalid("/subject", "is absent", 'Pass an object such as { subject: "user_42" }.');
   const subjectProblem = nameProblem(check.subject);
@@ -127,7 +127,7 @@ function attributesOf(check: Check): Readonly<Record<string, string>> {
   return attributes;
 }
 
-/** Says what is wrong with a subject, a resource or an attribute's value, or nothing. */
+/** Returns what is wrong with a subject, a resource or an attribute's value, or "". */
 function nameProblem(name: unknown): string {
   if (typeof name !== "string") return name === undefined || name === null ? "is absent" : `is ${shown(name)}, which is no string`;
   if (name === "") return "is empty";
@@ -150,7 +150,7 @@ function isLowSurrogate(c: number): boolean {
   return c >= 0xdc00 && c <= 0xdfff;
 }
 
-/** A value in an error. What is longer than a line is cut. */
+/** A value in an error, truncated to a line. */
 function shown(value: unknown): string {
   const text = typeof value === "string" ? JSON.stringify(value) : String(value);
   return text.length > 80 ? `${text.slice(0, 80)}...` : text;

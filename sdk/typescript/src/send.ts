@@ -11,14 +11,14 @@ export const maxBatchAnswer = 8 << 20;
 /** The part of the Fetch API that a client needs. */
 export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
-/** What came back over HTTP. */
+/** An answer over HTTP. */
 interface Answer {
   readonly status: number;
   readonly headers: Headers;
   readonly body: string;
 }
 
-/** Sends questions and reads answers. What it throws is a MisuseError, an Undecided, or the caller's own reason. */
+/** Sends questions and reads answers. It throws a MisuseError, an Undecided, or the caller's own reason. */
 export class Sender {
   readonly #url: string;
   readonly #key: string;
@@ -31,8 +31,8 @@ export class Sender {
   }
 
   /**
-   * Sends one question. With an idempotency key it is sent once more if the connection failed before an answer
-   * began.
+   * Sends one question. If it has an idempotency key and the connection failed before an answer began, it is sent once
+   * more.
    */
   async check(question: Question, headers: Record<string, string>, deadline: Deadline): Promise<Decision> {
     const keyed = question.idempotencyKey !== "";
@@ -75,8 +75,8 @@ export class Sender {
       },
       body,
       signal: deadline.signal,
-      redirect: "manual", // a check that is redirected shows the key to somebody else
-      next: { revalidate: 0 }, // some versions of Next cache what fetch answers; others ignore this
+      redirect: "manual", // a redirected check would send the key to another server
+      next: { revalidate: 0 }, // some versions of Next cache the results of fetch; others ignore this
     };
     let response: Response;
     try {
@@ -96,7 +96,7 @@ export class Sender {
 /** A connection that failed before an answer began. */
 class ConnectionFailed extends Undecided {}
 
-/** Sorts an error of fetch. The caller's own reason is returned as it is. */
+/** Classifies an error of fetch. The caller's own reason is returned unchanged. */
 function failed(error: unknown, deadline: Deadline, beforeAnswer: boolean): unknown {
   if (error instanceof Undecided) return error;
   if (deadline.cancelled) return deadline.signal.reason;
@@ -106,7 +106,7 @@ function failed(error: unknown, deadline: Deadline, beforeAnswer: boolean): unkn
   return beforeAnswer && connection ? new ConnectionFailed(failure) : new Undecided(failure);
 }
 
-/** Runtimes tell the fault of a connection in a code or, without one, in words. */
+/** Runtimes report a connection error by a code or, without one, by a message. */
 function causeOf(error: unknown): Cause {
   const told = toldBy(error);
   if (told.some((text) => /^ECONNREFUSED$|ConnectionRefused|connection refused/i.test(text))) return "connection_refused";
@@ -115,7 +115,7 @@ function causeOf(error: unknown): Cause {
   return "connection_lost";
 }
 
-/** The codes and messages of an error and of those behind it. */
+/** The codes and messages of an error and its causes. */
 function toldBy(error: unknown, depth = 0): string[] {
   if (typeof error !== "object" || error === null || depth > 4) return [];
   const { code, message, cause, errors } = error as { code?: unknown; message?: unknown; cause?: unknown; errors?: unknown };
@@ -152,7 +152,7 @@ async function textOf(response: Response, most: number): Promise<string> {
 
 const misuses = new Set([400, 401, 403, 404, 413, 415, 422]);
 
-/** Throws the misuse or the failure that the status stands for. 200 and 429 may be decisions. */
+/** Throws the misuse or the failure that the status means. 200 and 429 may be decisions. */
 function throwUndecided(answer: Answer): void {
   if (answer.status === 200 || (answer.status === 429 && decisionWord(answer) !== "none")) return;
   if (misuses.has(answer.status)) throw new MisuseError({ status: answer.status, ...problemOf(answer) });
@@ -176,7 +176,7 @@ function understood<T>(answer: Answer, read: () => T): T {
   }
 }
 
-/** The failure of an answer that is no decision although its status says so. */
+/** The failure of an answer with the status of a decision that is not a decision. */
 function nonsense(answer: Answer, error: unknown): Undecided {
   return new Undecided({ ...failureOf(answer, "invalid_answer"), error });
 }
@@ -187,7 +187,7 @@ function failureOf(answer: Answer, cause: Cause): NoDecision {
   return { cause, status: answer.status, code, retryAfterMs: seconds === null ? null : seconds * 1000 };
 }
 
-/** Reads a problem document (RFC 9457). What is none leaves all fields empty: the status decides. */
+/** Reads a problem document (RFC 9457). Anything else leaves all fields empty, and the status decides. */
 function problemOf(answer: Answer): { code: string; detail: string; requestId: string; errors: FieldError[] } {
   let document: Record<string, unknown> = {};
   try {

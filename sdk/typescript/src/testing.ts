@@ -1,18 +1,18 @@
-/** A fake of the client for tests of code that asks Weir. It needs no server. */
+/** A fake of the client, for tests of code that uses Weir. It needs no server. */
 import type { CallOptions, Checker } from "./client.js";
 import type { Decision } from "./decision.js";
 import { type Cause, MisuseError } from "./errors.js";
 import { ceilSeconds } from "./headers.js";
 import type { Check } from "./question.js";
 
-/** What a fake returns for one check: a decision, whose subject, resource and cost are those asked, or an error. */
+/** What a fake returns for one check: a decision, with the subject, resource and cost of the check, or an error. */
 export type FakeAnswer = Omit<Decision, "subject" | "resource" | "cost"> | Error;
 
-/** Answers checks as it is told and records what was asked. */
+/** Gives the configured answers and records the checks. */
 export class Fake implements Checker {
-  /** What was asked so far, in order. A peek has cost 0. */
+  /** The checks so far, in order. A peek has cost 0. */
   readonly asked: Check[] = [];
-  /** The delays that were to be waited for, in milliseconds. None is. */
+  /** The delays of wait, in milliseconds. The fake does not wait. */
   readonly held: number[] = [];
   readonly #answer: (check: Check) => FakeAnswer;
 
@@ -25,7 +25,7 @@ export class Fake implements Checker {
     return new Fake(() => allowed());
   }
 
-  /** A fake that denies every check, to be tried again in a minute. */
+  /** A fake that denies every check, with a retry after one minute. */
   static denyAll(): Fake {
     return new Fake(() => denied(60_000));
   }
@@ -35,7 +35,7 @@ export class Fake implements Checker {
     return new Fake(answer);
   }
 
-  /** A fake that gives these answers in order. It throws when more is asked. */
+  /** A fake that gives these answers in order. It throws for further checks. */
   static script(...answers: FakeAnswer[]): Fake {
     const left = [...answers];
     return new Fake((check) => {
@@ -68,7 +68,7 @@ export class Fake implements Checker {
     return this.check(check, options);
   }
 
-  /** Answers as check does, and does not wait. */
+  /** Answers like check, without waiting. */
   async wait(check: Check, options: CallOptions = {}): Promise<Decision> {
     return this.check(check, options);
   }
@@ -102,7 +102,7 @@ export function allowed(): Exclude<FakeAnswer, Error> {
   };
 }
 
-/** An allowed check that must be held before the caller proceeds. */
+/** An allowed check for which the caller must wait. */
 export function delayed(delayMs: number): FakeAnswer {
   return { ...allowed(), delayMs };
 }
@@ -140,7 +140,7 @@ export function noDecision(cause: Cause, onFailure: "allow" | "deny" = "allow"):
   };
 }
 
-/** A call that is wrong. */
+/** A misuse. */
 export function misuse(code: string): MisuseError {
   return new MisuseError({ status: 422, code, detail: "", errors: [] });
 }

@@ -7,7 +7,7 @@ import { copyHeaders } from "./headers.js";
 export interface WebGuardOptions<R extends Request = Request> extends GuardOptions<R> {
   /** The route template, such as "/orders/[id]". Without it, and without resource, the resource is the method. */
   readonly route?: string | undefined;
-  /** Answers a request that is denied; the rate-limit headers are added. */
+  /** Answers a denied request. The rate-limit headers are added. */
   onDenied?(request: R, decision: Decision): Response | Promise<Response>;
   /** Answers a request whose check was a mistake of this application. The default logs the error and answers 500. */
   onMisuse?(request: R, error: MisuseError): Response | Promise<Response>;

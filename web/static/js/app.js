@@ -8,15 +8,15 @@
   const { htmx } = window;
   if (!htmx) return;
 
-  // A form that is refused comes back with its messages, and a page that is not there says so:
-  // both are shown. Only a lost connection is an error.
+  // An invalid form is returned with its messages, and a missing page with its own text: both are
+  // shown. Only a lost connection is an error.
   htmx.config.responseHandling = [
     { code: "204", swap: false },
     { code: "...", swap: true },
   ];
 
-  // Focus goes to what is new, so that a screen reader reads it: the message about what was
-  // done or is wrong, or else where the page wants to begin, or its heading.
+  // The focus moves to new content, so that a screen reader reads it: the message about an action
+  // or an error, or else the start of the page's content, or its heading.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target !== document.body) return;
     const first = ["[data-focus]", "[data-drawer][open] .sheet :is(input:not([type=hidden]), select, textarea)", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
@@ -48,14 +48,14 @@
     }
   });
 
-  // A form that says so is sent when something in it changes.
+  // A form with data-auto is sent when a field changes.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-auto]");
     if (form) form.requestSubmit();
   });
 
-  // What lives is read again every few seconds: while somebody looks, and not while they are
-  // about to use something in it.
+  // Live parts are loaded again every few seconds while the page is visible, except a part that has
+  // the focus.
   setInterval(() => {
     if (document.hidden) return;
     for (const element of document.querySelectorAll("[data-live]")) {
@@ -63,7 +63,7 @@
     }
   }, 3000);
 
-  // The theme changes at once; the server remembers it.
+  // The theme changes immediately, and the server stores it.
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-theme-switch]");
     if (!form) return;
@@ -76,8 +76,8 @@
     document.dispatchEvent(new CustomEvent("weir:theme"));
   });
 
-  // A drawer opens with the focus in its first field, closes with Escape or its button, and gives the
-  // focus back. A menu closes with Escape too.
+  // A drawer opens with the focus in its first field, closes with Escape or its button, and
+  // restores the focus. A menu closes with Escape, too.
   const firstField = "input:not([type=hidden]), select, textarea, .sheet .buttons button";
   document.addEventListener("toggle", (event) => {
     const drawer = event.target;
@@ -99,7 +99,7 @@
     if (button) close(button.closest("[data-drawer]"));
   });
 
-  // Buttons that need a script are in the page, hidden until there is one.
+  // Buttons that need a script are hidden until it runs.
   document.addEventListener("htmx:load", (event) => {
     for (const element of event.target.querySelectorAll("[data-script]")) element.hidden = false;
   });

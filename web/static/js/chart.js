@@ -1,5 +1,5 @@
-// Makes charts usable with a pointer: a tooltip, local time, and zooming into a part. The server draws
-// them; the numbers are in the page, beside the table that shows them: [data-series].
+// Makes charts usable with a pointer: a tooltip, local time, and zooming into a part. The server
+// draws the charts. Their numbers are in the page, in [data-series] beside the table.
 "use strict";
 
 (() => {
@@ -16,7 +16,7 @@
     return { step: length[source.dataset.grain], grain: source.dataset.grain, at, allowed, denied, before };
   }
 
-  // A day is one of UTC, so its label does not move to the local calendar.
+  // A day is a UTC day, so its label does not change to the local calendar.
   function label(data, i) {
     const from = new Date(data.at[i] * 1000);
     if (data.grain === "day") return utc.format(from).split(",")[0];
@@ -38,7 +38,7 @@
     let tip = plot.parentElement.querySelector(".tip");
     if (!tip) {
       tip = Object.assign(document.createElement("div"), { className: "tip" });
-      tip.setAttribute("aria-hidden", "true"); // the table says it
+      tip.setAttribute("aria-hidden", "true"); // the table has the same numbers
       section.append(tip);
     }
     const all = data.allowed[i] + data.denied[i];
@@ -70,7 +70,7 @@
     return Math.max(0, Math.min(count - 1, Math.floor(((x - box.left) / box.width) * count)));
   }
 
-  let drag = null; // the part under the pointer while a button is down
+  let drag = null; // the selected part while a button is pressed
 
   document.addEventListener("pointermove", (event) => {
     const plot = event.target.closest?.(".plot");
@@ -123,7 +123,7 @@
     area.setAttribute("width", `${(100 * (Math.abs(to - from) + 1)) / count}%`);
   }
 
-  // Axes show local time. Without a script they show UTC.
+  // Axes show local time, and UTC without a script.
   function localise(root) {
     for (const text of root.querySelectorAll(".plot text[data-at]")) {
       const at = new Date(Number(text.dataset.at) * 1000);

@@ -1,17 +1,17 @@
-// Turns the list of operations at /docs into a reference from which requests can be sent. Where it
-// cannot, or scripts are off, the list stays.
+// Converts the list of operations at /docs to a reference that can send requests. If this fails, or
+// scripts are off, the list is shown.
 "use strict";
 
 (() => {
   const root = document.documentElement;
-  root.classList.add("interactive"); // hides the list before it is drawn
+  root.classList.add("interactive"); // hides the list before the first paint
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const colour = () => root.classList.toggle("dark-mode", dark.matches); // the class that Swagger UI looks at
+  const colour = () => root.classList.toggle("dark-mode", dark.matches); // the class that Swagger UI uses
   dark.addEventListener("change", colour);
   colour();
 
-  // Read first, as one would do to learn an API.
+  // The operations for reading come first.
   const methods = ["get", "post", "put", "patch", "delete"];
   const order = (a, b) =>
     a.get("path").localeCompare(b.get("path")) || methods.indexOf(a.get("method")) - methods.indexOf(b.get("method"));
@@ -30,11 +30,11 @@
       defaultModelsExpandDepth: 0,
       displayRequestDuration: true,
       operationsSorter: order,
-      persistAuthorization: false, // a key is not left in the browser
+      persistAuthorization: false, // the browser does not store the key
       requestSnippetsEnabled: false,
       syntaxHighlight: { activated: true, theme: dark.matches ? "agate" : "idea" },
       tryItOutEnabled: true,
-      validatorUrl: null, // the document is shown to nobody else
+      validatorUrl: null, // the document is not sent to a third party
     });
   });
 })();

@@ -1,12 +1,12 @@
-// Live pages: a button pauses them, and a list does not change while somebody points at it or has
-// the focus in it. Updates that arrive in the meantime are shown afterwards.
+// Live pages: a button pauses them, and a list does not change while it has the pointer or the
+// focus. Updates that arrive in the meantime are shown afterwards.
 "use strict";
 
 (() => {
   const { htmx } = window;
   if (!htmx) return;
 
-  const late = new Map(); // the newest piece that was held back, by its place
+  const late = new Map(); // the newest delayed part, by its place
 
   const paused = (place) => place.closest("[data-stream]")?.querySelector("[data-pause]")?.getAttribute("aria-pressed") === "false";
   const held = (place) => place.matches("[data-hold]") && (place.matches(":hover") || place.contains(document.activeElement));

@@ -1,10 +1,10 @@
-// The command palette: Ctrl-K or Cmd-K from anywhere, or the link in the navigation. What it lists
-// comes from /search, which is also a page of its own.
+// The command palette: Ctrl-K or Cmd-K on every page, or the link in the navigation. Its results
+// are those of the page /search.
 "use strict";
 
 (() => {
   const find = (id) => document.getElementById(id);
-  let asked = null; // the search under way
+  let asked = null; // the current search
   let timer = 0;
   let stale = false; // whether the list is of an earlier text
 
@@ -23,10 +23,10 @@
     const text = input.value.trim();
     try {
       const answer = await fetch("/search?fragment=options&q=" + encodeURIComponent(text), { signal: asked.signal });
-      if (answer.redirected) return location.reload(); // the session is over
+      if (answer.redirected) return location.reload(); // the session has ended
       if (!answer.ok) return;
       const list = await answer.text();
-      if (input.value.trim() !== text) return; // somebody typed on; the next search lists that
+      if (input.value.trim() !== text) return; // the text has changed, and the next search lists its results
       find("palette-options").innerHTML = list;
       stale = false;
       select(0);
@@ -55,7 +55,7 @@
     return options().findIndex((option) => option.getAttribute("aria-selected") === "true");
   }
 
-  // Enter means the text in the field, not the list of an earlier one.
+  // Enter uses the text in the field, not the list of an earlier text.
   async function enter() {
     if (stale) {
       clearTimeout(timer);
@@ -68,7 +68,7 @@
   function go(option) {
     find("palette").close();
     if (option.dataset.form) return find(option.dataset.form).requestSubmit();
-    // a link of ours, so that the page is swapped in place like by any other
+    // A link of the page, so that htmx swaps the page in place.
     const link = document.createElement("a");
     link.href = option.dataset.path;
     link.hidden = true;
@@ -118,6 +118,6 @@
     }
     const option = event.target.closest("#palette-options [role=option]:not([aria-disabled])");
     if (option) return go(option);
-    if (event.target.id === "palette") event.target.close(); // beside the box
+    if (event.target.id === "palette") event.target.close(); // outside of the dialog
   }, true);
 })();

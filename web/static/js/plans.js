@@ -1,12 +1,12 @@
-// What the matrix of plans gains where scripts run: a number is changed in its cell. Enter asks whom
-// it concerns, Enter again saves, Esc takes all back. The server says everything.
+// The matrix of plans with scripts: a limit is changed in its cell. Enter shows the impact, Enter
+// again saves, Esc cancels. The server provides all texts.
 "use strict";
 
 (() => {
-  if (window.weirPlans) return; // pages are swapped in place: this is run once for each visit
+  if (window.weirPlans) return; // pages are swapped in place: this must run only once
   window.weirPlans = true;
 
-  let open; // the cell that is a form now, and what stood in it
+  let open; // the cell with an open form, and its previous content
 
   document.addEventListener("htmx:beforeSwap", (event) => {
     const cell = event.detail.target;
@@ -46,7 +46,7 @@
     if (place) place.replaceChildren();
     if (!open?.cell.isConnected) return;
     open.cell.innerHTML = open.html;
-    open.cell.querySelector(".htmx-request")?.classList.remove("htmx-request"); // it was kept in the middle of one
+    open.cell.querySelector(".htmx-request")?.classList.remove("htmx-request"); // it was stored during a request
     window.htmx.process(open.cell);
     open = undefined;
   }

@@ -1,6 +1,5 @@
-// Plays the pictures of the playground and takes hits. Nothing is decided or drawn here: the
-// server decides all requests and draws all of the time at once, and this lifts the veil. It runs
-// once for each time that the page appears.
+// Plays the charts of the playground and records requests. The server decides all requests and
+// draws the complete chart, and this script reveals it. It runs each time that the page appears.
 "use strict";
 
 (() => {
@@ -13,18 +12,18 @@
   const player = root.querySelector(".player");
   const part = (name) => player.querySelector(`[data-${name}]`);
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
-  const replayMS = 9000; // how long the whole of a picture takes
-  const handMS = 60000; // pictures up to this length pass in real time while somebody hits
+  const replayMS = 9000; // duration of a complete chart
+  const handMS = 60000; // charts up to this length play in real time while the visitor sends requests
   const mostHits = 200;
-  const gapMS = 150; // between two questions to the server
+  const gapMS = 150; // minimum interval between two requests to the server
 
   let stage, span, instants, lanes;
-  let own = []; // instants of the visitor's hits, in the order in which they came
+  let own = []; // instants of the visitor's requests, in order
   let now = 0;
-  let speed = 1; // milliseconds of the picture in one of ours
+  let speed = 1; // milliseconds of the chart per millisecond
   let playing = false;
 
-  // Takes over what the server drew.
+  // Uses the new charts of the server.
   function adopt() {
     stage = place.querySelector(".stage");
     player.hidden = !stage;
@@ -51,7 +50,7 @@
     if (stage.dataset.said) part("said").textContent = stage.dataset.said;
   }
 
-  // Shows everything as it is at the instant now.
+  // Shows the charts at the instant now.
   function show() {
     let low = 0;
     for (let high = instants.length; low < high; ) {
@@ -115,7 +114,7 @@
     play(true);
   }
 
-  // The settings and hits as they stand in an address.
+  // The settings and requests, for an address.
   function query() {
     const values = new URLSearchParams();
     for (const [name, value] of new FormData(form)) if (value !== "" && name !== "hits") values.set(name, value);
@@ -127,7 +126,7 @@
   let asking = false;
   let again = false;
 
-  // Asks the server to decide and draw again. If there are several requests, the last one counts.
+  // Lets the server decide and draw again. If there are several requests, the last one counts.
   async function ask(then) {
     if (asking) {
       again = true;
@@ -180,8 +179,8 @@
     show();
   }
 
-  // A hit comes at the instant that is shown. At the end everything begins again, without the
-  // hits of before.
+  // A request is added at the current instant. At the end of the chart, it starts from the
+  // beginning, without the earlier requests.
   function hit() {
     if (now >= span || !playing) {
       if (now >= span) {
@@ -194,7 +193,7 @@
     if (own.length < mostHits) own.push(Math.floor(now));
     const button = part("hit");
     button.classList.remove("struck");
-    void button.offsetWidth; // so that the animation begins again
+    void button.offsetWidth; // restarts the animation
     button.classList.add("struck");
     ask();
   }

@@ -1,11 +1,11 @@
-// What the rule editor gains where scripts run: the messages of a preview stand by their fields
-// while you type. The server validates the form.
+// The rule editor with scripts: the messages of a preview are shown at their fields while you type.
+// The server validates the form.
 "use strict";
 
 (() => {
   const form = () => document.getElementById("rule-form");
   for (const button of document.querySelectorAll("#rule-form [data-noscript]")) button.hidden = true;
-  if (window.weirRules) return; // pages are swapped in place: this is run once for each visit
+  if (window.weirRules) return; // pages are swapped in place: this must run only once
   window.weirRules = true;
 
   const touched = new Set();
@@ -13,7 +13,7 @@
     if (event.detail.target === document.body) touched.clear();
   });
 
-  // Only who has been in a field is told what is wrong with it.
+  // Errors are shown only at fields that the user has visited.
   document.addEventListener("input", note);
   document.addEventListener("change", note);
   function note(event) {
@@ -54,7 +54,7 @@
     else input.removeAttribute("aria-describedby");
   }
 
-  // The unit beside a number agrees with it: 1 minute, 2 minutes.
+  // The unit beside a number has the right form: 1 minute, 2 minutes.
   document.addEventListener("input", (event) => {
     const units = event.target.closest?.(".measure")?.querySelector("select");
     if (!units || event.target === units) return;
@@ -65,7 +65,7 @@
     }
   });
 
-  // A new rule is kept as a draft in this browser until it is created, and comes back with the form.
+  // A new rule is stored as a draft in this browser until it is created, and restored in the form.
   const draftKey = "weir-rule-draft";
   const isNew = () => form() && !form().elements.rule.value;
   const fields = () => [...form().elements].filter((e) => e.name && !["tenant", "version", "rule"].includes(e.name) && e.type !== "submit");
@@ -107,7 +107,7 @@
       location.reload();
     });
     place.replaceChildren("Draft restored. ", discard);
-    form().elements.name.dispatchEvent(new Event("change", { bubbles: true })); // the preview follows
+    form().elements.name.dispatchEvent(new Event("change", { bubbles: true })); // updates the preview
   }
   document.addEventListener("htmx:load", (event) => {
     if (event.target === document.body || event.target.querySelector?.("#rule-form")) restore();

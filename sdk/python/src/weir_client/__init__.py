@@ -1,15 +1,15 @@
-"""Asks a Weir server whether a subject may do something now.
+"""A client of the rate limiter Weir: asks a server whether a subject may do something now.
 
     client = Client("https://weir.example.com", os.environ["WEIR_KEY"])
     decision = client.check("user_42", "orders:create")
     if not decision.allowed:
         ...
 
-A call ends in one of three outcomes that cannot be confused:
+A call has one of three distinct outcomes:
 
 - a decision of the server: no_decision is None;
 - no decision, because the server is unavailable, slow or sends an invalid answer: the option on_failure
-  has answered instead, and no_decision tells the cause;
+  supplies the answer, and no_decision has the cause;
 - misuse, a mistake of the caller: a MisuseError that names the field and the fix.
 """
 

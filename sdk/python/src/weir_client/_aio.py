@@ -31,7 +31,7 @@ from ._http import AsyncConnections
 
 
 class AsyncChecker(Protocol):
-    """Answers checks. An AsyncClient is one, and so is the fake for tests."""
+    """Answers checks. It is implemented by AsyncClient and by the fake for tests."""
 
     async def check(
         self,
@@ -49,9 +49,9 @@ class AsyncChecker(Protocol):
 
 
 class AsyncClient:
-    """Asks one server with one key, on asyncio. Its options are those of Client.
+    """A client of one server with one key, for asyncio. Its options are those of Client.
 
-    Use it in one event loop. A cancelled call raises CancelledError, as everywhere in asyncio.
+    Use it in one event loop. A cancelled call raises CancelledError, as usual in asyncio.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class AsyncClient:
 
     @property
     def waiting(self) -> int:
-        """How many checks wait to travel together."""
+        """The number of checks that wait for a batch."""
         return self._batcher.waiting if self._batcher else 0
 
     async def check(
@@ -115,7 +115,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Decision:
-        """Asks whether the subject may do it now, and counts it if so."""
+        """Asks whether the subject may proceed, and counts the check if it is allowed."""
         check = Check(subject, resource, cost, plan, attributes, idempotency_key)
         return await self._single("check", check, traceparent)
 
@@ -128,7 +128,7 @@ class AsyncClient:
         *,
         traceparent: str | None = None,
     ) -> Decision:
-        """Tells how things stand and takes nothing."""
+        """Returns the current state and takes nothing."""
         return await self._single("peek", Check(subject, resource, None, plan, attributes), traceparent)
 
     async def explain(
@@ -141,12 +141,12 @@ class AsyncClient:
         *,
         traceparent: str | None = None,
     ) -> Decision:
-        """Answers what check would, consumes nothing, and lists the rules that were not evaluated."""
+        """Returns the answer that check would return, consumes nothing, and lists the skipped rules."""
         check = Check(subject, resource, cost, plan, attributes)
         return await self._single("explain", check, traceparent)
 
     async def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
-        """Asks up to 100 checks in one request, as Client.check_batch does."""
+        """Sends up to 100 checks in one request, like Client.check_batch."""
         telling = Telling(self._core.hooks, Call("batch", checks), traceparent)
         try:
             questions = ask_batch(checks)
@@ -175,7 +175,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Decision:
-        """Asks until the check is allowed, holds it for the delay of a queue, and returns.
+        """Repeats a check until it is allowed, waits for the delay of a queue, and returns.
 
         max_wait_ms and the errors are those of Client.wait.
         """
@@ -194,7 +194,7 @@ class AsyncClient:
             await core.clock.sleep_async(pause)
 
     async def hold(self, decision: Decision) -> None:
-        """Waits for the delay of an allowed decision, if it has one. The middleware does this."""
+        """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""
         if decision.allowed and decision.delay_ms:
             await self._core.clock.sleep_async(decision.delay_ms)
 
@@ -245,7 +245,7 @@ class AsyncClient:
         return decision
 
     async def _send(self, question: Question, request: bytes, until: float) -> Decision:
-        """With an idempotency key it sends once more if the connection failed before an answer began."""
+        """Sends once more if there is an idempotency key and the connection failed before an answer began."""
         try:
             answer = await self._connections.exchange(request, until, MAX_ANSWER)
         except Undecided as error:
@@ -280,7 +280,7 @@ class AsyncClient:
 
 
 class _Waiter:
-    """A check that waits for its turn, and then for its answer."""
+    """A check that waits to be sent, and then for its answer."""
 
     def __init__(self, question: Question, until: float) -> None:
         self.question = question
@@ -298,15 +298,15 @@ class _Waiter:
 
 
 class _Batcher:
-    """Sends checks together that are asked while another request is under way.
+    """Sends checks that start during another request together in the next one.
 
-    A check that meets nothing under way goes out at once, alone. Batches have tasks of their own, so
-    that a caller who cancels ends no check of another one.
+    If no request is in flight, a check is sent immediately and alone. Batches have their own tasks, so
+    that a caller who cancels does not end the checks of others.
     """
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._under_way = 0
+        self._in_flight = 0
         self._waiting: list[_Waiter] = []
         self._size = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -316,8 +316,8 @@ class _Batcher:
         return len(self._waiting)
 
     async def ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
-        if self._under_way == 0:
-            self._under_way += 1
+        if self._in_flight == 0:
+            self._in_flight += 1
             try:
                 return await self._client._ask(question, headers, until)
             finally:
@@ -336,23 +336,23 @@ class _Batcher:
             self._withdraw(waiter)
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """Takes a check back that nobody waits for any more, unless it is under way."""
+        """Removes a check whose caller no longer waits, unless it was sent."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)
             self._size -= waiter.size
 
     def _ended(self) -> None:
-        """When a request has ended, what has waited for it goes out."""
-        self._under_way -= 1
-        if self._under_way == 0 and self._waiting:
+        """Sends the waiting checks after a request has ended."""
+        self._in_flight -= 1
+        if self._in_flight == 0 and self._waiting:
             self._send()
 
     def _send(self) -> None:
-        """Sends all that waits."""
+        """Sends all waiting checks."""
         batch, self._waiting, self._size = self._waiting, [], 0
-        self._under_way += 1
+        self._in_flight += 1
         task = asyncio.get_running_loop().create_task(self._run(batch))
-        self._tasks.add(task)  # which keeps it alive
+        self._tasks.add(task)  # keeps the task alive
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, batch: list[_Waiter]) -> None:
@@ -372,11 +372,11 @@ class _Batcher:
     async def _alone(self, waiter: _Waiter) -> None:
         try:
             waiter.decide(await self._client._ask(waiter.question, {}, waiter.until))
-        except Exception as error:  # which is the caller's
+        except Exception as error:  # raised in the caller
             waiter.fail(error)
 
     async def _together(self, batch: list[_Waiter]) -> None:
-        """Sends a batch, in the time of the check that was asked last, and hands the answers out."""
+        """Sends a batch with the deadline of its newest check, and distributes the answers."""
         core = self._client._core
         sent_at = core.clock.now()
         questions = [waiter.question for waiter in batch]
@@ -385,7 +385,7 @@ class _Batcher:
         except MisuseError as error:
             if not refused_for_one(error):
                 raise
-            # So that only the wrong one sees a misuse.
+            # Each check alone, so that only the invalid one raises a misuse.
             await asyncio.gather(*(self._alone(waiter) for waiter in batch))
             return
         for i, waiter in enumerate(batch):

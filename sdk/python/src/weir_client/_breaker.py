@@ -8,7 +8,7 @@ from typing import Literal
 from ._errors import NoDecision
 
 BreakerState = Literal["closed", "open", "half_open"]
-"""A state of the circuit breaker. In half_open a probe is under way."""
+"""A state of the circuit breaker. In half_open, a probe is in flight."""
 
 WINDOW_MS = 1000
 MIN_CALLS = 20
@@ -22,7 +22,7 @@ _BUCKET_MS = WINDOW_MS / _BUCKETS
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The leave to send one call."""
+    """The permission to send one call."""
 
     probe: bool
 
@@ -35,11 +35,11 @@ class _Bucket:
 
 
 class Breaker:
-    """Keeps calls from waiting for a dead server.
+    """Prevents calls from waiting for a dead server.
 
-    It counts the calls of the last second. When at least 20 ended and half of them failed, or 5 in a
-    row were refused, it opens: calls end at once, but one every 200 ms is sent as a probe. A probe
-    that gets an answer closes it.
+    It counts the calls of the last second. It opens if at least 20 ended and half of them failed, or if
+    5 consecutive calls were refused. Calls then fail immediately, except one every 200 ms, which is sent
+    as a probe. A probe that gets an answer closes the breaker.
     """
 
     def __init__(self, changed: Callable[[BreakerState, BreakerState], None]) -> None:
@@ -55,7 +55,7 @@ class Breaker:
         return self._state
 
     def blocked(self, now: float) -> bool:
-        """Whether a call would be turned away now. It takes no ticket."""
+        """Whether a call would be refused now. It takes no ticket."""
         with self._lock:
             return self._blocked(now)
 
@@ -63,7 +63,7 @@ class Breaker:
         return self._state == "half_open" or (self._state == "open" and now < self._probe_from)
 
     def enter(self, now: float) -> Ticket | None:
-        """Asks for a ticket. Who gets one must call leave or cancel."""
+        """Returns a ticket if a call may be sent. The caller must then call leave or cancel."""
         with self._lock:
             if self._state == "closed":
                 return Ticket(False)
@@ -75,7 +75,7 @@ class Breaker:
         return Ticket(True)
 
     def cancel(self, ticket: Ticket, now: float) -> None:
-        """Gives a ticket back that found out nothing."""
+        """Returns a ticket without a result."""
         if not ticket.probe:
             return
         with self._lock:
@@ -84,7 +84,7 @@ class Breaker:
         self._changed("half_open", "open")
 
     def leave(self, ticket: Ticket, failure: NoDecision | None, now: float) -> None:
-        """Records how a call ended: failure is None if the server answered."""
+        """Records the result of a call: failure is None if the server answered."""
         failed = failure is not None and failure.cause != "quota_exceeded"
         with self._lock:
             before = self._state
@@ -102,7 +102,7 @@ class Breaker:
             self._changed(before, after)
 
     def _count(self, failed: bool, refused: bool, now: float) -> None:
-        """Calls that were sent before it opened may end after that: they change nothing."""
+        """Calls that were sent before the breaker opened may end later: they change nothing."""
         if self._state != "closed":
             return
         slot = int(now // _BUCKET_MS)

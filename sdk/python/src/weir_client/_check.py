@@ -23,9 +23,9 @@ class Check:
     """A question: may the subject do this now? Only the subject is required."""
 
     subject: str
-    """Whom to limit: 1 to 256 bytes of UTF-8 without control characters."""
+    """What to limit: 1 to 256 bytes of UTF-8 without control characters."""
     resource: str | None = None
-    """What is asked for. The default is "default"."""
+    """The resource. The default is "default"."""
     cost: int | None = None
     """Units to take: 0 to 10**15. The default is 1."""
     plan: str | None = None
@@ -33,7 +33,7 @@ class Check:
     attributes: Mapping[str, str] | None = None
     """At most 16 further values that rules can count by."""
     idempotency_key: str | None = None
-    """Makes it safe to send the check again: within 60 s the same key answers the first decision
+    """Makes it safe to send the check again: within 60 s, the same key gets the first decision
     and counts once. 1 to 64 visible ASCII characters."""
 
 
@@ -50,7 +50,7 @@ class Question:
     explain: bool
 
     def body(self) -> dict[str, object]:
-        """The question as the server reads it. Defaults are left out."""
+        """The question as the server reads it, without defaults."""
         body: dict[str, object] = {"subject": self.subject}
         if self.resource != _DEFAULT_RESOURCE:
             body["resource"] = self.resource
@@ -65,18 +65,18 @@ class Question:
         return body
 
     def key(self) -> object:
-        """A value that two questions share if and only if they ask the same."""
+        """A value that is the same for two questions if and only if they are equal."""
         attributes = tuple(sorted(self.attributes.items()))
         return self.cost, self.subject, self.resource, self.plan, attributes
 
     @property
     def alone(self) -> bool:
-        """Whether it neither reads the memory nor travels with others."""
+        """Whether it bypasses the memory and batches."""
         return self.explain or self.idempotency_key != ""
 
 
 def ask(check: Check, kind: str = "check") -> Question:
-    """Validates a check and fills in its defaults. A peek asks with cost 0."""
+    """Validates a check and fills in its defaults. A peek has cost 0."""
     if problem := _name_problem(check.subject):
         fix = f"{_NAME_RULE} hash_subject shortens longer values and hides secrets."
         raise invalid("/subject", problem, fix)
@@ -142,7 +142,7 @@ def _validate_attributes(attributes: Mapping[str, str]) -> None:
 
 
 def _name_problem(name: object) -> str:
-    """Says what is wrong with a subject, a resource or an attribute's value, or nothing."""
+    """Returns what is wrong with a subject, a resource or an attribute's value, or ""."""
     if name is None:
         return "is absent"
     if not isinstance(name, str):
@@ -166,6 +166,6 @@ def _is_utf8(text: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value in an error. What is longer than a line is cut."""
+    """A value in an error, truncated to a line."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:80] + "..."

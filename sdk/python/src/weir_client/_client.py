@@ -31,11 +31,11 @@ from ._http import Connections
 Attributes = Mapping[str, str]
 
 MAX_BATCH_BYTES = 128 << 10
-"""The server reads 256 KiB of a batch; half of it leaves room."""
+"""The server accepts batches of 256 KiB. Half of that is used, because sizes are estimates."""
 
 
 class Checker(Protocol):
-    """Answers checks. A Client is one, and so is the fake for tests."""
+    """Answers checks. It is implemented by Client and by the fake for tests."""
 
     def check(
         self,
@@ -53,20 +53,20 @@ class Checker(Protocol):
 
 
 class Client:
-    """Asks one server with one key. It is safe for threads: create one, and keep it.
+    """A client of one server with one key. It is thread-safe: create one, and keep it.
 
     The key needs the scope check. A wrong option raises a MisuseError.
 
-    timeout_ms: how long a call may take, all in all. Finding the address of a name is not included,
-        because the operating system has no limit for it.
-    connect_timeout_ms: how long connecting may take.
-    on_failure: who answers when the server has not decided: "allow", "deny" or "local".
+    timeout_ms: the timeout of a call in total. The resolution of a host name is not included, because
+        the operating system has no limit for it.
+    connect_timeout_ms: the timeout for connecting.
+    on_failure: the answer if the server has not decided: "allow", "deny" or "local".
     local_share: the share of each limit that this process allows with on_failure="local".
-    breaker: False sends every call, however many have failed.
-    denial_memory: False asks the server even while a denial is known to hold.
-    batching: True sends checks that threads ask while another one is under way together, up to 100
-        in one request. A caller alone never waits for others. Batched decisions carry the X-RateLimit
-        headers and Retry-After, but not those of the IETF draft.
+    breaker: False sends every call, even after many failures.
+    denial_memory: False asks the server even while a known denial is valid.
+    batching: True sends checks that start during another request together, up to 100 in one request. A
+        single caller never waits for others. Batched decisions have the X-RateLimit headers and
+        Retry-After, but not those of the IETF draft.
     hooks: for metrics, traces and logs.
     clock: for tests.
     """
@@ -118,7 +118,7 @@ class Client:
 
     @property
     def waiting(self) -> int:
-        """How many checks wait to travel together."""
+        """The number of checks that wait for a batch."""
         return self._batcher.waiting if self._batcher else 0
 
     def check(
@@ -132,7 +132,7 @@ class Client:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Decision:
-        """Asks whether the subject may do it now, and counts it if so."""
+        """Asks whether the subject may proceed, and counts the check if it is allowed."""
         check = Check(subject, resource, cost, plan, attributes, idempotency_key)
         return self._single("check", check, traceparent)
 
@@ -145,7 +145,7 @@ class Client:
         *,
         traceparent: str | None = None,
     ) -> Decision:
-        """Tells how things stand and takes nothing.
+        """Returns the current state and takes nothing.
 
         Its cost is 0, and it is always allowed unless the subject is blocked.
         """
@@ -161,7 +161,7 @@ class Client:
         *,
         traceparent: str | None = None,
     ) -> Decision:
-        """Answers what check would, and consumes nothing.
+        """Returns the answer that check would return, and consumes nothing.
 
         It lists in skipped the rules that were not evaluated, with the reason. It always asks the
         server.
@@ -169,10 +169,10 @@ class Client:
         return self._single("explain", Check(subject, resource, cost, plan, attributes), traceparent)
 
     def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
-        """Asks up to 100 checks in one request.
+        """Sends up to 100 checks in one request.
 
-        Each is decided on its own, in order, and has its own outcome. One invalid check refuses the
-        whole batch before anything is counted.
+        They are decided in order, and each has its own outcome. If one check is invalid, the whole batch
+        is refused before anything is counted.
         """
         telling = Telling(self._core.hooks, Call("batch", checks), traceparent)
         try:
@@ -201,11 +201,11 @@ class Client:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Decision:
-        """Asks until the check is allowed, holds it for the delay of a queue, and returns.
+        """Repeats a check until it is allowed, waits for the delay of a queue, and returns.
 
-        A denial that would outlast max_wait_ms is returned at once, as is one that no wait cures: look
-        at allowed. If an allowed check must be held for longer, it raises a TimeoutError: the units are
-        used, but the caller must not proceed. It takes no idempotency key.
+        If the wait would exceed max_wait_ms, or no wait helps, it returns the denial immediately, so
+        check allowed. If the delay of an allowed check would exceed it, it raises a TimeoutError: the
+        units are used, but the caller must not proceed. It takes no idempotency key.
         """
         refuse_key(idempotency_key)
         core = self._core
@@ -222,7 +222,7 @@ class Client:
             core.clock.sleep(pause)
 
     def hold(self, decision: Decision) -> None:
-        """Waits for the delay of an allowed decision, if it has one. The middleware does this."""
+        """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""
         if decision.allowed and decision.delay_ms:
             self._core.clock.sleep(decision.delay_ms)
 
@@ -271,7 +271,7 @@ class Client:
         return decision
 
     def _send(self, question: Question, request: bytes, until: float) -> Decision:
-        """With an idempotency key it sends once more if the connection failed before an answer began."""
+        """Sends once more if there is an idempotency key and the connection failed before an answer began."""
         try:
             answer = self._connections.exchange(request, until, MAX_ANSWER)
         except Undecided as error:
@@ -306,30 +306,30 @@ class Client:
 
 
 class _Waiter:
-    """A check that waits for its turn, and then for its answer."""
+    """A check that waits to be sent, and then for its answer."""
 
     def __init__(self, question: Question, until: float) -> None:
         self.question = question
         self.until = until
         self.size = batch_bytes(question)
         self.turn = threading.Event()
-        self.batch: list[_Waiter] | None = None  # what its thread must send
+        self.batch: list[_Waiter] | None = None  # the batch that its thread must send
         self.alone = False  # its thread must send it alone
         self.decision: Decision | None = None
         self.error: BaseException | None = None
 
 
 class _Batcher:
-    """Sends checks together that threads ask while another request is under way.
+    """Sends checks that start during another request together in the next one.
 
-    A check that meets nothing under way goes out at once, alone. There is no thread of its own: when a
-    request ends, the thread that asked last, whose time ends last, sends what has waited.
+    If no request is in flight, a check is sent immediately and alone. There is no separate thread: when
+    a request ends, the thread of the newest check, which has the latest deadline, sends the batch.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._under_way = 0
+        self._in_flight = 0
         self._waiting: list[_Waiter] = []
         self._size = 0
 
@@ -339,15 +339,15 @@ class _Batcher:
 
     def ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
         with self._lock:
-            first = self._under_way == 0
+            first = self._in_flight == 0
             if first:
-                self._under_way += 1
+                self._in_flight += 1
             else:
                 waiter = _Waiter(question, until)
                 self._waiting.append(waiter)
                 self._size += waiter.size
                 if len(self._waiting) >= MAX_BATCH or self._size >= MAX_BATCH_BYTES:
-                    self._hand_out()
+                    self._start_batch()
         if first:
             try:
                 return self._client._ask(question, headers, until)
@@ -358,7 +358,7 @@ class _Batcher:
     def _await(self, waiter: _Waiter) -> Decision:
         try:
             waiter.turn.wait(max(0.0, waiter.until - time.monotonic()))
-        except BaseException:  # an interrupt
+        except BaseException:  # such as KeyboardInterrupt
             if not self._withdraw(waiter) and waiter.batch is not None:
                 self._send(waiter.batch)
             raise
@@ -374,7 +374,7 @@ class _Batcher:
         return waiter.decision
 
     def _withdraw(self, waiter: _Waiter) -> bool:
-        """Takes a check back that nobody waits for any more, unless it is under way."""
+        """Removes a check whose caller no longer waits, unless it was sent."""
         with self._lock:
             if waiter not in self._waiting:
                 return False
@@ -383,16 +383,16 @@ class _Batcher:
             return True
 
     def _ended(self) -> None:
-        """When a request has ended, what has waited for it goes out."""
+        """Lets the waiting checks be sent after a request has ended."""
         with self._lock:
-            self._under_way -= 1
-            if self._under_way == 0 and self._waiting:
-                self._hand_out()
+            self._in_flight -= 1
+            if self._in_flight == 0 and self._waiting:
+                self._start_batch()
 
-    def _hand_out(self) -> None:
-        """Lets the thread that asked last send all that waits. The caller holds the lock."""
+    def _start_batch(self) -> None:
+        """Lets the thread of the newest check send all waiting checks. The caller holds the lock."""
         batch, self._waiting, self._size = self._waiting, [], 0
-        self._under_way += 1
+        self._in_flight += 1
         batch[-1].batch = batch
         batch[-1].turn.set()
 
@@ -419,7 +419,7 @@ class _Batcher:
         except MisuseError as error:
             if not refused_for_one(error):
                 raise
-            for waiter in batch:  # so that only the wrong one sees a misuse
+            for waiter in batch:  # so that only the invalid one raises a misuse
                 waiter.alone = True
             return
         for i, waiter in enumerate(batch):

@@ -5,10 +5,10 @@ import time
 
 
 class Clock:
-    """The time as a client sees it, in milliseconds. Tests pass one that they move by hand."""
+    """The clock of a client, in milliseconds. Tests can replace it."""
 
     def now(self) -> float:
-        """A time that only grows, from any origin."""
+        """Monotonic time, with any origin."""
         return time.monotonic() * 1000
 
     def unix_ms(self) -> float:

@@ -1,4 +1,4 @@
-"""What the blocking client and that of asyncio share: everything but waiting."""
+"""What the blocking client and the asyncio client share: everything except waiting."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ._memory import Memory
 from ._version import VERSION
 
 OnFailure = Literal["allow", "deny", "local"]
-"""Who answers when the server has not decided: the request passes, it is refused, or a share is
-counted in this process."""
+"""The answer if the server has not decided: allow, deny, or count a share of each limit in this
+process."""
 
 DEFAULT_TIMEOUT_MS = 100
 DEFAULT_CONNECT_TIMEOUT_MS = 50
@@ -81,10 +81,10 @@ class Core:
         for hook in self.hooks:
             hook.breaker_changed(before, after)
 
-    # Before a call: what answers it without the server.
+    # Before a call: answers without the server.
 
     def recall(self, question: Question) -> Decision | None:
-        """Returns the denial in memory that answers a question."""
+        """Returns the stored denial for a question, if it is still valid."""
         if self.memory is None or question.alone:
             return None
         return self.memory.recall(question, self.clock.now())
@@ -113,7 +113,7 @@ class Core:
         return self.address.request(path, {**headers, **ours}, body)
 
     def enter(self) -> Ticket | None:
-        """Asks the breaker for leave to send. Who gets a ticket must call one of the next three."""
+        """Asks the breaker for a ticket. With one, the caller must call one of the next three methods."""
         return self.breaker.enter(self.clock.now()) if self.breaker else Ticket(False)
 
     def answered(self, ticket: Ticket) -> None:
@@ -155,7 +155,7 @@ class Core:
             raise _nonsense(answer, error) from None
 
     def learn(self, question: Question, decision: Decision, sent_at: float) -> None:
-        """Keeps what a decision of the server tells about later questions."""
+        """Stores what a decision of the server implies for later questions."""
         self.learn_limits(question, decision)
         if self.memory and not question.explain:
             self.memory.remember(question, decision, sent_at)
@@ -185,7 +185,7 @@ class Core:
         return math.inf if max_wait_ms is None else self.clock.now() + max_wait_ms
 
     def pause_after(self, decision: Decision, until: float) -> float | None:
-        """How long to wait before a denied check is asked again, or None if it is not."""
+        """The wait before a denied check is repeated, or None if it is not repeated."""
         pause: float | None = decision.retry_after_ms
         unavailable = decision.denial is not None and decision.denial.code == "LIMITER_UNAVAILABLE"
         if pause is None and unavailable and decision.source == "fallback":
@@ -204,17 +204,17 @@ def refuse_key(idempotency_key: str | None) -> None:
 
 
 def refused_for_one(error: BaseException) -> bool:
-    """Whether a batch was refused for what one of its checks asks. Nothing was counted then."""
+    """Whether a batch was refused because of one of its checks. Nothing was counted in this case."""
     return isinstance(error, MisuseError) and error.status in (400, 413, 415, 422)
 
 
 def batch_bytes(question: Question) -> int:
-    """How many bytes a question takes in a batch."""
+    """The approximate size of a question in a batch."""
     return 2 + len(encode(question.body()))
 
 
 def _raise_undecided(answer: Answer) -> None:
-    """Raises the misuse or the failure that the status stands for. 200 and 429 may be decisions."""
+    """Raises the misuse or the failure that the status means. 200 and 429 may be decisions."""
     status = answer.status
     if status == 200 or (status == 429 and _decision_word(answer) != "none"):
         return
@@ -236,7 +236,7 @@ def _failure(answer: Answer, cause: Cause, error: BaseException | None = None) -
 
 
 def _nonsense(answer: Answer, error: Nonsense) -> Undecided:
-    """The failure of an answer that is no decision although its status says so."""
+    """The failure of an answer with the status of a decision that is not a decision."""
     return Undecided(_failure(answer, "invalid_answer", error))
 
 
@@ -253,7 +253,7 @@ def _misuse(answer: Answer) -> MisuseError:
 
 
 def _problem(answer: Answer) -> dict[str, object]:
-    """Reads a problem document (RFC 9457). What is none is empty: the status decides."""
+    """Reads a problem document (RFC 9457). Anything else is empty, and the status decides."""
     try:
         problem = parse(answer.body)
     except Nonsense:

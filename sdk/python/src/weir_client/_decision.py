@@ -9,12 +9,12 @@ from ._errors import NoDecision
 from ._headers import built_headers
 
 Source = Literal["server", "memory", "fallback"]
-"""Who decided: the server, a denial of the server that still holds, or the fallback."""
+"""Who decided: the server, a denial of the server that is still valid, or the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDecision:
-    """What one rule says."""
+    """The result of one rule."""
 
     rule: str
     algorithm: str
@@ -48,7 +48,7 @@ class SkippedRule:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Says why a check was denied, in a form that can be shown to an end user."""
+    """The reason of a denial, in a form that can be shown to an end user."""
 
     code: str
     message: str
@@ -68,8 +68,8 @@ class Decision:
     plan: str | None = None
     """None if the tenant has none."""
     rule: str | None = None
-    """The deciding rule, whose numbers follow. They are None if no enforcing rule with a limit
-    matched."""
+    """The deciding rule, to which the next fields belong. If no enforcing rule with a limit matched,
+    they are None."""
     limit: int | None = None
     remaining: int | None = None
     retry_after_ms: int | None = None
@@ -78,7 +78,7 @@ class Decision:
     delay_ms: int | None = None
     """Wait this long before you proceed."""
     rules: tuple[RuleDecision, ...] = ()
-    """What each matching rule says."""
+    """The result of each matching rule."""
     skipped: tuple[SkippedRule, ...] = ()
     degraded: bool = False
     """A rule was answered without the shared counters."""
@@ -87,15 +87,15 @@ class Decision:
     replayed: bool = False
     """The first decision of the same idempotency key."""
     denial: Denial | None = None
-    """Why; None if allowed."""
+    """The reason; None if allowed."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """The rate-limit headers to pass on to your own client; see copy_headers."""
+    """The rate-limit headers to forward to your own client; see copy_headers."""
     no_decision: NoDecision | None = None
-    """Says why the server has not decided; None unless the source is "fallback"."""
+    """Why there is no decision of the server; None unless the source is "fallback"."""
 
 
 class Nonsense(Exception):
-    """An answer that is not what the API describes."""
+    """An answer that does not follow the API."""
 
 
 def parse(body: bytes) -> object:
@@ -174,7 +174,7 @@ def _decode_denial(value: object) -> Denial:
 
 
 class _Fields:
-    """Reads fields of the types that they must have. null and absent are the same."""
+    """Reads a field with its type. null is the same as a missing field."""
 
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, dict):

@@ -6,10 +6,10 @@ from typing import Literal
 
 Cause = Literal[
     "timeout",  # no complete answer within the timeout
-    "connection_refused",  # nobody listens at the address
-    "connection_lost",  # any other fault of the connection
+    "connection_refused",  # the address refuses connections
+    "connection_lost",  # any other failure of the connection
     "server_error",  # status 5xx
-    "quota_exceeded",  # the tenant itself is over its quota of checks
+    "quota_exceeded",  # the tenant is over its own quota of checks
     "invalid_answer",  # an answer that is neither a decision nor misuse
     "breaker_open",  # the circuit breaker is open; nothing was sent
 ]
@@ -18,7 +18,7 @@ Cause = Literal[
 
 @dataclass(frozen=True, slots=True)
 class NoDecision:
-    """Says why the server has not decided."""
+    """Why there is no decision of the server."""
 
     cause: Cause
     status: int | None = None
@@ -58,11 +58,11 @@ class MisuseError(Exception):
         self.status = status
         """The HTTP status; None if the client refused the call and sent nothing."""
         self.code = code
-        """A stable name such as UNKNOWN_PLAN; empty if the answer was no problem document."""
+        """A stable name such as UNKNOWN_PLAN; empty if the answer was not a problem document."""
         self.detail = detail
         """What is wrong, for people."""
         self.request_id = request_id
-        """The request, as in the server's log."""
+        """The id of the request, as in the server's log."""
         self.errors = tuple(errors)
         self.field = self.errors[0].pointer if errors else ""
         """A JSON pointer to the first wrong field, such as /subject; may be empty."""
@@ -87,13 +87,13 @@ class MisuseError(Exception):
 
 
 def invalid(field: str, problem: str, fix: str) -> MisuseError:
-    """A misuse that the client finds before it sends anything."""
+    """A misuse that the client detects before it sends anything."""
     name = field.removeprefix("header:").removeprefix("/")
     return MisuseError(None, "INVALID_REQUEST", f"{name} {problem}.", "", [FieldError(field, problem, fix)])
 
 
 class Undecided(Exception):
-    """Carries a failure from where it is found to where the fallback answers."""
+    """Carries a failure to the code that calls the fallback."""
 
     def __init__(self, failure: NoDecision, resendable: bool = False) -> None:
         super().__init__(failure.cause)

@@ -1,4 +1,4 @@
-"""What the middleware of WSGI and of ASGI share."""
+"""What the middleware for WSGI and for ASGI shares."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Problem:
 def denied_problem(decision: Decision) -> Problem:
     """The answer to a denied request: status 429 and a problem document.
 
-    If the fallback "deny" has answered instead of the server, the status is 503, because nobody is
-    over a limit.
+    If the fallback "deny" has answered, the status is 503, because the subject is not known to be over
+    a limit.
     """
     denial = decision.denial
     if denial is None:
@@ -46,7 +46,7 @@ def denied_problem(decision: Decision) -> Problem:
 
 
 def misuse_problem(error: Exception) -> Problem:
-    """Logs a misuse and makes an answer that says nothing about it."""
+    """Logs a misuse and returns an answer without its details."""
     logger.error("the check of a request is wrong: %s", error)
     return _problem(500)
 
@@ -63,7 +63,7 @@ def _problem(status: int, **more: object) -> Problem:
 
 
 def with_headers(decision: Decision, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Adds the decision's headers to an answer. Of two limiters, the stricter one's headers stand."""
+    """Adds the decision's headers to an answer. If it has those of another limiter, the stricter ones are kept."""
     headers = list(headers)
     existing = {_CANONICAL[name.lower()]: value for name, value in headers if name.lower() in _CANONICAL}
     chosen = stricter_headers(decision.headers, existing)

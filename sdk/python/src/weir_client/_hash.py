@@ -5,10 +5,10 @@ import hmac
 
 
 def hash_subject(value: str | None, secret: str | None = None) -> str:
-    """Makes a subject of a secret or a long value, such as an API key of your customer.
+    """Returns a subject for a secret or a long value, such as an API key of your customer.
 
-    It is "sha256:" and the hexadecimal SHA-256. Values that can be guessed, such as addresses, want
-    a secret of yours: "hmac-sha256:" and the HMAC-SHA-256. An empty or absent value stays empty, so
+    It is "sha256:" and the hexadecimal SHA-256. For values that can be guessed, such as addresses, pass
+    your own secret: "hmac-sha256:" and the HMAC-SHA-256. An empty or missing value stays empty, so
     that a missing subject is still refused.
     """
     if not value:

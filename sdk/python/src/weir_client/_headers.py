@@ -15,15 +15,15 @@ HEADERS = (
     "X-RateLimit-Remaining",
     "X-RateLimit-Reset",
 )
-"""The names of the headers that a decision can carry."""
+"""The names of the headers that a decision can have."""
 
 
 def copy_headers(decision: Decision, to: MutableMapping[str, str]) -> None:
     """Copies the decision's rate-limit headers to an answer.
 
-    Where the answer already has some, of another limiter, the stricter set stands: the longer
-    Retry-After, then the smaller share left. The mapping may find names in any letter case, as those
-    of frameworks do, or as they are spelled.
+    If the answer already has headers of another limiter, the stricter set is used: the one with the
+    longer Retry-After, then with the smaller share left. The names of the mapping may ignore letter
+    case, as in frameworks, or not.
     """
     chosen = stricter_headers(decision.headers, headers_of(to))
     if chosen is None:
@@ -61,7 +61,7 @@ def whole_number(text: str | None) -> int | None:
 
 
 def _share(headers: Mapping[str, str]) -> float:
-    """The smallest share of a quota that is left. An unknown one is infinite."""
+    """The smallest remaining share of a quota. An unknown share is infinite."""
     limit = whole_number(headers.get("X-RateLimit-Limit"))
     remaining = whole_number(headers.get("X-RateLimit-Remaining"))
     if limit and remaining is not None:
@@ -74,7 +74,7 @@ def _share(headers: Mapping[str, str]) -> float:
 def _parameters(text: str, parameter: str) -> dict[str, int]:
     """Reads one parameter of each member of a list such as '"api";r=5;t=3, "login";r=1'.
 
-    Members name rules, so they hold neither commas nor semicolons.
+    Members are names of rules, which contain neither commas nor semicolons.
     """
     values = {}
     for member in text.split(","):
@@ -88,7 +88,7 @@ def _parameters(text: str, parameter: str) -> dict[str, int]:
 
 
 def built_headers(decision: Decision, unix_ms: float) -> dict[str, str]:
-    """The headers of a decision that came without any, in a batch."""
+    """The headers of a decision of a batch, which has none."""
     quota = decision.limit
     for rule in decision.rules:
         if rule.rule == decision.rule and rule.burst is not None:
@@ -104,5 +104,5 @@ def built_headers(decision: Decision, unix_ms: float) -> dict[str, str]:
 
 
 def ceil_seconds(ms: float) -> int:
-    """Turns milliseconds into seconds, rounded up."""
+    """Converts milliseconds to seconds, rounded up."""
     return math.ceil(ms / 1000)

@@ -12,7 +12,7 @@ from ._decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of check, peek, explain or check_batch. wait makes several."""
+    """A call of check, peek, explain or check_batch. wait makes several calls."""
 
     name: Literal["check", "peek", "explain", "batch"]
     checks: Sequence[Check]
@@ -20,7 +20,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a call ended: with decisions, one for each check, or with an error."""
+    """The result of a call: decisions, one for each check, or an error."""
 
     decisions: Sequence[Decision] | None
     error: BaseException | None
@@ -29,17 +29,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a hook returns for a call that begins."""
+    """What a hook returns at the beginning of a call."""
 
     headers: dict[str, str] = field(default_factory=dict)
-    """Headers for the request, such as traceparent. Automatic batches, which belong to many callers,
-    do not carry them."""
+    """Headers for the request, such as traceparent. Automatic batches do not have them, because they
+    belong to many callers."""
     end: Callable[[Result], None] | None = None
     """Is called with the result."""
 
 
 class Hooks:
-    """Are told what a client does. They must be quick, and must not raise."""
+    """Observe a client. They must be quick, and must not raise."""
 
     def begin(self, call: Call) -> Begun | None:
         """Is called before a call."""
@@ -50,7 +50,7 @@ class Hooks:
 
 
 class Telling:
-    """Tells the hooks how one call begins and ends."""
+    """Calls the hooks at the beginning and the end of a call."""
 
     def __init__(self, hooks: Sequence[Hooks], call: Call, traceparent: str | None) -> None:
         self.headers: dict[str, str] = {"traceparent": traceparent} if traceparent else {}

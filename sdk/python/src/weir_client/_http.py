@@ -1,7 +1,7 @@
 """HTTP/1.1 as far as a client of one server needs it, for blocking sockets and for asyncio.
 
-The timeout of a call is for all of it, so each read and write gets what is left. http.client has a
-timeout for each operation alone, and resends nothing but also tells nobody whether an answer began.
+The timeout applies to a call in total, so each read and write gets the remaining time. http.client has
+only a timeout for each operation, and does not report whether an answer began.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;.*)?")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. The names of headers are in lower case."""
+    """An answer. The names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,7 +38,7 @@ class Answer:
 
 
 class _Malformed(Exception):
-    """What came back is not HTTP."""
+    """The answer is not HTTP."""
 
 
 class Reading:
@@ -47,10 +47,10 @@ class Reading:
     def __init__(self, most: int) -> None:
         self._most = most
         self._buffer = bytearray()
-        self._status = 0  # until the head is complete
+        self._status = 0  # until the header is complete
         self._headers: dict[str, str] = {}
         self._body = bytearray()
-        self._left: int | None = None  # bytes of the body; None: until the connection ends
+        self._left: int | None = None  # bytes of the body; None if it ends with the connection
         self._chunked = False
         self._trailers = False
         self.began = False
@@ -58,7 +58,7 @@ class Reading:
         self.answer: Answer | None = None
 
     def feed(self, data: bytes) -> None:
-        """Takes what was read. Nothing is the end of the connection."""
+        """Adds bytes that were read. No bytes mean the end of the connection."""
         if not data:
             if self._status and self._left is None and not self._chunked:
                 self._finish()
@@ -69,7 +69,7 @@ class Reading:
         while self.answer is None and self._advance():
             pass
         if self.answer is not None and self._buffer:
-            self.keep_alive = False  # more came than was asked for
+            self.keep_alive = False  # more bytes than the answer has
 
     def _advance(self) -> bool:
         """Reads a piece, if it is complete."""
@@ -109,7 +109,7 @@ class Reading:
             raise _Malformed("the answer is not HTTP/1")
         status = int(found[2])
         if 100 <= status < 200:
-            return True  # another head follows
+            return True  # another header follows
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(b":")
@@ -186,7 +186,7 @@ class Reading:
 
 
 def failed(error: BaseException, reading: Reading | None) -> Undecided:
-    """Sorts an error of a connection."""
+    """Classifies an error of a connection."""
     if isinstance(error, Undecided):
         return error
     cause: Cause = "connection_lost"
@@ -197,7 +197,7 @@ def failed(error: BaseException, reading: Reading | None) -> Undecided:
     elif isinstance(error, _Malformed):
         cause = "invalid_answer"
     elif isinstance(error, OSError) and "Multiple exceptions" in str(error):
-        # asyncio joins the faults of several addresses in one text.
+        # asyncio joins the errors of several addresses in one text.
         cause = "connection_refused" if "Connect call failed" in str(error) else cause
     began = reading is not None and reading.began
     resendable = not began and cause in ("connection_refused", "connection_lost")
@@ -205,7 +205,7 @@ def failed(error: BaseException, reading: Reading | None) -> Undecided:
 
 
 class Address:
-    """Where a server is."""
+    """The address of a server."""
 
     def __init__(self, url: SplitResult) -> None:
         assert url.hostname is not None
@@ -222,16 +222,16 @@ class Address:
 
 
 class Connections:
-    """Keeps blocking connections. It is safe for threads."""
+    """A pool of blocking connections. It is thread-safe."""
 
     def __init__(self, address: Address, connect_seconds: float) -> None:
         self._address = address
         self._connect_seconds = connect_seconds
         self._lock = threading.Lock()
-        self._idle: deque[tuple[socket.socket, float]] = deque()  # and since when
+        self._idle: deque[tuple[socket.socket, float]] = deque()  # with the time since which it is idle
 
     def exchange(self, request: bytes, until: float, most: int) -> Answer:
-        """Sends a request and reads its answer, until a time of time.monotonic."""
+        """Sends a request and reads its answer, until a deadline of time.monotonic."""
         reading = None
         connection = None
         try:
@@ -257,7 +257,7 @@ class Connections:
         return reading.answer
 
     def close(self) -> None:
-        """Closes what is idle."""
+        """Closes idle connections."""
         with self._lock:
             idle, self._idle = self._idle, deque()
         for connection, _ in idle:
@@ -269,7 +269,7 @@ class Connections:
                 if not self._idle:
                     return None
                 connection, since = self._idle.pop()
-            # A connection on which something can be read was closed by the server.
+            # If an idle connection is readable, the server has closed it.
             if time.monotonic() - since < _IDLE_SECONDS and not _readable(connection):
                 return connection
             connection.close()
@@ -310,7 +310,7 @@ def _readable(connection: socket.socket) -> bool:
 
 
 class AsyncConnections:
-    """Keeps connections of asyncio, for one event loop at a time."""
+    """A pool of asyncio connections, for one event loop at a time."""
 
     def __init__(self, address: Address, connect_seconds: float) -> None:
         self._address = address
@@ -319,9 +319,9 @@ class AsyncConnections:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(self, request: bytes, until: float, most: int) -> Answer:
-        """Sends a request and reads its answer, until a time of time.monotonic."""
+        """Sends a request and reads its answer, until a deadline of time.monotonic."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # connections belong to the loop that has opened them
+        if self._loop is not loop:  # connections belong to the loop that opened them
             self._loop = loop
             self._idle.clear()
         reading = None
@@ -347,7 +347,7 @@ class AsyncConnections:
         return reading.answer
 
     async def close(self) -> None:
-        """Closes what is idle."""
+        """Closes idle connections."""
         idle, self._idle = self._idle, deque()
         for _, writer, _ in idle:
             writer.close()

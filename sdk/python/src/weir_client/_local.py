@@ -35,20 +35,20 @@ class _Counter:
 
 @dataclass(slots=True)
 class _Verdict:
-    """What one rule says without the server."""
+    """The result of one rule without the server."""
 
     rule: str
     window_ms: int
     share: int
     remaining: int
-    wait: float  # until it passes: 0 if it does now, infinite if it never does
+    wait: float  # until it would be allowed: 0 for now, infinite for never
     reset: int
     counter: _Counter | None  # None until its window begins
 
     def before(self, other: _Verdict, allowed: bool) -> bool:
-        """Whether it decides rather than the other one.
+        """Whether it decides instead of the other one.
 
-        Of denials the longest wait does, else the smallest share left.
+        Among denials, the longest wait decides, otherwise the smallest share left.
         """
         if not allowed:
             return self.wait > other.wait
@@ -56,9 +56,9 @@ class _Verdict:
 
 
 class Local:
-    """Remembers the limits that decisions have shown, and counts a share of them in process.
+    """Stores the limits of earlier decisions, and counts a share of them in process.
 
-    It knows nothing of other processes: the share is what this one may allow while there is no
+    It does not know other processes: the share is what this process may allow while there is no
     decision.
     """
 
@@ -70,7 +70,7 @@ class Local:
         self._counters: dict[tuple[str, str], _Counter] = {}
 
     def learn(self, question: Question, decision: Decision) -> None:
-        """Remembers the limits that a decision of the server shows."""
+        """Stores the limits of a decision of the server."""
         if question.explain:
             return
         limits = tuple(
@@ -87,7 +87,7 @@ class Local:
                 _keep(self._of_resource, (question.resource, question.plan), known)
 
     def decide(self, question: Question, decision: Decision, now: float) -> Decision:
-        """Answers a question. The decision that it is given allows."""
+        """Answers a question. It fills in the decision, which allows at first."""
         with self._lock:
             known = self._of_subject.get((question.subject, question.resource, question.plan))
             known = known or self._of_resource.get((question.resource, question.plan))
@@ -107,7 +107,7 @@ class Local:
         return decision if deciding is None else _described(decision, deciding, allowed)
 
     def _judge(self, question: Question, limit: _Limit, now: float) -> _Verdict:
-        """Says what one limit says, and counts nothing."""
+        """Evaluates one limit and counts nothing."""
         share = max(1, math.floor(limit.limit * self._share)) if limit.limit > 0 else 0
         counter = self._counters.get((question.subject, limit.rule))
         if counter is not None and now >= counter.ends:
@@ -131,7 +131,7 @@ class Local:
 
 
 def _keep(entries: dict[_K, _V], key: _K, value: _V) -> None:
-    """Adds an entry to a bounded dictionary, in place of the oldest if it is full."""
+    """Adds an entry to a bounded dictionary. If it is full, it replaces the oldest entry."""
     if key not in entries and len(entries) >= _ENTRIES:
         del entries[next(iter(entries))]
     entries[key] = value

@@ -14,11 +14,11 @@ MEMORY_ENTRIES = 10_000
 @dataclass(frozen=True, slots=True)
 class _Remembered:
     decision: Decision
-    sent_at: float  # when the request was sent, which is not after the decision
+    sent_at: float  # when the request was sent, which is before the decision
     until: float
 
     def as_of(self, now: float) -> Decision:
-        """The decision as it reads now."""
+        """The decision with the times of now."""
         decision = self.decision
         passed = int(now - self.sent_at)
         retry = _less(decision.retry_after_ms, passed)
@@ -44,14 +44,14 @@ def _less(ms: int | None, passed: int) -> int | None:
 
 
 class Memory:
-    """Holds denials of the server until they end, so that a caller who keeps asking costs nothing."""
+    """Stores denials of the server until they end, so that repeated checks cost nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[object, _Remembered] = {}
 
     def recall(self, question: Question, now: float) -> Decision | None:
-        """Returns the denial that still answers a question."""
+        """Returns the stored denial for a question, if it is still valid."""
         if not self._entries:
             return None
         key = question.key()
@@ -63,7 +63,7 @@ class Memory:
         return None if entry is None else entry.as_of(now)
 
     def remember(self, question: Question, decision: Decision, sent_at: float) -> None:
-        """Keeps a denial. Whatever else it is given it leaves alone."""
+        """Stores a denial. It ignores other decisions."""
         if decision.allowed or decision.source != "server" or decision.replayed:
             return
         lasts = MEMORY_MS if decision.retry_after_ms is None else min(MEMORY_MS, decision.retry_after_ms)
@@ -77,7 +77,7 @@ class Memory:
             self._entries[key] = _Remembered(decision, sent_at, sent_at + lasts)
 
     def _evict(self, now: float) -> None:
-        """Makes room: all that has ended, and the oldest if that is nothing."""
+        """Removes all entries that have ended, or else the oldest one."""
         self._entries = {key: entry for key, entry in self._entries.items() if now < entry.until}
         if len(self._entries) >= MEMORY_ENTRIES:
             del self._entries[next(iter(self._entries))]

@@ -28,11 +28,11 @@ def header(scope: Mapping[str, Any], name: str) -> str | None:
 
 
 class WeirMiddleware:
-    """Lets a request through to an application if Weir allows it.
+    """Passes a request to an application if Weir allows it.
 
     Its options are those of the middleware for WSGI. Each function takes the scope of the request, and
-    may be asynchronous. The default resource is the method, because ASGI knows no routes; the module
-    starlette has one that knows them. What is not HTTP, such as a WebSocket, passes.
+    may be asynchronous. The default resource is the method, because ASGI has no routes; the module
+    starlette has one with routes. Other protocols than HTTP, such as WebSocket, are not checked.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class WeirMiddleware:
 
 
 async def _value(value: Any) -> Any:
-    """What a function has returned that may be asynchronous."""
+    """The result of a function that may be asynchronous."""
     return await value if inspect.isawaitable(value) else value
 
 

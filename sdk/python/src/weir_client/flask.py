@@ -1,4 +1,4 @@
-"""What the WSGI middleware asks of Flask. It needs no import of Flask."""
+"""The functions of the WSGI middleware for Flask. They do not import Flask."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .wsgi import Environ
 def route(app: Any) -> Callable[[Environ], str]:
     """Returns a resource for the middleware: the method and the rule that Flask will choose.
 
-    A request that has none, or that Flask redirects, has the method alone: a path as the customer writes
-    it must not become a resource, or every new path would start a new counter.
+    For a request without a rule, or one that Flask redirects, it is only the method: a path that the
+    customer chooses must not become a resource, because every new path would start a new counter.
     """
 
     def resource(environ: Environ) -> str:
@@ -21,7 +21,7 @@ def route(app: Any) -> Callable[[Environ], str]:
         try:
             rule, _ = app.url_map.bind_to_environ(environ).match(return_rule=True)
         except Exception as error:
-            if not hasattr(error, "get_response"):  # no HTTPException of Werkzeug
+            if not hasattr(error, "get_response"):  # not an HTTPException of Werkzeug
                 raise
             return method
         return route_name(method, rule.rule)

@@ -1,7 +1,7 @@
-"""Hooks for OpenTelemetry: a span and metrics for each call, and the trace passed on to the server.
+"""Hooks for OpenTelemetry: a span and metrics for each call, and the trace headers for the server.
 
-They take a tracer and a meter of the OpenTelemetry API, and import nothing of it. Neither subjects nor
-keys become attributes: they are personal, and there are too many of them.
+They take a tracer and a meter of the OpenTelemetry API, and do not import it. Neither subjects nor keys
+are attributes: they are personal, and there are too many of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class OtelHooks(Hooks):
     """Hooks for the option hooks of a client.
 
     Metrics: weir.client.duration (seconds, by call and outcome), weir.client.checks (by outcome, source
-    and cause) and weir.client.breaker.openings. Pass span_options={"kind": SpanKind.CLIENT} to say what
-    kind of spans they are.
+    and cause) and weir.client.breaker.openings. Pass span_options={"kind": SpanKind.CLIENT} to set the
+    kind of the spans.
     """
 
     def __init__(self, tracer: Any = None, meter: Any = None, span_options: dict[str, Any] | None = None) -> None:
@@ -77,7 +77,7 @@ def _end(span: Any, result: Result) -> None:
 
 
 def _trace_headers(context: Any) -> dict[str, str]:
-    """The headers of W3C Trace Context. A tracer that records nothing has a trace that is not passed on."""
+    """The headers of W3C Trace Context. The trace of a tracer that records nothing is not sent."""
     if not context.is_valid:
         return {}
     trace = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
@@ -88,7 +88,7 @@ def _trace_headers(context: Any) -> dict[str, str]:
 
 
 def _outcome(result: Result) -> str:
-    """How a whole call ended. A call of several checks is a decision unless none of them was decided."""
+    """The outcome of a call. A call of several checks is a decision unless none of them was decided."""
     if result.decisions is None:
         return "misuse" if isinstance(result.error, MisuseError) else "cancelled"
     return "decision" if any(d.no_decision is None for d in result.decisions) else "no_decision"

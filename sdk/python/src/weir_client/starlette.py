@@ -1,4 +1,4 @@
-"""What the ASGI middleware asks of Starlette and FastAPI. It needs no import of either."""
+"""The functions of the ASGI middleware for Starlette and FastAPI. They import neither."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .asgi import Scope
 
 
 def route(scope: Scope) -> str:
-    """Is a resource for the middleware: the method and the path of the route that will be chosen.
+    """Returns a resource for the middleware: the method and the path of the route that will be chosen.
 
-    A request that has none has the method alone: a path as the customer writes it must not become a
-    resource, or every new path would start a new counter.
+    For a request without a route, it is only the method: a path that the customer chooses must not
+    become a resource, because every new path would start a new counter.
     """
     return route_name(scope["method"], _template(scope["app"].routes, scope))
 
@@ -22,7 +22,7 @@ def _template(routes: Iterable[Any], scope: Scope) -> str | None:
     for one in routes:
         match, child = one.matches(scope)
         if match.name == "FULL":
-            within = getattr(one, "routes", None)  # of what is mounted at a path
+            within = getattr(one, "routes", None)  # of an application that is mounted at a path
             if not within:
                 return str(one.path)
             template = _template(within, {**scope, **child})

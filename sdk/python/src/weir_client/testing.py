@@ -1,4 +1,4 @@
-"""Fakes of the clients for tests of code that asks Weir. They need no server."""
+"""Fakes of the clients, for tests of code that uses Weir. They need no server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ._errors import Cause, MisuseError, NoDecision
 from ._headers import ceil_seconds
 
 Answer = Decision | Exception
-"""What a fake returns for one check: a decision, whose subject, resource and cost are those asked, or
-an error to raise."""
+"""What a fake returns for one check: a decision, with the subject, resource and cost of the check, or an
+error to raise."""
 
 
 def allowed() -> Decision:
@@ -31,7 +31,7 @@ def allowed() -> Decision:
 
 
 def delayed(delay_ms: int) -> Decision:
-    """An allowed check that must be held before the caller proceeds."""
+    """An allowed check for which the caller must wait."""
     return replace(allowed(), delay_ms=delay_ms)
 
 
@@ -62,18 +62,18 @@ def no_decision(cause: Cause, on_failure: str = "allow") -> Decision:
 
 
 def misuse(code: str) -> MisuseError:
-    """A call that is wrong."""
+    """A misuse."""
     return MisuseError(422, code)
 
 
 class Fake:
-    """Answers checks as it is told and records what was asked."""
+    """Gives the configured answers and records the checks."""
 
     def __init__(self, answer: Callable[[Check], Answer]) -> None:
         self.asked: list[Check] = []
-        """What was asked so far, in order. A peek has cost 0."""
+        """The checks so far, in order. A peek has cost 0."""
         self.held: list[int] = []
-        """The delays that were to be waited for, in milliseconds. None is."""
+        """The delays of wait, in milliseconds. The fake does not wait."""
         self._answer = answer
 
     @classmethod
@@ -83,12 +83,12 @@ class Fake:
 
     @classmethod
     def deny_all(cls) -> Fake:
-        """A fake that denies every check, to be tried again in a minute."""
+        """A fake that denies every check, with a retry after one minute."""
         return cls(lambda _: denied(60_000))
 
     @classmethod
     def script(cls, *answers: Answer) -> Fake:
-        """A fake that gives these answers in order. It raises an AssertionError when more is asked."""
+        """A fake that gives these answers in order. It raises an AssertionError for further checks."""
         left = list(answers)
 
         def answer(check: Check) -> Answer:
@@ -123,7 +123,7 @@ class Fake:
         return self.check(*args, **more)
 
     def wait(self, *args: Any, max_wait_ms: float | None = None, **more: Any) -> Decision:
-        """Answers as check does, and does not wait."""
+        """Answers like check, without waiting."""
         return self.check(*args, **more)
 
     def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:

@@ -22,15 +22,15 @@ def header(environ: Mapping[str, Any], name: str) -> str | None:
 
 
 class WeirMiddleware:
-    """Lets a request through to an application if Weir allows it.
+    """Passes a request to an application if Weir allows it.
 
-    subject: says whom to limit. A request without a subject is a misuse, so that a missing one never
-        switches the limiter off. Hash what the customer chooses freely with hash_subject.
-    resource: says what is asked for. The default is the method, because WSGI knows no routes; the module
-        flask has one that knows them.
+    subject: returns the subject. A request without a subject is a misuse, so that a missing one never
+        switches the limiter off. Hash values that the customer chooses with hash_subject.
+    resource: returns the resource. The default is the method, because WSGI has no routes; the module
+        flask has one with routes.
     cost, plan, attributes: of the check.
-    skip: lets requests pass without a check, health checks for example.
-    on_denied: answers a request that is denied; the rate-limit headers are added.
+    skip: selects requests that are not checked, such as health checks.
+    on_denied: answers a denied request. The rate-limit headers are added.
     on_misuse: answers a request whose check was a mistake of this application. The default logs the error
         and answers 500.
     """
