@@ -150,5 +150,5 @@ func environment(variables ...string) []string {
 			env = append(env, v)
 		}
 	}
-	return append(env, variables...)
+	return append(append(env, "WEIR_ALLOW_SUPERUSER=true"), variables...) // of the private Postgres
 }

@@ -51,8 +51,14 @@ func Version(ctx context.Context, databaseURL string) (version int, dirty bool, 
 		return 0, false, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	err = conn.QueryRow(ctx, "SELECT version, dirty FROM schema_migrations").Scan(&version, &dirty)
+	const query = "SELECT version, dirty FROM schema_migrations"
+	err = conn.QueryRow(ctx, query).Scan(&version, &dirty)
 	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "42501" { // a login with NOINHERIT has its privileges after SET ROLE
+		if _, err = conn.Exec(ctx, "SET ROLE weir_app"); err == nil {
+			err = conn.QueryRow(ctx, query).Scan(&version, &dirty)
+		}
+	}
 	if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &pgErr) && pgErr.Code == "42P01" { // undefined_table
 		return 0, false, nil
 	}

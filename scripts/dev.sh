@@ -267,7 +267,7 @@ compose_up() {
   pg=$(compose port postgres 5432)
   rd=$(compose port redis 6379)
   DATABASE_URL="postgres://weir:weir@127.0.0.1:${pg##*:}/weir?sslmode=disable"
-  REDIS_URL="redis://127.0.0.1:${rd##*:}/0"
+  REDIS_URL="redis://:weir@127.0.0.1:${rd##*:}/0"
 }
 
 # ---------------------------------------------------------------- commands
@@ -280,6 +280,8 @@ up() { # call with the lock held
        elif ! compose_up; then say "docker compose failed (see $DEV/compose.log): using local binaries"; native_up; fi ;;
   esac
   printf '%s=%s\n%s=%s\n' "$DATABASE_VAR" "'$DATABASE_URL'" "$REDIS_VAR" "'$REDIS_URL'" >"$DEV/env"
+  # the login owns the private Postgres, and is a superuser there
+  if [ $KIND = dev ]; then echo WEIR_ALLOW_SUPERUSER=true >>"$DEV/env"; fi
 }
 down() { case $(cat "$DEV/backend" 2>/dev/null || echo native) in compose) compose stop >/dev/null 2>&1 || true ;; *) native_down ;; esac; }
 release() { # also runs from a trap: no bare `return` here, it would return an older status
@@ -326,6 +328,7 @@ case $cmd in
     trap release EXIT
     up; unlock
     export "$DATABASE_VAR=$DATABASE_URL" "$REDIS_VAR=$REDIS_URL"
+    if [ $KIND = dev ]; then export WEIR_ALLOW_SUPERUSER=true; fi
     run_command "$@"
     exit "$RC" ;;
   up) lock; : >"$DEV/pinned"; up; unlock; cat "$DEV/env" ;;

@@ -89,10 +89,54 @@ func TestManualPostgresRolesAreEnough(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_DATABASE_URL": login(name + "_server"), "WEIR_MIGRATE_DATABASE_URL": login(name + "_owner")})
 	_, stderr, code := runServer(t, s, "migrate", "up")
 	require.Zero(t, code, stderr)
-	harness.Exec(t, owner, `CREATE ROLE `+name+`_server LOGIN PASSWORD 'x' IN ROLE weir_app, weir_system`)
+	harness.Exec(t, owner, `CREATE ROLE `+name+`_server LOGIN NOINHERIT PASSWORD 'x' IN ROLE weir_app, weir_system`)
 
-	i := start(t, s.With(settings{"WEIR_MIGRATE": "false"})).AwaitReady()
+	i := start(t, s.With(settings{"WEIR_MIGRATE": "false", "WEIR_ALLOW_SUPERUSER": "false"})).AwaitReady()
 	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
+	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	require.Zero(t, i.Stop())
+}
+
+// A login that row-level security does not restrict could read the rows of all tenants.
+func TestSuperuserIsRefused(t *testing.T) {
+	s := newSettings(t)
+	delete(s, "WEIR_ALLOW_SUPERUSER")
+	_, stderr, code := runServer(t, s)
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "WEIR_ALLOW_SUPERUSER=true")
+	require.Contains(t, stderr, "is a superuser or has BYPASSRLS")
+}
+
+// docker compose must start with logins of which the server's owns nothing.
+func TestComposeLoginsAreEnough(t *testing.T) {
+	owner := harness.NewDatabase(t)
+	u, err := url.Parse(owner)
+	require.NoError(t, err)
+	name := strings.TrimPrefix(u.Path, "/")
+	script, err := os.ReadFile(filepath.Join(testenv.Root(), "scripts", "compose-postgres.sql"))
+	require.NoError(t, err)
+	// The cluster of the tests has the two groups, and other tests use the names of the logins.
+	text := regexp.MustCompile(`(?m)^CREATE ROLE weir_(app|system) .*$`).ReplaceAllString(string(script), "")
+	text = strings.NewReplacer("weir_owner", name+"_owner", "weir_server", name+"_server", "DATABASE weir ", "DATABASE "+name+" ").Replace(text)
+	s := newSettings(t)
+	_, stderr, code := runServer(t, s, "migrate", "up") // of another database: the groups exist afterwards
+	require.Zero(t, code, stderr)
+	harness.Exec(t, owner, text)
+	t.Cleanup(func() {
+		harness.Exec(t, owner, `REASSIGN OWNED BY `+name+`_owner TO CURRENT_USER`)
+		harness.Exec(t, owner, `DROP OWNED BY `+name+`_owner, `+name+`_server`)
+		harness.Exec(t, owner, `DROP ROLE `+name+`_owner, `+name+`_server`)
+	})
+	login := func(role string) string {
+		as := *u
+		as.User = url.UserPassword(role, "weir")
+		return as.String()
+	}
+	i := start(t, s.With(settings{
+		"WEIR_DATABASE_URL": login(name + "_server"), "WEIR_MIGRATE_DATABASE_URL": login(name + "_owner"), "WEIR_ALLOW_SUPERUSER": "false",
+	})).AwaitReady()
+	tenant := newTenant(t, s.With(settings{"WEIR_DATABASE_URL": login(name + "_server")}), i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
 	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
 	require.Zero(t, i.Stop())

@@ -27,6 +27,7 @@ type Config struct {
 	DatabaseURL        Secret `env:"WEIR_DATABASE_URL" placeholder:"postgres://..." help:"PostgreSQL, as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Required."`
 	DatabaseURLFile    string `env:"WEIR_DATABASE_URL_FILE" name:"database-url-file" placeholder:"FILE" help:"File with WEIR_DATABASE_URL. User and password are read again for each new connection."`
 	MigrateDatabaseURL Secret `env:"WEIR_MIGRATE_DATABASE_URL" placeholder:"postgres://..." help:"The same database with the login that owns its tables, for migrations. Defaults to WEIR_DATABASE_URL."`
+	AllowSuperuser     bool   `env:"WEIR_ALLOW_SUPERUSER" default:"false" help:"Start even if the login of WEIR_DATABASE_URL is a superuser or has BYPASSRLS. Row-level security does not restrict such a login. For evaluation only."`
 	DatabaseListenURL  Secret `env:"WEIR_DATABASE_LISTEN_URL" placeholder:"postgres://..." help:"The same database without a pooler, to listen for changes. Defaults to WEIR_DATABASE_URL."`
 	Migrate            bool   `env:"WEIR_MIGRATE" default:"true" negatable:"" help:"Apply migrations at startup. On by default."`
 

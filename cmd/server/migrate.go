@@ -87,7 +87,7 @@ func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, fro
 		d, err := prepareOnce(ctx, cfg, store)
 		var dirty *migrations.DirtyError
 		switch {
-		case err == nil, ctx.Err() != nil, errors.As(err, &dirty):
+		case err == nil, ctx.Err() != nil, errors.As(err, &dirty), errors.Is(err, errUnrestricted):
 			return d, err
 		}
 		front.notReady("The configuration cannot be read from the database yet.")
@@ -113,6 +113,9 @@ func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d depl
 	if err != nil {
 		return d, err
 	}
+	if err := checkLogin(ctx, cfg, store); err != nil {
+		return d, err
+	}
 	if d.secrets, err = store.Secrets(ctx); err != nil {
 		return d, err
 	}
@@ -122,6 +125,19 @@ func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d depl
 	}
 	d.platform = platform.ID
 	return d, store.ProposeTiers(ctx, platform)
+}
+
+// errUnrestricted: the isolation of tenants in the database would not be enforced.
+var errUnrestricted = errors.New("row-level security does not restrict it: use a login that owns nothing " +
+	"(docs/operations.md, Postgres), or set WEIR_ALLOW_SUPERUSER=true to try Weir out")
+
+// checkLogin refuses a login that could read the rows of all tenants.
+func checkLogin(ctx context.Context, cfg *Config, store *tenants.Store) error {
+	login, unrestricted, err := store.Unrestricted(ctx)
+	if err == nil && unrestricted && !cfg.AllowSuperuser {
+		err = fmt.Errorf("WEIR_DATABASE_URL: the login %q is a superuser or has BYPASSRLS, so %w", login, errUnrestricted)
+	}
+	return err
 }
 
 // checkSchema returns an error unless the migrations that this program needs are applied. A newer

@@ -340,4 +340,14 @@ func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
 	return secrets, nil
 }
 
+// Unrestricted reports whether row-level security does not restrict the login of the server: it is
+// a superuser or has BYPASSRLS. Errors: ErrUnavailable.
+func (s *Store) Unrestricted(ctx context.Context) (login string, unrestricted bool, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		const query = "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = session_user"
+		return tx.QueryRow(ctx, query).Scan(&login, &unrestricted)
+	})
+	return login, unrestricted, err
+}
+
 var _ check.PolicySource = (*Store)(nil)

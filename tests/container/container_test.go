@@ -37,7 +37,7 @@ func TestComposeFileStartsAllServices(t *testing.T) {
 		}
 	}
 	redis := strings.Join(project.Services["redis"].Command, " ")
-	for _, setting := range []string{"--protected-mode no", "--maxmemory-policy noeviction", "--appendonly yes"} {
+	for _, setting := range []string{"--requirepass weir", "--maxmemory-policy noeviction", "--appendonly yes"} {
 		require.Contains(t, redis, setting)
 	}
 }

@@ -117,12 +117,13 @@ func (s Settings) Environ() []string {
 func NewSettings(t testing.TB) Settings {
 	t.Helper()
 	return Settings{
-		"WEIR_DATABASE_URL":  NewDatabase(t),
-		"WEIR_REDIS_URL":     testenv.RedisURL(t),
-		"WEIR_REDIS_TIMEOUT": "1s",
-		"WEIR_HTTP_ADDR":     "127.0.0.1:0",
-		"WEIR_INTERNAL_ADDR": "127.0.0.1:0",
-		"WEIR_DRAIN":         "0s",
+		"WEIR_DATABASE_URL":    NewDatabase(t),
+		"WEIR_ALLOW_SUPERUSER": "true", // the owner of the test's database
+		"WEIR_REDIS_URL":       testenv.RedisURL(t),
+		"WEIR_REDIS_TIMEOUT":   "1s",
+		"WEIR_HTTP_ADDR":       "127.0.0.1:0",
+		"WEIR_INTERNAL_ADDR":   "127.0.0.1:0",
+		"WEIR_DRAIN":           "0s",
 	}
 }
 
