@@ -456,7 +456,7 @@ func TestReconcile(t *testing.T) {
 	require.False(t, mine, "one instance does it")
 }
 
-var events = flag.Int("events", 2000, "how many events TestShuffledEvents sends")
+var events = flag.Int("events", 1000, "how many events TestShuffledEvents sends")
 
 // Events may arrive in any order and repeatedly, and several instances may settle them: every
 // customer ends with the same plan.
