@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Dur
 		bus := freePort(tb)
 		node := StartRedis(tb, "cluster-enabled yes", "cluster-port "+bus, "cluster-config-file nodes.conf",
 			"cluster-node-timeout 500", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0",
-			"repl-diskless-sync-delay 0")
+			"repl-diskless-sync-delay 0", "cluster-allow-replica-migration no")
 		client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
 		defer client.Close()
 		c.nodes[node.addr()] = node
@@ -145,4 +146,161 @@ func (c *Cluster) Failover(master *Redis) {
 		}
 	}
 	require.Fail(c.tb, "the master has no replica")
+}
+
+// Move is a slot on its way from one master to another, with its keys, as a resharding moves it.
+type Move struct {
+	c        *Cluster
+	slot     int64
+	from, to *Redis
+}
+
+// BeginMove begins to move the slot of a key to another master. Until Finish, keys that are not on
+// the old master are looked for on the new one.
+func (c *Cluster) BeginMove(key string, to *Redis) *Move {
+	c.tb.Helper()
+	m := &Move{c: c, from: c.MasterOf(key), to: to}
+	c.on(to, func(ctx context.Context, client *redis.Client) {
+		slot, err := client.ClusterKeySlot(ctx, key).Result()
+		require.NoError(c.tb, err)
+		m.slot = slot
+		require.NoError(c.tb, client.Do(ctx, "cluster", "setslot", slot, "importing", c.id(m.from)).Err())
+	})
+	c.on(m.from, func(ctx context.Context, client *redis.Client) {
+		require.NoError(c.tb, client.Do(ctx, "cluster", "setslot", m.slot, "migrating", c.id(to)).Err())
+	})
+	return m
+}
+
+// Keys moves up to n keys, and returns how many it has moved.
+func (m *Move) Keys(n int) (moved int) {
+	m.c.tb.Helper()
+	m.c.on(m.from, func(ctx context.Context, client *redis.Client) {
+		keys, err := client.ClusterGetKeysInSlot(ctx, int(m.slot), n).Result()
+		require.NoError(m.c.tb, err)
+		for _, key := range keys {
+			m.key(ctx, client, key)
+		}
+		moved = len(keys)
+	})
+	return moved
+}
+
+// Slot is the slot that is moved.
+func (m *Move) Slot() int64 { return m.slot }
+
+// Key moves one key.
+func (m *Move) Key(key string) {
+	m.c.tb.Helper()
+	m.c.on(m.from, func(ctx context.Context, client *redis.Client) { m.key(ctx, client, key) })
+}
+
+func (m *Move) key(ctx context.Context, client *redis.Client, key string) {
+	m.c.tb.Helper()
+	require.NoError(m.c.tb, client.Migrate(ctx, "127.0.0.1", m.to.port, key, 0, clusterPatience).Err())
+}
+
+// Finish moves the other keys, and then the slot itself.
+func (m *Move) Finish() {
+	m.c.tb.Helper()
+	for m.Keys(100) > 0 {
+	}
+	to := m.c.id(m.to)
+	nodes := []*Redis{m.to, m.from} // first these, so that the slot is never without a master
+	for _, node := range m.c.Masters() {
+		if node != m.to && node != m.from {
+			nodes = append(nodes, node)
+		}
+	}
+	for _, node := range nodes {
+		m.c.on(node, func(ctx context.Context, client *redis.Client) {
+			require.NoError(m.c.tb, client.Do(ctx, "cluster", "setslot", m.slot, "node", to).Err())
+		})
+	}
+}
+
+// AddMaster adds a master without slots, and returns when all nodes know it.
+func (c *Cluster) AddMaster() *Redis {
+	c.tb.Helper()
+	bus := freePort(c.tb)
+	known := c.running()[0]
+	node := StartRedis(c.tb, "cluster-enabled yes", "cluster-port "+bus, "cluster-config-file nodes.conf",
+		"cluster-node-timeout 60000", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0", "repl-diskless-sync-delay 0",
+		"cluster-allow-replica-migration no")
+	c.nodes[node.addr()] = node
+	c.on(known, func(ctx context.Context, client *redis.Client) {
+		require.NoError(c.tb, client.Do(ctx, "cluster", "meet", "127.0.0.1", node.port, bus).Err())
+	})
+	all := c.running()
+	require.Eventually(c.tb, func() bool {
+		for _, n := range all {
+			knows := false
+			c.on(n, func(ctx context.Context, client *redis.Client) {
+				nodes, err := client.ClusterNodes(ctx).Result()
+				info, _ := client.ClusterInfo(ctx).Result()
+				knows = err == nil && strings.Count(nodes, " connected") == len(all) && !strings.Contains(nodes, "handshake") &&
+					strings.Contains(info, "cluster_state:ok")
+			})
+			if !knows {
+				return false
+			}
+		}
+		return true
+	}, clusterPatience, 10*time.Millisecond, "all know the new node")
+	return node
+}
+
+// Remove ends a master that holds no slots any more, and makes all others forget it.
+func (c *Cluster) Remove(node *Redis) {
+	c.tb.Helper()
+	id := c.id(node)
+	for _, n := range c.running() {
+		if n != node {
+			c.on(n, func(ctx context.Context, client *redis.Client) {
+				require.NoError(c.tb, client.Do(ctx, "cluster", "forget", id).Err())
+			})
+		}
+	}
+	node.Kill()
+}
+
+// running returns the nodes that were not killed.
+func (c *Cluster) running() (nodes []*Redis) {
+	for _, node := range c.nodes {
+		if node.cmd != nil {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// Masters returns the masters that answer, in the order of their ports.
+func (c *Cluster) Masters() (nodes []*Redis) {
+	for _, node := range c.running() {
+		c.on(node, func(ctx context.Context, client *redis.Client) {
+			if strings.Contains(client.Info(ctx, "replication").Val(), "role:master") {
+				nodes = append(nodes, node)
+			}
+		})
+	}
+	slices.SortFunc(nodes, func(a, b *Redis) int { return strings.Compare(a.port, b.port) })
+	return nodes
+}
+
+func (c *Cluster) id(node *Redis) (id string) {
+	c.on(node, func(ctx context.Context, client *redis.Client) {
+		var err error
+		id, err = client.Do(ctx, "cluster", "myid").Text()
+		require.NoError(c.tb, err)
+	})
+	return id
+}
+
+// on calls do with a client of one node.
+func (c *Cluster) on(node *Redis, do func(context.Context, *redis.Client)) {
+	client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), clusterPatience)
+	defer cancel()
+	do(ctx, client)
 }
