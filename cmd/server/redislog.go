@@ -39,6 +39,7 @@ type redisState struct {
 	counters    *redisengine.Engine
 	log         *slog.Logger
 	evicting    atomic.Int64 // servers that may evict counters
+	bySlot      atomic.Int64 // masters of a Cluster that do not run scripts across slots
 	losses      int64        // losses that were logged
 	unavailable bool
 	asked       time.Time // when the eviction policies were read
@@ -49,7 +50,10 @@ func newRedisState(stack *engine.Stack, counters *redisengine.Engine, registry *
 	r := &redisState{engine: stack, counters: counters, log: log}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "weir_redis_servers_evicting", Help: "Redis servers whose maxmemory-policy lets them evict counters.",
-	}, func() float64 { return float64(r.evicting.Load()) }))
+	}, func() float64 { return float64(r.evicting.Load()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "weir_redis_servers_by_slot",
+		Help: "Masters of a Redis Cluster that do not run scripts across slots, so that each tenant has a run of its own.",
+	}, func() float64 { return float64(r.bySlot.Load()) }))
 	return r
 }
 
@@ -97,6 +101,11 @@ func (r *redisState) update(ctx context.Context) {
 	}
 	if !unavailable && time.Since(r.asked) >= evictionLook {
 		r.readEviction(ctx)
+	}
+	nodes, err := r.counters.RunsBySlot()
+	if before := r.bySlot.Swap(int64(nodes)); nodes > 0 && before == 0 {
+		r.log.WarnContext(ctx, "redis does not run scripts across slots; each tenant has a run of its own, which costs more",
+			"masters", nodes, "error", err)
 	}
 }
 

@@ -15,32 +15,6 @@ import (
 // ErrBreakerOpen is a call's error while the circuit breaker is open.
 var ErrBreakerOpen = errors.New("the circuit breaker of the counter store is open")
 
-// Servers is an Engine whose counters are on servers that fail independently.
-type Servers interface {
-	Engine
-	// Only returns the server if there is exactly one, else nil.
-	Only() Server
-	// ServerOf returns the server that holds a key at present. It does not wait.
-	ServerOf(key string) Server
-	// All asks the store for all servers that hold keys. If that fails, it returns the known ones.
-	All(ctx context.Context) []Server
-	// Class returns the class of a failure.
-	Class(err error) Failure
-}
-
-// Server is one server of a counter store, a comparable value.
-type Server interface {
-	// ProbeKey returns a key that the server holds, or "" if it holds none any more.
-	ProbeKey() string
-	// Renew closes the connections to a server that does not answer, and finds out in the
-	// background where its keys are by now. It returns the error of the last probe, or one that
-	// says more.
-	Renew(err error) error
-}
-
-// Failure is a class of errors, of a closed set.
-type Failure string
-
 // A Breaker fails calls immediately with ErrBreakerOpen while the server that holds their counters
 // does not answer. Each server has its own circuit, so a server that fails degrades only its own
 // counters.
@@ -155,24 +129,11 @@ func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
 		b.evaluate(ctx, b.only, calls)
 		return
 	}
-	if len(calls) == 1 {
-		b.evaluate(ctx, b.circuitOf(calls[0].firstKey()), calls)
-		return
-	}
 	for len(calls) > 0 {
-		c := b.circuitOf(calls[0].firstKey())
-		others := keepUnanswered(calls, func(call *Call) bool { return b.circuitOf(call.firstKey()) == c })
-		b.evaluate(ctx, c, calls[len(others):])
+		server, same, others := SplitByServer(b.servers, calls)
+		b.evaluate(ctx, b.circuit(server), same)
 		calls = others
 	}
-}
-
-// firstKey is a key of the call: all its counters are on one server.
-func (c *Call) firstKey() string {
-	if len(c.Counters) == 0 {
-		return ""
-	}
-	return c.Counters[0].Key
 }
 
 // evaluate passes on calls whose counters are on one server.
@@ -184,18 +145,27 @@ func (b *Breaker) evaluate(ctx context.Context, circuit *circuit, calls []*Call)
 		return
 	}
 	start := time.Now()
-	b.next.Evaluate(ctx, calls...)
+	b.evaluateOn(ctx, circuit.server, calls...)
 	b.metrics.store.Observe(time.Since(start).Seconds())
 	// The calls of one Evaluate succeed or fail together, so they count as one.
 	failure := calls[0].Err
 	for _, c := range calls {
-		if c.Err == nil {
+		if c.Err == nil || errors.Is(c.Err, ErrRedirected) {
 			failure = nil
-		} else {
+		}
+		if c.Err != nil {
 			b.metrics.storeErrors.Inc()
 		}
 	}
 	circuit.done(failure)
+}
+
+func (b *Breaker) evaluateOn(ctx context.Context, server Server, calls ...*Call) {
+	if b.servers == nil {
+		b.next.Evaluate(ctx, calls...)
+		return
+	}
+	b.servers.EvaluateOn(ctx, server, calls...)
 }
 
 // Reset implements Engine. A client that disconnects is not a failure of the store.
@@ -264,7 +234,7 @@ func (b *Breaker) probe(ctx context.Context, server Server) error {
 		Numbers: limit.Numbers{Algorithm: limit.FixedWindowFirstHit, Limit: limit.MaxFixedLimit, WindowMS: limit.MaxWindowMS},
 	}}}
 	started := time.Now()
-	b.next.Evaluate(ctx, &call)
+	b.evaluateOn(ctx, server, &call)
 	if call.Err == nil {
 		b.canaries.compare(key, started, &call.Outcome)
 	}

@@ -26,6 +26,9 @@ type KeyName struct{ Low, High uint64 }
 
 func (n KeyName) Plus(o KeyName) KeyName { return KeyName{Low: n.Low + o.Low, High: n.High + o.High} }
 
+// Minus is the inverse of Plus.
+func (n KeyName) Minus(o KeyName) KeyName { return KeyName{Low: n.Low - o.Low, High: n.High - o.High} }
+
 func (n KeyName) Append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(n.Low)) // the low bytes are meant
 	b = append(b, byte(n.Low>>32))
@@ -41,6 +44,19 @@ func ReadName(s string) (n KeyName) {
 		n.Low = n.Low<<8 | uint64(s[i])
 	}
 	return n
+}
+
+// OtherKey returns the other key under which the counter may be stored: its own key if it is
+// grouped, else the key of its group. It returns "" for a counter that is never in a group.
+func (c *Counter) OtherKey() string {
+	if c.Grouped {
+		return c.OwnKey()
+	}
+	at := len(c.Key) - idBytes
+	if c.ID == "" || at < 0 {
+		return ""
+	}
+	return string(ReadName(c.Key[at:]).Minus(ReadName(c.ID)).Append([]byte(c.Key[:at])))
 }
 
 // keyBeside returns the own key of a counter, from the key of its group and the counter's ID.

@@ -103,7 +103,7 @@ func (s *clientSettings) single(rawURL string) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	s.apply(o)
-	return newTrackedClient(o), nil
+	return newTrackedClient(o, false), nil
 }
 
 func (s *clientSettings) cluster(rawURL string) (redis.UniversalClient, error) {
@@ -115,7 +115,7 @@ func (s *clientSettings) cluster(rawURL string) (redis.UniversalClient, error) {
 	o.MaxRetries = -1
 	o.NewClient = func(node *redis.Options) *redis.Client {
 		s.apply(node)
-		return newTrackedClient(node)
+		return newTrackedClient(node, true)
 	}
 	return redis.NewClusterClient(o), nil
 }
@@ -154,8 +154,8 @@ func (s *clientSettings) apply(o *redis.Options) {
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-func newTrackedClient(o *redis.Options) *redis.Client {
-	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
+func newTrackedClient(o *redis.Options, node bool) *redis.Client {
+	conns := &trackedConns{open: map[*trackedConn]struct{}{}, node: node}
 	o.Dialer = conns.dialer(o.TLSConfig)
 	client := redis.NewClient(o)
 	client.AddHook(conns)
@@ -165,8 +165,10 @@ func newTrackedClient(o *redis.Options) *redis.Client {
 // trackedConns are the open connections of one client. If a server says that it is read-only, it
 // has become a replica. All connections to it are then closed, so that the next dial resolves the
 // name, or asks the Sentinels, again. go-redis itself closes one connection at a time, and only for
-// one form of the error.
+// one form of the error. A node of a Cluster that has become a replica redirects calls instead, so
+// its connections stay open.
 type trackedConns struct {
+	node bool // of a Cluster
 	life pulse
 	mu   sync.Mutex
 	open map[*trackedConn]struct{}
@@ -294,7 +296,7 @@ func (t *trackedConns) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return nil
 		}
 		err := next(ctx, cmd)
-		if readOnly(err) {
+		if !t.node && readOnly(err) {
 			t.closeAll()
 		}
 		return err
@@ -306,7 +308,7 @@ func (t *trackedConns) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			if readOnly(cmd.Err()) {
+			if !t.node && readOnly(cmd.Err()) {
 				t.closeAll()
 				break
 			}

@@ -6,9 +6,9 @@
 //   - queue.go decides when requests are sent, and which of them share a pipeline. A request that
 //     finds a free pipeline is sent immediately. Requests that arrive in the meantime share the
 //     next one.
-//   - pipeline.go builds the script runs of one pipeline. Calls whose counters are compact
-//     (limit.Numbers.Compact) and have one cost share runs of evaluate_many.lua. Equal calls among
-//     them are one entry with a count. Every other call is a run of evaluate_one.lua.
+//   - pipeline.go and many.go build the script runs of one pipeline. Calls whose counters are
+//     compact (limit.Numbers.Compact) and have one cost share runs of evaluate_many.lua. Equal
+//     calls among them are one entry with a count. Every other call is a run of evaluate_one.lua.
 //   - verdicts.go computes the outcomes from the replies. evaluate_many.lua replies with stored
 //     states, and package limit has the arithmetic; evaluate_one.lua replies with verdicts.
 //
@@ -21,7 +21,10 @@
 // A Cluster has several servers. lanes.go finds the server of a key. Each server has its own queue
 // and pipelines, its own connections and its own circuit breaker (package engine). A lane here is
 // the way to one server, and has nothing to do with the lane for HTTP requests in internal/api.
+// Calls of all tenants on a node share runs (across.go, lua/node.lua). redirect.go follows calls
+// whose slot is being moved, or was.
 //
-// A script is sent by its hash, and as text only if Redis does not know it. Nothing else is ever
-// sent twice, because a call with an unknown outcome may have been counted.
+// A script is sent by its hash, and as text only if Redis does not know it. A call that a node did
+// not decide, and says so, is sent again. Nothing else is ever sent twice, because a call with an
+// unknown outcome may have been counted.
 package redis

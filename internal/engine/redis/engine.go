@@ -34,23 +34,27 @@ type Options struct {
 // Evaluate are in one pipeline. An Engine is safe for concurrent use and needs no Close; the caller
 // owns the client.
 type Engine struct {
-	client    redis.UniversalClient
-	options   Options
-	deadline  time.Duration
-	cluster   *redis.ClusterClient // nil: one server
-	mapped    atomic.Bool          // the slot map of the Cluster was read
-	reading   atomic.Bool          // it is being read
-	lanes     *xsync.Map[*redis.Client, *lane]
-	first     *lane
-	scripts   scripts
-	many      *script
-	refund    *script
-	forget    *script
-	amend     *script
-	requests  sync.Pool // *request
-	pipelines sync.Pool // *pipeline
-	repaired  atomic.Int64
-	loads     atomic.Int64
+	client     redis.UniversalClient
+	options    Options
+	deadline   time.Duration
+	cluster    *redis.ClusterClient // nil: one server
+	mapped     atomic.Bool          // the slot map of the Cluster was read
+	reading    atomic.Bool          // it is being read
+	lanes      *xsync.Map[*redis.Client, *lane]
+	first      *lane
+	scripts    scripts
+	asked      scripts                   // for slots that are being moved to a node
+	guests     *xsync.Map[string, *lane] // by address: servers that were redirected to and are not in the slot map
+	many       *script
+	manyOfNode *script
+	refund     *script
+	forget     *script
+	amend      *script
+	requests   sync.Pool // *request
+	pipelines  sync.Pool // *pipeline
+	repaired   atomic.Int64
+	loads      atomic.Int64
+	redirects  atomic.Int64
 }
 
 // New returns an engine that uses client, which NewClient returns.
@@ -65,13 +69,15 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		o.Pipelines = 2
 	}
 	e := &Engine{
-		client: client, options: o, deadline: o.Deadline, lanes: xsync.NewMap[*redis.Client, *lane](),
-		many:   newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
-		refund: newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
-		forget: newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
-		amend:  newScript(amendParts()...),
+		client: client, options: o, deadline: o.Deadline, lanes: xsync.NewMap[*redis.Client, *lane](), guests: xsync.NewMap[string, *lane](),
+		many:       newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
+		manyOfNode: newNodeScript("prelude", "node", "fixed_value", "counter_value", "group", "evaluate_many"),
+		refund:     newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
+		forget:     newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
+		amend:      newScript(amendParts()...),
 	}
 	e.cluster, _ = client.(*redis.ClusterClient)
+	e.asked.node = true
 	e.requests.New = func() any { return newRequest() }
 	e.pipelines.New = func() any { return &pipeline{engine: e} }
 	e.first = e.newLane(client, true)
@@ -86,6 +92,10 @@ func (e *Engine) Repaired() int64 { return e.repaired.Load() }
 // had forgotten it.
 func (e *Engine) ScriptLoads() int64 { return e.loads.Load() }
 
+// Redirects returns how many calls a server of a Cluster did not decide, because it does not, or
+// may not, hold their counters.
+func (e *Engine) Redirects() int64 { return e.redirects.Load() }
+
 var (
 	errReply = errors.New("unexpected script reply from Redis")
 	errStale = errors.New("the calendar windows of the call do not contain the time of Redis, after one retry")
@@ -99,7 +109,21 @@ var (
 // nothing. The call gets the windows of the time that Redis returned, and is evaluated once more,
 // after the others.
 func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
-	e.evaluate(ctx, calls)
+	if e.cluster == nil {
+		e.EvaluateOn(ctx, e.first, calls...)
+		return
+	}
+	for len(calls) > 0 {
+		server, same, others := engine.SplitByServer(e, calls)
+		e.EvaluateOn(ctx, server, same...)
+		calls = others
+	}
+}
+
+// EvaluateOn implements engine.Servers.
+func (e *Engine) EvaluateOn(ctx context.Context, server engine.Server, calls ...*engine.Call) {
+	l := server.(*lane)
+	e.evaluate(ctx, l, calls)
 	var again []*engine.Call
 	for _, c := range calls {
 		if errors.Is(c.Err, errStale) {
@@ -112,40 +136,20 @@ func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 		}
 	}
 	if len(again) > 0 {
-		e.evaluate(ctx, again)
+		e.evaluate(ctx, l, again)
 	}
 }
 
-func (e *Engine) evaluate(ctx context.Context, calls []*engine.Call) {
-	if e.cluster == nil {
-		e.evaluateOn(ctx, e.first, calls)
-		return
-	}
-	for len(calls) > 0 { // nearly always all calls are of one tenant, and on one server
-		l, together := e.laneOf(firstKey(calls[0])), 1
-		for i := 1; i < len(calls); i++ {
-			if e.laneOf(firstKey(calls[i])) == l {
-				c := calls[i]
-				copy(calls[together+1:i+1], calls[together:i])
-				calls[together] = c
-				together++
-			}
-		}
-		e.evaluateOn(ctx, l, calls[:together])
-		calls = calls[together:]
+// evaluate evaluates calls whose counters are on one server, and follows those that have moved.
+func (e *Engine) evaluate(ctx context.Context, l *lane, calls []*engine.Call) {
+	e.send(ctx, l, together, calls)
+	if e.cluster != nil {
+		e.follow(ctx, l, calls)
 	}
 }
 
-// firstKey is a key of the call: all its counters are in one slot.
-func firstKey(c *engine.Call) string {
-	if len(c.Counters) == 0 {
-		return ""
-	}
-	return c.Counters[0].Key
-}
-
-// evaluateOn evaluates calls whose counters are on one server.
-func (e *Engine) evaluateOn(ctx context.Context, l *lane, calls []*engine.Call) {
+// send sends calls to one server and waits for the answers.
+func (e *Engine) send(ctx context.Context, l *lane, m mode, calls []*engine.Call) {
 	r := e.requests.Get().(*request)
 	for _, c := range calls {
 		if c.Err = c.Validate(); c.Err != nil {
@@ -157,7 +161,7 @@ func (e *Engine) evaluateOn(ctx context.Context, l *lane, calls []*engine.Call) 
 		e.requests.Put(r)
 		return
 	}
-	if err := l.sender.send(ctx, r); err != nil {
+	if err := l.queues[m].send(ctx, r); err != nil {
 		// r is not reused, because another goroutine may still be sending it.
 		for _, c := range calls {
 			if c.Err == nil {

@@ -15,7 +15,8 @@ func (e *Engine) EvaluateTogether(calls ...*engine.Call) (order []*engine.Call) 
 		reqs[i] = newRequest()
 		reqs[i].add(c)
 	}
-	p := &pipeline{engine: e, lane: e.first}
+	p := &pipeline{engine: e}
+	p.begin(e.first, together)
 	p.load(reqs)
 	of := func(r *request) *engine.Call { return calls[slices.Index(reqs, r)] }
 	for _, cmd := range p.cmds {

@@ -59,6 +59,8 @@ var replyClasses = []struct {
 	{"masterdown", failLoading},
 	{"busy", failBusy},
 	{"clusterdown", failCluster},
+	{"cluster is down", failCluster},
+	{"non local key", failMoving},
 	{"moved ", failMoving},
 	{"ask ", failMoving},
 	{"tryagain", failMoving},

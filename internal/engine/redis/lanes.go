@@ -14,15 +14,27 @@ import (
 // lane is the way to one server: its client and the pipelines to it. In a Cluster each master has
 // its own, so that one that is silent delays no call to another.
 //
-// Until the slot map was read, and where a slot has no master, calls take the first lane, which
-// goes through the Cluster's client and finds out.
+// Until the slot map was read, calls take the first lane, which goes through the Cluster's client
+// and finds out.
 type lane struct {
 	engine *Engine
 	client redis.UniversalClient
-	sender *queue
+	queues [modes]*queue
 	first  bool
 	canary atomic.Int64 // number of a canary that was on the server
+	across acrossSlots  // of a node of a Cluster
 }
+
+// mode is how a pipeline sends calls.
+type mode int
+
+const (
+	together mode = iota // calls share runs of scripts
+	single               // each call is a run
+	alone                // each call is a run, with all keys declared that the script may read
+	asking               // the server answers for a slot that is being moved to it
+	modes
+)
 
 var (
 	_ engine.Servers = (*Engine)(nil)
@@ -31,11 +43,22 @@ var (
 
 func (e *Engine) newLane(client redis.UniversalClient, first bool) *lane {
 	l := &lane{engine: e, client: client, first: first}
-	l.sender = &queue{
-		exchange: l.exchange, deadline: e.deadline, maxBatch: e.options.MaxBatch, pipelines: e.options.Pipelines,
+	for m := range l.queues {
+		l.queues[m] = &queue{
+			exchange: func(ctx context.Context, reqs []*request) bool { return l.exchange(ctx, mode(m), reqs) },
+			deadline: e.deadline, maxBatch: e.options.MaxBatch, pipelines: e.options.Pipelines,
+		}
+		if e.cluster == nil {
+			break // one server redirects nothing
+		}
+		l.queues[m].gather = clusterGather
 	}
 	return l
 }
+
+// clusterGather is queue.gather for the nodes of a Cluster. The calls of an instance are spread
+// over them, so few wait for each, while a run costs a node as much as several calls.
+const clusterGather = 16
 
 // laneOf returns the lane to the master of a key.
 func (e *Engine) laneOf(key string) *lane {
@@ -53,7 +76,10 @@ func (e *Engine) laneTo(master *redis.Client) *lane {
 	if l, known := e.lanes.Load(master); known {
 		return l
 	}
-	l, _ := e.lanes.LoadOrStore(master, e.newLane(master, false))
+	l, known := e.lanes.LoadOrStore(master, e.newLane(master, false))
+	if !known {
+		go l.tryAcrossSlots()
+	}
 	return l
 }
 
@@ -88,6 +114,9 @@ func (e *Engine) All(ctx context.Context) []engine.Server {
 	var servers []engine.Server
 	e.lanes.Range(func(_ *redis.Client, l *lane) bool {
 		servers = append(servers, l)
+		if l.across.due() {
+			go l.tryAcrossSlots()
+		}
 		return true
 	})
 	return servers
@@ -198,10 +227,10 @@ func (s spoken) Error() string { return string(s) }
 func (spoken) RedisError() {}
 
 // exchange sends requests in one pipeline and waits for the replies.
-func (l *lane) exchange(ctx context.Context, reqs []*request) (answered bool) {
+func (l *lane) exchange(ctx context.Context, m mode, reqs []*request) (answered bool) {
 	e := l.engine
 	p := e.pipelines.Get().(*pipeline)
-	p.lane = l
+	p.begin(l, m)
 	p.load(reqs)
 	p.run(ctx)
 	if answered = p.deliver(); answered && e.cluster != nil && !e.mapped.Load() {

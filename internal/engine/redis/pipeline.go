@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +15,8 @@ import (
 type pipeline struct {
 	engine *Engine
 	lane   *lane
+	mode   mode
+	scope  scope
 	cmds   []*scriptCmd
 	runs   []*manyRun // of this pipeline
 	spare  []*manyRun
@@ -46,6 +46,31 @@ func (c *scriptCmd) build(text bool) {
 	c.cmd = redis.NewStringCmd(context.Background(), c.args...)
 }
 
+// scope is which calls one run of evaluate_many.lua may decide.
+type scope int
+
+const (
+	scopeServer scope = iota // all: the store is one server
+	scopeNode                // all of one node of a Cluster; the keys are not declared
+	scopeSlot                // those whose keys have the same tag
+	scopeCall                // a single one
+)
+
+// begin prepares the pipeline for calls to a server.
+func (p *pipeline) begin(l *lane, m mode) {
+	p.lane, p.mode = l, m
+	switch {
+	case p.engine.cluster == nil:
+		p.scope = scopeServer
+	case m == single || m == alone:
+		p.scope = scopeCall
+	case l.across.known():
+		p.scope = scopeNode
+	default:
+		p.scope = scopeSlot
+	}
+}
+
 // load adds requests. The calls of each request stay in order. Calls of different requests are
 // concurrent, so any order of them is correct, and most of them share one run.
 func (p *pipeline) load(reqs []*request) {
@@ -53,7 +78,11 @@ func (p *pipeline) load(reqs []*request) {
 		after := -1 // the command after which the request's next call must be
 		for i := range r.calls {
 			if c := &r.calls[i]; c.compact {
-				p.runFor(r, c, after).add(r, i)
+				run := p.runFor(r, c, after)
+				run.add(r, i)
+				if p.mode == alone {
+					run.cmd.args = declareOthers(run.cmd.args, r.countersOf(c))
+				}
 			} else {
 				p.addOne(r, c)
 				after = len(p.cmds) - 1
@@ -68,13 +97,13 @@ func (p *pipeline) load(reqs []*request) {
 	}
 }
 
-// runFor returns the run for a call. In a Cluster, the keys of one run must share a slot.
+// runFor returns the run for a call.
 func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
 	tag := ""
-	if p.engine.cluster != nil && c.count > 0 {
+	if p.scope == scopeSlot && c.count > 0 {
 		tag = engine.HashTag(r.counters[c.first].Key)
 	}
-	for i := len(p.runs) - 1; i >= 0; i-- {
+	for i := len(p.runs) - 1; i >= 0 && p.scope != scopeCall; i-- {
 		if run := p.runs[i]; run.tag == tag {
 			if run.place > after && run.fits(c) {
 				return run
@@ -88,8 +117,11 @@ func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
 	} else {
 		run = new(manyRun)
 	}
-	run.begin(tag, len(p.cmds))
+	run.begin(tag, p.scope == scopeNode, len(p.cmds))
 	run.cmd.script, run.cmd.run = p.engine.many, run
+	if run.node {
+		run.cmd.script = p.engine.manyOfNode
+	}
 	p.runs = append(p.runs, run)
 	p.cmds = append(p.cmds, &run.cmd)
 	return run
@@ -106,19 +138,41 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 			args = append(args, penaltyKey(key))
 		}
 	}
+	if p.mode == alone {
+		args = declareOthers(args, counters)
+	}
+	script := p.engine.scripts.of(c.algorithms)
 	args[2] = len(args) - 3
+	if p.mode == asking && p.scope == scopeNode {
+		script, args[2] = p.engine.asked.of(c.algorithms), 0
+	}
 	counterArg, boundsArg := c.encode(nil, counters)
 	args = append(args, counterArg, boundsArg)
-	p.cmds = append(p.cmds, &scriptCmd{script: p.engine.scripts.of(c.algorithms), args: args, call: c})
+	p.cmds = append(p.cmds, &scriptCmd{script: script, args: args, call: c})
 }
 
-// maxTrips is the maximum number of round trips of one pipeline. A command may have to follow two
-// redirections, and the last server may not know the script.
+// declareOthers adds the other keys under which counters may be stored, which a script reads if it
+// does not find them. It reads no other keys than these and those of the call.
+func declareOthers(args []any, counters []engine.Counter) []any {
+	for i := range counters {
+		switch counters[i].Numbers.Algorithm {
+		case limit.SlidingWindowCounter, limit.FixedWindow, limit.FixedWindowFirstHit:
+			if other := counters[i].OtherKey(); other != "" {
+				args = append(args, other)
+			}
+		}
+	}
+	return args
+}
+
+// maxTrips is the maximum number of round trips of one pipeline. Until the slot map of a Cluster
+// was read, a command may have to follow two redirections, and the last server may not know the
+// script.
 const maxTrips = 4
 
 // run sends the commands in one pipeline and waits for the replies. A command that was not executed
 // is sent again: as text, if the server does not know its script; to another server, if its slot
-// has moved. Nothing else is retried.
+// has moved and the slot map was not read yet. Nothing else is retried here: see redirect.go.
 //
 // Calls of one request stay in order, except if the server forgets some of its scripts while it
 // processes them.
@@ -130,10 +184,10 @@ func (p *pipeline) run(ctx context.Context) {
 			p.engine.loads.Add(1)
 		}
 	}
-	p.roundTrip(ctx, p.engine.cluster != nil && p.lane.first)
+	search := p.engine.cluster != nil && p.lane.first
+	p.roundTrip(ctx, search)
 	for range maxTrips - 1 {
 		p.pipe = p.pipe[:0]
-		moved := p.lane.first && p.engine.cluster != nil
 		for _, c := range p.cmds {
 			switch err := c.cmd.Err(); {
 			case err == nil:
@@ -141,8 +195,7 @@ func (p *pipeline) run(ctx context.Context) {
 				p.engine.loads.Add(1)
 				c.build(true)
 				p.pipe = append(p.pipe, c.cmd)
-			case p.engine.cluster != nil && redirected(err):
-				moved = true
+			case search && redirected(err):
 				c.build(c.text)
 				p.pipe = append(p.pipe, c.cmd)
 			}
@@ -150,10 +203,7 @@ func (p *pipeline) run(ctx context.Context) {
 		if len(p.pipe) == 0 {
 			return
 		}
-		if moved && !p.lane.first {
-			p.engine.cluster.ReloadState(ctx)
-		}
-		p.roundTrip(ctx, moved)
+		p.roundTrip(ctx, search)
 	}
 }
 
@@ -171,12 +221,15 @@ func (p *pipeline) roundTrip(ctx context.Context, search bool) {
 		p.search(ctx)
 		return
 	}
-	if len(p.pipe) == 1 {
+	if len(p.pipe) == 1 && p.mode != asking {
 		_ = p.lane.client.Process(ctx, p.pipe[0]) // the error is the command's
 		return
 	}
 	pipe := p.lane.client.Pipeline()
 	for _, cmd := range p.pipe {
+		if p.mode == asking {
+			_ = pipe.Process(ctx, redis.NewStatusCmd(ctx, "asking"))
+		}
 		_ = pipe.Process(ctx, cmd)
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
@@ -220,11 +273,19 @@ func (p *pipeline) deliver() (answered bool) {
 		err := c.cmd.Err()
 		answered = err == nil
 		if c.run != nil {
+			if c.run.node && err != nil && p.lane.across.refuses(err) {
+				p.lane.across.state.Store(acrossUnknown) // it is tried again
+			}
 			p.engine.repaired.Add(c.run.deliver(c.cmd.Val(), err))
 			continue
 		}
-		if c.call.err = err; err == nil {
+		switch {
+		case err == nil:
 			c.call.reply = c.cmd.Val()
+		case strings.Contains(err.Error(), "non local key"): // evaluate_one.lua reads all keys before it writes
+			c.call.err = errNotServed
+		default:
+			c.call.err = err
 		}
 	}
 	return answered
@@ -240,275 +301,4 @@ func (p *pipeline) reset() {
 	clear(p.pipe)
 	p.lane = nil
 	p.runs, p.cmds, p.pipe = p.runs[:0], p.cmds[:0], p.pipe[:0]
-}
-
-// manyRun is one run of evaluate_many.lua: calls of many requests, with equal calls in groups.
-type manyRun struct {
-	cmd      scriptCmd
-	tag      string // of the keys, in a Cluster
-	place    int    // index in the commands of the pipeline
-	work     int
-	rules    []runRule
-	hint     int // where the next rule probably is: rules usually come in the same order
-	sets     []ruleSet
-	rulesArg []byte
-	callsArg []byte
-	setsArg  []byte
-	// boundsArg are the calendar windows of rules.
-	boundsArg []byte
-	groups    []equalCalls
-	members   []member
-	slots     [256]uint16 // by hash: the last group whose first key has it, counted from 1
-}
-
-type runRule struct {
-	numbers limit.Numbers
-	id      string
-	shadow  bool
-}
-
-// ruleSet has the rules of a group.
-type ruleSet struct {
-	signature, bounds uint64
-	count             int
-}
-
-// equalCalls are equal calls: of different requests, or consecutive calls of one request.
-type equalCalls struct {
-	r       *request
-	call    *sentCall
-	at      int // of its calls in callsArg
-	times   int
-	reply   string
-	allowed int64
-}
-
-type member struct {
-	r           *request
-	call        int
-	group, turn int
-}
-
-const (
-	flagGiven     = 1 // flags of a call
-	flagDryRun    = 2
-	maxRunRules   = 255 // counted in one byte, like groups
-	maxEqualCalls = 254
-	manyStale     = 255 // instead of the number of allowed calls
-	maxRunWork    = 512 // Redis serves nothing else during a run
-	ruleLookahead = 32
-)
-
-func (h *manyRun) begin(tag string, place int) {
-	h.tag, h.place = tag, place
-	if cap(h.cmd.args) == 0 {
-		h.cmd.args = make([]any, 0, 16)
-	}
-	h.cmd.args = append(h.cmd.args[:0], nil, nil, nil)
-}
-
-func (h *manyRun) reset() {
-	clear(h.cmd.args)
-	clear(h.groups)
-	clear(h.members)
-	h.cmd.cmd = nil
-	h.work, h.hint = 0, 0
-	clear(h.rules)
-	h.rules, h.sets = h.rules[:0], h.sets[:0]
-	h.rulesArg, h.callsArg, h.setsArg, h.boundsArg = h.rulesArg[:0], h.callsArg[:0], h.setsArg[:0], h.boundsArg[:0]
-	h.groups, h.members = h.groups[:0], h.members[:0]
-	h.slots = [256]uint16{}
-}
-
-// work estimates the work of a call for Redis; a single counter is 1. The counters of a group are
-// usually one value.
-func (s *sentCall) work() int { return s.width + (s.count-s.width)/4 }
-
-// fits reports whether there is space for another call in the run.
-func (h *manyRun) fits(c *sentCall) bool {
-	return len(h.rules)+c.count <= maxRunRules && len(h.sets)+c.width <= maxRunRules && (h.work == 0 || h.work+c.work() <= maxRunWork)
-}
-
-// add adds call i of a request.
-func (h *manyRun) add(r *request, i int) {
-	c := &r.calls[i]
-	counters := r.countersOf(c)
-	slot := slotOf(counters)
-	// A request with one call is concurrent with all others of the pipeline, so its call may join
-	// an equal one anywhere. A call of a request with several must stay after the calls before it.
-	group := len(h.groups) - 1
-	if len(r.calls) == 1 {
-		group = int(h.slots[slot]) - 1
-	}
-	if group >= 0 && h.groups[group].equal(c, counters) {
-		g := &h.groups[group]
-		h.members = append(h.members, member{r: r, call: i, group: group, turn: g.times})
-		g.times++
-		h.callsArg[g.at+2]++
-		return
-	}
-	h.groups = append(h.groups, equalCalls{r: r, call: c, at: len(h.callsArg), times: 1})
-	h.members = append(h.members, member{r: r, call: i, group: len(h.groups) - 1})
-	h.slots[slot] = uint16(len(h.groups))
-	h.work += c.work()
-	flags := byte(0)
-	if c.cost != 1 || c.nowMS != 0 {
-		flags |= flagGiven
-	}
-	if c.dryRun {
-		flags |= flagDryRun
-	}
-	h.callsArg = append(h.callsArg, flags, byte(c.width), 1)
-	entries := r.entriesOf(c)
-	for j := range entries {
-		e := &entries[j]
-		first := &counters[r.order[e.from]]
-		if e.grouped {
-			h.callsArg = append(h.callsArg, 0, h.set(e, counters, r.order[e.from:e.from+e.count]))
-		} else {
-			h.callsArg = append(h.callsArg, h.rule(first))
-		}
-		h.cmd.args = append(h.cmd.args, &first.Key)
-	}
-	if flags&flagGiven != 0 {
-		h.callsArg = appendUint(appendUint(h.callsArg, c.cost, 7), c.nowMS, 6)
-	}
-}
-
-// slotOf returns a hash of the first key, which ends in a hash.
-func slotOf(counters []engine.Counter) byte {
-	if len(counters) == 0 || len(counters[0].Key) < 2 {
-		return 0
-	}
-	key := counters[0].Key
-	return key[len(key)-1] + 31*key[len(key)-2]
-}
-
-// equal reports whether a call is equal to those of the group, and can join it.
-func (g *equalCalls) equal(c *sentCall, counters []engine.Counter) bool {
-	if g.times == maxEqualCalls || g.call.count != c.count || g.call.cost != c.cost || g.call.nowMS != c.nowMS || g.call.dryRun || c.dryRun {
-		return false
-	}
-	for i, same := range g.r.countersOf(g.call) {
-		if same != counters[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// rule returns the number, from 1, of a counter's rule in the run.
-func (h *manyRun) rule(c *engine.Counter) byte {
-	for i := range min(len(h.rules), ruleLookahead) {
-		at := (h.hint + i) % len(h.rules)
-		if r := &h.rules[at]; r.shadow == c.Shadow && r.id == c.ID && r.numbers == c.Numbers {
-			h.hint = at + 1
-			return byte(at + 1)
-		}
-	}
-	h.rules = append(h.rules, runRule{c.Numbers, c.ID, c.Shadow})
-	n := &c.Numbers
-	b := append(h.rulesArg, byte(n.Algorithm), oneIf(c.Shadow))
-	b = appendUint(b, n.Limit, 7)
-	b = appendUint(b, n.WindowMS, 5)
-	b = appendUint(b, extra(n), 5)
-	place := byte(0)
-	if n.Bounds != nil {
-		h.boundsArg = appendBounds(h.boundsArg, n.Bounds)
-		place = byte(len(h.boundsArg) / boundsBytes) // not more than the number of rules
-	}
-	h.rulesArg = appendID(append(b, place), c.ID)
-	h.hint = len(h.rules)
-	return byte(len(h.rules))
-}
-
-// set returns the number, from 1, of a group's rules in the run.
-func (h *manyRun) set(e *keyEntry, counters []engine.Counter, order []int32) byte {
-	for i := range h.sets {
-		if h.sets[i] == (ruleSet{e.signature, e.bounds, e.count}) {
-			return byte(i + 1)
-		}
-	}
-	h.sets = append(h.sets, ruleSet{e.signature, e.bounds, e.count})
-	h.setsArg = append(h.setsArg, byte(e.count))
-	h.setsArg = binary.LittleEndian.AppendUint64(h.setsArg, e.signature)
-	for _, i := range order {
-		h.setsArg = append(h.setsArg, h.rule(&counters[i]))
-	}
-	return byte(len(h.sets))
-}
-
-func (h *manyRun) finishArgs(c *scriptCmd) {
-	c.args[2] = len(c.args) - 3
-	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg, h.boundsArg)
-}
-
-// deliver passes the reply to the requests and returns the number of invalid values that were
-// repaired.
-func (h *manyRun) deliver(reply string, err error) (repaired int64) {
-	if err == nil {
-		err = h.locate(reply)
-	}
-	if err != nil {
-		for i := range h.members {
-			h.members[i].r.calls[h.members[i].call].err = err
-		}
-		return 0
-	}
-	clock := readUint(reply[:6])
-	for i := range h.members {
-		m := &h.members[i]
-		g, c := &h.groups[m.group], &m.r.calls[m.call]
-		c.decidedMS = c.nowMS
-		if c.nowMS == 0 {
-			c.decidedMS = clock
-		}
-		c.allowed, c.turn, c.reply = g.allowed, int64(m.turn), g.reply
-	}
-	return readUint(reply[6:manyHeadBytes])
-}
-
-// locate finds the groups' parts of the reply. It returns errReply for a reply that does not have
-// the expected form.
-func (h *manyRun) locate(reply string) error {
-	if len(reply) < manyHeadBytes || readUint(reply[:6]) > limit.MaxInstantMS {
-		return errReply
-	}
-	rest := reply[manyHeadBytes:]
-	for i := range h.groups {
-		g := &h.groups[i]
-		length := 1
-		entries := g.r.entriesOf(g.call)
-		for j := range entries {
-			length += entries[j].replyBytes()
-		}
-		if length > len(rest) || int(rest[0]) > g.times && rest[0] != manyStale {
-			return errReply
-		}
-		g.allowed, g.reply, rest = int64(rest[0]), rest[1:length], rest[length:]
-	}
-	if rest != "" {
-		return errReply
-	}
-	return nil
-}
-
-// extra returns the number of an algorithm that the scripts get in addition to limit and window.
-func extra(n *limit.Numbers) int64 {
-	switch {
-	case n.Algorithm.Bucket():
-		return n.Burst
-	case n.Algorithm == limit.SlidingWindowCounter:
-		return counterBase(n.WindowMS)
-	}
-	return n.PrecisionMS
-}
-
-// counterBase is the base in which a sliding window counter is stored. If both counts are below it,
-// they are stored together with the number of the window as one number below 2^53
-// (lua/counter_value.lua), until the year 2109. The base is 1431 for a window of a second, 11 085
-// for a minute, 85 869 for an hour. It is part of the storage format.
-func counterBase(windowMS int64) int64 {
-	const last = 1 << 42 // ms since 1970
-	return int64(math.Sqrt(float64(1<<53) / float64(last/windowMS+2)))
 }

@@ -23,7 +23,10 @@ type queue struct {
 	deadline  time.Duration // of a request, including its wait, and of a pipeline
 	maxBatch  int           // calls
 	pipelines int
-	life      pulse // of answers to this queue
+	// gather is how many requests must wait until another pipeline is sent while one is in flight.
+	// The fewer requests share a pipeline, the more each costs.
+	gather int
+	life   pulse // of answers to this queue
 
 	mu       sync.Mutex
 	busy     int // pipelines in flight
@@ -57,7 +60,7 @@ func (q *queue) send(ctx context.Context, r *request) error {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, r)
 	q.guard()
-	free := q.busy < q.pipelines
+	free := q.busy < q.pipelines && q.worth(q.busy)
 	if free {
 		q.busy++
 	}
@@ -103,7 +106,7 @@ func (q *queue) exchangeBatch(b *batch) (more bool) {
 	}
 	q.mu.Lock()
 	q.underway = slices.DeleteFunc(q.underway, func(other *batch) bool { return other == b })
-	if more = len(q.waiting) > 0; !more {
+	if more = len(q.waiting) > 0 && q.worth(q.busy-1); !more {
 		q.busy--
 	}
 	q.mu.Unlock()
@@ -113,6 +116,10 @@ func (q *queue) exchangeBatch(b *batch) (more bool) {
 	}
 	return more
 }
+
+// worth reports whether the waiting requests are worth a pipeline while so many others are in
+// flight. The caller holds the lock.
+func (q *queue) worth(others int) bool { return others == 0 || len(q.waiting) >= q.gather }
 
 // take moves waiting requests, up to maxBatch calls, into a batch. If there is none, it releases
 // the pipeline and reports false.

@@ -42,6 +42,54 @@ func waitQueued(t *testing.T, s *queue, count int) {
 	}, time.Minute, time.Millisecond)
 }
 
+// To a node of a Cluster, a second pipeline is sent only when it has enough calls. A pipeline that
+// returns leaves fewer to the one that is in flight.
+func TestSecondPipelineHasEnoughCalls(t *testing.T) {
+	g := newGate()
+	s := g.sender(time.Minute, 128, 2)
+	s.gather = 3
+	done := make(chan error)
+	send := func(r *request) { done <- s.send(context.Background(), r) }
+	var reqs []*request
+	queued := func(waiting int) {
+		reqs = append(reqs, requestOf(1))
+		go send(reqs[len(reqs)-1])
+		if waiting > 0 {
+			waitQueued(t, s, waiting)
+		}
+	}
+	queued(0)
+	require.Equal(t, reqs, <-g.batches)
+	queued(1)
+	queued(2)
+	queued(0)
+	require.ElementsMatch(t, reqs[1:], <-g.batches, "three are enough")
+	queued(1)
+	g.through <- true // one of the two returns and leaves the last call to the other
+	<-done
+	s.mu.Lock()
+	require.Equal(t, 1, s.busy)
+	require.Len(t, s.waiting, 1)
+	s.mu.Unlock()
+	require.Eventually(t, func() bool {
+		select {
+		case g.through <- true:
+		default:
+		}
+		select {
+		case b := <-g.batches:
+			require.Equal(t, reqs[4:], b)
+			return true
+		default:
+			return false
+		}
+	}, time.Minute, time.Millisecond)
+	g.through <- true
+	for range 4 {
+		require.NoError(t, <-done)
+	}
+}
+
 // A single check is sent immediately. Checks that arrive in the meantime share the next pipeline,
 // in order and never split.
 func TestBatchSender(t *testing.T) {

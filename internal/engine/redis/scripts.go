@@ -43,26 +43,65 @@ type algorithmSet uint8
 func (s algorithmSet) with(a limit.Algorithm) algorithmSet { return s | 1<<(a-1) }
 
 // scripts has the script of every set that was used.
-type scripts [256]atomic.Pointer[script]
+type scripts struct {
+	node  bool // in the form without declared keys
+	bySet [256]atomic.Pointer[script]
+}
 
 func (s *scripts) of(set algorithmSet) *script {
-	if found := s[set].Load(); found != nil {
+	if found := s.bySet[set].Load(); found != nil {
 		return found
 	}
-	parts := []string{"prelude", "counter"}
+	parts, assemble := []string{"prelude", "counter"}, newScript
+	if s.node {
+		parts, assemble = []string{"prelude", "node_one", "counter"}, newNodeScript
+	}
 	for _, a := range limit.Algorithms {
 		if set&algorithmSet(0).with(a) != 0 {
 			parts = append(parts, luaParts[a]...)
 		}
 	}
-	s[set].CompareAndSwap(nil, newScript(append(parts, "evaluate_one")...))
-	return s[set].Load()
+	s.bySet[set].CompareAndSwap(nil, assemble(append(parts, "evaluate_one")...))
+	return s.bySet[set].Load()
 }
 
 // newScript assembles a script from files of lua/, each once.
-func newScript(parts ...string) *script {
+func newScript(parts ...string) *script { return assemble("#!lua\n", false, parts) }
+
+// newNodeScript assembles a script for keys of all slots of a node of a Cluster.
+func newNodeScript(parts ...string) *script {
+	return assemble("#!lua flags=allow-cross-slot-keys\n", true, parts)
+}
+
+// Marks of lines that only one of the two forms of a script has.
+const (
+	markNode = "--@node " // the line begins with it, after spaces
+	markSlot = " --@slot" // the line ends with it
+)
+
+// linesOf returns the lines of a file that a form of a script has.
+func linesOf(lua []byte, node bool) string {
 	var text strings.Builder
-	text.WriteString("#!lua\n")
+	for line := range strings.Lines(string(lua)) {
+		line = strings.TrimRight(line, "\n")
+		code, marked := strings.CutPrefix(strings.TrimLeft(line, " "), markNode)
+		slotCode, slotMarked := strings.CutSuffix(line, markSlot)
+		switch {
+		case marked && !node, slotMarked && node:
+			continue
+		case marked:
+			line = code
+		case slotMarked:
+			line = slotCode
+		}
+		text.WriteString(line + "\n")
+	}
+	return text.String()
+}
+
+func assemble(head string, node bool, parts []string) *script {
+	var text strings.Builder
+	text.WriteString(head)
 	have := map[string]bool{}
 	ends := ""
 	for i, part := range parts {
@@ -70,12 +109,13 @@ func newScript(parts ...string) *script {
 			continue
 		}
 		have[part] = true
-		lua, err := luaFiles.ReadFile("lua/" + part + ".lua")
+		file, err := luaFiles.ReadFile("lua/" + part + ".lua")
 		if err != nil {
 			panic(err) // the file is not embedded: a wrong name in the code
 		}
+		lua := linesOf(file, node)
 		if i == 0 {
-			text.Write(lua)
+			text.WriteString(lua)
 			continue
 		}
 		// Redis creates the functions of a script on every run, and Lua searches a list for each

@@ -21,7 +21,8 @@
 --          values that were overwritten 4; for each call the number of allowed requests 1 (255:
 --          the time is in neither window of a calendar rule, and nothing changed); for each entry
 --          the state before the call, 17 bytes a counter. A group has units 7 before the states,
---          which the caller adds to the count of each counter.
+--          which the caller adds to the count of each counter. In the form of this script for a
+--          node of a Cluster (node.lua), 254 with no states is a call that was not decided.
 --          sliding window counter: window number 6, count 7, count of the window before 4
 --          fixed window: end 6, count 7, length in seconds 4 (0 if not a calendar's); zeros if no
 --          window is open
@@ -154,7 +155,9 @@ local function group_open(group, key, v, t)
   end
   local own = {}
   if #owns > 0 then
-    local read = call('MGET', unpack(owns))
+    local read = call('MGET', unpack(owns)) --@slot
+    --@node local read = read_all(owns)
+    --@node if not read then return nil end
     for j = 1, #owns do
       local w = written[owns[j]]
       if w == nil then w = read[j] end
@@ -269,7 +272,8 @@ end
 
 local reply, n, k, clock, repaired = { '' }, 1, 0, 0, 0
 local values = {} -- of all keys, by one command, since most of the cost is per command
-if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
+if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end --@slot
+--@node read_keys(values)
 -- For each entry of the current call: the rule or group; a, b and c, the state of a counter (for a
 -- group, a is the first result of read_group); the free units; whether the value is foreign;
 -- whether the counter is in a group; and whether the end of its window differs from the stored one.
@@ -346,6 +350,7 @@ local function read_group(i, group, key, v, t, units)
     end
   end
   local s = group_open(group, key, v, t)
+  --@node if not s then return ELSEWHERE end
   follows[i] = s.follows
   return s
 end
@@ -423,11 +428,14 @@ while pos <= size do
   -- Read its entries, reply with their states, and compute how many requests are allowed.
   local from, head = k, n + 1
   local allowed, stale, follow = times, false, false
+  --@node local away = false
   n = head
   for i = 1, count do
     local entry, key = entries[i], KEYS[from + i]
     local v, room = written[key]
     if v == nil then v = values[from + i] end -- false if there is no value, or one of another type
+    --@node if v == false and written[key] == false then v = value_of(key) end
+    --@node if v == ELSEWHERE then away = true break end
     n = n + 1
     if entry[5] then
       local x, y, z
@@ -438,6 +446,7 @@ while pos <= size do
       if entry.ends and (t < entry.starts or t >= entry.next) then stale = true end
     else
       local s, states = read_group(i, entry, key, v, t, cost * times)
+      --@node if s == ELSEWHERE then away = true break end
       a[i] = s
       if states then
         reply[n], reply[n + 1] = encode('<I7', s), states
@@ -453,8 +462,13 @@ while pos <= size do
     end
   end
   k = from + count
+  --@node if away then
+  --@node   for j = head + 1, n do reply[j] = nil end
+  --@node   n, allowed, stale, follow = head, 0, false, false
+  --@node end
   if stale then allowed, follow = 0, false end
   reply[head] = stale and STALE or char(allowed)
+  --@node if away then reply[head] = NOT_SERVED end
 
   -- Charge them; a rule in shadow, for as many requests as fit.
   if allowed > 0 and cost > 0 and flags < 2 then
