@@ -17,7 +17,7 @@ import (
 // Every problem in the source has a fix, including literals with a message.
 func TestProblemsHaveFixes(t *testing.T) {
 	literals := 0
-	for _, folder := range []string{"limit", "check", "route", "tenants", "api"} {
+	for _, folder := range []string{"limit", "check", "route", "tenants", "api", "dashboard"} {
 		root := filepath.Join(testenv.Root(), "internal", folder)
 		require.NoError(t, filepath.WalkDir(root, func(file string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {

@@ -181,9 +181,9 @@ func (f *form) endpoint(e *tenants.BillingEndpoint) {
 
 // moveError shows the error of one field at another field.
 func (f *form) moveError(from, to string) {
-	if message := f.errors[from]; message != "" {
+	if p := f.errors[from]; p != nil {
 		delete(f.errors, from)
-		f.wrong(to, message)
+		f.wrong(to, p)
 	}
 }
 
@@ -385,7 +385,7 @@ func (d *dashboard) billingEvents(w http.ResponseWriter, r *http.Request, v *vis
 	query := r.URL.Query()
 	view := eventsView{Outcome: query.Get("outcome"), Subject: query.Get("subject"), Later: query.Get("after") != ""}
 	if view.Outcome != "" && !slices.Contains(tenants.EventOutcomes, view.Outcome) {
-		return invalidField("outcome", "must be one of the listed options")
+		return invalidField("outcome", oneOfTheList)
 	}
 	events, next, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Outcome: view.Outcome, Subject: view.Subject},
 		tenants.Page{Limit: pageSize, After: query.Get("after")})

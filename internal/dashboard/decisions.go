@@ -80,11 +80,11 @@ func decisionFilterOf(r *http.Request) (decisionFilter, error) {
 		Rule: strings.TrimSpace(q.Get("rule")), Show: q.Get("show"),
 	}
 	if f.Show != "" && f.Show != "all" && f.Show != "denied" {
-		return f, invalidField("show", "must be denied or all")
+		return f, invalidField("show", limit.MustBe("denied or all"))
 	}
 	for _, field := range []struct{ name, text string }{{"subject", f.Subject}, {"resource", f.Resource}, {"rule", f.Rule}} {
 		if len(field.text) > limit.MaxNameBytes {
-			return f, invalidField(field.name, "must be at most 256 bytes")
+			return f, invalidField(field.name, limit.MustBe("at most %d bytes", limit.MaxNameBytes))
 		}
 	}
 	return f, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -13,20 +14,20 @@ import (
 	"weir/internal/tenants"
 )
 
-// maxWriteForm bounds what a form of somebody signed in may hold, in bytes.
+// maxWriteForm is the maximum size of a form of a signed-in person, in bytes.
 const maxWriteForm = 64 << 10
 
-// form is what somebody has filled in, and what is wrong with it. The zero value is an empty one.
+// form has the values of a sent form and its errors. The zero value is an empty form.
 type form struct {
 	values  url.Values
-	problem string            // of the whole, "": none
-	errors  map[string]string // by field
+	problem string                    // of the form as a whole; "" for none
+	errors  map[string]*limit.Problem // by field
 }
 
-// Get returns what was filled in, without blanks around it.
+// Get returns the value of a field, without spaces around it.
 func (f *form) Get(name string) string { return strings.TrimSpace(f.values.Get(name)) }
 
-// Or returns what was filled in, and other where the form was not sent yet.
+// Or returns the value of a field, or other if the form was not sent.
 func (f *form) Or(name, other string) string {
 	if f.values == nil {
 		return other
@@ -34,7 +35,7 @@ func (f *form) Or(name, other string) string {
 	return f.values.Get(name)
 }
 
-// Checked reports whether a box is ticked; other says so for a form that was not sent yet.
+// Checked reports whether a checkbox is checked. If the form was not sent, it returns other.
 func (f *form) Checked(name string, other bool) bool {
 	if f.values == nil {
 		return other
@@ -42,37 +43,71 @@ func (f *form) Checked(name string, other bool) bool {
 	return f.values.Get(name) != ""
 }
 
-// Error returns what is wrong with a field, "" for nothing.
-func (f *form) Error(name string) string { return f.errors[name] }
+// Error returns the error of a field, or "".
+func (f *form) Error(name string) string {
+	if p := f.errors[name]; p != nil {
+		return p.Message
+	}
+	return ""
+}
 
-// Problem returns what is wrong with the whole, "" for nothing.
+// Fix returns how to fix the error of a field, as a sentence. It returns "" without an error, or
+// if the fix only repeats the error, as those of limit.MustBe and limit.OneOf do.
+func (f *form) Fix(name string) string {
+	p := f.errors[name]
+	if p == nil {
+		return ""
+	}
+	for start, repeated := range map[string]string{"Make it ": "", "Use one of ": "must be one of "} {
+		if what, is := strings.CutPrefix(p.Fix, start); is && strings.Contains(p.Message, repeated+strings.TrimSuffix(what, ".")) {
+			return ""
+		}
+	}
+	return listedByAPI.ReplaceAllString(p.Fix, "that exists")
+}
+
+// listedByAPI matches the part of a fix that names a list of the admin API.
+var listedByAPI = regexp.MustCompile(`that GET \S+ lists`)
+
+// Problem returns the error of the form as a whole, or "".
 func (f *form) Problem() string { return f.problem }
 
-// wrong writes down what is wrong with a field. The first message stays.
-func (f *form) wrong(name, message string) {
+// Problems of several forms.
+var (
+	isRequired   = limit.Wrong("Enter a value.", "is required")
+	oneOfTheList = limit.MustBe("one of the listed options")
+)
+
+// wrong adds the error of a field. The first error of a field is kept.
+func (f *form) wrong(name string, p *limit.Problem) {
 	if f.errors == nil {
-		f.errors = map[string]string{}
+		f.errors = map[string]*limit.Problem{}
 	}
-	if f.errors[name] == "" {
-		f.errors[name] = message
+	if f.errors[name] == nil {
+		f.errors[name] = p
 	}
 }
 
-// invalid reports whether something was found wrong.
+// add adds the error of a field.
+func (f *form) add(e limit.FieldError) {
+	f.wrong(e.Field, &limit.Problem{Message: e.Message, Fix: e.Fix})
+}
+
+// invalid reports whether the form has errors.
 func (f *form) invalid() bool { return len(f.errors) > 0 || f.problem != "" }
 
-// whole returns the number in a field, and writes down where it is none. Blanks between digits
-// are how people write large ones.
-func (f *form) whole(name string) int64 {
+// integer returns the integer in a field, and adds an error if it is not one. Spaces and separators
+// between digits are allowed.
+func (f *form) integer(name string) int64 {
 	n, err := strconv.ParseInt(digitsOf(f.Get(name)), 10, 64)
 	if err != nil {
-		f.wrong(name, "must be a whole number, such as 100")
+		f.wrong(name, limit.MustBe("a whole number, such as 100"))
 	}
 	return n
 }
 
-// share returns the share in a field, nil for an empty one, and writes down where it is none.
-// People also write 80 % for 0.8.
+// share returns the share in a field, or nil for an empty field, and adds an error if it is not a
+// number. 80 % means 0.8.
 func (f *form) share(name string) *float64 {
 	text, isPercent := strings.CutSuffix(f.Get(name), "%")
 	if text = strings.TrimSpace(text); text == "" && !isPercent {
@@ -80,7 +115,7 @@ func (f *form) share(name string) *float64 {
 	}
 	value, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", "."), 64)
 	if err != nil {
-		f.wrong(name, "must be a number from 0 to 1, such as 0.8")
+		f.wrong(name, limit.MustBe("a number from 0 to 1, such as 0.8"))
 		return nil
 	}
 	if isPercent {
@@ -89,7 +124,7 @@ func (f *form) share(name string) *float64 {
 	return &value
 }
 
-// actionTone is the class of the button of an action: red words if it deletes or denies.
+// actionTone returns the class of the button of an action: red if it deletes or denies.
 func actionTone(do string) string {
 	switch do {
 	case "blocked", "delete", "suspend":
@@ -103,22 +138,22 @@ func digitsOf(text string) string {
 	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "", ",", "").Replace(text)
 }
 
-// reason returns why something is done, and writes down where that is not said.
+// reason returns the reason of a change, and adds an error if it is missing or invalid.
 func (f *form) reason() string {
 	reason := f.Get("reason")
 	if problem := tenants.ValidText(reason, maxReason); reason == "" {
-		f.wrong("reason", "is required")
+		f.wrong("reason", isRequired)
 	} else if problem != nil {
-		f.wrong("reason", problem.Message)
+		f.wrong("reason", problem)
 	}
 	return reason
 }
 
-// maxReason bounds what is written down as a reason, in characters.
+// maxReason is the maximum number of characters of a reason.
 const maxReason = 500
 
-// match returns the condition that nobody has changed the object since the form was made, where
-// the form carries the version that it was made from.
+// match returns the condition that the object has not changed since the form was created, if the
+// form has the version.
 func (f *form) match() tenants.Match {
 	version, err := strconv.ParseInt(f.Get("version"), 10, 64)
 	if err != nil {
@@ -135,7 +170,7 @@ func (f *form) refuse(err error) int {
 	switch {
 	case errors.As(err, &invalid):
 		for _, field := range invalid.Fields {
-			f.wrong(field.Field, field.Message)
+			f.add(field)
 		}
 		return http.StatusUnprocessableEntity
 	case errors.As(err, &conflict):
@@ -150,13 +185,13 @@ func (f *form) refuse(err error) int {
 
 // stray returns the messages about fields that the page does not show, so that none is lost.
 func (f *form) stray(shown ...string) (out []limit.FieldError) {
-	for name, message := range f.errors {
+	for name, p := range f.errors {
 		known := false
 		for _, s := range shown {
 			known = known || s == name
 		}
 		if !known {
-			out = append(out, limit.FieldError{Field: name, Message: message})
+			out = append(out, limit.FieldError{Field: name, Message: p.Message, Fix: f.Fix(name)})
 		}
 	}
 	return out
@@ -272,6 +307,6 @@ func said(w http.ResponseWriter, r *http.Request) string {
 }
 
 // invalidField returns the error of one field of an address or a form.
-func invalidField(field, message string) error {
-	return &tenants.InvalidError{Fields: []limit.FieldError{{Field: field, Message: message}}}
+func invalidField(field string, p *limit.Problem) error {
+	return &tenants.InvalidError{Fields: []limit.FieldError{limit.FieldProblem(field, p)}}
 }

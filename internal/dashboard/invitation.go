@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/tenants"
 )
@@ -122,7 +123,7 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 			return d.renderInvitation(w, r, tooMany(w, &f, wait), i, f)
 		}
 		if errors.Is(err, tenants.ErrWrongPassword) {
-			f.wrong("password", "is not the password of this login")
+			f.wrong("password", limit.Wrong("Enter the password with which you sign in.", "is not the password of this login"))
 			return d.renderInvitation(w, r, http.StatusUnprocessableEntity, i, f)
 		}
 		if err == nil {

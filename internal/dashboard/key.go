@@ -147,7 +147,7 @@ func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f
 	case "rotate":
 		overlap, bad := limit.ParseDuration(f.Get("overlap"))
 		if bad != nil && f.Get("overlap") != "0s" {
-			f.wrong("overlap", "must be one of the listed options")
+			f.wrong("overlap", oneOfTheList)
 			break
 		}
 		var made tenants.APIKey

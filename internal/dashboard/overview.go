@@ -60,7 +60,7 @@ func periodOf(value string) (period, error) {
 			return p, nil
 		}
 	}
-	return period{}, invalidField("period", "must be 1h, 24h, 7d or 30d")
+	return period{}, invalidField("period", limit.MustBe("1h, 24h, 7d or 30d"))
 }
 
 // nowView compares the last minutes with the same minutes of yesterday.

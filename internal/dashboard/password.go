@@ -9,6 +9,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/tenants"
 )
@@ -185,7 +186,7 @@ func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *vi
 	case wait > 0:
 		return d.renderAccount(w, r, v, tooMany(w, &f, wait), f)
 	case errors.Is(err, tenants.ErrWrongPassword):
-		f.wrong("current", "is not your current password")
+		f.wrong("current", limit.Wrong("Enter the password with which you sign in.", "is not your current password"))
 		return d.renderAccount(w, r, v, http.StatusUnprocessableEntity, f)
 	case err != nil:
 		return err

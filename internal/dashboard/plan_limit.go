@@ -89,23 +89,23 @@ func (c *cell) asked(f *form) *limit.Limit {
 	case "unlimited":
 		return &limit.Limit{Unlimited: true}
 	case "number":
-		lim.Limit = f.whole("limit")
+		lim.Limit = f.integer("limit")
 		if c.rule.Algorithm.Bucket() && f.Get("burst") != "" {
-			if lim.Burst = f.whole("burst"); lim.Burst < 1 {
-				f.wrong("burst", "must be a whole number from 1 to "+grouped(limit.MaxLimit))
+			if lim.Burst = f.integer("burst"); lim.Burst < 1 {
+				f.wrong("burst", limit.MustBe("a whole number from 1 to %s", grouped(limit.MaxLimit)))
 			}
 		}
 		if share := f.share("warn_at"); share != nil {
 			var err error
 			if lim.WarnAt, err = limit.PortionOf(*share); err != nil {
-				f.wrong("warn_at", err.Error())
+				f.wrong("warn_at", limit.ProblemOf(err))
 			}
 		}
 	default:
-		f.wrong("kind", "must be one of the choices")
+		f.wrong("kind", limit.MustBe("one of the choices"))
 	}
 	for _, e := range lim.Validate(&c.rule.Rule) {
-		f.wrong(e.Field, e.Message)
+		f.add(e)
 	}
 	return &lim
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -181,7 +182,7 @@ func askedMigration(plan string, f *form) tenants.NewPlanMigration {
 	if from := f.Get("from_version"); from != "" {
 		number, err := strconv.ParseInt(from, 10, 32)
 		if err != nil || number < 1 {
-			f.wrong("from_version", "must be the number of a version")
+			f.wrong("from_version", limit.MustBe("the number of a version"))
 		}
 		in.FromVersion = int(number)
 	}

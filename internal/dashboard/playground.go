@@ -120,7 +120,7 @@ func readPlay(query url.Values) (s playSettings, f form) {
 	}
 	s = playSettings{Traffic: f.Get("traffic"), Window: f.Get("window"), Penalty: f.Get("penalty")}
 	if s.scenario = scenarioNamed(s.Traffic); s.scenario == nil {
-		f.wrong("traffic", "must be one of the listed options")
+		f.wrong("traffic", oneOfTheList)
 	}
 	s.Limit = f.wholeUpTo("limit", maxPlayLimit)
 	if f.Get("burst") != "" {
@@ -137,9 +137,9 @@ func readPlay(query url.Values) (s playSettings, f form) {
 }
 
 func (f *form) wholeUpTo(name string, most int64) int64 {
-	n := f.whole(name)
+	n := f.integer(name)
 	if n < 1 || n > most {
-		f.wrong(name, "must be from 1 to "+itoa(most))
+		f.wrong(name, limit.MustBe("from 1 to %d", most))
 	}
 	return n
 }
@@ -147,7 +147,7 @@ func (f *form) wholeUpTo(name string, most int64) int64 {
 func (f *form) playLength(name string) int64 {
 	d, err := limit.ParseDuration(f.Get(name))
 	if err != nil || d.MS%1000 != 0 || d.MS > maxPlayWindowMS {
-		f.wrong(name, "must be a duration in whole seconds, up to a day, such as 10s")
+		f.wrong(name, limit.MustBe("a duration in whole seconds, up to a day, such as 10s"))
 	}
 	return d.MS
 }
@@ -156,7 +156,7 @@ func (s *playSettings) readHits(text string, f *form) {
 	for field := range strings.SplitSeq(text, ",") {
 		at, err := strconv.ParseInt(field, 10, 64)
 		if err != nil || at < 0 || at >= s.SpanMS() || len(s.Hits) == maxPlayHits {
-			f.wrong("hits", "must be at most "+itoa(maxPlayHits)+" whole milliseconds below "+itoa(s.SpanMS())+", with commas between")
+			f.wrong("hits", limit.MustBe("at most %d whole milliseconds below %d, with commas between", maxPlayHits, s.SpanMS()))
 			return
 		}
 		s.Hits = append(s.Hits, at)

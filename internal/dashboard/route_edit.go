@@ -58,6 +58,11 @@ type formLine struct {
 
 func (l formLine) where() string { return "line " + itoa(int64(l.Number)) + ", “" + l.Text + "”," }
 
+// problem returns a problem of the line.
+func (l formLine) problem(p *limit.Problem) *limit.Problem {
+	return limit.Wrong(p.Fix, "%s %s", l.where(), p.Message)
+}
+
 // lines returns the lines of a field that are not empty.
 func (f *form) lines(name string) (out []formLine) {
 	number := 0
@@ -115,7 +120,7 @@ func routeOf(f *form, slug string, now *route.Route) route.Route {
 	r.Hash, r.NoSubject, r.Fail = route.Hash(f.Get("hash")), route.NoSubject(f.Get("no_subject")), route.Fail(f.Get("fail"))
 	r.DefaultResource = nameOr(f.Get("default_resource"), r.DefaultResource)
 	if f.Get("cost") != "" {
-		r.Cost = f.whole("cost")
+		r.Cost = f.integer("cost")
 	}
 	r.DeniedStatus, _ = strconv.Atoi(f.Get("denied_status")) // 0 is invalid, too
 	for _, line := range f.lines("subject") {
@@ -138,14 +143,14 @@ func (f *form) templates(now *route.Route) (out []route.Template) {
 		}
 		parts := templatePattern.FindStringSubmatch(line.Text)
 		if parts == nil {
-			f.wrong("resources", line.where()+" must be text without control characters")
+			f.wrong("resources", line.problem(limit.MustBe("text without control characters")))
 			continue
 		}
 		t := route.Template{Match: parts[1], Resource: parts[2]}
 		if parts[3] != "" {
 			cost, err := strconv.ParseInt(digitsOf(parts[3]), 10, 64)
 			if err != nil {
-				f.wrong("resources", line.where()+" must have a whole number as its cost, such as cost=5")
+				f.wrong("resources", line.problem(limit.Wrong("Correct the cost.", "must have a whole number as its cost, such as cost=5")))
 			}
 			t.Cost = &cost
 		}
@@ -162,9 +167,9 @@ func (f *form) attributeSources() map[string]string {
 		_, duplicate := sources[name]
 		switch {
 		case !found:
-			f.wrong("attributes", line.where()+" must be NAME = SOURCE, such as country = header:X-Country")
+			f.wrong("attributes", line.problem(limit.MustBe("NAME = SOURCE, such as country = header:X-Country")))
 		case duplicate:
-			f.wrong("attributes", line.where()+" is a duplicate: "+name+" has a source already")
+			f.wrong("attributes", line.problem(limit.Wrong(limit.Duplicate.Fix, "is a duplicate: %s has a source already", name)))
 		default:
 			sources[name] = strings.TrimSpace(source)
 		}
@@ -174,7 +179,7 @@ func (f *form) attributeSources() map[string]string {
 
 // wrongRoute adds errors of a route at the inputs of its form: those of an entry name its line.
 func (f *form) wrongRoute(errs []limit.FieldError) {
-	messages := map[string][]string{}
+	found := map[string][]limit.Problem{}
 	for _, e := range errs {
 		list, entry, nested := strings.Cut(e.Field, ".")
 		message := e.Message
@@ -187,21 +192,28 @@ func (f *form) wrongRoute(errs []limit.FieldError) {
 				message = lines[n].where() + map[string]string{"resource": " has a resource that", "cost": " has a cost that"}[part] + " " + message
 			}
 		}
-		messages[list] = append(messages[list], message)
+		found[list] = append(found[list], limit.Problem{Message: message, Fix: e.Fix})
 	}
-	for list, texts := range messages {
-		f.wrong(list, strings.Join(texts, "; "))
+	for list, problems := range found {
+		all := problems[0]
+		for _, p := range problems[1:] {
+			all.Message += "; " + p.Message
+			if !strings.Contains(all.Fix, p.Fix) {
+				all.Fix += " " + p.Fix
+			}
+		}
+		f.wrong(list, &all)
 	}
 }
 
 // refuseRoute is refuse, with the errors of a route at the inputs of its form.
 func (f *form) refuseRoute(err error) int {
-	heard := form{values: f.values}
-	status := heard.refuse(err)
-	f.problem = heard.problem
+	refused := form{values: f.values}
+	status := refused.refuse(err)
+	f.problem = refused.problem
 	var errs []limit.FieldError
-	for field, message := range heard.errors {
-		errs = append(errs, limit.FieldError{Field: field, Message: message})
+	for field, p := range refused.errors {
+		errs = append(errs, limit.FieldProblem(field, p))
 	}
 	f.wrongRoute(errs)
 	return status

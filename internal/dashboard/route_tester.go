@@ -14,6 +14,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/route"
 )
 
@@ -179,23 +180,23 @@ var (
 // triedRequest reads the request from the form.
 func (f *form) triedRequest() (t triedRequest) {
 	if t.method = f.Get("method"); !methodPattern.MatchString(t.method) {
-		f.wrong("method", "must be a method such as GET")
+		f.wrong("method", limit.MustBe("a method such as GET"))
 	}
 	t.target = f.Get("path")
 	switch {
 	case t.target == "": // the URI is in headers, or missing
 	case len(t.target) > maxTestTarget:
-		f.wrong("path", "must be at most "+grouped(maxTestTarget)+" bytes")
+		f.wrong("path", limit.MustBe("at most %s bytes", grouped(maxTestTarget)))
 	case !targetPattern.MatchString(t.target):
-		f.wrong("path", "must begin with / and have no blanks, such as /orders/7?page=2")
+		f.wrong("path", limit.Wrong("Correct the path.", "must begin with / and have no blanks, such as /orders/7?page=2"))
 	}
 	for _, line := range f.lines("headers") {
 		name, value, found := strings.Cut(line.Text, ":")
 		switch {
 		case !found || !headerPattern.MatchString(name):
-			f.wrong("headers", "line "+itoa(int64(line.Number))+" must be NAME: VALUE, such as X-User: user_42")
+			f.wrong("headers", limit.Wrong("Correct the line.", "line %d must be NAME: VALUE, such as X-User: user_42", line.Number))
 		case len(t.headers) == maxTestHeaders:
-			f.wrong("headers", "must be at most "+itoa(maxTestHeaders)+" lines")
+			f.wrong("headers", limit.MustBe("at most %d lines", maxTestHeaders))
 		default:
 			t.headers = append(t.headers, [2]string{name, strings.Trim(value, " \t")})
 		}
@@ -203,7 +204,7 @@ func (f *form) triedRequest() (t triedRequest) {
 	if text := f.Get("address"); text != "" {
 		var err error
 		if t.address, err = netip.ParseAddr(text); err != nil {
-			f.wrong("address", "must be an IP address, such as 192.0.2.1")
+			f.wrong("address", limit.MustBe("an IP address, such as 192.0.2.1"))
 		}
 	}
 	return t

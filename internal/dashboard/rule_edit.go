@@ -176,11 +176,11 @@ func (f *form) version(now int64) int64 {
 
 // refuseRule is refuse, with the errors of a rule at the inputs of its form.
 func (f *form) refuseRule(err error) int {
-	heard := form{values: f.values}
-	status := heard.refuse(err)
-	f.problem = heard.problem
-	for field, message := range heard.errors {
-		f.wrongOf(limit.FieldError{Field: field, Message: message})
+	refused := form{values: f.values}
+	status := refused.refuse(err)
+	f.problem = refused.problem
+	for field, p := range refused.errors {
+		f.wrongOf(limit.FieldProblem(field, p))
 	}
 	return status
 }

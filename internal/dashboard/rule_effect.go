@@ -55,7 +55,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view := &effectView{}
 	tryable := true
 	for _, field := range slices.Sorted(maps.Keys(f.errors)) {
-		view.Wrong = append(view.Wrong, fieldProblem{field, labelOf(field) + " " + f.errors[field] + "."})
+		view.Wrong = append(view.Wrong, fieldProblem{field, strings.TrimSpace(labelOf(field) + " " + f.Error(field) + ". " + f.Fix(field))})
 		tryable = tryable && (field == "slug" || field == "name" || field == "description")
 	}
 	if !tryable {

@@ -199,16 +199,16 @@ func readNumber(f *form, field *limit.Field, r *limit.Rule) {
 		field.Reset(r)
 		return
 	}
-	n := f.whole(field.Name)
+	n := f.integer(field.Name)
 	if most, bounded := field.Schema["maximum"].(int64); bounded && n < 1 && !field.Required {
-		f.wrong(field.Name, "must be a whole number from 1 to "+grouped(most))
+		f.wrong(field.Name, limit.MustBe("a whole number from 1 to %s", grouped(most)))
 	}
 	setField(f, field, r, n)
 }
 
 func setField(f *form, field *limit.Field, r *limit.Rule, v any) {
 	if err := field.Set(r, v); err != nil {
-		f.wrong(field.Name, err.Error())
+		f.wrong(field.Name, limit.ProblemOf(err))
 	}
 }
 

@@ -60,7 +60,7 @@ var algorithmCurves = map[limit.Algorithm]string{
 func choice[T any](f *form, name string, parse func(string) (T, error)) T {
 	value, err := parse(f.Get(name))
 	if err != nil {
-		f.wrong(name, err.Error())
+		f.wrong(name, limit.ProblemOf(err))
 	}
 	return value
 }
@@ -69,16 +69,16 @@ func windowOf(f *form, algorithm limit.Algorithm) (w limit.Window) {
 	unit := f.Get("window_unit")
 	if _, err := limit.ParseCalendar(unit); err == nil {
 		if n := f.Get("window"); n != "" && n != "1" {
-			f.wrong("window", "must be 1 with a calendar unit")
+			f.wrong("window", limit.MustBe("1 with a calendar unit"))
 		}
 		if algorithm != limit.FixedWindow {
-			f.wrong("window", "may use a calendar unit only with the algorithm “Fixed window”")
+			f.wrong("window", limit.Wrong("Choose another unit, or the algorithm “Fixed window”.", "may use a calendar unit only with the algorithm “Fixed window”"))
 		}
 		w, _ = limit.ParseWindow(unit)
 		return w
 	}
 	if f.Get("window") == "" {
-		f.wrong("window", "must be a whole number, such as 1")
+		f.wrong("window", limit.MustBe("a whole number, such as 1"))
 		return w
 	}
 	w.Duration = durationOf(f, "window")
@@ -93,12 +93,12 @@ func durationOf(f *form, name string) limit.Duration {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 || n > math.MaxInt32 {
-		f.wrong(name, "must be a whole number, such as 1")
+		f.wrong(name, limit.MustBe("a whole number, such as 1"))
 		return limit.Duration{}
 	}
 	d, err := limit.ParseDuration(itoa(n) + f.Get(name+"_unit"))
 	if err != nil {
-		f.wrong(name, err.Error())
+		f.wrong(name, limit.ProblemOf(err))
 	}
 	return d
 }
@@ -115,7 +115,7 @@ func byOf(f *form, before []string) []string {
 	for _, name := range strings.FieldsFunc(f.Get("attributes"), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
 		name = "attributes." + strings.TrimPrefix(name, "attributes.")
 		if slices.Contains(by, name) {
-			f.wrong(attributesField, "must name each attribute once")
+			f.wrong(attributesField, limit.Wrong(limit.Duplicate.Fix, "must name each attribute once"))
 		}
 		by = append(by, name)
 	}
@@ -136,15 +136,15 @@ func (f *form) validate(r *limit.Rule) {
 
 // wrongOf adds an error of a rule at its input.
 func (f *form) wrongOf(e limit.FieldError) {
-	field, message := e.Field, e.Message
-	if i, nested := strings.CutPrefix(field, "by"); nested {
-		field = attributesField
-		message = "must be attribute names, each 1 to 64 of A-Z, a-z, 0-9, _ . -"
+	if i, nested := strings.CutPrefix(e.Field, "by"); nested {
+		p := limit.MustBe("attribute names, each 1 to 64 of A-Z, a-z, 0-9, _ . -")
 		if i == "" {
-			message = "must be at most " + itoa(limit.MaxBy-2)
+			p = limit.Wrong("Remove attributes.", "must be at most %d", limit.MaxBy-2)
 		}
+		f.wrong(attributesField, p)
+		return
 	}
-	f.wrong(field, message)
+	f.add(e)
 }
 
 func numberOrNone(n int64) string {

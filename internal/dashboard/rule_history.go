@@ -65,7 +65,7 @@ func (d *dashboard) showHistory(w http.ResponseWriter, r *http.Request, v *visit
 	from := int64(0)
 	if view.Later {
 		if from, err = strconv.ParseInt(before, 10, 64); err != nil {
-			return invalidField("after", "is not in this list")
+			return invalidField("after", limit.Wrong("Start at the first page.", "is not in this list"))
 		}
 	}
 	more := false
@@ -231,7 +231,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	for _, e := range f.stray() {
-		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". "
+		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". " + e.Fix + " "
 	}
 	return d.showHistory(w, r, v, f, status)
 }

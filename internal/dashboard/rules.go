@@ -20,7 +20,7 @@ type ruleRow struct {
 }
 
 type rulesView struct {
-	Prefix, Mode, Algorithm, Resource string // what is asked for; "": any
+	Prefix, Mode, Algorithm, Resource string // the filters; "" for any
 	Rules                             []ruleRow
 	Next                              string // path of the next page; "": none
 	First                             string // path of the first page, with the same filters
@@ -78,14 +78,14 @@ func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err erro
 	if view.Mode != "" {
 		mode, err := limit.ParseMode(view.Mode)
 		if err != nil {
-			fields = append(fields, limit.FieldError{Field: "mode", Message: err.Error()})
+			fields = append(fields, limit.FieldProblem("mode", limit.ProblemOf(err)))
 		}
 		f.Mode = &mode
 		kept.Set("mode", view.Mode)
 	}
 	if view.Algorithm != "" {
 		if f.Algorithm, err = limit.ParseAlgorithm(view.Algorithm); err != nil {
-			fields = append(fields, limit.FieldError{Field: "algorithm", Message: err.Error()})
+			fields = append(fields, limit.FieldProblem("algorithm", limit.ProblemOf(err)))
 		}
 		kept.Set("algorithm", view.Algorithm)
 	}

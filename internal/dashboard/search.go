@@ -32,7 +32,7 @@ const mostFound = 8
 func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
 	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
 	if len(view.Query) > limit.MaxNameBytes {
-		return invalidField("q", "must be at most 256 bytes")
+		return invalidField("q", limit.MustBe("at most %d bytes", limit.MaxNameBytes))
 	}
 	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans, d.findRoutes}
 	for _, of := range find {

@@ -8,6 +8,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/tenants"
 )
@@ -71,7 +72,7 @@ func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 // mailSignup gives everybody the same answer. A person who has a login already is told so by mail.
 func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *signupView, email string) error {
 	if !tenants.ValidEmail(email) {
-		view.Form.wrong("email", "must be an email such as name@example.com")
+		view.Form.wrong("email", limit.MustBe("an email such as name@example.com"))
 		return d.renderSignup(w, r, http.StatusUnprocessableEntity, view)
 	}
 	person, err := d.Store.PersonWithLogin(r.Context(), email)

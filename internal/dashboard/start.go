@@ -82,13 +82,13 @@ func startDocument(f *form) (out tenants.Document) {
 	}
 	rule := limit.Rule{
 		Slug: "api-requests", Name: f.Get("name"), Resource: "*", Algorithm: limit.SlidingWindowCounter,
-		Limit: f.whole("limit"), Window: limit.Window{Duration: durationOf(f, "window")}, By: []string{"subject"},
+		Limit: f.integer("limit"), Window: limit.Window{Duration: durationOf(f, "window")}, By: []string{"subject"},
 	}
 	if f.invalid() {
 		return out
 	}
 	for _, problem := range rule.Validate() {
-		f.wrong(problem.Field, problem.Message)
+		f.add(problem)
 	}
 	out.Rules = []limit.Rule{rule}
 	out.Plans = []tenants.Plan{{Slug: "free", Name: "Free", Default: true}}
@@ -114,7 +114,7 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	query := r.URL.Query()
 	ms, err := strconv.ParseInt(query.Get("since"), 10, 64)
 	if err != nil {
-		return invalidField("since", "must be a time in milliseconds")
+		return invalidField("since", limit.MustBe("a time in milliseconds"))
 	}
 	wait := waitView{Since: time.UnixMilli(ms)}
 	log := d.Recent.List(r.Context(), v.actor().TenantID(), recent.Query{Since: wait.Since, Most: 1})

@@ -357,11 +357,11 @@ func countedValues(subject string, query url.Values) (values check.Request, aske
 		problem := limit.ValidName(value)
 		switch {
 		case isAttribute && !limit.ValidAttributeName(name):
-			return values, nil, invalidField(field, "is not a valid attribute name")
+			return values, nil, invalidField(field, limit.Wrong("Rename the attribute.", "is not a valid attribute name"))
 		case problem != nil:
-			return values, nil, invalidField(field, problem.Message)
+			return values, nil, invalidField(field, problem)
 		case len(values.Attributes) == limit.MaxAttributes:
-			return values, nil, invalidField(field, "exceeds the number of attributes")
+			return values, nil, invalidField(field, limit.Wrong("Remove attributes.", "exceeds the number of attributes"))
 		}
 		asked[field] = value
 		if isAttribute {

@@ -113,7 +113,7 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	var uncounted *check.UncountedError
 	switch {
 	case errors.As(err, &uncounted):
-		s.wrong("rule", "has no counter for this subject")
+		s.wrong("rule", limit.Wrong("Choose a rule that is counted per subject.", "has no counter for this subject"))
 		return "", nil
 	case err != nil:
 		return "", err
@@ -134,7 +134,7 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 	lim, err := d.boosted(ctx, s)
 	length, badLength := limit.ParseDuration(s.Get("for"))
 	if badLength != nil || !slices.ContainsFunc(boostTimes, func(o option) bool { return o.Value == s.Get("for") }) {
-		s.wrong("for", "must be one of the listed options")
+		s.wrong("for", oneOfTheList)
 	}
 	if err != nil || s.invalid() {
 		return "", err
@@ -142,7 +142,7 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 	ends := s.visit.now.Add(time.Duration(length.MS) * time.Millisecond)
 	o := tenants.Override{Rule: s.Get("rule"), Limit: lim, Reason: s.reason, ExpiresAt: &ends}
 	if _, _, err = d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{}); errors.Is(err, tenants.ErrNotFound) {
-		s.wrong("rule", "no longer exists")
+		s.wrong("rule", limit.Wrong("Choose another rule.", "no longer exists"))
 		return "", nil
 	}
 	return "Limit of " + s.subject + " under " + o.Rule + " boosted to " + plainLimit(lim) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
@@ -151,11 +151,11 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 // boosted returns the limit of a boost: a multiple of the current one, or another.
 func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (limit.Limit, error) {
 	if s.Get("factor") == "" {
-		return limit.Limit{Limit: s.whole("limit")}, nil
+		return limit.Limit{Limit: s.integer("limit")}, nil
 	}
-	factor := s.whole("factor")
+	factor := s.integer("factor")
 	if !slices.ContainsFunc(boostFactors, func(o option) bool { return o.Value == s.Get("factor") }) {
-		s.wrong("factor", "must be one of the listed options")
+		s.wrong("factor", oneOfTheList)
 		return limit.Limit{}, nil
 	}
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
@@ -166,16 +166,16 @@ func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (limit.Limit,
 		switch {
 		case r.Rule.Slug != s.Get("rule"):
 		case r.Unlimited:
-			s.wrong("rule", "is already unlimited for this subject")
+			s.wrong("rule", limit.Wrong("Choose another rule.", "is already unlimited for this subject"))
 			return limit.Limit{}, nil
 		case r.Limit > math.MaxInt64/factor || r.Burst > math.MaxInt64/factor:
-			s.wrong("factor", "makes the limit too large")
+			s.wrong("factor", limit.Wrong("Choose a smaller factor.", "makes the limit too large"))
 			return limit.Limit{}, nil
 		default:
 			return limit.Limit{Limit: r.Limit * factor, Burst: r.Burst * factor}, nil
 		}
 	}
-	s.wrong("rule", "must be a rule that is counted per subject")
+	s.wrong("rule", limit.MustBe("a rule that is counted per subject"))
 	return limit.Limit{}, nil
 }
 
@@ -186,9 +186,9 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 		Limit: limit.Limit{Unlimited: s.Checked("unlimited", false)},
 	}
 	if !o.Limit.Unlimited {
-		o.Limit.Limit = s.whole("limit")
+		o.Limit.Limit = s.integer("limit")
 		if s.Get("burst") != "" {
-			o.Limit.Burst = s.whole("burst")
+			o.Limit.Burst = s.integer("burst")
 		}
 	}
 	if s.invalid() {
@@ -196,7 +196,7 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 	}
 	_, _, err := d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{})
 	if errors.Is(err, tenants.ErrNotFound) {
-		s.wrong("rule", "must be one of the tenant's rules")
+		s.wrong("rule", limit.MustBe("one of the tenant's rules"))
 		return "", nil
 	}
 	return "Override of " + s.subject + " under " + o.Rule + " set to " + plainLimit(o.Limit) + ".", err
@@ -226,7 +226,7 @@ func (d *dashboard) editSubject(ctx context.Context, s *subjectChange, m tenants
 func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, error) {
 	plan, at := s.Get("plan"), s.instant("next_plan_at")
 	if at != nil && plan == "" {
-		s.wrong("plan", "must be a plan for a change at a later time")
+		s.wrong("plan", limit.Wrong("Choose a plan, or clear the time.", "must be a plan for a change at a later time"))
 	}
 	if s.invalid() {
 		return "", nil
@@ -256,7 +256,7 @@ var stateSaid = map[check.SubjectState]string{
 func (d *dashboard) stateSubject(ctx context.Context, s *subjectChange) (string, error) {
 	state, err := check.ParseSubjectState(s.Get("state"))
 	if err != nil {
-		s.wrong("state", err.Error())
+		s.wrong("state", limit.ProblemOf(err))
 		return "", nil
 	}
 	err = d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.State = state; return nil })
@@ -298,7 +298,7 @@ func (f *form) labels() map[string]string {
 		name, value, ok := strings.Cut(line, ":")
 		name = strings.TrimSpace(name)
 		if _, twice := labels[name]; !ok || twice {
-			f.wrong("labels", "must be one “name: value” per line, each name once")
+			f.wrong("labels", limit.MustBe("one “name: value” per line, each name once"))
 		}
 		labels[name] = strings.TrimSpace(value)
 	}
@@ -317,6 +317,6 @@ func (f *form) instant(name string) *time.Time {
 			return &t
 		}
 	}
-	f.wrong(name, "must be a time such as 2026-12-31 18:00")
+	f.wrong(name, limit.MustBe("a time such as 2026-12-31 18:00"))
 	return nil
 }

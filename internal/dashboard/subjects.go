@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -82,7 +83,7 @@ func (view *subjectsView) filter() (f tenants.SubjectFilter, err error) {
 	if view.State != "" {
 		state, err := check.ParseSubjectState(view.State)
 		if err != nil {
-			return f, invalidField("state", err.Error())
+			return f, invalidField("state", limit.ProblemOf(err))
 		}
 		f.State = &state
 	}

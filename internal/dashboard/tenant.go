@@ -10,6 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -269,7 +270,7 @@ func (d *dashboard) renameTenant(ctx context.Context, v *visit, t *tenants.Tenan
 // deleteTenant deletes a tenant permanently, after its slug was typed.
 func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 	if f.Get("slug") != t.Slug {
-		f.wrong("slug", "must be "+t.Slug)
+		f.wrong("slug", limit.MustBe("%s", t.Slug))
 		return "", nil
 	}
 	return "Tenant " + t.Slug + " deleted.", d.Store.DeleteTenant(ctx, v.actor(), t.ID.String(), f.match())

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/usage"
 )
@@ -123,7 +124,7 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 	ctx, tier := r.Context(), f.Get("tier")
 	if tier != "" { // checked first, so that no tenant is created without its tier
 		if _, err := d.Store.PlanBySlug(ctx, v.actor(), tier); err != nil {
-			f.wrong("tier", "must be one of the plans of the operator’s tenant")
+			f.wrong("tier", limit.MustBe("one of the plans of the operator’s tenant"))
 			return d.showTenants(w, r, v, http.StatusUnprocessableEntity, f)
 		}
 	}

@@ -77,7 +77,7 @@ func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) err
 	decisions, err := d.Checker.Check(r.Context(), policy, []check.Request{request})
 	var unknown *check.UnknownPlanError
 	if errors.As(err, &unknown) {
-		view.Form.wrong("plan", "is not a plan of this tenant")
+		view.Form.wrong("plan", limit.Wrong("Choose another plan.", "is not a plan of this tenant"))
 		return d.render(w, r, http.StatusUnprocessableEntity, testerPage(v.frame, &view))
 	}
 	if err != nil {
@@ -147,20 +147,20 @@ func (d *dashboard) testerSubjects(w http.ResponseWriter, r *http.Request, v *vi
 func (f *form) check(attributes []string) check.Request {
 	r := check.Request{Subject: f.values.Get("subject"), Resource: "default", Cost: 1, Plan: f.Get("plan"), DryRun: true, Explain: true}
 	if r.Subject == "" {
-		f.wrong("subject", "is required")
+		f.wrong("subject", isRequired)
 	} else if problem := limit.ValidName(r.Subject); problem != nil {
-		f.wrong("subject", problem.Message)
+		f.wrong("subject", problem)
 	}
 	if text := f.values.Get("resource"); text != "" {
 		r.Resource = text
 		if problem := limit.ValidName(text); problem != nil {
-			f.wrong("resource", problem.Message)
+			f.wrong("resource", problem)
 		}
 	}
 	if f.Get("cost") != "" {
-		r.Cost = f.whole("cost")
+		r.Cost = f.integer("cost")
 		if r.Cost < 0 || r.Cost > limit.MaxFixedLimit {
-			f.wrong("cost", "must be from 0 to "+grouped(limit.MaxFixedLimit))
+			f.wrong("cost", limit.MustBe("from 0 to %s", grouped(limit.MaxFixedLimit)))
 		}
 	}
 	for _, name := range attributes {
@@ -175,7 +175,7 @@ func (f *form) check(attributes []string) check.Request {
 		}
 		name, value, found := strings.Cut(line, "=")
 		if !found {
-			f.wrong("attributes", "must be lines of name=value")
+			f.wrong("attributes", limit.MustBe("lines of name=value"))
 			continue
 		}
 		f.attribute(&r, "attributes", strings.TrimSpace(name), value)
@@ -187,13 +187,13 @@ func (f *form) attribute(r *check.Request, field, name, value string) {
 	problem := limit.ValidName(value)
 	switch {
 	case !limit.ValidAttributeName(name):
-		f.wrong(field, "must have names of 1 to 64 of A-Z, a-z, 0-9, _ . -")
+		f.wrong(field, limit.Wrong("Rename the attribute.", "must have names of 1 to 64 of A-Z, a-z, 0-9, _ . -"))
 	case problem != nil:
-		f.wrong(field, "must have values, each of which "+problem.Message)
+		f.wrong(field, limit.Wrong("Correct the value of "+name+".", "must have values, each of which %s", problem.Message))
 	case slices.ContainsFunc(r.Attributes, func(a check.Attribute) bool { return a.Name == name }):
-		f.wrong(field, "must contain "+name+" only once")
+		f.wrong(field, limit.Wrong(limit.Duplicate.Fix, "must contain %s only once", name))
 	case len(r.Attributes) == limit.MaxAttributes:
-		f.wrong(field, "must be at most "+itoa(limit.MaxAttributes)+" in total")
+		f.wrong(field, limit.Wrong("Remove attributes.", "must be at most %d in total", limit.MaxAttributes))
 	default:
 		r.Attributes = append(r.Attributes, check.Attribute{Name: name, Value: value})
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/usage"
 )
@@ -105,7 +106,7 @@ func usageQuery(f *form, now time.Time) (s stretch, query tenants.UsageQuery) {
 
 func oneOf(f *form, name string, options []option) {
 	if !slices.ContainsFunc(options, func(o option) bool { return o.Value == f.Get(name) }) {
-		f.wrong(name, "must be one of the listed options")
+		f.wrong(name, oneOfTheList)
 	}
 }
 
@@ -130,10 +131,10 @@ func customSpan(f *form, now time.Time) stretch {
 		to = now
 	}
 	if from.IsZero() && f.Error("from") == "" {
-		f.wrong("from", "is required")
+		f.wrong("from", isRequired)
 	}
 	if !from.Before(to) {
-		f.wrong("to", "must be after from")
+		f.wrong("to", limit.Wrong("Use a later end, or an earlier start.", "must be after from"))
 	}
 	if f.invalid() {
 		return stretchUntil(now, usage.Hour, 24)
@@ -172,7 +173,7 @@ func instantOf(f *form, name string) time.Time {
 			return t
 		}
 	}
-	f.wrong(name, "must be a time such as 2026-01-31T12:00, in UTC")
+	f.wrong(name, limit.MustBe("a time such as 2026-01-31T12:00, in UTC"))
 	return time.Time{}
 }
 
