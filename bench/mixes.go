@@ -194,7 +194,7 @@ func (c *cast) groups(o options) ([]group, error) {
 		protocolGroup("tls", "HTTP/1.1 over TLS", load.TLS, uniform),
 		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
 		c.batchGroup(bare, weir),
-		// Leases need busy subjects: with ten thousand random subjects, hardly any is leased.
+		// Leases need busy subjects: with ten thousand random subjects, almost none is leased.
 		{"leased", "Leased rule", []cell{
 			bare,
 			weir("one hot subject, strict", hot(c.plain, "hot")),

@@ -1,5 +1,5 @@
--- The schema as all migrations leave it, for reading. Reasons stand in migrations/.
--- Partitions, which have what their table has, are left out.
+-- The schema after all migrations, for reading. The reasons are in migrations/.
+-- Partitions are omitted: they have the same definition as their table.
 
 CREATE TABLE account_links (
     token_hash bytea NOT NULL,

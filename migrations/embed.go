@@ -3,7 +3,7 @@ package migrations
 
 import "embed"
 
-// FS holds the SQL files, NNNNNN_name.up.sql and NNNNNN_name.down.sql.
+// FS has the SQL files, NNNNNN_name.up.sql and NNNNNN_name.down.sql.
 //
 //go:embed *.sql
 var FS embed.FS

@@ -14,27 +14,26 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// lockTimeout bounds the wait for another process that is migrating the same database.
+// lockTimeout is the maximum wait for another process that migrates the same database.
 const lockTimeout = time.Minute
 
-// DirtyError says that an earlier migration stopped half way. Every file runs as one
-// transaction, so what is left is the state before it.
+// DirtyError means that an earlier migration was interrupted. Every file runs in one transaction,
+// so the database is in the state before it.
 type DirtyError struct{ Version int }
 
 func (e *DirtyError) Error() string {
-	return fmt.Sprintf("the schema is marked dirty at version %[1]d: migration %[1]d failed or was cut off. "+
+	return fmt.Sprintf("the schema is marked dirty at version %[1]d: migration %[1]d failed or was interrupted. "+
 		"Find out why, then: UPDATE schema_migrations SET version = %[2]d, dirty = false", e.Version, e.Version-1)
 }
 
-// Up applies all migrations that the database lacks. databaseURL must log in as the owner of
-// the tables (of a new database: as one who may create tables and roles). Processes that call
-// it at the same time wait for each other, up to a minute. It fails with *DirtyError after a
-// migration that was cut off.
+// Up applies all missing migrations. databaseURL must log in as the owner of the tables or, for a
+// new database, as a role that may create tables and roles. Concurrent callers wait for each other,
+// up to a minute. It returns *DirtyError after an interrupted migration.
 func Up(ctx context.Context, databaseURL string) error {
 	return run(ctx, databaseURL, (*migrate.Migrate).Up)
 }
 
-// Down undoes the newest migration. It returns nil where none is left.
+// Down undoes the newest migration. It returns nil if there is none.
 func Down(ctx context.Context, databaseURL string) error {
 	version, _, err := Version(ctx, databaseURL)
 	if err != nil || version == 0 {
@@ -43,8 +42,8 @@ func Down(ctx context.Context, databaseURL string) error {
 	return run(ctx, databaseURL, func(m *migrate.Migrate) error { return m.Steps(-1) })
 }
 
-// Version returns the number of the newest migration that the database has, 0 for none, and
-// whether that one was cut off. Any of the server's logins may ask.
+// Version returns the number of the newest applied migration, or 0, and whether it was interrupted.
+// Any of the server's logins may call it.
 func Version(ctx context.Context, databaseURL string) (version int, dirty bool, err error) {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
@@ -109,7 +108,7 @@ func run(ctx context.Context, databaseURL string, step func(*migrate.Migrate) er
 	}
 	defer m.Close()
 	m.LockTimeout = lockTimeout
-	// A signal stops between two files, never inside of one.
+	// A signal stops between two files, never within a file.
 	stop := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
 	defer stop()
 	err = step(m)

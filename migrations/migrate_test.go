@@ -38,7 +38,7 @@ func exec(t *testing.T, databaseURL, statement string) {
 	require.NoError(t, err)
 }
 
-// tables lists what migrations have made, apart from their own table.
+// tables returns the tables that migrations created, except for their own table.
 func tables(t *testing.T, databaseURL string) []string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
@@ -52,7 +52,7 @@ func tables(t *testing.T, databaseURL string) []string {
 	return names
 }
 
-// An operator who has to go back must get back, and forward again.
+// An operator can migrate down, and up again.
 func TestUpDownUp(t *testing.T) {
 	t.Parallel()
 	u := newDatabase(t)
@@ -80,10 +80,10 @@ func TestUpDownUp(t *testing.T) {
 		require.Less(t, version, left)
 	}
 	require.Empty(t, tables(t, u))
-	require.NoError(t, migrations.Down(t.Context(), u), "nothing left to undo is no error")
+	require.NoError(t, migrations.Down(t.Context(), u), "nothing to undo is not an error")
 	require.NoError(t, migrations.Up(t.Context(), u))
 	require.Equal(t, full, tables(t, u))
-	require.NotEqual(t, first, secrets(t, u), "each deployment draws secrets of its own")
+	require.NotEqual(t, first, secrets(t, u), "each deployment has its own secrets")
 }
 
 // secrets returns the deployment's secrets in hex.
@@ -98,7 +98,8 @@ func secrets(t *testing.T, databaseURL string) (both string) {
 	return both
 }
 
-// Several servers of a deployment start at once; several databases of one cluster share roles.
+// Several servers of a deployment start concurrently, and several databases of one cluster share
+// roles.
 func TestUpConcurrently(t *testing.T) {
 	t.Parallel()
 	var all errgroup.Group
@@ -111,7 +112,7 @@ func TestUpConcurrently(t *testing.T) {
 	require.NoError(t, all.Wait())
 }
 
-// A migration that was cut off must stop the next start with a line that says what to do.
+// An interrupted migration stops the next start with an error that says what to do.
 func TestUpDirty(t *testing.T) {
 	t.Parallel()
 	u := newDatabase(t)

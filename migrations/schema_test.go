@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/schema.sql")
 
-// TestSchemaDocument holds docs/schema.sql, where people read what the migrations add up to,
-// against the database. After a new migration: go test ./migrations -run SchemaDocument -update
+// TestSchemaDocument compares docs/schema.sql, the documentation of the resulting schema, with the
+// database. After a new migration: go test ./migrations -run SchemaDocument -update
 func TestSchemaDocument(t *testing.T) {
 	t.Parallel()
 	u := newDatabase(t)
@@ -34,7 +34,7 @@ func TestSchemaDocument(t *testing.T) {
 	require.Equal(t, string(want), got, "go test ./migrations -run SchemaDocument -update")
 }
 
-// describe writes down tables, constraints, indexes, triggers, policies and grants.
+// describe lists tables, constraints, indexes, triggers, policies and grants.
 func describe(t *testing.T, databaseURL string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
@@ -48,8 +48,8 @@ func describe(t *testing.T, databaseURL string) string {
 		return lines
 	}
 	var b strings.Builder
-	b.WriteString("-- The schema as all migrations leave it, for reading. Reasons stand in migrations/.\n")
-	b.WriteString("-- Partitions, which have what their table has, are left out.\n")
+	b.WriteString("-- The schema after all migrations, for reading. The reasons are in migrations/.\n")
+	b.WriteString("-- Partitions are omitted: they have the same definition as their table.\n")
 	for _, table := range list(`SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_migrations' ORDER BY c.relname`) {
 		lines := list(columnsSQL, table)
@@ -85,7 +85,7 @@ const (
 	policiesSQL = `SELECT 'CREATE POLICY ' || policyname || ' ON ' || tablename || ' FOR ' || cmd || ' TO ' || array_to_string(roles, ', ')
 			|| coalesce(E'\n    USING (' || qual || ')', '') || coalesce(E'\n    WITH CHECK (' || with_check || ')', '')
 		FROM pg_policies WHERE tablename = $1 ORDER BY policyname`
-	// What a role may do with the whole table, then with some of its columns.
+	// The grants on tables, then on single columns.
 	grantsSQL = `SELECT 'GRANT ' || string_agg(privilege_type, ', ' ORDER BY privilege_type) || ' ON ' || min(table_name) || ' TO ' || grantee
 		FROM information_schema.role_table_grants WHERE table_name = $1 AND grantee LIKE 'weir\_%' GROUP BY grantee
 		UNION ALL

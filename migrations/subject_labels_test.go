@@ -9,7 +9,7 @@ import (
 	"weir/migrations"
 )
 
-// Subjects that were there before their labels had a table are found by them, too.
+// Subjects that existed before the table of labels are found by their labels, too.
 func TestLabelsOfOldSubjects(t *testing.T) {
 	t.Parallel()
 	u := newDatabase(t)

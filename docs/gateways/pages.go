@@ -1,5 +1,5 @@
-// Package gateways has the configurations that the pages of this folder show. The command weir
-// prints them with the values of an installation.
+// Package gateways has the configurations on the pages of this directory. The command weir prints
+// them with the values of an installation.
 package gateways
 
 import (
@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// What the pages show where a reader enters values of their own.
+// The values on the pages that readers replace with their own.
 const (
-	Weir = "127.0.0.1:8080" // where Weir listens
+	Weir = "127.0.0.1:8080" // address of Weir
 	Key  = "YOUR_WEIR_KEY"
 )
 
@@ -24,11 +24,11 @@ type File struct{ Name, Content string }
 
 var files = regexp.MustCompile("(?ms)^<!-- file: (\\S+) -->\n+```[a-z]*\n(.*?)^```$")
 
-// Names are the gateways that have a configuration, in order.
+// Names returns the names of the gateways with a configuration, sorted.
 func Names() []string {
 	entries, err := pages.ReadDir(".")
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // cannot fail: the files are embedded
 	}
 	var names []string
 	for _, entry := range entries {
@@ -41,7 +41,7 @@ func Names() []string {
 	return names
 }
 
-// Files are the files of a gateway's configuration, or none if the gateway is unknown.
+// Files returns the files of a gateway's configuration, or nil if the gateway is unknown.
 func Files(gateway string) []File {
 	page, err := pages.ReadFile(gateway + ".md")
 	if err != nil {

@@ -339,7 +339,7 @@ func describeWebhooks(api huma.API) {
 		op := &huma.Operation{
 			Method: http.MethodPost, Path: "/v1/webhooks/" + provider + "/{endpoint}", OperationID: "webhook-" + provider,
 			Summary: "Receive an event of a billing system", Tags: []string{"webhooks"},
-			Description: "There is no API key: the signature over the raw body is the key. 200 says that the event is stored; /v1/billing/events says what became of it.",
+			Description: "It needs no API key: the signature over the raw body authenticates it. 200 means that the event is stored; /v1/billing/events shows its outcome.",
 			Parameters: append([]*huma.Param{{
 				Name: "endpoint", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"}, Description: "Id of the billing endpoint",
 			}}, headers...),

@@ -193,7 +193,8 @@ func (f *Fallback) charges(owed []*debt) (calls []*Call) {
 	return calls
 }
 
-// conclude follows what became of charges, and returns those that did not fit, with what would.
+// conclude records the results of charges. It returns those that exceeded their counter, reduced to
+// the remaining units.
 func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	for _, d := range owed {
 		switch c := &d.call; {
@@ -212,7 +213,7 @@ func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	return left, settled
 }
 
-// What became of a debt.
+// The states of a debt.
 const (
 	debtStays   = iota // it was not sent
 	debtUnknown        // the store may have charged it: it must not be charged again

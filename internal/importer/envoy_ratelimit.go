@@ -1,18 +1,18 @@
-// Package importer turns the configuration of other rate limiters into Weir's configuration
+// Package importer converts the configuration of other rate limiters to Weir's configuration
 // document.
 //
-// The rules of envoyproxy/ratelimit are a tree of descriptors under a domain. Each limit in it
-// becomes a rule for a resource of its own, and the tree becomes the templates of a route named
-// after the domain, which give a descriptor its resource (package route). An example: of
+// The rules of envoyproxy/ratelimit are a tree of descriptors under a domain. Each limit in the
+// tree becomes a rule for its own resource, and the tree becomes the templates of a route named
+// after the domain, which map a descriptor to its resource (package route). For example,
 //
 //	domain: messaging
 //	descriptors:
 //	  - key: to_number
 //	    rate_limit: {unit: day, requests_per_unit: 100}
 //
-// come the route "messaging" with the template ?to_number={} for the resource
+// becomes the route "messaging" with the template ?to_number={} for the resource
 // "messaging:to_number", and the rule "messaging-to-number" for this resource: a fixed window of
-// 100 a day by subject. The subject is the descriptor's text, such as "to_number=2061234567", so
+// 100 per day by subject. The subject is the descriptor's text, such as "to_number=2061234567", so
 // each number has its own counter.
 package importer
 
@@ -79,9 +79,9 @@ func (d *Document) YAML() ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-// Note is a line of the report: something that Weir does otherwise, or cannot do.
+// Note is a line of the report: a difference in Weir's behavior, or an unsupported feature.
 type Note struct {
-	Where string // the descriptor's path; "" for the whole file
+	Where string // the descriptor's path; "" for the file
 	Text  string
 }
 
@@ -92,7 +92,7 @@ func (n Note) String() string {
 	return n.Where + ": " + n.Text
 }
 
-// The file, as envoyproxy/ratelimit reads it.
+// The file format of envoyproxy/ratelimit.
 type envoyFile struct {
 	Domain      string            `yaml:"domain"`
 	Descriptors []envoyDescriptor `yaml:"descriptors"`
@@ -120,14 +120,14 @@ type envoyLimit struct {
 	} `yaml:"replaces"`
 }
 
-// windows are the windows of the units. Like those of envoyproxy/ratelimit they begin at multiples
-// of their length since 1970.
+// windows maps units to windows. Like those of envoyproxy/ratelimit, they begin at multiples of
+// their length since 1970.
 var windows = map[string]string{
 	"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d",
 }
 
-// EnvoyRateLimit turns a file of envoyproxy/ratelimit into a document, with a report of what has no
-// equal.
+// EnvoyRateLimit converts a file of envoyproxy/ratelimit to a document, with a report of the
+// features without an equivalent.
 func EnvoyRateLimit(data []byte) (*Document, []Note, error) {
 	var file envoyFile
 	d := yaml.NewDecoder(bytes.NewReader(data))
@@ -139,7 +139,7 @@ func EnvoyRateLimit(data []byte) (*Document, []Note, error) {
 		return nil, nil, fmt.Errorf("the file is not a configuration of envoyproxy/ratelimit: %s", yamlError(err))
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, nil, errors.New("the file has more than one document (---): import each from a file of its own")
+		return nil, nil, errors.New("the file has more than one document (---): import each from a separate file")
 	}
 	if file.Domain == "" {
 		return nil, nil, errors.New("the file has no domain")
@@ -152,20 +152,20 @@ func EnvoyRateLimit(data []byte) (*Document, []Note, error) {
 	return im.finish()
 }
 
-// goTypes are what a message of the YAML library says of our types.
+// goTypes matches the parts of messages of the YAML library that name types of this package.
 var goTypes = regexp.MustCompile(` (?:in|into) (?:type )?\S*importer\.\w+`)
 
-// yamlError is what is wrong with a file, for people.
+// yamlError returns what is wrong with a file, without names of types.
 func yamlError(err error) string { return goTypes.ReplaceAllString(err.Error(), "") }
 
 type envoyImport struct {
 	domain    string
 	rules     []Rule
 	templates []Template
-	names     map[string][]string // resources by the names of their limits
+	names     map[string][]string // resources by limit name
 	slugs     map[string]bool
 	notes     []Note
-	once      map[string]bool // notes about the whole file
+	once      map[string]bool // notes about the file that were already added
 }
 
 // step is one level on the way to a descriptor.
@@ -173,10 +173,10 @@ type step struct{ *envoyDescriptor }
 
 func (s step) wildcard() bool { return strings.HasSuffix(s.Value, "*") }
 
-// open reports whether the level stands for more than one value.
+// open reports whether the level matches more than one value.
 func (s step) open() bool { return s.Value == "" || s.wildcard() }
 
-// match is the level as an entry of a template.
+// match returns the level as an entry of a template.
 func (s step) match() string {
 	if s.open() {
 		return route.Escape(s.Key) + "=" + route.Escape(strings.TrimSuffix(s.Value, "*")) + "{}"
@@ -184,7 +184,7 @@ func (s step) match() string {
 	return route.Escape(s.Key) + "=" + route.Escape(s.Value)
 }
 
-// name is the level as a person reads it.
+// name returns the level in readable form.
 func (s step) name() string {
 	if s.Value == "" {
 		return s.Key
@@ -208,12 +208,12 @@ func matchOf(path []step) string {
 	return "?" + strings.Join(entries, "&")
 }
 
-// resource names the limit of a path. No other path has the same.
+// resource returns the name of the limit of a path. It is unique.
 func (im *envoyImport) resource(path []step) string {
 	return im.domain + ":" + strings.ReplaceAll(strings.TrimPrefix(matchOf(path), "?"), "={}", "")
 }
 
-// findNames collects which resources have limits of which names.
+// findNames collects the resources with limits by name.
 func (im *envoyImport) findNames(list []envoyDescriptor, path []step) {
 	for i := range list {
 		here := append(slices.Clone(path), step{&list[i]})
@@ -224,11 +224,11 @@ func (im *envoyImport) findNames(list []envoyDescriptor, path []step) {
 	}
 }
 
-// descriptors imports one level. envoyproxy/ratelimit takes the entry with the very value first,
-// then those with a wildcard in their order, then the one without a value, and never another once
-// it has taken one. A route takes the first template that matches, so the templates are in this
-// order, and behind those of an entry that others of the level would match too stands one for
-// everything else below it.
+// descriptors imports one level. envoyproxy/ratelimit uses the entry with the exact value first,
+// then those with a wildcard in order, then the one without a value, and it does not backtrack. A
+// route uses the first template that matches, so the templates are in this order. After the
+// templates of an entry whose values other entries of the level match, too, there is a template for
+// all other descriptors below it.
 func (im *envoyImport) descriptors(list []envoyDescriptor, path []step) error {
 	ordered := make([]step, len(list))
 	for i := range list {
@@ -269,7 +269,7 @@ func (im *envoyImport) descriptors(list []envoyDescriptor, path []step) error {
 	return nil
 }
 
-// unlimited is a resource that no imported rule limits.
+// unlimited is a resource without a rule.
 func (im *envoyImport) unlimited() string { return im.domain }
 
 // limit imports the limit of a path.
@@ -300,7 +300,7 @@ func (im *envoyImport) limit(path []step) error {
 		Limit: l.RequestsPerUnit, Window: window, By: by(path), Mode: limit.Enforce.String(),
 	}
 	if l.RequestsPerUnit == 0 {
-		// Nothing fits: a hit costs two units of one.
+		// Nothing is allowed: a hit costs two units of one.
 		two := int64(2)
 		rule.Limit, t.Cost = 1, &two
 	}
@@ -311,18 +311,19 @@ func (im *envoyImport) limit(path []step) error {
 	return nil
 }
 
-// replaced are the resources that a limit replaces.
+// replaced returns the resources that a limit replaces.
 func (im *envoyImport) replaced(path []step, l *envoyLimit) (resources []string) {
 	for _, r := range l.Replaces {
 		if len(im.names[r.Name]) == 0 {
-			im.note(path, fmt.Sprintf("replaces %q, which no limit of the file is called", r.Name))
+			im.note(path, fmt.Sprintf("replaces %q, but no limit of the file has this name", r.Name))
 		}
 		resources = append(resources, im.names[r.Name]...)
 	}
 	return resources
 }
 
-// by says what a limit counts by: all values of the descriptor, but those that share a threshold.
+// by returns what a limit counts by: all values of the descriptor, except those that share a
+// threshold.
 func by(path []step) []string {
 	if !slices.ContainsFunc(path, func(s step) bool { return s.ShareThreshold && s.wildcard() }) {
 		return []string{"subject"}
@@ -341,7 +342,7 @@ func by(path []step) []string {
 	return by
 }
 
-// attributeName is the name that the attribute of an entry has.
+// attributeName returns the name of the attribute for an entry.
 func attributeName(key string) string {
 	return strings.Map(func(c rune) rune {
 		if c > '~' || !limit.ValidAttributeName([]byte{'a', byte(c)}) {
@@ -362,7 +363,7 @@ func (im *envoyImport) ruleName(path []step, l *envoyLimit) string {
 	return name
 }
 
-// slug names the rule of a path.
+// slug returns the slug of the rule for a path.
 func (im *envoyImport) slug(path []step) string {
 	text := im.domain
 	for _, s := range path {
@@ -381,11 +382,11 @@ func (im *envoyImport) slug(path []step) string {
 	return slug
 }
 
-// flags reports the flags of a descriptor that have no equal.
+// flags reports the flags of a descriptor without an equivalent.
 func (im *envoyImport) flags(path []step) {
 	last := path[len(path)-1]
 	if last.QuotaMode {
-		im.note(path, "quota_mode has no equal: the limit denies")
+		im.note(path, "quota_mode has no equivalent: the limit denies")
 	}
 	if last.ShadowMode && last.RateLimit == nil {
 		im.note(path, "shadow_mode without a limit has no effect")
@@ -394,10 +395,10 @@ func (im *envoyImport) flags(path []step) {
 		im.note(path, "detailed_metric and value_to_metric are not needed: usage shows each resource, and its busiest subjects")
 	}
 	if last.Key == "subject" {
-		im.note(path, "descriptors with the key subject say their subject themselves, and are not decided by the route")
+		im.note(path, "descriptors with the key subject name their subject, and are not decided by the route")
 	}
 	if last.Value == "" && strings.HasSuffix(last.Key, "*") {
-		im.note(path, "a * at the end of a key has no equal: the key is taken literally")
+		im.note(path, "a * at the end of a key has no equivalent: the key is used literally")
 	}
 }
 
@@ -424,7 +425,7 @@ func (im *envoyImport) finish() (*Document, []Note, error) {
 	return d, im.notes, d.validate()
 }
 
-// validate says why Weir would refuse the document.
+// validate returns an error if Weir would refuse the document.
 func (d *Document) validate() error {
 	if n := len(d.Rules); n > limit.MaxRules {
 		return fmt.Errorf("the file has %d limits, and a tenant may have %d rules", n, limit.MaxRules)

@@ -31,7 +31,7 @@ func matches(d *Document) (all []string) {
 	return all
 }
 
-// A limit becomes a rule for a resource of its own, and its place in the tree a template.
+// A limit becomes a rule for its own resource, and its place in the tree becomes a template.
 func TestImport(t *testing.T) {
 	d, notes := imported(t, `
 domain: Edge_Proxy
@@ -119,16 +119,17 @@ descriptors:
 		lines = append(lines, n.String())
 	}
 	require.Equal(t, []string{
-		`a: replaces "missing", which no limit of the file is called`,
-		"a: quota_mode has no equal: the limit denies",
+		`a: replaces "missing", but no limit of the file has this name`,
+		"a: quota_mode has no equivalent: the limit denies",
 		"a: detailed_metric and value_to_metric are not needed: usage shows each resource, and its busiest subjects",
-		"b*: a * at the end of a key has no equal: the key is taken literally",
+		"b*: a * at the end of a key has no equivalent: the key is used literally",
 		"c: shadow_mode without a limit has no effect",
 	}, lines)
 	require.Equal(t, []string{"?a={}", "?b%2a={}"}, matches(d))
 }
 
-// A file that envoyproxy/ratelimit would refuse, or that Weir cannot hold, is refused whole.
+// A file that envoyproxy/ratelimit would refuse, or that Weir cannot represent, is refused
+// completely.
 func TestRefused(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                         "the file is empty",
@@ -143,7 +144,7 @@ func TestRefused(t *testing.T) {
 	} {
 		_, _, err := EnvoyRateLimit([]byte(text))
 		require.ErrorContains(t, err, says, text)
-		require.NotContains(t, err.Error(), "importer.", "a name of our own: %s", text)
+		require.NotContains(t, err.Error(), "importer.", "a name of a Go type: %s", text)
 	}
 	many := "domain: edge\ndescriptors:\n"
 	for i := range route.MaxTemplates + 1 {
@@ -153,7 +154,7 @@ func TestRefused(t *testing.T) {
 	require.ErrorContains(t, err, "101 templates")
 }
 
-// The project's examples can all be imported, and every document is one that Weir takes.
+// The examples of envoyproxy/ratelimit can be imported, and Weir accepts every document.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.yaml"))
 	require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 
 const maxID = 128 // bytes
 
-// RequestID takes over the caller's request id (the header X-Request-Id) if it is harmless in logs
-// and headers, and makes one otherwise.
+// RequestID returns the client's request id (the header X-Request-Id) if it is safe in logs and
+// headers, and otherwise a new one.
 func RequestID(r *http.Request) string {
 	if given := r.Header["X-Request-Id"]; len(given) == 1 && HarmlessID(given[0]) {
 		return given[0]
@@ -25,14 +25,14 @@ func RequestID(r *http.Request) string {
 // AppendID appends a new request id, of 32 characters.
 func AppendID(b []byte) []byte {
 	var random [16]byte
-	// An id must be unlikely to repeat, not hard to guess.
+	// An id must be unlikely to repeat. It need not be hard to guess.
 	binary.LittleEndian.PutUint64(random[:8], rand.Uint64())
 	binary.LittleEndian.PutUint64(random[8:], rand.Uint64())
 	return hex.AppendEncode(b, random[:])
 }
 
-// HarmlessID reports whether a caller's request id can stand in logs and headers: 1 to 128 of
-// A-Z, a-z, 0-9 and - _ . :
+// HarmlessID reports whether a client's request id is safe in logs and headers: 1 to 128 of A-Z,
+// a-z, 0-9 and - _ . :
 func HarmlessID[T string | []byte](id T) bool {
 	if len(id) == 0 || len(id) > maxID {
 		return false

@@ -23,7 +23,7 @@ func TestRequestID(t *testing.T) {
 		require.Equal(t, kept, RequestID(r) == id, "%q", id)
 	}
 	r.Header["X-Request-Id"] = []string{"a", "a"}
-	require.NotEqual(t, "a", RequestID(r), "two ids are none")
+	require.NotEqual(t, "a", RequestID(r), "two ids are ignored")
 }
 
 func TestParseProxies(t *testing.T) {
@@ -42,7 +42,7 @@ func TestParseProxies(t *testing.T) {
 	}
 }
 
-// A client must not be able to choose the address that limits count it by.
+// A client cannot choose the address by which limits count it.
 func TestClientBehindProxies(t *testing.T) {
 	proxies, err := ParseProxies("10.0.0.0/8, 2001:db8:ffff::/48")
 	require.NoError(t, err)
@@ -54,16 +54,16 @@ func TestClientBehindProxies(t *testing.T) {
 		{"no proxy", "192.0.2.1:1234", nil, "192.0.2.1:1234"},
 		{"an untrusted client that claims another address", "192.0.2.1:1234", []string{"198.51.100.1"}, "192.0.2.1:1234"},
 		{"an untrusted client that claims to be a proxy", "192.0.2.1:1234", []string{"10.0.0.1"}, "192.0.2.1:1234"},
-		{"a proxy that says nothing", "10.0.0.1:1234", nil, "10.0.0.1:1234"},
+		{"a proxy without the header", "10.0.0.1:1234", nil, "10.0.0.1:1234"},
 		{"one proxy", "10.0.0.1:1234", []string{"192.0.2.1"}, "192.0.2.1:0"},
-		{"what the client wrote before", "10.0.0.1:1234", []string{"203.0.113.9, 192.0.2.1"}, "192.0.2.1:0"},
-		{"in a header line of its own", "10.0.0.1:1234", []string{"203.0.113.9", "192.0.2.1"}, "192.0.2.1:0"},
+		{"entries of the client are ignored", "10.0.0.1:1234", []string{"203.0.113.9, 192.0.2.1"}, "192.0.2.1:0"},
+		{"in a separate header line", "10.0.0.1:1234", []string{"203.0.113.9", "192.0.2.1"}, "192.0.2.1:0"},
 		{"two proxies", "10.0.0.1:1234", []string{"203.0.113.9, 192.0.2.1, 10.0.0.2"}, "192.0.2.1:0"},
 		{"two proxies, two lines", "10.0.0.1:1234", []string{"203.0.113.9, 192.0.2.1", "10.0.0.2"}, "192.0.2.1:0"},
 		{"the client is inside", "10.0.0.1:1234", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3:0"},
-		{"nonsense before the client", "10.0.0.1:1234", []string{"x, 192.0.2.1"}, "192.0.2.1:0"},
-		{"a proxy that does not tell", "10.0.0.1:1234", []string{"192.0.2.1, unknown"}, "10.0.0.1:0"},
-		{"an inner proxy that does not tell", "10.0.0.1:1234", []string{"192.0.2.1, unknown, 10.0.0.2"}, "10.0.0.2:0"},
+		{"an invalid entry before the client", "10.0.0.1:1234", []string{"x, 192.0.2.1"}, "192.0.2.1:0"},
+		{"a proxy that does not report", "10.0.0.1:1234", []string{"192.0.2.1, unknown"}, "10.0.0.1:0"},
+		{"an inner proxy that does not report", "10.0.0.1:1234", []string{"192.0.2.1, unknown, 10.0.0.2"}, "10.0.0.2:0"},
 		{"empty", "10.0.0.1:1234", []string{""}, "10.0.0.1:0"},
 		{"with a port", "10.0.0.1:1234", []string{"192.0.2.1:999"}, "192.0.2.1:0"},
 		{"IPv6", "[2001:db8:ffff::1]:1234", []string{"2001:db8::7"}, "[2001:db8::7]:0"},
@@ -80,7 +80,7 @@ func TestClientBehindProxies(t *testing.T) {
 		var got string
 		proxies.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RemoteAddr })).ServeHTTP(nil, r)
 		require.Equal(t, c.want, got, c.name)
-		require.Equal(t, c.remote, r.RemoteAddr, "the server's own request is left as it is")
+		require.Equal(t, c.remote, r.RemoteAddr, "the original request is unchanged")
 		Proxies(nil).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RemoteAddr })).ServeHTTP(nil, r)
 		require.Equal(t, c.remote, got, "by default no proxy is trusted")
 	}

@@ -12,7 +12,7 @@ import (
 // the client of a request. If there are none, X-Forwarded-For is ignored.
 type Proxies []netip.Prefix
 
-// ParseProxies reads a comma list of networks (192.0.2.0/24) and single addresses.
+// ParseProxies parses a list of networks (192.0.2.0/24) and addresses, separated by commas.
 func ParseProxies(list string) (Proxies, error) {
 	var proxies Proxies
 	for text := range strings.SplitSeq(list, ",") {
@@ -38,8 +38,8 @@ func ParseProxies(list string) (Proxies, error) {
 	return proxies, nil
 }
 
-// Handler gives next the address of the client in Request.RemoteAddr where a trusted proxy has
-// forwarded a request, with the port 0, and otherwise that of the connection.
+// Handler sets Request.RemoteAddr for next: to the address of the client with port 0 if a trusted
+// proxy forwarded the request, and otherwise to that of the connection.
 func (p Proxies) Handler(next http.Handler) http.Handler {
 	if len(p) == 0 {
 		return next
@@ -47,7 +47,7 @@ func (p Proxies) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if forwarded := r.Header["X-Forwarded-For"]; len(forwarded) > 0 {
 			if client, ok := p.client(r.RemoteAddr, forwarded); ok {
-				clone := *r // the server's own is left as it is
+				clone := *r // the original stays unchanged
 				clone.RemoteAddr = net.JoinHostPort(client.String(), "0")
 				r = &clone
 			}
@@ -56,9 +56,9 @@ func (p Proxies) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// client finds who has sent a request. Each proxy adds, at the end, whom it has the request from;
-// so the list is read from its end for as long as the one who wrote the entry is trusted. What the
-// first untrusted address wrote is to its left, and is ignored.
+// client returns the address that sent a request. Each proxy appends the address that it received
+// the request from. The list is read from its end, as long as the address that wrote an entry is
+// trusted. Entries to the left, which the first untrusted address wrote, are ignored.
 func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, ok bool) {
 	client, ok = parseHop(remote)
 	if !ok || !p.trusts(client) {
@@ -67,13 +67,13 @@ func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, o
 	return p.walk(client, forwarded), true
 }
 
-// Behind returns the address of the client of a gateway that is believed, whatever its own address:
-// by its key, for example.
+// Behind returns the address of the client of a gateway that is trusted for another reason than its
+// address, such as its key.
 func (p Proxies) Behind(gateway netip.Addr, forwarded []string) netip.Addr {
 	return p.walk(gateway.Unmap().WithZone(""), forwarded)
 }
 
-// walk goes from a hop that is believed to the client.
+// walk goes from a trusted hop to the client.
 func (p Proxies) walk(client netip.Addr, forwarded []string) netip.Addr {
 	for i := len(forwarded) - 1; i >= 0; i-- {
 		for list, more := forwarded[i], true; more; {
@@ -84,7 +84,7 @@ func (p Proxies) walk(client netip.Addr, forwarded []string) netip.Addr {
 				hop, more = list, false
 			}
 			ip, ok := parseHop(strings.TrimSpace(hop))
-			if !ok { // a trusted proxy that does not know or say: the last one known it is
+			if !ok { // a trusted proxy that does not report its client: use the last known address
 				return client
 			}
 			client = ip

@@ -24,7 +24,7 @@ type BillingWork struct {
 	Parsed   subscription.Event
 	Endpoint BillingEndpoint
 	State    subscription.State // of its subscription
-	Subject  string             // whom that belongs to; "": not known
+	Subject  string             // its subject; "" if unknown
 }
 
 // BillingWork reads an event. Errors: ErrNotFound, ErrUnavailable.

@@ -10,7 +10,7 @@ import (
 // A Check asks whether the subject may do something now. Only Subject is required.
 type Check struct {
 	Subject    string            // what to limit: 1 to 256 bytes of UTF-8 without control characters
-	Resource   string            // what is asked for; empty means "default"
+	Resource   string            // the resource; empty means "default"
 	Cost       int64             // units to take; 0 means 1 (Peek sends cost 0)
 	Plan       string            // the plan whose limits apply; empty means the subject's own
 	Attributes map[string]string // at most 16 further values that rules can count by

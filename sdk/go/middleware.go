@@ -17,7 +17,7 @@ import (
 type Guard struct {
 	Checker Checker
 
-	// Subject returns whom to limit. A request without a subject is a misuse, so that a missing
+	// Subject returns the subject. A request without a subject is a misuse, so that a missing
 	// subject never switches the limiter off. Use HashSubject for values that the customer chooses:
 	// a value of more than 256 bytes is a misuse, too.
 	Subject func(r *http.Request) string

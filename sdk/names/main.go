@@ -1,9 +1,9 @@
-// Command names changes the names that the clients are published under, everywhere at once. They
-// stand in sdk/names.json.
+// Command names changes the names under which the clients are published, in all files. The names
+// are in sdk/names.json.
 //
 //	go run ./sdk/names                                  print the names
 //	go run ./sdk/names go=github.com/acme/weir-go ...   change some, in all files of the repository
-//	go run ./sdk/names -check                           verify that manifests agree with sdk/names.json; prints nothing then
+//	go run ./sdk/names -check                           verify that manifests agree with sdk/names.json
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 
 const namesFile = "sdk/names.json"
 
-// Names are what the clients are published as.
+// Names are the names under which the clients are published.
 type Names struct {
 	Go        string `json:"go"`        // a module path
 	NPM       string `json:"npm"`       // a package, with or without a scope
@@ -30,7 +30,7 @@ type Names struct {
 	Terraform string `json:"terraform"` // namespace/type of a provider
 }
 
-// A kind is one of the names: how it must look, and where it is published from.
+// A kind is one of the names: its form, and where it is published from.
 type kind struct {
 	name     string
 	field    func(*Names) *string
@@ -83,13 +83,12 @@ func read(root string) (names Names, err error) {
 	return names, decoder.Decode(&names)
 }
 
-// check compares the manifests with the names. A client that is not in the repository has no
-// manifest.
+// check compares the manifests with the names. It skips clients that are not in the repository.
 func check(root string, names Names) error {
 	for _, k := range kinds {
 		want := *k.field(&names)
 		if !k.pattern.MatchString(want) {
-			return fmt.Errorf("%s: %q is no name for %s", namesFile, want, k.name)
+			return fmt.Errorf("%s: %q is not a valid name for %s", namesFile, want, k.name)
 		}
 		content, err := os.ReadFile(filepath.Join(root, k.manifest))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +99,7 @@ func check(root string, names Names) error {
 		}
 		found := k.in.FindSubmatch(content)
 		if found == nil || string(found[1]) != want {
-			return fmt.Errorf("%s: the name is not %q, as %s says. Run: go run ./sdk/names %s=NAME", k.manifest, want, namesFile, k.name)
+			return fmt.Errorf("%s: the name must be %q, as in %s. Run: go run ./sdk/names %s=NAME", k.manifest, want, namesFile, k.name)
 		}
 	}
 	return nil
@@ -117,7 +116,7 @@ func change(root string, names Names, args []string) error {
 			return fmt.Errorf("unknown name %q; pass go=, npm=, pypi= or terraform=", name)
 		}
 		if !kinds[i].pattern.MatchString(to) {
-			return fmt.Errorf("%q is no name for %s", to, name)
+			return fmt.Errorf("%q is not a valid name for %s", to, name)
 		}
 		replacements = append(replacements, replacement{*kinds[i].field(&names), to})
 	}
@@ -150,8 +149,7 @@ func change(root string, names Names, args []string) error {
 	return nil
 }
 
-// replace replaces a name where it stands alone or begins a longer path, not where it is part of
-// another word.
+// replace replaces a name that is a complete word or the beginning of a longer path.
 func replace(content []byte, from, to string) []byte {
 	var out []byte
 	for {

@@ -116,6 +116,18 @@ var phrases = []phrase{
 	{"but for", "except"},
 	{"lest", "so that ... not"},
 	{"the house", "the project"},
+	{"became of", "outcome of, state of"},
+	{"becomes of", "outcome of, state of"},
+	{"holds out", "prevents"},
+	{"at hand", "available"},
+	{"gives way", "yields"},
+	{"give way", "yield"},
+	{"hands over", "passes"},
+	{"hands out", "distributes"},
+	{"slip of the pen", "typing error"},
+	{"as it came", "unchanged"},
+	{"how things stand", "the state"},
+	{"nobody waits", "no caller waits"},
 }
 
 // identifiers are names that were replaced.

@@ -1,4 +1,4 @@
-"""What the tests share: the scripted server, a clock that they move, and comparisons."""
+"""Helpers of the tests: the scripted server, a controlled clock, and comparisons."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from unittest import TestCase
 from weir_client import Check, Clock, MisuseError
 
 PATIENCE = 30.0
-"""How long anything may take that a test awaits. No test that passes waits for all of it."""
+"""The timeout of all waits in tests. Passing tests wait less."""
 
 PACKAGE = Path(__file__).parent.parent
 
@@ -31,7 +31,7 @@ def environment(name):
 
 
 def eventually(what, holds):
-    """Polls: nobody tells a test when something has happened elsewhere."""
+    """Polls until a condition is true."""
     until = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > until:
@@ -75,7 +75,7 @@ def tell(method, url, body=None):
 
 
 class FakeClock(Clock):
-    """Stands still until it is moved, and by sleeping."""
+    """A clock that advances only explicitly and by sleeping."""
 
     def __init__(self):
         self._now = 1_800_000_000_000
@@ -99,7 +99,7 @@ class FakeClock(Clock):
 
 
 class Logged(logging.Handler):
-    """Counts what the client logs, by level."""
+    """Counts the log records of the client by level."""
 
     def __init__(self):
         super().__init__()
@@ -160,12 +160,12 @@ def outcome_of(result):
 
 
 class SuiteTestCase(TestCase):
-    """Compares what the suite expects with what was seen."""
+    """Compares the expectations of the suite with the results."""
 
     maxDiff = None
 
     def subset(self, path, want, got):
-        """Compares the fields that are wanted. null means null or absent."""
+        """Compares the expected fields. null means null or missing."""
         if isinstance(want, dict):
             self.assertIsInstance(got, dict, path)
             for name, value in want.items():
@@ -178,7 +178,7 @@ class SuiteTestCase(TestCase):
             self.assertEqual(want, got, path)
 
     def compare_result(self, expected, result):
-        """Compares what a call returned or raised."""
+        """Compares the result or the error of a call."""
         if "decisions" in expected:
             self.assertIsInstance(result, list)
             self.assertEqual(len(expected["decisions"]), len(result))
@@ -223,7 +223,7 @@ class SuiteTestCase(TestCase):
             self.assertEqual(filled(want["body"]), filled(json.loads(got["body"])))
 
     def compare_seen(self, expected, server, client, logged):
-        """Compares what can be seen from outside."""
+        """Compares the observable state."""
         if "breaker" in expected:
             self.assertEqual(expected["breaker"], client.breaker_state)
         if "warnings" in expected:

@@ -1,4 +1,4 @@
-"""What the suite does not say: faults under load, cancellation, hooks, the fake, and HTTP itself."""
+"""Tests beyond the suite: faults under load, cancellation, hooks, the fake, and HTTP itself."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def open_files():
 
 
 class ManyCallersTest(unittest.TestCase):
-    """A thousand callers at once leave no thread, task or connection behind."""
+    """No thread, task or connection remains after a thousand concurrent callers."""
 
     def test_threads(self):
         for name, (script, up, options) in FAULTS.items():
@@ -204,7 +204,7 @@ class HooksTest(unittest.TestCase):
 
 
 class Span:
-    """Records what a span of OpenTelemetry is told. Debian has no package of the real one."""
+    """Records the calls of an OpenTelemetry span. Debian has no package of the real one."""
 
     is_valid, trace_id, span_id, trace_flags = True, 0xABC, 0xDEF, 1
 
@@ -231,7 +231,7 @@ class Span:
 
 
 class Telemetry:
-    """Records what a tracer and a meter are told."""
+    """Records the calls of a tracer and a meter."""
 
     def __init__(self):
         self.spans, self.points = [], []
@@ -368,7 +368,7 @@ def read(*pieces, most=100):
 
 
 class ReadingTest(unittest.TestCase):
-    """Answers as servers and proxies send them."""
+    """Answers in the forms that servers and proxies send."""
 
     def compare(self, whole, status, body, keep_alive, ends=()):
         for pieces in ((whole,), tuple(whole[i : i + 1] for i in range(len(whole)))):

@@ -1,4 +1,4 @@
-"""Plays the middleware cases of the suite with plain applications, Flask and Starlette."""
+"""Runs the middleware cases of the suite with plain applications, Flask and Starlette."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def asgi_options(middleware):
 
 
 def ask_wsgi(app, method, path, headers):
-    """Asks a WSGI application: the status, the headers and the body."""
+    """Sends a request to a WSGI application, and returns the status, the headers and the body."""
     started = []
     environ = {
         "REQUEST_METHOD": method,
@@ -90,7 +90,7 @@ def scope_of(method, path, headers):
 
 
 async def ask_asgi(app, method, path, headers):
-    """Asks an ASGI application: the status, the headers and the body."""
+    """Sends a request to an ASGI application, and returns the status, the headers and the body."""
     sent = []
 
     async def receive():
@@ -105,7 +105,7 @@ async def ask_asgi(app, method, path, headers):
 
 
 class Setting:
-    """What an application needs of a case."""
+    """The data of a case for an application."""
 
     def __init__(self, case):
         self.middleware = case["middleware"]
@@ -229,7 +229,7 @@ add_cases()
 
 
 class RoutesTest(SuiteTestCase):
-    """A path as the customer writes it must never become a resource."""
+    """A path that the customer chooses must never become a resource."""
 
     def test_flask(self):
         fake = Fake.allow_all()

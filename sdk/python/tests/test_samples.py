@@ -23,10 +23,10 @@ SAMPLES = {path.stem: path.read_text("utf-8") for path in (PACKAGE / "tests" / "
 
 
 def run(name, script, use=None):
-    """Runs a sample with a server, and returns what it prints and what was asked.
+    """Runs a sample with a server, and returns its output and its checks.
 
     The samples have the default timeout of 100 ms, which a busy machine may exceed: then the fallback
-    allows. So the server says nothing here that a fallback would not.
+    allows. Therefore the server gives the same answers as the fallback.
     """
     with ScriptedServer(script) as server, contextlib.redirect_stdout(io.StringIO()) as printed:
         os.environ.update(WEIR_URL=server.url, WEIR_KEY="weir_test_key")

@@ -1,4 +1,4 @@
-"""These tests ask a real server. make test-clients starts one."""
+"""Tests with a real server. make test-clients starts it."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class ServerTest(unittest.TestCase):
         return client
 
     def rule(self, client, slug, fields):
-        """Creates a rule for one resource and returns when the server answers by it."""
+        """Creates a rule for one resource and returns when it is in force."""
         request = urllib.request.Request(
             f"{environment('WEIR_TEST_URL')}/v1/rules/{slug}",
             json.dumps({"resource": slug, **fields}).encode(),
@@ -112,7 +112,7 @@ class ServerTest(unittest.TestCase):
             self.assertIn(code, (None, raised.exception.code))
 
     def test_agreement_on_what_is_valid(self):
-        """Whatever this client takes for valid, the server must take too."""
+        """The server accepts everything that this client accepts."""
         client = self.client()
         long = "a" * 256
         for check in (
@@ -144,13 +144,13 @@ class ServerTest(unittest.TestCase):
                 self.assertEqual((True, None), (decision.allowed, decision.no_decision))
 
     def test_hangs(self):
-        """It costs callers the timeout until the breaker opens, then nothing, until it answers again."""
+        """Callers wait for the timeout until the breaker opens, and then not, until the server answers again."""
         client = self.client(timeout_ms=100, connect_timeout_ms=100)
         pid = server_pid()
         with Logged(), ThreadPoolExecutor(20) as pool:
 
             def is_open():
-                # At once, for so many must fail within a second.
+                # Concurrently, because that many must fail within a second.
                 decisions = list(pool.map(lambda _: client.check("user_42"), range(20)))
                 self.assertTrue(all(decision.allowed for decision in decisions))
                 return client.breaker_state == "open"
@@ -164,7 +164,7 @@ class ServerTest(unittest.TestCase):
             eventually("a decision", lambda: client.check("user_42").source == "server")
 
     def test_restarts(self):
-        """A server that is killed and started again is found again, by the same client."""
+        """The same client reconnects to a server that was killed and restarted."""
         client = self.client(on_failure="deny")
 
         def decided():

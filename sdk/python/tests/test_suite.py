@@ -1,4 +1,4 @@
-"""Plays the behaviour suite, with the blocking client and with that of asyncio."""
+"""Runs the behaviour suite with the blocking client and with the asyncio client."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ FILES = ("requests", "answers", "outcomes", "failures", "retries", "breaker", "m
 
 
 def call_of(client, name, args):
-    """Makes a call. Of an AsyncClient it is a coroutine."""
+    """Makes a call. For an AsyncClient, it returns a coroutine."""
     args = {**args}
     traceparent = args.pop("traceparent", None)
     if name == "batch":
@@ -36,7 +36,7 @@ def call_of(client, name, args):
 
 
 class Started:
-    """A call of the blocking client in a thread of its own."""
+    """A call of the blocking client in a separate thread."""
 
     def __init__(self, client, name, args):
         self.result = None
@@ -56,7 +56,7 @@ class Started:
 
 
 class SyncSuite(SuiteTestCase):
-    """The blocking client. It cannot be cancelled, so cases that cancel are for asyncio alone."""
+    """The blocking client. It cannot be cancelled, so it skips cases that cancel."""
 
     def play(self, case):
         clock = FakeClock()
@@ -110,7 +110,7 @@ def common_step(step, client, server, clock):
 
 
 class AsyncSuite(SuiteTestCase):
-    """The client of asyncio."""
+    """The asyncio client."""
 
     def play(self, case):
         asyncio.run(self.play_async(case))

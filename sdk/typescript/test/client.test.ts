@@ -15,7 +15,7 @@ test("the version is the package's", () => {
   assert.equal(version, (JSON.parse(readFileSync(packageFile("package.json"), "utf8")) as { version: string }).version);
 });
 
-/** Sockets and timers that are in use. Connections that are kept alive count, so those to a server that is gone are compared. */
+/** The sockets and timers in use. Keep-alive connections count, so only those to a closed server are compared. */
 function inUse(): string {
   const resources = process.getActiveResourcesInfo().filter((name) => name === "TCPSocketWrap" || name === "TCPConnectWrap" || name === "Timeout");
   return resources.sort().join(" ");
@@ -200,7 +200,7 @@ test("answers of wrong types are no decision", async () => {
   await server.end();
 });
 
-// Runtimes tell the same fault in different words.
+// Runtimes report the same error with different messages.
 for (const [name, error, cause] of [
   ["Bun refuses", Object.assign(new Error("Unable to connect"), { code: "ConnectionRefused" }), "connection_refused"],
   ["Deno refuses", new TypeError("error sending request", { cause: new Error("tcp connect error: Connection refused (os error 111)") }), "connection_refused"],

@@ -1,4 +1,4 @@
-// Plays the middleware cases of the suite with each framework.
+// Runs the middleware cases of the suite with each framework.
 import assert from "node:assert/strict";
 import { createServer, type IncomingMessage, request as httpRequest, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -34,7 +34,7 @@ interface Case {
   };
 }
 
-/** What an application needs of a case. */
+/** The data of a case for an application. */
 interface Setting {
   client: Client;
   logger: CountingLogger;
@@ -46,7 +46,7 @@ interface Setting {
 /** An application with the routes of the suite behind the middleware. */
 interface Framework {
   name: string;
-  /** How it spells the template of /orders/{id}. */
+  /** Its form of the template /orders/{id}. */
   template: string;
   serve(setting: Setting): Promise<(request: Case["request"]) => Promise<Response>>;
 }
@@ -71,7 +71,7 @@ const overNetwork = async (server: Server, request: Case["request"]): Promise<Re
   }
 };
 
-/** Asks over a connection of its own. */
+/** Sends a request over a new connection. */
 async function fetchOnce(server: Server, { method, path, headers }: Case["request"]): Promise<Response> {
   const { port } = server.address() as AddressInfo;
   return fetch(`http://127.0.0.1:${port}${path}`, { method, headers: { ...headers, connection: "close" } });
@@ -226,14 +226,14 @@ async function play(framework: Framework, one: Case, server: ScriptedServer): Pr
   if (expect.request) compareRequest(spelled(expect.request, framework.template), latest[0]);
 }
 
-/** The pattern with the route template as the framework spells it. */
+/** The pattern with the framework's form of the route template. */
 function spelled(pattern: RequestPattern, template: string): RequestPattern {
   return JSON.parse(JSON.stringify(pattern).replace("/orders/{id}", template)) as RequestPattern;
 }
 
-// What the suite does not say, because only some frameworks have it.
+// Tests beyond the suite, because only some frameworks have these features.
 
-// The path that a router is mounted at is known as the customer writes it, so it must not be part of a resource.
+// The mount path of a router is known only as the customer wrote it, so it must not be part of a resource.
 test("Express: a guard for all routes names the method alone, and one in a router the route within it", async () => {
   const fake = Fake.allowAll();
   const guarded = expressGuard({ client: fake, subject: () => "user_42" });

@@ -24,7 +24,7 @@ test("every sample of the pages is a file in samples, and every such file is on 
   assert.deepEqual([...samples.keys()].filter((name) => !shown.has(name)), []);
 });
 
-/** Starts a server for the samples, which find it in their environment when they are imported. */
+/** Starts a server for the samples, which read its address from their environment when they are imported. */
 async function served(t: TestContext, script: unknown[]): Promise<ScriptedServer> {
   const server = await ScriptedServer.start(script);
   t.after(() => server.discard());
@@ -33,7 +33,7 @@ async function served(t: TestContext, script: unknown[]): Promise<ScriptedServer
   return server;
 }
 
-/** Asks a Node server for order 7 with every header that a sample takes for its subject. */
+/** Requests order 7 from a Node server, with every header that a sample uses as the subject. */
 async function order(server: Server): Promise<Response> {
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const { port } = server.address() as AddressInfo;
@@ -42,14 +42,14 @@ async function order(server: Server): Promise<Response> {
   return response;
 }
 
-/** The resource that was asked for. It shows that the sample has asked, however slow the machine is. */
+/** The resource of the check. It shows that the sample sent one, even on a slow machine. */
 async function resource(server: ScriptedServer): Promise<unknown> {
   const { latest } = await server.seen();
   return (JSON.parse(latest[0]?.body ?? "{}") as { resource?: string }).resource;
 }
 
-// The samples have the default timeout of 100 ms, which a busy machine may exceed: then the fallback allows. So the
-// server says nothing here that a fallback would not.
+// The samples have the default timeout of 100 ms, which a busy machine may exceed: then the fallback allows. Therefore
+// the server gives the same answers as the fallback.
 test("first", async (t) => {
   const server = await served(t, ["allowed"]);
   const log = t.mock.method(console, "log", () => {});

@@ -1,4 +1,4 @@
-// These tests ask a real server. make test-clients starts one.
+// Tests with a real server. make test-clients starts it.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
@@ -11,7 +11,7 @@ const key = environment("WEIR_TEST_KEY");
 /** A client of the real server. Its timeout is long, so that a busy machine fails no test of decisions. */
 const realClient = (options: Partial<ClientOptions> = {}) => new Client({ url, key, timeoutMs: patience, logger: quiet, ...options });
 
-/** Creates a rule for one resource and returns when the server answers by it. */
+/** Creates a rule for one resource and returns when it is in force. */
 async function rule(client: Client, slug: string, fields: Record<string, unknown>): Promise<void> {
   const response = await fetch(`${url}/v1/rules/${slug}`, {
     method: "PUT",
@@ -76,7 +76,7 @@ test("misuse", async () => {
   await assert.rejects(realClient({ url: `${url}/elsewhere` }).check({ subject: "user_42" }), { status: 404 });
 });
 
-// Whatever this client takes for valid, the server must take too.
+// The server accepts everything that this client accepts.
 test("client and server agree on what is valid", async () => {
   const client = realClient();
   const long = "a".repeat(256);
@@ -126,7 +126,7 @@ test("middleware", async () => {
 
 const serverPid = () => Number(readFileSync(environment("WEIR_TEST_PIDFILE"), "utf8"));
 
-// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it answers again, decisions
+// Callers wait for a hanging server until the breaker opens, and then not. When it answers again, decisions
 // continue.
 test("a server that hangs", async () => {
   const client = realClient({ timeoutMs: 100 });
@@ -134,7 +134,7 @@ test("a server that hangs", async () => {
   process.kill(pid, "SIGSTOP");
   try {
     await eventually("an open breaker", async () => {
-      // At once, for so many must fail within a second.
+      // Concurrently, because that many must fail within a second.
       const decisions = await Promise.all(Array.from({ length: 20 }, () => client.check({ subject: "user_42" })));
       assert(decisions.every(({ allowed }) => allowed));
       return client.breakerState === "open";
@@ -146,7 +146,7 @@ test("a server that hangs", async () => {
   await eventually("a decision", async () => (await client.check({ subject: "user_42" })).source === "server");
 });
 
-// A server that is killed and started again is found again, by the same client.
+// The same client reconnects to a server that was killed and restarted.
 test("a server that restarts", async () => {
   const client = realClient({ onFailure: "deny" });
   const decided = async () => {

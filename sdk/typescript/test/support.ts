@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import type { Cause, Check, Client, ClientOptions, Clock, Decision } from "@weir-dev/client";
 import { MisuseError } from "@weir-dev/client";
 
-/** How long anything may take that a test awaits. No test that passes waits for all of it. */
+/** The timeout of all waits in tests. Passing tests wait less. */
 export const patience = 30_000;
 
 /** A file of the package. */
@@ -21,7 +21,7 @@ export function environment(name: string): string {
   return value;
 }
 
-/** Polls: nobody tells a test when something has happened elsewhere. */
+/** Polls until a condition is true. */
 export async function eventually(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
   for (const until = performance.now() + patience; !(await holds()); ) {
     if (performance.now() > until) throw new Error(`not in time: ${what}`);
@@ -72,7 +72,7 @@ export class ScriptedServer {
     return (await tell("GET", this.control)) as SeenByServer;
   }
 
-  /** Ends it, and fails if its script was not followed. */
+  /** Closes it, and fails if its script was not followed. */
   async end(): Promise<void> {
     const { unmet, problems } = await this.seen();
     await tell("DELETE", this.control);
@@ -80,7 +80,7 @@ export class ScriptedServer {
     assert.equal(unmet, 0, "actions of the script met no request");
   }
 
-  /** Ends it, whatever happened. */
+  /** Closes it in any case. */
   async discard(): Promise<void> {
     await tell("DELETE", this.control);
   }
@@ -94,7 +94,7 @@ async function tell(method: string, url: string, body?: unknown): Promise<unknow
   return JSON.parse(text);
 }
 
-/** Stands still until it is moved, and by sleeping. */
+/** A clock that advances only explicitly and by sleeping. */
 export class FakeClock implements Clock {
   readonly slept: number[] = [];
   #now = 1_800_000_000_000;
@@ -118,7 +118,7 @@ export class FakeClock implements Clock {
   }
 }
 
-/** Counts what is logged. */
+/** Counts log records. */
 export class CountingLogger {
   warnings = 0;
   errors = 0;
@@ -145,7 +145,7 @@ export interface SuiteOptions {
   batching?: boolean;
 }
 
-/** The options of a case as this client spells them. */
+/** The options of a case with this client's names. */
 export function clientOptions(url: string, options: SuiteOptions = {}): ClientOptions {
   return {
     url: options.url ?? url,
@@ -172,13 +172,13 @@ export function expand(value: unknown): unknown {
   return Object.fromEntries(Object.entries(object).map(([name, field]) => [name, expand(field)]));
 }
 
-/** The fields of a check as this client spells them. */
+/** The fields of a check with this client's names. */
 export function checkOf(args: Record<string, unknown>): Check {
   const { subject, resource, cost, plan, attributes, idempotency_key: idempotencyKey } = expand(args) as Record<string, unknown>;
   return { subject, resource, cost, plan, attributes, idempotencyKey } as Check;
 }
 
-/** How a call ended. */
+/** The result of a call. */
 export interface Ended {
   decisions?: Decision[];
   error?: unknown;
@@ -224,7 +224,7 @@ export interface Expectation extends Entry {
   slept_ms?: number[];
 }
 
-/** Compares what a call returned. */
+/** Compares the result of a call. */
 export function compareEnded(expected: Expectation, ended: Ended): void {
   if (expected.decisions) {
     assert.equal(ended.error, undefined);
@@ -254,7 +254,7 @@ function compareEntry(entry: Entry, ended: Ended, i: number): void {
   if (entry.cause_retry_after_ms !== undefined) assert.equal(failure?.retryAfterMs, entry.cause_retry_after_ms);
 }
 
-/** A decision by the names of the API. */
+/** A decision with the names of the API. */
 function asInAPI(decision: Decision): Record<string, unknown> {
   const { denial, ...fields } = decision;
   return { ...(snake(fields) as object), headers: decision.headers, error: snake(denial) };
@@ -266,7 +266,7 @@ function snake(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([name, field]) => [name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), snake(field)]));
 }
 
-/** Compares the fields that are wanted. null means null or absent. */
+/** Compares the expected fields. null means null or missing. */
 export function subset(path: string, want: unknown, got: unknown): void {
   if (Array.isArray(want)) {
     assert(Array.isArray(got) && got.length === want.length, `${path} is ${JSON.stringify(got)}`);
@@ -296,7 +296,7 @@ function filled(body: unknown): unknown {
   return { resource: "default", cost: 1, attributes: {}, dry_run: false, explain: false, ...object };
 }
 
-/** Compares what can be seen from outside. */
+/** Compares the observable state. */
 export async function compareSeen(expected: Expectation, server: ScriptedServer, client: Client, logger: CountingLogger): Promise<void> {
   if (expected.breaker) assert.equal(client.breakerState, expected.breaker);
   if (expected.warnings !== undefined) assert.equal(logger.warnings, expected.warnings);

@@ -1,6 +1,6 @@
-// Package scripted is a server that plays the actions of the behaviour suite in ../../../suite,
-// whose README describes them. The tests of this client use it as a package, those of other
-// languages through the command withscripted.
+// Package scripted is a server that runs the actions of the behaviour suite in ../../../suite,
+// whose README describes them. The tests of this client import it. Those in other languages use the
+// command withscripted.
 package scripted
 
 import (
@@ -18,12 +18,11 @@ import (
 	"time"
 )
 
-// Patience is how long anything may take that a test awaits. No test that passes waits for all of
-// it.
+// Patience is the timeout of all waits in tests. Passing tests wait less.
 const Patience = 30 * time.Second
 
-// An Action is what the scripted server does with one request. The README of the suite describes
-// the fields.
+// An Action is the behavior of the scripted server for one request. The README of the suite
+// describes the fields.
 type Action struct {
 	Use        string             `json:"use"`
 	Status     int                `json:"status"`
@@ -46,23 +45,23 @@ func (a *Action) UnmarshalJSON(b []byte) error {
 	return Strict(b, (*plain)(a))
 }
 
-// A Fixture is a whole answer.
+// A Fixture is a complete answer.
 type Fixture struct {
 	Status  int               `json:"status"`
 	Headers map[string]string `json:"headers"`
 	Body    json.RawMessage   `json:"body"`
 }
 
-// A Request is what the scripted server has read.
+// A Request is a request that the scripted server has read.
 type Request struct {
 	Method, Path string
 	Header       http.Header
 	Body         []byte
 }
 
-// A Server plays a list of actions, one for each request in the order of arrival.
+// A Server runs a list of actions, one for each request in the order of arrival.
 type Server struct {
-	// Address is where it listens, if it does.
+	// Address is its address, even while it does not listen.
 	Address string
 
 	fixtures map[string]Fixture
@@ -78,7 +77,7 @@ type Server struct {
 	all      sync.WaitGroup
 }
 
-// ReadFixtures reads the answers by name that the actions start from.
+// ReadFixtures reads the named answers on which actions are based.
 func ReadFixtures(folder string) (fixtures map[string]Fixture, err error) {
 	content, err := os.ReadFile(filepath.Join(folder, "fixtures.json"))
 	if err != nil {
@@ -94,7 +93,7 @@ func Strict(b []byte, into any) error {
 	return decoder.Decode(into)
 }
 
-// New starts a server. With up false it has an address at which nobody listens.
+// New starts a server. With up false, its address refuses connections.
 func New(fixtures map[string]Fixture, script []Action, up bool) (*Server, error) {
 	s := &Server{fixtures: fixtures, arrived: make(chan struct{}), released: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	for _, a := range script {
@@ -115,22 +114,22 @@ func New(fixtures map[string]Fixture, script []Action, up bool) (*Server, error)
 	return s, nil
 }
 
-// Close ends the server and all that it does.
+// Close stops the server and closes its connections.
 func (s *Server) Close() {
 	s.Down()
 	s.Release()
 	s.all.Wait()
 }
 
-// problem takes note of a mistake of the script or the client.
+// problem records an error of the script or the client.
 func (s *Server) problem(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// Problems returns what was wrong so far: a request beyond the end of the script, or an action that
-// makes no sense.
+// Problems returns the recorded errors: a request after the end of the script, or an invalid
+// action.
 func (s *Server) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +187,7 @@ func (s *Server) Down() {
 	}
 }
 
-// Release lets every held answer go, and answers at once from now on.
+// Release sends all held answers, and answers immediately from now on.
 func (s *Server) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +198,7 @@ func (s *Server) Release() {
 	}
 }
 
-// converse reads requests from a connection and plays an action for each, until one ends the
+// converse reads requests from a connection and runs an action for each, until one ends the
 // connection.
 func (s *Server) converse(conn net.Conn) {
 	reader := bufio.NewReader(conn)
@@ -219,7 +218,7 @@ func (s *Server) converse(conn net.Conn) {
 	}
 }
 
-// record takes note of a request and returns the action for it.
+// record records a request and returns its action.
 func (s *Server) record(r Request) (Action, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +233,7 @@ func (s *Server) record(r Request) (Action, bool) {
 	return s.script[s.next-1], true
 }
 
-// play carries out an action and reports whether the connection stays open.
+// play runs an action and reports whether the connection stays open.
 func (s *Server) play(conn net.Conn, a Action) bool {
 	if a.Hold {
 		<-s.released
@@ -268,7 +267,7 @@ func (s *Server) play(conn net.Conn, a Action) bool {
 	return false
 }
 
-// compose makes the head and the body of an answer.
+// compose returns the header and the body of an answer.
 func (s *Server) compose(a Action) (head, body []byte) {
 	f, known := s.fixtures[a.Use]
 	if a.Use != "" && !known {
@@ -319,7 +318,7 @@ func (s *Server) results(entries [][]any) []byte {
 	return encode(map[string]any{"results": results})
 }
 
-// bodyOf merges the change into the fixture's body where both are objects, and returns the bytes to
+// bodyOf merges the change into the fixture's body if both are objects, and returns the bytes to
 // send.
 func bodyOf(base, change json.RawMessage) []byte {
 	if change == nil {
@@ -341,7 +340,7 @@ func merged(base json.RawMessage, changes map[string]any) map[string]any {
 	return body
 }
 
-// decode and encode work on what has been read as JSON before, so an error is a mistake in this
+// decode and encode process values that were decoded from JSON before, so an error is a bug in this
 // package.
 func decode[T any](b []byte) (v T) {
 	if err := json.Unmarshal(b, &v); err != nil {
@@ -358,14 +357,14 @@ func encode(v any) []byte {
 	return b
 }
 
-// Count returns how many requests have arrived.
+// Count returns the number of requests that have arrived.
 func (s *Server) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.requests)
 }
 
-// FromLatest returns the request that arrived so many before the latest.
+// FromLatest returns a request by its position from the end; 0 is the latest.
 func (s *Server) FromLatest(back int) (Request, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,7 +392,7 @@ func (s *Server) Await(n int) error {
 	}
 }
 
-// Unmet returns how many actions no request has met that should have been.
+// Unmet returns the number of required actions without a request.
 func (s *Server) Unmet() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

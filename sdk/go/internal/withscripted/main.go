@@ -1,5 +1,6 @@
-// Command withscripted runs a command that can ask for scripted servers, and ends with its exit
-// code. The behaviour suite in other languages uses it, so that all of them meet the same server:
+// Command withscripted runs a command that can create scripted servers, and returns its exit code.
+// The behaviour suite in other languages uses it, so that all clients are tested with the same
+// server:
 //
 //	go run ./internal/withscripted CMD...
 //
@@ -11,8 +12,7 @@
 //	GET  /servers/ID             {"requests", "latest", "unmet", "problems"}
 //	DELETE /servers/ID           ends it
 //
-// Each answers 200, or 500 and a line that says what is wrong. "latest" has the last two requests,
-// the latest first.
+// Each answers 200, or 500 with an error message. "latest" has the last two requests, newest first.
 package main
 
 import (
@@ -60,12 +60,12 @@ func run(suite string, command []string) (int, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "WEIR_TEST_SCRIPTED=http://"+listener.Addr().String())
 	if err = cmd.Run(); cmd.ProcessState == nil {
-		return 1, err // it could not be started
+		return 1, err // the command was not started
 	}
 	return cmd.ProcessState.ExitCode(), err
 }
 
-// A service keeps the servers that were asked for.
+// A service has the servers that were created.
 type service struct {
 	fixtures map[string]scripted.Fixture
 
@@ -139,7 +139,8 @@ func await(server *scripted.Server, r *http.Request) (any, error) {
 	return nil, server.Await(wanted.Requests)
 }
 
-// A request is what a scripted server has read. The names of its headers are in lower case.
+// A request is a request that a scripted server has read. The names of its headers are in lower
+// case.
 type request struct {
 	Method  string              `json:"method"`
 	Path    string              `json:"path"`
@@ -177,5 +178,5 @@ func write(w http.ResponseWriter, answer any, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // the runner has gone if this fails
+	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 }
