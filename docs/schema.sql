@@ -483,6 +483,7 @@ CREATE TABLE plan_limits (
     unlimited boolean NOT NULL DEFAULT false,
     version bigint NOT NULL,
     warn_at double precision,
+    overage text,
     PRIMARY KEY (tenant_id, plan_id, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
@@ -490,8 +491,10 @@ CREATE TABLE plan_limits (
     CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
     CHECK (((burst_units IS NULL) OR (NOT unlimited))),
     CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK (((overage IS NULL) OR (NOT unlimited))),
     CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((warn_at IS NULL) OR (NOT unlimited))),
+    CHECK ((overage = ANY (ARRAY['deny'::text, 'allow'::text]))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
 CREATE INDEX plan_limits_rule ON plan_limits USING btree (tenant_id, rule_id);
@@ -502,7 +505,7 @@ CREATE POLICY own_tenant ON plan_limits FOR ALL TO weir_app
 CREATE POLICY read_all ON plan_limits FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plan_limits TO weir_app;
-GRANT SELECT (burst_units, limit_units, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
+GRANT SELECT (burst_units, limit_units, overage, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
 
 CREATE TABLE plan_migrations (
     tenant_id uuid NOT NULL,
@@ -549,6 +552,7 @@ CREATE TABLE plan_version_limits (
     burst_units bigint,
     unlimited boolean NOT NULL DEFAULT false,
     warn_at double precision,
+    overage text,
     PRIMARY KEY (tenant_id, plan_id, number, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id, number) REFERENCES plan_versions(tenant_id, plan_id, number) ON DELETE CASCADE,
@@ -556,8 +560,10 @@ CREATE TABLE plan_version_limits (
     CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
     CHECK (((burst_units IS NULL) OR (NOT unlimited))),
     CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK (((overage IS NULL) OR (NOT unlimited))),
     CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((warn_at IS NULL) OR (NOT unlimited))),
+    CHECK ((overage = ANY (ARRAY['deny'::text, 'allow'::text]))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
 CREATE INDEX plan_version_limits_rule ON plan_version_limits USING btree (tenant_id, rule_id);
@@ -715,6 +721,7 @@ CREATE TABLE rules (
     zone text,
     anchor text,
     warn_at double precision,
+    overage text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -755,6 +762,7 @@ END))),
     CHECK ((consistency = ANY (ARRAY['strict'::text, 'leased'::text]))),
     CHECK ((mode = ANY (ARRAY['enforce'::text, 'shadow'::text, 'off'::text]))),
     CHECK ((on_unavailable = ANY (ARRAY['allow'::text, 'deny'::text, 'local'::text]))),
+    CHECK ((overage = 'allow'::text)),
     CHECK ((precision_ms >= 1)),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
 );

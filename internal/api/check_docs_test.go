@@ -38,7 +38,7 @@ func TestDocumentedChecks(t *testing.T) {
 			require.Equal(t, problemType(p.Code), p.Type)
 		}
 	}
-	require.Equal(t, 15, answers)
+	require.Equal(t, 16, answers)
 	for _, code := range []string{
 		codeMalformedJSON, codeUnknownField, codeDuplicateField, codeInvalidHeader, codeMissingKey, codeInsufficientScope, codeBodyTooLarge,
 		codeUnsupportedMediaType, codeInvalidRequest, codeUnknownPlan, codeTenantQuotaExceeded, codeKeyLookupUnavailable, codePolicyUnavailable, codeOverloaded,

@@ -56,6 +56,9 @@ func appendDecision(b []byte, d *check.Decision) []byte {
 	if d.Warning {
 		b = append(b, `,"warning":true`...)
 	}
+	if d.Overage {
+		b = append(b, `,"overage":true`...)
+	}
 	if !d.Allowed {
 		b = appendDenial(b, d, deciding)
 	}
@@ -116,6 +119,10 @@ func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
 	if r.Warning {
 		b = append(b, `,"warning":true`...)
 	}
+	if r.Overage > 0 {
+		b = append(b, `,"overage":true,"overage_units":`...)
+		b = strconv.AppendInt(b, r.Overage, 10)
+	}
 	return append(b, '}')
 }
 
@@ -162,7 +169,7 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 			b = append(b, ": "...)
 			b = append(b, deciding.Rule.Slug...)
 			b = append(b, " allows at most "...)
-			b = strconv.AppendInt(b, deciding.Quota, 10)
+			b = strconv.AppendInt(b, deciding.MostCost(), 10)
 			b = append(b, " at once"...)
 		}
 		return append(b, '.')

@@ -69,8 +69,10 @@ func testRules() []limit.Rule {
 	queue.Algorithm, queue.Burst = limit.LeakyBucketQueue, 3
 	warned := hourly("warned", "warned", 10, "subject")
 	warned.WarnAt = limit.PortionOrNone(new(0.8))
+	paid := hourly("paid", "paid", 5, "subject")
+	paid.Overage = limit.OverageAllow
 	return []limit.Rule{
-		warned,
+		warned, paid,
 		hourly("per-subject", "default", 100, "subject"),
 		hourly("orders", "orders:*", 3, "subject", "resource"),
 		hourly("bulk", "bulk", 1_000_000, "subject"),

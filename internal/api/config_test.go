@@ -62,6 +62,7 @@ rules:
     window: month
     zone: UTC
     anchor: calendar
+    overage: deny
     by: []
     mode: enforce
     on_unavailable: deny

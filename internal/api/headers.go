@@ -25,7 +25,7 @@ type headerWriter struct {
 // order in which net/http sends them. HTTP/1 sends the keys of the map unchanged, and letter case
 // has no meaning in HTTP.
 var headerNames = [...]string{
-	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, warningHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, overageHeader, warningHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 }
 
 // decisionHeader is in every answer of the hot endpoints, including problem documents. It
@@ -36,6 +36,10 @@ const decisionHeader = "Weir-Decision"
 // warningHeader lists the enforcing rules of which more than warn_at of the limit is used. It is
 // absent if there are none.
 const warningHeader = "Weir-Warning"
+
+// overageHeader lists the enforcing rules that are beyond their limit and allow it. It is absent if
+// there are none.
+const overageHeader = "Weir-Overage"
 
 // The values of decisionHeader.
 const (
@@ -88,9 +92,8 @@ func (h *headerWriter) build(style HeaderStyle, d *check.Decision, others ...che
 		h.number("Retry-After", wait)
 	}
 	h.decision(d.Allowed)
-	from := len(h.buf)
-	h.warn(from, d)
-	h.warnings(from, others)
+	h.list(overageHeader, isOver, d, others)
+	h.list(warningHeader, isWarned, d, others)
 	if style.X && deciding != nil {
 		h.number("X-RateLimit-Limit", deciding.Quota)
 		if !deciding.Uncounted {
@@ -167,25 +170,32 @@ func (h *headerWriter) buildBatch(decisions []check.Decision) {
 		allowed = allowed && decisions[i].Allowed
 	}
 	h.decision(allowed)
-	h.warnings(len(h.buf), decisions)
+	h.list(overageHeader, isOver, &decisions[0], decisions[1:])
+	h.list(warningHeader, isWarned, &decisions[0], decisions[1:])
 }
 
-// warnings ends the list of warnings that begins at from, with those of some decisions.
-func (h *headerWriter) warnings(from int, decisions []check.Decision) {
-	for i := range decisions {
-		h.warn(from, &decisions[i])
+func isWarned(r *check.RuleDecision) bool { return r.Warning }
+func isOver(r *check.RuleDecision) bool   { return r.Overage > 0 }
+
+// list writes the header that lists the enforcing rules of some decisions for which is holds, each
+// once.
+func (h *headerWriter) list(name string, is func(*check.RuleDecision) bool, first *check.Decision, others []check.Decision) {
+	from := len(h.buf)
+	h.add(from, is, first)
+	for i := range others {
+		h.add(from, is, &others[i])
 	}
-	h.end(warningHeader, from)
+	h.end(name, from)
 }
 
-// warn adds the enforcing rules with a warning to the list that begins at from, each once.
-func (h *headerWriter) warn(from int, d *check.Decision) {
-	if !d.Warning {
+// add adds the rules of a decision to the list that begins at from.
+func (h *headerWriter) add(from int, is func(*check.RuleDecision) bool, d *check.Decision) {
+	if !d.Warning && !d.Overage { // as nearly all
 		return
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		if !r.Warning || !enforced(r) || listed(h.buf[from:], r.Rule.Slug) {
+		if !is(r) || !enforced(r) || listed(h.buf[from:], r.Rule.Slug) {
 			continue
 		}
 		if len(h.buf) > from {

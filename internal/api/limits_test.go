@@ -151,7 +151,7 @@ func TestResetSubject(t *testing.T) {
 	require.Equal(t, int64(3), s.remaining("s", "default"))
 
 	all := s.resetCounters("s", obj{"reason": "again"}).ok(200)
-	require.JSONEq(t, `{"reset":["bulk","costly","one","per-subject","queue","switched-off","tried-out","warned"],"skipped":[
+	require.JSONEq(t, `{"reset":["bulk","costly","one","paid","per-subject","queue","switched-off","tried-out","warned"],"skipped":[
 		{"rule":"by-ip","reason":"not_by_subject","missing":[]},{"rule":"orders","reason":"missing_values","missing":["resource"]}]}`, string(all.body))
 	s.untouched("s")
 	require.Equal(t, int64(1), s.remaining("s", "orders:create"))

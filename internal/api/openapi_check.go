@@ -43,6 +43,7 @@ type CheckAnswer struct {
 	Skipped      []CheckSkip   `json:"skipped,omitempty" doc:"Rules that were not evaluated"`
 	Degraded     bool          `json:"degraded" doc:"Redis was unavailable, and some rule was answered by its on_unavailable"`
 	Warning      bool          `json:"warning,omitempty" doc:"An enforcing rule has a warning"`
+	Overage      bool          `json:"overage,omitempty" doc:"An enforcing rule is beyond its limit, and allows it"`
 	Error        *CheckFailure `json:"error,omitempty" doc:"Only on a denial"`
 	Replayed     bool          `json:"replayed,omitempty" doc:"The answer to an earlier request with the same Idempotency-Key; nothing was counted"`
 }
@@ -65,6 +66,8 @@ type CheckRule struct {
 	Penalized    bool   `json:"penalized,omitempty" doc:"Denied by the rule's penalty"`
 	Degraded     bool   `json:"degraded,omitempty" doc:"Answered by the rule's on_unavailable"`
 	Warning      bool   `json:"warning,omitempty" doc:"More than warn_at of the limit is used"`
+	Overage      bool   `json:"overage,omitempty" doc:"More than the limit is used, which the rule allows"`
+	OverageUnits int64  `json:"overage_units,omitempty" doc:"With overage: the units beyond the limit that count now"`
 }
 
 // CheckSkip is a rule that was not evaluated.
@@ -116,7 +119,7 @@ func describeChecks(api huma.API) {
 	batch.OperationID = "check-batch"
 	batch.Parameters = []*huma.Param{checkKeyParam()}
 	describeDecisionHeader(batch, "allow if every check of the batch is allowed, deny if at least one is denied")
-	describeWarningHeader(batch.Responses["200"])
+	describeWarningHeaders(batch.Responses["200"])
 	api.OpenAPI().AddOperation(batch)
 
 	describeAuthorize(api)

@@ -78,14 +78,16 @@ func describeLimitHeaders(response *huma.Response) {
 	} {
 		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 	}
-	describeWarningHeader(response)
+	describeWarningHeaders(response)
 }
 
-// describeWarningHeader adds the header of warnings to the answer with a decision.
-func describeWarningHeader(response *huma.Response) {
-	response.Headers[warningHeader] = &huma.Param{
-		Description: "The enforcing rules with a warning, separated by commas; absent if there are none",
-		Schema:      &huma.Schema{Type: huma.TypeString},
+// describeWarningHeaders adds the headers of warnings and overage to an answer with a decision.
+func describeWarningHeaders(response *huma.Response) {
+	for name, description := range map[string]string{
+		warningHeader: "The enforcing rules with a warning, separated by commas; absent if there are none",
+		overageHeader: "The enforcing rules that are beyond their limit, separated by commas; absent if there are none",
+	} {
+		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 	}
 }
 

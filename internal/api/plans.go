@@ -20,13 +20,15 @@ type Limit struct {
 // PlanLimit is the limit of a plan, as the API shows it.
 type PlanLimit struct {
 	Limit
-	WarnAt *float64 `json:"warn_at" doc:"The share of the limit beyond which checks carry a warning; null: that of the rule"`
+	WarnAt  *float64 `json:"warn_at" doc:"The share of the limit beyond which checks carry a warning; null: that of the rule"`
+	Overage *string  `json:"overage" enum:"deny,allow" doc:"What becomes of checks beyond the limit; null: as the rule says"`
 }
 
 // PlanLimitInput is the limit of a plan in a body.
 type PlanLimitInput struct {
 	LimitInput
-	WarnAt Optional[float64] `json:"warn_at,omitempty" doc:"A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: the rule's own"`
+	WarnAt  Optional[float64] `json:"warn_at,omitempty" doc:"A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: the rule's own"`
+	Overage Optional[string]  `json:"overage,omitempty" enum:"deny,allow" doc:"What becomes of checks beyond the limit: deny, or allow, which counts the excess; default: as the rule says"`
 }
 
 // LimitInput is a limit in a body: a number, or unlimited.
@@ -107,7 +109,7 @@ func limitAnswer(l limit.Limit) Limit {
 }
 
 func planLimitAnswer(l limit.Limit) PlanLimit {
-	return PlanLimit{Limit: limitAnswer(l), WarnAt: l.WarnAt.Value()}
+	return PlanLimit{Limit: limitAnswer(l), WarnAt: l.WarnAt.Value(), Overage: optionalText(l.Overage.String())}
 }
 
 func planAnswer(p tenants.Plan) Plan {
@@ -147,6 +149,16 @@ func (in PlanLimitInput) patch(present limit.Limit, pointer string, errs *[]Prob
 			*errs = append(*errs, wrongField(pointer+"/warn_at", limit.ProblemOf(err)))
 		}
 		l.WarnAt = share
+	}
+	l.Overage = present.Overage
+	if in.Overage.Null {
+		l.Overage = limit.OverageUnset
+	} else if in.Overage.Set {
+		overage, err := limit.ParseOverage(in.Overage.Value)
+		if err != nil {
+			*errs = append(*errs, wrongField(pointer+"/overage", limit.ProblemOf(err)))
+		}
+		l.Overage = overage
 	}
 	return l
 }

@@ -15,13 +15,63 @@ func newPlanStack(t *testing.T) *adminStack {
 }
 
 func number(limit, burst any, unlimited bool) obj {
-	return obj{"limit": limit, "burst": burst, "unlimited": unlimited, "warn_at": nil}
+	return obj{"limit": limit, "burst": burst, "unlimited": unlimited, "warn_at": nil, "overage": nil}
 }
 
 // warnedAt adds a share to a limit.
 func warnedAt(share any, limit obj) obj {
 	limit["warn_at"] = share
 	return limit
+}
+
+// A plan can allow more than its limit of rules that can count the excess. A change of a rule that
+// could no longer count it is refused.
+func TestPlanLimitOverage(t *testing.T) {
+	s := newPlanStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/log", obj{"algorithm": "sliding_window_log", "limit": 10, "window": "1m"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/rules/strict", obj{"limit": 10, "window": "1m", "penalty": "5m"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/rules/leased", obj{"limit": 10, "window": "1m", "consistency": "leased"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 100, "overage": "allow"}}}).ok(201)
+	limits := func() any {
+		return s.call(s.key, http.MethodGet, "/v1/plans/pro", nil).ok(200).json()["limits"].(obj)["api"].(obj)["overage"]
+	}
+	patch := func(limit obj) answer {
+		return s.call(s.key, http.MethodPatch, "/v1/plans/pro", obj{"limits": obj{"api": limit}})
+	}
+	require.Equal(t, "allow", limits())
+	patch(obj{"limit": 200}).ok(200)
+	require.Equal(t, "allow", limits())
+	require.Equal(t, []string{"/limits/api/overage"}, patch(obj{"unlimited": true, "limit": nil}).pointers(422, codeInvalidRequest))
+	for _, rule := range []string{"bucket", "log", "strict", "leased"} {
+		require.Equal(t, []string{"/overage"},
+			s.call(s.key, http.MethodPut, "/v1/plans/pro/limits/"+rule, obj{"limit": 5, "overage": "allow"}).pointers(422, codeInvalidRequest), rule)
+		s.call(s.key, http.MethodPut, "/v1/plans/pro/limits/"+rule, obj{"limit": 5, "overage": "deny"}).ok(201)
+	}
+	require.Equal(t, []string{"/overage"}, s.call(s.key, http.MethodPut, "/v1/plans/pro/limits/api", obj{"limit": 5, "overage": "yes"}).pointers(422, codeInvalidRequest))
+
+	edit := func(body obj) answer { return s.call(s.key, http.MethodPatch, "/v1/rules/api", body) }
+	for field, value := range map[string]string{"algorithm": "sliding_window_log", "penalty": "5m", "consistency": "leased"} {
+		require.Equal(t, []string{"/" + field}, edit(obj{field: value}).pointers(422, codeInvalidRequest))
+		document := s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200).json()
+		rule := document["rules"].([]any)[0].(obj)
+		rule[field] = value
+		if field == "algorithm" {
+			delete(rule, "overage")
+		}
+		require.Equal(t, []string{"/rules/0/" + field},
+			s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": document["rules"]}).pointers(422, codeInvalidRequest))
+	}
+	patch(obj{"overage": nil}).ok(200)
+	require.Nil(t, limits())
+	require.Equal(t, "deny", s.call(s.key, http.MethodGet, "/v1/rules/api", nil).ok(200).json()["overage"])
+	require.Nil(t, s.call(s.key, http.MethodGet, "/v1/rules/bucket", nil).ok(200).json()["overage"])
+	edit(obj{"overage": "allow"}).ok(200)
+	require.Equal(t, []string{"/overage"}, edit(obj{"penalty": "5m"}).pointers(422, codeInvalidRequest))
+	document := s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200).json()
+	require.Equal(t, "allow", document["rules"].([]any)[0].(obj)["overage"])
+	require.Empty(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", document).ok(200).json()["changes"])
+	trail := s.call(s.key, http.MethodGet, "/v1/audit?limit=1", nil).ok(200).json()["items"].([]any)[0].(obj)
+	require.Equal(t, []any{obj{"overage": nil}, obj{"overage": "allow"}}, []any{trail["before"], trail["after"]})
 }
 
 // The share of a warning belongs to the limit of a plan, and can be set, merged and removed.

@@ -195,7 +195,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 	if r.cycle != nil {
 		num.numbers.Bounds = r.cycle.Bounds(subject.anchor(), nowMS)
 	}
-	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS), WarnAt: num.warnAt}
+	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS), WarnAt: num.warnAt, MayExceed: num.numbers.Overage}
 	if subject != nil && subject.state == Exempt {
 		rd.Mode = limit.Shadow
 	}
@@ -210,7 +210,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		return
 	}
 	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
-	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased
+	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased && !num.numbers.Overage
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, counter)

@@ -82,7 +82,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		other := newPeek(p)
 		other.req = &req
 		other.decision.Rules = slices.Clone(e.decision.Rules)
-		other.decision.Rules[0].Unlimited = then.unlimited
+		other.decision.Rules[0].Unlimited, other.decision.Rules[0].MayExceed = then.unlimited, then.numbers.Overage
 		if !then.unlimited {
 			other.counted = []int{0}
 			counter := e.call.Counters[0]

@@ -49,6 +49,7 @@ type Decision struct {
 	DelayMS  int64 // the longest delay of queue rules; valid if HasDelay
 	HasDelay bool  // a queue rule was evaluated and the check was allowed
 	Warning  bool  // an enforcing rule has a Warning
+	Overage  bool  // an enforcing rule has an Overage
 }
 
 // RuleDecision is the result of one matching rule. Times are durations in milliseconds from NowMS.
@@ -64,17 +65,22 @@ type RuleDecision struct {
 	Uncounted   bool // degraded and answered without counting (allow, deny): Remaining and ResetAfterMS are undefined
 	// Warning means that more than WarnAt of the quota is used after this check. WarnAt is 0 if the
 	// rule never warns.
-	Warning      bool
-	WarnAt       limit.Portion
-	Limit        int64 // units per window
-	Burst        int64 // buckets only
-	Quota        int64 // Burst for buckets, else Limit
-	WindowMS     int64 // for a calendar window: the length of the current one
-	Remaining    int64
-	RetryAfterMS int64 // 0 if Allowed; NeverMS if no wait helps
-	ResetAfterMS int64 // until the full quota is available again
-	NextAfterMS  int64 // until at least one more unit than Remaining is available; 0 if the full quota is available
-	DelayMS      int64 // queue rules
+	Warning bool
+	WarnAt  limit.Portion
+	// Overage is how many units beyond the limit count now, of a rule that allows more than its
+	// limit (MayExceed). ExcessCost is how many of them are of this check: it is 0 for a check that
+	// was denied. The sum of all ExcessCosts is what was used beyond the limit.
+	Overage, ExcessCost int64
+	MayExceed           bool
+	Limit               int64 // units per window
+	Burst               int64 // buckets only
+	Quota               int64 // Burst for buckets, else Limit
+	WindowMS            int64 // for a calendar window: the length of the current one
+	Remaining           int64
+	RetryAfterMS        int64 // 0 if Allowed; NeverMS if no wait helps
+	ResetAfterMS        int64 // until the full quota is available again
+	NextAfterMS         int64 // until at least one more unit than Remaining is available; 0 if the full quota is available
+	DelayMS             int64 // queue rules
 }
 
 // SkippedRule is a rule that was not evaluated.
@@ -104,13 +110,19 @@ func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int6
 	r.Allowed, r.CostExceeds, r.Penalized = v.Allowed, v.CostExceeds, v.Penalized
 	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
 	r.Degraded, r.Uncounted = v.Degraded, v.Uncounted
+	r.Overage = 0
+	if r.MayExceed && !v.Uncounted {
+		// The numbers can be those of a counter that several decisions share (CheckTogetherIn).
+		used := numbers.Used(v)
+		r.Remaining, r.Overage = min(r.Remaining, max(0, r.Quota-used)), max(0, used-r.Quota)
+	}
 	r.Warning = false
 	if r.WarnAt != 0 && !v.Uncounted {
 		quota := r.Quota
 		if v.PartQuota > 0 {
 			quota = v.PartQuota
 		}
-		r.Warning = quota-v.Remaining > r.WarnAt.Of(quota)
+		r.Warning = quota-v.Remaining+v.Overage > r.WarnAt.Of(quota)
 	}
 	if !v.Uncounted {
 		r.ResetAfterMS, r.NextAfterMS = v.ResetMS-nowMS, v.NextMS-nowMS
@@ -119,14 +131,14 @@ func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int6
 
 // conclude decides the check from the results of its rules.
 func (d *Decision) conclude() {
-	d.Allowed, d.Code, d.Deciding, d.Warning = true, NoCode, -1, false
+	d.Allowed, d.Code, d.Deciding, d.Warning, d.Overage = true, NoCode, -1, false, false
 	denying := -1
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.Mode != limit.Enforce || r.Unlimited {
 			continue
 		}
-		d.Warning = d.Warning || r.Warning
+		d.Warning, d.Overage = d.Warning || r.Warning, d.Overage || r.Overage > 0
 		if !r.Allowed {
 			if denying < 0 || r.outweighs(&d.Rules[denying]) {
 				denying = i
@@ -140,6 +152,9 @@ func (d *Decision) conclude() {
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
+		if r.ExcessCost = 0; r.Overage > 0 && d.Allowed && r.Allowed {
+			r.ExcessCost = min(d.Cost, r.Overage)
+		}
 		if r.Rule.Algorithm != limit.LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
 			continue
 		}
@@ -173,6 +188,14 @@ func (r *RuleDecision) outweighs(other *RuleDecision) bool {
 		return other.Uncounted
 	}
 	return r.RetryAfterMS > other.RetryAfterMS
+}
+
+// MostCost returns the greatest cost that the rule can ever allow.
+func (r *RuleDecision) MostCost() int64 {
+	if r.MayExceed {
+		return r.Rule.Algorithm.MaxLimit()
+	}
+	return r.Quota
 }
 
 // share returns the remaining share of the quota.

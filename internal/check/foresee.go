@@ -132,12 +132,13 @@ func (c *Checker) foreseen(p *Policy, i int32, has, to *planNumbers, subject *su
 	bounds := counter.Numbers.Bounds
 	counter.Numbers, counter.Shadow = next.numbers, false
 	if !counter.Numbers.Algorithm.Bucket() { // these count the same whatever the limit is
-		counter.Numbers.Limit = counter.Numbers.Algorithm.MaxLimit()
+		counter.Numbers.Limit, counter.Numbers.Overage = counter.Numbers.Algorithm.MaxLimit(), false
 	}
 	counter.Numbers.Bounds = bounds
 	f.then = newPeek(p)
 	f.then.req = &req
 	f.then.decision.Rules = slices.Clone(f.now.decision.Rules)
+	f.then.decision.Rules[0].MayExceed = false // the counter's limit is the greatest
 	f.then.counted = []int{0}
 	f.then.call.Counters = []engine.Counter{counter}
 	return f, true
@@ -156,7 +157,7 @@ func (c *Checker) foresee(ctx context.Context, some []foreseen, out *Foresight) 
 		}
 		now, then := &f.now.decision.Rules[0], &f.then.decision.Rules[0]
 		o := Over{
-			Subject: f.now.req.Subject, Rule: now.Rule.Slug, Limit: f.old.Quota(), NewLimit: f.next.Quota(), Denied: now.Remaining == 0,
+			Subject: f.now.req.Subject, Rule: now.Rule.Slug, Limit: f.old.Quota(), NewLimit: f.next.Quota(), Denied: now.Remaining == 0 && !f.old.Overage,
 		}
 		over := then.Remaining == 0
 		if f.next.Algorithm.Bucket() {
@@ -165,7 +166,7 @@ func (c *Checker) foresee(ctx context.Context, some []foreseen, out *Foresight) 
 			o.Used = f.next.Algorithm.MaxLimit() - then.Remaining
 			over = o.Used >= o.NewLimit
 		}
-		if over {
+		if over && !f.next.Overage {
 			out.Over = append(out.Over, o)
 		}
 	}

@@ -136,7 +136,7 @@ func (r *RuleDecision) asOfOne() {
 		if r.Allowed = r.Rule.OnUnavailable == limit.Allow; !r.Allowed {
 			r.RetryAfterMS = engine.RetryAfterOutageMS()
 		}
-	case r.Remaining == 0:
+	case r.Remaining == 0 && !r.MayExceed:
 		r.Allowed, r.RetryAfterMS = false, r.NextAfterMS
 	}
 }

@@ -288,6 +288,9 @@ func (n number) with(l limit.Limit, source string) number {
 	if l.WarnAt != 0 {
 		n.warnAt = l.WarnAt
 	}
+	if l.Overage != limit.OverageUnset {
+		n.numbers.Overage = l.Overage == limit.OverageAllow
+	}
 	if l.Unlimited {
 		return n
 	}
@@ -335,7 +338,7 @@ func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool
 
 // number returns what applies to a subject under rule i at an instant: the subject's override, or
 // else the limit of the plan, or else the rule's own limit. An override replaces only the number:
-// when checks carry a warning is up to the plan, or else the rule.
+// warnings and overage are up to the plan, or else the rule.
 func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64) number {
 	r := &p.rules[i]
 	if s != nil {
@@ -343,7 +346,7 @@ func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64
 			if o.rule.Value() == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
 				n := r.number.with(o.limit, "override")
 				if p := plan.number(i); p != nil {
-					n.warnAt = p.warnAt
+					n.warnAt, n.numbers.Overage = p.warnAt, p.numbers.Overage
 				}
 				return n
 			}

@@ -183,7 +183,7 @@ func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (ou
 		}
 		end := windowEnd(platform, r.Rule.Slug, subject, now)
 		out = append(out, QuotaUse{
-			Rule: r.Rule, Used: r.Limit - r.Remaining, Limit: r.Limit, WindowEnd: end, Length: length, Elapsed: length - end.Sub(now),
+			Rule: r.Rule, Used: r.Limit - r.Remaining + r.Overage, Limit: r.Limit, WindowEnd: end, Length: length, Elapsed: length - end.Sub(now),
 		})
 	}
 	return out

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"weir/internal/engine"
@@ -12,6 +13,7 @@ import (
 type together struct {
 	call   engine.Call
 	places []int // for each counter of each evaluation, in order: its index in call.Counters
+	later  []int64
 }
 
 // CheckTogetherIn decides the requests as one: if every decision allows, all of them are charged,
@@ -115,8 +117,12 @@ func (t *together) add(c *engine.Counter, cost int64) (place int, shared bool) {
 	return len(t.call.Counters) - 1, false
 }
 
-// smaller compares the numbers of one rule for two subjects.
+// smaller compares the numbers of one rule for two subjects. Numbers with overage are the greater
+// ones.
 func smaller(a, b *limit.Numbers) bool {
+	if a.Overage != b.Overage {
+		return b.Overage
+	}
 	if a.Quota() != b.Quota() {
 		return a.Quota() < b.Quota()
 	}
@@ -128,6 +134,7 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 	out := &t.call.Outcome
 	places := t.places
 	allowed = true
+	excess := false
 	for i := range evaluations {
 		e := &evaluations[i]
 		d := &e.decision
@@ -138,6 +145,7 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 			for n, rule := range e.counted {
 				place := places[n]
 				d.Rules[rule].take(&t.call.Counters[place].Numbers, &out.Verdicts[place], out.NowMS)
+				excess = excess || d.Rules[rule].Overage > 0
 			}
 			places = places[len(e.counted):]
 			d.conclude()
@@ -145,9 +153,35 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 		allowed = allowed && d.Allowed
 	}
 	for i := range evaluations {
-		if d := &evaluations[i].decision; !allowed {
+		d := &evaluations[i].decision
+		if !allowed {
 			d.HasDelay, d.DelayMS = false, 0 // nothing was allowed, so there is no delay
 		}
 	}
+	if excess {
+		t.splitExcess(evaluations, allowed)
+	}
 	return allowed
+}
+
+// splitExcess divides the excess of counters that several requests share. The later ones come
+// first: an earlier request has excess only if they have nothing else.
+func (t *together) splitExcess(evaluations []evaluation, allowed bool) {
+	t.later = slices.Grow(t.later[:0], len(t.call.Counters))[:len(t.call.Counters)]
+	clear(t.later) // for each counter, the cost of the later requests
+	first := len(t.places)
+	for i := len(evaluations) - 1; i >= 0; i-- {
+		e := &evaluations[i]
+		first -= len(e.counted)
+		for n, rule := range e.counted {
+			r, later := &e.decision.Rules[rule], &t.later[t.places[first+n]]
+			switch {
+			case !allowed:
+				r.ExcessCost = 0
+			case r.ExcessCost > 0:
+				r.ExcessCost = min(e.req.Cost, max(0, r.Overage-*later))
+			}
+			*later += e.req.Cost
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 
@@ -23,6 +24,7 @@ type limitForm struct {
 	Now                          string // the limit that applies now
 	Own                          bool   // it is the plan's own
 	Default                      string // the rule's own limit
+	Overage                      bool   // the rule's algorithm can count an excess
 	RuleWarns                    string // the share at which the rule itself warns, ""
 }
 
@@ -32,7 +34,22 @@ func (v *limitForm) Kinds() []option {
 }
 
 // limitInputs are the inputs of a cell's form.
-var limitInputs = []string{"kind", "limit", "burst", "warn_at"}
+var limitInputs = []string{"kind", "limit", "burst", "warn_at", "overage"}
+
+// Overages returns the choices for the overage of a plan's limit; none if the rule can have none.
+func (v *limitForm) Overages() []option {
+	if !v.Overage {
+		return nil
+	}
+	return append([]option{{"", labelOf("overage") + ": as the rule says"}}, prefixed(labelOf("overage")+": ", choicesOf("overage"))...)
+}
+
+func prefixed(prefix string, options []option) []option {
+	for i := range options {
+		options[i].Name = prefix + strings.ToLower(options[i].Name)
+	}
+	return options
+}
 
 // WarnHint explains the share of a warning, with that of the rule.
 func (v *limitForm) WarnHint() string {
@@ -72,8 +89,8 @@ func (c *cell) view(f *form) *limitForm {
 		warns = c.rule.WarnAt.Percent()
 	}
 	return &limitForm{
-		RuleWarns: warns,
-		Form:      f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
+		RuleWarns: warns, Overage: limit.FieldNamed("overage").Applies(&c.rule.Rule),
+		Form: f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
 		Rule: c.rule.Slug, RuleName: nameOr(c.rule.Name, c.rule.Slug), RuleSentence: ruleSentence(&c.rule.Rule),
 		Bucket: c.rule.Algorithm.Bucket(), Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
 		Default: limitText(&c.rule.Rule, ownLimit(&c.rule.Rule)),
@@ -94,6 +111,9 @@ func (c *cell) asked(f *form) *limit.Limit {
 			if lim.Burst = f.integer("burst"); lim.Burst < 1 {
 				f.wrong("burst", limit.MustBe("a whole number from 1 to %s", grouped(limit.MaxLimit)))
 			}
+		}
+		if name := f.Get("overage"); name != "" {
+			lim.Overage = choice(f, "overage", limit.ParseOverage)
 		}
 		if share := f.share("warn_at"); share != nil {
 			var err error
@@ -129,6 +149,9 @@ func (d *dashboard) limitPage(w http.ResponseWriter, r *http.Request, v *visit) 
 	f := &form{values: url.Values{"kind": {"number"}, "limit": {numberOrNone(lim.Limit)}, "burst": {numberOrNone(lim.Burst)}}}
 	if own && lim.WarnAt != 0 { // otherwise the rule's applies, which the plan need not repeat
 		f.values.Set("warn_at", plainText(*lim.WarnAt.Value()))
+	}
+	if own {
+		f.values.Set("overage", lim.Overage.String())
 	}
 	switch {
 	case lim.Unlimited:

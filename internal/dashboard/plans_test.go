@@ -123,6 +123,66 @@ func TestPlanNumberInPlace(t *testing.T) {
 	require.Equal(t, limit.Limit{Limit: 7, Burst: 70}, s.limits("free")["bucket"])
 }
 
+// The limit of a plan has a share for warnings and, if the rule can count an excess, the overage.
+func TestPlanLimitWarnsAndAllowsOverage(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	warnAt, err := limit.PortionOf(0.5)
+	require.NoError(t, err)
+	_, err = s.store.CreateRule(t.Context(), s.a, limit.Rule{
+		Slug: "monthly", Resource: "*", Algorithm: limit.FixedWindow, Limit: 100, Window: window(t, "1h"), By: []string{"subject"}, WarnAt: warnAt,
+	})
+	require.NoError(t, err)
+	b := s.as("ann@example.com")
+	const path = "/plans/free/limits/monthly"
+	got := b.get(path).body
+	require.Contains(t, got, "100 per hour, warning at 50 %")
+	require.Contains(t, got, "The rule’s own is 50 %.")
+	require.Regexp(t, `value=""[^>]* name="warn_at"`, got, "the plan need not repeat it")
+	require.Contains(t, got, `name="overage"`)
+	require.NotContains(t, b.get("/plans/free/limits/requests").body, `name="overage"`, "a log cannot count an excess")
+
+	form := []string{"kind", "number", "limit", "200", "warn_at", "80 %", "overage", "allow"}
+	preview := b.post(path+"/preview", s.planForm(form...)).body
+	require.Contains(t, preview, "200 per hour, warning at 80 %, overage allowed")
+	require.Contains(t, preview, `name="warn_at" value="80 %"`)
+	require.Contains(t, preview, `name="overage" value="allow"`)
+	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm(form...)).status)
+	saved := s.limits("free")["monthly"]
+	require.Equal(t, limit.OverageAllow, saved.Overage)
+	require.Equal(t, "80 %", saved.WarnAt.Percent())
+	require.Regexp(t, `value="0.8"[^>]* name="warn_at"`, b.get(path).body)
+	require.Contains(t, b.get("/plans").body, "200 per hour, warning at 80 %, overage allowed")
+
+	for words, pairs := range map[string][]string{
+		"a number from 0 to 1": {"warn_at", "2"},
+		"one of allow, deny":   {"overage", "maybe"},
+	} {
+		got := b.post(path, s.planForm(append(pairs, "kind", "number", "limit", "5")...))
+		require.Equal(t, http.StatusUnprocessableEntity, got.status)
+		require.Contains(t, got.body, words)
+	}
+	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "number", "limit", "5")).status)
+	require.Equal(t, limit.Limit{Limit: 5}, s.limits("free")["monthly"])
+}
+
+// A limit of a subject shows the excess before the warning.
+func TestLimitViewOfWarningAndOverage(t *testing.T) {
+	warnAt, err := limit.PortionOf(0.8)
+	require.NoError(t, err)
+	r := check.RuleDecision{
+		Rule: &limit.Rule{Slug: "monthly", Algorithm: limit.FixedWindow, Window: window(t, "1h")}, Allowed: true, Limit: 100, Quota: 100,
+		Remaining: 15, Warning: true, WarnAt: warnAt, MayExceed: true,
+	}
+	l := limitViewOf(&r)
+	require.Equal(t, "Warning, beyond 80 %", l.Note)
+	require.Equal(t, "85 of 100 used", l.UsedText())
+	r.Remaining, r.Overage = 0, 250
+	l = limitViewOf(&r)
+	require.Equal(t, "Overage 250", l.Note)
+	require.Equal(t, "350 of 100 used", l.UsedText())
+}
+
 // Before a lower limit is saved, the page lists the subjects that would be over it immediately, by
 // the live counters.
 func TestPlanImpact(t *testing.T) {

@@ -100,7 +100,7 @@ func countText(n int64, one, many string) string {
 }
 
 func ownLimit(r *limit.Rule) limit.Limit {
-	return limit.Limit{Limit: r.Limit, Burst: r.Burst, WarnAt: r.WarnAt}
+	return limit.Limit{Limit: r.Limit, Burst: r.Burst, WarnAt: r.WarnAt, Overage: r.Overage}
 }
 
 // setRuleMode changes the mode to enforce, shadow or off.

@@ -12,6 +12,10 @@ func ruleSentence(r *limit.Rule) string {
 	s := countedBy(r.By) + " can use " + amount(r) + " " + onResources(r.Resource) + "."
 	switch r.Mode {
 	case limit.Enforce:
+		if r.Overage == limit.OverageAllow {
+			s += " Requests over the limit are allowed, and the excess is counted."
+			break
+		}
 		s += " Requests over the limit are denied"
 		if r.Penalty.MS > 0 {
 			s += ", and each denial blocks for " + exactly(r.Penalty.MS, true)
@@ -156,6 +160,12 @@ func limitText(r *limit.Rule, l limit.Limit) string {
 	}
 	if l.WarnAt != 0 {
 		text += ", warning at " + l.WarnAt.Percent()
+	}
+	switch {
+	case l.Overage == limit.OverageAllow:
+		text += ", overage allowed"
+	case l.Overage == limit.OverageDeny && r.Overage == limit.OverageAllow:
+		text += ", overage denied"
 	}
 	return text
 }

@@ -150,7 +150,7 @@ type limitView struct {
 	Rule, Name, Origin, Note, Tone string
 	Number                         string
 	Unlimited, Uncounted           bool
-	Remaining, Quota               int64
+	Remaining, Quota, Overage      int64
 	Left                           int64 // of 1000
 	Whole                          string
 	Denies                         bool // it would deny a check of cost 1 now
@@ -195,7 +195,7 @@ func (l *limitView) Used() int64 { return 1000 - l.Left }
 
 // UsedText returns the same in words.
 func (l *limitView) UsedText() string {
-	return grouped(max(l.Quota-l.Remaining, 0)) + " of " + grouped(l.Quota) + " used"
+	return grouped(max(l.Quota-l.Remaining, 0)+l.Overage) + " of " + grouped(l.Quota) + " used"
 }
 
 // Over returns the class of the part of the meter beyond its mark: "" if the limit denies nothing.
@@ -415,7 +415,7 @@ func whyHidden(h *check.HiddenRule) string {
 func limitViewOf(r *check.RuleDecision) limitView {
 	l := limitView{
 		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Unlimited: r.Unlimited,
-		Uncounted: r.Uncounted, Remaining: r.Remaining, Quota: r.Quota,
+		Uncounted: r.Uncounted, Remaining: r.Remaining, Quota: r.Quota, Overage: r.Overage,
 	}
 	l.Number = limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited})
 	switch {
@@ -441,6 +441,9 @@ func limitViewOf(r *check.RuleDecision) limitView {
 			l.Whole = "Fully available in " + short(time.Duration(r.ResetAfterMS)*time.Millisecond)
 		}
 		l.Left = int64(1000 * float64(r.Remaining) / float64(max(r.Quota, 1)))
+	}
+	if l.Note == "" && r.Overage > 0 {
+		l.Note, l.Tone = "Overage "+grouped(r.Overage), "warn"
 	}
 	if l.Note == "" && r.Warning {
 		l.Note, l.Tone = "Warning, beyond "+r.WarnAt.Percent(), "warn"

@@ -253,7 +253,7 @@ func whyDecided(d *check.Decision) string {
 	name := nameOr(r.Rule.Name, r.Rule.Slug)
 	switch d.Code {
 	case check.CostExceedsLimit:
-		return "A cost of " + grouped(d.Cost) + " is never allowed: " + name + " allows at most " + grouped(r.Quota) + " units at once."
+		return "A cost of " + grouped(d.Cost) + " is never allowed: " + name + " allows at most " + grouped(r.MostCost()) + " units at once."
 	case check.CountersUnavailable:
 		return "Redis is unavailable, and " + name + " denies all checks in that case."
 	case check.NoCode:
@@ -316,6 +316,9 @@ func testerRuleOf(d *check.Decision, i int) testerRule {
 		t.After = "Fully available in " + waitWords(r.ResetAfterMS) + "."
 	default:
 		t.After = "Fully available."
+	}
+	if r.Overage > 0 {
+		t.After += " Overage: " + plural(r.Overage, "unit", "units") + "."
 	}
 	if r.Warning {
 		t.After += " Warning: more than " + r.WarnAt.Percent() + " used."

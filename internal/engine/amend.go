@@ -23,14 +23,14 @@ type AmendPart struct {
 	To      limit.Numbers // of the same algorithm and window
 }
 
-var errAmendment = errors.New("an amendment can change only limits and bursts of counters of one tenant")
+var errAmendment = errors.New("an amendment can change only limits, bursts and overage of counters of one tenant")
 
 // Validate returns why an engine cannot carry out the amendment. It changes nothing.
 func (a *Amendment) Validate() error {
 	for i := range a.Parts {
 		part := &a.Parts[i]
 		from, to := part.Numbers, part.To
-		from.Limit, from.Burst, to.Limit, to.Burst = 0, 0, 0, 0
+		from.Limit, from.Burst, from.Overage, to.Limit, to.Burst, to.Overage = 0, 0, false, 0, 0, false
 		if !part.Numbers.Valid() || !part.To.Valid() || from != to || HashTag(part.Key) != HashTag(a.Once) {
 			return errAmendment
 		}

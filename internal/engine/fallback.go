@@ -52,8 +52,12 @@ func (s Share) Of(n int64) int64 {
 	return max(part, 1)
 }
 
-// numbers returns the numbers for one instance's part of the limit.
+// numbers returns the numbers for one instance's part of the limit. With overage it is the whole
+// limit: all calls are allowed in any case, and a part of it would report excess that is none.
 func (s Share) numbers(n limit.Numbers) limit.Numbers {
+	if n.Overage {
+		return n
+	}
 	n.Limit = s.Of(n.Limit)
 	if n.Algorithm.Bucket() {
 		// The two parts are rounded separately. This must not create a bucket that takes over a

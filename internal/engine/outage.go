@@ -69,6 +69,9 @@ func (f *Fallback) prime(c *Counter, own *limit.Numbers, share Share, nowMS int6
 	if last.used == 0 || nowMS >= last.resetMS {
 		return prime{}
 	}
+	if own.Overage { // it counts the whole limit
+		return prime{last.used, last.chargedAt(&c.Numbers)}
+	}
 	remaining := max(0, c.Numbers.Quota()-last.used)
 	part := remaining / share.Count
 	if share.Rank < remaining%share.Count {
@@ -262,13 +265,13 @@ func (m *memoryCounter) owed(nowMS, losses int64) *debt {
 	o := m.outage
 	o.settles = true
 	n := &o.numbers
-	units := n.Quota() - m.state.Remaining(n, nowMS)
+	units := n.Ceiling() - m.state.Remaining(n, nowMS)
 	if o.base != nil && losses == o.losses {
-		units -= n.Quota() - o.base.Remaining(n, nowMS)
+		units -= n.Ceiling() - o.base.Remaining(n, nowMS)
 	}
 	c := o.counter
 	c.Numbers.PenaltyMS, c.Shadow, c.Cost = 0, false, 0
-	return &debt{key: m.key, units: min(max(0, units), c.Numbers.Quota()), call: Call{Counters: []Counter{c}}}
+	return &debt{key: m.key, units: min(max(0, units), c.Numbers.Ceiling()), call: Call{Counters: []Counter{c}}}
 }
 
 // settled ends a claim. A counter whose debt is paid is removed.

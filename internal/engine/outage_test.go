@@ -171,6 +171,23 @@ func TestLocalUnitsAreChargedOnce(t *testing.T) {
 	require.Equal(t, int64(90-1-15), peek.Outcome.Verdicts[0].Remaining)
 }
 
+// With overage, an instance counts on from what it knows of the store, and reports no excess of
+// which it knows nothing. Afterwards the store has all units.
+func TestOverageThroughAnOutage(t *testing.T) {
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 10, WindowMS: 60_000, Overage: true}
+	r := newOutageRig(t, 0)
+	for range 12 {
+		r.ask(0, "w{t}key", limit.Local, n)
+	}
+	r.fails()
+	for i := range int64(5) {
+		require.Equal(t, 3+i, r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Overage)
+		require.Equal(t, 9-i, r.ask(1, "w{t}key", limit.Local, n).Verdicts[0].Remaining, "it has never seen the counter")
+	}
+	r.recovers()
+	require.Equal(t, int64(12+5+5-10), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Overage-1)
+}
+
 // A call that timed out may have been counted. Its unit must not be charged a second time.
 func TestUnitsOfUnknownFateAreNotCharged(t *testing.T) {
 	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}

@@ -55,7 +55,7 @@ func (s *seen) note(c *Counter, v *limit.Verdict, atMS int64) (less bool) {
 	}
 	defer set.mu.Unlock()
 	e := set.find(id)
-	used := c.Numbers.Quota() - v.Remaining
+	used := c.Numbers.Used(v)
 	if e == nil {
 		if used == 0 {
 			return false

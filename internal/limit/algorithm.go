@@ -14,10 +14,10 @@ import (
 // Instants are milliseconds since 1970. An instant before the newest stored one (the clock stepped
 // back) is replaced by that one. Only Charge changes the state.
 type State interface {
-	// Remaining returns max(0, floor(quota - used)) at t. A cost is allowed if and only if it is at
-	// most that.
+	// Remaining returns max(0, floor(n.Ceiling() - used)) at t. A cost is allowed if and only if it
+	// is at most that.
 	Remaining(n *Numbers, t int64) int64
-	// when returns the earliest instant >= t at which used <= m, for 0 <= m < quota.
+	// when returns the earliest instant >= t at which used <= m, for 0 <= m < n.Ceiling().
 	when(n *Numbers, t, m int64) int64
 	// delay returns how many milliseconds a request that is allowed at t must wait.
 	delay(n *Numbers, t int64) int64
@@ -75,6 +75,9 @@ func (a Algorithm) MaxLimit() int64 {
 // Valid reports whether the arithmetic of n's algorithm is exact for n.
 func (n *Numbers) Valid() bool {
 	if n.Limit < 1 || n.Limit > n.Algorithm.MaxLimit() || n.PenaltyMS < 0 || n.PenaltyMS > MaxPenaltyMS {
+		return false
+	}
+	if n.Overage && !n.Overages() {
 		return false
 	}
 	if n.Calendar != NoCalendar {

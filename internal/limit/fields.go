@@ -107,6 +107,19 @@ var Fields = []Field{
 		value:  share(func(r *Rule) *Portion { return &r.WarnAt }),
 	},
 	{
+		Name: "overage", Label: "Overage",
+		Sent: "deny: checks beyond the limit are denied. allow: they are allowed, and the excess is counted; " +
+			"only with fixed and sliding windows except sliding_window_log, without a penalty, and not leased. Default deny",
+		Shown: "What becomes of checks beyond the limit; null for algorithms that cannot count the excess",
+		Choices: []Choice{
+			{"deny", "Deny", "Checks beyond the limit are denied."},
+			{"allow", "Allow", "Checks beyond the limit are allowed. The excess is counted and reported by itself, so that it can be invoiced."},
+		},
+		value:   overageValue(),
+		applies: (*Rule).countsExcess,
+		check:   func(r *Rule, errs *FieldErrors) { r.checkOverage(errs, r.Overage) },
+	},
+	{
 		Name: "precision", Label: "Precision", Resets: true,
 		Sent:    "Length of a part of the window; required for sliding_window_buckets, invalid for others; divides the window into at most 120 parts",
 		Shown:   "Length of a part of sliding_window_buckets; null for other algorithms",

@@ -44,7 +44,7 @@ func (s *fixedWindow) used(t int64) int64 {
 	return 0
 }
 
-func (s *fixedWindow) Remaining(n *Numbers, t int64) int64 { return max(0, n.Limit-s.used(t)) }
+func (s *fixedWindow) Remaining(n *Numbers, t int64) int64 { return max(0, n.Enforced()-s.used(t)) }
 
 func (s *fixedWindow) when(n *Numbers, t, m int64) int64 {
 	if s.used(t) <= m {

@@ -25,7 +25,7 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 	switch {
 	case cost == 0:
 		v.Allowed = true
-	case cost > n.Quota():
+	case cost > n.Ceiling():
 		v.CostExceeds = true
 	case j.Mark != 0:
 		j.Marks = cut
@@ -35,6 +35,7 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 		j.Marks = true
 		j.Mark = latest
 	}
+	n.Split(&v)
 	return v
 }
 
@@ -52,6 +53,7 @@ func (j *Judgement) Charge(v *Verdict, cost, now int64) {
 	if cost > 0 {
 		j.State.Charge(j.Numbers, cost, now)
 		v.Remaining = j.State.Remaining(j.Numbers, now)
+		j.Numbers.Split(v)
 	}
 }
 
@@ -68,7 +70,7 @@ func (j *Judgement) Finish(v *Verdict, cost, now int64) {
 	case v.CostExceeds:
 		v.RetryAfterMS = NeverMS
 	case !v.Allowed:
-		v.RetryAfterMS = max(j.State.when(n, now, quota-cost), j.Mark) - now
+		v.RetryAfterMS = max(j.State.when(n, now, n.Ceiling()-cost), j.Mark) - now
 	}
 	if j.Mark != 0 {
 		v.Penalized = true

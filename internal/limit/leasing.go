@@ -3,9 +3,9 @@ package limit
 // Leasable reports whether units of a counter with these numbers can be charged now and granted
 // later, with the same result as charging them then. This is not possible if each request counts at
 // its own instant (sliding_window_log), is delayed by earlier ones (leaky_bucket_queue), or starts
-// a penalty when it is denied.
+// a penalty when it is denied, and with overage, where a prefetched unit would count as excess.
 func (n *Numbers) Leasable() bool {
-	return n.Algorithm != SlidingWindowLog && n.Algorithm != LeakyBucketQueue && n.PenaltyMS == 0
+	return n.Algorithm != SlidingWindowLog && n.Algorithm != LeakyBucketQueue && n.PenaltyMS == 0 && !n.Overage
 }
 
 // Refundable reports whether units can be returned at all. A unit of a bucket must move the instant

@@ -1,11 +1,14 @@
 package limit
 
+import "slices"
+
 // Numbers are the parameters of one algorithm.
 type Numbers struct {
 	Algorithm   Algorithm
 	Limit       int64    // units of cost per window, 1 to 10^9 (10^15 in the fixed windows)
 	WindowMS    int64    // milliseconds; 0 with Calendar
 	Calendar    Calendar // fixed_window only
+	Overage     bool     // calls may exceed the limit, and the excess is counted; only if Overages allows it
 	Burst       int64    // only for buckets: capacity; never 0
 	PrecisionMS int64    // sliding_window_buckets only: divides WindowMS
 	PenaltyMS   int64    // 0: none
@@ -18,6 +21,47 @@ func (n Numbers) Quota() int64 {
 		return n.Burst
 	}
 	return n.Limit
+}
+
+// Overages reports whether calls can exceed the limit of a counter with these numbers. A bucket has
+// no excess that belongs to a window: it would only be paid off later. A log would have an entry
+// for each further request. A penalty begins with a denial, and there would be none.
+func (n *Numbers) Overages() bool {
+	return n.PenaltyMS == 0 && slices.Contains(excessAlgorithms, n.Algorithm)
+}
+
+// Enforced returns the limit that engines enforce: with overage, the greatest one that the
+// algorithm can count.
+func (n *Numbers) Enforced() int64 {
+	if n.Overage {
+		return n.Algorithm.MaxLimit()
+	}
+	return n.Limit
+}
+
+// Ceiling returns the most units that can be used at once: the quota, or more with overage.
+func (n *Numbers) Ceiling() int64 {
+	if n.Overage {
+		return n.Enforced()
+	}
+	return n.Quota()
+}
+
+// Used returns the units that count against the quota, by a verdict. Of a bucket and of a lowered
+// limit, these are at most the quota.
+func (n *Numbers) Used(v *Verdict) int64 { return n.Quota() - v.Remaining + v.Overage }
+
+// split splits what remains until the ceiling into what remains of the quota, and the excess.
+func (n *Numbers) split(v *Verdict) {
+	used := n.Ceiling() - v.Remaining
+	v.Remaining, v.Overage = max(0, n.Limit-used), max(0, used-n.Limit)
+}
+
+// Split fills in a verdict whose Remaining is that until the ceiling.
+func (n *Numbers) Split(v *Verdict) {
+	if n.Overage {
+		n.split(v)
+	}
 }
 
 // LengthMS returns the length of the window at an instant; of a calendar window, the current one.

@@ -145,6 +145,7 @@ type Rule struct {
 	Consistency   Consistency
 	Zone          string  // IANA time zone of a calendar window; "": UTC
 	Anchor        Anchor  // of a calendar window
+	Overage       Overage // OverageAllow, or OverageUnset: denies
 	WarnAt        Portion // checks beyond this share of the quota carry a warning; 0: none does
 }
 
@@ -153,7 +154,7 @@ type Rule struct {
 func (r *Rule) Numbers() Numbers {
 	n := Numbers{
 		Algorithm: r.Algorithm, Limit: r.Limit, WindowMS: r.Window.MS, Calendar: r.Window.Calendar,
-		PenaltyMS: r.Penalty.MS,
+		PenaltyMS: r.Penalty.MS, Overage: r.Overage == OverageAllow,
 	}
 	if r.Algorithm == SlidingWindowBuckets {
 		n.PrecisionMS = r.Precision.MS
@@ -364,8 +365,10 @@ type Limit struct {
 	Limit     int64 // units of cost per window; 0 when Unlimited
 	Burst     int64 // capacity of a bucket; 0: the same as Limit
 	Unlimited bool  // the rule neither counts nor denies
-	// WarnAt replaces that of the rule; 0: the rule's own applies. Only the limit of a plan has it.
-	WarnAt Portion
+	// WarnAt and Overage replace those of the rule; if they are not set, the rule's own apply. Only
+	// the limit of a plan has them.
+	WarnAt  Portion
+	Overage Overage
 }
 
 // Validate returns one error for each field that is out of range for rule r.
@@ -376,13 +379,16 @@ func (l Limit) Validate(r *Rule) []FieldError {
 			errs.Add("unlimited", Wrong("Omit limit and burst. In a merge patch that makes a limit unlimited, set both to null.",
 				"cannot be combined with limit or burst"))
 		}
-		if l.WarnAt != 0 {
-			errs.Add("warn_at", Wrong("Omit it. In a merge patch that makes a limit unlimited, set it to null.", "cannot be combined with unlimited"))
+		for field, set := range map[string]bool{"warn_at": l.WarnAt != 0, "overage": l.Overage != OverageUnset} {
+			if set {
+				errs.Add(field, Wrong("Omit it. In a merge patch that makes a limit unlimited, set it to null.", "cannot be combined with unlimited"))
+			}
 		}
 		return errs
 	}
 	r.checkLimit(&errs, l.Limit)
 	r.checkBurst(&errs, l.Limit, l.Burst)
+	r.checkOverage(&errs, l.Overage)
 	for i := range errs {
 		if errs[i].Field == "limit" && l.Limit == 0 { // the limit was not given
 			errs[i].Fix = "Send a number, or unlimited: true instead."

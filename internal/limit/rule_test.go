@@ -149,7 +149,7 @@ func TestFields(t *testing.T) {
 		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
 		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
 		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
-		Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001,
+		Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001, Overage: OverageAllow,
 	}
 	read := Rule{}
 	for i := range Fields {

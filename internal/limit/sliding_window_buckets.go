@@ -42,7 +42,7 @@ func total(parts []subBucket) (sum int64) {
 
 func (s *slidingWindowBuckets) Remaining(n *Numbers, t int64) int64 {
 	_, live := s.at(n, t)
-	return max(0, n.Limit-total(live))
+	return max(0, n.Enforced()-total(live))
 }
 
 func (s *slidingWindowBuckets) when(n *Numbers, t, m int64) int64 {

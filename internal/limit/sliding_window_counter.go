@@ -34,7 +34,7 @@ func (s *slidingWindowCounter) used(n *Numbers, e int64) int64 {
 
 func (s *slidingWindowCounter) Remaining(n *Numbers, t int64) int64 {
 	now, e := s.at(n, t)
-	return max(0, n.Limit-now.used(n, e))
+	return max(0, n.Enforced()-now.used(n, e))
 }
 
 // when finds the instant at which the weighted count is at most m: floor(count * (W - e) / W) <= m

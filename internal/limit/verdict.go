@@ -10,6 +10,7 @@ type Verdict struct {
 	CostExceeds  bool  // the cost is greater than the quota: it can never be allowed
 	Penalized    bool  // a penalty (Numbers.PenaltyMS) runs, or begins with this denial; cost 0 is Allowed in any case
 	Remaining    int64 // max(0, floor(quota - used)); 0 while penalized
+	Overage      int64 // with Numbers.Overage: max(0, used - limit)
 	RetryAfterMS int64 // 0 if Allowed; otherwise the shortest wait, >= 1, until the same cost is allowed, or NeverMS
 	ResetMS      int64 // instant at which the full quota is available again; NowMS if it is now
 	NextMS       int64 // instant at which at least one unit more than Remaining is available; NowMS if the full quota is

@@ -122,7 +122,7 @@ func (r *revision) reviseRules() {
 		} else if !reflect.DeepEqual(ruleParams(uuid.Nil, old.ID, old.Rule, 0), ruleParams(uuid.Nil, old.ID, in, 0)) {
 			r.editedRules = append(r.editedRules, now)
 			r.update("rule", in.Slug, ruleFields(&old.Rule), ruleFields(&in))
-			if old.Algorithm != in.Algorithm || old.Window != in.Window {
+			if refitted(&old.Rule, &in) != "" {
 				r.renumbered[in.Slug] = i
 			}
 		}
@@ -380,13 +380,13 @@ func (r *revision) checkKeptLimits() {
 	}
 }
 
-// misfit returns the error that a rule's new algorithm or window does not fit an existing limit.
+// misfit returns the error that a changed field of a rule does not fit an existing limit.
 func (r *revision) misfit(slug, whose string, problems []limit.FieldError) {
 	i := r.renumbered[slug]
-	name := "window"
+	name := ""
 	for _, old := range r.before.rules {
-		if old.Slug == slug && old.Algorithm != r.Rules[i].Algorithm {
-			name = "algorithm"
+		if old.Slug == slug {
+			name = refitted(&old.Rule, &r.Rules[i])
 		}
 	}
 	for _, problem := range problems {

@@ -31,10 +31,32 @@ func limitOf(lim, burst *int64, unlimited bool) limit.Limit {
 }
 
 // planLimitOf returns the limit of a plan, which also says what happens near it.
-func planLimitOf(lim, burst *int64, unlimited bool, warnAt *float64) limit.Limit {
+func planLimitOf(lim, burst *int64, unlimited bool, warnAt *float64, overage *string) limit.Limit {
 	l := limitOf(lim, burst, unlimited)
 	l.WarnAt = limit.PortionOrNone(warnAt)
+	l.Overage = overageOf(overage)
 	return l
+}
+
+// overageOf returns the overage of a column.
+func overageOf(name *string) limit.Overage {
+	if name == nil {
+		return limit.OverageUnset
+	}
+	overage, err := limit.ParseOverage(*name)
+	if err != nil {
+		return limit.OverageUnset // the database has no other names
+	}
+	return overage
+}
+
+// overageName returns the column of an overage.
+func overageName(o limit.Overage) *string {
+	if o == limit.OverageUnset {
+		return nil
+	}
+	name := o.String()
+	return &name
 }
 
 func durationOf(text string, ms *int64) limit.Duration {

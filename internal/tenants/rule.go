@@ -270,10 +270,8 @@ func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) 
 // checkNumbersOf refuses a change of a rule that would make a plan's limit or an override invalid,
 // because their ranges depend on algorithm and window.
 func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) error {
-	field := "window"
-	if r.Algorithm != old.Algorithm {
-		field = "algorithm"
-	} else if r.Window == old.Window {
+	field := refitted(&old.Rule, &r)
+	if field == "" {
 		return nil
 	}
 	var fields []limit.FieldError
@@ -291,7 +289,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		if l.Number > 0 {
 			whose += fmt.Sprintf(" (version %d)", l.Number)
 		}
-		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt), whose)
+		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage), whose)
 	}
 	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
 	if err != nil {
@@ -306,6 +304,22 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 	}
 	const enough = 20 // the others are reported once these are fixed
 	return invalidIf(fields[:min(len(fields), enough)])
+}
+
+// refitted returns the changed field of a rule on which the ranges of its plans' limits depend, or
+// "".
+func refitted(old, r *limit.Rule) string {
+	switch {
+	case r.Algorithm != old.Algorithm:
+		return "algorithm"
+	case r.Window != old.Window:
+		return "window"
+	case r.Penalty.MS != 0 && old.Penalty.MS == 0:
+		return "penalty"
+	case r.Consistency != old.Consistency:
+		return "consistency"
+	}
+	return ""
 }
 
 // tooManyMatch is the problem of a resource that too many rules match.
@@ -326,7 +340,7 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
 		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(),
-		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Version: version,
+		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Overage: overageName(r.Overage), Version: version,
 	}
 }
 
@@ -347,6 +361,7 @@ func ruleOf(row db.Rule) (Rule, error) {
 			Precision: durationOf(row.PrecisionText, row.PrecisionMs),
 			Penalty:   durationOf(row.PenaltyText, row.PenaltyMs),
 			WarnAt:    limit.PortionOrNone(row.WarnAt),
+			Overage:   overageOf(row.Overage),
 		},
 		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}

@@ -38,6 +38,7 @@ type Decision struct {
 	Rules    []RuleDecision // the result of each matching rule; do not change it
 	Skipped  []SkippedRule
 	Degraded bool    // a rule was answered without the shared counters
+	Overage  bool    // the subject is beyond the limit of an enforcing rule, which allows it
 	Warning  bool    // the subject is near the limit of an enforcing rule
 	Replayed bool    // the first decision of the same idempotency key
 	Denial   *Denial // the reason; nil if allowed
@@ -66,6 +67,8 @@ type RuleDecision struct {
 	Penalized    bool   `json:"penalized"`
 	Degraded     bool   `json:"degraded"`
 	Warning      bool   `json:"warning"`
+	Overage      bool   `json:"overage"`
+	OverageUnits int64  `json:"overage_units"` // units beyond the limit that count now
 }
 
 // A SkippedRule is a rule that was not evaluated.
@@ -166,6 +169,7 @@ type wireDecision struct {
 	Skipped      []SkippedRule  `json:"skipped"`
 	Degraded     bool           `json:"degraded"`
 	Warning      bool           `json:"warning"`
+	Overage      bool           `json:"overage"`
 	Replayed     bool           `json:"replayed"`
 	Error        *Denial        `json:"error"`
 }
@@ -179,7 +183,7 @@ func (w *wireDecision) decision() (Decision, error) {
 	d := Decision{
 		Allowed: *w.Allowed, Source: SourceServer, Subject: w.Subject, Resource: w.Resource, Cost: w.Cost, Plan: w.Plan,
 		Rule: w.Rule, Limit: w.Limit, Remaining: w.Remaining, RetryAfterMS: w.RetryAfterMS, ResetAfterMS: w.ResetAfterMS,
-		DelayMS: w.DelayMS, Rules: w.Rules, Skipped: w.Skipped, Degraded: w.Degraded, Warning: w.Warning,
+		DelayMS: w.DelayMS, Rules: w.Rules, Skipped: w.Skipped, Degraded: w.Degraded, Warning: w.Warning, Overage: w.Overage,
 		Replayed: w.Replayed, Denial: w.Error,
 	}
 	for i := range d.Rules {

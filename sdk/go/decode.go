@@ -76,6 +76,8 @@ func (r *scanner) decision(w *wireDecision) {
 			w.Degraded = r.boolean()
 		case "warning":
 			w.Warning = r.boolean()
+		case "overage":
+			w.Overage = r.boolean()
 		case "replayed":
 			w.Replayed = r.boolean()
 		case "error":
@@ -123,6 +125,12 @@ func (r *scanner) rule(d *RuleDecision) {
 			d.Degraded = r.boolean()
 		case "warning":
 			d.Warning = r.boolean()
+		case "overage":
+			d.Overage = r.boolean()
+		case "overage_units":
+			if n := r.number(); n.Known {
+				d.OverageUnits = n.Value
+			}
 		default:
 			r.other(name)
 		}

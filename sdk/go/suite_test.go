@@ -487,7 +487,7 @@ func decisionFields(t *testing.T, d *Decision) map[string]any {
 		"allowed": d.Allowed, "source": string(d.Source), "subject": d.Subject, "resource": d.Resource, "cost": float64(d.Cost),
 		"plan": orNil(d.Plan), "rule": orNil(d.Rule), "limit": numberOrNil(d.Limit), "remaining": numberOrNil(d.Remaining),
 		"retry_after_ms": numberOrNil(d.RetryAfterMS), "reset_after_ms": numberOrNil(d.ResetAfterMS), "delay_ms": numberOrNil(d.DelayMS),
-		"rules": rules, "degraded": d.Degraded, "warning": d.Warning, "replayed": d.Replayed, "error": nil,
+		"rules": rules, "degraded": d.Degraded, "warning": d.Warning, "overage": d.Overage, "replayed": d.Replayed, "error": nil,
 		"headers": map[string]any{
 			"RateLimit": orNil(d.Headers.RateLimit), "RateLimit-Policy": orNil(d.Headers.RateLimitPolicy), "Retry-After": orNil(d.Headers.RetryAfter),
 			"X-RateLimit-Limit": orNil(d.Headers.Limit), "X-RateLimit-Remaining": orNil(d.Headers.Remaining), "X-RateLimit-Reset": orNil(d.Headers.Reset)},

@@ -149,10 +149,10 @@ func randomNumbers(r *rand.Rand, a limit.Algorithm) limit.Numbers {
 	case a == limit.FixedWindow && oneIn(r, 4):
 		n.WindowMS, n.Calendar = 0, pick(r, limit.CalendarDay, limit.CalendarWeek, limit.CalendarMonth, limit.CalendarYear)
 	}
-	changeLimit(r, &n)
 	if oneIn(r, 5) {
 		n.PenaltyMS = pick(r, 1, 500, 5000, limit.MaxPenaltyMS, 1+r.Int64N(100_000))
 	}
+	changeLimit(r, &n)
 	return n
 }
 
@@ -166,6 +166,7 @@ func changeLimit(r *rand.Rand, n *limit.Numbers) {
 		most = limit.MaxLogLimit
 	}
 	n.Limit = pick(r, 1, 2, 3, 1+r.Int64N(10), 1+r.Int64N(100), 1+r.Int64N(most), most-1, most)
+	n.Overage = n.Overages() && oneIn(r, 4)
 	if !n.Algorithm.Bucket() {
 		return
 	}
@@ -180,7 +181,7 @@ func changeLimit(r *rand.Rand, n *limit.Numbers) {
 func randomCost(r *rand.Rand, n limit.Numbers) int64 {
 	quota := n.Quota()
 	return pick(r, 0, 1, 1, 1, 2, 1+r.Int64N(5), max(1, quota/3), max(1, quota/2), max(1, quota-1), quota,
-		quota+1, 1<<31, 1<<53-1, 1+r.Int64N(quota))
+		quota+1, 1<<31, 1<<53-1, 1+r.Int64N(quota), 1+r.Int64N(n.Ceiling()))
 }
 
 // randomInstant returns the time of the next request: on edges and beside them, at different

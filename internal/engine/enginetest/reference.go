@@ -75,7 +75,7 @@ func (r *Reference) evaluate(call *engine.Call) {
 		rec.follow(c.Numbers, now)
 		records[i] = rec
 		left := remaining(rec, c.Numbers, now)
-		if penalty := c.Numbers.PenaltyMS; penalty > 0 && cost > 0 && cost <= c.Numbers.Quota() {
+		if penalty := c.Numbers.PenaltyMS; penalty > 0 && cost > 0 && cost <= c.Numbers.Ceiling() {
 			switch running := rec.penaltyEnd(c.Numbers, now); {
 			case running > now:
 				rec.mark = running
@@ -85,7 +85,7 @@ func (r *Reference) evaluate(call *engine.Call) {
 		}
 		v := limit.Verdict{
 			Allowed:     cost == 0 || cost <= left && rec.penaltyEnd(c.Numbers, now) <= now,
-			CostExceeds: cost > c.Numbers.Quota(),
+			CostExceeds: cost > c.Numbers.Ceiling(),
 		}
 		if !v.Allowed && !c.Shadow {
 			out.Allowed = false
@@ -110,7 +110,11 @@ func (r *Reference) evaluate(call *engine.Call) {
 // describe fills in the numbers of a verdict from the state after the call.
 func describe(v *limit.Verdict, rec *record, n limit.Numbers, cost, now int64) {
 	quota := n.Quota()
-	v.Remaining = remaining(rec, n, now)
+	used := rec.used(n, now)
+	v.Remaining = max(0, quota-used)
+	if n.Overage {
+		v.Overage = max(0, min(used, n.Ceiling())-quota) // a clock that steps back can pass the ceiling
+	}
 	v.ResetMS = when(rec, n, now, 0)
 	v.NextMS = now
 	if v.ResetMS > now {
@@ -119,7 +123,7 @@ func describe(v *limit.Verdict, rec *record, n limit.Numbers, cost, now int64) {
 	if !v.Allowed {
 		v.RetryAfterMS = limit.NeverMS
 		if !v.CostExceeds {
-			v.RetryAfterMS = when(rec, n, now, quota-cost) - now
+			v.RetryAfterMS = when(rec, n, now, n.Ceiling()-cost) - now
 		}
 	}
 	mark := rec.penaltyEnd(n, now)
@@ -149,9 +153,9 @@ func (rec *record) copy() *record {
 	return &c
 }
 
-// remaining returns floor(quota - used), at least 0.
+// remaining returns how much may still be charged: floor(ceiling - used), at least 0.
 func remaining(rec *record, n limit.Numbers, now int64) int64 {
-	return max(0, n.Quota()-rec.used(n, now))
+	return max(0, n.Ceiling()-rec.used(n, now))
 }
 
 // when searches the earliest instant, from now on, at which used <= m.

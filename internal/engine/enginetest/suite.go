@@ -40,6 +40,7 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("PatientClient", func(t *testing.T) { eachAlgorithm(t, eng, testPatientClient) })
 	t.Run("Next", func(t *testing.T) { eachAlgorithm(t, eng, testNext) })
 	t.Run("ConcurrentExactness", func(t *testing.T) { eachAlgorithm(t, eng, testConcurrent) })
+	t.Run("Overage", func(t *testing.T) { eachAlgorithm(t, eng, testOverage) })
 	t.Run("LeavesNoTrace", func(t *testing.T) { eachAlgorithm(t, eng, testNoTrace) })
 	t.Run("Reset", func(t *testing.T) { eachAlgorithm(t, eng, testReset) })
 	t.Run("OwnClock", func(t *testing.T) { eachAlgorithm(t, eng, testOwnClock) })

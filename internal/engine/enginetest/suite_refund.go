@@ -158,7 +158,7 @@ func testRefundSequences(t *testing.T, eng engine.Engine) {
 			r := rand.New(rand.NewPCG(7, uint64(a)<<32|uint64(i)))
 			reference := NewReference()
 			n := randomNumbers(r, a)
-			n.PenaltyMS = 0
+			n.PenaltyMS, n.Overage = 0, false
 			windows := randomWindows(r)
 			key, id, grouped := fmt.Sprintf("%s%d", Prefix(), i), randomID(r), oneIn(r, 2)
 			now := 1 + r.Int64N(3_000_000_000_000)

@@ -249,13 +249,16 @@ const (
 
 	oneStale = 2 // instead of allowed
 
+	flagOverage = 2 // of a counter, beside shadow
+
 	// maxScriptCost represents every cost above all quotas. The script represents it exactly.
 	maxScriptCost = 1 << 52
 )
 
 // encode appends the argument of evaluate_one.lua for a call. The second result has the bounds of
-// its calendar windows.
-func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, bounds []byte) {
+// its calendar windows and, from the end, the limits of counters with overage.
+func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byte) {
+	var bounds, limits []byte
 	b = appendUint(b, c.nowMS, 6)
 	b = append(b, oneIf(c.dryRun))
 	for i := range counters {
@@ -263,9 +266,14 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, bounds []b
 		if c.perCounter {
 			cost = min(counters[i].Cost, maxScriptCost)
 		}
-		b = append(b, byte(n.Algorithm), oneIf(counters[i].Shadow))
+		flags := oneIf(counters[i].Shadow)
+		if n.Overage {
+			flags |= flagOverage
+			limits = append(appendUint(nil, n.Limit, 7), limits...)
+		}
+		b = append(b, byte(n.Algorithm), flags)
 		b = appendUint(b, cost, 7)
-		b = appendUint(b, n.Limit, 7)
+		b = appendUint(b, n.Enforced(), 7)
 		b = appendUint(b, n.WindowMS, 5)
 		b = appendUint(b, extra(n), 5)
 		b = appendUint(b, n.PenaltyMS, 4)
@@ -276,7 +284,7 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, bounds []b
 		}
 		b = appendID(append(b, place), counters[i].ID)
 	}
-	return b, bounds
+	return b, append(bounds, limits...)
 }
 
 const boundsBytes = 18

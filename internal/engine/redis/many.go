@@ -194,7 +194,7 @@ func (h *manyRun) rule(c *engine.Counter) byte {
 	h.rules = append(h.rules, runRule{c.Numbers, c.ID, c.Shadow})
 	n := &c.Numbers
 	b := append(h.rulesArg, byte(n.Algorithm), oneIf(c.Shadow))
-	b = appendUint(b, n.Limit, 7)
+	b = appendUint(b, n.Enforced(), 7)
 	b = appendUint(b, n.WindowMS, 5)
 	b = appendUint(b, extra(n), 5)
 	place := byte(0)

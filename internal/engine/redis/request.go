@@ -132,7 +132,7 @@ func sign(signature uint64, c *engine.Counter) uint64 {
 		signature = (signature ^ b.Schedule()) * odd
 	}
 	signature = (bits.RotateLeft64(signature, 31) ^ id.High<<1 ^ uint64(oneIf(c.Shadow))) * odd
-	return (bits.RotateLeft64(signature, 37) ^ uint64(c.Numbers.Limit)) * odd // positive
+	return (bits.RotateLeft64(signature, 37) ^ uint64(c.Numbers.Enforced())) * odd // positive
 }
 
 func (r *request) countersOf(s *sentCall) []engine.Counter {

@@ -96,6 +96,7 @@ func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
 		if v.CostExceeds {
 			v.RetryAfterMS = limit.NeverMS
 		}
+		c.Counters[i].Numbers.Split(&v)
 		if flags&flagRepaired != 0 {
 			repaired++
 		}

@@ -253,6 +253,7 @@ type PlanLimit struct {
 	Unlimited  bool
 	Version    int64
 	WarnAt     *float64
+	Overage    *string
 }
 
 type PlanMigration struct {
@@ -287,6 +288,7 @@ type PlanVersionLimit struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 }
 
 type QuotaNotice struct {
@@ -345,6 +347,7 @@ type Rule struct {
 	Zone          *string
 	Anchor        *string
 	WarnAt        *float64
+	Overage       *string
 }
 
 type Session struct {

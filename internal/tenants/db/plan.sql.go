@@ -177,8 +177,8 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 }
 
 const keepPlanLimits = `-- name: KeepPlanLimits :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at)
-SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage)
+SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
 FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
 WHERE l.tenant_id = $1 AND l.plan_id = $2
 `
@@ -258,7 +258,7 @@ func (q *Queries) PlanHasSubjects(ctx context.Context, arg PlanHasSubjectsParams
 }
 
 const planLimits = `-- name: PlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.version
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.version
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
 `
@@ -275,6 +275,7 @@ type PlanLimitsRow struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 	Version    int64
 }
 
@@ -294,6 +295,7 @@ func (q *Queries) PlanLimits(ctx context.Context, arg PlanLimitsParams) ([]PlanL
 			&i.BurstUnits,
 			&i.Unlimited,
 			&i.WarnAt,
+			&i.Overage,
 			&i.Version,
 		); err != nil {
 			return nil, err
@@ -365,7 +367,7 @@ func (q *Queries) PlanVersionHasSubjects(ctx context.Context, arg PlanVersionHas
 }
 
 const planVersionLimits = `-- name: PlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
 `
@@ -383,6 +385,7 @@ type PlanVersionLimitsRow struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 }
 
 func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsParams) ([]PlanVersionLimitsRow, error) {
@@ -402,6 +405,7 @@ func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsPa
 			&i.BurstUnits,
 			&i.Unlimited,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}
@@ -535,8 +539,8 @@ func (q *Queries) PutPlanVersion(ctx context.Context, arg PutPlanVersionParams) 
 }
 
 const putPlanVersionLimit = `-- name: PutPlanVersionLimit :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 `
 
 type PutPlanVersionLimitParams struct {
@@ -548,6 +552,7 @@ type PutPlanVersionLimitParams struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 }
 
 func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLimitParams) error {
@@ -560,6 +565,7 @@ func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLim
 		arg.BurstUnits,
 		arg.Unlimited,
 		arg.WarnAt,
+		arg.Overage,
 	)
 	return err
 }
@@ -613,10 +619,10 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 }
 
 const upsertPlanLimit = `-- name: UpsertPlanLimit :exec
-INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
-    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, version = excluded.version
+    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage, version = excluded.version
 `
 
 type UpsertPlanLimitParams struct {
@@ -627,6 +633,7 @@ type UpsertPlanLimitParams struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 	Version    int64
 }
 
@@ -639,6 +646,7 @@ func (q *Queries) UpsertPlanLimit(ctx context.Context, arg UpsertPlanLimitParams
 		arg.BurstUnits,
 		arg.Unlimited,
 		arg.WarnAt,
+		arg.Overage,
 		arg.Version,
 	)
 	return err

@@ -12,7 +12,7 @@ import (
 )
 
 const policyPlanLimits = `-- name: PolicyPlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1
 `
@@ -24,6 +24,7 @@ type PolicyPlanLimitsRow struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 }
 
 func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanLimitsRow, error) {
@@ -42,6 +43,7 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 			&i.BurstUnits,
 			&i.Unlimited,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}
@@ -54,7 +56,7 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 }
 
 const policyPlanVersionLimits = `-- name: PolicyPlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1
 `
@@ -67,6 +69,7 @@ type PolicyPlanVersionLimitsRow struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 }
 
 func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanVersionLimitsRow, error) {
@@ -86,6 +89,7 @@ func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUI
 			&i.BurstUnits,
 			&i.Unlimited,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}
@@ -165,7 +169,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 }
 
 const policyRules = `-- name: PolicyRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules WHERE tenant_id = $1 ORDER BY slug
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules WHERE tenant_id = $1 ORDER BY slug
 `
 
 func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -203,6 +207,7 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 			&i.Zone,
 			&i.Anchor,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}

@@ -29,11 +29,11 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
     precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
-    zone, anchor, warn_at, version, tenant_id, id)
+    zone, anchor, warn_at, overage, version, tenant_id, id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22, $23)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at
+    $18, $19, $20, $21, $22, $23, $24)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage
 `
 
 type InsertRuleParams struct {
@@ -57,6 +57,7 @@ type InsertRuleParams struct {
 	Zone          *string
 	Anchor        *string
 	WarnAt        *float64
+	Overage       *string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -85,6 +86,7 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.Zone,
 		arg.Anchor,
 		arg.WarnAt,
+		arg.Overage,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -116,12 +118,13 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.Zone,
 		&i.Anchor,
 		&i.WarnAt,
+		&i.Overage,
 	)
 	return i, err
 }
 
 const listRules = `-- name: ListRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
     AND ($5::text = '' OR mode = $5)
@@ -183,6 +186,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 			&i.Zone,
 			&i.Anchor,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}
@@ -195,7 +199,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -232,6 +236,7 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.Zone,
 		&i.Anchor,
 		&i.WarnAt,
+		&i.Overage,
 	)
 	return i, err
 }
@@ -344,11 +349,11 @@ func (q *Queries) RulePatterns(ctx context.Context, arg RulePatternsParams) ([]R
 }
 
 const rulePlanLimits = `-- name: RulePlanLimits :many
-SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
 FROM (
-    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
     UNION ALL
-    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
 ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id
 ORDER BY p.slug, l.number
 `
@@ -365,6 +370,7 @@ type RulePlanLimitsRow struct {
 	BurstUnits *int64
 	Unlimited  bool
 	WarnAt     *float64
+	Overage    *string
 }
 
 // number is 0 for the newest version of a plan.
@@ -384,6 +390,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 			&i.BurstUnits,
 			&i.Unlimited,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}
@@ -396,7 +403,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -439,6 +446,7 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.Zone,
 			&i.Anchor,
 			&i.WarnAt,
+			&i.Overage,
 		); err != nil {
 			return nil, err
 		}
@@ -489,10 +497,10 @@ UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorith
     limit_units = $6, window_text = $7, window_ms = $8, burst_units = $9,
     precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
     on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
-    consistency = $17, zone = $18, anchor = $19, warn_at = $20,
-    version = $21, updated_at = now()
-WHERE tenant_id = $22 AND id = $23
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at
+    consistency = $17, zone = $18, anchor = $19, warn_at = $20, overage = $21,
+    version = $22, updated_at = now()
+WHERE tenant_id = $23 AND id = $24
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage
 `
 
 type UpdateRuleParams struct {
@@ -516,6 +524,7 @@ type UpdateRuleParams struct {
 	Zone          *string
 	Anchor        *string
 	WarnAt        *float64
+	Overage       *string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -543,6 +552,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.Zone,
 		arg.Anchor,
 		arg.WarnAt,
+		arg.Overage,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -574,6 +584,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.Zone,
 		&i.Anchor,
 		&i.WarnAt,
+		&i.Overage,
 	)
 	return i, err
 }

@@ -20,6 +20,8 @@ export interface components {
              * @description Units per window
              */
             limit: number | null;
+            /** @description An enforcing rule is beyond its limit, and allows it */
+            overage?: boolean;
             /** @description The plan whose limits applied; null if the tenant has none */
             plan: string | null;
             /**
@@ -115,6 +117,13 @@ export interface components {
             limit: number | null;
             /** @enum {string} */
             mode: "enforce" | "shadow" | "off";
+            /** @description More than the limit is used, which the rule allows */
+            overage?: boolean;
+            /**
+             * Format: int64
+             * @description With overage: the units beyond the limit that count now
+             */
+            overage_units?: number;
             /** @description Denied by the rule's penalty */
             penalized?: boolean;
             /** Format: int64 */

@@ -299,6 +299,7 @@ export class Client implements Checker {
       skipped: [],
       degraded: true,
       warning: false,
+      overage: false,
       replayed: false,
       denial: denied ? { code: "LIMITER_UNAVAILABLE", message: "The rate limiter is unavailable.", retryAfter: null } : null,
       headers: {},

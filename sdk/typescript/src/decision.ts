@@ -30,6 +30,8 @@ export interface Decision {
   readonly degraded: boolean;
   /** The subject is near the limit of an enforcing rule. */
   readonly warning: boolean;
+  /** The subject is beyond the limit of an enforcing rule, which allows it. */
+  readonly overage: boolean;
   /** The first decision of the same idempotency key. */
   readonly replayed: boolean;
   /** The reason; null if allowed. */
@@ -60,6 +62,9 @@ export interface RuleDecision {
   readonly penalized: boolean;
   readonly degraded: boolean;
   readonly warning: boolean;
+  readonly overage: boolean;
+  /** Units beyond the limit that count now. */
+  readonly overageUnits: number;
 }
 
 /** A rule that was not evaluated. */
@@ -110,6 +115,7 @@ export function decodeDecision(value: unknown, headers: RateLimitHeaders): Decis
     skipped: w.list("skipped").map(decodeSkip),
     degraded: w.flag("degraded"),
     warning: w.flag("warning") || rules.some((rule) => rule.warning && rule.mode !== "shadow"),
+    overage: w.flag("overage"),
     replayed: w.flag("replayed"),
     denial: denial === null ? null : decodeDenial(denial),
     headers,
@@ -146,6 +152,8 @@ function decodeRule(value: unknown): RuleDecision {
     penalized: w.flag("penalized"),
     degraded: w.flag("degraded"),
     warning: w.flag("warning"),
+    overage: w.flag("overage"),
+    overageUnits: w.number("overage_units") ?? 0,
   };
 }
 

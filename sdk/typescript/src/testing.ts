@@ -95,6 +95,7 @@ export function allowed(): Exclude<FakeAnswer, Error> {
     skipped: [],
     degraded: false,
     warning: false,
+    overage: false,
     replayed: false,
     denial: null,
     headers: { "X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "99" },

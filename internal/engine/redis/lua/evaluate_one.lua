@@ -5,12 +5,14 @@
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
 --          penalty. The one key that is not named here is that of a group (group.lua).
 -- ARGV[1]  the instant in milliseconds 6 bytes (0: this server's clock), dry run 1; then for each
---          counter algorithm 1 (the numbers are those of limit.Algorithm), shadow 1, cost 7,
---          limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
---          penalty 4, bounds 1 (which of ARGV[2], counted from 1; 0 for all but calendar windows),
---          id 9 (group.lua; zeros: none); all packed little-endian, like everything below
+--          counter algorithm 1 (the numbers are those of limit.Algorithm), flags 1 (1 shadow, 2
+--          overage), cost 7, limit 7 (with overage, the greatest one), window 5, extra 5 (burst,
+--          length of a sub-bucket or base of a counter), penalty 4, bounds 1 (which of ARGV[2],
+--          counted from 1; 0 for all but calendar windows), id 9 (group.lua; zeros: none); all
+--          packed little-endian, like everything below
 -- ARGV[2]  for each calendar window two windows, one after the other: the start of the first 6, its
---          end 6, the end of the second 6
+--          end 6, the end of the second 6; then, the last counter first, for each counter with
+--          overage the limit beyond which its units are excess 7
 -- reply    one string: the instant of the decision 6, allowed 1 (2: the instant is in neither
 --          window of a calendar counter; nothing was changed, and nothing follows); then for each
 --          counter flags 1 (1 allows, 2 cost exceeds the quota, 4 penalty runs, 8 an invalid value
@@ -62,7 +64,7 @@ local function when(s, m)
   return s.algorithm.when(s, now, m)
 end
 
-local counters, allowed, k = {}, true, 0
+local counters, allowed, k, excesses = {}, true, 0, 0
 for i = 1, (#ARGV[1] - 7) / 40 do
   -- All fields at once: a growing table is copied at each power of two.
   local s = {
@@ -72,6 +74,11 @@ for i = 1, (#ARGV[1] - 7) / 40 do
   local shadow, bounds
   s.number, shadow, s.cost, s.limit, s.window, s.extra, s.penalty, bounds, s.id =
     decode('<BBI7I7I5I5I4Bc9', ARGV[1], 40 * i - 32)
+  if shadow > 1 then
+    shadow = shadow - 2
+    excesses = excesses + 1
+    s.excess = (decode('<I7', ARGV[2], #ARGV[2] - 7 * excesses + 1)) -- the units beyond it
+  end
   local cost = s.cost
   k = k + 1
   s.key = KEYS[k]
@@ -111,7 +118,7 @@ for i = 1, #counters do
     s.remaining = max(0, s.quota - s.used)
   end
   local whole = when(s, 0)
-  local more = s.used > 0 and when(s, s.quota - s.remaining - 1) or now
+  local more = s.used > 0 and when(s, min(s.used, s.excess or s.quota) - 1) or now
   if dry == 0 then
     if s.foreign and (charged or s.marks) then flags = 8 end
     if charged then

@@ -34,6 +34,9 @@ class RuleDecision:
     penalized: bool
     degraded: bool
     warning: bool
+    overage: bool = False
+    overage_units: int = 0
+    """Units beyond the limit that count now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Decision:
     """A rule was answered without the shared counters."""
     warning: bool = False
     """The subject is near the limit of an enforcing rule."""
+    overage: bool = False
+    """The subject is beyond the limit of an enforcing rule, which allows it."""
     replayed: bool = False
     """The first decision of the same idempotency key."""
     denial: Denial | None = None
@@ -126,6 +131,7 @@ def decode_decision(value: object, headers: Mapping[str, str]) -> Decision:
         skipped=tuple(_decode_skip(skip) for skip in w.list("skipped")),
         degraded=w.flag("degraded"),
         warning=w.flag("warning") or any(rule.warning and rule.mode != "shadow" for rule in rules),
+        overage=w.flag("overage"),
         replayed=w.flag("replayed"),
         denial=None if denial is None else _decode_denial(denial),
         headers=headers,
@@ -160,6 +166,8 @@ def _decode_rule(value: object) -> RuleDecision:
         penalized=w.flag("penalized"),
         degraded=w.flag("degraded"),
         warning=w.flag("warning"),
+        overage=w.flag("overage"),
+        overage_units=w.number("overage_units") or 0,
     )
 
 

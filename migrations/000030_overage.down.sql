@@ -1,0 +1,3 @@
+ALTER TABLE plan_version_limits DROP COLUMN overage;
+ALTER TABLE plan_limits DROP COLUMN overage;
+ALTER TABLE rules DROP COLUMN overage;
