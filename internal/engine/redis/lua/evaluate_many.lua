@@ -238,6 +238,8 @@ local function group_charge(s, key, t, virtual, cost, allowed)
         if a == 0 then a, c = first_end(rule, t) end
         matters = a
         till = min(till, a)
+        -- The clock stepped back behind this window, which may be of an earlier schedule.
+        if rule.ends and t < a - 1000 * c then till = min(till, a - 1000 * c) end
       end
       most = min(most, s.rooms[i] - units)
     else -- not all members are charged the same
