@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/internal/engine"
@@ -28,8 +29,12 @@ type queue struct {
 	gather int
 	life   pulse // of answers to this queue
 
+	waits    waits
+	answered atomic.Bool // by the last pipeline
+
 	mu       sync.Mutex
 	busy     int // pipelines in flight
+	fair     fairness
 	waiting  []*request
 	underway []*batch
 	watch    *time.Timer // checks all waiting requests; most are answered in a thousandth of their timeout
@@ -39,9 +44,9 @@ type queue struct {
 // batch has the requests of one pipeline.
 type batch struct{ reqs []*request }
 
-// The states of a request. The first change from waiting determines whether it is sent.
+// The states of a request. The first change from waitingState determines whether it is sent.
 const (
-	waiting int32 = iota
+	waitingState int32 = iota
 	sent
 	finished
 	abandoned
@@ -101,7 +106,9 @@ func (q *queue) run() {
 // exchangeBatch exchanges a batch and reports whether there is more to send. If not, it has
 // released the pipeline.
 func (q *queue) exchangeBatch(b *batch) (more bool) {
-	if q.exchange(deadlineContext{time.Now().Add(q.deadline)}, b.reqs) {
+	answered := q.exchange(deadlineContext{time.Now().Add(q.deadline)}, b.reqs)
+	q.answered.Store(answered)
+	if answered {
 		q.life.beat()
 	}
 	q.mu.Lock()
@@ -121,29 +128,19 @@ func (q *queue) exchangeBatch(b *batch) (more bool) {
 // flight. The caller holds the lock.
 func (q *queue) worth(others int) bool { return others == 0 || len(q.waiting) >= q.gather }
 
-// take moves waiting requests, up to maxBatch calls, into a batch. If there is none, it releases
-// the pipeline and reports false.
+// take moves waiting requests into a batch. If there is none, it releases the pipeline and reports
+// false.
 func (q *queue) take(b *batch) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b.reqs = b.reqs[:0]
-	taken, calls := 0, 0
-	for _, r := range q.waiting {
-		if calls > 0 && calls+len(r.calls) > q.maxBatch {
-			break
-		}
-		taken++
-		if r.state.CompareAndSwap(waiting, sent) {
-			b.reqs = append(b.reqs, r)
-			calls += len(r.calls)
-		}
-	}
-	left := copy(q.waiting, q.waiting[taken:])
-	clear(q.waiting[left:])
-	q.waiting = q.waiting[:left]
+	q.waiting = q.fair.pick(b, q.waiting, q.maxBatch)
 	if len(b.reqs) == 0 {
 		q.busy--
 		return false
+	}
+	if q.answered.Load() {
+		q.waits.note(b)
 	}
 	q.underway = append(q.underway, b)
 	return true

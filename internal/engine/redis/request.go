@@ -21,6 +21,8 @@ type request struct {
 	states     []limit.StoredState
 
 	// Fields of the queue.
+	tenant   limit.TenantID // of the first call
+	work     int64          // of all calls
 	state    atomic.Int32
 	done     chan struct{} // has one value when the wait is over
 	err      error         // the reason, if there is no reply
@@ -79,7 +81,22 @@ func (r *request) add(c *engine.Call) {
 		r.arrange(c.Counters)
 		s.width = len(r.entries) - s.entry
 	}
+	if len(r.calls) == 0 {
+		r.tenant = c.Tenant
+	}
+	r.work += s.units(c.Counters)
 	r.calls = append(r.calls, s)
+}
+
+// units estimates the work of a call for Redis.
+func (s *sentCall) units(counters []engine.Counter) (units int64) {
+	if s.compact {
+		return int64(s.work())
+	}
+	for i := range counters {
+		units += counters[i].Numbers.Work()
+	}
+	return units
 }
 
 // arrange creates the entries of a call's counters.
@@ -148,13 +165,13 @@ func (r *request) reset() {
 	clear(r.calls)
 	clear(r.judgements)
 	r.calls, r.counters, r.entries, r.order = r.calls[:0], r.counters[:0], r.entries[:0], r.order[:0]
-	r.state.Store(waiting)
-	r.err, r.looked = nil, false
+	r.state.Store(waitingState)
+	r.err, r.looked, r.work = nil, false, 0
 }
 
 // abandon ends the wait for a request that has no answer yet, and reports whether it did.
 func (r *request) abandon() bool {
-	return r.state.CompareAndSwap(waiting, abandoned) || r.state.CompareAndSwap(sent, abandoned)
+	return r.state.CompareAndSwap(waitingState, abandoned) || r.state.CompareAndSwap(sent, abandoned)
 }
 
 // finish tells the caller that the replies have arrived, unless it has stopped waiting.

@@ -1,0 +1,205 @@
+package redis
+
+import (
+	"sync/atomic"
+	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// fairness chooses the requests of the next pipeline. While all waiting requests fit into one
+// pipeline, it takes all of them, in order. If they do not fit, tenants take turns, by deficit
+// round robin (Shreedhar and Varghese, 1996): at each turn a tenant may send requests for
+// fairQuantum more units of work. A tenant that sends many or expensive calls therefore delays its
+// own calls, and not those of other tenants.
+//
+// An example: a tenant has 500 waiting calls of 100 units each, and another one has a single call
+// of one unit. One pipeline takes two calls of the first tenant, and the call of the second one.
+type fairness struct {
+	flows  map[limit.TenantID]*flow // of tenants that wait; empty while everything fits
+	active []*flow                  // in the order of their turns
+	spare  []*flow
+}
+
+// flow has the waiting requests of one tenant.
+type flow struct {
+	tenant  limit.TenantID
+	reqs    []*request
+	deficit int64 // units of work that it may send
+}
+
+const (
+	// maxBatchWork is the maximum work of a pipeline with several requests. Redis serves nothing
+	// else while it processes a pipeline, so this is also how long a call of another tenant waits:
+	// about 1.3 ms.
+	maxBatchWork = 256
+	fairQuantum  = 8
+)
+
+// pick moves waiting requests into b: up to most calls, and up to maxBatchWork. It returns the
+// others.
+func (f *fairness) pick(b *batch, waiting []*request, most int) []*request {
+	if fitting(waiting, most) {
+		for _, r := range waiting {
+			b.take(r)
+		}
+		f.forget()
+		clear(waiting)
+		return waiting[:0]
+	}
+	f.sort(waiting)
+	calls, work := 0, int64(0)
+	for full := false; !full && len(f.active) > 0; {
+		turn := f.active[0]
+		f.active = f.active[:copy(f.active, f.active[1:])]
+		turn.deficit += fairQuantum
+		next := 0
+		for ; next < len(turn.reqs) && turn.reqs[next].work <= turn.deficit; next++ {
+			r := turn.reqs[next]
+			if full = calls > 0 && (calls+len(r.calls) > most || work+r.work > maxBatchWork); full {
+				break
+			}
+			if b.take(r) {
+				calls, work = calls+len(r.calls), work+r.work
+				turn.deficit -= r.work
+			}
+		}
+		turn.reqs = turn.reqs[:copy(turn.reqs, turn.reqs[next:])]
+		switch {
+		case len(turn.reqs) == 0:
+			f.leave(turn)
+		case full: // it continues its turn in the next pipeline
+			turn.deficit -= fairQuantum
+			f.active = append(f.active, nil)
+			copy(f.active[1:], f.active)
+			f.active[0] = turn
+		default:
+			f.active = append(f.active, turn)
+		}
+	}
+	left := waiting[:0]
+	for _, r := range waiting {
+		if r.state.Load() == waitingState {
+			left = append(left, r)
+		}
+	}
+	clear(waiting[len(left):])
+	return left
+}
+
+// fitting reports whether all waiting requests fit into one pipeline.
+func fitting(waiting []*request, most int) bool {
+	calls, work := 0, int64(0)
+	for i, r := range waiting {
+		calls, work = calls+len(r.calls), work+r.work
+		if i > 0 && (calls > most || work > maxBatchWork) {
+			return false
+		}
+	}
+	return true
+}
+
+// take adds a request, unless its caller has stopped waiting.
+func (b *batch) take(r *request) bool {
+	if !r.state.CompareAndSwap(waitingState, sent) {
+		return false
+	}
+	b.reqs = append(b.reqs, r)
+	return true
+}
+
+// sort distributes the waiting requests over the flows of their tenants. A tenant without waiting
+// requests loses its turn.
+func (f *fairness) sort(waiting []*request) {
+	if f.flows == nil {
+		f.flows = map[limit.TenantID]*flow{}
+	}
+	for _, turn := range f.active {
+		turn.reqs = turn.reqs[:0]
+	}
+	for _, r := range waiting {
+		turn := f.flows[r.tenant]
+		if turn == nil {
+			turn = f.join(r.tenant)
+		}
+		turn.reqs = append(turn.reqs, r)
+	}
+	kept := f.active[:0]
+	for _, turn := range f.active {
+		if len(turn.reqs) == 0 {
+			f.leave(turn)
+			continue
+		}
+		kept = append(kept, turn)
+	}
+	f.active = kept
+}
+
+func (f *fairness) join(tenant limit.TenantID) (turn *flow) {
+	if last := len(f.spare) - 1; last >= 0 {
+		turn, f.spare = f.spare[last], f.spare[:last]
+	} else {
+		turn = new(flow)
+	}
+	turn.tenant = tenant
+	f.flows[tenant] = turn
+	f.active = append(f.active, turn)
+	return turn
+}
+
+// leave ends the turns of a tenant. The caller has removed it from active.
+func (f *fairness) leave(turn *flow) {
+	delete(f.flows, turn.tenant)
+	clear(turn.reqs[:cap(turn.reqs)])
+	turn.reqs, turn.deficit = turn.reqs[:0], 0
+	f.spare = append(f.spare, turn)
+}
+
+// forget ends all turns, because nothing waits any more.
+func (f *fairness) forget() {
+	for _, turn := range f.active {
+		f.leave(turn)
+	}
+	f.active = f.active[:0]
+}
+
+// waits has the smallest wait of pipelines since it was last read. The wait of a pipeline is that
+// of its oldest request.
+type waits struct{ least atomic.Int64 } // ns, plus 1; 0: none
+
+// note notes the wait of a pipeline that is about to be sent.
+func (w *waits) note(b *batch) {
+	oldest := b.reqs[0].began
+	for _, r := range b.reqs[1:] {
+		oldest = min(oldest, r.began)
+	}
+	wait := int64(engine.Awake()-oldest) + 1
+	if least := w.least.Load(); least == 0 || wait < least {
+		w.least.Store(wait) // the caller holds the lock of the queue
+	}
+}
+
+// read returns the smallest wait since the last call, or 0 if nothing was sent.
+func (w *waits) read() time.Duration { return time.Duration(max(w.least.Swap(0)-1, 0)) }
+
+// Waited returns for how long calls waited for a pipeline since its last call: the smallest wait of
+// a server's pipelines, for the server where it is the longest. Pipelines to a silent server do not
+// count, because those calls wait for an answer and not for their turn.
+func (e *Engine) Waited() time.Duration {
+	longest := e.first.waited()
+	for _, l := range e.lanes.All() {
+		longest = max(longest, l.waited())
+	}
+	return longest
+}
+
+// waited returns the longest of the waits of a server's queues.
+func (l *lane) waited() (longest time.Duration) {
+	for _, q := range l.queues {
+		if q != nil {
+			longest = max(longest, q.waits.read())
+		}
+	}
+	return longest
+}
