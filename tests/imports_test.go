@@ -42,6 +42,7 @@ var importRules = []importRule{
 	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/importer", "internal/route"}, true, "it is pure: it uses neither HTTP nor SQL"},
 	{"internal/importer", []string{"cmd/server"}, true, "it converts files into documents, and needs no running service"},
 	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it stores responses, and does not depend on checks"},
+	{"internal/overload", []string{"cmd/server", "internal/api"}, true, "only HTTP refuses requests; the waits come as functions"},
 	{"internal/places", []string{"internal/api", "internal/dashboard"}, false, "only requests have places; a decision waits for none"},
 	{"internal/seal", []string{"cmd/server", "internal/tenants", "internal/seal"}, true, "secrets are encrypted where they are stored; no other package needs a key"},
 	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "only billing and its store need the events of providers"},

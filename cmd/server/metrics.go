@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	redisengine "weir/internal/engine/redis"
+	"weir/internal/overload"
 	"weir/internal/recent"
 )
 
@@ -60,6 +61,28 @@ func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 			Name: "weir_redis_redirects_total", Help: "Calls that a master of a Redis Cluster redirected, because their slot has moved or is being moved.",
 		}, func() float64 { return float64(engine.Redirects()) }),
 	)
+}
+
+// watchOverload registers the bound of concurrent requests. It returns the function that stores the
+// waits to which the bound adapts.
+func watchOverload(registry *prometheus.Registry, bound *overload.Bound) func(overload.Signals) {
+	waits := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "weir_wait_seconds",
+		Help: "Wait in the last 100 ms, to which the bound of concurrent requests adapts: for a pipeline to Redis (the smallest), for a processor (the mean).",
+	}, []string{"for"})
+	redis, processor := waits.WithLabelValues("redis"), waits.WithLabelValues("processor")
+	registry.MustRegister(waits,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_http_in_flight_bound", Help: "Maximum number of concurrent requests now; further ones get 503.",
+		}, func() float64 { return float64(bound.Limit()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_http_refused_pause_seconds", Help: "How long a connection pauses after a request on it was refused with 503.",
+		}, func() float64 { return bound.Pause().Seconds() }),
+	)
+	return func(s overload.Signals) {
+		redis.Set(s.Queued.Seconds())
+		processor.Set(s.Runnable.Seconds())
+	}
 }
 
 // watchAge registers the age of the configuration.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"weir/internal/engine"
 	redisengine "weir/internal/engine/redis"
 	"weir/internal/once"
+	"weir/internal/overload"
 	"weir/internal/peers"
 	"weir/internal/recent"
 	"weir/internal/seal"
@@ -186,7 +188,12 @@ func (s *service) assemble(ctx, working context.Context) error {
 	biller := billing.New(billing.Options{Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry})
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
-	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
+	bound := overload.New(int64(s.cfg.MaxInFlight), runtime.GOMAXPROCS(0))
+	waits := watchOverload(s.registry, bound)
+	s.background.Go(func() {
+		bound.Run(working, overload.Sources{Queued: counters.Waited, InFlight: httpMetrics.InFlight, Told: waits})
+	})
+	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
 		Quota: check.NewQuota(checker, policies, deployment.platform),
 		Once: once.New(once.Options{

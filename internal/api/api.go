@@ -28,15 +28,19 @@ import (
 	"weir/internal/limit"
 	"weir/internal/once"
 	"weir/internal/origin"
+	"weir/internal/overload"
 	"weir/internal/tenants"
 )
 
 // Config has the settings of the operator.
 type Config struct {
-	Headers     HeaderStyle // which rate-limit headers an answer to a check has; the zero value: none
-	MaxInFlight int         // maximum number of concurrent requests, further ones get 503; 0: DefaultMaxInFlight
-	Lane        *Lane       // answers checks without net/http; nil: net/http answers all of them
-	GRPC        *GRPC       // answers Envoy; nil: off
+	Headers HeaderStyle // which rate-limit headers an answer to a check has; the zero value: none
+	// MaxInFlight is the maximum number of concurrent requests, further ones get 503; 0:
+	// DefaultMaxInFlight. Bound replaces it.
+	MaxInFlight int
+	Bound       *overload.Bound // nil: MaxInFlight, at any time
+	Lane        *Lane           // answers checks without net/http; nil: net/http answers all of them
+	GRPC        *GRPC           // answers Envoy; nil: off
 	// Proxies are the trusted proxies before gateways and the service, for routes that count by
 	// address.
 	Proxies origin.Proxies
@@ -113,7 +117,10 @@ func New(cfg Config, deps Deps) chi.Router {
 	if cfg.MaxInFlight == 0 {
 		cfg.MaxInFlight = DefaultMaxInFlight
 	}
-	s.capacity = newCapacity(&s.metrics.inFlight, int64(cfg.MaxInFlight))
+	if cfg.Bound == nil {
+		cfg.Bound = overload.Fixed(int64(cfg.MaxInFlight))
+	}
+	s.capacity = newCapacity(&s.metrics.inFlight, cfg.Bound)
 	r := chi.NewRouter()
 	r.Use(s.track, s.gateways)
 	r.NotFound(notFound)

@@ -18,6 +18,7 @@ import (
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/overload"
 )
 
 func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
@@ -149,7 +150,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 func TestShareOfATenant(t *testing.T) {
 	t.Parallel()
 	var inFlight atomic.Int64
-	a := newCapacity(&inFlight, 10)
+	a := newCapacity(&inFlight, overload.Fixed(10))
 	first, second := a.of(limit.TenantID{1}), a.of(limit.TenantID{2})
 	if first == second {
 		second = a.of(limit.TenantID{3})
@@ -177,7 +178,7 @@ func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
 	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry())}
-	s.capacity = newCapacity(&s.metrics.inFlight, 10)
+	s.capacity = newCapacity(&s.metrics.inFlight, overload.Fixed(10))
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)

@@ -7,18 +7,20 @@ import (
 	"time"
 
 	"weir/internal/limit"
+	"weir/internal/overload"
 )
 
 // capacity limits concurrent work, so that no client can block the others: all requests together,
 // and for each tenant the requests being served and the bodies being read. A request whose body has
 // not arrived is not being served. It takes memory, but no other request waits for it.
 //
-// With a maximum of 10 000, a tenant has at most 5 000 requests being served, and at most 2 500
-// whose bodies have not arrived. A client that opens 10 000 HTTP/2 streams and sends no body gets
-// 503 for 7 500 of them, and other clients are not affected.
+// The bound of all requests adapts to the time for which they wait (package overload). With a bound
+// of 10 000, a tenant has at most 5 000 requests being served, and at most 2 500 whose bodies have
+// not arrived. A client that opens 10 000 HTTP/2 streams and sends no body gets 503 for 7 500 of
+// them, and other clients are not affected.
 type capacity struct {
 	inFlight *atomic.Int64
-	max      int64
+	bound    *overload.Bound
 	seed     maphash.Seed
 	shares   [shareCells]share
 }
@@ -33,8 +35,8 @@ type share struct {
 	_                [48]byte // a cache line each
 }
 
-func newCapacity(inFlight *atomic.Int64, most int64) *capacity {
-	return &capacity{inFlight: inFlight, max: most, seed: maphash.MakeSeed()}
+func newCapacity(inFlight *atomic.Int64, bound *overload.Bound) *capacity {
+	return &capacity{inFlight: inFlight, bound: bound, seed: maphash.MakeSeed()}
 }
 
 // of returns the share of a tenant.
@@ -44,14 +46,14 @@ func (a *capacity) of(tenant limit.TenantID) *share {
 
 // enter starts to serve a request of any tenant, or returns false. leave must follow in either
 // case.
-func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.max }
+func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.bound.Limit() }
 
 func (a *capacity) leave() { a.inFlight.Add(-1) }
 
 // serve starts to serve a request of the tenant, or returns false. If it returns true, done must
 // follow.
 func (a *capacity) serve(s *share) bool {
-	if s.serving.Add(1) <= max(1, a.max/2) {
+	if s.serving.Add(1) <= a.bound.Share() {
 		return true
 	}
 	s.serving.Add(-1)
@@ -78,7 +80,7 @@ func (a *capacity) read(s *share, r *http.Request, buf []byte, limit int) ([]byt
 
 // await starts to wait for a body, or returns false. If it returns true, resume must follow.
 func (a *capacity) await(s *share) bool {
-	if s.reading.Add(1) > max(1, a.max/4) {
+	if s.reading.Add(1) > max(1, a.bound.Most()/4) {
 		s.reading.Add(-1)
 		return false
 	}
@@ -110,7 +112,15 @@ func (s *share) hurry(q *request, r *http.Request) {
 	}
 }
 
+// shed counts a request that is refused because too many are in flight. It returns how long its
+// connection should pause.
+func (s *server) shed() time.Duration {
+	s.metrics.shed.Inc()
+	return s.capacity.bound.Refuse()
+}
+
+const overloadedDetail = "Too many requests are in flight. Try again in a second."
+
 func overloaded() *Problem {
-	return newProblem(http.StatusServiceUnavailable, codeOverloaded,
-		"Too many requests are in flight. Try again in a second.").withRetryAfter(1)
+	return newProblem(http.StatusServiceUnavailable, codeOverloaded, overloadedDetail).withRetryAfter(1)
 }

@@ -120,7 +120,7 @@ func (g *GRPC) shouldRateLimit(stream grpc.ServerStream) (err error) {
 	start := time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		s.metrics.shed.Inc()
+		s.shed()
 		s.metrics.observe(routeEnvoy, "", http.StatusServiceUnavailable, time.Since(start))
 		return callError(stream, overloaded())
 	}

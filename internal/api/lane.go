@@ -170,6 +170,10 @@ type laneConn struct {
 	readBy  time.Time
 	writeBy time.Time
 
+	// pause is how long to wait before the next request is read, after a refusal.
+	pause time.Duration
+	timer *time.Timer // of pauses; nil: there was none
+
 	startedAt  time.Time // when the request in head had arrived; zero: it has not
 	unanswered bool      // nothing has been written for the current request
 	// asked is the question of a gateway that is being decided; nil: none is.
@@ -204,6 +208,9 @@ func (l *laneListener) serve(c *laneConn) {
 	c.waitUntil(time.Now().Add(readHeaderTimeout))
 	for first := true; ; first = false {
 		c.startedAt, c.unanswered = time.Time{}, true
+		if c.pause > 0 && !c.rest(l.done) {
+			return
+		}
 		verdict := c.next(first)
 		s := l.lane.server.Load()
 		switch {

@@ -41,7 +41,8 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		return false
+		s.refuseLane(c, s.shed())
+		return true
 	}
 	if c.key != string(c.head.key) {
 		c.key = string(c.head.key)
@@ -59,6 +60,10 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 
 func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
 	decisions, p := s.decide(context.Background(), c, sc)
+	if p != nil && p.Code == codeOverloaded {
+		s.refuseLane(c, sc.pause)
+		return true
+	}
 	if p != nil {
 		return false
 	}
@@ -74,12 +79,13 @@ func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
 
 func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 	q := &sc.authorize
-	*q = authorizeQuestion{
-		key: c.key, lines: c.head.lines, deniedStatus: c.head.deniedStatus, proxies: s.proxies,
-		via: via{path: c.head.path, method: c.head.method, conn: c.Conn},
-	}
+	*q = c.authorizeQuestion(s)
 	c.asked = q
 	decisions, p := s.decide(context.Background(), q, sc)
+	if p != nil && p.Code == codeOverloaded {
+		s.refuseGateway(c, q, sc, sc.pause)
+		return true
+	}
 	if p != nil || len(sc.refused) > 0 && !q.via.named() {
 		return false
 	}
@@ -94,6 +100,14 @@ func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 	c.send(sc.wire, c.head.size)
 	s.metrics.observe(routeAuthorize, "", status, time.Since(c.startedAt))
 	return true
+}
+
+// authorizeQuestion returns the question for a gateway's request that c has read.
+func (c *laneConn) authorizeQuestion(s *server) authorizeQuestion {
+	return authorizeQuestion{
+		key: c.key, lines: c.head.lines, deniedStatus: c.head.deniedStatus, proxies: s.proxies,
+		via: via{path: c.head.path, method: c.head.method, conn: c.Conn},
+	}
 }
 
 // appendAnswer appends the answer with the same headers as net/http would send.

@@ -48,6 +48,8 @@ type Metrics struct {
 	shed     prometheus.Counter
 	panics   prometheus.Counter
 	inFlight atomic.Int64
+	// overloaded is problems with the code OVERLOADED.
+	overloaded prometheus.Counter
 	// envoyIgnored counts what descriptors request and Weir does not support.
 	envoyIgnored prometheus.Counter
 
@@ -93,6 +95,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "weir_http_in_flight",
 			Help: "Requests being served now.",
 		}, func() float64 { return float64(m.inFlight.Load()) }))
+	m.overloaded = m.problems.WithLabelValues(codeOverloaded)
 	for _, provider := range []string{tenants.StripeProvider, tenants.GenericProvider} {
 		for _, result := range webhookResults {
 			m.webhooks.WithLabelValues(provider, result)
@@ -106,6 +109,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	return m
 }
+
+// InFlight returns the number of requests being served now.
+func (m *Metrics) InFlight() int64 { return m.inFlight.Load() }
 
 // Route returns a function that counts the requests of one route outside of the API. pattern is
 // that of the route, or "" if there is none.

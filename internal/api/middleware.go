@@ -100,7 +100,7 @@ func (s *server) track(next http.Handler) http.Handler {
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
 		defer s.capacity.leave()
 		if !s.capacity.enter() && !health {
-			s.metrics.shed.Inc()
+			s.shed()
 			if isAuthorize(r.URL.EscapedPath()) {
 				s.shedGateway(r)
 				return

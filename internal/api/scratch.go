@@ -2,6 +2,7 @@ package api
 
 import (
 	"sync"
+	"time"
 
 	"weir/internal/check"
 	"weir/internal/route"
@@ -19,6 +20,8 @@ type scratch struct {
 	checks  [1]check.Request
 	http    httpQuestion
 	share   *share // of the tenant
+	// pause is how long the connection should pause, after OVERLOADED.
+	pause time.Duration
 	// idempotencyKey is the key of the request, set by read; "": none.
 	idempotencyKey string
 	decided        []check.Decision // of a replayed answer: only Allowed is set
@@ -51,7 +54,7 @@ func (p *scratchPool) get() *scratch {
 // put returns the memory to the pool, unless an unusual request has made it too large.
 func (p *scratchPool) put(sc *scratch) {
 	sc.idempotencyKey = ""
-	sc.share = nil
+	sc.share, sc.pause = nil, 0
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
 	sc.envoy.forget()
 	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes(), sc.route.Bytes()) <= p.most {

@@ -1,0 +1,168 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/overload"
+)
+
+// crowd fills the places of an instance until the test or free ends it. Requests before may have
+// their answers and not have left their places yet, so the places are added to what is there.
+func (s *checkStack) crowd() (free func()) {
+	s.deps.Metrics.inFlight.Add(DefaultMaxInFlight)
+	return func() { s.deps.Metrics.inFlight.Add(-DefaultMaxInFlight) }
+}
+
+// Under overload, the lane refuses a request with the same answer as net/http, before it looks at
+// the key or the body, and keeps the connection. Before, the first refusal passed the connection to
+// net/http for good.
+func TestLaneRefuses(t *testing.T) { overBoth(t, testLaneRefuses) }
+
+func testLaneRefuses(t *testing.T, s *checkStack) {
+	for _, path := range []string{"/v1/check", "/check"} {
+		for _, id := range []string{"X-Request-Id: mine", ""} {
+			var headers []string
+			if id != "" {
+				headers = append(headers, id)
+			}
+			request := strings.Replace(s.laneRequest(`{"subject":"full"}`, headers...), "/v1/check", path, 1)
+			free := s.crowd()
+			before := s.ordinary.Load()
+			c := s.dial()
+			c.send(request)
+			got := c.receive()
+			got.problem(503, codeOverloaded)
+			require.Equal(t, before, s.ordinary.Load(), "the lane answered")
+			require.Equal(t, decisionNone, got.header.Get(decisionHeader))
+			require.Equal(t, "1", got.header.Get("Retry-After"))
+			require.Contains(t, string(got.body), got.header.Get("X-Request-Id"))
+
+			ordinary := s.dial()
+			ordinary.send(strings.Replace(request, "\r\n", "\r\nX-Unknown: 1\r\n", 1))
+			want := ordinary.receive()
+			require.Equal(t, before+1, s.ordinary.Load())
+			if id != "" {
+				got.header.Del("Date")
+				want.header.Del("Date")
+				require.Equal(t, want.header, got.header)
+				require.Equal(t, string(want.body), string(got.body))
+			}
+
+			c.send(strings.Replace(request, s.key, "nonsense", 1))
+			c.receive().problem(503, codeOverloaded) // not 401: the key was not looked at
+			free()
+			c.send(request)
+			c.receive().decision(200)
+			require.Equal(t, before+1, s.ordinary.Load(), "the connection stays on the lane")
+		}
+	}
+	require.Equal(t, int64(perSubject-4), s.remaining("full", "default"), "refused requests count nothing")
+}
+
+// A gateway is answered as the route says, also on the lane.
+func TestLaneRefusesGateways(t *testing.T) { overBoth(t, testLaneRefusesGateways) }
+
+func testLaneRefusesGateways(t *testing.T, s *checkStack) {
+	open := edge()
+	open.Fail = "open"
+	s.addRoute(open)
+	closed := edge()
+	closed.Slug = "closed"
+	s.addRoute(closed)
+	c := s.dial()
+	c.send(s.askRoute("GET", "/edge/orders/1", "X-User: ada"))
+	require.Equal(t, decisionAllow, c.receive().header.Get(decisionHeader), "the routes are loaded")
+	free := s.crowd()
+	before := s.ordinary.Load()
+	for _, ask := range []struct {
+		path, method string
+		status       int
+	}{{"/edge/orders/1", "GET", 204}, {"/closed/orders/1", "GET", 503}, {"/closed/orders/1", "HEAD", 503}, {"", "GET", 503}} {
+		c.method = ask.method
+		request := s.askRoute(ask.method, ask.path, "X-User: ada", "X-Request-Id: mine")
+		c.send(request)
+		got := c.receive()
+		require.Equal(t, ask.status, got.status, ask)
+		require.Equal(t, decisionNone, got.header.Get(decisionHeader))
+		require.Equal(t, before, s.ordinary.Load(), "the lane answered")
+
+		ordinary := s.dial()
+		ordinary.method = ask.method
+		ordinary.send(strings.Replace(request, "\r\n", "\r\nTe: trailers\r\n", 1))
+		want := ordinary.receive()
+		before = s.ordinary.Load()
+		got.header.Del("Date")
+		want.header.Del("Date")
+		require.Equal(t, want.header, got.header, ask)
+		require.Equal(t, string(want.body), string(got.body))
+	}
+	free()
+	c.method = ""
+	c.send(s.askRoute("GET", "/edge/orders/1", "X-User: ada"))
+	require.Equal(t, decisionAllow, c.receive().header.Get(decisionHeader))
+}
+
+// Health is answered under overload, on a connection that was refused before, too.
+func TestHealthUnderOverload(t *testing.T) {
+	s := newCheckStack(t)
+	free := s.crowd()
+	defer free()
+	c := s.dial()
+	c.send(s.laneRequest(`{"subject":"full"}`))
+	c.receive().problem(503, codeOverloaded)
+	for _, path := range []string{healthPath, readyPath} {
+		c.send("GET " + path + " HTTP/1.1\r\nHost: weir\r\n\r\n")
+		require.Equal(t, 200, c.receive().status)
+	}
+}
+
+// If refusals use up the processors, a refused connection pauses. Its next request is answered, and
+// a listener that is closed does not wait for it.
+func TestRefusedConnectionPauses(t *testing.T) {
+	s := newCheckStack(t)
+	bound := overload.New(DefaultMaxInFlight, 1)
+	for range 3 {
+		bound.Adjust(overload.Signals{Runnable: time.Second, Refused: 1_000_000})
+	}
+	require.Positive(t, bound.Pause())
+	s.deps.Metrics = NewMetrics(prometheusRegistry())
+	s.serve(Config{Headers: bothStyles, Bound: bound}, s.deps)
+	free := s.crowd()
+	c := s.dial()
+	c.send(s.laneRequest(`{"subject":"full"}`))
+	c.receive().problem(503, codeOverloaded)
+	free()
+	before := s.ordinary.Load()
+	c.send(s.laneRequest(`{"subject":"full"}`))
+	c.receive().decision(200)
+	require.Equal(t, before, s.ordinary.Load())
+
+	closed := make(chan struct{})
+	paused := &laneConn{pause: time.Hour}
+	ended := make(chan bool)
+	go func() { ended <- paused.rest(closed) }()
+	close(closed)
+	require.False(t, <-ended)
+}
+
+// A tenant that has its share of the requests in flight is refused on the lane, too.
+func TestLaneRefusesAboveTheShare(t *testing.T) {
+	s := newCheckStack(t)
+	registered := s.lane.server.Load()
+	share := registered.capacity.of(s.actor.TenantID())
+	share.serving.Add(DefaultMaxInFlight / 2)
+	before := s.ordinary.Load()
+	c := s.dial()
+	c.send(s.laneRequest(`{"subject":"share"}`))
+	c.receive().problem(503, codeOverloaded)
+	c.send(s.askRoute("GET", "", "Weir-Subject: ada"))
+	c.receive().problem(503, codeOverloaded)
+	share.serving.Add(-DefaultMaxInFlight / 2)
+	c.send(s.laneRequest(`{"subject":"share"}`))
+	c.receive().decision(200)
+	require.Equal(t, before, s.ordinary.Load())
+}

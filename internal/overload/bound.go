@@ -1,0 +1,157 @@
+// Package overload bounds the number of concurrent requests by the time for which they wait.
+//
+// A fixed bound is wrong on every machine but one. If it is high, requests wait long before the
+// first is refused. If it is low, the machine is idle while requests are refused. A Bound therefore
+// adapts to two waits, every Interval:
+//
+//   - queued: how long calls waited for a pipeline to Redis. It is the smallest wait of the
+//     interval, as in CoDel (RFC 8289): if even the luckiest batch waited, the queue stands.
+//   - runnable: how long goroutines that could run waited for a processor, on average. A request
+//     waits in this way before Weir can read it, so it is also the least time of a refusal.
+//
+// If one of them is above its target, the bound falls below the number of requests in flight, in
+// proportion to the excess. Otherwise it rises: quickly while nothing was refused, slowly if it
+// was the bound that refused. After the start it rises from a small number, because policies,
+// connections and circuits are cold.
+//
+// A refusal is cheaper than a check, but not free: most of its cost is reading and writing on the
+// connection. Clients that ignore Retry-After and repeat at once can therefore use up a processor
+// with refusals. If goroutines wait although the number of requests in flight is bounded, the
+// refused connections are the load. They then pause: the next request on such a connection is read
+// later. The pause limits refusals to perThread per second and thread.
+//
+// An example, with two threads and checks of 50 µs each: capacity is 40 000 checks per second.
+// 2 000 clients send without a pause. Each check waits 50 ms, and goroutines wait 12 ms per turn.
+// The bound falls from 10 000 to 830, then to 340, where goroutines wait 5 ms. The other clients
+// are refused, and repeat at once. Goroutines wait again, so refused connections pause for 170 ms.
+package overload
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// Interval is the time between two adjustments.
+	Interval = 100 * time.Millisecond
+	// maxQueued is the target of the wait for a pipeline to Redis.
+	maxQueued = 50 * time.Millisecond
+	// maxRunnable is the target of the wait for a processor. A check has two to four turns on a
+	// processor, a refusal has one.
+	maxRunnable = 5 * time.Millisecond
+	// perThread is the number of refusals per second and thread if processors are short. At 8 µs
+	// each, they take 4 % of its time.
+	perThread = 5000
+	// maxPause is the Retry-After of a refusal.
+	maxPause = time.Second
+	minPause = time.Millisecond
+	// startPerThread is the bound at the start. It is also the smallest bound for the wait for
+	// processors, because this wait has other causes, such as other processes of the machine.
+	startPerThread = 64
+	// leastBound is the smallest bound for the wait for Redis. Redis decides 128 of the most
+	// expensive calls in about maxQueued.
+	leastBound = 128
+)
+
+// Signals are the waits of the last Interval.
+type Signals struct {
+	Queued, Runnable time.Duration
+	InFlight         int64 // the most requests that were in flight at once
+	Refused          int64
+}
+
+// Bound is the maximum number of concurrent requests. All methods may be called concurrently,
+// except Adjust.
+type Bound struct {
+	most    int64
+	threads int64
+	adapts  bool
+	bound   atomic.Int64
+	pause   atomic.Int64 // ns
+	refused atomic.Int64 // since the last Adjust
+}
+
+// New returns a bound of up to most, on a machine with so many threads. It begins with a small
+// number, and only Adjust changes it.
+func New(most int64, threads int) *Bound {
+	b := &Bound{most: most, threads: int64(threads), adapts: true}
+	b.bound.Store(min(most, startPerThread*b.threads))
+	return b
+}
+
+// Fixed returns a bound that never changes.
+func Fixed(most int64) *Bound {
+	b := &Bound{most: most, threads: 1}
+	b.bound.Store(most)
+	return b
+}
+
+// Most returns the number that the bound never exceeds.
+func (b *Bound) Most() int64 { return b.most }
+
+// Limit returns the maximum number of concurrent requests.
+func (b *Bound) Limit() int64 { return b.bound.Load() }
+
+// Share returns the maximum for one tenant: half of the bound. A bound that adapts leaves a single
+// tenant enough to keep all processors busy.
+func (b *Bound) Share() int64 {
+	bound := b.bound.Load()
+	if !b.adapts {
+		return max(1, bound/2)
+	}
+	return max(min(bound, startPerThread*b.threads), bound/2)
+}
+
+// Refuse notes a refusal, and returns how long the connection must pause.
+func (b *Bound) Refuse() time.Duration {
+	b.refused.Add(1)
+	return time.Duration(b.pause.Load())
+}
+
+// Pause returns how long a refused connection must pause now.
+func (b *Bound) Pause() time.Duration { return time.Duration(b.pause.Load()) }
+
+// TakeRefused returns the number of refusals since its last call.
+func (b *Bound) TakeRefused() int64 { return b.refused.Swap(0) }
+
+// Adjust adapts the bound and the pause to the waits of the last Interval.
+func (b *Bound) Adjust(s Signals) {
+	if !b.adapts {
+		return
+	}
+	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
+	short := s.Runnable > maxRunnable
+	b.adjustPause(s.Refused, budget, short)
+	bound := b.bound.Load()
+	switch {
+	case s.Queued > maxQueued:
+		bound = b.lower(bound, s, float64(maxQueued)/float64(s.Queued), leastBound)
+	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
+	case short:
+		bound = b.lower(bound, s, float64(maxRunnable)/float64(s.Runnable), startPerThread*b.threads)
+	case s.Refused > 0:
+		bound += bound/16 + 1
+	default:
+		bound *= 2
+	}
+	b.bound.Store(min(bound, b.most))
+}
+
+// lower returns a bound below the number of requests in flight, by the ratio of target and wait.
+func (b *Bound) lower(bound int64, s Signals, ratio float64, least int64) int64 {
+	used := float64(min(bound, s.InFlight))
+	return min(bound, max(least, int64(used*max(ratio, 0.5))))
+}
+
+func (b *Bound) adjustPause(refused, budget int64, short bool) {
+	pause := time.Duration(b.pause.Load())
+	switch {
+	case short && refused > budget:
+		pause = min(max(pause, minPause)*time.Duration(min(refused/budget+1, 4)), maxPause)
+	case refused < budget || !short:
+		if pause -= pause/8 + minPause/8; pause < minPause {
+			pause = 0
+		}
+	}
+	b.pause.Store(int64(pause))
+}

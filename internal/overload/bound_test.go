@@ -1,0 +1,127 @@
+package overload
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// If even the luckiest batch waited for Redis, the bound falls until the wait is at its target, and
+// no further. Without the adaptation, 2 000 clients waited for 280 ms.
+func TestBoundFallsToTheTargetOfTheQueue(t *testing.T) {
+	b := New(10_000, 2)
+	for range 20 {
+		b.Adjust(Signals{InFlight: 2000})
+	}
+	require.EqualValues(t, 10_000, b.Limit(), "nothing waits")
+	const perSecond = 10_000 // what Redis can decide
+	var wait time.Duration
+	for range 200 {
+		inFlight := min(2000, b.Limit())
+		wait = time.Duration(inFlight) * time.Second / perSecond
+		b.Adjust(Signals{Queued: wait, InFlight: inFlight, Refused: 2000 - inFlight})
+		require.LessOrEqual(t, b.Limit(), int64(10_000))
+	}
+	require.Greater(t, wait, maxQueued/2, "Redis must stay busy")
+	require.Less(t, wait, maxQueued*3/2)
+}
+
+// After a start, the bound rises from a small number, and reaches its maximum within a second.
+func TestBoundRampsUp(t *testing.T) {
+	b := New(10_000, 2)
+	require.EqualValues(t, 128, b.Limit())
+	intervals := 0
+	for ; b.Limit() < 10_000; intervals++ {
+		b.Adjust(Signals{InFlight: 20})
+	}
+	require.LessOrEqual(t, intervals, 10)
+
+	b = New(10_000, 8)
+	b.Adjust(Signals{InFlight: 512, Queued: 60 * time.Millisecond})
+	require.Less(t, b.Limit(), int64(512), "a cold instance that cannot take more")
+	require.EqualValues(t, 50, New(50, 2).Limit(), "never above the maximum")
+}
+
+// A wait for processors has other causes too, such as other processes on the machine. It alone
+// lowers the bound only to the number of requests that keep the processors busy.
+func TestBoundForProcessors(t *testing.T) {
+	b := New(10_000, 2)
+	for range 10 {
+		b.Adjust(Signals{InFlight: 10})
+	}
+	b.Adjust(Signals{InFlight: 2000, Runnable: 20 * time.Millisecond})
+	require.EqualValues(t, 1000, b.Limit(), "at most by half at once")
+	b.Adjust(Signals{InFlight: 1000, Runnable: 8 * time.Millisecond})
+	require.EqualValues(t, 625, b.Limit())
+	for range 10 {
+		b.Adjust(Signals{InFlight: 1000, Runnable: 80 * time.Millisecond})
+	}
+	require.EqualValues(t, 128, b.Limit())
+	b.Adjust(Signals{InFlight: 10, Runnable: 80 * time.Millisecond})
+	require.EqualValues(t, 128, b.Limit())
+}
+
+// If the refusals are the load, refused connections pause, and the checks keep their places. With a
+// bound alone, clients that repeat at once leave a fifth of the checks.
+func TestRefusalsPause(t *testing.T) {
+	b := New(10_000, 2)
+	require.Zero(t, b.Refuse())
+	budget := perThread * 2 * Interval.Seconds()
+	const clients = 2000
+	before := b.Limit()
+	var refused float64
+	for range 100 {
+		// A client that pauses comes back once per pause.
+		refused = 100_000 * Interval.Seconds()
+		if pause := b.Pause(); pause > 0 {
+			refused = min(refused, clients/pause.Seconds()*Interval.Seconds())
+		}
+		wait := time.Duration(refused / budget * float64(maxRunnable))
+		b.Adjust(Signals{InFlight: b.Limit(), Runnable: wait, Refused: int64(refused)})
+	}
+	require.LessOrEqual(t, refused, budget*2)
+	require.LessOrEqual(t, b.Pause(), maxPause)
+	require.GreaterOrEqual(t, b.Limit(), before, "checks keep their places")
+	for range 100 {
+		b.Adjust(Signals{InFlight: 10})
+	}
+	require.Zero(t, b.Pause(), "after the overload, no connection pauses")
+
+	b.Adjust(Signals{InFlight: 200, Queued: time.Second, Refused: 10_000})
+	require.Zero(t, b.Pause(), "refusals are free while processors are idle")
+}
+
+// One tenant has at most half of the requests, but a single tenant can keep the processors busy.
+func TestShare(t *testing.T) {
+	b := New(10_000, 2)
+	require.EqualValues(t, 128, b.Share())
+	for range 10 {
+		b.Adjust(Signals{})
+	}
+	require.EqualValues(t, 5000, b.Share())
+	for range 20 {
+		b.Adjust(Signals{Queued: time.Second, InFlight: 1})
+	}
+	require.EqualValues(t, leastBound, b.Limit())
+	require.EqualValues(t, leastBound, b.Share())
+	require.EqualValues(t, 5, Fixed(10).Share())
+}
+
+func TestMeanSince(t *testing.T) {
+	buckets := []float64{math.Inf(-1), 0, 0.002, 0.004, math.Inf(1)}
+	require.Zero(t, meanSince([]uint64{0, 5, 1, 0}, []uint64{0, 5, 1, 0}, buckets))
+	require.Equal(t, 2*time.Millisecond, meanSince([]uint64{0, 6, 2, 0}, []uint64{0, 5, 1, 0}, buckets))
+	require.Equal(t, 4*time.Millisecond, meanSince([]uint64{0, 0, 0, 2}, []uint64{0, 0, 0, 0}, buckets))
+
+	var r Runnable
+	require.Zero(t, r.Mean())
+	var all sync.WaitGroup
+	for range 1000 { // the runtime measures one turn of eight
+		all.Go(func() {})
+	}
+	all.Wait()
+	require.Positive(t, r.Mean(), "the runtime still has this metric")
+}
