@@ -63,7 +63,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		return nil, p
 	}
 	if !s.capacity.serve(sc.share) {
-		s.metrics.shed.Inc()
+		sc.pause = s.shed()
 		return nil, overloaded()
 	}
 	defer sc.share.done()
@@ -97,6 +97,9 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
 	// 6. Quota.
 	if s.Quota != nil {
+		if wait, ok := s.Quota.AdmitWork(ctx, policy, reqs); !ok {
+			return nil, overWork(wait)
+		}
 		if wait, ok := s.Quota.Admit(ctx, policy, int64(len(reqs))); !ok {
 			return nil, overQuota(wait)
 		}
@@ -138,7 +141,16 @@ func policyUnavailable(err error) *Problem {
 // overQuota is the answer to a tenant that has used up its own quota. Nothing was decided about the
 // subject.
 func overQuota(retryAfterMS int64) *Problem {
-	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks. Wait for Retry-After, or ask the operator of the service for a higher tier.")
+	return exceededQuota(retryAfterMS, "The tenant has used up its quota of checks. Wait for Retry-After, or ask the operator of the service for a higher tier.")
+}
+
+// overWork is the answer to a tenant whose checks are too much work.
+func overWork(retryAfterMS int64) *Problem {
+	return exceededQuota(retryAfterMS, "The tenant has used up its quota of work for the counter store. Use fewer rules for a resource, or algorithms other than sliding_window_log and sliding_window_buckets. Or wait for Retry-After, or ask the operator of the service for a higher tier.")
+}
+
+func exceededQuota(retryAfterMS int64, detail string) *Problem {
+	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, detail)
 	if retryAfterMS == limit.NeverMS {
 		return p
 	}

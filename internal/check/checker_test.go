@@ -387,7 +387,7 @@ func TestQuotaFollowsItsOverride(t *testing.T) {
 		require.True(t, admit())
 	}
 	// A check was sent under the large limit, and is answered after the change.
-	last, _ := q.tenants.Load("acme")
+	last, _ := q.checks.tenants.Load("acme")
 	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}
 	r.move(10 * time.Second) // the held units have expired
 	r.store.Engine = held
@@ -427,7 +427,7 @@ func TestQuotasDoNotShareUnits(t *testing.T) {
 		q.scratches.Put(scratch)
 		_, ok = q.Admit(t.Context(), poor, 1)
 		require.False(t, ok, i)
-		if last, asked := q.tenants.Load("poor"); asked {
+		if last, asked := q.checks.tenants.Load("poor"); asked {
 			require.Nil(t, last.Load(), "nothing is held for poor")
 		}
 	}

@@ -17,6 +17,12 @@ import (
 // platform tenant are the tiers of the service, and its subjects are the tenants' slugs.
 const QuotaResource = "checks"
 
+// WorkResource is the resource under which the operator's tenant counts the work that checks of all
+// other tenants are for Redis, in the units of limit.Numbers.Work. A check with 32 logs is 256
+// units, one with a single small counter is 1. The quota applies while a rule of the platform
+// tenant has exactly this resource, so that a rule for "*" does not begin to count another unit.
+const WorkResource = "work"
+
 // Quota limits the number of checks of each tenant by the ordinary rules of the platform tenant. A
 // call to the counter store per check would double the cost of every check. These rules are
 // therefore leased, whatever their consistency, if their algorithm allows it. The limit is never
@@ -27,8 +33,19 @@ type Quota struct {
 	now       func() time.Time
 	policies  *Policies
 	platform  limit.TenantID
-	tenants   *xsync.Map[string, *atomic.Pointer[quotaHeld]]
+	checks    quotaUnits
+	work      quotaUnits
 	scratches sync.Pool // *Scratch
+}
+
+// quotaUnits are the units of one resource, by the slug of the tenant.
+type quotaUnits struct {
+	resource string
+	tenants  *xsync.Map[string, *atomic.Pointer[quotaHeld]]
+}
+
+func newQuotaUnits(resource string) quotaUnits {
+	return quotaUnits{resource, xsync.NewMap[string, *atomic.Pointer[quotaHeld]]()}
 }
 
 // quotaHeld has the units of a tenant's quota that this instance holds, under the numbers of the
@@ -46,7 +63,7 @@ type quotaHeld struct {
 func NewQuota(checker *Checker, policies *Policies, platform limit.TenantID) *Quota {
 	return &Quota{
 		keys: checker.keys, engine: checker.engine, now: checker.now, policies: policies, platform: platform,
-		tenants:   xsync.NewMap[string, *atomic.Pointer[quotaHeld]](),
+		checks: newQuotaUnits(QuotaResource), work: newQuotaUnits(WorkResource),
 		scratches: sync.Pool{New: func() any { return new(Scratch) }},
 	}
 }
@@ -58,22 +75,56 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 	if tenant.tenant == q.platform {
 		return 0, true
 	}
-	slug := tenant.slug
 	policy, err := q.policies.get(ctx, q.platform)
 	if err != nil || !policy.limits(QuotaResource) {
 		return 0, true
 	}
-	last, loaded := q.tenants.Load(slug)
+	return q.take(&q.checks, policy, tenant.slug, n)
+}
+
+// AdmitWork takes the work of checks from the tenant's quota of work, as Admit takes their number.
+// The work is that of all matching rules, whether or not Redis has to be asked.
+func (q *Quota) AdmitWork(ctx context.Context, tenant *Policy, reqs []Request) (retryAfterMS int64, ok bool) {
+	if tenant.tenant == q.platform {
+		return 0, true
+	}
+	policy, err := q.policies.get(ctx, q.platform)
+	if err != nil || !policy.limitsExactly(WorkResource) {
+		return 0, true
+	}
+	units := int64(0)
+	for i := range reqs {
+		units += tenant.work(reqs[i].Resource)
+	}
+	if units == 0 {
+		return 0, true
+	}
+	return q.take(&q.work, policy, tenant.slug, units)
+}
+
+// work returns the work of a check of the resource, by the numbers of its rules.
+func (p *Policy) work(resource string) (units int64) {
+	var buf [limit.MaxMatchingRules]int32
+	for _, i := range p.matching(buf[:0], resource) {
+		if r := &p.rules[i]; r.rule.Mode != limit.Off {
+			units += r.number.numbers.Work()
+		}
+	}
+	return units
+}
+
+func (q *Quota) take(units *quotaUnits, policy *Policy, slug string, n int64) (retryAfterMS int64, ok bool) {
+	last, loaded := units.tenants.Load(slug)
 	if !loaded {
-		last, _ = q.tenants.LoadOrCompute(slug, func() (*atomic.Pointer[quotaHeld], bool) { return new(atomic.Pointer[quotaHeld]), false })
+		last, _ = units.tenants.LoadOrCompute(slug, func() (*atomic.Pointer[quotaHeld], bool) { return new(atomic.Pointer[quotaHeld]), false })
 	}
 	if q.grant(last.Load(), policy, slug, n) {
 		return 0, true
 	}
-	return q.ask(last, policy, slug, n)
+	return q.ask(units.resource, last, policy, slug, n)
 }
 
-// grant reports whether n checks were granted from the units held.
+// grant reports whether n units were granted from the units held.
 func (q *Quota) grant(last *quotaHeld, policy *Policy, slug string, n int64) bool {
 	if last == nil || last.policy != policy {
 		return false
@@ -85,12 +136,12 @@ func (q *Quota) grant(last *quotaHeld, policy *Policy, slug string, n int64) boo
 }
 
 // ask decides a check of the platform tenant, with all its rules leased.
-func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string, n int64) (retryAfterMS int64, ok bool) {
+func (q *Quota) ask(resource string, last *atomic.Pointer[quotaHeld], policy *Policy, slug string, n int64) (retryAfterMS int64, ok bool) {
 	scratch := q.scratches.Get().(*Scratch)
 	defer q.scratches.Put(scratch)
 	evaluations := scratch.grow(1)
 	e := &evaluations[0]
-	req := Request{Subject: slug, Resource: QuotaResource, Cost: n}
+	req := Request{Subject: slug, Resource: resource, Cost: n}
 	e.resolve(q.keys, policy, &req, q.now())
 	e.call.Leased = true
 	for i := range e.call.Counters {
@@ -126,6 +177,16 @@ func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string
 func (p *Policy) limits(resource string) bool {
 	var buf [limit.MaxMatchingRules]int32
 	for _, i := range p.matching(buf[:0], resource) {
+		if p.rules[i].rule.Mode != limit.Off {
+			return true
+		}
+	}
+	return false
+}
+
+// limitsExactly reports whether a rule that is not off has exactly this resource.
+func (p *Policy) limitsExactly(resource string) bool {
+	for _, i := range p.exact[resource] {
 		if p.rules[i].rule.Mode != limit.Off {
 			return true
 		}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -73,6 +74,47 @@ func TestQuotaOfTiers(t *testing.T) {
 	require.Equal(t, 20, admitted("later", 20))
 	r.move(2 * time.Second)
 	require.Equal(t, 5, admitted("later", 20))
+}
+
+// A quota of work counts the rules of a check by their algorithms. A tenant with 32 logs uses its
+// quota up with two checks, although it may send many.
+func TestQuotaOfWork(t *testing.T) {
+	quota := minute("work", 600)
+	quota.Resource, quota.Algorithm = WorkResource, limit.FixedWindow
+	all := minute("all", 600)
+	all.Resource, all.Algorithm = "*", limit.FixedWindow
+	log := func(slug string) limit.Rule {
+		r := minute(slug, 10_000)
+		r.Algorithm = limit.SlidingWindowLog
+		return r
+	}
+	var logs []limit.Rule
+	for i := range limit.MaxMatchingRules {
+		logs = append(logs, log(fmt.Sprintf("log-%d", i)))
+	}
+	off := log("off")
+	off.Mode = limit.Off
+	platformOf := func(rules ...limit.Rule) *Quota {
+		r := newRig(t, PolicyData{Rules: rules})
+		source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: {Rules: rules}}}
+		policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
+		return NewQuota(r.checker, policies, r.policy.tenant)
+	}
+	admitted := func(q *Quota, slug string, checks int, rules ...limit.Rule) (n int) {
+		policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: slug, Rules: rules})
+		require.NoError(t, err)
+		for range checks {
+			if _, ok := q.AdmitWork(t.Context(), policy, []Request{{Subject: "ada", Resource: "default"}}); ok {
+				n++
+			}
+		}
+		return n
+	}
+	q := platformOf(quota)
+	require.Equal(t, 2, admitted(q, "logs", 10, logs...), "256 units each")
+	require.Equal(t, 600, admitted(q, "plain", 700, minute("plain", 10), off))
+	require.Equal(t, 1000, admitted(q, "none", 1000), "a check without rules is no work")
+	require.Equal(t, 1000, admitted(platformOf(all), "plain", 1000, minute("plain", 10)), "a rule for * counts checks, not work")
 }
 
 // People see how much is used, and the day on which it runs out if nothing changes.

@@ -13,14 +13,19 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// The rules of the operator's tenant in a new installation, which count the checks of each tenant.
+// The rules of the operator's tenant in a new installation, which count the checks of each tenant,
+// and their work for Redis.
 const (
 	ChecksPerSecond = "checks-per-second"
 	ChecksPerMonth  = "checks-per-month"
+	WorkPerSecond   = "work-per-second"
 )
 
-// checksResource is the same as check.QuotaResource, to avoid an import.
-const checksResource = "checks"
+// The same as check.QuotaResource and check.WorkResource, to avoid an import.
+const (
+	checksResource = "checks"
+	workResource   = "work"
+)
 
 // Tiers returns the rules and plans that a new installation proposes to its operator. The default
 // plan limits nothing, so a quota applies only to tenants with another tier.
@@ -33,19 +38,23 @@ func Tiers() ([]limit.Rule, []Plan) {
 	month.Name, month.Description = "Checks per month", "How many checks a tenant may send per calendar month, in UTC."
 	month.Resource, month.Algorithm, month.Limit = checksResource, limit.FixedWindow, 1_000_000
 	month.Window = limit.Window{Duration: limit.Duration{Text: "month"}, Calendar: limit.CalendarMonth}
+	work := limit.NewRule(WorkPerSecond)
+	work.Name, work.Description = "Work per second", "How much work the checks of a tenant may be for Redis per second. A check with one rule is 1 unit, or 4 to 8 with a log or sub-buckets."
+	work.Resource, work.Algorithm, work.Limit = workResource, limit.FixedWindow, 10*second.Limit
+	work.Window = second.Window
 	tier := func(slug, name, description string, perSecond, perMonth int64) Plan {
 		return Plan{Slug: slug, Name: name, Description: description, Limits: map[string]limit.Limit{
-			ChecksPerSecond: {Limit: perSecond}, ChecksPerMonth: {Limit: perMonth},
+			ChecksPerSecond: {Limit: perSecond}, ChecksPerMonth: {Limit: perMonth}, WorkPerSecond: {Limit: 10 * perSecond},
 		}}
 	}
 	custom := Plan{
 		Slug: "custom", Name: "Custom", Default: true,
 		Description: "Has no limits. Set a tenant's own limits as overrides.",
-		Limits:      map[string]limit.Limit{ChecksPerSecond: {Unlimited: true}, ChecksPerMonth: {Unlimited: true}},
+		Limits:      map[string]limit.Limit{ChecksPerSecond: {Unlimited: true}, ChecksPerMonth: {Unlimited: true}, WorkPerSecond: {Unlimited: true}},
 	}
 	scale := tier("scale", "Scale", "For large applications. Checks over the quota are allowed.", 10_000, 1_000_000_000)
 	scale.Fail = FailOpen
-	return []limit.Rule{second, month}, []Plan{
+	return []limit.Rule{second, month, work}, []Plan{
 		custom,
 		tier("free", "Free", "For trying the service.", 100, 1_000_000),
 		tier("pro", "Pro", "For an application in production.", 1000, 50_000_000),

@@ -22,7 +22,7 @@ func TestProposeTiers(t *testing.T) {
 	operator := tenants.AsSystem(platform.ID, "test")
 	require.NoError(t, s.ProposeTiers(t.Context(), platform))
 	policy := policyOf(t, s, platform.ID)
-	require.Len(t, policy.Rules, 2)
+	require.Len(t, policy.Rules, 3)
 	open := map[string]bool{}
 	for _, plan := range policy.Plans {
 		open[plan.Slug] = plan.FailOpen
