@@ -37,6 +37,7 @@ type options struct {
 	admin   adminOptions
 	pages   pagesOptions
 	scale   scaleOptions
+	crowded crowdedOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -68,6 +69,10 @@ func parseOptions(args []string) (o options, err error) {
 	flags.IntVar(&o.scale.subjects, "scale-subjects", 10_000_000, "with -scale: total number of registered subjects")
 	flags.StringVar(&o.scale.memory, "scale-memory", "512MiB", "with -scale: WEIR_POLICY_MEMORY of the instances")
 	flags.StringVar(&o.scale.keep, "scale-keep", "", "with -scale: keep the loaded database under this name, and reuse it if it exists")
+	flags.BoolVar(&o.crowded.overload, "overload", false, "measure only overload: more connections and a higher rate than one instance can serve")
+	flags.BoolVar(&o.crowded.neighbours, "neighbours", false, "measure only what a tenant notices of another one that sends as fast as it can")
+	flags.StringVar(&o.crowded.before, "before", "", "with -overload and -neighbours: also measure the server of another checkout in this `folder`, in turns")
+	flags.IntVar(&o.crowded.connections, "overload-connections", 2000, "with -overload: number of connections")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -138,6 +143,9 @@ func run(o options) error {
 	}
 	if o.scale.wanted {
 		return measureScale(ctx, o)
+	}
+	if o.crowded.overload || o.crowded.neighbours {
+		return measureCrowded(ctx, o)
 	}
 	progress("building and starting the servers")
 	s, err := newStage(ctx, o)

@@ -232,17 +232,22 @@ func (s *stage) startWeir(ctx context.Context) error {
 // startInstance starts a real server, with additional variables, and returns when it is ready. The
 // caller stops it.
 func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in *store, variables ...string) (*server, error) {
+	return s.startBinary(ctx, weirName, name, databaseURL, in, variables...)
+}
+
+// startBinary is startInstance with the server of another checkout.
+func (s *stage) startBinary(ctx context.Context, binary, name, databaseURL string, in *store, variables ...string) (*server, error) {
 	addrs, err := addresses(4)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(s.binary(weirName))
-	cmd.Env = environment(append(variables,
-		"WEIR_DATABASE_URL="+databaseURL, "WEIR_REDIS_URL="+in.url,
-		"WEIR_HTTP_ADDR="+addrs[0], "WEIR_HTTPS_ADDR="+addrs[1], "WEIR_INTERNAL_ADDR="+addrs[2], "WEIR_GRPC_ADDR="+addrs[3],
-		"WEIR_TLS_CERT="+s.cert.certFile, "WEIR_TLS_KEY="+s.cert.keyFile,
-		"WEIR_REDIS_TIMEOUT="+s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
-	)...)
+	cmd := exec.Command(s.binary(binary))
+	cmd.Env = environment(append([]string{
+		"WEIR_DATABASE_URL=" + databaseURL, "WEIR_REDIS_URL=" + in.url,
+		"WEIR_HTTP_ADDR=" + addrs[0], "WEIR_HTTPS_ADDR=" + addrs[1], "WEIR_INTERNAL_ADDR=" + addrs[2], "WEIR_GRPC_ADDR=" + addrs[3],
+		"WEIR_TLS_CERT=" + s.cert.certFile, "WEIR_TLS_KEY=" + s.cert.keyFile,
+		"WEIR_REDIS_TIMEOUT=" + s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
+	}, variables...)...)
 	if s.contention {
 		cmd.Env = append(cmd.Env, "WEIR_PROFILE_CONTENTION=true")
 	}

@@ -26,16 +26,19 @@ type Result struct {
 	Denied   int64 // 429
 	Degraded int64 // degraded decisions
 	Failed   int64 // neither 200, 204 nor 429
+	Refused  int64 // 503; they are also Failed
 	Unsent   int64 // Open: due, but without a free connection until the end
 	Elapsed  time.Duration
 
 	latency *hdrhistogram.Histogram
+	decided *hdrhistogram.Histogram // of decisions only
+	refused *hdrhistogram.Histogram // of 503 only
 	late    *hdrhistogram.Histogram // Open: time from when requests were due until they were sent
 }
 
 // NewResult returns an empty result.
 func NewResult() *Result {
-	return &Result{latency: newHistogram(), late: newHistogram()}
+	return &Result{latency: newHistogram(), late: newHistogram(), decided: newHistogram(), refused: newHistogram()}
 }
 
 func newHistogram() *hdrhistogram.Histogram {
@@ -54,6 +57,10 @@ func (r *Result) Rate() float64 {
 // when the request was due in an open loop.
 func (r *Result) Latency(percent float64) time.Duration { return quantile(r.latency, percent) }
 
+// Decided is Latency of decisions only, and Refusal that of refusals with 503 only.
+func (r *Result) Decided(percent float64) time.Duration { return quantile(r.decided, percent) }
+func (r *Result) Refusal(percent float64) time.Duration { return quantile(r.refused, percent) }
+
 // Late returns a percentile of how late requests were sent in an open loop. It is part of Latency.
 // If it is not small, the driver or the server was overloaded.
 func (r *Result) Late(percent float64) time.Duration { return quantile(r.late, percent) }
@@ -66,8 +73,14 @@ func (r *Result) count(a answer, latency time.Duration) {
 	r.Requests++
 	switch a.status {
 	case http.StatusOK, http.StatusNoContent:
+		record(r.decided, latency)
 	case http.StatusTooManyRequests:
 		r.Denied++
+		record(r.decided, latency)
+	case http.StatusServiceUnavailable:
+		r.Failed++
+		r.Refused++
+		record(r.refused, latency)
 	default:
 		r.Failed++
 	}
@@ -90,7 +103,10 @@ func (r *Result) merge(other *Result) {
 	r.Denied += other.Denied
 	r.Degraded += other.Degraded
 	r.Failed += other.Failed
+	r.Refused += other.Refused
 	r.Unsent += other.Unsent
 	r.latency.Merge(other.latency)
 	r.late.Merge(other.late)
+	r.decided.Merge(other.decided)
+	r.refused.Merge(other.refused)
 }
