@@ -388,6 +388,50 @@ CREATE POLICY read_all ON invitations FOR SELECT TO weir_system
 GRANT DELETE, INSERT, SELECT, UPDATE ON invitations TO weir_app;
 GRANT SELECT ON invitations TO weir_system;
 
+CREATE TABLE limit_requests (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    rule_id uuid NOT NULL,
+    had bigint NOT NULL,
+    asked bigint NOT NULL,
+    note text NOT NULL,
+    state text NOT NULL,
+    automatic boolean NOT NULL DEFAULT false,
+    granted bigint,
+    granted_until timestamp with time zone,
+    answer text NOT NULL DEFAULT ''::text,
+    settled_by text NOT NULL DEFAULT ''::text,
+    settled_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id, rule_id) REFERENCES rules(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((granted IS NULL) = (granted_until IS NULL))),
+    CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
+    CHECK (((state = 'approved'::text) = (granted IS NOT NULL))),
+    CHECK (((state = 'open'::text) = (settled_at IS NULL))),
+    CHECK ((asked > had)),
+    CHECK ((char_length(answer) <= 500)),
+    CHECK ((char_length(note) <= 500)),
+    CHECK ((had > 0)),
+    CHECK ((state = ANY (ARRAY['open'::text, 'approved'::text, 'refused'::text])))
+);
+CREATE INDEX limit_requests_open ON limit_requests USING btree (tenant_id, id) WHERE (state = 'open'::text);
+CREATE INDEX limit_requests_rule ON limit_requests USING btree (tenant_id, rule_id);
+CREATE INDEX limit_requests_settled ON limit_requests USING btree (settled_at) WHERE (settled_at IS NOT NULL);
+CREATE INDEX limit_requests_subject ON limit_requests USING btree (tenant_id, subject, created_at);
+CREATE UNIQUE INDEX limit_requests_one_open ON limit_requests USING btree (tenant_id, subject, rule_id) WHERE (state = 'open'::text);
+ALTER TABLE limit_requests ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY clean ON limit_requests FOR ALL TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON limit_requests FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE ON limit_requests TO weir_system;
+GRANT INSERT, SELECT ON limit_requests TO weir_app;
+GRANT SELECT (settled_at) ON limit_requests TO weir_system;
+GRANT UPDATE (answer, automatic, granted, granted_until, settled_at, settled_by, state) ON limit_requests TO weir_app;
+
 CREATE TABLE members (
     tenant_id uuid NOT NULL,
     person_id uuid NOT NULL,
@@ -628,6 +672,88 @@ CREATE POLICY read_all ON plans FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
 GRANT SELECT (fail, id, is_default, newest_version, on_change, slug, tenant_id, version) ON plans TO weir_system;
+
+CREATE TABLE portal_links (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    token_hash bytea NOT NULL,
+    single_use boolean NOT NULL,
+    created_by text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
+    CHECK ((octet_length(token_hash) = 32))
+);
+CREATE INDEX portal_links_expiry ON portal_links USING btree (expires_at);
+CREATE INDEX portal_links_subject ON portal_links USING btree (tenant_id, subject, id);
+CREATE INDEX portal_links_token ON portal_links USING btree (token_hash);
+ALTER TABLE portal_links ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY find ON portal_links FOR ALL TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON portal_links FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE ON portal_links TO weir_system;
+GRANT DELETE, INSERT, SELECT ON portal_links TO weir_app;
+GRANT SELECT (expires_at, id, tenant_id, token_hash) ON portal_links TO weir_system;
+GRANT UPDATE (used_at) ON portal_links TO weir_app;
+
+CREATE TABLE portal_sessions (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    link_id uuid NOT NULL,
+    token_hash bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id, link_id) REFERENCES portal_links(tenant_id, id) ON DELETE CASCADE,
+    CHECK ((octet_length(token_hash) = 32))
+);
+CREATE INDEX portal_sessions_link ON portal_sessions USING btree (tenant_id, link_id);
+CREATE INDEX portal_sessions_token ON portal_sessions USING btree (token_hash);
+ALTER TABLE portal_sessions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY find ON portal_sessions FOR ALL TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON portal_sessions FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE ON portal_sessions TO weir_system;
+GRANT DELETE, INSERT, SELECT ON portal_sessions TO weir_app;
+GRANT SELECT (expires_at, id, tenant_id, token_hash) ON portal_sessions TO weir_system;
+
+CREATE TABLE portals (
+    tenant_id uuid NOT NULL,
+    brand text NOT NULL,
+    accent text NOT NULL,
+    logo bytea,
+    frame_origins text[] NOT NULL,
+    offered_plans text[] NOT NULL,
+    requests boolean NOT NULL,
+    auto_percent integer NOT NULL,
+    auto_for_text text NOT NULL,
+    auto_for_ms bigint NOT NULL,
+    auto_every_text text NOT NULL,
+    auto_every_ms bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((auto_percent >= 0) AND (auto_percent <= 1000))),
+    CHECK ((accent ~ '^(#[0-9a-f]{6})?$'::text)),
+    CHECK ((cardinality(frame_origins) <= 20)),
+    CHECK ((cardinality(offered_plans) <= 50)),
+    CHECK ((char_length(brand) <= 80)),
+    CHECK ((octet_length(logo) <= 131072))
+);
+ALTER TABLE portals ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON portals FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT INSERT, SELECT, UPDATE ON portals TO weir_app;
 
 CREATE TABLE quota_notices (
     tenant_id uuid NOT NULL,

@@ -169,7 +169,6 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { applyDuePlans(working, s.store, s.log) })
 	s.background.Go(func() { runPlanMigrations(working, s.store, s.log) })
-	s.background.Go(func() { recordQuotas(working, s.store, policies, checker, deployment.platform, s.log) })
 	s.background.Go(func() { changeCounters(working, s.store, policies, checker, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { recorder.Run(working) })
@@ -185,6 +184,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 		return err
 	}
 	s.background.Go(func() { post.Run(working) })
+	quotas := quotaNotices{store: s.store, policies: policies, checker: checker, platform: deployment.platform, post: post, log: s.log}
+	s.background.Go(func() { quotas.run(working) })
 	biller := billing.New(billing.Options{Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry})
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)

@@ -131,6 +131,7 @@ func (a *admin) routes() {
 	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)
 
 	a.billingRoutes()
+	a.portalRoutes()
 	a.configRoutes()
 
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate)

@@ -118,6 +118,16 @@ var adminCases = map[string]adminCase{
 	"get-billing-event":       {path: "/v1/billing/events/{event}", foreign: "/v1/billing/events/{b-event}", status: 200, badPath: "/v1/billing/events/{event}?x=1"},
 	"replay-billing-event":    {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1"}, // of a subject's plan
 
+	"get-portal":            {path: "/v1/portal", status: 200, badPath: "/v1/portal?x=1"},
+	"patch-portal":          {path: "/v1/portal", body: obj{"brand": "Acme", "accent": "#1A73E8"}, status: 200, bad: obj{"accent": "red", "frame_origins": []string{"http://evil.example"}, "offered_plans": []string{"none"}, "auto_approve_for": "5m"}, names: []string{"/accent", "/auto_approve_for", "/frame_origins/0", "/offered_plans/0"}},
+	"list-portal-links":     {path: "/v1/subjects/shared/portal-links", status: 200, badPath: "/v1/subjects/shared/portal-links?limit=0", names: []string{"query:limit"}},
+	"create-portal-link":    {path: "/v1/subjects/{subject}/portal-links", body: obj{}, status: 201, bad: obj{"expires_in": "90d"}, names: []string{"/expires_in"}},
+	"delete-portal-link":    {path: "/v1/subjects/shared/portal-links/{link}", foreign: "/v1/subjects/shared/portal-links/{b-link}", status: 204, badPath: "/v1/subjects/shared/portal-links/{link}?x=1"},
+	"list-limit-requests":   {path: "/v1/limit-requests?state=open", status: 200, badPath: "/v1/limit-requests?state=gone", names: []string{"query:state"}},
+	"get-limit-request":     {path: "/v1/limit-requests/{request}", foreign: "/v1/limit-requests/{b-request}", status: 200, badPath: "/v1/limit-requests/{request}?x=1"},
+	"approve-limit-request": {path: "/v1/limit-requests/{request}/approve", foreign: "/v1/limit-requests/{b-request}/approve", body: obj{"for": "1d"}, status: 200, rows: 2, bad: obj{"for": "90d"}, names: []string{"/for"}}, // the request's, and the subject's
+	"refuse-limit-request":  {path: "/v1/limit-requests/{request}/refuse", foreign: "/v1/limit-requests/{b-request}/refuse", body: obj{"answer": "Not now."}, status: 200, bad: obj{"answer": 5}, names: []string{"/answer"}},
+
 	"get-config": {path: "/v1/config?subjects=true", status: 200, badPath: "/v1/config?format=xml", names: []string{"query:format"}},
 	"put-config": {path: "/v1/config", body: obj{"rules": []obj{{"slug": "made-by-config", "limit": 5, "window": "1m", "resource": "c"}}}, status: 200,
 		bad: obj{"rules": []obj{{"slug": "ok", "limit": 5, "window": "1m"}, {"slug": "Bad", "limit": 0, "window": "soon"}}}, names: []string{"/rules/1/limit", "/rules/1/slug", "/rules/1/window"}},
@@ -267,6 +277,9 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		if strings.Contains(id, "billing") { // a tenant may have few endpoints
 			names = append(names, s.prepareBilling(id, prefix, actor, plan.Slug, subject)...)
 		}
+		if strings.Contains(id, "portal-link") || strings.Contains(id, "limit-request") {
+			names = append(names, s.preparePortal(prefix, actor, subject, rule.Slug)...)
+		}
 		names = append(names, "{"+prefix+"member}", member.ID.String(), "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug, "{"+prefix+"route}", way.Slug,
 			"{"+prefix+"subject}", subject, "{"+prefix+"key}", key.ID.String())
 	}
@@ -295,6 +308,24 @@ func (s *adminStack) prepareVersions(id, prefix string, actor tenants.Actor) []s
 		}
 	}
 	return []string{"{" + prefix + "versioned}", versioned, "{" + prefix + "migration}", last.ID.String()}
+}
+
+// preparePortal creates a link to the page of the subject "shared", and a request of the case's
+// subject.
+func (s *adminStack) preparePortal(prefix string, actor tenants.Actor, subject, rule string) []string {
+	s.t.Helper()
+	ctx := s.t.Context()
+	link, _, err := s.store.CreatePortalLink(ctx, actor, tenants.NewPortalLink{Subject: "shared"})
+	require.NoError(s.t, err)
+	_, token, err := s.store.CreatePortalLink(ctx, actor, tenants.NewPortalLink{Subject: subject})
+	require.NoError(s.t, err)
+	session, secret, err := s.store.FollowPortalLink(ctx, token)
+	require.NoError(s.t, err)
+	visit, err := s.store.PortalVisit(ctx, session, secret)
+	require.NoError(s.t, err)
+	request, _, err := s.store.RequestLimit(ctx, &visit, tenants.NewLimitRequest{Rule: rule, Had: limit.Limit{Limit: 30}, Asked: 60})
+	require.NoError(s.t, err)
+	return []string{"{" + prefix + "link}", link.ID.String(), "{" + prefix + "request}", request.ID.String()}
 }
 
 // prepareBilling creates an endpoint, a price and an event that changes the subject's plan.

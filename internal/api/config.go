@@ -35,6 +35,7 @@ type ConfigDocument struct {
 
 	BillingEndpoints Optional[[]ConfigBillingEndpoint] `json:"billing_endpoints,omitempty" maxItems:"100" doc:"Billing endpoints without their secrets: a document changes existing ones, and neither creates nor deletes any"`
 	BillingPrices    Optional[[]ConfigBillingPrice]    `json:"billing_prices,omitempty" maxItems:"2000" doc:"The plans of prices. Changes of billing require the scope manage"`
+	Portal           Optional[PortalFields]            `json:"portal,omitempty" doc:"Settings of the customer page; omitted fields are unchanged"`
 }
 
 // ConfigTenant has the fields of the tenant itself.
@@ -78,7 +79,7 @@ type ConfigChanges struct {
 // ConfigChange is one change of a document.
 type ConfigChange struct {
 	Action string       `json:"action" enum:"create,update,delete"`
-	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,plan_version,subject,override,endpoint,price"`
+	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,plan_version,subject,override,endpoint,price,portal"`
 	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, PLAN/NUMBER of a plan_version, SUBJECT/RULE of an override"`
 	Text   string       `json:"text" doc:"The change as text"`
 	Before ConfigFields `json:"before" doc:"The changed fields before, or all fields of a deleted object; null for a created object"`
@@ -259,6 +260,12 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 		errs = append(errs, below("/subjects/"+strconv.Itoa(i), wrong)...)
 	}
 	in.billing(&d, &errs)
+	if in.Portal.given() {
+		fields := &in.Portal.Value
+		_, wrong := fields.logo()
+		errs = append(errs, below("/portal", wrong)...)
+		d.EditPortal = func(p *tenants.Portal) { fields.apply(p) }
+	}
 	return d, errs
 }
 

@@ -25,6 +25,20 @@ type writtenConfig struct {
 
 	BillingEndpoints []writtenEndpoint `json:"billing_endpoints,omitempty"`
 	BillingPrices    []writtenPrice    `json:"billing_prices,omitempty"`
+	Portal           *writtenPortal    `json:"portal,omitempty"`
+}
+
+// writtenPortal are the settings of the customer page.
+type writtenPortal struct {
+	Brand              string   `json:"brand,omitempty"`
+	Accent             string   `json:"accent,omitempty"`
+	Logo               []byte   `json:"logo,omitempty"` // in base64
+	FrameOrigins       []string `json:"frame_origins"`
+	OfferedPlans       []string `json:"offered_plans"`
+	Requests           bool     `json:"requests"`
+	AutoApprovePercent int      `json:"auto_approve_percent"`
+	AutoApproveFor     string   `json:"auto_approve_for"`
+	AutoApproveEvery   string   `json:"auto_approve_every"`
 }
 
 // writtenEndpoint is a billing endpoint without its secrets.
@@ -186,6 +200,12 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 		out.BillingPrices = append(out.BillingPrices, writtenPrice{
 			ID: p.Price, Endpoint: p.Endpoint.String(), Plan: p.Plan, Multiply: p.Multiply, Priority: p.Priority,
 		})
+	}
+	if p := d.Portal; p != nil {
+		out.Portal = &writtenPortal{
+			Brand: p.Brand, Accent: p.Accent, Logo: p.Logo, FrameOrigins: p.FrameOrigins, OfferedPlans: p.OfferedPlans, Requests: p.Requests,
+			AutoApprovePercent: p.AutoPercent, AutoApproveFor: p.AutoFor.Text, AutoApproveEvery: p.AutoEvery.Text,
+		}
 	}
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)

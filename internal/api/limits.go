@@ -257,8 +257,8 @@ func watch[T, I any](a *admin, path, id, summary string, h func(context.Context,
 }
 
 // show registers a GET of something that has no version.
-func show[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error)) {
-	register(a, a.operation(http.MethodGet, path, id, summary, nil), h)
+func show[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error), opts ...option) {
+	register(a, a.operation(http.MethodGet, path, id, summary, opts), h)
 }
 
 // ask registers a POST that changes nothing, and therefore needs only the scope read. The answer is

@@ -55,7 +55,7 @@ var auditActions = []option{
 }
 
 var auditKinds = []option{
-	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"tenant", "The tenant"},
+	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"portal", "The customer page"}, {"portal_link", "A customer link"}, {"limit_request", "A request of a customer"}, {"tenant", "The tenant"},
 }
 
 // errVerifying: the maximum number of trails is being verified.
@@ -219,6 +219,7 @@ func auditVerb(e *tenants.AuditEntry) string {
 	object := map[string]string{
 		"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
 		"endpoint": "the billing endpoint", "price": "the plan of the price", "migration": "the migration of plan",
+		"portal": "the settings of the", "portal_link": "the customer link of", "limit_request": "the request of",
 	}[e.Kind]
 	switch e.Action {
 	case "create":
@@ -252,6 +253,10 @@ func auditLink(e *tenants.AuditEntry) string {
 		return routeURL(e.Target)
 	case e.Kind == "subject":
 		return subjectURL(e.Target)
+	case e.Kind == "portal_link", e.Kind == "limit_request":
+		return subjectURL(e.Target)
+	case e.Kind == "portal":
+		return customerPageURL
 	case e.Kind == "migration":
 		return planVersionsURL(e.Target)
 	case e.Kind == "plan":

@@ -75,7 +75,12 @@ type dashboard struct {
 	trying     chan struct{}          // has a place for each concurrent preview of a rule
 	observers  map[string]observer    // by pattern of the route
 	hub        *hub
-	verifying  chan struct{} // has a place for each concurrent verification of an audit trail
+
+	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
+	portalLoads  *attempts                 // of the customer page
+	requestMails *attempts                 // about requests of customers
+	opened       *openedCounts             // requests of customers
+	verifying    chan struct{}             // has a place for each concurrent verification of an audit trail
 }
 
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
@@ -105,6 +110,8 @@ func New(deps Deps) http.Handler {
 		playground: newPlayground(deps.Now),
 		errands:    make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
 	}
+	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), newAttemptsOf(portalRules, deps.Now)
+	d.requestMails, d.opened = newAttemptsOf(requestMailRules, deps.Now), newOpenedCounts(deps.Now)
 	d.hub, d.verifying = newHub(d), make(chan struct{}, maxVerifying)
 	r := chi.NewRouter()
 	r.Use(d.track, d.guard)
@@ -126,6 +133,13 @@ func New(deps Deps) http.Handler {
 	r.Get("/dev/mail", d.open(d.devMail))
 
 	r.Post("/theme", d.open(d.chooseTheme))
+
+	r.Get("/portal/open/{token}", d.portalOpen(d.portalLinkPage))
+	r.Post("/portal/open/{token}", d.portalOpen(d.usePortalLink))
+	r.Get("/portal/accent/{name}", d.open(d.portalAccent))
+	r.Get("/portal/{visit}", d.portalPage(d.portalHome))
+	r.Get("/portal/{visit}/logo", d.portalPage(d.portalLogo))
+	r.Post("/portal/{visit}/requests", d.portalPage(d.requestMore))
 
 	r.Get("/tester", d.page(d.tester))
 	r.Get("/tester/subjects", d.page(d.testerSubjects))
@@ -180,6 +194,8 @@ func New(deps Deps) http.Handler {
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))
 	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action requires its own right
+	r.Get("/requests", d.page(d.requests))
+	r.Post("/requests/{id}", d.write(tenants.MayBoost, d.settleRequest))
 	r.Get("/keys", d.page(d.keys))
 	r.Post("/keys", d.write(tenants.MayManage, d.createKey))
 	r.Get("/keys/{id}", d.page(d.key))
@@ -203,6 +219,9 @@ func New(deps Deps) http.Handler {
 	r.Get("/start/wait", d.page(d.waitForCheck))
 	r.Get("/settings", d.page(d.settings))
 	r.Post("/settings", d.write(tenants.MayConfigure, d.changeSettings))
+	r.Get("/settings/customer-page", d.page(d.customerPage))
+	r.Get("/settings/customer-page/logo", d.page(d.customerLogo))
+	r.Post("/settings/customer-page", d.write(tenants.MayConfigure, d.changeCustomerPage))
 	r.Get("/search", d.page(d.search))
 
 	r.Get("/tenants", d.operated(d.tenants))
@@ -227,7 +246,7 @@ var segments = map[string]bool{
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "routes": true, "subjects": true, "keys": true, "members": true, "billing": true,
-	"tenants": true, "instances": true,
+	"tenants": true, "instances": true, "portal": true, "requests": true,
 }
 
 // Serves reports whether a path belongs to the dashboard. Other handlers of the listener serve all

@@ -22,6 +22,8 @@ type form struct {
 	values  url.Values
 	problem string                    // of the form as a whole; "" for none
 	errors  map[string]*limit.Problem // by field
+	files   map[string][]byte         // uploaded files, by field
+	made    *customerView             // what the form created, if it must be shown at once
 }
 
 // Get returns the value of a field, without spaces around it.
@@ -255,11 +257,10 @@ func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFu
 		if !v.actor().May(right) {
 			return tenants.ErrForbidden
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxWriteForm)
-		if err := r.ParseForm(); err != nil {
-			return errForm
+		f, err := parseForm(w, r)
+		if err != nil {
+			return err
 		}
-		f := &form{values: r.PostForm}
 		if f.Get("tenant") != v.session.Current.TenantID.String() {
 			return errOtherTenant
 		}

@@ -3,8 +3,11 @@ package dashboard
 import (
 	"bytes"
 	"io"
+	"mime"
 	"net/http"
 	"time"
+
+	"weir/internal/tenants"
 )
 
 // Limits for forms that are being sent. With all places taken they use 64 MiB.
@@ -25,11 +28,50 @@ func (d *dashboard) readForm(w http.ResponseWriter, r *http.Request) error {
 	// If the connection does not support deadlines, the server's own applies.
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(formTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWriteForm))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFormOf(r)))
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		return errForm
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
+}
+
+// maxUploadForm is the maximum number of bytes of a form with a picture.
+const maxUploadForm = tenants.MaxLogoBytes + maxWriteForm
+
+// maxFormOf returns the maximum number of bytes of the form of a request.
+func maxFormOf(r *http.Request) int64 {
+	if r.URL.Path == customerPageURL {
+		return maxUploadForm
+	}
+	return maxWriteForm
+}
+
+// parseForm parses the body of a request, which may have files.
+func parseForm(w http.ResponseWriter, r *http.Request) (*form, error) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxFormOf(r))
+	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "multipart/form-data" {
+		if err := r.ParseForm(); err != nil {
+			return nil, errForm
+		}
+		return &form{values: r.PostForm}, nil
+	}
+	// All of it fits into memory, so nothing is written to a disk.
+	if err := r.ParseMultipartForm(maxUploadForm); err != nil {
+		return nil, errForm
+	}
+	f := &form{values: r.MultipartForm.Value, files: map[string][]byte{}}
+	for name, parts := range r.MultipartForm.File {
+		file, err := parts[0].Open()
+		if err != nil {
+			return nil, errForm
+		}
+		content, err := io.ReadAll(file)
+		if closed := file.Close(); err != nil || closed != nil {
+			return nil, errForm
+		}
+		f.files[name] = content
+	}
+	return f, nil
 }

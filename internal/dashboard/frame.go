@@ -23,17 +23,19 @@ type frame struct {
 	Section       string         // the navigation entry of this page
 	DegradedSince string         // "" unless Redis is unavailable
 	DegradedAt    moment
+	Requests      int64 // of customers, which wait for a decision; at most 100
 }
 
 type tenantChoice struct{ ID, Name string }
 
 // rights says what the user may change.
-type rights struct{ Reset, Boost, Edit, Manage, Own, Operate bool }
+type rights struct{ Reset, Boost, Edit, Configure, Manage, Own, Operate bool }
 
 func rightsOf(a tenants.Actor) rights {
 	return rights{
 		Reset: a.May(tenants.MayReset), Boost: a.May(tenants.MayBoost), Edit: a.May(tenants.MayEdit),
-		Manage: a.May(tenants.MayManage), Own: a.May(tenants.MayOwn), Operate: a.Operator(),
+		Configure: a.May(tenants.MayConfigure),
+		Manage:    a.May(tenants.MayManage), Own: a.May(tenants.MayOwn), Operate: a.Operator(),
 	}
 }
 
@@ -46,7 +48,7 @@ type navGroup struct {
 
 var navigation = []navGroup{
 	{"Monitor", []navItem{{"/", "Overview", "layout-dashboard"}, {"/decisions", "Decisions", "activity"}, {"/usage", "Usage", "chart-column"}, {"/audit", "Audit trail", "scroll-text"}}},
-	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/routes", "Routes", "route"}, {"/subjects", "Subjects", "users"}}},
+	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/routes", "Routes", "route"}, {"/subjects", "Subjects", "users"}, {requestsURL, "Requests", "trending-up"}}},
 	{"Try", []navItem{{"/tester", "Tester", "flask-conical"}, {"/playground", "Playground", "circle-play"}}},
 	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/billing", "Billing", "arrow-left-right"}, {"/settings", "Settings", "settings"}}},
 }

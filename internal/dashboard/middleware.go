@@ -137,6 +137,7 @@ func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit)
 			return d.render(w, r, http.StatusForbidden, noTenantPage(v.frame))
 		}
 		v.frame.Said = said(w, r)
+		v.frame.Requests = d.opened.of(r.Context(), d.Store, v.actor())
 		return handle(w, r, v)
 	})
 }

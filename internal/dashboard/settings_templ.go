@@ -146,14 +146,14 @@ func settingsPage(f frame, v *settingsView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "</dd></dl></section><section class=\"card\"><h2>Configuration file</h2><p>Export rules, plans and registered subjects as one YAML or JSON document. Keep it in a repository, compare versions, or import it into another tenant. Export it:</p><pre tabindex=\"0\"><code>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "</dd></dl></section><section class=\"card\"><h2>Customer page</h2><p>A page in your name, colour and logo on which a customer sees their own limits, usage and plan, and can ask for more.</p><div class=\"buttons\"><a class=\"button quiet\" href=\"/settings/customer-page\">Set up the customer page</a></div></section><section class=\"card\"><h2>Configuration file</h2><p>Export rules, plans and registered subjects as one YAML or JSON document. Keep it in a repository, compare versions, or import it into another tenant. Export it:</p><pre tabindex=\"0\"><code>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var7 string
 			templ_7745c5c3_Var7, templ_7745c5c3_Err = templ.JoinStringErrs(`curl "$WEIR_URL/v1/config?format=yaml" -H "Authorization: Bearer $WEIR_KEY" -o weir.yaml`)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 34, Col: 119}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 39, Col: 119}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var7))
 			if templ_7745c5c3_Err != nil {
@@ -166,7 +166,7 @@ func settingsPage(f frame, v *settingsView) templ.Component {
 			var templ_7745c5c3_Var8 string
 			templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(`curl -X PUT "$WEIR_URL/v1/config?dry_run=true" -H "Authorization: Bearer $WEIR_KEY" -H 'Content-Type: application/yaml' --data-binary @weir.yaml`)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 36, Col: 175}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 41, Col: 175}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var8))
 			if templ_7745c5c3_Err != nil {
@@ -179,7 +179,7 @@ func settingsPage(f frame, v *settingsView) templ.Component {
 			var templ_7745c5c3_Var9 string
 			templ_7745c5c3_Var9, templ_7745c5c3_Err = templ.JoinStringErrs(`curl -X PUT "$WEIR_URL/v1/config" -H "Authorization: Bearer $WEIR_KEY" -H 'Content-Type: application/yaml' --data-binary @weir.yaml`)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 37, Col: 162}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 42, Col: 162}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var9))
 			if templ_7745c5c3_Err != nil {

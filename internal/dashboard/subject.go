@@ -45,6 +45,8 @@ type subjectView struct {
 	Unseen bool         // nothing is known about the subject
 	Meant  *seenSubject // with a similar name; nil if there is none
 	open   string       // the action whose form is open at the start
+
+	Customer customerView
 }
 
 // Here returns the address of the page with the counters that it shows.
@@ -273,6 +275,9 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	if err := d.lookFor(r.Context(), v, &view); err != nil {
+		return err
+	}
+	if view.Customer, err = d.readCustomer(r, v, name); err != nil {
 		return err
 	}
 	v.frame.Title = name

@@ -33,6 +33,9 @@ type subjectChange struct {
 // actReset is the action of the reset form.
 const actReset = "reset"
 
+// doLink is the action that creates a customer link. It needs no reason.
+const doLink = "link"
+
 var subjectActions = map[string]subjectAction{
 	actReset:          {tenants.MayReset, (*dashboard).resetSubject},
 	"boost":           {tenants.MayBoost, (*dashboard).boostSubject},
@@ -49,6 +52,12 @@ func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visi
 	name, err := subjectOf(r)
 	if err != nil {
 		return err
+	}
+	switch f.Get("do") {
+	case doLink:
+		return d.createLink(w, r, v, f, name)
+	case "revoke-link":
+		return d.revokeLink(w, r, v, f, name)
 	}
 	action, known := subjectActions[f.Get("do")]
 	if !known {

@@ -5,6 +5,7 @@ import (
 	htmltemplate "html/template"
 	"strings"
 	"text/template"
+	"time"
 	"unicode"
 )
 
@@ -82,6 +83,35 @@ func SignedUpAlready(to, login string) Letter {
 		Before: []string{"A sign-up for Weir was requested with this address, most likely by you. The address already has a login. Use it to sign in."},
 		Link:   Link{"Sign in", login},
 		After:  []string{"If you forgot the password, reset it on the sign-in page. If this was not you, ignore this mail."},
+	}
+}
+
+// LimitRequest tells somebody who runs a tenant that a customer asks for a higher limit.
+func LimitRequest(to, tenant, subject, wanted, note, link string) Letter {
+	before := []string{fmt.Sprintf("The customer %s of %s asks for a higher limit: %s.", short(subject), short(tenant), wanted)}
+	if note != "" {
+		before = append(before, "They write: "+oneLine(note))
+	}
+	return Letter{
+		Kind: "notice", To: to, Subject: fmt.Sprintf("A customer of %s asks for a higher limit", short(tenant)),
+		Before: before,
+		Link:   Link{"Approve or refuse the request", link},
+		After:  []string{"Owners and admins of the tenant receive this mail."},
+	}
+}
+
+// QuotaNotice tells somebody who runs a tenant that it has used a share of a quota.
+func QuotaNotice(to, tenant, quota string, percent int, used, whole int64, resets time.Time, link string) Letter {
+	after := "At the limit, checks are refused until the quota resets, unless your tier lets them pass."
+	if percent >= 100 {
+		after = "Checks over the quota are refused until it resets, unless your tier lets them pass."
+	}
+	return Letter{
+		Kind: "notice", To: to, Subject: fmt.Sprintf("%s has used %d %% of a quota", short(tenant), percent),
+		Before: []string{fmt.Sprintf("The tenant %s has used %d of %d checks of the quota %s. It resets on %s.",
+			short(tenant), used, whole, short(quota), resets.UTC().Format("2 January 2006, 15:04 UTC"))},
+		Link:  Link{"Show the usage", link},
+		After: []string{after, "Owners and admins of the tenant receive this mail once for each share and period."},
 	}
 }
 

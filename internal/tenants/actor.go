@@ -86,6 +86,7 @@ const (
 	SystemActor                        // the server itself, in one tenant
 	MemberActor                        // a person signed in to the dashboard
 	ProviderActor                      // a billing system, through one of its events
+	CustomerActor                      // a tenant's customer, on the customer page
 )
 
 // Actor is the actor of a request and its tenant. All stores take the tenant from here. Only
@@ -141,6 +142,8 @@ func (a Actor) May(rights Right) bool {
 	switch a.kind {
 	case MemberActor:
 		return a.rights&rights == rights
+	case CustomerActor:
+		return rights == 0 // what customers may do has its own methods of Store
 	case KeyActor:
 		return Admin.Rights()&rights == rights && a.scopes&rights.scopes() == rights.scopes()
 	}
@@ -193,6 +196,8 @@ func (a Actor) Label() string { return a.label() }
 // label returns an actor's name in a record: "key:NAME", or the id if it has no name.
 func (a Actor) label() string {
 	switch {
+	case a.kind == CustomerActor:
+		return "customer:" + a.name
 	case a.kind != KeyActor:
 		return a.name
 	case a.name == "":

@@ -23,14 +23,14 @@ type AuditEntry struct {
 	Sequence  int64 // 1, 2, 3, ... in each tenant
 	ID        uuid.UUID
 	At        time.Time
-	ActorKind string     // key, operator, system, member, provider
+	ActorKind string     // key, operator, system, member, provider, customer
 	ActorID   *uuid.UUID // of the key; nil if there is none
 	ActorName string
 	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
 	Action    string // create, update, delete, revoke, rotate, reset, import
-	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price
+	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price, portal, portal_link, limit_request
 	Target    string // slug, subject, email, or id of a key
 	// Before and After are JSON objects with the fields that differ; null means not set. Before is
 	// nil for a created object, After for a deleted one.
@@ -88,6 +88,8 @@ func (k ActorKind) String() string {
 		return "member"
 	case ProviderActor:
 		return "provider"
+	case CustomerActor:
+		return "customer"
 	}
 	return "unknown"
 }

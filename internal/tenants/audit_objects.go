@@ -24,13 +24,17 @@ const (
 	auditPlan      = "plan"    // with its limits
 	auditSubject   = "subject" // with its overrides
 	auditMember    = "member"
-	auditEndpoint  = "endpoint"  // of a billing system
-	auditPrice     = "price"     // of a billing system
-	auditMigration = "migration" // of subjects to a plan
+	auditEndpoint  = "endpoint"      // of a billing system
+	auditPrice     = "price"         // of a billing system
+	auditMigration = "migration"     // of subjects to a plan
+	auditPortal    = "portal"        // settings of the page for customers
+	auditLink      = "portal_link"   // to that page
+	auditRequest   = "limit_request" // of a customer, for a higher limit
 )
 
 // auditKinds lists the kinds.
-var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditMigration}
+var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditMigration,
+	auditPortal, auditLink, auditRequest}
 
 // trail records during a change which objects it writes, with their state before. At the end it
 // reads them again, and the differences are the rows of the trail. The writes themselves need not
@@ -349,6 +353,12 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 		err = eachRow(q.AuditPrices(ctx, db.AuditPricesParams{TenantID: tenant, Prices: names}))(func(r db.AuditPricesRow) { add(r.Target, r.Target, r.Object) })
 	case auditMigration:
 		err = eachRow(q.AuditMigrations(ctx, db.AuditMigrationsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMigrationsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditPortal:
+		err = eachRow(q.AuditPortals(ctx, ids))(func(r db.AuditPortalsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditLink:
+		err = eachRow(q.AuditPortalLinks(ctx, db.AuditPortalLinksParams{TenantID: tenant, Ids: ids}))(func(r db.AuditPortalLinksRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditRequest:
+		err = eachRow(q.AuditLimitRequests(ctx, db.AuditLimitRequestsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditLimitRequestsRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditMember:
 		err = eachRow(q.AuditMembers(ctx, db.AuditMembersParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMembersRow) { add(r.ID.String(), r.Target, r.Object) })
 	}

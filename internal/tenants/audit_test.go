@@ -574,13 +574,17 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"RecordBillingEndpointLook":  "the version that was processed",
 		"ClaimBillingReconcile":      "who compares",
 		"RecordBillingReconcile":     "when it was compared",
+
+		"UsePortalLink":      "when a link was followed",
+		"PurgePortalLinks":   "links that expired",
+		"PurgeLimitRequests": "what was settled long ago",
 	}
 	writes, err := os.ReadFile("audit_writes.go")
 	require.NoError(t, err)
 	files, err := filepath.Glob("queries/*.sql")
 	require.NoError(t, err)
 	name := regexp.MustCompile(`(?m)^-- name: (\w+)`)
-	configuration := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(tenants|api_keys|rules|routes|plans|plan_limits|subjects|overrides|members|billing_endpoints|billing_prices)\b`)
+	configuration := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(tenants|api_keys|rules|routes|plans|plan_limits|subjects|overrides|members|billing_endpoints|billing_prices|portals|portal_links|limit_requests)\b`)
 	found := 0
 	for _, file := range files {
 		sql, err := os.ReadFile(file)

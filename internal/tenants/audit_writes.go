@@ -492,3 +492,43 @@ func (c *change) DeleteBillingPrice(ctx context.Context, p db.DeleteBillingPrice
 	}
 	return c.Queries.DeleteBillingPrice(ctx, p)
 }
+
+// UpsertPortal writes the settings of the customer page.
+func (c *change) UpsertPortal(ctx context.Context, p db.UpsertPortalParams) (row db.Portal, err error) {
+	if _, err = c.touch(ctx, auditPortal, p.TenantID.String(), false); err == nil {
+		row, err = c.Queries.UpsertPortal(ctx, p)
+	}
+	return row, err
+}
+
+// InsertPortalLink creates a link to the page of a customer.
+func (c *change) InsertPortalLink(ctx context.Context, p db.InsertPortalLinkParams) (row db.PortalLink, err error) {
+	if _, err = c.touch(ctx, auditLink, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertPortalLink(ctx, p)
+	}
+	return row, err
+}
+
+// DeletePortalLink revokes a link, with its sessions.
+func (c *change) DeletePortalLink(ctx context.Context, p db.DeletePortalLinkParams) error {
+	if _, err := c.touch(ctx, auditLink, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.DeletePortalLink(ctx, p)
+}
+
+// InsertLimitRequest creates a customer's request.
+func (c *change) InsertLimitRequest(ctx context.Context, p db.InsertLimitRequestParams) (row db.LimitRequest, err error) {
+	if _, err = c.touch(ctx, auditRequest, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertLimitRequest(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateLimitRequest settles a customer's request.
+func (c *change) UpdateLimitRequest(ctx context.Context, p db.UpdateLimitRequestParams) (row db.LimitRequest, err error) {
+	if _, err = c.touch(ctx, auditRequest, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateLimitRequest(ctx, p)
+	}
+	return row, err
+}

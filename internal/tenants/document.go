@@ -30,6 +30,10 @@ type Document struct {
 	// change them, but neither create nor delete them.
 	Endpoints []BillingEndpoint
 	Prices    []BillingPrice
+	// Portal are the settings of the customer page; nil: they were never changed. EditPortal
+	// changes them when a document is applied.
+	Portal     *Portal
+	EditPortal func(*Portal)
 }
 
 // Limits of a document.
@@ -68,6 +72,9 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 			return err
 		}
 		d = Document{TenantName: &k.tenant.Name, Rules: make([]limit.Rule, len(k.rules)), Routes: make([]route.Route, len(k.routes)), Plans: k.plans, Endpoints: k.endpoints, Prices: k.prices}
+		if k.portal.Version > 0 {
+			d.Portal = &k.portal
+		}
 		for i, r := range k.rules {
 			d.Rules[i] = r.Rule
 		}
@@ -112,7 +119,7 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 			return err
 		}
 		out = Applied{Changes: r.changes, Version: r.before.version(d.Subjects != nil)}
-		if r.changesBilling() && !a.May(MayManage) {
+		if r.changesBilling() && !a.May(MayManage) || r.newPortal != nil && !a.May(MayConfigure) {
 			return ErrForbidden
 		}
 		if len(r.changes) == 0 || how.DryRun {
@@ -212,6 +219,7 @@ type configuration struct {
 
 	endpoints []BillingEndpoint // by id
 	prices    []BillingPrice    // by price
+	portal    Portal
 }
 
 func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k configuration, err error) {
@@ -240,6 +248,9 @@ func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k 
 		return k, err
 	}
 	if k.plans, err = withLimits(ctx, q, tenant, plans); err != nil {
+		return k, err
+	}
+	if k.portal, err = readPortal(ctx, q, tenant); err != nil {
 		return k, err
 	}
 	k.endpoints, k.prices, err = readBilling(ctx, q, tenant)

@@ -38,6 +38,8 @@ type revision struct {
 	putPrices       []BillingPrice
 	gonePrices      []string
 
+	newPortal *Portal // nil: its settings do not change
+
 	subjects []*revisedSubject // those in the document
 	gone     []Subject
 }
@@ -84,6 +86,7 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	r.reviseRoutes()
 	r.revisePlans()
 	r.reviseBilling()
+	r.revisePortal()
 	if err := c.reviseSubjects(ctx, r); err != nil {
 		return nil, err
 	}
@@ -102,6 +105,21 @@ func (r *revision) reviseTenant() {
 		r.TenantName = &old
 	}
 	r.update("tenant", r.before.tenant.Slug, []field{{"name", old}}, []field{{"name", *r.TenantName}})
+}
+
+// revisePortal compares the settings of the customer page with the document.
+func (r *revision) revisePortal() {
+	if r.EditPortal == nil {
+		return
+	}
+	now := r.before.portal
+	now.FrameOrigins, now.OfferedPlans = slices.Clone(now.FrameOrigins), slices.Clone(now.OfferedPlans)
+	r.EditPortal(&now)
+	fields := now.clean(func(slug string) bool { return r.plans[slug] != nil && !r.plans[slug].goes })
+	r.problems = append(r.problems, prefixed("portal.", append(fields, now.cleanLogo(&r.before.portal)...))...)
+	if r.update("portal", "customer page", portalFields(&r.before.portal), portalFields(&now)) {
+		r.newPortal = &now
+	}
 }
 
 func (r *revision) reviseRules() {

@@ -19,7 +19,7 @@ import (
 // DocumentChange is one change of a document.
 type DocumentChange struct {
 	Action string // create, update or delete
-	Kind   string // tenant, rule, route, plan, plan_limit, plan_version, subject or override
+	Kind   string // tenant, rule, route, plan, plan_limit, plan_version, subject, override or portal
 	Name   string // the slug or subject; PLAN/RULE of a plan_limit, PLAN/NUMBER of a plan_version, SUBJECT/RULE of an override
 	Text   string // as a sentence
 	// Before and After are fields by their JSON names: the changed fields of an update, or all
@@ -82,6 +82,8 @@ func title(kind, name string) string {
 		return "billing endpoint " + name
 	case "price":
 		return "the plan of price " + name
+	case "portal":
+		return "the settings of the customer page"
 	case "subject":
 		return fmt.Sprintf("subject %q", name)
 	}

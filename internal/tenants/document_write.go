@@ -51,7 +51,7 @@ func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64
 func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) {
 	for _, made := range r.changes {
 		switch made.Kind {
-		case "tenant", "endpoint", "price":
+		case "tenant", "endpoint", "price", "portal":
 			p.itself = true
 		case "rule", "route", "plan", "plan_limit", "plan_version":
 			p.policy = true
@@ -96,6 +96,9 @@ func (c *change) queueRevision(ctx context.Context, r *revision, version int64) 
 	}
 	do(c.queuePlans(ctx, r, version))
 	do(c.queueBilling(ctx, r, version))
+	if r.newPortal != nil {
+		did(c.writePortal(ctx, *r.newPortal, version))
+	}
 	do(c.queueNewSubjects(ctx, r, version))
 	for _, s := range r.subjects {
 		if s.old == nil {

@@ -308,6 +308,15 @@ func (s *Store) Purge(ctx context.Context) error {
 		if _, err := q.PurgeSessions(ctx, db.PurgeSessionsParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)}); err != nil {
 			return err
 		}
+		if err := q.PurgePortalSessions(ctx, now); err != nil {
+			return err
+		}
+		if err := q.PurgePortalLinks(ctx, now.Add(-PortalSessionLife)); err != nil {
+			return err
+		}
+		if err := q.PurgeLimitRequests(ctx, now.Add(-LimitRequestRetention)); err != nil {
+			return err
+		}
 		return q.PurgeAccountLinks(ctx, now)
 	})
 	if err != nil {

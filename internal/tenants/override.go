@@ -66,42 +66,45 @@ func (c *change) mayTouch(o Override) bool { return c.actor.May(MayEdit) || o.Ex
 // *InvalidError.
 func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Override, m Match) (out Override, created bool, err error) {
 	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
-	err = s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
-		r, err := c.rule(ctx, o.Rule)
-		if err != nil {
-			return err
-		}
-		owner, err := readSubject(ctx, c.Queries, c.tenant, subject)
-		registered := err == nil
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return err
-		}
-		old, exists := owner.override(o.Rule)
-		if err := matchOverride(m, owner, old, registered, exists); err != nil {
-			return err
-		}
-		if exists && !c.mayTouch(old) {
-			return ErrForbidden
-		}
-		fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
-		if problem := subjectProblem(subject); !registered && problem != nil {
-			fields = append(fields, limit.FieldProblem("subject", problem))
-		}
-		if !a.May(MayEdit) {
-			fields = append(fields, o.validateBoost(c.now)...)
-		}
-		if err := invalidIf(fields); err != nil {
-			return err
-		}
-		if exists && old.same(o) {
-			out = old
-			return nil
-		}
-		created = !exists
-		out, err = c.writeOverride(ctx, subject, registered, o, r)
+	err = s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) (err error) {
+		out, created, err = c.putOverride(ctx, subject, o, m)
 		return err
 	})
 	return out, created && err == nil, err
+}
+
+func (c *change) putOverride(ctx context.Context, subject string, o Override, m Match) (out Override, created bool, err error) {
+	r, err := c.rule(ctx, o.Rule)
+	if err != nil {
+		return Override{}, false, err
+	}
+	owner, err := readSubject(ctx, c.Queries, c.tenant, subject)
+	registered := err == nil
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return Override{}, false, err
+	}
+	old, exists := owner.override(o.Rule)
+	if err := matchOverride(m, owner, old, registered, exists); err != nil {
+		return Override{}, false, err
+	}
+	if exists && !c.mayTouch(old) {
+		return Override{}, false, ErrForbidden
+	}
+	fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
+	if problem := subjectProblem(subject); !registered && problem != nil {
+		fields = append(fields, limit.FieldProblem("subject", problem))
+	}
+	if !c.actor.May(MayEdit) {
+		fields = append(fields, o.validateBoost(c.now)...)
+	}
+	if err := invalidIf(fields); err != nil {
+		return Override{}, false, err
+	}
+	if exists && old.same(o) {
+		return old, false, nil
+	}
+	out, err = c.writeOverride(ctx, subject, registered, o, r)
+	return out, !exists && err == nil, err
 }
 
 func matchOverride(m Match, owner Subject, old Override, registered, exists bool) error {

@@ -181,6 +181,25 @@ func TestRoles(t *testing.T) {
 		"RecordReset": {everybody, func(ctx context.Context, m tenants.Actor) error {
 			return s.RecordReset(ctx, m, tenants.Reset{Subject: "ada", Reason: "asked"}, func(context.Context) ([]string, error) { return nil, nil })
 		}},
+		"EditPortal": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.EditPortal(ctx, m, tenants.Match{}, func(*tenants.Portal) error { return nil })
+			return err
+		}},
+		"CreatePortalLink": {everybody, func(ctx context.Context, m tenants.Actor) error {
+			_, _, err := s.CreatePortalLink(ctx, m, tenants.NewPortalLink{Subject: "ada"})
+			return err
+		}},
+		"DeletePortalLink": {everybody, func(ctx context.Context, m tenants.Actor) error {
+			return s.DeletePortalLink(ctx, m, "ada", uuid.New(), tenants.Match{})
+		}},
+		"ApproveLimitRequest": {everybody, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.ApproveLimitRequest(ctx, m, uuid.New(), tenants.Approval{For: time.Hour})
+			return err
+		}},
+		"RefuseLimitRequest": {everybody, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.RefuseLimitRequest(ctx, m, uuid.New(), "")
+			return err
+		}},
 		"EditTenant": {managers, func(ctx context.Context, m tenants.Actor) error {
 			_, err := s.EditTenant(ctx, m, tenants.Match{}, func(*tenants.Tenant) error { return nil })
 			return err

@@ -56,6 +56,8 @@ var looks = []look{
 	{"keys", "/keys", tenants.Owner, "demo"},
 	{"start", "/start", tenants.Owner, "This tenant has rules. Your application"},
 	{"settings", "/settings", tenants.Admin, "Configuration file"},
+	{"customer-page-settings", "/settings/customer-page", tenants.Admin, "Requests for higher limits"},
+	{"requests", "/requests?show=all", tenants.Support, "Requests"},
 	{"tester", "/tester?subject=user_42&resource=orders:create", tenants.Support, "Matching rules"},
 	{"playground", "/playground?traffic=silence&burst=20", "", "Summary"},
 	{"algorithm", "/playground/sliding-window-counter", "", "Example"},

@@ -283,6 +283,45 @@ func (q *Queries) AuditKeys(ctx context.Context, arg AuditKeysParams) ([]AuditKe
 	return items, nil
 }
 
+const auditLimitRequests = `-- name: AuditLimitRequests :many
+SELECT q.id, q.subject AS target, jsonb_strip_nulls(jsonb_build_object('id', q.id, 'rule', r.slug, 'had', q.had, 'asked', q.asked,
+    'note', nullif(q.note, ''), 'state', q.state, 'automatic', nullif(q.automatic, false), 'granted', q.granted,
+    'granted_until', q.granted_until, 'answer', nullif(q.answer, '')))::text AS object
+FROM limit_requests q JOIN rules r ON r.tenant_id = q.tenant_id AND r.id = q.rule_id
+WHERE q.tenant_id = $1 AND q.id = ANY($2::uuid[])
+`
+
+type AuditLimitRequestsParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
+type AuditLimitRequestsRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+func (q *Queries) AuditLimitRequests(ctx context.Context, arg AuditLimitRequestsParams) ([]AuditLimitRequestsRow, error) {
+	rows, err := q.db.Query(ctx, auditLimitRequests, arg.TenantID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditLimitRequestsRow
+	for rows.Next() {
+		var i AuditLimitRequestsRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditMemberPerson = `-- name: AuditMemberPerson :many
 SELECT person_id FROM members WHERE tenant_id = $1 AND id = $2
 `
@@ -426,6 +465,78 @@ func (q *Queries) AuditPlans(ctx context.Context, arg AuditPlansParams) ([]Audit
 	var items []AuditPlansRow
 	for rows.Next() {
 		var i AuditPlansRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const auditPortalLinks = `-- name: AuditPortalLinks :many
+SELECT id, subject AS target, jsonb_build_object('id', id, 'single_use', single_use, 'expires_at', expires_at)::text AS object
+FROM portal_links WHERE tenant_id = $1 AND id = ANY($2::uuid[])
+`
+
+type AuditPortalLinksParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
+type AuditPortalLinksRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+// Column by column: the hash of the token is not to get into the trail.
+func (q *Queries) AuditPortalLinks(ctx context.Context, arg AuditPortalLinksParams) ([]AuditPortalLinksRow, error) {
+	rows, err := q.db.Query(ctx, auditPortalLinks, arg.TenantID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditPortalLinksRow
+	for rows.Next() {
+		var i AuditPortalLinksRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const auditPortals = `-- name: AuditPortals :many
+SELECT tenant_id AS id, 'customer page'::text AS target, jsonb_strip_nulls(jsonb_build_object('brand', nullif(brand, ''), 'accent', nullif(accent, ''),
+    'logo', encode(sha256(logo), 'hex'), 'frame_origins', nullif(frame_origins, '{}'), 'offered_plans', nullif(offered_plans, '{}'),
+    'requests', requests, 'auto_approve_percent', nullif(auto_percent, 0), 'auto_approve_for', auto_for_text,
+    'auto_approve_every', auto_every_text))::text AS object
+FROM portals WHERE tenant_id = ANY($1::uuid[])
+`
+
+type AuditPortalsRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+// The logo by its hash: a picture does not belong into the trail.
+func (q *Queries) AuditPortals(ctx context.Context, ids []uuid.UUID) ([]AuditPortalsRow, error) {
+	rows, err := q.db.Query(ctx, auditPortals, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditPortalsRow
+	for rows.Next() {
+		var i AuditPortalsRow
 		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
 			return nil, err
 		}

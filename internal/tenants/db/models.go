@@ -193,6 +193,24 @@ type Invitation struct {
 	Mail      string
 }
 
+type LimitRequest struct {
+	TenantID     uuid.UUID
+	ID           uuid.UUID
+	Subject      string
+	RuleID       uuid.UUID
+	Had          int64
+	Asked        int64
+	Note         string
+	State        string
+	Automatic    bool
+	Granted      *int64
+	GrantedUntil *time.Time
+	Answer       string
+	SettledBy    string
+	SettledAt    *time.Time
+	CreatedAt    time.Time
+}
+
 type Member struct {
 	TenantID  uuid.UUID
 	PersonID  uuid.UUID
@@ -289,6 +307,44 @@ type PlanVersionLimit struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+}
+
+type Portal struct {
+	TenantID      uuid.UUID
+	Brand         string
+	Accent        string
+	Logo          []byte
+	FrameOrigins  []string
+	OfferedPlans  []string
+	Requests      bool
+	AutoPercent   int32
+	AutoForText   string
+	AutoForMs     int64
+	AutoEveryText string
+	AutoEveryMs   int64
+	UpdatedAt     time.Time
+	Version       int64
+}
+
+type PortalLink struct {
+	TenantID  uuid.UUID
+	ID        uuid.UUID
+	Subject   string
+	TokenHash []byte
+	SingleUse bool
+	CreatedBy string
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	UsedAt    *time.Time
+}
+
+type PortalSession struct {
+	TenantID  uuid.UUID
+	ID        uuid.UUID
+	LinkID    uuid.UUID
+	TokenHash []byte
+	CreatedAt time.Time
+	ExpiresAt time.Time
 }
 
 type QuotaNotice struct {

@@ -145,3 +145,23 @@ SELECT m.id, p.slug AS target, jsonb_strip_nulls(jsonb_build_object('id', m.id, 
 FROM plan_migrations m JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
 JOIN plans target ON target.tenant_id = m.tenant_id AND target.id = m.to_plan_id
 WHERE m.tenant_id = @tenant_id AND m.id = ANY(@ids::uuid[]);
+
+-- name: AuditPortals :many
+-- The logo by its hash: a picture does not belong into the trail.
+SELECT tenant_id AS id, 'customer page'::text AS target, jsonb_strip_nulls(jsonb_build_object('brand', nullif(brand, ''), 'accent', nullif(accent, ''),
+    'logo', encode(sha256(logo), 'hex'), 'frame_origins', nullif(frame_origins, '{}'), 'offered_plans', nullif(offered_plans, '{}'),
+    'requests', requests, 'auto_approve_percent', nullif(auto_percent, 0), 'auto_approve_for', auto_for_text,
+    'auto_approve_every', auto_every_text))::text AS object
+FROM portals WHERE tenant_id = ANY(@ids::uuid[]);
+
+-- name: AuditPortalLinks :many
+-- Column by column: the hash of the token is not to get into the trail.
+SELECT id, subject AS target, jsonb_build_object('id', id, 'single_use', single_use, 'expires_at', expires_at)::text AS object
+FROM portal_links WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
+
+-- name: AuditLimitRequests :many
+SELECT q.id, q.subject AS target, jsonb_strip_nulls(jsonb_build_object('id', q.id, 'rule', r.slug, 'had', q.had, 'asked', q.asked,
+    'note', nullif(q.note, ''), 'state', q.state, 'automatic', nullif(q.automatic, false), 'granted', q.granted,
+    'granted_until', q.granted_until, 'answer', nullif(q.answer, '')))::text AS object
+FROM limit_requests q JOIN rules r ON r.tenant_id = q.tenant_id AND r.id = q.rule_id
+WHERE q.tenant_id = @tenant_id AND q.id = ANY(@ids::uuid[]);

@@ -1,0 +1,612 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/mail"
+	"weir/internal/tenants"
+	"weir/internal/usage"
+)
+
+// The customer page, on which a tenant's own customer sees their limits. Decision 13 explains its
+// links and cookies. It knows nothing of the session of a member, and a visit gives access to one
+// subject only.
+
+const (
+	// portalCookie has the token of a visit. Its path is that of the visit's page, so two pages in
+	// one browser do not share it.
+	portalCookie = "__Secure-weir-portal"
+	// probeCookie shows that the browser accepts cookies, before a link for one use is used.
+	probeCookie = "__Secure-weir-portal-probe"
+	portalPath  = "/portal/"
+	openPath    = "/portal/open"
+	// maxPortal is how many customer pages are created concurrently. Members' pages have places of
+	// their own beside them.
+	maxPortal     = 24
+	maxPortalEach = 8 // of one tenant
+	// accentLife is how long a browser keeps a style sheet, whose name says what is in it.
+	accentLife = 365 * 24 * time.Hour
+)
+
+// The limits for loads of the customer page, in requests per minute: of one link from one address,
+// of one address, and of one link. A page that updates itself loads 6 times a minute.
+var portalRules = [...]limit.Rule{
+	{Slug: "link-address", Algorithm: limit.TokenBucket, Limit: 120, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
+	{Slug: "address", Algorithm: limit.TokenBucket, Limit: 1200, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
+	{Slug: "link", Algorithm: limit.TokenBucket, Limit: 240, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
+}
+
+// The limits for mails about requests of customers, per subject, per address and per tenant.
+var requestMailRules = [...]limit.Rule{
+	{Slug: "subject-address", Algorithm: limit.SlidingWindowLog, Limit: 5, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
+	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
+	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 50, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
+}
+
+var (
+	errPortalEnded = errors.New("the link or the page has ended")
+	errPortalBusy  = errors.New("the page is loaded too often")
+)
+
+type portalHandler func(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit) error
+
+// portalOpen makes a handler of a function for browsers that follow a link.
+func (d *dashboard) portalOpen(handle func(w http.ResponseWriter, r *http.Request, token string, link *tenants.FollowedLink) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var link *tenants.FollowedLink
+		token := chi.URLParam(r, "token")
+		err := d.boundPortal(r, token, func() error {
+			found, err := d.Store.PortalLinkByToken(r.Context(), token)
+			if errors.Is(err, tenants.ErrNotFound) {
+				return errPortalEnded
+			}
+			if err != nil {
+				return err
+			}
+			link = &found
+			requestOf(r.Context()).tenant = link.Tenant
+			portalHeaders(w, link)
+			return handle(w, r, token, link)
+		})
+		if err != nil {
+			d.portalFailure(w, r, link, err)
+		}
+	}
+}
+
+// portalPage makes a handler of a function for browsers with a visit.
+func (d *dashboard) portalPage(handle portalHandler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var link *tenants.FollowedLink
+		err := d.boundPortal(r, chi.URLParam(r, "visit"), func() error {
+			visit, err := d.portalVisit(r)
+			if err != nil {
+				return err
+			}
+			link = &visit.FollowedLink
+			requestOf(r.Context()).tenant = visit.Tenant
+			portalHeaders(w, link)
+			leave, ok := d.portals.Take(visit.Tenant)
+			if !ok {
+				return errBusy
+			}
+			defer leave()
+			return handle(w, r, &visit)
+		})
+		if err != nil {
+			d.portalFailure(w, r, link, err)
+		}
+	}
+}
+
+// boundPortal limits how often a page is loaded.
+func (d *dashboard) boundPortal(r *http.Request, page string, handle func() error) error {
+	if d.portalLoads.take(page, addressOf(r.RemoteAddr)) > 0 {
+		return errPortalBusy
+	}
+	return handle()
+}
+
+func (d *dashboard) portalVisit(r *http.Request) (tenants.PortalVisit, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "visit"))
+	cookie, missing := r.Cookie(portalCookie)
+	if err != nil || missing != nil {
+		return tenants.PortalVisit{}, errPortalEnded
+	}
+	visit, err := d.Store.PortalVisit(r.Context(), id, cookie.Value)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return tenants.PortalVisit{}, errPortalEnded
+	}
+	return visit, err
+}
+
+// portalHeaders lets the origins that the tenant allows show the page in a frame, and nobody else.
+func portalHeaders(w http.ResponseWriter, link *tenants.FollowedLink) {
+	h := w.Header()
+	if origins := link.Portal.FrameOrigins; len(origins) > 0 {
+		h.Set("Content-Security-Policy", strings.Replace(contentPolicy, "frame-ancestors 'none'", "frame-ancestors "+strings.Join(origins, " "), 1))
+	}
+	// The path has a secret until the link was used. Browsers send at most the origin to anybody,
+	// even to this server, whose proxy may log it.
+	h.Set("Referrer-Policy", "strict-origin")
+	h.Set("X-Robots-Tag", "noindex, nofollow")
+}
+
+// portalCookieOf returns a cookie of the customer page. In a frame of another site, browsers send
+// only cookies that are partitioned: one jar for each site that shows the frame.
+func portalCookieOf(name, value, path string, framed bool, life time.Duration) *http.Cookie {
+	c := &http.Cookie{
+		Name: name, Value: value, Path: path, Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: int(life / time.Second),
+	}
+	if framed {
+		c.SameSite, c.Partitioned = http.SameSiteNoneMode, true
+	}
+	return c
+}
+
+// brandOf returns the name under which a tenant shows the page.
+func brandOf(link *tenants.FollowedLink) string { return nameOr(link.Portal.Brand, link.TenantName) }
+
+// portalFrame is what every customer page shows around its content.
+type portalFrame struct {
+	Brand, Accent, Logo string // Logo is a path; "": none
+	Refresh             bool
+}
+
+func portalFrameOf(link *tenants.FollowedLink) portalFrame {
+	return portalFrame{Brand: brandOf(link), Accent: strings.TrimPrefix(link.Portal.Accent, "#")}
+}
+
+func framed(link *tenants.FollowedLink) bool { return len(link.Portal.FrameOrigins) > 0 }
+
+// portalLinkPage is shown to a browser that follows a link. It uses nothing, because mail scanners
+// and previews follow links, too: the form on it does.
+func (d *dashboard) portalLinkPage(w http.ResponseWriter, r *http.Request, token string, link *tenants.FollowedLink) error {
+	if !link.Usable {
+		return errPortalEnded
+	}
+	http.SetCookie(w, portalCookieOf(probeCookie, "1", openPath, framed(link), time.Hour))
+	return d.render(w, r, http.StatusOK, portalOpenPage(portalFrameOf(link), tenants.PortalLinkPath(token), false))
+}
+
+// usePortalLink exchanges a link for a cookie.
+func (d *dashboard) usePortalLink(w http.ResponseWriter, r *http.Request, token string, link *tenants.FollowedLink) error {
+	if !link.Usable {
+		return errPortalEnded
+	}
+	if _, err := r.Cookie(probeCookie); err != nil {
+		return d.render(w, r, http.StatusForbidden, portalOpenPage(portalFrameOf(link), tenants.PortalLinkPath(token), true))
+	}
+	visit, secret, err := d.Store.FollowPortalLink(r.Context(), token)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return errPortalEnded
+	}
+	if err != nil {
+		return err
+	}
+	page := portalPath + visit.String()
+	http.SetCookie(w, portalCookieOf(portalCookie, secret, page, framed(link), tenants.PortalSessionLife))
+	http.Redirect(w, r, page, http.StatusSeeOther)
+	return nil
+}
+
+var accentName = regexp.MustCompile(`^([0-9a-f]{6})\.css$`)
+
+// portalAccent serves the style sheet of a colour, which is its name: it reads nothing.
+func (d *dashboard) portalAccent(w http.ResponseWriter, r *http.Request) error {
+	name := accentName.FindStringSubmatch(chi.URLParam(r, "name"))
+	if name == nil {
+		return tenants.ErrNotFound
+	}
+	w.Header().Set("Content-Type", "text/css; charset=utf-8")
+	w.Header().Set("Cache-Control", "public, max-age="+strconv.Itoa(int(accentLife/time.Second))+", immutable")
+	_, _ = w.Write([]byte(paletteOf("#" + name[1]).styles()))
+	return nil
+}
+
+// portalLogo serves the tenant's logo. Its address has the hash of the picture, so a browser may
+// keep it.
+func (d *dashboard) portalLogo(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit) error {
+	return writeLogo(w, visit.Portal.Logo)
+}
+
+func writeLogo(w http.ResponseWriter, logo []byte) error {
+	if logo == nil {
+		return errPortalEnded
+	}
+	h := w.Header()
+	h.Set("Content-Type", "image/png")
+	h.Set("Cache-Control", "private, max-age=86400, immutable")
+	h.Set("Content-Length", strconv.Itoa(len(logo)))
+	_, _ = w.Write(logo)
+	return nil
+}
+
+// portalFailure answers an error of the customer page, without the pages of members.
+func (d *dashboard) portalFailure(w http.ResponseWriter, r *http.Request, link *tenants.FollowedLink, err error) {
+	f := portalFrame{}
+	ask := "Ask for a new one where you found it."
+	if link != nil {
+		f = portalFrameOf(link)
+		ask = "Open it again from " + f.Brand + "."
+	}
+	status, title, text := http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again."
+	switch {
+	case errors.Is(err, errPortalEnded):
+		status, title, text = http.StatusNotFound, "This link has ended", "It has expired, was already used, or was revoked. "+ask
+	case errors.Is(err, errPortalBusy), errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "10")
+		status, title, text = http.StatusTooManyRequests, "Too many requests", "This page is loaded too often. Try again in a few seconds."
+	case errors.Is(err, errForm):
+		status, title, text = http.StatusBadRequest, "Invalid form", "Go back and submit it again."
+	case errors.Is(err, tenants.ErrUnavailable), errors.Is(err, check.ErrPolicyUnavailable):
+		w.Header().Set("Retry-After", "5")
+		status, title, text = http.StatusServiceUnavailable, "Not available right now", "Your limits still apply. Try again in a few seconds."
+		d.Logger.Error("a customer page cannot be read", "request_id", requestOf(r.Context()).id, "route", patternOf(r), "error", err)
+	default:
+		d.Logger.Error("a customer page failed", "request_id", requestOf(r.Context()).id, "route", patternOf(r), "error", err)
+	}
+	if failed := d.render(w, r, status, portalMessagePage(f, title, text)); failed != nil {
+		http.Error(w, title, status)
+	}
+}
+
+// portalView is the page of one customer.
+type portalView struct {
+	portalFrame
+	Path           string
+	Subject        string
+	Plan, PlanName string
+	State          string
+	Limits         []portalLimit
+	More           int // limits that are not shown
+	Degraded       bool
+	Chart          chart
+	Next           *portalPlan
+	Requests       []portalRequest
+	CanRequest     bool
+	Said           string
+	Sent           *form
+	Now            moment
+	Ends           moment
+}
+
+// portalLimit is one limit in words.
+type portalLimit struct {
+	Rule, Name, Words    string
+	Short                string // the limit as in a table
+	Unlimited, Uncounted bool
+	Used, Quota          int64
+	Share                int64 // used, in thousandths
+	Denies, Near         bool
+	Raised               bool    // by an override that ends
+	RaisedUntil          *moment // when it does
+	Next                 *moment // when the next request is allowed, if it denies
+	Full                 *moment // when the limit is fully available again; nil: it is
+	Open                 bool    // a request for it is open
+	limit                limit.Limit
+}
+
+// UsedText returns the usage in words.
+func (l *portalLimit) UsedText() string { return grouped(l.Used) + " of " + grouped(l.Quota) + " used" }
+
+// Over returns the class of the part of the meter beyond its mark.
+func (l *portalLimit) Over() string {
+	if l.Denies {
+		return "denied"
+	}
+	return ""
+}
+
+// portalPlan compares the limits of another plan with the customer's own.
+type portalPlan struct {
+	Name, Description string
+	Rows              []portalPlanRow
+}
+
+type portalPlanRow struct{ Name, Now, Then string }
+
+type portalRequest struct {
+	Rule, Asked, State, Tone, Answer string
+	At                               moment
+	Until                            *moment
+}
+
+const (
+	mostPortalLimits   = 60
+	mostPortalRequests = 10
+	portalDays         = 30  // of history
+	nearShare          = 800 // in thousandths: near the limit, unless the rule says when to warn
+)
+
+// portalHome shows the page, or with fragment=limits only the part that updates itself.
+func (d *dashboard) portalHome(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit) error {
+	return d.showPortal(w, r, visit, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit, status int, f *form) error {
+	policy, err := d.Policies.Get(r.Context(), visit.Tenant)
+	if err != nil {
+		return err
+	}
+	now := d.Now()
+	v := portalView{
+		portalFrame: portalFrameOf(&visit.FollowedLink), Path: portalPath + visit.ID.String(), Subject: visit.Subject,
+		CanRequest: visit.Portal.Requests, Sent: f, Now: moment{now}, Ends: moment{visit.ExpiresAt},
+	}
+	if visit.Portal.Logo != nil {
+		v.Logo = v.Path + "/logo?v=" + tenants.LogoHash(visit.Portal.Logo)[:16]
+	}
+	limits := d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject})
+	v.fill(&limits, now)
+	if err := d.readPortalRequests(r.Context(), visit, &v); err != nil {
+		return err
+	}
+	if r.URL.Query().Get("fragment") == "limits" {
+		return d.render(w, r, http.StatusOK, portalLive(&v))
+	}
+	v.Refresh = true
+	if r.URL.Query().Get("sent") == "1" && len(v.Requests) > 0 {
+		v.Said = v.Requests[0].said(v.Brand)
+	}
+	if err := d.readPortalPlans(r.Context(), visit, &v, &limits); err != nil {
+		return err
+	}
+	if v.Chart, err = d.series(r.Context(), visit.Actor(), "Last 30 days", stretchUntil(now, usage.Day, portalDays), tenants.UsageQuery{Subject: visit.Subject}); err != nil {
+		return err
+	}
+	v.Chart.Before = false
+	return d.render(w, r, status, portalHomePage(&v))
+}
+
+// said is the message after a request was sent.
+func (q *portalRequest) said(brand string) string {
+	if q.State == "Approved" {
+		return "Approved: " + q.Rule + " is now " + q.Asked + "."
+	}
+	return "Your request was sent to " + brand + "."
+}
+
+// fill fills in the limits, those that deny first. A rule in shadow denies nothing, so its limit is
+// not the customer's business; neither are rules that count several customers together.
+func (v *portalView) fill(limits *check.SubjectLimits, now time.Time) {
+	v.Plan, v.State, v.Degraded = limits.Plan, limits.State.String(), limits.Degraded
+	for i := range limits.Rules {
+		if r := &limits.Rules[i]; r.Mode == limit.Enforce {
+			v.Limits = append(v.Limits, portalLimitOf(r, now))
+		}
+	}
+	for _, h := range limits.Hidden {
+		if h.Reason == check.MissingValues && h.Rule.Mode == limit.Enforce {
+			rule := *h.Rule
+			rule.By = h.Missing
+			v.Limits = append(v.Limits, portalLimit{Rule: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Words: portalWords(&rule, limit.Limit{}), Uncounted: true})
+		}
+	}
+	slices.SortStableFunc(v.Limits, func(a, b portalLimit) int { return a.rank() - b.rank() })
+	if v.More = len(v.Limits) - mostPortalLimits; v.More > 0 {
+		v.Limits = v.Limits[:mostPortalLimits]
+	}
+}
+
+// rank orders limits: those that deny, those near their limit, the others, and those without a
+// counter.
+func (l *portalLimit) rank() int {
+	switch {
+	case l.Denies:
+		return 0
+	case l.Near:
+		return 1
+	case l.Unlimited:
+		return 3
+	case l.Uncounted:
+		return 4
+	}
+	return 2
+}
+
+func portalLimitOf(r *check.RuleDecision, now time.Time) portalLimit {
+	l := portalLimit{
+		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Unlimited: r.Unlimited, Uncounted: r.Uncounted, Quota: r.Quota,
+		Used: max(r.Quota-r.Remaining, 0), Raised: r.Source == "override", limit: limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited},
+	}
+	l.Words, l.Short = portalWords(r.Rule, l.limit), limitText(r.Rule, l.limit)
+	if r.Unlimited || r.Uncounted {
+		return l
+	}
+	l.Share = int64(1000 * float64(l.Used) / float64(max(l.Quota, 1)))
+	l.Denies, l.Near = !r.Allowed, r.Allowed && (r.Warning || r.WarnAt == 0 && l.Share >= nearShare)
+	after := func(ms int64) *moment { return &moment{now.Add(time.Duration(ms) * time.Millisecond)} }
+	if l.Denies && r.RetryAfterMS > 0 {
+		l.Next = after(r.RetryAfterMS)
+	}
+	if r.ResetAfterMS > 0 {
+		l.Full = after(r.ResetAfterMS)
+	}
+	return l
+}
+
+// portalWords describes a limit to the customer whom it limits.
+func portalWords(r *limit.Rule, l limit.Limit) string {
+	rule := *r
+	if l.Unlimited {
+		return "Unlimited " + onResources(rule.Resource) + "."
+	}
+	if l.Limit > 0 {
+		rule.Limit, rule.Burst = l.Limit, l.Burst
+	}
+	words := "You can use " + strings.TrimSuffix(amount(&rule), ",") + " " + onResources(rule.Resource)
+	if own := slices.DeleteFunc(slices.Clone(rule.By), func(by string) bool { return by == "subject" }); len(own) > 0 {
+		words += ", for " + strings.ToLower(countedBy(own)) + " separately"
+	}
+	words = strings.Replace(words, "each subject’s", "your", 1)
+	if rule.Penalty.MS > 0 {
+		words += ". Exceeding it blocks for " + exactly(rule.Penalty.MS, true)
+	}
+	return words + "."
+}
+
+// readPortalRequests reads the customer's own requests, and until when limits are raised.
+func (d *dashboard) readPortalRequests(ctx context.Context, visit *tenants.PortalVisit, v *portalView) error {
+	list, _, err := d.Store.LimitRequests(ctx, visit.Actor(), tenants.LimitRequestFilter{Subject: visit.Subject}, tenants.Page{Limit: mostPortalRequests})
+	if err != nil {
+		return err
+	}
+	names := map[string]string{}
+	for i := range v.Limits {
+		names[v.Limits[i].Rule] = v.Limits[i].Name
+	}
+	for i := range list {
+		q := &list[i]
+		row := portalRequest{Rule: nameOr(names[q.Rule], q.Rule), Asked: grouped(q.Asked), State: "Waiting for an answer", Tone: "warn", Answer: q.Answer, At: moment{q.CreatedAt}}
+		switch q.State {
+		case tenants.RequestApproved:
+			row.State, row.Tone, row.Asked, row.Until = "Approved", "good", grouped(q.Granted), momentOf(q.GrantedUntil)
+		case tenants.RequestRefused:
+			row.State, row.Tone = "Refused", "bad"
+		}
+		v.Requests = append(v.Requests, row)
+	}
+	subject, err := d.Store.SubjectByName(ctx, visit.Actor(), visit.Subject)
+	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+		return err
+	}
+	for i := range v.Limits {
+		l := &v.Limits[i]
+		l.Open = slices.ContainsFunc(list, func(q tenants.LimitRequest) bool { return q.Rule == l.Rule && q.State == tenants.RequestOpen })
+		for _, o := range subject.Overrides {
+			if o.Rule == l.Rule && l.Raised {
+				l.RaisedUntil = momentOf(o.ExpiresAt)
+			}
+		}
+	}
+	return nil
+}
+
+// readPortalPlans reads the customer's plan, and the next one that the tenant offers.
+func (d *dashboard) readPortalPlans(ctx context.Context, visit *tenants.PortalVisit, v *portalView, limits *check.SubjectLimits) error {
+	if limits.Plan == "" {
+		return nil
+	}
+	own, err := d.Store.PlanBySlug(ctx, visit.Actor(), limits.Plan)
+	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+		return err
+	}
+	v.PlanName = nameOr(own.Name, limits.Plan)
+	offered := visit.Portal.OfferedPlans
+	next := slices.Index(offered, limits.Plan) + 1
+	if next == 0 || next == len(offered) { // not one of them, or the largest
+		return nil
+	}
+	plan, err := d.Store.PlanBySlug(ctx, visit.Actor(), offered[next])
+	if errors.Is(err, tenants.ErrNotFound) { // it was deleted a moment ago
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	v.Next = &portalPlan{Name: nameOr(plan.Name, plan.Slug), Description: plan.Description}
+	for i := range limits.Rules {
+		r := &limits.Rules[i]
+		if r.Mode != limit.Enforce {
+			continue
+		}
+		then, set := plan.Limits[r.Rule.Slug]
+		if !set {
+			then = limit.Limit{Limit: r.Rule.Limit, Burst: r.Rule.Burst}
+		}
+		row := portalPlanRow{
+			Name: nameOr(r.Rule.Name, r.Rule.Slug), Then: limitText(r.Rule, then),
+			Now: limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
+		}
+		if row.Now != row.Then {
+			v.Next.Rows = append(v.Next.Rows, row)
+		}
+	}
+	return nil
+}
+
+// requestMore stores a customer's request for a higher limit.
+func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit) error {
+	if err := readForm(w, r); err != nil {
+		return err
+	}
+	f := &form{values: r.PostForm}
+	rule, asked := f.Get("rule"), f.integer("limit")
+	policy, err := d.Policies.Get(r.Context(), visit.Tenant)
+	if err != nil {
+		return err
+	}
+	var had *limit.Limit
+	for _, l := range d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject}).Rules {
+		if l.Rule.Slug == rule && l.Mode == limit.Enforce {
+			had = &limit.Limit{Limit: l.Limit, Burst: l.Burst, Unlimited: l.Unlimited}
+		}
+	}
+	if had == nil {
+		f.problem = "This limit no longer exists."
+	}
+	if f.invalid() {
+		return d.showPortal(w, r, visit, http.StatusUnprocessableEntity, f)
+	}
+	if err := d.Store.AdmitWrite(r.Context(), visit.Actor(), tenants.OrdinaryWrite); err != nil {
+		return errPortalBusy
+	}
+	q, notify, err := d.Store.RequestLimit(r.Context(), visit, tenants.NewLimitRequest{Rule: rule, Had: *had, Asked: asked, Note: f.Get("note")})
+	if status := f.refuse(err); status != 0 {
+		return d.showPortal(w, r, visit, status, f)
+	}
+	if err != nil {
+		return err
+	}
+	d.followTenant(r.Context(), visit.Tenant)
+	d.mailRequest(r, visit, &q, notify)
+	http.Redirect(w, r, portalPath+visit.ID.String()+"?sent=1", http.StatusSeeOther)
+	return nil
+}
+
+// mailRequest tells the members who decide about a request. A request that waits is also on their
+// dashboard, so a mail that is not sent loses nothing.
+func (d *dashboard) mailRequest(r *http.Request, visit *tenants.PortalVisit, q *tenants.LimitRequest, notify []string) {
+	if len(notify) == 0 || d.requestMails.take(visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject) > 0 {
+		return
+	}
+	for _, to := range notify {
+		letter := mail.LimitRequest(to, visit.TenantName, visit.Subject, fmt.Sprintf("%s instead of %s for %s", grouped(q.Asked), grouped(q.Had), q.Rule), q.Note, d.Mail.Link("/requests"))
+		d.Mail.Send(letter, func(error) {}) // the log says if it failed
+	}
+}
+
+// portalFieldName returns the label of a field of the form.
+func portalFieldName(field string) string {
+	return map[string]string{"limit": "the new limit", "note": "the note", "rule": "the limit"}[field]
+}
+
+// Suggested is what the form begins with: twice the limit, or what was sent.
+func (l *portalLimit) Suggested(v *portalView) string {
+	if v.Sent.Get("rule") == l.Rule {
+		return v.Sent.Get("limit")
+	}
+	return itoa(2 * l.limit.Limit)
+}
+
+// Note is the note that was sent.
+func (l *portalLimit) Note(v *portalView) string {
+	if v.Sent.Get("rule") == l.Rule {
+		return v.Sent.Get("note")
+	}
+	return ""
+}
