@@ -130,6 +130,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	policies.Limit(int64(s.cfg.PolicyMemory))
 	policies.Pin(deployment.platform) // its rules are the quotas of all tenants
 	recorder := usage.New(usage.Options{Sink: s.store, Registerer: s.registry, Logger: s.log})
+	meter := usage.NewMeter(usage.MeterOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
 	about := aboutInstance(s.store.Watcher().Age)
 	var checker *check.Checker
 	decisions := recent.New(recent.Options{Keys: keys, Peers: instances, Self: func() recent.Instance {
@@ -139,7 +140,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 		return self
 	}})
 	checker = check.NewChecker(check.CheckerOptions{
-		Keys: keys, Engine: s.engine, Metrics: metrics, Observers: []check.Observer{recorder, decisions},
+		Keys: keys, Engine: s.engine, Metrics: metrics, Observers: []check.Observer{recorder, meter, decisions},
 	})
 	authenticator := tenants.NewAuthenticator(s.store)
 	keyNews := peers.NewBroadcast("keys", deployment.secrets.CounterKey[:])
@@ -172,6 +173,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { changeCounters(working, s.store, policies, checker, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { recorder.Run(working) })
+	s.background.Go(func() { meter.Run(working) })
+	s.background.Go(func() { s.store.RunMetering(working) })
 	s.background.Go(func() { s.store.RunUsageUpkeep(working) })
 	select {
 	case <-following.ready:

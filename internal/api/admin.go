@@ -137,6 +137,7 @@ func (a *admin) routes() {
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate)
 
 	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get the usage", a.getUsage)
+	a.meterRoutes()
 
 	a.trail("/v1/audit", "list-audit", "List the audit trail")
 	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Verify the audit trail", a.verifyAudit)

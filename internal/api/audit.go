@@ -30,27 +30,31 @@ type AuditParams struct {
 	To     string `query:"to" format:"date-time" doc:"End of the period, RFC 3339, exclusive"`
 	Format string `query:"format" enum:"json,csv,jsonl" doc:"Overrides the header Accept; default json. csv and jsonl export all rows, as a table or as one JSON object per line, and cannot be combined with limit or cursor"`
 
-	asked auditAsked
+	asked askedForm
 }
 
-// auditAsked is what the request says about the form of the answer, in addition to the parameters.
-type auditAsked struct {
+// askedForm is what a request says about the form of the answer, in addition to the parameters.
+type askedForm struct {
 	limited bool   // it has the parameter limit
 	accept  string // its header Accept
 }
 
 // Resolve is called by huma after it has read the parameters.
 func (in *AuditParams) Resolve(ctx huma.Context) []error {
-	in.asked = auditAsked{limited: ctx.Query("limit") != "", accept: ctx.Header("Accept")}
+	in.asked = askedFormOf(ctx)
 	return nil
 }
 
-// format returns json, csv or jsonl.
-func (in *AuditParams) format() string {
-	if in.Format != "" {
-		return in.Format
+func askedFormOf(ctx huma.Context) askedForm {
+	return askedForm{limited: ctx.Query("limit") != "", accept: ctx.Header("Accept")}
+}
+
+// format returns json, csv or jsonl. parameter is the value of the parameter format, "" for none.
+func (f *askedForm) format(parameter string) string {
+	if parameter != "" {
+		return parameter
 	}
-	switch negotiation.SelectQValueFast(in.asked.accept, []string{jsonType, csvType, jsonLinesType}) {
+	switch negotiation.SelectQValueFast(f.accept, []string{jsonType, csvType, jsonLinesType}) {
 	case csvType:
 		return "csv"
 	case jsonLinesType:
@@ -60,12 +64,12 @@ func (in *AuditParams) format() string {
 }
 
 // pagesOnly refuses parameters that an export of all rows would ignore.
-func (in *AuditParams) pagesOnly() error {
+func (f *askedForm) pagesOnly(cursor string) error {
 	var wrong []ProblemField
 	for _, given := range []struct {
 		name string
 		is   bool
-	}{{"cursor", in.Cursor != ""}, {"limit", in.asked.limited}} {
+	}{{"cursor", cursor != ""}, {"limit", f.limited}} {
 		if given.is {
 			wrong = append(wrong, wrongField("query:"+given.name, limit.Wrong("Omit it, or use format=json.", "is only for format=json: other formats have all rows")))
 		}
@@ -169,8 +173,8 @@ func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamRes
 		items, next, err := a.store.Audit(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
 	}
-	if format := in.format(); format != "json" {
-		if err := in.pagesOnly(); err != nil {
+	if format := in.asked.format(in.Format); format != "json" {
+		if err := in.asked.pagesOnly(in.Cursor); err != nil {
 			return nil, err
 		}
 		return a.exportAudit(format, fetch)

@@ -54,6 +54,7 @@ rules:
     on_unavailable: local
     penalty: 10s
     consistency: strict
+    metering: none
   - slug: monthly
     name: monthly
     resource: orders:*
@@ -67,6 +68,8 @@ rules:
     mode: enforce
     on_unavailable: deny
     consistency: leased
+    metering: overage
+    meter_event: orders
 routes:
   - slug: shop
     name: Shop

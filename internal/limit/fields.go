@@ -176,6 +176,28 @@ var Fields = []Field{
 		value: choice(func(r *Rule) *Consistency { return &r.Consistency }, consistencyNames),
 		check: (*Rule).checkConsistency,
 	},
+	{
+		Name: "metering", Label: "Metering",
+		Hint: "Metered usage is exact, by subject and hour, for invoices.",
+		Sent: "Whether the units of allowed checks are recorded exactly, by subject and hour, and which of them are invoiced: units: all; " +
+			"overage: those beyond the limit. Takes a row for each subject and hour. Default none",
+		Choices: []Choice{
+			{"none", "Not metered", ""},
+			{"units", "Invoice all units", ""},
+			{"overage", "Invoice units beyond the limit", ""},
+		},
+		value: choice(func(r *Rule) *Metering { return &r.Metering }, meteringNames),
+	},
+	{
+		Name: "meter_event", Label: "Meter event",
+		Hint:    "Optional. The event name of a Stripe meter, which gets the units of each hour.",
+		Sent:    "Event name of the Stripe meter that gets the units of each sealed hour; only for a metered rule; default none",
+		Shown:   "Event name of the Stripe meter that gets the units of each sealed hour; empty: none",
+		Schema:  map[string]any{"maxLength": maxMeterEvent},
+		value:   text(func(r *Rule) *string { return &r.MeterEvent }),
+		applies: func(r *Rule) bool { return r.Metering != MeterNone },
+		check:   (*Rule).checkMeterEvent,
+	},
 }
 
 // FieldNamed returns the field with a name, or nil.

@@ -106,6 +106,24 @@ func (c Consistency) String() string { return consistencyNames.Of(c) }
 // ParseConsistency returns the consistency with a name such as "leased".
 func ParseConsistency(s string) (Consistency, error) { return consistencyNames.Parse(s) }
 
+// Metering says whether the units of a rule are recorded exactly, and which of them are invoiced.
+type Metering uint8
+
+// MeterNone records nothing. With the others, the units and those beyond the limit are recorded by
+// subject and hour. MeterUnits invoices all units, MeterOverage those beyond the limit.
+const (
+	MeterNone Metering = iota
+	MeterUnits
+	MeterOverage
+)
+
+var meteringNames = Names[Metering]{MeterNone: "none", MeterUnits: "units", MeterOverage: "overage"}
+
+func (m Metering) String() string { return meteringNames.Of(m) }
+
+// ParseMetering returns the metering with a name such as "units".
+func ParseMetering(s string) (Metering, error) { return meteringNames.Parse(s) }
+
 // Ranges of the API. The engine itself accepts everything that docs/algorithms.md allows.
 const (
 	MaxLimit             int64 = 1_000_000_000         // limit, burst and cost, except:
@@ -123,6 +141,7 @@ const (
 	MaxSlugBytes               = 63    // of a rule, a plan or a tenant
 	maxNameLength              = 200   // characters of a name
 	maxDescriptionLength       = 2_000 // characters of a description
+	maxMeterEvent              = 100   // characters of a meter's name
 	dayMS                int64 = 86_400_000
 )
 
@@ -147,6 +166,8 @@ type Rule struct {
 	Anchor        Anchor  // of a calendar window
 	Overage       Overage // OverageAllow, or OverageUnset: denies
 	WarnAt        Portion // checks beyond this share of the quota carry a warning; 0: none does
+	Metering      Metering
+	MeterEvent    string // name of the billing system's meter that gets the units; "": none
 }
 
 // Numbers returns the parameters of the rule's algorithm, with the rule's own limit. Those of a
@@ -299,6 +320,13 @@ func (r *Rule) checkPrecision(errs *FieldErrors) {
 	case r.Window.MS%r.Precision.MS != 0 || r.Window.MS/r.Precision.MS > MaxSubBuckets:
 		errs.Add("precision", Wrong("Use a duration that divides the window, such as 1s for a window of 1m.",
 			"must divide window into 1 to %d parts", MaxSubBuckets))
+	}
+}
+
+func (r *Rule) checkMeterEvent(errs *FieldErrors) {
+	ValidateText(errs, "meter_event", r.MeterEvent, maxMeterEvent)
+	if r.MeterEvent != "" && r.Metering == MeterNone {
+		errs.Add("meter_event", Wrong("Omit it, or send metering: units or overage.", "is only for a metered rule"))
 	}
 }
 

@@ -30,6 +30,7 @@ func TestRuleValidate(t *testing.T) {
 		"prefix":                 func(r *Rule) { r.Resource = "orders:*" },
 		"63 bytes of slug":       func(r *Rule) { r.Slug = strings.Repeat("a", 63) },
 		"a leased counter":       func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowCounter, Leased },
+		"a metered rule":         func(r *Rule) { r.Metering, r.MeterEvent = MeterUnits, strings.Repeat("é", 100) },
 		"lines in a description": func(r *Rule) { r.Description = "one\n\ttwo" },
 	}
 	for name, change := range good {
@@ -72,6 +73,8 @@ func TestRuleValidate(t *testing.T) {
 		"leased penalty":                  {"consistency", func(r *Rule) { r.Penalty, r.Consistency = duration("1m"), Leased }},
 		"control character in a name":     {"name", func(r *Rule) { r.Name = "a\x00" }},
 		"long description":                {"description", func(r *Rule) { r.Description = strings.Repeat("a", 2001) }},
+		"a meter of no metered rule":      {"meter_event", func(r *Rule) { r.MeterEvent = "api_requests" }},
+		"a long meter event":              {"meter_event", func(r *Rule) { r.Metering, r.MeterEvent = MeterUnits, strings.Repeat("a", 101) }},
 		"control character in a resource": {"resource", func(r *Rule) { r.Resource = "a\x7f" }},
 	}
 	for name, c := range bad {
@@ -149,7 +152,7 @@ func TestFields(t *testing.T) {
 		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
 		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
 		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
-		Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001, Overage: OverageAllow,
+		Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001, Overage: OverageAllow, Metering: MeterOverage, MeterEvent: "api_requests",
 	}
 	read := Rule{}
 	for i := range Fields {

@@ -63,7 +63,7 @@ func TestAuditTrail(t *testing.T) {
 		reason         string
 	}{
 		{"a rule", func() error { return second(s.CreateRule(ctx, a, rule("r"))) }, "create", "rule:r", "",
-			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":100,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict"}`, ""},
+			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":100,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict","metering":"none"}`, ""},
 		{"a new limit", func() error {
 			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Limit, r.Burst = 200, 300; return nil }))
 		}, "update", "rule:r", `{"limit":100,"burst":null}`, `{"limit":200,"burst":300}`, ""},
@@ -99,7 +99,7 @@ func TestAuditTrail(t *testing.T) {
 		{"a deleted subject", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",
 			`{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, "", ""},
 		{"a deleted rule with its limits", func() error { return s.DeleteRule(ctx, a, "r", tenants.Match{}) }, "delete", "rule:r",
-			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":200,"burst":300,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict","plan_limits":{"free":{"limit":6}},"overrides":1}`, "", ""},
+			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":200,"burst":300,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict","metering":"none","plan_limits":{"free":{"limit":6}},"overrides":1}`, "", ""},
 		{"a key", func() (err error) {
 			key, _, err = s.CreateKey(ctx, a, tenants.NewAPIKey{Name: "k", Scopes: []tenants.Scope{tenants.ScopeRead}})
 			return err

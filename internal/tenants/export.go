@@ -28,12 +28,8 @@ func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, ov
 	now := s.instant()
 	var failed error // of each, to distinguish it from errors of the database
 	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		// Each batch must use an index, whatever the statistics were when a plan was made.
-		for _, sql := range []string{byIndexSQL, `SELECT set_config('idle_in_transaction_session_timeout', '60s', true),
-			set_config('plan_cache_mode', 'force_custom_plan', true)`} {
-			if _, err := tx.Exec(ctx, sql); err != nil {
-				return err
-			}
+		if err := byIndex(ctx, tx); err != nil {
+			return err
 		}
 		search := subjectSearch{SubjectFilter: f, byName: true}
 		for {

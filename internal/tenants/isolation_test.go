@@ -36,6 +36,7 @@ func TestCatalogue(t *testing.T) {
 			"tenants", "api_keys", "rules", "routes", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations",
 			"plan_versions", "plan_version_limits", "plan_migrations", "quota_notices", "billing_endpoints", "billing_prices", "billing_customers", "billing_subscriptions", "billing_events",
 			"portals", "portal_links", "portal_sessions", "limit_requests",
+			"metered_usage", "metered_totals", "metered_pushes", "metered_push_problems",
 		}, "tables that belong to tenants")
 		require.Empty(t, list(fenced+`SELECT relname FROM fenced
 			WHERE NOT (attnotnull AND relrowsecurity AND relforcerowsecurity)`), "not null, enabled and forced")

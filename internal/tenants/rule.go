@@ -340,7 +340,8 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
 		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(),
-		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Overage: overageName(r.Overage), Version: version,
+		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Overage: overageName(r.Overage),
+		Metering: r.Metering.String(), MeterEvent: r.MeterEvent, Version: version,
 	}
 }
 
@@ -357,22 +358,24 @@ func ruleOf(row db.Rule) (Rule, error) {
 		Rule: limit.Rule{
 			Slug: row.Slug, Name: row.Name, Description: row.Description, Resource: row.Resource,
 			Limit: row.LimitUnits, Burst: orZero(row.BurstUnits), By: row.ByValues,
-			Window:    limit.Window{Duration: durationOf(row.WindowText, row.WindowMs)},
-			Precision: durationOf(row.PrecisionText, row.PrecisionMs),
-			Penalty:   durationOf(row.PenaltyText, row.PenaltyMs),
-			WarnAt:    limit.PortionOrNone(row.WarnAt),
-			Overage:   overageOf(row.Overage),
+			Window:     limit.Window{Duration: durationOf(row.WindowText, row.WindowMs)},
+			Precision:  durationOf(row.PrecisionText, row.PrecisionMs),
+			Penalty:    durationOf(row.PenaltyText, row.PenaltyMs),
+			WarnAt:     limit.PortionOrNone(row.WarnAt),
+			Overage:    overageOf(row.Overage),
+			MeterEvent: row.MeterEvent,
 		},
 		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 	if row.Zone != nil && *row.Zone != "UTC" {
 		r.Zone = *row.Zone
 	}
-	var errs [6]error
+	var errs [7]error
 	r.Algorithm, errs[0] = limit.ParseAlgorithm(row.Algorithm)
 	r.Mode, errs[1] = limit.ParseMode(row.Mode)
 	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(row.OnUnavailable)
 	r.Consistency, errs[4] = limit.ParseConsistency(row.Consistency)
+	r.Metering, errs[6] = limit.ParseMetering(row.Metering)
 	if row.Anchor != nil {
 		r.Anchor, errs[5] = limit.ParseAnchor(*row.Anchor)
 	}

@@ -228,13 +228,13 @@ func (s *Store) RunUsageUpkeep(ctx context.Context) {
 	}
 }
 
-// KeepUsage deletes usage that exceeds its retention, or whose tenant was deleted. Only one server
+// KeepUsage deletes usage, also metered usage, that exceeds its retention, or whose tenant was deleted. Only one server
 // does it at a time; the others return immediately. Error: ErrUnavailable.
 func (s *Store) KeepUsage(ctx context.Context) error {
 	if err := s.upkeep(ctx, emptyOldMinutes); err != nil {
 		return err
 	}
-	for _, purge := range usagePurges() {
+	for _, purge := range append(usagePurges(), meteringPurges()...) {
 		for more := true; more; {
 			more = false
 			err := s.upkeep(ctx, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {

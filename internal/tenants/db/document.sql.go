@@ -98,7 +98,7 @@ func (q *Queries) DocumentPlansInUse(ctx context.Context, arg DocumentPlansInUse
 }
 
 const documentRules = `-- name: DocumentRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -137,6 +137,8 @@ func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule
 			&i.Anchor,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
+			&i.MeterEvent,
 		); err != nil {
 			return nil, err
 		}

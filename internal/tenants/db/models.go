@@ -222,6 +222,78 @@ type Member struct {
 	Version   int64
 }
 
+type MeteredPush struct {
+	TenantID     uuid.UUID
+	ID           uuid.UUID
+	Start        time.Time
+	Rule         string
+	MeterEvent   string
+	Kind         string
+	AfterSubject string
+	Pushed       int64
+	PushedUnits  int64
+	Complete     bool
+	Why          string
+	Attempts     int32
+	DueAt        *time.Time
+	UpdatedAt    time.Time
+}
+
+type MeteredPushProblem struct {
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+	Subject  string
+	Units    int64
+	Outcome  string
+	Why      string
+	SentAt   *time.Time
+}
+
+type MeteredTotal struct {
+	TenantID          uuid.UUID
+	Start             time.Time
+	Rule              string
+	Units             int64
+	OverageUnits      int64
+	Checks            int64
+	LateUnits         int64
+	UnattributedUnits int64
+}
+
+type MeteredUsage struct {
+	TenantID     uuid.UUID
+	Start        time.Time
+	Subject      string
+	Rule         string
+	Units        int64
+	OverageUnits int64
+	Checks       int64
+	LateUnits    int64
+}
+
+type MeteringGap struct {
+	Writer   uuid.UUID
+	FromAt   time.Time
+	ToAt     time.Time
+	ClosedAt *time.Time
+}
+
+type MeteringState struct {
+	OnlyRow     bool
+	SealedUntil time.Time
+	LookedAt    time.Time
+	WaitsFrom   time.Time
+}
+
+type MeteringWriter struct {
+	Writer        uuid.UUID
+	Sequence      int64
+	CompleteUntil time.Time
+	WrittenAt     time.Time
+	Ended         bool
+	Missing       bool
+}
+
 type Override struct {
 	TenantID   uuid.UUID
 	Subject    string
@@ -404,6 +476,8 @@ type Rule struct {
 	Anchor        *string
 	WarnAt        *float64
 	Overage       *string
+	Metering      string
+	MeterEvent    string
 }
 
 type Session struct {

@@ -29,11 +29,11 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
     precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
-    zone, anchor, warn_at, overage, version, tenant_id, id)
+    zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22, $23, $24)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage
+    $18, $19, $20, $21, $22, $23, $24, $25, $26)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event
 `
 
 type InsertRuleParams struct {
@@ -58,6 +58,8 @@ type InsertRuleParams struct {
 	Anchor        *string
 	WarnAt        *float64
 	Overage       *string
+	Metering      string
+	MeterEvent    string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -87,6 +89,8 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.Anchor,
 		arg.WarnAt,
 		arg.Overage,
+		arg.Metering,
+		arg.MeterEvent,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -119,12 +123,14 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.Anchor,
 		&i.WarnAt,
 		&i.Overage,
+		&i.Metering,
+		&i.MeterEvent,
 	)
 	return i, err
 }
 
 const listRules = `-- name: ListRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
     AND ($5::text = '' OR mode = $5)
@@ -187,6 +193,8 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 			&i.Anchor,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
+			&i.MeterEvent,
 		); err != nil {
 			return nil, err
 		}
@@ -199,7 +207,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -237,6 +245,8 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.Anchor,
 		&i.WarnAt,
 		&i.Overage,
+		&i.Metering,
+		&i.MeterEvent,
 	)
 	return i, err
 }
@@ -403,7 +413,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -447,6 +457,8 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.Anchor,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
+			&i.MeterEvent,
 		); err != nil {
 			return nil, err
 		}
@@ -498,9 +510,10 @@ UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorith
     precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
     on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
     consistency = $17, zone = $18, anchor = $19, warn_at = $20, overage = $21,
-    version = $22, updated_at = now()
-WHERE tenant_id = $23 AND id = $24
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage
+    metering = $22, meter_event = $23,
+    version = $24, updated_at = now()
+WHERE tenant_id = $25 AND id = $26
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event
 `
 
 type UpdateRuleParams struct {
@@ -525,6 +538,8 @@ type UpdateRuleParams struct {
 	Anchor        *string
 	WarnAt        *float64
 	Overage       *string
+	Metering      string
+	MeterEvent    string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -553,6 +568,8 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.Anchor,
 		arg.WarnAt,
 		arg.Overage,
+		arg.Metering,
+		arg.MeterEvent,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -585,6 +602,8 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.Anchor,
 		&i.WarnAt,
 		&i.Overage,
+		&i.Metering,
+		&i.MeterEvent,
 	)
 	return i, err
 }

@@ -1,0 +1,239 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"weir/internal/tenants"
+)
+
+// MeteredParams select metered usage.
+type MeteredParams struct {
+	PageParams
+	From    string `query:"from" format:"date-time" doc:"Start of the period, RFC 3339, a whole hour; default: the start of this month in UTC"`
+	To      string `query:"to" format:"date-time" doc:"End of the period, RFC 3339, a whole hour, exclusive; default: the end of this hour"`
+	Subject string `query:"subject" doc:"Only this subject"`
+	Rule    string `query:"rule" doc:"Only the rule with this slug"`
+	Grain   string `query:"grain" enum:"hour,period" default:"hour" doc:"hour: an item for each hour, subject and rule; period: an item for each subject and rule, with the sum of the period"`
+	Open    bool   `query:"open" doc:"Also include the hours that are not sealed, whose numbers still grow; default false"`
+	Format  string `query:"format" enum:"json,csv,jsonl" doc:"Overrides the header Accept; default json. csv and jsonl have all items, and cannot be combined with limit or cursor"`
+
+	asked askedForm
+}
+
+// Resolve is called by huma after it has read the parameters.
+func (in *MeteredParams) Resolve(ctx huma.Context) []error {
+	in.asked = askedFormOf(ctx)
+	return nil
+}
+
+// MeteredAnswer is a page of metered usage.
+type MeteredAnswer struct {
+	From        time.Time      `json:"from"`
+	To          time.Time      `json:"to" doc:"Exclusive. Without open, at most sealed_until"`
+	SealedUntil time.Time      `json:"sealed_until" doc:"Hours before this time are sealed: their numbers never change"`
+	Totals      []MeteredTotal `json:"totals" nullable:"false" doc:"Sums of all subjects by rule; empty if one subject is selected"`
+	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Times in which units may be missing, because an instance was killed"`
+	Items       []MeteredItem  `json:"items" nullable:"false" doc:"Ordered by hour, subject and rule; hours without units are omitted"`
+	NextCursor  *string        `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
+}
+
+// MeteredItem is the metered usage of a subject under a rule.
+type MeteredItem struct {
+	Start        *time.Time `json:"start,omitempty" doc:"Start of the hour, with the grain hour"`
+	Subject      string     `json:"subject"`
+	Rule         string     `json:"rule" doc:"Slug"`
+	Units        int64      `json:"units" doc:"Units of cost of allowed checks"`
+	OverageUnits int64      `json:"overage_units" doc:"Of these, units beyond the limit"`
+	Checks       int64      `json:"checks" doc:"Allowed checks with a cost"`
+	LateUnits    int64      `json:"late_units" doc:"Of the units, those of earlier hours that arrived after these hours were sealed"`
+}
+
+// MeteredTotal is the sum of all subjects under a rule.
+type MeteredTotal struct {
+	Rule              string `json:"rule" doc:"Slug"`
+	Units             int64  `json:"units"`
+	OverageUnits      int64  `json:"overage_units"`
+	Checks            int64  `json:"checks"`
+	LateUnits         int64  `json:"late_units"`
+	UnattributedUnits int64  `json:"unattributed_units" doc:"Of the units, those that no item has: an instance had no memory left to record their subjects"`
+}
+
+// MeteringGap is a time in which units may be missing.
+type MeteringGap struct {
+	From     time.Time  `json:"from" doc:"Everything that the instance decided before is counted"`
+	To       time.Time  `json:"to" doc:"When the instance was given up. It was killed before that, or could not reach Postgres. Up to a second before it was killed, its units are counted"`
+	ClosedAt *time.Time `json:"closed_at" doc:"When the instance came back and wrote its units, so that none are missing; null: it did not"`
+}
+
+const sealedUntilHeader = "Weir-Sealed-Until"
+
+// meterRoutes registers the operations of metered usage.
+func (a *admin) meterRoutes() {
+	op := a.operation(http.MethodGet, "/v1/usage/metered", "get-metered-usage", "Get metered usage", []option{about(
+		"usage", "Exact units of metered rules, by subject and hour, for invoices. Sealed hours never change. CSV and JSON lines have all items, and end with the gaps.")})
+	ok := jsonResponse[MeteredAnswer](a.api, "OK")
+	for _, contentType := range []string{csvType, jsonLinesType} {
+		ok.Content[contentType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+	ok.Headers = map[string]*huma.Param{sealedUntilHeader: {
+		Description: "As sealed_until in JSON", Schema: &huma.Schema{Type: huma.TypeString, Format: "date-time"},
+	}}
+	op.Responses["200"] = ok
+	register(a, op, a.getMetered)
+}
+
+func (in *MeteredParams) query() (q tenants.MeteredQuery, err error) {
+	q = tenants.MeteredQuery{Subject: in.Subject, Rule: in.Rule, Sum: in.Grain == "period", Open: in.Open}
+	if q.From, err = instantParam("from", in.From); err == nil {
+		q.To, err = instantParam("to", in.To)
+	}
+	return q, err
+}
+
+// instantParam parses a time of a query; zero for none.
+func instantParam(name, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, invalid(wrongField("query:"+name, notRFC3339))
+	}
+	if epoch := time.Unix(0, 0); t.Before(epoch) {
+		t = epoch // far out of range as well, and never the zero time, which would be "left out"
+	}
+	return t, nil
+}
+
+func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.StreamResponse, error) {
+	query, err := in.query()
+	if err != nil {
+		return nil, err
+	}
+	if format := in.asked.format(in.Format); format != "json" {
+		if err := in.asked.pagesOnly(in.Cursor); err != nil {
+			return nil, err
+		}
+		return a.exportMetered(ctx, query, format), nil
+	}
+	name := "metered:" + in.From + "|" + in.To + "|" + strconv.Quote(in.Subject) + "|" + in.Rule + "|" + in.Grain + "|" + strconv.FormatBool(in.Open)
+	p, err := a.cursors.open(ctx, name, in.PageParams)
+	if err != nil {
+		return nil, err
+	}
+	report, items, after, err := a.store.MeteredUsage(ctx, actorFrom(ctx), query, p)
+	if err != nil {
+		return nil, queryErrors(err)
+	}
+	answer := MeteredAnswer{
+		From: report.From, To: report.To, SealedUntil: report.SealedUntil, Totals: make([]MeteredTotal, len(report.Totals)),
+		Gaps: make([]MeteringGap, len(report.Gaps)), Items: make([]MeteredItem, len(items)), NextCursor: a.cursors.next(ctx, name, after),
+	}
+	for i, t := range report.Totals {
+		answer.Totals[i] = MeteredTotal{
+			Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, Checks: t.Checks, LateUnits: t.LateUnits, UnattributedUnits: t.UnattributedUnits,
+		}
+	}
+	for i, g := range report.Gaps {
+		answer.Gaps[i] = MeteringGap(g)
+	}
+	for i := range items {
+		answer.Items[i] = meteredItem(&items[i])
+	}
+	body, err := encodeJSON(answer)
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		hctx.SetHeader(sealedUntilHeader, report.SealedUntil.Format(time.RFC3339))
+		varying(jsonAnswer(body)).Body(hctx)
+	}}, nil
+}
+
+func meteredItem(m *tenants.MeteredItem) MeteredItem {
+	out := MeteredItem{Subject: m.Subject, Rule: m.Rule, Units: m.Units, OverageUnits: m.OverageUnits, Checks: m.Checks, LateUnits: m.LateUnits}
+	if !m.Start.IsZero() {
+		out.Start = &m.Start
+	}
+	return out
+}
+
+// exportMetered streams all items.
+func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, format string) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humachi.Unwrap(hctx)
+		d := deadlinesOf(ctx)
+		d.read(exportTimeout)
+		e := &meteredExport{w: w, deadlines: d, format: format}
+		err := a.store.ExportMetered(ctx, actorFrom(ctx), query, e.begin, e.items)
+		switch {
+		case err == nil:
+			err = e.end()
+		case e.MeteredWriter == nil:
+			writeProblem(w, r, a.problem(ctx, queryErrors(err)))
+			return
+		}
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, errClientGone) {
+			_ = a.problem(ctx, err) // logs it
+		}
+		// The status was sent, so the client can only be told by an incomplete body.
+		panic(http.ErrAbortHandler)
+	}}
+}
+
+// meteredExport sends metered usage as it arrives.
+type meteredExport struct {
+	w         http.ResponseWriter
+	deadlines deadlines
+	format    string
+	*tenants.MeteredWriter
+}
+
+func (e *meteredExport) begin(report tenants.MeteredReport) error {
+	h := e.w.Header()
+	name := "metered-" + report.From.Format("2006-01-02") + "-to-" + report.To.Format("2006-01-02")
+	if e.format == "csv" {
+		h.Set("Content-Type", csvType+"; charset=utf-8")
+		h.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
+	} else {
+		h.Set("Content-Type", jsonLinesType)
+		h.Set("Content-Disposition", `attachment; filename="`+name+`.jsonl"`)
+	}
+	h.Set(sealedUntilHeader, report.SealedUntil.Format(time.RFC3339))
+	h.Set("Vary", "Accept")
+	e.deadlines.write(exportWriteTimeout)
+	if e.format == "csv" {
+		e.MeteredWriter = tenants.NewMeteredCSV(e.w, report)
+	} else {
+		e.MeteredWriter = tenants.NewMeteredLines(e.w, report)
+	}
+	return gone(e.Begin())
+}
+
+func (e *meteredExport) items(items []tenants.MeteredItem) error {
+	e.deadlines.write(exportWriteTimeout)
+	return gone(e.Write(items))
+}
+
+func (e *meteredExport) end() error {
+	e.deadlines.write(exportWriteTimeout)
+	return gone(e.End())
+}
+
+// gone marks an error of writing to a client.
+func gone(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Join(errClientGone, err)
+}

@@ -1,0 +1,196 @@
+package tenants
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+	"weir/internal/usage"
+)
+
+// MeteringRetention is how long metered usage is kept: for a year and the disputes of its last
+// invoice.
+const MeteringRetention = 400 * 24 * time.Hour
+
+const (
+	meteringLock     = 7_305_419 // of writers and of sealing, an advisory lock's number
+	meteringLookLock = 7_305_420 // of looking whether an hour can be sealed
+	meteringEvery    = 5 * time.Second
+
+	// meteringGrace is how long after its end an hour stays open at least.
+	meteringGrace = 5 * time.Second
+	// meteringSilence is how long a writer is waited for that writes nothing. It writes every five
+	// seconds even if it meters nothing.
+	meteringSilence = time.Minute
+	// meteringBound is how long after its end an hour stays open at most, while a server can look.
+	// A writer that is behind for longer adds the rest to a later hour.
+	meteringBound = 10 * time.Minute
+	// meteringUnwatched is how long nobody must have looked for the waits to begin again.
+	meteringUnwatched = 30 * time.Second
+)
+
+var _ usage.MeterSink = (*Store)(nil)
+
+// WriteMetered adds a batch to the metered usage of its tenants, all of it or nothing. A batch that
+// was already written changes nothing. Units of an hour that is sealed are added to the first open
+// hour, as late units. Errors: ErrUnavailable; usage.ErrRefused for data that the database will
+// never accept.
+func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
+	return s.asSystem(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if err := q.ShareMetering(ctx, meteringLock); err != nil {
+			return err
+		}
+		complete := b.CompleteUntil
+		if complete.IsZero() {
+			complete = time.Unix(0, 0) // the greatest one that was written is kept
+		}
+		fresh, err := q.TakeMeteredBatch(ctx, db.TakeMeteredBatchParams{
+			Writer: b.Writer, Sequence: b.Sequence, CompleteUntil: complete, Ended: b.Last,
+		})
+		if err != nil || fresh == 0 {
+			return refused(err)
+		}
+		if err := q.CloseMeteringGap(ctx, b.Writer); err != nil || len(b.Rows) == 0 {
+			return err
+		}
+		var rows db.AddMeteredUsageParams
+		for i := range b.Rows {
+			row := &b.Rows[i]
+			rows.Tenants = append(rows.Tenants, row.Tenant)
+			rows.Starts = append(rows.Starts, time.UnixMilli(row.StartMS))
+			rows.Subjects = append(rows.Subjects, row.Subject)
+			rows.Rules = append(rows.Rules, row.Rule)
+			rows.Units = append(rows.Units, row.Units)
+			rows.OverageUnits = append(rows.OverageUnits, row.Overage)
+			rows.Checks = append(rows.Checks, row.Checks)
+		}
+		if err := q.AddMeteredUsage(ctx, rows); err != nil {
+			return refused(err)
+		}
+		return refused(q.AddMeteredTotals(ctx, db.AddMeteredTotalsParams(rows)))
+	})
+}
+
+// RunMetering seals hours until ctx ends. Instances that were started together spread out.
+func (s *Store) RunMetering(ctx context.Context) {
+	wait := rand.N(meteringEvery)
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		sealed, err := s.SealMetering(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			s.log.Warn("cannot look whether an hour of metered usage can be sealed; retrying", "error", err)
+		case sealed != nil:
+			s.log.Info("metered usage sealed", "until", *sealed)
+		}
+		failing = err != nil
+		wait = meteringEvery
+	}
+}
+
+// SealMetering seals the hours that all writers have written, and returns until when it did, nil if
+// it sealed none. An hour is sealed when every writer that is present has written everything until
+// its end, or ten minutes later. A writer that is silent for a minute is not waited for: it was
+// killed, or cannot reach Postgres, and its units since then are reported as a gap. After an outage
+// of Postgres, these times begin again. Only one server looks at a time. Error: ErrUnavailable.
+func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		sealed = nil
+		alone, err := q.TryMetering(ctx, meteringLookLock)
+		if err != nil || !alone {
+			return err
+		}
+		now, err := q.DatabaseTime(ctx)
+		if err != nil {
+			return err
+		}
+		until, since, err := sealable(ctx, q, now)
+		if err != nil || !until.After(since) {
+			return err
+		}
+		if err := q.LockMetering(ctx, meteringLock); err != nil {
+			return err
+		}
+		if until, err = q.SealMetering(ctx, until); err != nil {
+			return err
+		}
+		sealed = &until
+		_, err = q.CreateMeteredPushes(ctx, db.CreateMeteredPushesParams{Since: since, Until: until})
+		return err
+	})
+	return sealed, err
+}
+
+// sealable returns until when hours can be sealed, and until when they are. It reports writers that
+// are missing.
+func sealable(ctx context.Context, q *db.Queries, now time.Time) (until, sealed time.Time, err error) {
+	state, err := q.LookMetering(ctx, db.LookMeteringParams{Now: now, Unwatched: interval(meteringUnwatched)})
+	if err != nil {
+		return until, sealed, err
+	}
+	missing, err := q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
+		Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence),
+	})
+	if err != nil {
+		return until, sealed, err
+	}
+	for _, w := range missing {
+		if err := q.OpenMeteringGap(ctx, db.OpenMeteringGapParams{Writer: w.Writer, FromAt: w.CompleteUntil, ToAt: now}); err != nil {
+			return until, sealed, err
+		}
+	}
+	complete, err := q.MeteringCompleteUntil(ctx, now)
+	if err != nil {
+		return until, sealed, err
+	}
+	until = earlier(complete, now.Add(-meteringGrace))
+	if bound := now.Add(-meteringBound); state.WaitsFrom.Before(bound) && bound.After(until) {
+		until = bound
+	}
+	return until.UTC().Truncate(time.Hour), state.SealedUntil, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// meteringPurges delete what exceeds its retention or whose tenant was deleted, at most
+// usagePurgeRows rows each.
+func meteringPurges() []func(context.Context, *db.Queries) (int64, error) {
+	return []func(context.Context, *db.Queries) (int64, error){
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeMeteredUsage(ctx, db.PurgeMeteredUsageParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeMeteredTotals(ctx, db.PurgeMeteredTotalsParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeMeteredPushes(ctx, db.PurgeMeteredPushesParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeDeletedMeteredUsage(ctx, usagePurgeRows)
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeDeletedMeteredTotals(ctx, usagePurgeRows)
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeMeteringGaps(ctx, interval(MeteringRetention))
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeMeteringWriters(ctx, interval(UsageRetention(usage.Hour)))
+		},
+	}
+}

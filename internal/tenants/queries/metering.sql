@@ -1,0 +1,168 @@
+-- name: ShareMetering :exec
+-- Until the transaction ends, no hour is sealed.
+SELECT pg_advisory_xact_lock_shared(@lock);
+
+-- name: TakeMeteredBatch :execrows
+-- Records a writer's batch. No row: the batch or a later one was already written.
+INSERT INTO metering_writers AS w (writer, sequence, complete_until, written_at, ended)
+VALUES (@writer, @sequence, @complete_until, now(), @ended)
+ON CONFLICT (writer) DO UPDATE SET sequence = excluded.sequence, written_at = excluded.written_at, ended = excluded.ended,
+    complete_until = greatest(w.complete_until, excluded.complete_until), missing = false
+WHERE w.sequence < excluded.sequence;
+
+-- name: CloseMeteringGap :exec
+UPDATE metering_gaps SET closed_at = now() WHERE writer = @writer AND closed_at IS NULL;
+
+-- name: AddMeteredUsage :exec
+-- In the order of the key, here and below, so that two writers wait for each other and do not
+-- deadlock. Units of a sealed hour are added to the first open one, those of a server whose clock
+-- is ahead to the present one. A tenant that was deleted has no usage.
+INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, checks, late_units)
+SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, r.rule,
+    least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
+    sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint
+FROM (
+    SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start,
+        unnest(@subjects::text[]) AS subject, unnest(@rules::text[]) AS rule,
+        unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units, unnest(@checks::bigint[]) AS checks
+) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
+WHERE r.subject <> ''
+GROUP BY 1, 2, 3, 4
+ORDER BY 1, 2, 3, 4
+ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
+    units = least(u.units::numeric + excluded.units, 9223372036854775807)::bigint,
+    overage_units = least(u.overage_units::numeric + excluded.overage_units, 9223372036854775807)::bigint,
+    checks = u.checks + excluded.checks,
+    late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint;
+
+-- name: AddMeteredTotals :exec
+-- Rows without a subject are unattributed.
+INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, checks, late_units, unattributed_units)
+SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
+    least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
+    sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint,
+    least(coalesce(sum(r.units) FILTER (WHERE r.subject = ''), 0), 9223372036854775807)::bigint
+FROM (
+    SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start,
+        unnest(@subjects::text[]) AS subject, unnest(@rules::text[]) AS rule,
+        unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units, unnest(@checks::bigint[]) AS checks
+) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
+GROUP BY 1, 2, 3
+ORDER BY 1, 2, 3
+ON CONFLICT (tenant_id, start, rule) DO UPDATE SET
+    units = least(u.units::numeric + excluded.units, 9223372036854775807)::bigint,
+    overage_units = least(u.overage_units::numeric + excluded.overage_units, 9223372036854775807)::bigint,
+    checks = u.checks + excluded.checks,
+    late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint,
+    unattributed_units = least(u.unattributed_units::numeric + excluded.unattributed_units, 9223372036854775807)::bigint;
+
+-- name: TryMetering :one
+-- Until the transaction ends, one server alone has this lock.
+SELECT pg_try_advisory_xact_lock(@lock);
+
+-- name: LookMetering :one
+-- Records that a server looks. After a time without, as during an outage of Postgres, writers get
+-- as long as usual to write.
+UPDATE metering_state SET looked_at = sqlc.arg(now)::timestamptz,
+    waits_from = CASE WHEN looked_at < sqlc.arg(now)::timestamptz - sqlc.arg(unwatched)::interval THEN sqlc.arg(now)::timestamptz ELSE waits_from END
+RETURNING sealed_until, waits_from;
+
+-- name: MissMeteringWriters :many
+-- Writers that were silent for too long.
+UPDATE metering_writers SET missing = true
+WHERE NOT ended AND NOT missing AND greatest(written_at, sqlc.arg(waits_from)::timestamptz) < sqlc.arg(now)::timestamptz - sqlc.arg(silence)::interval
+RETURNING writer, complete_until;
+
+-- name: OpenMeteringGap :exec
+INSERT INTO metering_gaps AS g (writer, from_at, to_at) VALUES (@writer, @from_at, @to_at)
+ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL;
+
+-- name: MeteringCompleteUntil :one
+-- Up to when all present writers have written everything.
+SELECT coalesce(min(complete_until), @now::timestamptz)::timestamptz AS complete_until FROM metering_writers WHERE NOT ended AND NOT missing;
+
+-- name: LockMetering :exec
+-- Waits for writers, and keeps them out until the transaction ends.
+SELECT pg_advisory_xact_lock(@lock);
+
+-- name: SealMetering :one
+UPDATE metering_state SET sealed_until = greatest(sealed_until, @until::timestamptz) RETURNING sealed_until;
+
+-- name: CreateMeteredPushes :execrows
+-- What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
+-- sent once, so an hour is sealed first.
+INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
+SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
+FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+WHERE t.start >= @since AND t.start < @until AND r.meter_event <> '' AND r.metering <> 'none'
+    AND CASE r.metering WHEN 'overage' THEN t.overage_units ELSE t.units END > 0
+ON CONFLICT (tenant_id, start, rule) DO NOTHING;
+
+-- name: MeteringState :one
+SELECT sealed_until FROM metering_state;
+
+-- name: MeteringGaps :many
+SELECT from_at, to_at, closed_at FROM metering_gaps WHERE to_at > @since AND from_at < @until ORDER BY from_at, to_at LIMIT @most;
+
+-- name: MeteredHours :many
+-- One row per hour, subject and rule, in this order, behind the one that is named.
+SELECT start, subject, rule, units, overage_units, checks, late_units FROM metered_usage
+WHERE tenant_id = @tenant_id AND start >= @since AND start < @until
+    AND (@subject::text = '' OR subject = @subject) AND (@rule::text = '' OR rule = @rule)
+    AND (start, subject, rule) > (@after_start::timestamptz, @after_subject::text, @after_rule::text)
+ORDER BY start, subject, rule LIMIT @most;
+
+-- name: MeteredPeriod :many
+-- One row per subject and rule for the whole period, in this order, behind the one that is named.
+SELECT subject, rule, least(sum(units), 9223372036854775807)::bigint AS units,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(late_units), 9223372036854775807)::bigint AS late_units
+FROM metered_usage
+WHERE tenant_id = @tenant_id AND start >= @since AND start < @until
+    AND (@subject::text = '' OR subject = @subject) AND (@rule::text = '' OR rule = @rule)
+    AND (@prefix::text = '' OR starts_with(subject, @prefix))
+    AND (subject, rule) > (@after_subject::text, @after_rule::text)
+GROUP BY subject, rule
+ORDER BY subject, rule LIMIT @most;
+
+-- name: MeteredTotals :many
+-- One row per rule for the whole period.
+SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(late_units), 9223372036854775807)::bigint AS late_units,
+    least(sum(unattributed_units), 9223372036854775807)::bigint AS unattributed_units
+FROM metered_totals
+WHERE tenant_id = @tenant_id AND start >= @since AND start < @until AND (@rule::text = '' OR rule = @rule)
+GROUP BY rule ORDER BY rule;
+
+-- name: PurgeMeteredUsage :execrows
+DELETE FROM metered_usage WHERE (tenant_id, start, subject, rule) IN (
+    SELECT o.tenant_id, o.start, o.subject, o.rule FROM metered_usage o
+    WHERE o.start < now() - @retention::interval LIMIT @most);
+
+-- name: PurgeMeteredTotals :execrows
+DELETE FROM metered_totals WHERE (tenant_id, start, rule) IN (
+    SELECT o.tenant_id, o.start, o.rule FROM metered_totals o
+    WHERE o.start < now() - @retention::interval LIMIT @most);
+
+-- name: PurgeDeletedMeteredUsage :execrows
+DELETE FROM metered_usage WHERE (tenant_id, start, subject, rule) IN (
+    SELECT o.tenant_id, o.start, o.subject, o.rule
+    FROM metered_usage o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
+
+-- name: PurgeDeletedMeteredTotals :execrows
+DELETE FROM metered_totals WHERE (tenant_id, start, rule) IN (
+    SELECT o.tenant_id, o.start, o.rule
+    FROM metered_totals o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
+
+-- name: PurgeMeteringWriters :execrows
+DELETE FROM metering_writers WHERE written_at < now() - @retention::interval;
+
+-- name: PurgeMeteringGaps :execrows
+DELETE FROM metering_gaps WHERE to_at < now() - @retention::interval;
+
+-- name: PurgeMeteredPushes :execrows
+DELETE FROM metered_pushes WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM metered_pushes o WHERE o.start < now() - @retention::interval LIMIT @most);

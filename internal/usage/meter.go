@@ -1,0 +1,242 @@
+package usage
+
+import (
+	"context"
+	"hash/maphash"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+)
+
+// MeterKey says what metered units are about.
+type MeterKey struct {
+	Tenant  limit.TenantID
+	StartMS int64 // of the hour, milliseconds since 1970
+	// Subject is "" for units that are not attributed: the Meter had no memory left for another
+	// subject, or the sink refused the row.
+	Subject string
+	Rule    string // slug
+}
+
+// Metered are the metered units of an hour.
+type Metered struct {
+	Units   int64 // of allowed checks; stops at the largest int64
+	Overage int64 // of Units: those beyond the limit
+	Checks  int64 // allowed checks with a cost
+}
+
+// Add adds o to m.
+func (m *Metered) Add(o Metered) {
+	m.Units = addUnits(m.Units, o.Units)
+	m.Overage = addUnits(m.Overage, o.Overage)
+	m.Checks += o.Checks
+}
+
+// MeterRow is metered units with their key.
+type MeterRow struct {
+	MeterKey
+	Metered
+}
+
+// MeterBatch is a part of the metered units of one process.
+type MeterBatch struct {
+	Writer   uuid.UUID // the process
+	Sequence int64     // the batches of a writer are numbered from 1
+	Rows     []MeterRow
+	// CompleteUntil is an instant: when this batch is written, all units that the writer metered
+	// before it are written too. It is zero as long as that is not known.
+	CompleteUntil time.Time
+	Last          bool // the writer ends with this batch
+}
+
+// MeterSink stores metered units.
+type MeterSink interface {
+	// WriteMetered adds a batch, all of it or nothing. It may be called again with a batch whose
+	// outcome is unknown: a batch that was written before does not count again. A writer writes its
+	// batches in order, each only after the previous one was written or refused. After ErrRefused
+	// nothing was written.
+	WriteMetered(ctx context.Context, batch *MeterBatch) error
+}
+
+// MeterOptions are the parts and settings of a Meter. Sink and Registerer are required.
+type MeterOptions struct {
+	Sink       MeterSink
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger     // nil: none
+	Clock      func() time.Time // nil: time.Now
+	// MaxBytes is the approximate memory for units that cannot be written; 0: 256 MiB. Units of
+	// further subjects are then counted without the subject.
+	MaxBytes int64
+}
+
+// Meter records the units of metered rules exactly, by subject and hour. It passes them to a
+// MeterSink every second. A check adds to counters in memory, under a lock that it shares with few
+// subjects, and only if one of its rules is metered. It never waits for the sink.
+//
+// What is metered is decided here: the cost of checks that were allowed, for each metered rule that
+// was enforced. This includes checks answered in degraded mode, from prefetched units, and under an
+// unlimited plan, because the customer got the units. A dry run, a denied check, a rule in shadow
+// mode and an exempt subject, whose rules act as in shadow mode, are not metered. A repeated check
+// with an Idempotency-Key is not decided again, so it is not metered again.
+type Meter struct {
+	seed   maphash.Seed
+	shards [usageShards]meterShard
+	held   atomic.Int64 // bytes in the shards and in waiting
+	most   int64
+	*meterDelivery
+}
+
+type meterShard struct {
+	mu    sync.Mutex
+	table meterTable
+	spare meterTable // empty, for the next drain
+	_     [64]byte   // keeps the locks of neighbours on different cache lines
+}
+
+// meterTable is rows with an index. The zero value is ready to use.
+type meterTable struct {
+	index map[MeterKey]int
+	rows  []MeterRow
+}
+
+// at returns the row of a key, or nil.
+func (t *meterTable) at(key *MeterKey) *MeterRow {
+	if i, there := t.index[*key]; there {
+		return &t.rows[i]
+	}
+	return nil
+}
+
+// insert adds an empty row for a key that has none.
+func (t *meterTable) insert(key MeterKey) *MeterRow {
+	if t.index == nil {
+		t.index = map[MeterKey]int{}
+	}
+	t.index[key] = len(t.rows)
+	t.rows = append(t.rows, MeterRow{MeterKey: key})
+	return &t.rows[len(t.rows)-1]
+}
+
+// add adds a row, and reports whether its key is new.
+func (t *meterTable) add(row *MeterRow) (isNew bool) {
+	known := t.at(&row.MeterKey)
+	if known == nil {
+		known, isNew = t.insert(row.MeterKey), true
+	}
+	known.Add(row.Metered)
+	return isNew
+}
+
+// cut removes and returns up to n rows.
+func (t *meterTable) cut(n int) []MeterRow {
+	from := max(len(t.rows)-n, 0)
+	rows := append([]MeterRow(nil), t.rows[from:]...)
+	for i := range rows {
+		delete(t.index, rows[i].MeterKey)
+	}
+	t.rows = t.rows[:from]
+	return rows
+}
+
+// reset removes all rows. A table that was large does not keep its memory.
+func (t *meterTable) reset() {
+	if len(t.rows) > maxBatchRows {
+		*t = meterTable{}
+		return
+	}
+	clear(t.index)
+	clear(t.rows)
+	t.rows = t.rows[:0]
+}
+
+// bytes returns the approximate size of a row: itself, its part of the index, and its subject.
+func (k *MeterKey) bytes() int64 { return bytesPerRow + int64(len(k.Subject)) }
+
+const (
+	meterAliveEvery  = 5 * time.Second  // an idle process still reports up to when it is complete
+	meterLastFlush   = 15 * time.Second // to write the rest when the process ends
+	defaultMeterSize = 256 << 20
+)
+
+// NewMeter returns a Meter; Run writes its units.
+func NewMeter(o MeterOptions) *Meter {
+	m := &Meter{seed: maphash.MakeSeed(), most: o.MaxBytes, meterDelivery: newMeterDelivery(o)}
+	if m.most == 0 {
+		m.most = defaultMeterSize
+	}
+	return m
+}
+
+// Decided implements check.Observer.
+func (m *Meter) Decided(tenant limit.TenantID, req *check.Request, d *check.Decision, at time.Time) {
+	if !d.Allowed || req.DryRun || d.Cost == 0 {
+		return
+	}
+	for i := range d.Rules {
+		if r := &d.Rules[i]; r.Rule.Metering != limit.MeterNone && r.Mode == limit.Enforce {
+			m.Add(tenant, d.Subject, r.Rule.Slug, Metered{Units: d.Cost, Overage: overageOf(r), Checks: 1}, at)
+		}
+	}
+}
+
+// overageOf returns the units of an allowed check that are beyond the limit of one of its rules. No
+// rule allows such units yet.
+func overageOf(*check.RuleDecision) int64 { return 0 }
+
+// Add records units of a subject under a rule, decided at an instant of this process's clock.
+func (m *Meter) Add(tenant limit.TenantID, subject, rule string, units Metered, at time.Time) {
+	key := MeterKey{Tenant: tenant, StartMS: Hour.start(at.UnixMilli()), Subject: subject, Rule: rule}
+	s := &m.shards[maphash.String(m.seed, subject)&(usageShards-1)]
+	s.mu.Lock()
+	row := s.table.at(&key)
+	if row == nil {
+		row = m.insert(&s.table, key)
+	}
+	row.Add(units)
+	s.mu.Unlock()
+}
+
+// insert adds a row to the table of a shard. If the memory is used up, it is the row of all
+// subjects that do not fit: rules are few, so these rows need no bound.
+func (m *Meter) insert(t *meterTable, key MeterKey) *MeterRow {
+	size := key.bytes()
+	if m.held.Add(size) > m.most {
+		m.held.Add(-size)
+		key.Subject = ""
+		if row := t.at(&key); row != nil {
+			return row
+		}
+		m.held.Add(key.bytes())
+	}
+	// A copy: the request's strings are parts of a larger text.
+	key.Subject, key.Rule = strings.Clone(key.Subject), strings.Clone(key.Rule)
+	return t.insert(key)
+}
+
+// drain moves the rows of all shards to a table.
+func (m *Meter) drain(to *meterTable) {
+	for i := range m.shards {
+		s := &m.shards[i]
+		s.mu.Lock()
+		full := s.table
+		s.table, s.spare = s.spare, meterTable{}
+		s.mu.Unlock()
+		for i := range full.rows {
+			if row := &full.rows[i]; !to.add(row) {
+				m.held.Add(-row.MeterKey.bytes())
+			}
+		}
+		full.reset()
+		s.mu.Lock()
+		s.spare = full
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,216 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// meterDelivery passes metered units to the sink, each exactly once.
+type meterDelivery struct {
+	sink    MeterSink
+	log     *slog.Logger
+	clock   func() time.Time
+	metrics meterMetrics
+
+	mu       sync.Mutex // guards the fields below; held while the sink writes, never by a check
+	writer   uuid.UUID
+	sequence int64
+	waiting  meterTable
+	refused  [][]MeterRow // parts of a batch that was refused
+	unacked  *MeterBatch  // passed to the sink, and perhaps written: it must not change
+	told     time.Time    // when the sink last accepted a batch
+	failures int          // in a row
+}
+
+type meterMetrics struct {
+	unattributed prometheus.Counter
+	failures     prometheus.Counter
+	lost         prometheus.Counter
+	bytes        prometheus.Gauge
+}
+
+func newMeterDelivery(o MeterOptions) *meterDelivery {
+	d := &meterDelivery{sink: o.Sink, log: o.Logger, clock: o.Clock, writer: uuid.New()}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.clock == nil {
+		d.clock = time.Now
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		o.Registerer.MustRegister(c)
+		return c
+	}
+	d.metrics = meterMetrics{
+		unattributed: counter("weir_metering_unattributed_units_total", "Metered units whose subject was not recorded, because the buffer was full or the store refused the row."),
+		lost:         counter("weir_metering_lost_units_total", "Metered units that could not be written before the process ended."),
+		failures:     counter("weir_metering_write_errors_total", "Failed writes of metered units; they are retried."),
+		bytes:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_metering_buffer_bytes", Help: "Approximate size of metered units that wait to be written."}),
+	}
+	o.Registerer.MustRegister(d.metrics.bytes)
+	return d
+}
+
+// Run writes new units every second until ctx ends, and then the rest, which takes at most fifteen
+// seconds. While the sink fails, units are kept in memory, within MeterOptions.MaxBytes.
+func (m *Meter) Run(ctx context.Context) {
+	ticks := time.NewTicker(usageFlushEvery)
+	defer ticks.Stop()
+	m.note(m.flush(ctx, false)) // announces the writer, so that no hour is sealed without it
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterLastFlush)
+			defer cancel()
+			m.finish(last)
+			return
+		case <-ticks.C:
+			m.note(m.flush(ctx, false))
+		}
+	}
+}
+
+// finish writes the rest and ends the writer.
+func (m *Meter) finish(ctx context.Context) {
+	for {
+		err := m.flush(ctx, true)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			lost := unitsOf(m.waiting.rows)
+			for _, rows := range m.refused {
+				lost = addUnits(lost, unitsOf(rows))
+			}
+			if m.unacked != nil {
+				lost = addUnits(lost, unitsOf(m.unacked.Rows))
+			}
+			m.metrics.lost.Add(float64(lost))
+			m.log.Error("metered units are lost: they could not be written before the process ended; the export reports the gap", "units", lost, "error", err)
+			return
+		case <-time.After(usageFlushEvery / 4):
+		}
+	}
+}
+
+func unitsOf(rows []MeterRow) (n int64) {
+	for i := range rows {
+		n = addUnits(n, rows[i].Units)
+	}
+	return n
+}
+
+// note logs when writes begin to fail and when they succeed again.
+func (m *Meter) note(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err != nil:
+		m.failures++
+		if m.failures == 1 {
+			m.log.Warn("metered units cannot be written and are kept in memory", "error", err)
+		}
+	case m.failures > 0:
+		m.log.Info("metered units are written again", "failed_attempts", m.failures)
+		m.failures = 0
+	}
+}
+
+// flush writes everything that was metered, in batches. It stops at the first one that fails, and
+// the next flush continues with it. If last is true, the writer ends when it succeeds.
+func (m *Meter) flush(ctx context.Context, last bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clock()
+	m.drain(&m.waiting)
+	for {
+		if m.unacked == nil {
+			m.unacked = m.next(now, last)
+		}
+		m.metrics.bytes.Set(float64(m.held.Load()))
+		if m.unacked == nil {
+			return nil
+		}
+		ended := m.unacked.Last
+		if err := m.write(ctx, m.unacked); err != nil {
+			m.metrics.failures.Inc()
+			return err
+		}
+		m.unacked, m.told = nil, now
+		if ended && len(m.refused) == 0 {
+			return nil
+		}
+	}
+}
+
+// next returns the next batch, or nil if there is nothing to send.
+func (m *Meter) next(now time.Time, last bool) *MeterBatch {
+	b := &MeterBatch{Writer: m.writer, Sequence: m.sequence + 1}
+	if n := len(m.refused); n > 0 {
+		b.Rows, m.refused = m.refused[n-1], m.refused[:n-1]
+	} else {
+		b.Rows = m.waiting.cut(maxBatchRows)
+		if len(m.waiting.rows) == 0 {
+			m.waiting.reset()
+		}
+	}
+	if len(b.Rows) == 0 && !last && now.Sub(m.told) < meterAliveEvery {
+		return nil
+	}
+	m.sequence++
+	if len(m.waiting.rows)+len(m.refused) == 0 {
+		// A check that is being decided now may be recorded after the drain.
+		b.CompleteUntil, b.Last = now.Add(-time.Second), last
+	}
+	return b
+}
+
+// write passes a batch to the sink. Of a batch that is refused, the rows are sent again in smaller
+// parts, until the refused row is alone. Its units are then recorded without the subject.
+func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
+	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
+	defer cancel()
+	err := m.sink.WriteMetered(ctx, b)
+	switch {
+	case !errors.Is(err, ErrRefused):
+		if err == nil {
+			m.release(b.Rows)
+		}
+		return err
+	case len(b.Rows) > 1:
+		half := len(b.Rows) / 2
+		m.refused = append(m.refused, b.Rows[half:], b.Rows[:half])
+	case len(b.Rows) == 1 && b.Rows[0].Subject != "":
+		row := b.Rows[0]
+		m.log.Error("metered units are recorded without their subject: the store refuses the row", "units", row.Units, "error", err)
+		m.held.Add(-int64(len(row.Subject)))
+		row.Subject = ""
+		m.refused = append(m.refused, []MeterRow{row})
+		return nil
+	default:
+		m.metrics.lost.Add(float64(unitsOf(b.Rows)))
+		m.log.Error("metered units are lost: the store refuses them", "units", unitsOf(b.Rows), "error", err)
+		m.release(b.Rows)
+	}
+	return nil
+}
+
+// release frees the memory of rows that were written.
+func (m *Meter) release(rows []MeterRow) {
+	for i := range rows {
+		m.held.Add(-rows[i].MeterKey.bytes())
+		if rows[i].Subject == "" {
+			m.metrics.unattributed.Add(float64(rows[i].Units))
+		}
+	}
+}
