@@ -1,5 +1,3 @@
-REVOKE SELECT (billing_ref) ON subjects FROM weir_system;
-REVOKE SELECT (subject, customer) ON billing_subscriptions FROM weir_system;
 DROP TABLE metered_push_problems;
 DROP TABLE metered_pushes;
 DROP TABLE metering_gaps;

@@ -85,6 +85,7 @@ CREATE TABLE metered_pushes (
     complete boolean NOT NULL DEFAULT false, -- all subjects were sent or have a problem
     why text NOT NULL DEFAULT '', -- why it waits
     attempts int NOT NULL DEFAULT 0, -- failed, in a row
+    unanswered_at timestamptz, -- since when it may have sent subjects behind after_subject
     due_at timestamptz, -- null: nothing is left to do
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, id),
@@ -99,7 +100,6 @@ CREATE TABLE metered_push_problems (
     units bigint NOT NULL,
     outcome text NOT NULL CHECK (outcome IN ('parked', 'failed')),
     why text NOT NULL,
-    sent_at timestamptz, -- when it was first sent without an answer
     PRIMARY KEY (tenant_id, push_id, subject),
     FOREIGN KEY (tenant_id, push_id) REFERENCES metered_pushes (tenant_id, id) ON DELETE CASCADE
 );
@@ -119,9 +119,5 @@ BEGIN
 END
 $$;
 GRANT SELECT ON metered_usage, metered_totals, metered_pushes, metered_push_problems, metering_gaps, metering_state TO weir_app;
-GRANT UPDATE (due_at, attempts, why, updated_at) ON metered_pushes TO weir_app;
 GRANT SELECT, INSERT, UPDATE, DELETE ON metered_usage, metered_totals, metering_writers, metering_gaps, metered_pushes, metered_push_problems TO weir_system;
 GRANT SELECT, UPDATE ON metering_state TO weir_system;
--- A push asks for the customer of a subject.
-GRANT SELECT (billing_ref) ON subjects TO weir_system;
-GRANT SELECT (subject, customer) ON billing_subscriptions TO weir_system;

@@ -228,6 +228,9 @@ func randomDocument(r *rand.Rand) tenants.Document {
 		if numbers := in.Numbers(); numbers.Leasable() && pick(3) {
 			in.Consistency = limit.Leased
 		}
+		if pick(3) {
+			in.Metering, in.MeterEvent = limit.MeterUnits, "requests"
+		}
 		d.Rules = append(d.Rules, in)
 		limits[in.Slug] = func() limit.Limit {
 			if pick(4) {

@@ -27,14 +27,18 @@ type fakeStripe struct {
 	asked         int
 	broken        bool
 	now           func() time.Time // the time of its responses; nil for the real time
+	meter         meterEvents
 }
 
 func newFakeStripe(t *testing.T) *fakeStripe {
 	t.Helper()
-	f := &fakeStripe{t: t, key: "rk_test_abcdefgh"}
+	f := &fakeStripe{t: t, key: "rk_test_abcdefgh", meter: meterEvents{
+		name: "api_requests", customers: map[string]bool{}, seen: map[string]bool{}, values: map[string]int64{}, stamps: map[int64]bool{},
+	}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/subscriptions/{id}", f.retrieve)
 	mux.HandleFunc("GET /v1/subscriptions", f.list)
+	mux.HandleFunc("POST /v1/billing/meter_events", f.takeMeterEvent)
 	server := httptest.NewServer(f.authorized(mux))
 	t.Cleanup(server.Close)
 	f.url = server.URL
@@ -112,6 +116,13 @@ func (f *fakeStripe) put(id, customer string, status stripe.SubscriptionStatus, 
 	}
 	f.subscriptions = slices.DeleteFunc(f.subscriptions, func(old *stripe.Subscription) bool { return old.ID == id })
 	f.subscriptions = append([]*stripe.Subscription{s}, f.subscriptions...)
+}
+
+// set changes how the fake behaves.
+func (f *fakeStripe) set(change func(*fakeStripe)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
 }
 
 func (f *fakeStripe) remove(id string) {

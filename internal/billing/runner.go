@@ -1,4 +1,5 @@
-// Package billing processes events of billing systems, and moves subjects between plans.
+// Package billing processes events of billing systems, and moves subjects between plans. It also
+// sends metered usage to their meters (meter.go).
 //
 // internal/api stores each event when it arrives. A Runner in every instance then looks in Postgres
 // for tasks that are due and executes them. A task is a row with a time: a new event, the end of a
@@ -102,6 +103,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer ticker.Stop()
 	var comparing sync.WaitGroup
 	defer comparing.Wait()
+	comparing.Go(func() { r.runPushes(ctx) })
 	slot := make(chan struct{}, 1) // one comparison at a time
 	failing := false
 	for {

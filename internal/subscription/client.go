@@ -19,7 +19,7 @@ const StripeAPI = "https://api.stripe.com"
 var ErrGone = errors.New("the provider has no such object")
 
 // Client reads from Stripe's API with an endpoint's restricted key, which needs read access to
-// subscriptions and customers. It never writes.
+// subscriptions and customers. It writes meter events only.
 type Client struct {
 	api *stripe.Client
 	now func() time.Time

@@ -89,7 +89,8 @@ type MeterOptions struct {
 type Meter struct {
 	seed   maphash.Seed
 	shards [usageShards]meterShard
-	held   atomic.Int64 // bytes in the shards and in waiting
+	fresh  atomic.Int64 // bytes in the shards
+	held   int64        // bytes of rows that are drained and not written; guarded by mu
 	most   int64
 	*meterDelivery
 }
@@ -205,35 +206,44 @@ func (m *Meter) Add(tenant limit.TenantID, subject, rule string, units Metered, 
 }
 
 // insert adds a row to the table of a shard. If the memory is used up, it is the row of all
-// subjects that do not fit: rules are few, so these rows need no bound.
+// subjects that do not fit: rules are few, so these rows need no bound. The shards have a fifth of
+// the memory, for the time in which the sink writes.
 func (m *Meter) insert(t *meterTable, key MeterKey) *MeterRow {
 	size := key.bytes()
-	if m.held.Add(size) > m.most {
-		m.held.Add(-size)
+	if m.fresh.Add(size) > m.most/5 {
+		m.fresh.Add(-size)
 		key.Subject = ""
 		if row := t.at(&key); row != nil {
 			return row
 		}
-		m.held.Add(key.bytes())
+		m.fresh.Add(key.bytes())
 	}
 	// A copy: the request's strings are parts of a larger text.
 	key.Subject, key.Rule = strings.Clone(key.Subject), strings.Clone(key.Rule)
 	return t.insert(key)
 }
 
-// drain moves the rows of all shards to a table.
-func (m *Meter) drain(to *meterTable) {
+// drain moves the rows of all shards to waiting. If its memory is used up, new subjects have no
+// place there, and known ones are still counted.
+func (m *Meter) drain() {
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.Lock()
 		full := s.table
 		s.table, s.spare = s.spare, meterTable{}
 		s.mu.Unlock()
+		size := int64(0)
 		for i := range full.rows {
-			if row := &full.rows[i]; !to.add(row) {
-				m.held.Add(-row.MeterKey.bytes())
+			row := &full.rows[i]
+			size += row.MeterKey.bytes()
+			if m.held+row.MeterKey.bytes() > m.most-m.most/5 && m.waiting.at(&row.MeterKey) == nil {
+				row.Subject = ""
+			}
+			if m.waiting.add(row) {
+				m.held += row.MeterKey.bytes()
 			}
 		}
+		m.fresh.Add(-size)
 		full.reset()
 		s.mu.Lock()
 		s.spare = full

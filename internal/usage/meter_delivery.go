@@ -132,12 +132,12 @@ func (m *Meter) flush(ctx context.Context, last bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.clock()
-	m.drain(&m.waiting)
+	m.drain()
 	for {
 		if m.unacked == nil {
 			m.unacked = m.next(now, last)
 		}
-		m.metrics.bytes.Set(float64(m.held.Load()))
+		m.metrics.bytes.Set(float64(m.held + m.fresh.Load()))
 		if m.unacked == nil {
 			return nil
 		}
@@ -193,7 +193,7 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 	case len(b.Rows) == 1 && b.Rows[0].Subject != "":
 		row := b.Rows[0]
 		m.log.Error("metered units are recorded without their subject: the store refuses the row", "units", row.Units, "error", err)
-		m.held.Add(-int64(len(row.Subject)))
+		m.held -= int64(len(row.Subject))
 		row.Subject = ""
 		m.refused = append(m.refused, []MeterRow{row})
 		return nil
@@ -208,7 +208,7 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 // release frees the memory of rows that were written.
 func (m *Meter) release(rows []MeterRow) {
 	for i := range rows {
-		m.held.Add(-rows[i].MeterKey.bytes())
+		m.held -= rows[i].MeterKey.bytes()
 		if rows[i].Subject == "" {
 			m.metrics.unattributed.Add(float64(rows[i].Units))
 		}

@@ -104,6 +104,86 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 	return err
 }
 
+const advanceMeteredPush = `-- name: AdvanceMeteredPush :exec
+UPDATE metered_pushes SET after_subject = $1, pushed = pushed + $2, pushed_units = pushed_units + $3,
+    complete = $4, why = $5, attempts = $6, unanswered_at = $7, due_at = $8, updated_at = now()
+WHERE tenant_id = $9 AND id = $10
+`
+
+type AdvanceMeteredPushParams struct {
+	AfterSubject string
+	Pushed       int64
+	PushedUnits  int64
+	Complete     bool
+	Why          string
+	Attempts     int32
+	UnansweredAt *time.Time
+	DueAt        *time.Time
+	TenantID     uuid.UUID
+	ID           uuid.UUID
+}
+
+// Subjects up to after_subject were sent, or have a problem.
+func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) error {
+	_, err := q.db.Exec(ctx, advanceMeteredPush,
+		arg.AfterSubject,
+		arg.Pushed,
+		arg.PushedUnits,
+		arg.Complete,
+		arg.Why,
+		arg.Attempts,
+		arg.UnansweredAt,
+		arg.DueAt,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
+const claimMeteredPush = `-- name: ClaimMeteredPush :one
+UPDATE metered_pushes p SET due_at = now() + $1::interval, unanswered_at = coalesce(p.unanswered_at, now())
+FROM (SELECT o.tenant_id, o.id, o.unanswered_at FROM metered_pushes o WHERE o.tenant_id = $2 AND o.id = $3 AND o.due_at <= now() FOR UPDATE) AS before
+WHERE p.tenant_id = before.tenant_id AND p.id = before.id
+RETURNING p.start, p.rule, p.meter_event, p.kind, p.after_subject, p.complete, p.attempts, before.unanswered_at, now()::timestamptz AS now
+`
+
+type ClaimMeteredPushParams struct {
+	Lease    pgtype.Interval
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+type ClaimMeteredPushRow struct {
+	Start        time.Time
+	Rule         string
+	MeterEvent   string
+	Kind         string
+	AfterSubject string
+	Complete     bool
+	Attempts     int32
+	UnansweredAt *time.Time
+	Now          time.Time
+}
+
+// One server sends; where it dies, another does after the time that it has for it. The answer has
+// since when subjects may have been sent without an answer.
+func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushParams) (ClaimMeteredPushRow, error) {
+	row := q.db.QueryRow(ctx, claimMeteredPush, arg.Lease, arg.TenantID, arg.ID)
+	var i ClaimMeteredPushRow
+	err := row.Scan(
+		&i.Start,
+		&i.Rule,
+		&i.MeterEvent,
+		&i.Kind,
+		&i.AfterSubject,
+		&i.Complete,
+		&i.Attempts,
+		&i.UnansweredAt,
+		&i.Now,
+	)
+	return i, err
+}
+
 const closeMeteringGap = `-- name: CloseMeteringGap :exec
 UPDATE metering_gaps SET closed_at = now() WHERE writer = $1 AND closed_at IS NULL
 `
@@ -135,6 +215,126 @@ func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPush
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const deleteMeteredPushProblem = `-- name: DeleteMeteredPushProblem :exec
+DELETE FROM metered_push_problems WHERE tenant_id = $1 AND push_id = $2 AND subject = $3
+`
+
+type DeleteMeteredPushProblemParams struct {
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+	Subject  string
+}
+
+func (q *Queries) DeleteMeteredPushProblem(ctx context.Context, arg DeleteMeteredPushProblemParams) error {
+	_, err := q.db.Exec(ctx, deleteMeteredPushProblem, arg.TenantID, arg.PushID, arg.Subject)
+	return err
+}
+
+const dueMeteredPushes = `-- name: DueMeteredPushes :many
+SELECT tenant_id, id FROM metered_pushes WHERE due_at <= now() ORDER BY due_at, id LIMIT $1
+`
+
+type DueMeteredPushesRow struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) DueMeteredPushes(ctx context.Context, most int32) ([]DueMeteredPushesRow, error) {
+	rows, err := q.db.Query(ctx, dueMeteredPushes, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DueMeteredPushesRow
+	for rows.Next() {
+		var i DueMeteredPushesRow
+		if err := rows.Scan(&i.TenantID, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listMeteredPushes = `-- name: ListMeteredPushes :many
+SELECT p.id, p.start, p.rule, p.meter_event, p.kind, p.pushed, p.pushed_units, p.complete, p.why, p.attempts, p.due_at, p.updated_at,
+    (SELECT count(*) FROM metered_push_problems x WHERE x.tenant_id = p.tenant_id AND x.push_id = p.id AND x.outcome = 'parked') AS parked,
+    (SELECT count(*) FROM metered_push_problems x WHERE x.tenant_id = p.tenant_id AND x.push_id = p.id AND x.outcome = 'failed') AS failed
+FROM metered_pushes p
+WHERE p.tenant_id = $1 AND ($2::text = '' OR p.rule = $2) AND (p.start, p.rule) < ($3::timestamptz, $4::text)
+ORDER BY p.start DESC, p.rule DESC LIMIT $5
+`
+
+type ListMeteredPushesParams struct {
+	TenantID    uuid.UUID
+	Rule        string
+	BeforeStart time.Time
+	BeforeRule  string
+	Most        int32
+}
+
+type ListMeteredPushesRow struct {
+	ID          uuid.UUID
+	Start       time.Time
+	Rule        string
+	MeterEvent  string
+	Kind        string
+	Pushed      int64
+	PushedUnits int64
+	Complete    bool
+	Why         string
+	Attempts    int32
+	DueAt       *time.Time
+	UpdatedAt   time.Time
+	Parked      int64
+	Failed      int64
+}
+
+// Newest hour first, behind the one that is named.
+func (q *Queries) ListMeteredPushes(ctx context.Context, arg ListMeteredPushesParams) ([]ListMeteredPushesRow, error) {
+	rows, err := q.db.Query(ctx, listMeteredPushes,
+		arg.TenantID,
+		arg.Rule,
+		arg.BeforeStart,
+		arg.BeforeRule,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListMeteredPushesRow
+	for rows.Next() {
+		var i ListMeteredPushesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Start,
+			&i.Rule,
+			&i.MeterEvent,
+			&i.Kind,
+			&i.Pushed,
+			&i.PushedUnits,
+			&i.Complete,
+			&i.Why,
+			&i.Attempts,
+			&i.DueAt,
+			&i.UpdatedAt,
+			&i.Parked,
+			&i.Failed,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const lockMetering = `-- name: LockMetering :exec
@@ -170,6 +370,56 @@ func (q *Queries) LookMetering(ctx context.Context, arg LookMeteringParams) (Loo
 	var i LookMeteringRow
 	err := row.Scan(&i.SealedUntil, &i.WaitsFrom)
 	return i, err
+}
+
+const meteredCustomers = `-- name: MeteredCustomers :many
+SELECT n.subject, coalesce(b.customer, s.billing_ref, '')::text AS customer, coalesce(b.endpoint_id, o.id) AS endpoint_id
+FROM (SELECT unnest($1::text[]) AS subject) AS n
+LEFT JOIN LATERAL (
+    SELECT x.customer, x.endpoint_id FROM billing_subscriptions x
+    JOIN billing_endpoints e ON e.tenant_id = x.tenant_id AND e.id = x.endpoint_id
+    WHERE x.tenant_id = $2 AND x.subject = n.subject AND x.customer <> '' AND e.provider = 'stripe' AND e.api_key IS NOT NULL
+    ORDER BY x.updated_at DESC LIMIT 1
+) AS b ON true
+LEFT JOIN subjects s ON s.tenant_id = $2 AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
+LEFT JOIN LATERAL (
+    SELECT min(e.id::text)::uuid AS id FROM billing_endpoints e
+    WHERE e.tenant_id = $2 AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
+) AS o ON s.subject IS NOT NULL
+`
+
+type MeteredCustomersParams struct {
+	Subjects []string
+	TenantID uuid.UUID
+}
+
+type MeteredCustomersRow struct {
+	Subject    interface{}
+	Customer   string
+	EndpointID uuid.UUID
+}
+
+// The provider's customer of each subject, with the endpoint whose key can send for it: that of the
+// newest subscription, else the subject's billing_ref with the tenant's only Stripe endpoint that
+// has a key.
+func (q *Queries) MeteredCustomers(ctx context.Context, arg MeteredCustomersParams) ([]MeteredCustomersRow, error) {
+	rows, err := q.db.Query(ctx, meteredCustomers, arg.Subjects, arg.TenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MeteredCustomersRow
+	for rows.Next() {
+		var i MeteredCustomersRow
+		if err := rows.Scan(&i.Subject, &i.Customer, &i.EndpointID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const meteredHours = `-- name: MeteredHours :many
@@ -303,6 +553,120 @@ func (q *Queries) MeteredPeriod(ctx context.Context, arg MeteredPeriodParams) ([
 			&i.Checks,
 			&i.LateUnits,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const meteredPushHasProblems = `-- name: MeteredPushHasProblems :one
+SELECT EXISTS (SELECT FROM metered_push_problems WHERE tenant_id = $1 AND push_id = $2 AND outcome = 'parked')
+`
+
+type MeteredPushHasProblemsParams struct {
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+}
+
+func (q *Queries) MeteredPushHasProblems(ctx context.Context, arg MeteredPushHasProblemsParams) (bool, error) {
+	row := q.db.QueryRow(ctx, meteredPushHasProblems, arg.TenantID, arg.PushID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
+const meteredPushProblems = `-- name: MeteredPushProblems :many
+SELECT subject, units, outcome, why FROM metered_push_problems
+WHERE tenant_id = $1 AND push_id = $2 AND subject > $3 ORDER BY subject LIMIT $4
+`
+
+type MeteredPushProblemsParams struct {
+	TenantID     uuid.UUID
+	PushID       uuid.UUID
+	AfterSubject string
+	Most         int32
+}
+
+type MeteredPushProblemsRow struct {
+	Subject string
+	Units   int64
+	Outcome string
+	Why     string
+}
+
+func (q *Queries) MeteredPushProblems(ctx context.Context, arg MeteredPushProblemsParams) ([]MeteredPushProblemsRow, error) {
+	rows, err := q.db.Query(ctx, meteredPushProblems,
+		arg.TenantID,
+		arg.PushID,
+		arg.AfterSubject,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MeteredPushProblemsRow
+	for rows.Next() {
+		var i MeteredPushProblemsRow
+		if err := rows.Scan(
+			&i.Subject,
+			&i.Units,
+			&i.Outcome,
+			&i.Why,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const meteredPushSubjects = `-- name: MeteredPushSubjects :many
+SELECT subject, CASE $1::text WHEN 'overage' THEN overage_units ELSE units END::bigint AS units FROM metered_usage
+WHERE tenant_id = $2 AND start = $3 AND rule = $4 AND subject > $5
+    AND CASE $1::text WHEN 'overage' THEN overage_units ELSE units END > 0
+ORDER BY subject LIMIT $6
+`
+
+type MeteredPushSubjectsParams struct {
+	Kind         string
+	TenantID     uuid.UUID
+	Start        time.Time
+	Rule         string
+	AfterSubject string
+	Most         int32
+}
+
+type MeteredPushSubjectsRow struct {
+	Subject string
+	Units   int64
+}
+
+// The next subjects with units to send.
+func (q *Queries) MeteredPushSubjects(ctx context.Context, arg MeteredPushSubjectsParams) ([]MeteredPushSubjectsRow, error) {
+	rows, err := q.db.Query(ctx, meteredPushSubjects,
+		arg.Kind,
+		arg.TenantID,
+		arg.Start,
+		arg.Rule,
+		arg.AfterSubject,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MeteredPushSubjectsRow
+	for rows.Next() {
+		var i MeteredPushSubjectsRow
+		if err := rows.Scan(&i.Subject, &i.Units); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -593,6 +957,33 @@ func (q *Queries) PurgeMeteringWriters(ctx context.Context, retention pgtype.Int
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const putMeteredPushProblem = `-- name: PutMeteredPushProblem :exec
+INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why
+`
+
+type PutMeteredPushProblemParams struct {
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+	Subject  string
+	Units    int64
+	Outcome  string
+	Why      string
+}
+
+func (q *Queries) PutMeteredPushProblem(ctx context.Context, arg PutMeteredPushProblemParams) error {
+	_, err := q.db.Exec(ctx, putMeteredPushProblem,
+		arg.TenantID,
+		arg.PushID,
+		arg.Subject,
+		arg.Units,
+		arg.Outcome,
+		arg.Why,
+	)
+	return err
 }
 
 const sealMetering = `-- name: SealMetering :one

@@ -235,6 +235,7 @@ type MeteredPush struct {
 	Complete     bool
 	Why          string
 	Attempts     int32
+	UnansweredAt *time.Time
 	DueAt        *time.Time
 	UpdatedAt    time.Time
 }
@@ -246,7 +247,6 @@ type MeteredPushProblem struct {
 	Units    int64
 	Outcome  string
 	Why      string
-	SentAt   *time.Time
 }
 
 type MeteredTotal struct {

@@ -166,3 +166,69 @@ DELETE FROM metering_gaps WHERE to_at < now() - @retention::interval;
 -- name: PurgeMeteredPushes :execrows
 DELETE FROM metered_pushes WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM metered_pushes o WHERE o.start < now() - @retention::interval LIMIT @most);
+
+-- name: DueMeteredPushes :many
+SELECT tenant_id, id FROM metered_pushes WHERE due_at <= now() ORDER BY due_at, id LIMIT @most;
+
+-- name: ClaimMeteredPush :one
+-- One server sends; where it dies, another does after the time that it has for it. The answer has
+-- since when subjects may have been sent without an answer.
+UPDATE metered_pushes p SET due_at = now() + @lease::interval, unanswered_at = coalesce(p.unanswered_at, now())
+FROM (SELECT o.tenant_id, o.id, o.unanswered_at FROM metered_pushes o WHERE o.tenant_id = @tenant_id AND o.id = @id AND o.due_at <= now() FOR UPDATE) AS before
+WHERE p.tenant_id = before.tenant_id AND p.id = before.id
+RETURNING p.start, p.rule, p.meter_event, p.kind, p.after_subject, p.complete, p.attempts, before.unanswered_at, now()::timestamptz AS now;
+
+-- name: MeteredPushSubjects :many
+-- The next subjects with units to send.
+SELECT subject, CASE @kind::text WHEN 'overage' THEN overage_units ELSE units END::bigint AS units FROM metered_usage
+WHERE tenant_id = @tenant_id AND start = @start AND rule = @rule AND subject > @after_subject
+    AND CASE @kind::text WHEN 'overage' THEN overage_units ELSE units END > 0
+ORDER BY subject LIMIT @most;
+
+-- name: MeteredPushProblems :many
+SELECT subject, units, outcome, why FROM metered_push_problems
+WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject ORDER BY subject LIMIT @most;
+
+-- name: MeteredCustomers :many
+-- The provider's customer of each subject, with the endpoint whose key can send for it: that of the
+-- newest subscription, else the subject's billing_ref with the tenant's only Stripe endpoint that
+-- has a key.
+SELECT n.subject, coalesce(b.customer, s.billing_ref, '')::text AS customer, coalesce(b.endpoint_id, o.id) AS endpoint_id
+FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
+LEFT JOIN LATERAL (
+    SELECT x.customer, x.endpoint_id FROM billing_subscriptions x
+    JOIN billing_endpoints e ON e.tenant_id = x.tenant_id AND e.id = x.endpoint_id
+    WHERE x.tenant_id = @tenant_id AND x.subject = n.subject AND x.customer <> '' AND e.provider = 'stripe' AND e.api_key IS NOT NULL
+    ORDER BY x.updated_at DESC LIMIT 1
+) AS b ON true
+LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
+LEFT JOIN LATERAL (
+    SELECT min(e.id::text)::uuid AS id FROM billing_endpoints e
+    WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
+) AS o ON s.subject IS NOT NULL;
+
+-- name: AdvanceMeteredPush :exec
+-- Subjects up to after_subject were sent, or have a problem.
+UPDATE metered_pushes SET after_subject = @after_subject, pushed = pushed + @pushed, pushed_units = pushed_units + @pushed_units,
+    complete = @complete, why = @why, attempts = @attempts, unanswered_at = sqlc.narg(unanswered_at), due_at = sqlc.narg(due_at), updated_at = now()
+WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: PutMeteredPushProblem :exec
+INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why)
+VALUES (@tenant_id, @push_id, @subject, @units, @outcome, @why)
+ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why;
+
+-- name: DeleteMeteredPushProblem :exec
+DELETE FROM metered_push_problems WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = @subject;
+
+-- name: MeteredPushHasProblems :one
+SELECT EXISTS (SELECT FROM metered_push_problems WHERE tenant_id = @tenant_id AND push_id = @push_id AND outcome = 'parked');
+
+-- name: ListMeteredPushes :many
+-- Newest hour first, behind the one that is named.
+SELECT p.id, p.start, p.rule, p.meter_event, p.kind, p.pushed, p.pushed_units, p.complete, p.why, p.attempts, p.due_at, p.updated_at,
+    (SELECT count(*) FROM metered_push_problems x WHERE x.tenant_id = p.tenant_id AND x.push_id = p.id AND x.outcome = 'parked') AS parked,
+    (SELECT count(*) FROM metered_push_problems x WHERE x.tenant_id = p.tenant_id AND x.push_id = p.id AND x.outcome = 'failed') AS failed
+FROM metered_pushes p
+WHERE p.tenant_id = @tenant_id AND (@rule::text = '' OR p.rule = @rule) AND (p.start, p.rule) < (@before_start::timestamptz, @before_rule::text)
+ORDER BY p.start DESC, p.rule DESC LIMIT @most;

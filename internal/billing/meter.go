@@ -1,0 +1,156 @@
+package billing
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/subscription"
+	"weir/internal/tenants"
+)
+
+// Metered usage is sent to the provider's meters: for each sealed hour and each rule with a meter,
+// an event per subject. A push is a task like the others, with a row that remembers how far it is.
+// It sends a part of the subjects, in order, and then stores what became of them. If a server dies
+// in between, another one sends the same part again, with the same identifiers.
+
+const (
+	pushEvery   = 2 * time.Second // how often to look for pushes that are due
+	pushAtOnce  = 16              // events that are on their way at the same time
+	pushBackoff = 2 * time.Second // after the first failure; it doubles
+	pushLongest = time.Hour       // between two attempts
+	pushParked  = time.Hour       // until parked subjects are tried again
+	// pushSure is how long the provider certainly recognises an identifier that it has received.
+	pushSure = 23 * time.Hour
+	// pushOldest is how old the units may be that the provider takes.
+	pushOldest = 34 * 24 * time.Hour
+)
+
+// runPushes sends metered usage until ctx ends.
+func (r *Runner) runPushes(ctx context.Context) {
+	ticker := time.NewTicker(pushEvery)
+	defer ticker.Stop()
+	failing := false
+	for {
+		err := r.Push(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			r.Logger.WarnContext(ctx, "cannot push metered usage; trying again", "error", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Push sends the metered usage that is due, and returns when nothing is due any more.
+func (r *Runner) Push(ctx context.Context) error {
+	for {
+		due, err := r.Store.DueMeterPushes(ctx, page)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		for _, task := range due {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			work, err := r.Store.ClaimMeterPush(ctx, task)
+			if err != nil {
+				return err
+			}
+			if work == nil {
+				continue
+			}
+			if err := r.Store.SettleMeterPush(context.WithoutCancel(ctx), work, r.push(ctx, work)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// push sends a part of a push.
+func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result tenants.PushResult) {
+	result.Parked = pushParked
+	clients := map[uuid.UUID]*subscription.Client{}
+	for result.Done < len(work.Items) {
+		group := work.Items[result.Done:min(result.Done+pushAtOnce, len(work.Items))]
+		failed := make([]*subscription.MeterError, len(group))
+		var sending sync.WaitGroup
+		for i := range group {
+			item := &group[i]
+			if item.Outcome, item.Why = unsendable(work, item); item.Outcome != "" {
+				continue
+			}
+			client := clients[item.Endpoint.ID]
+			if client == nil {
+				made, err := r.client(work.Tenant, *item.Endpoint)
+				if err != nil {
+					failed[i] = &subscription.MeterError{Why: "the endpoint's API key cannot be read"}
+					continue
+				}
+				client = made
+				clients[item.Endpoint.ID] = client
+			}
+			sending.Go(func() {
+				failed[i] = client.SendMeterEvent(ctx, subscription.MeterEvent{
+					Name: work.MeterEvent, Customer: item.Customer, Value: item.Units, Identifier: work.Identifier(item),
+					At: work.Start.Add(time.Hour - time.Second), // usage until the end of a period belongs to it
+				})
+			})
+		}
+		sending.Wait()
+		for i, err := range failed {
+			switch {
+			case err == nil:
+			case err.Refused:
+				group[i].Outcome, group[i].Why = tenants.PushFailed, err.Why
+			case result.Why == "":
+				result.Why, result.Wait = err.Why, pushWait(work.Attempts)
+			}
+			if result.Why == "" {
+				result.Done++
+			}
+		}
+		if result.Why != "" {
+			result.Unsure = maybeSent(failed)
+			return result
+		}
+	}
+	return result
+}
+
+// maybeSent reports whether the provider may have an event of a group that is not settled: one that
+// follows the first failure was sent with it.
+func maybeSent(failed []*subscription.MeterError) bool {
+	behind := false
+	for _, err := range failed {
+		failure := err != nil && !err.Refused
+		if failure && err.Unsure || behind && !failure {
+			return true
+		}
+		behind = behind || failure
+	}
+	return false
+}
+
+// unsendable returns the outcome of an item that cannot be sent, and why.
+func unsendable(work *tenants.MeterPushWork, item *tenants.MeterPushItem) (outcome, why string) {
+	switch {
+	case work.Unanswered != nil && work.Now.Sub(*work.Unanswered) > pushSure:
+		return tenants.PushFailed, "it may have been sent more than 23 hours ago without an answer: compare with the provider"
+	case work.Now.Sub(work.Start) > pushOldest:
+		return tenants.PushFailed, "the units are older than the provider takes"
+	case item.Endpoint == nil:
+		return tenants.PushParked, "the subject has no customer at a Stripe endpoint with an API key"
+	}
+	return "", ""
+}
+
+// pushWait returns how long to wait after so many failures and one more.
+func pushWait(failures int) time.Duration {
+	return min(pushBackoff<<min(failures, 20), pushLongest)
+}

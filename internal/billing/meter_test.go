@@ -1,0 +1,218 @@
+package billing_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v85"
+
+	"weir/internal/limit"
+	"weir/internal/tenants"
+	"weir/internal/usage"
+)
+
+// meterEvents is the part of the fake that takes meter events, as Stripe does: an identifier counts
+// once, and a customer must exist.
+type meterEvents struct {
+	name      string           // of the meter; others are refused
+	customers map[string]bool  // those that exist
+	seen      map[string]bool  // identifiers
+	values    map[string]int64 // by customer
+	stamps    map[int64]bool
+	lose      int // this many events are taken without an answer
+}
+
+func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
+	value, err := strconv.ParseInt(r.FormValue("payload[value]"), 10, 64)
+	customer, identifier := r.FormValue("payload[stripe_customer_id]"), r.FormValue("identifier")
+	switch {
+	case err != nil || identifier == "" || len(identifier) > 100:
+		f.fail(w, http.StatusBadRequest, "parameter_invalid")
+		return
+	case r.FormValue("event_name") != f.meter.name:
+		f.fail(w, http.StatusBadRequest, "")
+		return
+	case !f.meter.customers[customer]:
+		f.fail(w, http.StatusBadRequest, "resource_missing")
+		return
+	case f.meter.seen[identifier]:
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, `{"error": {"type": "invalid_request_error", "message": "An event already exists with identifier %s."}}`, identifier)
+		return
+	}
+	f.meter.seen[identifier] = true
+	f.meter.values[customer] += value
+	stamp, _ := strconv.ParseInt(r.FormValue("timestamp"), 10, 64)
+	f.meter.stamps[stamp] = true
+	if f.meter.lose > 0 {
+		f.meter.lose--
+		panic(http.ErrAbortHandler)
+	}
+	f.answer(w, &stripe.BillingMeterEvent{Object: "billing.meter_event", Identifier: identifier, EventName: f.meter.name})
+}
+
+type pushRig struct {
+	*stack
+	stripe *fakeStripe
+	start  time.Time // of the hour with usage
+}
+
+// newPushRig returns a rig with a rule whose usage goes to the meter api_requests, and with usage of
+// 200 subjects in the last hour but one, which is not sealed yet.
+func newPushRig(t *testing.T) *pushRig {
+	t.Helper()
+	fake := newFakeStripe(t)
+	r := &pushRig{stack: newStack(t, tenants.BillingEndpoint{}, fake), stripe: fake}
+	r.pass(time.Since(r.now())) // hours are sealed by the clock of the database
+	r.start = time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
+	r.exec("UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = now()", r.start)
+	rule := limit.NewRule("api")
+	rule.Limit, rule.Metering, rule.MeterEvent = 100, limit.MeterUnits, "api_requests"
+	rule.Window, _ = limit.ParseWindow("1m")
+	_, err := r.store.CreateRule(t.Context(), r.a, rule)
+	require.NoError(t, err)
+	rule.Slug, rule.MeterEvent = "unsent", ""
+	_, err = r.store.CreateRule(t.Context(), r.a, rule)
+	require.NoError(t, err)
+	batch := &usage.MeterBatch{Writer: uuid.New(), Sequence: 1, CompleteUntil: time.Now(), Last: true}
+	for i := range 200 {
+		subject := fmt.Sprintf("s%03d", i)
+		customer := "cus_" + subject
+		if i == 7 {
+			customer = "cus_deleted"
+		}
+		if i != 5 {
+			_, _, err := r.store.PutSubject(t.Context(), r.a, tenants.Subject{Subject: subject, BillingRef: customer}, tenants.Match{})
+			require.NoError(t, err)
+		}
+		r.stripe.meter.customers["cus_"+subject] = true
+		for _, rule := range []string{"api", "unsent"} {
+			batch.Rows = append(batch.Rows, usage.MeterRow{
+				MeterKey: usage.MeterKey{Tenant: r.a.TenantID(), StartMS: r.start.UnixMilli(), Subject: subject, Rule: rule},
+				Metered:  usage.Metered{Units: int64(i + 1), Checks: 1},
+			})
+		}
+	}
+	require.NoError(t, r.store.WriteMetered(t.Context(), batch))
+	return r
+}
+
+func (r *pushRig) exec(sql string, args ...any) {
+	r.t.Helper()
+	r.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		_, err := conn.Exec(ctx, sql, args...)
+		require.NoError(r.t, err)
+	})
+}
+
+func (r *pushRig) seal() {
+	r.t.Helper()
+	sealed, err := r.store.SealMetering(r.t.Context())
+	require.NoError(r.t, err)
+	require.NotNil(r.t, sealed)
+}
+
+// again makes everything due that is to be tried later, as if that time had come.
+func (r *pushRig) again() {
+	r.t.Helper()
+	r.exec("UPDATE metered_pushes SET due_at = now() WHERE due_at IS NOT NULL")
+	require.NoError(r.t, r.runner.Push(r.t.Context()))
+}
+
+func (r *pushRig) only() tenants.MeterPush {
+	r.t.Helper()
+	pushes, next, err := r.store.MeterPushes(r.t.Context(), r.a, "", tenants.Page{})
+	require.NoError(r.t, err)
+	require.Empty(r.t, next)
+	require.Len(r.t, pushes, 1)
+	return pushes[0]
+}
+
+func (r *pushRig) sum() (sum int64) {
+	r.stripe.mu.Lock()
+	defer r.stripe.mu.Unlock()
+	for _, n := range r.stripe.meter.values {
+		sum += n
+	}
+	return sum
+}
+
+// Each subject's units of an hour reach the meter once, after the hour is sealed, however often
+// answers are lost. A subject without a customer is parked until it has one.
+func TestPushMeteredUsage(t *testing.T) {
+	r := newPushRig(t)
+	require.NoError(t, r.runner.Push(t.Context()))
+	require.Zero(t, r.sum(), "the hour is not sealed")
+	r.seal()
+
+	const all = 200 * 201 / 2
+	r.stripe.set(func(f *fakeStripe) { f.meter.lose = 20 })
+	for range 12 {
+		require.NoError(t, r.runner.Push(t.Context()))
+		r.again()
+	}
+	require.EqualValues(t, all-6-8, r.sum(), "all but a subject without a customer, and one that the provider refuses")
+	r.stripe.set(func(f *fakeStripe) {
+		require.Equal(t, map[int64]bool{r.start.Add(time.Hour).Unix() - 1: true}, f.meter.stamps)
+	})
+	push := r.only()
+	require.Equal(t, "failed", push.State())
+	require.Equal(t, tenants.MeterPush{
+		ID: push.ID, Start: r.start, Rule: "api", MeterEvent: "api_requests", Kind: "units", Pushed: 198, PushedUnits: all - 6 - 8, Parked: 1, Failed: 1,
+		Complete: true, DueAt: push.DueAt, UpdatedAt: push.UpdatedAt, Problems: []tenants.MeterPushProblem{
+			{Subject: "s005", Units: 6, Outcome: "parked", Why: "the subject has no customer at a Stripe endpoint with an API key"},
+			{Subject: "s007", Units: 8, Outcome: "failed", Why: "the provider answered 400 resource_missing"},
+		},
+	}, push)
+
+	_, _, err := r.store.PutSubject(t.Context(), r.a, tenants.Subject{Subject: "s005", BillingRef: "cus_s005"}, tenants.Match{})
+	require.NoError(t, err)
+	r.again()
+	require.EqualValues(t, all-8, r.sum())
+	push = r.only()
+	require.EqualValues(t, 199, push.Pushed)
+	require.Nil(t, push.DueAt, "nothing is left to do")
+	r.again()
+	require.EqualValues(t, all-8, r.sum())
+}
+
+// While the provider refuses everything, a push waits longer after each attempt, and says why.
+func TestPushBacksOff(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	r.stripe.set(func(f *fakeStripe) { f.meter.name = "another_meter" })
+	var waits []time.Duration
+	for range 3 {
+		r.again()
+		push := r.only()
+		require.Equal(t, "retrying", push.State())
+		require.Equal(t, "the provider answered 400 invalid_request_error", push.Why)
+		waits = append(waits, push.DueAt.Sub(push.UpdatedAt).Round(time.Second))
+	}
+	require.Equal(t, []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second}, waits)
+	require.NoError(t, r.runner.Push(t.Context()))
+	require.Equal(t, 3, r.only().Attempts, "it is not due")
+	r.stripe.set(func(f *fakeStripe) { f.meter.name = "api_requests" })
+	r.again()
+	require.Zero(t, r.only().Attempts)
+	require.EqualValues(t, 198, r.only().Pushed)
+}
+
+// What may have been sent longer ago than the provider remembers is not sent again.
+func TestPushDoesNotGuess(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	r.exec("UPDATE metered_pushes SET unanswered_at = now() - interval '24 hours'")
+	require.NoError(t, r.runner.Push(t.Context()))
+	push := r.only()
+	require.EqualValues(t, 160, push.Failed, "the part that was under way")
+	require.EqualValues(t, 40, push.Pushed)
+	require.Contains(t, push.Problems[0].Why, "compare with the provider")
+}

@@ -1,0 +1,64 @@
+package subscription
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stripe/stripe-go/v85"
+)
+
+// MeterEvent is a customer's units, for a meter of the provider.
+type MeterEvent struct {
+	Name       string // of the meter's events
+	Customer   string
+	Value      int64
+	At         time.Time
+	Identifier string // the provider counts events with the same identifier once, for at least 24 hours
+}
+
+// MeterError says why an event was not sent.
+type MeterError struct {
+	// Refused: the provider will refuse this customer's event again, but perhaps not others.
+	Refused bool
+	// Unsure: the provider may have received the event.
+	Unsure bool
+	Why    string
+}
+
+func (e *MeterError) Error() string { return e.Why }
+
+// SendMeterEvent sends one event. The key needs write access to meter events. An event that the
+// provider has already is sent. Error: *MeterError.
+func (c *Client) SendMeterEvent(ctx context.Context, e MeterEvent) *MeterError {
+	params := &stripe.BillingMeterEventCreateParams{
+		EventName: stripe.String(e.Name), Identifier: stripe.String(e.Identifier), Timestamp: stripe.Int64(e.At.Unix()),
+		Payload: map[string]string{"stripe_customer_id": e.Customer, "value": strconv.FormatInt(e.Value, 10)},
+	}
+	_, err := c.api.V1BillingMeterEvents.Create(ctx, params)
+	if err == nil {
+		return nil
+	}
+	var failed *stripe.Error
+	if !errors.As(err, &failed) {
+		var dial *net.OpError
+		sent := !errors.As(err, &dial) || dial.Op != "dial"
+		return &MeterError{Unsure: sent, Why: "the provider cannot be reached"}
+	}
+	// The code is missing in some versions of the API.
+	if failed.Code == "duplicate_meter_event" || strings.Contains(failed.Msg, "event already exists with identifier") {
+		return nil
+	}
+	return &MeterError{
+		Refused: failed.Code == stripe.ErrorCodeResourceMissing,
+		Unsure:  failed.HTTPStatusCode >= http.StatusInternalServerError,
+		// The message can hold parts of the key, and goes no further than its code.
+		Why: fmt.Sprintf("the provider answered %d %s", failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type))),
+	}
+}

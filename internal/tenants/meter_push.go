@@ -1,0 +1,315 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// MeterPush is what is sent to the provider's meter of a rule for one sealed hour: an event for
+// each subject.
+type MeterPush struct {
+	ID          uuid.UUID
+	Start       time.Time // of the hour
+	Rule        string
+	MeterEvent  string
+	Kind        string // which units: units or overage
+	Pushed      int64  // subjects that the provider has
+	PushedUnits int64
+	Parked      int64 // subjects whose customer is not known yet
+	Failed      int64 // subjects that the provider refuses
+	Complete    bool  // no subject is left, except the parked ones
+	Why         string
+	Attempts    int        // that failed in a row
+	DueAt       *time.Time // of the next attempt; nil: none
+	UpdatedAt   time.Time
+	Problems    []MeterPushProblem // some of them
+}
+
+// MeterPushProblem is a subject that was not sent.
+type MeterPushProblem struct {
+	Subject string
+	Units   int64
+	Outcome string // parked or failed
+	Why     string
+}
+
+// The outcomes of a subject that was not sent. A parked one is tried again.
+const (
+	PushParked = "parked"
+	PushFailed = "failed"
+)
+
+// MeterPushTask identifies a push that is due.
+type MeterPushTask struct{ Tenant, ID uuid.UUID }
+
+// MeterPushWork is a part of a push for one server: the next subjects, or those that were parked.
+type MeterPushWork struct {
+	MeterPushTask
+	Start      time.Time
+	Rule       string
+	MeterEvent string
+	Attempts   int
+	Now        time.Time
+	// Unanswered is since when these subjects may have been sent without an answer; nil: they were
+	// not.
+	Unanswered *time.Time
+	Items      []MeterPushItem
+	began      string // the last subject that was done before
+	parked     bool   // the items were parked before
+	more       bool   // others follow
+	after      string // the last subject that is done
+}
+
+// MeterPushItem is the units of one subject.
+type MeterPushItem struct {
+	Subject  string
+	Units    int64
+	Customer string           // of the provider; "": not known
+	Endpoint *BillingEndpoint // whose key sends; nil: not known
+	// Outcome is what became of the item: "" if it was sent.
+	Outcome, Why string
+}
+
+const (
+	pushChunk   = 160 // subjects at a time
+	pushLease   = 5 * time.Minute
+	pushSamples = 5 // problems in a list
+)
+
+// DueMeterPushes returns pushes that are due, at most most. Error: ErrUnavailable.
+func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTask, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.DueMeteredPushes(ctx, int32(most))
+		for _, r := range rows {
+			out = append(out, MeterPushTask{r.TenantID, r.ID})
+		}
+		return err
+	})
+	return out, err
+}
+
+// ClaimMeterPush takes the next part of a push, and gives this server five minutes for it. It
+// returns nil if the push is not due any more. Error: ErrUnavailable.
+func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (*MeterPushWork, error) {
+	var work *MeterPushWork
+	err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		work = nil
+		row, err := q.ClaimMeteredPush(ctx, db.ClaimMeteredPushParams{TenantID: task.Tenant, ID: task.ID, Lease: interval(pushLease)})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		work = &MeterPushWork{
+			MeterPushTask: task, Start: row.Start.UTC(), Rule: row.Rule, MeterEvent: row.MeterEvent, Attempts: int(row.Attempts), Now: row.Now,
+			Unanswered: row.UnansweredAt, began: row.AfterSubject, after: row.AfterSubject, parked: row.Complete,
+		}
+		return work.read(ctx, q, row.Kind)
+	})
+	if err != nil || work == nil || len(work.Items) == 0 {
+		return work, err
+	}
+	return work, s.customersOf(ctx, work)
+}
+
+// read reads the items: subjects that were not sent yet, then those that were parked.
+func (w *MeterPushWork) read(ctx context.Context, q *db.Queries, kind string) error {
+	if w.parked {
+		rows, err := q.MeteredPushProblems(ctx, db.MeteredPushProblemsParams{TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.after, Most: pushChunk})
+		for _, r := range rows {
+			if w.after = r.Subject; r.Outcome == PushParked {
+				w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units})
+			}
+		}
+		w.more = len(rows) == pushChunk
+		return err
+	}
+	rows, err := q.MeteredPushSubjects(ctx, db.MeteredPushSubjectsParams{
+		TenantID: w.Tenant, Start: w.Start, Rule: w.Rule, Kind: kind, AfterSubject: w.after, Most: pushChunk,
+	})
+	for _, r := range rows {
+		w.after = r.Subject
+		w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units})
+	}
+	w.more = len(rows) == pushChunk
+	return err
+}
+
+// customersOf finds the customer and the endpoint of each item.
+func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
+	subjects := make([]string, len(work.Items))
+	at := make(map[string]*MeterPushItem, len(work.Items))
+	for i := range work.Items {
+		subjects[i] = work.Items[i].Subject
+		at[subjects[i]] = &work.Items[i]
+	}
+	return s.read(ctx, AsSystem(work.Tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.MeteredCustomers(ctx, db.MeteredCustomersParams{TenantID: work.Tenant, Subjects: subjects})
+		if err != nil {
+			return err
+		}
+		endpoints := map[uuid.UUID]*BillingEndpoint{}
+		for _, r := range rows {
+			if r.EndpointID == nil || r.Customer == "" {
+				continue
+			}
+			e := endpoints[*r.EndpointID]
+			if e == nil {
+				read, err := readBillingEndpoint(ctx, q, work.Tenant, *r.EndpointID)
+				if err != nil {
+					return err
+				}
+				e = &read
+				endpoints[*r.EndpointID] = e
+			}
+			at[r.Subject].Customer, at[r.Subject].Endpoint = r.Customer, e
+		}
+		return nil
+	})
+}
+
+// PushResult is how a part of a push ended.
+type PushResult struct {
+	// Done is how many of the items, from the first, are settled by their Outcome.
+	Done int
+	// Why is why the others were not sent, "" if all are settled. They are tried again after Wait.
+	Why  string
+	Wait time.Duration
+	// Unsure reports that the provider may have received items that are not settled.
+	Unsure bool
+	// Parked is when parked items are tried again.
+	Parked time.Duration
+}
+
+// SettleMeterPush records what became of a part of a push. Error: ErrUnavailable; the part is then
+// sent again with the same identifiers.
+func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushResult) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		next := db.AdvanceMeteredPushParams{TenantID: w.Tenant, ID: w.ID, Complete: w.parked, Why: r.Why}
+		for i := range w.Items[:r.Done] {
+			item := &w.Items[i]
+			if err := w.settleItem(ctx, q, item, &next); err != nil {
+				return err
+			}
+			next.AfterSubject = item.Subject
+		}
+		due := w.Now
+		switch {
+		case r.Why != "":
+			if r.Done == 0 {
+				next.AfterSubject = w.began
+			}
+			next.Attempts, due = int32(w.Attempts+1), w.Now.Add(r.Wait)
+			if r.Unsure {
+				next.UnansweredAt = w.Unanswered
+				if next.UnansweredAt == nil || r.Done > 0 {
+					next.UnansweredAt = &w.Now
+				}
+			}
+		case w.more:
+			next.AfterSubject = w.after
+		default: // all subjects had their turn
+			next.AfterSubject, next.Complete = "", true
+			parked, err := q.MeteredPushHasProblems(ctx, db.MeteredPushHasProblemsParams{TenantID: w.Tenant, PushID: w.ID})
+			if err != nil {
+				return err
+			}
+			if !parked {
+				return q.AdvanceMeteredPush(ctx, next)
+			}
+			due = w.Now.Add(r.Parked)
+		}
+		next.DueAt = &due
+		return q.AdvanceMeteredPush(ctx, next)
+	})
+}
+
+func (w *MeterPushWork) settleItem(ctx context.Context, q *db.Queries, item *MeterPushItem, next *db.AdvanceMeteredPushParams) error {
+	if item.Outcome != "" {
+		return q.PutMeteredPushProblem(ctx, db.PutMeteredPushProblemParams{
+			TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject, Units: item.Units, Outcome: item.Outcome, Why: item.Why,
+		})
+	}
+	next.Pushed++
+	next.PushedUnits += item.Units
+	if !w.parked {
+		return nil
+	}
+	return q.DeleteMeteredPushProblem(ctx, db.DeleteMeteredPushProblemParams{TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject})
+}
+
+// MeterPushes lists pushes, of a rule or of all (""), newest hour first, and returns where the next
+// page begins. Errors: *InvalidError, ErrUnavailable.
+func (s *Store) MeterPushes(ctx context.Context, a Actor, rule string, p Page) (out []MeterPush, next string, err error) {
+	before := MeteredItem{Start: s.instant().Add(48 * time.Hour)}
+	if p.After != "" {
+		if before, err = meteredPlace(p.After); err != nil {
+			return nil, "", err
+		}
+	}
+	if !plain(rule) {
+		return nil, "", nil
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.ListMeteredPushes(ctx, db.ListMeteredPushesParams{
+			TenantID: a.tenant, Rule: rule, BeforeStart: before.Start, BeforeRule: before.Rule, Most: p.most(),
+		})
+		if err != nil {
+			return err
+		}
+		if size := int(p.most()) - 1; len(rows) > size {
+			rows = rows[:size]
+			last := MeteredItem{Start: rows[size-1].Start.UTC(), Rule: rows[size-1].Rule}
+			next = last.place()
+		}
+		for _, r := range rows {
+			push := MeterPush{
+				ID: r.ID, Start: r.Start.UTC(), Rule: r.Rule, MeterEvent: r.MeterEvent, Kind: r.Kind, Pushed: r.Pushed, PushedUnits: r.PushedUnits,
+				Parked: r.Parked, Failed: r.Failed, Complete: r.Complete, Why: r.Why, Attempts: int(r.Attempts), DueAt: r.DueAt, UpdatedAt: r.UpdatedAt,
+			}
+			if r.Parked+r.Failed > 0 {
+				problems, err := q.MeteredPushProblems(ctx, db.MeteredPushProblemsParams{TenantID: a.tenant, PushID: r.ID, Most: pushSamples})
+				if err != nil {
+					return err
+				}
+				for _, x := range problems {
+					push.Problems = append(push.Problems, MeterPushProblem(x))
+				}
+			}
+			out = append(out, push)
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// State returns what became of the push in one word: pushed, parked, failed, retrying or pending.
+func (p *MeterPush) State() string {
+	switch {
+	case p.Why != "":
+		return "retrying"
+	case !p.Complete:
+		return "pending"
+	case p.Failed > 0:
+		return PushFailed
+	case p.Parked > 0:
+		return PushParked
+	}
+	return "pushed"
+}
+
+// Identifier identifies an item at the provider, so that it counts once however often it is sent.
+func (w *MeterPushWork) Identifier(item *MeterPushItem) string {
+	parts := []string{w.Tenant.String(), w.Rule, w.Start.Format(time.RFC3339), item.Subject}
+	return "weir_" + uuid.NewSHA1(meterSpace, []byte(strings.Join(parts, "\x00"))).String()
+}
+
+var meterSpace = uuid.MustParse("3f5d6c1e-8a4b-4f0e-9a56-0d7c2f1b9e64")
