@@ -33,13 +33,16 @@ func TestBillingExample(t *testing.T) {
 	require.NoError(t, err)
 	_, walk, found := strings.Cut(string(page), "```sh\n. .dev/demo.env\n")
 	require.True(t, found, "the example begins with the demo's variables")
-	walk, _, _ = strings.Cut(walk, "```")
+	walk, rest, _ := strings.Cut(walk, "```")
+	_, metered, found := strings.Cut(rest, "```sh\n. .dev/demo.env\n")
+	require.True(t, found, "the example of metered usage begins with them, too")
+	metered, _, _ = strings.Cut(metered, "```")
 
 	dir := t.TempDir()
 	startDemo(t, newSettings(t), dir)
 	w := &walker{t: t, dir: dir, env: demoEnv(t, dir)}
 	id := regexp.MustCompile(`"id":"([0-9a-f-]{36})"`)
-	for line := range strings.Lines(walk) {
+	for line := range strings.Lines(walk + metered) {
 		// The walker does not support these lines of the shell.
 		switch line = strings.TrimSpace(line); {
 		case line == "ENDPOINT=... # the id":
@@ -55,7 +58,7 @@ func TestBillingExample(t *testing.T) {
 		}
 	}
 	require.Empty(t, w.last.line, "a status for the last command")
-	require.Equal(t, 10, w.ran)
+	require.Equal(t, 15, w.ran)
 }
 
 // A customer signs up, pays, is allowed by another instance, upgrades, fails to pay, and leaves.

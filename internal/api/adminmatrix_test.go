@@ -136,6 +136,7 @@ var adminCases = map[string]adminCase{
 		body: obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m"}}, "requests": []obj{{"at_ms": 0, "subject": "s"}}},
 		bad:  obj{"rules": []obj{{"slug": "r", "limit": 0, "window": "1ns"}}}, names: []string{"/requests", "/rules/0/limit", "/rules/0/window"}},
 
+	"list-meter-pushes": {path: "/v1/billing/pushes?rule=api", status: 200, badPath: "/v1/billing/pushes?limit=0", names: []string{"query:limit"}},
 	"get-metered-usage": {path: "/v1/usage/metered?open=true", status: 200, badPath: "/v1/usage/metered?from=2026-01-31T12:30:00Z&grain=day", names: []string{"query:grain"}},
 
 	"get-usage": {path: "/v1/usage?group_by=rule,plan", status: 200, badPath: "/v1/usage?from=1926-01-01T00:00:00Z&group_by=rules", names: []string{"query:group_by"}},

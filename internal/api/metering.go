@@ -237,3 +237,54 @@ func gone(err error) error {
 	}
 	return errors.Join(errClientGone, err)
 }
+
+// MeterPush is what was sent to a meter for one hour.
+type MeterPush struct {
+	ID          string             `json:"id" format:"uuid"`
+	Start       time.Time          `json:"start" doc:"Start of the hour"`
+	Rule        string             `json:"rule" doc:"Slug"`
+	MeterEvent  string             `json:"meter_event" doc:"Event name of the meter when the hour was sealed"`
+	Metering    string             `json:"metering" enum:"units,overage" doc:"Which units are sent"`
+	State       string             `json:"state" enum:"pending,retrying,pushed,parked,failed" doc:"parked: customers of some subjects are not known; failed: the provider refuses some subjects"`
+	Why         string             `json:"why" doc:"Why it is tried again; else empty"`
+	Attempts    int64              `json:"attempts" doc:"Failed attempts in a row"`
+	DueAt       *time.Time         `json:"due_at" doc:"When it continues; null: nothing is left to do"`
+	Pushed      int64              `json:"pushed" doc:"Subjects that the provider has"`
+	PushedUnits int64              `json:"pushed_units"`
+	Parked      int64              `json:"parked" doc:"Subjects without a known customer; tried again every hour"`
+	Failed      int64              `json:"failed" doc:"Subjects that the provider refuses"`
+	Problems    []MeterPushProblem `json:"problems" nullable:"false" doc:"The first subjects that were not sent"`
+	UpdatedAt   time.Time          `json:"updated_at"`
+}
+
+// MeterPushProblem is a subject that was not sent.
+type MeterPushProblem struct {
+	Subject string `json:"subject"`
+	Units   int64  `json:"units"`
+	Outcome string `json:"outcome" enum:"parked,failed"`
+	Why     string `json:"why"`
+}
+
+// MeterPushParams select pushes.
+type MeterPushParams struct {
+	PageParams
+	Rule string `query:"rule" doc:"Only the rule with this slug"`
+}
+
+func meterPushAnswer(p tenants.MeterPush) MeterPush {
+	out := MeterPush{
+		ID: p.ID.String(), Start: p.Start, Rule: p.Rule, MeterEvent: p.MeterEvent, Metering: p.Kind, State: p.State(), Why: p.Why, Attempts: int64(p.Attempts),
+		DueAt: p.DueAt, Pushed: p.Pushed, PushedUnits: p.PushedUnits, Parked: p.Parked, Failed: p.Failed,
+		Problems: make([]MeterPushProblem, len(p.Problems)), UpdatedAt: p.UpdatedAt,
+	}
+	for i, x := range p.Problems {
+		out.Problems[i] = MeterPushProblem(x)
+	}
+	return out
+}
+
+func (a *admin) listMeterPushes(ctx context.Context, in *MeterPushParams) (*page[MeterPush], error) {
+	return listPage(ctx, a, "meter-pushes:"+in.Rule, in.PageParams, meterPushAnswer, func(p tenants.Page) ([]tenants.MeterPush, string, error) {
+		return a.store.MeterPushes(ctx, actorFrom(ctx), in.Rule, p)
+	})
+}

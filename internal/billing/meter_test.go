@@ -1,7 +1,6 @@
 package billing_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v85"
 
@@ -72,7 +70,7 @@ func newPushRig(t *testing.T) *pushRig {
 	r := &pushRig{stack: newStack(t, tenants.BillingEndpoint{}, fake), stripe: fake}
 	r.pass(time.Since(r.now())) // hours are sealed by the clock of the database
 	r.start = time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
-	r.exec("UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = now()", r.start)
+	r.db.Exec("UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = now()", r.start)
 	rule := limit.NewRule("api")
 	rule.Limit, rule.Metering, rule.MeterEvent = 100, limit.MeterUnits, "api_requests"
 	rule.Window, _ = limit.ParseWindow("1m")
@@ -104,14 +102,6 @@ func newPushRig(t *testing.T) *pushRig {
 	return r
 }
 
-func (r *pushRig) exec(sql string, args ...any) {
-	r.t.Helper()
-	r.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
-		_, err := conn.Exec(ctx, sql, args...)
-		require.NoError(r.t, err)
-	})
-}
-
 func (r *pushRig) seal() {
 	r.t.Helper()
 	sealed, err := r.store.SealMetering(r.t.Context())
@@ -122,7 +112,7 @@ func (r *pushRig) seal() {
 // again makes everything due that is to be tried later, as if that time had come.
 func (r *pushRig) again() {
 	r.t.Helper()
-	r.exec("UPDATE metered_pushes SET due_at = now() WHERE due_at IS NOT NULL")
+	r.db.Exec("UPDATE metered_pushes SET due_at = now() WHERE due_at IS NOT NULL")
 	require.NoError(r.t, r.runner.Push(r.t.Context()))
 }
 
@@ -209,7 +199,7 @@ func TestPushBacksOff(t *testing.T) {
 func TestPushDoesNotGuess(t *testing.T) {
 	r := newPushRig(t)
 	r.seal()
-	r.exec("UPDATE metered_pushes SET unanswered_at = now() - interval '24 hours'")
+	r.db.Exec("UPDATE metered_pushes SET unanswered_at = now() - interval '24 hours'")
 	require.NoError(t, r.runner.Push(t.Context()))
 	push := r.only()
 	require.EqualValues(t, 160, push.Failed, "the part that was under way")

@@ -150,6 +150,8 @@ func New(deps Deps) http.Handler {
 	r.Get("/", d.page(d.overview))
 	r.Get("/live/overview", d.stream(d.liveOverview))
 	r.Get("/usage", d.page(d.usage))
+	r.Get("/metered", d.page(d.metered))
+	r.Get("/metered/export", d.page(d.meteredExport))
 	r.Get("/decisions", d.page(d.decisions))
 	r.Get("/live/decisions", d.stream(d.liveDecisions))
 	r.Get("/audit", d.page(d.audit))
@@ -244,7 +246,7 @@ func New(deps Deps) http.Handler {
 var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "start": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
-	"live": true, "usage": true, "decisions": true, "audit": true,
+	"live": true, "usage": true, "metered": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "routes": true, "subjects": true, "keys": true, "members": true, "billing": true,
 	"tenants": true, "instances": true, "portal": true, "requests": true,
 }

@@ -23,7 +23,7 @@ func pagePaths(mark string) []string {
 		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester", "/billing", "/billing/events",
 		"/settings", "/settings/customer-page", "/requests", "/requests?show=all",
 		"/tester?subject=" + url.QueryEscape("ada "+mark),
-		"/?period=30d", "/usage", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",
+		"/?period=30d", "/usage", "/metered", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",
 		"/audit?kind=rule&verify=1", "/audit?target=" + url.QueryEscape("ada "+mark),
 	}
 }

@@ -156,19 +156,23 @@ func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
 		if err != nil {
 			return err
 		}
-		endpoints := map[uuid.UUID]*BillingEndpoint{}
+		endpoints := map[string]*BillingEndpoint{}
 		for _, r := range rows {
-			if r.EndpointID == nil || r.Customer == "" {
+			if r.Endpoint == "" || r.Customer == "" {
 				continue
 			}
-			e := endpoints[*r.EndpointID]
+			e := endpoints[r.Endpoint]
 			if e == nil {
-				read, err := readBillingEndpoint(ctx, q, work.Tenant, *r.EndpointID)
+				id, err := uuid.Parse(r.Endpoint)
+				if err != nil {
+					return err
+				}
+				read, err := readBillingEndpoint(ctx, q, work.Tenant, id)
 				if err != nil {
 					return err
 				}
 				e = &read
-				endpoints[*r.EndpointID] = e
+				endpoints[r.Endpoint] = e
 			}
 			at[r.Subject].Customer, at[r.Subject].Endpoint = r.Customer, e
 		}

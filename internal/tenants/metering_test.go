@@ -20,20 +20,11 @@ import (
 	"weir/internal/usage"
 )
 
-// exec changes what only time changes otherwise.
-func exec(t *testing.T, d *tenantstest.Database, sql string, args ...any) {
-	t.Helper()
-	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
-		_, err := conn.Exec(ctx, sql, args...)
-		require.NoError(t, err)
-	})
-}
-
 // openHours opens the last hours, as if they had just begun, and returns the first of them.
 func openHours(t *testing.T, d *tenantstest.Database, hours int) time.Time {
 	t.Helper()
 	start := time.Now().UTC().Truncate(time.Hour).Add(-time.Duration(hours) * time.Hour)
-	exec(t, d, "UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = $1", start)
+	d.Exec("UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = $1", start)
 	return start
 }
 
@@ -127,7 +118,7 @@ func TestMeteringSeals(t *testing.T) {
 	behind := slow.batch(meterRow(a, start, "bob", "api", 5))
 	behind.CompleteUntil = start.Add(90 * time.Minute)
 	require.NoError(t, d.Store.WriteMetered(t.Context(), behind))
-	exec(t, d, "UPDATE metering_state SET waits_from = now()")
+	d.Exec("UPDATE metering_state SET waits_from = now()")
 
 	sealed, err := d.Store.SealMetering(t.Context())
 	require.NoError(t, err)
@@ -166,12 +157,12 @@ func TestMeteringGap(t *testing.T) {
 	batch := killed.batch(meterRow(a, start, "ada", "api", 20))
 	batch.CompleteUntil = start.Add(30 * time.Minute)
 	require.NoError(t, d.Store.WriteMetered(t.Context(), batch))
-	exec(t, d, "UPDATE metering_state SET waits_from = now()")
+	d.Exec("UPDATE metering_state SET waits_from = now()")
 	sealed, err := d.Store.SealMetering(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, sealed, "it is waited for")
 
-	exec(t, d, "UPDATE metering_state SET waits_from = now() - interval '2 minutes'; UPDATE metering_writers SET written_at = now() - interval '2 minutes'")
+	d.Exec("UPDATE metering_state SET waits_from = now() - interval '2 minutes'; UPDATE metering_writers SET written_at = now() - interval '2 minutes'")
 	sealed, err = d.Store.SealMetering(t.Context())
 	require.NoError(t, err)
 	require.NotNil(t, sealed)
@@ -196,12 +187,12 @@ func TestMeteringSealsAfterOutage(t *testing.T) {
 	batch := w.batch(meterRow(a, start, "ada", "api", 20))
 	batch.CompleteUntil = start
 	require.NoError(t, d.Store.WriteMetered(t.Context(), batch))
-	exec(t, d, "UPDATE metering_writers SET written_at = now() - interval '1 hour'; UPDATE metering_state SET looked_at = now() - interval '1 hour'")
+	d.Exec("UPDATE metering_writers SET written_at = now() - interval '1 hour'; UPDATE metering_state SET looked_at = now() - interval '1 hour'")
 	sealed, err := d.Store.SealMetering(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, sealed, "nobody could write for an hour")
 
-	exec(t, d, "UPDATE metering_state SET waits_from = now() - interval '11 minutes'; UPDATE metering_writers SET written_at = now()")
+	d.Exec("UPDATE metering_state SET waits_from = now() - interval '11 minutes'; UPDATE metering_writers SET written_at = now()")
 	sealed, err = d.Store.SealMetering(t.Context())
 	require.NoError(t, err)
 	require.NotNil(t, sealed, "it writes, and is ten minutes behind")
@@ -288,11 +279,11 @@ func TestMeteringClockAndDeletion(t *testing.T) {
 	require.Len(t, items, 1)
 	require.False(t, items[0].Start.After(time.Now()))
 
-	exec(t, d, "INSERT INTO deleted_tenants (id, version) SELECT id, version FROM tenants WHERE id = $1", a.TenantID())
+	d.Exec("INSERT INTO deleted_tenants (id, slug, version) SELECT id, slug, version FROM tenants WHERE id = $1", a.TenantID())
 	require.NoError(t, d.Store.KeepUsage(t.Context()))
 	_, items = meteredOf(t, d.Store, a, tenants.MeteredQuery{Open: true})
 	require.Empty(t, items)
-	exec(t, d, "UPDATE metered_usage SET start = start - interval '401 days'; UPDATE metered_totals SET start = start - interval '401 days'")
+	d.Exec("UPDATE metered_usage SET start = start - interval '401 days'; UPDATE metered_totals SET start = start - interval '401 days'")
 	require.NoError(t, d.Store.KeepUsage(t.Context()))
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		var rows int
@@ -311,8 +302,8 @@ func TestExportMetered(t *testing.T) {
 		rows = append(rows, meterRow(a, start.Add(time.Hour), fmt.Sprintf("s%04d", i), "api", 1))
 	}
 	require.NoError(t, d.Store.WriteMetered(t.Context(), newMeterWriter().batch(rows...)))
-	exec(t, d, "UPDATE metering_state SET sealed_until = $1", start.Add(time.Hour))
-	exec(t, d, "INSERT INTO metering_gaps (writer, from_at, to_at) VALUES (gen_random_uuid(), $1, $1 + interval '1 minute')", start)
+	d.Exec("UPDATE metering_state SET sealed_until = $1", start.Add(time.Hour))
+	d.Exec("INSERT INTO metering_gaps (writer, from_at, to_at) VALUES (gen_random_uuid(), $1::timestamptz, $1::timestamptz + interval '1 minute')", start)
 
 	write := func(lines bool, q tenants.MeteredQuery) string {
 		var out bytes.Buffer

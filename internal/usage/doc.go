@@ -7,6 +7,10 @@
 // unavailable, counts wait in limited memory and become coarser: first subjects are dropped, then
 // minutes become hours.
 //
+// A Meter records the units of metered rules exactly, by every subject and hour, and passes them to
+// a MeterSink in the same way. It drops nothing: without memory for another subject, it counts the
+// units without the subject.
+//
 // An example: 1,000 checks of "orders:create" in one second, 10 of them denied by rule "api",
 // become one row for the checks (990 allowed, 10 denied) and one row for the rule.
 package usage

@@ -63,6 +63,7 @@ var looks = []look{
 	{"algorithm", "/playground/sliding-window-counter", "", "Example"},
 	{"members", "/members", tenants.Owner, "demo@weir.example"},
 	{"billing", "/billing", tenants.Owner, "No provider connected"},
+	{"metered", "/metered", tenants.Viewer, "No rule is metered"},
 	{"billing-events", "/billing/events", tenants.Viewer, "No events"},
 	{"tenants", "/tenants", operator, "Demo Inc."},
 	{"tenant", "/tenants/demo", operator, "Tier and quota"},

@@ -373,7 +373,8 @@ func (q *Queries) LookMetering(ctx context.Context, arg LookMeteringParams) (Loo
 }
 
 const meteredCustomers = `-- name: MeteredCustomers :many
-SELECT n.subject, coalesce(b.customer, s.billing_ref, '')::text AS customer, coalesce(b.endpoint_id, o.id) AS endpoint_id
+SELECT n.subject::text AS subject, coalesce(b.customer, s.billing_ref, '')::text AS customer,
+    coalesce(b.endpoint_id::text, o.id, '')::text AS endpoint
 FROM (SELECT unnest($1::text[]) AS subject) AS n
 LEFT JOIN LATERAL (
     SELECT x.customer, x.endpoint_id FROM billing_subscriptions x
@@ -383,7 +384,7 @@ LEFT JOIN LATERAL (
 ) AS b ON true
 LEFT JOIN subjects s ON s.tenant_id = $2 AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
 LEFT JOIN LATERAL (
-    SELECT min(e.id::text)::uuid AS id FROM billing_endpoints e
+    SELECT min(e.id::text) AS id FROM billing_endpoints e
     WHERE e.tenant_id = $2 AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL
 `
@@ -394,9 +395,9 @@ type MeteredCustomersParams struct {
 }
 
 type MeteredCustomersRow struct {
-	Subject    interface{}
-	Customer   string
-	EndpointID uuid.UUID
+	Subject  string
+	Customer string
+	Endpoint string
 }
 
 // The provider's customer of each subject, with the endpoint whose key can send for it: that of the
@@ -411,7 +412,7 @@ func (q *Queries) MeteredCustomers(ctx context.Context, arg MeteredCustomersPara
 	var items []MeteredCustomersRow
 	for rows.Next() {
 		var i MeteredCustomersRow
-		if err := rows.Scan(&i.Subject, &i.Customer, &i.EndpointID); err != nil {
+		if err := rows.Scan(&i.Subject, &i.Customer, &i.Endpoint); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -498,7 +499,7 @@ SELECT subject, rule, least(sum(units), 9223372036854775807)::bigint AS units,
 FROM metered_usage
 WHERE tenant_id = $1 AND start >= $2 AND start < $3
     AND ($4::text = '' OR subject = $4) AND ($5::text = '' OR rule = $5)
-    AND ($6::text = '' OR starts_with(subject, $6))
+    AND subject >= $6::text AND subject < $6::text || U&'\+10FFFF' -- what begins with it
     AND (subject, rule) > ($7::text, $8::text)
 GROUP BY subject, rule
 ORDER BY subject, rule LIMIT $9

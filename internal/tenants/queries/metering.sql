@@ -120,7 +120,7 @@ SELECT subject, rule, least(sum(units), 9223372036854775807)::bigint AS units,
 FROM metered_usage
 WHERE tenant_id = @tenant_id AND start >= @since AND start < @until
     AND (@subject::text = '' OR subject = @subject) AND (@rule::text = '' OR rule = @rule)
-    AND (@prefix::text = '' OR starts_with(subject, @prefix))
+    AND subject >= @prefix::text AND subject < @prefix::text || U&'\+10FFFF' -- what begins with it
     AND (subject, rule) > (@after_subject::text, @after_rule::text)
 GROUP BY subject, rule
 ORDER BY subject, rule LIMIT @most;
@@ -193,7 +193,8 @@ WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject
 -- The provider's customer of each subject, with the endpoint whose key can send for it: that of the
 -- newest subscription, else the subject's billing_ref with the tenant's only Stripe endpoint that
 -- has a key.
-SELECT n.subject, coalesce(b.customer, s.billing_ref, '')::text AS customer, coalesce(b.endpoint_id, o.id) AS endpoint_id
+SELECT n.subject::text AS subject, coalesce(b.customer, s.billing_ref, '')::text AS customer,
+    coalesce(b.endpoint_id::text, o.id, '')::text AS endpoint
 FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
 LEFT JOIN LATERAL (
     SELECT x.customer, x.endpoint_id FROM billing_subscriptions x
@@ -203,7 +204,7 @@ LEFT JOIN LATERAL (
 ) AS b ON true
 LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
 LEFT JOIN LATERAL (
-    SELECT min(e.id::text)::uuid AS id FROM billing_endpoints e
+    SELECT min(e.id::text) AS id FROM billing_endpoints e
     WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL;
 
