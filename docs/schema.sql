@@ -458,6 +458,148 @@ CREATE POLICY read_all ON members FOR SELECT TO weir_system
 GRANT DELETE, INSERT, SELECT, UPDATE ON members TO weir_app;
 GRANT SELECT ON members TO weir_system;
 
+CREATE TABLE metered_push_problems (
+    tenant_id uuid NOT NULL,
+    push_id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    units bigint NOT NULL,
+    outcome text NOT NULL,
+    why text NOT NULL,
+    PRIMARY KEY (tenant_id, push_id, subject),
+    FOREIGN KEY (tenant_id, push_id) REFERENCES metered_pushes(tenant_id, id) ON DELETE CASCADE,
+    CHECK ((outcome = ANY (ARRAY['parked'::text, 'failed'::text])))
+);
+ALTER TABLE metered_push_problems ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON metered_push_problems FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON metered_push_problems FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON metered_push_problems TO weir_system;
+GRANT SELECT ON metered_push_problems TO weir_app;
+
+CREATE TABLE metered_pushes (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    start timestamp with time zone NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    meter_event text NOT NULL,
+    kind text NOT NULL,
+    after_subject text COLLATE "C" NOT NULL DEFAULT ''::text,
+    pushed bigint NOT NULL DEFAULT 0,
+    pushed_units bigint NOT NULL DEFAULT 0,
+    complete boolean NOT NULL DEFAULT false,
+    why text NOT NULL DEFAULT ''::text,
+    attempts integer NOT NULL DEFAULT 0,
+    unanswered_at timestamp with time zone,
+    due_at timestamp with time zone,
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, id),
+    UNIQUE (tenant_id, start, rule),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((kind = ANY (ARRAY['units'::text, 'overage'::text])))
+);
+CREATE INDEX metered_pushes_due ON metered_pushes USING btree (due_at) WHERE (due_at IS NOT NULL);
+ALTER TABLE metered_pushes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON metered_pushes FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON metered_pushes FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON metered_pushes TO weir_system;
+GRANT SELECT ON metered_pushes TO weir_app;
+
+CREATE TABLE metered_totals (
+    tenant_id uuid NOT NULL,
+    start timestamp with time zone NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    units bigint NOT NULL,
+    overage_units bigint NOT NULL,
+    checks bigint NOT NULL,
+    late_units bigint NOT NULL,
+    unattributed_units bigint NOT NULL,
+    PRIMARY KEY (tenant_id, start, rule),
+    CHECK ((checks >= 0)),
+    CHECK ((late_units >= 0)),
+    CHECK ((overage_units >= 0)),
+    CHECK ((unattributed_units >= 0)),
+    CHECK ((units >= 0))
+);
+CREATE INDEX metered_totals_start ON metered_totals USING btree (start);
+ALTER TABLE metered_totals ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON metered_totals FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON metered_totals FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON metered_totals TO weir_system;
+GRANT SELECT ON metered_totals TO weir_app;
+
+CREATE TABLE metered_usage (
+    tenant_id uuid NOT NULL,
+    start timestamp with time zone NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    units bigint NOT NULL,
+    overage_units bigint NOT NULL,
+    checks bigint NOT NULL,
+    late_units bigint NOT NULL,
+    PRIMARY KEY (tenant_id, start, subject, rule),
+    CHECK ((((EXTRACT(epoch FROM start))::bigint % (3600)::bigint) = 0)),
+    CHECK ((checks >= 0)),
+    CHECK ((late_units >= 0)),
+    CHECK ((overage_units >= 0)),
+    CHECK ((subject <> ''::text)),
+    CHECK ((units >= 0))
+);
+CREATE INDEX metered_usage_start ON metered_usage USING brin (start);
+CREATE INDEX metered_usage_subject ON metered_usage USING btree (tenant_id, subject, rule, start);
+ALTER TABLE metered_usage ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON metered_usage FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON metered_usage FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON metered_usage TO weir_system;
+GRANT SELECT ON metered_usage TO weir_app;
+
+CREATE TABLE metering_gaps (
+    writer uuid NOT NULL,
+    from_at timestamp with time zone NOT NULL,
+    to_at timestamp with time zone NOT NULL,
+    closed_at timestamp with time zone,
+    PRIMARY KEY (writer)
+);
+CREATE INDEX metering_gaps_to ON metering_gaps USING btree (to_at);
+GRANT DELETE, INSERT, SELECT, UPDATE ON metering_gaps TO weir_system;
+GRANT SELECT ON metering_gaps TO weir_app;
+
+CREATE TABLE metering_state (
+    only_row boolean NOT NULL DEFAULT true,
+    sealed_until timestamp with time zone NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
+    waits_from timestamp with time zone NOT NULL,
+    PRIMARY KEY (only_row),
+    CHECK (only_row)
+);
+GRANT SELECT ON metering_state TO weir_app;
+GRANT SELECT, UPDATE ON metering_state TO weir_system;
+
+CREATE TABLE metering_writers (
+    writer uuid NOT NULL,
+    sequence bigint NOT NULL,
+    complete_until timestamp with time zone NOT NULL,
+    written_at timestamp with time zone NOT NULL,
+    ended boolean NOT NULL,
+    missing boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (writer)
+);
+GRANT DELETE, INSERT, SELECT, UPDATE ON metering_writers TO weir_system;
+
 CREATE TABLE overrides (
     tenant_id uuid NOT NULL,
     subject text COLLATE "C" NOT NULL,
@@ -848,6 +990,8 @@ CREATE TABLE rules (
     anchor text,
     warn_at double precision,
     overage text,
+    metering text NOT NULL DEFAULT 'none'::text,
+    meter_event text NOT NULL DEFAULT ''::text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -874,6 +1018,7 @@ CASE
     WHEN (algorithm = 'sliding_window_log'::text) THEN (10000)::bigint
     ELSE (1000000000)::bigint
 END))),
+    CHECK (((metering <> 'none'::text) OR (meter_event = ''::text))),
     CHECK (((octet_length(zone) >= 1) AND (octet_length(zone) <= 64))),
     CHECK (((penalty_ms >= 1) AND (penalty_ms <= '2592000000'::bigint))),
     CHECK (((penalty_ms IS NULL) = (penalty_text = ''::text))),
@@ -884,8 +1029,10 @@ END))),
     CHECK ((algorithm = ANY (ARRAY['sliding_window_counter'::text, 'sliding_window_log'::text, 'sliding_window_buckets'::text, 'fixed_window'::text, 'fixed_window_first_hit'::text, 'token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text]))),
     CHECK ((anchor = ANY (ARRAY['calendar'::text, 'subject'::text]))),
     CHECK ((char_length(description) <= 2000)),
+    CHECK ((char_length(meter_event) <= 100)),
     CHECK ((char_length(name) <= 200)),
     CHECK ((consistency = ANY (ARRAY['strict'::text, 'leased'::text]))),
+    CHECK ((metering = ANY (ARRAY['none'::text, 'units'::text, 'overage'::text]))),
     CHECK ((mode = ANY (ARRAY['enforce'::text, 'shadow'::text, 'off'::text]))),
     CHECK ((on_unavailable = ANY (ARRAY['allow'::text, 'deny'::text, 'local'::text]))),
     CHECK ((overage = 'allow'::text)),

@@ -62,8 +62,8 @@ type pushRig struct {
 	start  time.Time // of the hour with usage
 }
 
-// newPushRig returns a rig with a rule whose usage goes to the meter api_requests, and with usage of
-// 200 subjects in the last hour but one, which is not sealed yet.
+// newPushRig returns a rig with a rule whose usage goes to the meter api_requests, and with usage
+// of 200 subjects in the last hour but one, which is not sealed yet.
 func newPushRig(t *testing.T) *pushRig {
 	t.Helper()
 	fake := newFakeStripe(t)

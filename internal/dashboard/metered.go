@@ -14,6 +14,8 @@ import (
 // meteredMonths is how many months the page offers: as long as metered usage is kept.
 const meteredMonths = 13
 
+const toTheSecond = "2 Jan 2006, 15:04:05 UTC"
+
 // exportFor is how long a browser has to receive a file.
 const exportFor = 15 * time.Minute
 
@@ -51,7 +53,7 @@ type meteredRow struct {
 }
 
 type meteredGap struct {
-	From, To moment
+	From, To string // to the second
 	Closed   bool
 }
 
@@ -93,7 +95,7 @@ func (d *dashboard) metered(w http.ResponseWriter, r *http.Request, v *visit) er
 		view.Rows = append(view.Rows, meteredRowOf(&items[i], names.Of(items[i].Rule), metering))
 	}
 	for _, g := range report.Gaps {
-		view.Gaps = append(view.Gaps, meteredGap{moment{g.From}, moment{g.To}, g.ClosedAt != nil})
+		view.Gaps = append(view.Gaps, meteredGap{g.From.Format(toTheSecond), g.To.Format(toTheSecond), g.ClosedAt != nil})
 	}
 	if err := d.pushesOf(r.Context(), v.actor(), &view); err != nil {
 		return err
@@ -165,7 +167,7 @@ func meteredRowOf(m *tenants.MeteredItem, title string, metering map[string]limi
 	return row
 }
 
-// pushesOf reads what was sent to the provider lately.
+// pushesOf reads what was recently sent to the provider.
 func (d *dashboard) pushesOf(ctx context.Context, a tenants.Actor, view *meteredView) error {
 	pushes, _, err := d.Store.MeterPushes(ctx, a, view.Rule, tenants.Page{Limit: mostPushes})
 	for i := range pushes {

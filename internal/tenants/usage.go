@@ -228,8 +228,8 @@ func (s *Store) RunUsageUpkeep(ctx context.Context) {
 	}
 }
 
-// KeepUsage deletes usage, also metered usage, that exceeds its retention, or whose tenant was deleted. Only one server
-// does it at a time; the others return immediately. Error: ErrUnavailable.
+// KeepUsage deletes usage, also metered usage, that exceeds its retention, or whose tenant was
+// deleted. Only one server does it at a time; the others return immediately. Error: ErrUnavailable.
 func (s *Store) KeepUsage(ctx context.Context) error {
 	if err := s.upkeep(ctx, emptyOldMinutes); err != nil {
 		return err
