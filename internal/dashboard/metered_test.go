@@ -47,7 +47,7 @@ func TestMeteredPage(t *testing.T) {
 	got = ann.get("/metered?q=ada&rule=api").body
 	require.Contains(t, got, "ada &lt;b&gt;")
 	require.NotContains(t, got, "/subjects/bob")
-	require.Equal(t, http.StatusUnprocessableEntity, ann.get("/metered?month=May").status)
+	require.Equal(t, http.StatusBadRequest, ann.get("/metered?month=May").status)
 	for _, format := range []string{"csv", "jsonl"} {
 		file := ann.get("/metered/export?format=" + format)
 		require.Contains(t, file.header.Get("Content-Disposition"), "metered-"+hour.Format("2006-01")+"."+format)
