@@ -127,7 +127,7 @@ func (view *meteredView) period(month string, now time.Time) (q tenants.MeteredQ
 	}
 	if month != "" {
 		if first, err = time.Parse(form, month); err != nil {
-			return q, invalidField("month", "must be a month such as 2026-01")
+			return q, invalidField("month", limit.MustBe("a month such as 2026-01"))
 		}
 	}
 	view.Month = first.Format(form)
