@@ -183,14 +183,10 @@ func (m *Meter) Decided(tenant limit.TenantID, req *check.Request, d *check.Deci
 	}
 	for i := range d.Rules {
 		if r := &d.Rules[i]; r.Rule.Metering != limit.MeterNone && r.Mode == limit.Enforce {
-			m.Add(tenant, d.Subject, r.Rule.Slug, Metered{Units: d.Cost, Overage: overageOf(r), Checks: 1}, at)
+			m.Add(tenant, d.Subject, r.Rule.Slug, Metered{Units: d.Cost, Overage: r.ExcessCost, Checks: 1}, at)
 		}
 	}
 }
-
-// overageOf returns the units of an allowed check that are beyond the limit of one of its rules. No
-// rule allows such units yet.
-func overageOf(*check.RuleDecision) int64 { return 0 }
 
 // Add records units of a subject under a rule, decided at an instant of this process's clock.
 func (m *Meter) Add(tenant limit.TenantID, subject, rule string, units Metered, at time.Time) {

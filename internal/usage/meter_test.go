@@ -143,6 +143,18 @@ func TestMeterCountsWhatWasAllowed(t *testing.T) {
 	require.Equal(t, Metered{Units: 2, Checks: 1}, r.row("eve", "api"))
 }
 
+// Units beyond a limit that allows them are counted by themselves, too.
+func TestMeterCountsOverage(t *testing.T) {
+	rule := metered("api", 10)
+	rule.Metering, rule.Overage = limit.MeterOverage, limit.OverageAllow
+	r := newMeterRig(t, MeterOptions{}, check.PolicyData{Rules: []limit.Rule{rule}})
+	for range 3 {
+		require.True(t, r.Check(check.Request{Subject: "ada", Cost: 7}).Allowed)
+	}
+	r.flush()
+	require.Equal(t, Metered{Units: 21, Overage: 11, Checks: 3}, r.row("ada", "api"))
+}
+
 // Of several checks that are decided as one, all are metered or none.
 func TestMeterCountsTogether(t *testing.T) {
 	r := newMeterRig(t, MeterOptions{}, check.PolicyData{Rules: []limit.Rule{metered("api", 10)}})
