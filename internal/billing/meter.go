@@ -13,7 +13,7 @@ import (
 
 // Metered usage is sent to the provider's meters: for each sealed hour and each rule with a meter,
 // an event per subject. A push is a task like the others, with a row that remembers how far it is.
-// It sends a part of the subjects, in order, and then stores what became of them. If a server dies
+// It sends a part of the subjects, in order, and then stores their outcome. If a server dies
 // in between, another one sends the same part again, with the same identifiers.
 
 const (

@@ -73,7 +73,7 @@ type MeterPushItem struct {
 	Units    int64
 	Customer string           // of the provider; "": not known
 	Endpoint *BillingEndpoint // whose key sends; nil: not known
-	// Outcome is what became of the item: "" if it was sent.
+	// Outcome is "" if the item was sent, else parked or failed.
 	Outcome, Why string
 }
 
@@ -193,7 +193,7 @@ type PushResult struct {
 	Parked time.Duration
 }
 
-// SettleMeterPush records what became of a part of a push. Error: ErrUnavailable; the part is then
+// SettleMeterPush records the outcome of a part of a push. Error: ErrUnavailable; the part is then
 // sent again with the same identifiers.
 func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushResult) error {
 	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -295,7 +295,7 @@ func (s *Store) MeterPushes(ctx context.Context, a Actor, rule string, p Page) (
 	return out, next, err
 }
 
-// State returns what became of the push in one word: pushed, parked, failed, retrying or pending.
+// State returns the outcome of the push in one word: pushed, parked, failed, retrying or pending.
 func (p *MeterPush) State() string {
 	switch {
 	case p.Why != "":
