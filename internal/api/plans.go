@@ -21,14 +21,14 @@ type Limit struct {
 type PlanLimit struct {
 	Limit
 	WarnAt  *float64 `json:"warn_at" doc:"The share of the limit beyond which checks carry a warning; null: that of the rule"`
-	Overage *string  `json:"overage" enum:"deny,allow" doc:"What becomes of checks beyond the limit; null: as the rule says"`
+	Overage *string  `json:"overage" enum:"deny,allow" doc:"Whether checks beyond the limit are denied; null: as the rule says"`
 }
 
 // PlanLimitInput is the limit of a plan in a body.
 type PlanLimitInput struct {
 	LimitInput
 	WarnAt  Optional[float64] `json:"warn_at,omitempty" doc:"A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: the rule's own"`
-	Overage Optional[string]  `json:"overage,omitempty" enum:"deny,allow" doc:"What becomes of checks beyond the limit: deny, or allow, which counts the excess; default: as the rule says"`
+	Overage Optional[string]  `json:"overage,omitempty" enum:"deny,allow" doc:"Whether checks beyond the limit are denied: deny, or allow, which counts the excess; default: as the rule says"`
 }
 
 // LimitInput is a limit in a body: a number, or unlimited.

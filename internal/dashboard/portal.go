@@ -21,7 +21,7 @@ import (
 	"weir/internal/usage"
 )
 
-// The customer page, on which a tenant's own customer sees their limits. Decision 13 explains its
+// The customer page, on which a tenant's own customer sees their limits. Decision 15 explains its
 // links and cookies. It knows nothing of the session of a member, and a visit gives access to one
 // subject only.
 

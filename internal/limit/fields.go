@@ -110,7 +110,7 @@ var Fields = []Field{
 		Name: "overage", Label: "Overage",
 		Sent: "deny: checks beyond the limit are denied. allow: they are allowed, and the excess is counted; " +
 			"only with fixed and sliding windows except sliding_window_log, without a penalty, and not leased. Default deny",
-		Shown: "What becomes of checks beyond the limit; null for algorithms that cannot count the excess",
+		Shown: "Whether checks beyond the limit are denied; null for algorithms that cannot count the excess",
 		Choices: []Choice{
 			{"deny", "Deny", "Checks beyond the limit are denied."},
 			{"allow", "Allow", "Checks beyond the limit are allowed. The excess is counted and reported by itself, so that it can be invoiced."},

@@ -2,7 +2,7 @@ package limit
 
 import "slices"
 
-// Overage says what becomes of calls beyond a limit.
+// Overage says whether calls beyond a limit are denied.
 type Overage uint8
 
 // Deny denies calls beyond the limit. Allow allows them and counts the excess. A rule without one

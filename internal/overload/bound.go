@@ -21,9 +21,9 @@
 // later. The pause limits refusals to perThread per second and thread.
 //
 // An example, with two threads and checks of 50 µs each: capacity is 40 000 checks per second.
-// 2 000 clients send without a pause. Each check waits 50 ms, and goroutines wait 12 ms per turn.
-// The bound falls from 10 000 to 830, then to 340, where goroutines wait 5 ms. The other clients
-// are refused, and repeat at once. Goroutines wait again, so refused connections pause for 170 ms.
+// 4 000 clients send without a pause. Each check waits 100 ms, and goroutines wait 25 ms per turn.
+// The bound falls from 10 000 to 2 000, then to 1 920, where goroutines wait 12 ms. The other
+// clients are refused, and repeat at once. Goroutines wait again, so refused connections pause.
 package overload
 
 import (
@@ -37,8 +37,8 @@ const (
 	// maxQueued is the target of the wait for a pipeline to Redis.
 	maxQueued = 50 * time.Millisecond
 	// maxRunnable is the target of the wait for a processor. A check has two to four turns on a
-	// processor, a refusal has one.
-	maxRunnable = 5 * time.Millisecond
+	// processor, so it waits up to 50 ms; a refusal has one.
+	maxRunnable = 12 * time.Millisecond
 	// perThread is the number of refusals per second and thread if processors are short. At 8 µs
 	// each, they take 4 % of its time.
 	perThread = 5000

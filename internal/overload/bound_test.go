@@ -52,9 +52,9 @@ func TestBoundForProcessors(t *testing.T) {
 	for range 10 {
 		b.Adjust(Signals{InFlight: 10})
 	}
-	b.Adjust(Signals{InFlight: 2000, Runnable: 20 * time.Millisecond})
+	b.Adjust(Signals{InFlight: 2000, Runnable: 48 * time.Millisecond})
 	require.EqualValues(t, 1000, b.Limit(), "at most by half at once")
-	b.Adjust(Signals{InFlight: 1000, Runnable: 8 * time.Millisecond})
+	b.Adjust(Signals{InFlight: 1000, Runnable: 19200 * time.Microsecond})
 	require.EqualValues(t, 625, b.Limit())
 	for range 10 {
 		b.Adjust(Signals{InFlight: 1000, Runnable: 80 * time.Millisecond})

@@ -344,7 +344,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	load.end()
 }
 
-// Each primary hands over to its replica under load, as for maintenance.
+// The replica of each primary takes its place under load, as for maintenance.
 func TestFailoverOfEachPrimaryLosesNothing(t *testing.T) {
 	cluster, e := newShards(t, 3, 1)
 	load := startLoad(t, e)
