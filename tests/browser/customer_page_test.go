@@ -15,7 +15,7 @@ func (w *world) customer(subject string) *page {
 	w.t.Helper()
 	_, token, err := w.store.CreatePortalLink(w.t.Context(), w.actor, tenants.NewPortalLink{Subject: subject, SingleUse: true})
 	require.NoError(w.t, err)
-	return w.nobody().open(tenants.PortalLinkPath(token)).sees("Your limits")
+	return w.visitor().open(tenants.PortalLinkPath(token)).sees("Your limits")
 }
 
 // The customer page can be read and used by everybody, in both themes and on a phone.
@@ -65,7 +65,7 @@ func TestCopyCustomerLink(t *testing.T) {
 	link := mustEval[string](p, `document.getElementById("customer-link").textContent`)
 	path, ours := strings.CutPrefix(link, w.url)
 	require.True(t, ours, link)
-	w.nobody().open(path).sees("You can use 10 units")
+	w.visitor().open(path).sees("You can use 10 units")
 	p.open("/subjects/ada").sees("used").click("Revoke link").sees("Link revoked")
 }
 
@@ -76,6 +76,6 @@ func TestCustomerPageWithoutScripts(t *testing.T) {
 	w.rule("exports", 10)
 	_, token, err := w.store.CreatePortalLink(t.Context(), w.actor, tenants.NewPortalLink{Subject: "ada"})
 	require.NoError(t, err)
-	p := w.nobody().withoutScripts().open(tenants.PortalLinkPath(token)).sees("See what you have used").click("Continue").sees("You can use 10 units")
+	p := w.visitor().withoutScripts().open(tenants.PortalLinkPath(token)).sees("See what you have used").click("Continue").sees("You can use 10 units")
 	p.sees("Times are in UTC.")
 }
