@@ -1,7 +1,6 @@
 package tenants
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -125,11 +124,6 @@ func (r reading) olderThan(o reading) bool {
 	return r.history < o.history || r.history == o.history && r.version < o.version
 }
 
-type touch struct {
-	tenant, key uuid.UUID
-	at          time.Time
-}
-
 // NewAuthenticator returns an authenticator for the store's keys. It knows none until Load, and is
 // updated only while Apply is called for each change; Run must run.
 func NewAuthenticator(s *Store) *Authenticator {
@@ -161,18 +155,6 @@ func (a *Authenticator) Authenticate(ctx context.Context, text string) (Actor, e
 	}
 	a.touch(k, now)
 	return k.actor, nil
-}
-
-// touch records the use of a key, once in touchEvery, and never waits.
-func (a *Authenticator) touch(k *knownKey, now time.Time) {
-	last := k.lastTouch.Load()
-	if at := now.UnixMilli(); at-last >= touchEvery.Milliseconds() && k.lastTouch.CompareAndSwap(last, at) {
-		select {
-		case a.touches <- touch{k.actor.tenant, k.actor.id, now}:
-		default: // there are so many keys that this one may look unused for a minute more
-			k.lastTouch.Store(last)
-		}
-	}
 }
 
 // lookUp looks up a key in the database that is not in memory.
@@ -510,67 +492,4 @@ func (a *Authenticator) retry(ctx context.Context) {
 	for _, tenant := range tenants {
 		a.Changed(ctx, tenant)
 	}
-}
-
-// writeTouches stores what is queued, in batches. If it fails, the batch is lost, and the next use
-// of the key a minute later is stored.
-func (a *Authenticator) writeTouches(ctx context.Context) {
-	for len(a.touches) > 0 {
-		batch := make([]db.TouchKeysParams, 0, min(len(a.touches), touchBatch))
-		for len(batch) < cap(batch) {
-			t := <-a.touches // only this goroutine receives, so there is one
-			batch = append(batch, db.TouchKeysParams{TenantID: t.tenant, ID: t.key, At: t.at})
-		}
-		// In the same order on all servers, so that two of them never wait for each other.
-		slices.SortFunc(batch, func(x, y db.TouchKeysParams) int { return bytes.Compare(x.ID[:], y.ID[:]) })
-		err := a.store.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			q.TouchKeys(ctx, batch).Exec(func(_ int, e error) { err = errors.Join(err, e) })
-			return err
-		})
-		if err != nil {
-			a.log.WarnContext(ctx, "last use of API keys not stored", "keys", len(batch), "error", err)
-			return
-		}
-	}
-}
-
-// unknownKeys remembers keys that the database does not have, for one to two periods: two
-// generations, of which the older one is dropped completely. It evicts only its own entries.
-type unknownKeys struct {
-	mu           sync.Mutex
-	young, old   map[[32]byte]struct{}
-	youngBeganAt time.Time
-}
-
-func (u *unknownKeys) has(hash [32]byte, now time.Time) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.age(now)
-	_, young := u.young[hash]
-	_, old := u.old[hash]
-	return young || old
-}
-
-func (u *unknownKeys) add(hash [32]byte, now time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.age(now)
-	if u.young == nil {
-		u.young = map[[32]byte]struct{}{}
-	}
-	if len(u.young) < maxUnknown/2 {
-		u.young[hash] = struct{}{}
-	}
-}
-
-func (u *unknownKeys) age(now time.Time) {
-	since := now.Sub(u.youngBeganAt)
-	if since >= 0 && since < unknownPeriod {
-		return
-	}
-	u.old = u.young
-	if since < 0 || since >= 2*unknownPeriod {
-		u.old = nil
-	}
-	u.young, u.youngBeganAt = nil, now
 }
