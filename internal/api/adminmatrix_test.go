@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -14,6 +15,7 @@ import (
 	"weir/internal/route"
 	"weir/internal/subscription"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 type obj = map[string]any
@@ -257,8 +259,10 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		require.NoError(s.t, err)
 		way := route.New(prefix + "w-" + id)
 		way.Subject = []string{"header:X-User"}
-		_, err = s.store.CreateRoute(ctx, actor, way)
-		require.NoError(s.t, err)
+		if strings.Contains(id, "route") { // a tenant may have 200
+			_, err = s.store.CreateRoute(ctx, actor, way)
+			require.NoError(s.t, err)
+		}
 		subject := prefix + "s-" + id
 		_, _, err = s.store.PutOverride(ctx, actor, subject, tenants.Override{Rule: rule.Slug, Limit: limit.Limit{Limit: 30}}, tenants.Match{})
 		require.NoError(s.t, err)
@@ -282,6 +286,9 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		}
 		if strings.Contains(id, "portal-link") || strings.Contains(id, "limit-request") {
 			names = append(names, s.preparePortal(prefix, actor, subject, rule.Slug)...)
+		}
+		if strings.Contains(id, "meter") {
+			s.prepareMetering(actor, subject, rule.Slug)
 		}
 		names = append(names, "{"+prefix+"member}", member.ID.String(), "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug, "{"+prefix+"route}", way.Slug,
 			"{"+prefix+"subject}", subject, "{"+prefix+"key}", key.ID.String())
@@ -311,6 +318,21 @@ func (s *adminStack) prepareVersions(id, prefix string, actor tenants.Actor) []s
 		}
 	}
 	return []string{"{" + prefix + "versioned}", versioned, "{" + prefix + "migration}", last.ID.String()}
+}
+
+// prepareMetering records a metered unit of the present hour, and what is sent of it to a meter.
+func (s *adminStack) prepareMetering(actor tenants.Actor, subject, rule string) {
+	s.t.Helper()
+	hour := time.Now().Truncate(time.Hour)
+	require.NoError(s.t, s.store.WriteMetered(s.t.Context(), &usage.MeterBatch{
+		Writer: uuid.New(), Sequence: 1, Last: true, CompleteUntil: hour,
+		Rows: []usage.MeterRow{{
+			MeterKey: usage.MeterKey{Tenant: actor.TenantID(), StartMS: hour.UnixMilli(), Subject: subject, Rule: rule},
+			Metered:  usage.Metered{Units: 1, Checks: 1},
+		}},
+	}))
+	s.db.Exec("INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind) VALUES ($1, $2, $3, $4, 'calls', 'units')",
+		actor.TenantID(), uuid.New(), hour, rule)
 }
 
 // preparePortal creates a link to the page of the subject "shared", and a request of the case's

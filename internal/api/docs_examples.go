@@ -36,9 +36,14 @@ var docsExamples = map[string]string{
 	"preview-plan":          `{"limits": {}}`,
 	"create-plan-migration": `{"dry_run": true}`,
 
-	"put-subject":   `{"state": "active", "labels": {"region": "eu"}, "billing_ref": "cus_8123"}`,
-	"patch-subject": `{"labels": {"region": "us"}}`,
-	"put-override":  `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,
+	"put-subject":           `{"state": "active", "labels": {"region": "eu"}, "billing_ref": "cus_8123"}`,
+	"patch-subject":         `{"labels": {"region": "us"}}`,
+	"put-override":          `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,
+	"patch-portal":          `{"brand": "Acme", "accent": "#1A73E8", "frame_origins": ["https://app.example.com"]}`,
+	"create-portal-link":    `{"expires_in": "1h"}`,
+	"approve-limit-request": `{"for": "7d"}`,
+	"refuse-limit-request":  `{"answer": "Please choose the plan Business."}`,
+
 	"reset-subject": `{"reason": "a mistake of ours"}`,
 
 	"create-billing-endpoint": `{"provider": "stripe", "name": "Stripe", "signing_secrets": ["whsec_from_stripe"], "subject_from": "metadata.user_id", "grace_days": 7}`,

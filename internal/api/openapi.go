@@ -242,6 +242,7 @@ var documentTags = []*huma.Tag{
 	{Name: "routes", Description: "How the requests of a gateway become checks"},
 	{Name: "plans", Description: "Billing tiers and their limits"},
 	{Name: "subjects", Description: "Plans, states and overrides of subjects"},
+	{Name: "portal", Description: "The page on which a customer sees their own limits, and their requests for higher ones"},
 	{Name: "billing", Description: "Billing systems that move subjects between plans"},
 	{Name: "webhooks", Description: "Where billing systems send their events"},
 	{Name: "members", Description: "People who can sign in to the tenant's dashboard, and their roles"},

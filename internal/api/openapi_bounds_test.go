@@ -14,9 +14,10 @@ import (
 
 // The other fields that a field needs for its full range.
 var boundsNeed = map[string]obj{
-	"limit":  {"algorithm": "fixed_window"},
-	"burst":  {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
-	"anchor": {"algorithm": "fixed_window", "window": "month"},
+	"limit":       {"algorithm": "fixed_window"},
+	"burst":       {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
+	"anchor":      {"algorithm": "fixed_window", "window": "month"},
+	"meter_event": {"metering": "units"},
 }
 
 // boundsRefer are the fields that name a version of a plan, which must exist.

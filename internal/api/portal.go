@@ -35,7 +35,7 @@ type PortalFields struct {
 	Brand              Optional[string]   `json:"brand,omitempty" doc:"Up to 80 characters; null: the name of the tenant"`
 	Accent             Optional[string]   `json:"accent,omitempty" doc:"Colour of the form #1a73e8; the page darkens or lightens it where text would be hard to read; null: that of Weir"`
 	Logo               Optional[string]   `json:"logo,omitempty" doc:"PNG, JPEG or WebP picture in base64, up to 256 KiB and 2048 by 2048 pixels. It is stored as a PNG of at most 320 by 96 pixels; null: none"`
-	FrameOrigins       Optional[[]string] `json:"frame_origins,omitempty" doc:"Up to 20 origins such as https://app.example.com, or http://localhost with a port; null: none"`
+	FrameOrigins       Optional[[]string] `json:"frame_origins,omitempty" doc:"Up to 20 origins: https with a host, or http with localhost and a port; null: none"`
 	OfferedPlans       Optional[[]string] `json:"offered_plans,omitempty" doc:"Up to 50 plans by slug, the smallest first; null: none"`
 	Requests           Optional[bool]     `json:"requests,omitempty" doc:"null: true"`
 	AutoApprovePercent Optional[int64]    `json:"auto_approve_percent,omitempty" minimum:"0" maximum:"1000" doc:"null: 0"`
@@ -48,19 +48,19 @@ const maxPortalBody = 512 << 10
 
 // portalRoutes adds the operations of the customer page.
 func (a *admin) portalRoutes() {
-	tag := about("customer page", "")
+	tag := about("portal", "")
 	read(a, "/v1/portal", "get-portal", "Get the settings of the customer page", a.getPortal, tag)
 	patch(a, "/v1/portal", "patch-portal", "Change the settings of the customer page", a.patchPortal, tag,
 		func(op *huma.Operation) { op.Metadata[metaMaxBody] = maxPortalBody })
 	list(a, "/v1/subjects/{subject}/portal-links", "list-portal-links", "List the links to a customer's page", a.listPortalLinks, about(
-		"customer page", "Links that have not expired, and those that keep a page open."))
+		"portal", "Links that have not expired, and those that keep a page open."))
 	create(a, "/v1/subjects/{subject}/portal-links", "create-portal-link", "Create a link to a customer's page", a.createPortalLink, about(
-		"customer page", "The page shows this subject its own limits, and nothing of another one. The address is a secret until it was used or has expired; it is not shown again."), redacts(redactPortalLink))
+		"portal", "The page shows this subject its own limits, and nothing of another one. The address is a secret until it was used or has expired; it is not shown again."), redacts(redactPortalLink))
 	remove(a, "/v1/subjects/{subject}/portal-links/{id}", "delete-portal-link", "Revoke a link, and end the pages that it opened", a.deletePortalLink, tag)
 	list(a, "/v1/limit-requests", "list-limit-requests", "List customers' requests for higher limits", a.listLimitRequests, tag)
 	show(a, "/v1/limit-requests/{id}", "get-limit-request", "Get a customer's request", a.getLimitRequest, tag)
 	act(a, "/v1/limit-requests/{id}/approve", "approve-limit-request", "Approve a customer's request", a.approveLimitRequest, about(
-		"customer page", "Sets a temporary override of the subject."))
+		"portal", "Sets a temporary override of the subject."))
 	act(a, "/v1/limit-requests/{id}/refuse", "refuse-limit-request", "Refuse a customer's request", a.refuseLimitRequest, tag)
 }
 
