@@ -61,7 +61,7 @@ func (l *Lane) close() {
 		return
 	}
 	for c := range l.open {
-		_ = c.SetReadDeadline(longAgo) // a goroutine that waits for a request wakes
+		_ = c.inner.SetReadDeadline(longAgo) // a goroutine that waits for a request wakes
 	}
 	if len(l.open) == 0 {
 		close(l.empty)
@@ -112,7 +112,7 @@ func (l *laneListener) accept() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err == nil {
-			go l.serve(&laneConn{Conn: conn, lane: l.lane})
+			go l.serve(&laneConn{Conn: conn, inner: conn, lane: l.lane})
 			continue
 		}
 		// The caller of Accept knows which errors are temporary, and waits before it retries.
@@ -163,6 +163,9 @@ var longAgo = time.Unix(1, 0)
 // laneConn is a connection of the lane.
 type laneConn struct {
 	net.Conn
+	// inner is the connection below TLS. Other goroutines use it, because the handshake replaces
+	// Conn.
+	inner   net.Conn
 	lane    *Lane
 	in      []byte   // read but not yet answered
 	head    laneHead // of the current request

@@ -136,7 +136,7 @@ func configuration(t *testing.T, s *shell, file string) {
 	require.Contains(t, stdout, "create")
 	_, stderr, code = s.run("n\n", "config", "push", file)
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, "not approved")
+	require.Contains(t, stderr, "not confirmed")
 	_, stderr, code = s.run("", "config", "push", "-")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "--yes")
