@@ -58,7 +58,7 @@ func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 	if s.servers[crowdName] != nil {
 		return nil
 	}
-	database, err := s.makeCrowd(ctx, c)
+	database, err := s.makeCrowd(ctx, c, "_crowd")
 	if err != nil {
 		return err
 	}
@@ -68,6 +68,15 @@ func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 		return err
 	}
 	s.undo = append(s.undo, sv.stop)
+	if err := c.first(ctx, sv); err != nil {
+		return err
+	}
+	s.servers[crowdName] = sv
+	return nil
+}
+
+// first sends the first check of each tenant.
+func (c crowd) first(ctx context.Context, sv *server) error {
 	progress("sending the first check of each of them")
 	tenants := make([]*tenant, c.tenants())
 	for i := range tenants {
@@ -78,13 +87,13 @@ func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 	if err := each(ctx, tenants, api.first); err != nil {
 		return fmt.Errorf("%w%s", err, sv.lastWords())
 	}
-	s.servers[crowdName] = sv
 	return sv.settle(ctx) // usage of each tenant is on its way to Postgres
 }
 
-// makeCrowd creates the database with the tenants, and returns its name.
-func (s *stage) makeCrowd(ctx context.Context, c crowd) (name string, err error) {
-	name = s.database + "_crowd"
+// makeCrowd creates a database with the tenants, whose name ends with the suffix, and returns its
+// name.
+func (s *stage) makeCrowd(ctx context.Context, c crowd, suffix string) (name string, err error) {
+	name = s.database + suffix
 	if err := s.newDatabase(ctx, name); err != nil {
 		return "", err
 	}

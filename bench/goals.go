@@ -59,6 +59,15 @@ func (r *results) goals(all [][]row) []goal {
 		atMost(many.name+" relative to one: p50", 1.05, ratio(many.p50Ratio, one.p50Ratio))
 		atMost("the same: CPU of server and Redis", 1.05, ratio(many.cpuRatio, one.cpuRatio))
 	}
+	for _, tenants := range []int{shardTenants, shardCrowd} {
+		one := find("shards", shardsRow(0, tenants))
+		for _, n := range shardCounts {
+			if w := find("shards", shardsRow(n, tenants)); one != nil && w != nil && n > 1 {
+				atMost(w.name+": CPU relative to one Redis", 1.3, ratio(w.cpuRatio, one.cpuRatio))
+				atLeast("the same: rate", 1, ratio(w.rateRatio, one.rateRatio))
+			}
+		}
+	}
 	if weir, peer := find("peers", "weir, uniform"), find("peers", "redis_rate, uniform"); weir != nil && peer != nil {
 		atLeast("rate relative to redis_rate", 1.7, ratio(weir.rateRatio, peer.rateRatio))
 	}

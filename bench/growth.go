@@ -11,12 +11,32 @@ import (
 // costs there, but not how much faster several machines are.
 const (
 	mostInstances = 3
-	mostShards    = 3
 	shardTenants  = 64 // the counters of a tenant are on one shard, so all shards are used only with several tenants
+	shardCrowd    = 10_000
 )
 
+// shardCounts are the sizes of Clusters.
+var shardCounts = []int{1, 3, 6}
+
 func instancesName(n int) string { return fmt.Sprintf("weir, instances: %d", n) }
-func shardsName(n int) string    { return fmt.Sprintf("weir, shards: %d", n) }
+
+// shardsName is the server that counts for so many tenants in a Cluster of so many shards; 0: one
+// Redis.
+func shardsName(shards, tenants int) string {
+	if shards == 0 && tenants == shardTenants {
+		return weirName
+	}
+	return "weir, " + shardsRow(shards, tenants)
+}
+
+// shardsRow is the name of its line.
+func shardsRow(shards, tenants int) string {
+	of := fmt.Sprintf("shards: %d", shards)
+	if shards == 0 {
+		of = "one Redis, no Cluster"
+	}
+	return fmt.Sprintf("%s, %s tenants", of, thousands(float64(tenants)))
+}
 
 // begin starts the servers that only this table needs. end stops them.
 func (s *stage) begin(ctx context.Context, name string, c *cast) (end func(), err error) {
@@ -63,7 +83,8 @@ func (s *stage) beginInstances(ctx context.Context, c *cast) (end func(), err er
 	return end, nil
 }
 
-// beginShards starts a Cluster of each size, with an instance that uses it.
+// beginShards starts a Cluster of each size, with two instances that count in it: for few tenants,
+// and for many.
 func (s *stage) beginShards(ctx context.Context, c *cast) (end func(), err error) {
 	var stops []func()
 	end = func() {
@@ -71,20 +92,40 @@ func (s *stage) beginShards(ctx context.Context, c *cast) (end func(), err error
 			stops[i]()
 		}
 	}
-	for n := 1; n <= mostShards; n++ {
-		shards, err := s.startCluster(ctx, n)
+	defer func() {
 		if err != nil {
 			end()
-			return nil, err
 		}
-		stops = append(stops, shards.stop)
-		sv, err := s.startKnowing(ctx, fmt.Sprintf("weir-shards-%d", n), shards, c)
+	}()
+	crowd := newCrowd([]int{shardCrowd})
+	database, err := s.makeCrowd(ctx, crowd, "_shards")
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range append([]int{0}, shardCounts...) {
+		in := s.store
+		if n > 0 {
+			if in, err = s.startCluster(ctx, n); err != nil {
+				return nil, err
+			}
+			stops = append(stops, in.stop)
+			sv, err := s.startKnowing(ctx, fmt.Sprintf("weir-shards-%d", n), in, c)
+			if err != nil {
+				return nil, err
+			}
+			stops = append(stops, sv.stop)
+			s.servers[shardsName(n, shardTenants)] = sv
+		}
+		progress("starting an instance that knows %s tenants, and counts in %d shards", thousands(shardCrowd), n)
+		sv, err := s.startInstance(ctx, fmt.Sprintf("weir-shards-%d-crowd", n), s.urlOf(database), in)
 		if err != nil {
-			end()
 			return nil, err
 		}
 		stops = append(stops, sv.stop)
-		s.servers[shardsName(n)] = sv
+		if err := crowd.first(ctx, sv); err != nil {
+			return nil, err
+		}
+		s.servers[shardsName(n, shardCrowd)] = sv
 	}
 	return end, nil
 }
@@ -122,12 +163,16 @@ func (c *cast) instancesGroup(bare cell, uniform *load.Traffic) group {
 }
 
 func (c *cast) shardsGroup(bare cell) group {
-	traffic := acrossTenants(c.sharded)
-	g := group{"shards", fmt.Sprintf("Shards of a Redis Cluster, %d tenants", shardTenants), []cell{
-		bare, {name: "one Redis, no Cluster", server: weirName, traffic: traffic, checks: 1},
-	}}
-	for n := 1; n <= mostShards; n++ {
-		g.cells = append(g.cells, cell{name: shardsName(n)[len("weir, "):], server: shardsName(n), traffic: traffic, checks: 1})
+	g := group{"shards", "Shards of a Redis Cluster", []cell{bare}}
+	few, many := acrossTenants(c.sharded), newCrowd([]int{shardCrowd}).traffic(shardCrowd)
+	for _, tenants := range []int{shardTenants, shardCrowd} {
+		traffic := few
+		if tenants == shardCrowd {
+			traffic = many
+		}
+		for _, n := range append([]int{0}, shardCounts...) {
+			g.cells = append(g.cells, cell{name: shardsRow(n, tenants), server: shardsName(n, tenants), traffic: traffic, checks: 1})
+		}
 	}
 	return g
 }

@@ -68,6 +68,7 @@ func manyRules(n int) []rule {
 type cast struct {
 	plain, denied, three, ten *tenant
 	leased                    *tenant
+	billed                    []*tenant
 	algorithm                 map[string]*tenant
 	sharded                   []*tenant
 	crowd                     crowd
@@ -88,6 +89,9 @@ func newCast(o options) *cast {
 	for i, a := range algorithms {
 		c.algorithm[a] = &tenant{slug: fmt.Sprintf("algorithm-%d", i+1), rules: []rule{oneRule(a)}}
 	}
+	for _, b := range billedRules {
+		c.billed = append(c.billed, &tenant{slug: b.slug, rules: []rule{b.rule}})
+	}
 	for i := range shardTenants {
 		c.sharded = append(c.sharded, &tenant{slug: fmt.Sprintf("sharded-%d", i+1), rules: []rule{oneRule(algorithms[0])}})
 	}
@@ -99,7 +103,7 @@ func (c *cast) all() []*tenant {
 	for _, a := range algorithms {
 		all = append(all, c.algorithm[a])
 	}
-	return append(all, c.sharded...)
+	return append(append(all, c.billed...), c.sharded...)
 }
 
 // leasedHot is the name of a row that has a goal.
@@ -194,6 +198,7 @@ func (c *cast) groups(o options) ([]group, error) {
 		protocolGroup("tls", "HTTP/1.1 over TLS", load.TLS, uniform),
 		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
 		c.batchGroup(bare, weir),
+		c.billingGroup(bare, weir, uniform),
 		// Leases need busy subjects: with ten thousand random subjects, almost none is leased.
 		{"leased", "Leased rule", []cell{
 			bare,
@@ -239,6 +244,27 @@ func (c *cast) batchGroup(bare cell, weir func(string, *load.Traffic) cell) grou
 		batch := weir(fmt.Sprintf("batches of %d", n), batches(c.plain, n))
 		batch.checks = n
 		g.cells = append(g.cells, batch)
+	}
+	return g
+}
+
+// billedRules have what billing adds to a rule, one thing each.
+var billedRules = []struct {
+	slug, name string
+	rule       rule
+}{
+	{"fixed-day", "fixed window of a day", rule{Slug: "requests", Algorithm: "fixed_window", Limit: generous, Window: "1d"}},
+	{"warned", "with warn_at", rule{Slug: "requests", Algorithm: "fixed_window", Limit: generous, Window: "1d", WarnAt: 0.8}},
+	{"over", "with overage", rule{Slug: "requests", Algorithm: "fixed_window", Limit: generous, Window: "1d", Overage: "allow"}},
+	{"metered", "metered", rule{Slug: "requests", Algorithm: "fixed_window", Limit: generous, Window: "1d", Metering: "units"}},
+	{"year", "calendar year, anchored at the subject", rule{Slug: "requests", Algorithm: "fixed_window", Limit: generous, Window: "year", Anchor: "subject"}},
+}
+
+// billingGroup shows what each part of billing adds to a check.
+func (c *cast) billingGroup(bare cell, weir func(string, *load.Traffic) cell, uniform *load.Traffic) group {
+	g := group{"billing", "Billing", []cell{bare, weir("sliding window, no billing", uniform)}}
+	for i, b := range billedRules {
+		g.cells = append(g.cells, weir(b.name, spread(c.billed[i], load.Uniform)))
 	}
 	return g
 }

@@ -20,7 +20,11 @@ type rule struct {
 	Window    string `json:"window"`
 	Precision string `json:"precision,omitempty"`
 
-	Consistency string `json:"consistency,omitempty"`
+	Consistency string  `json:"consistency,omitempty"`
+	Anchor      string  `json:"anchor,omitempty"`
+	WarnAt      float64 `json:"warn_at,omitempty"`
+	Overage     string  `json:"overage,omitempty"`
+	Metering    string  `json:"metering,omitempty"`
 }
 
 // tenant is a tenant that was created for this run.

@@ -11,9 +11,9 @@ CREATE TABLE account_links (
     PRIMARY KEY (token_hash),
     FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
     CHECK (((email = lower(email)) AND ((octet_length(email) >= 3) AND (octet_length(email) <= 254)))),
-    CHECK (((purpose = 'password'::text) = (person_id IS NOT NULL))),
+    CHECK (((purpose <> 'signup'::text) = (person_id IS NOT NULL))),
     CHECK ((octet_length(token_hash) = 32)),
-    CHECK ((purpose = ANY (ARRAY['password'::text, 'signup'::text])))
+    CHECK ((purpose = ANY (ARRAY['password'::text, 'signup'::text, 'email'::text])))
 );
 CREATE INDEX account_links_end ON account_links USING btree (expires_at);
 CREATE INDEX account_links_person ON account_links USING btree (person_id);
@@ -38,10 +38,14 @@ CREATE TABLE api_keys (
     last_used_at timestamp with time zone,
     rotated_to uuid,
     version bigint NOT NULL,
+    addresses text[] NOT NULL DEFAULT '{}'::text[],
+    resources text[] NOT NULL DEFAULT '{}'::text[],
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, rotated_to) REFERENCES api_keys(tenant_id, id),
     CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['check'::text, 'read'::text, 'write'::text, 'manage'::text]))),
+    CHECK ((cardinality(addresses) <= 20)),
+    CHECK ((cardinality(resources) <= 20)),
     CHECK ((char_length(last4) = 4)),
     CHECK ((char_length(name) <= 200)),
     CHECK ((kind = ANY (ARRAY['key'::text, 'op'::text]))),
@@ -58,8 +62,8 @@ CREATE POLICY touch_all ON api_keys FOR UPDATE TO weir_system
     USING (true)
     WITH CHECK (true);
 GRANT INSERT, SELECT ON api_keys TO weir_app;
-GRANT SELECT (expires_at, hash, id, kind, last_used_at, name, revoked_at, rotated_to, scopes, tenant_id, version) ON api_keys TO weir_system;
-GRANT UPDATE (expires_at, name, revoked_at, rotated_to, scopes, version) ON api_keys TO weir_app;
+GRANT SELECT (addresses, expires_at, hash, id, kind, last_used_at, name, resources, revoked_at, rotated_to, scopes, tenant_id, version) ON api_keys TO weir_system;
+GRANT UPDATE (addresses, expires_at, name, resources, revoked_at, rotated_to, scopes, version) ON api_keys TO weir_app;
 GRANT UPDATE (last_used_at) ON api_keys TO weir_system;
 
 CREATE TABLE audit (
@@ -214,6 +218,7 @@ CREATE TABLE billing_events (
 CREATE INDEX billing_events_due ON billing_events USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, endpoint_id, id);
 CREATE INDEX billing_events_parked ON billing_events USING btree (tenant_id, endpoint_id, customer) WHERE (waits_for <> ''::text);
+CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
 CREATE UNIQUE INDEX billing_events_duplicate ON billing_events USING btree (tenant_id, duplicate_of) WHERE (duplicate_of IS NOT NULL);
 CREATE UNIQUE INDEX billing_events_once ON billing_events USING btree (tenant_id, endpoint_id, provider_id) WHERE (duplicate_of IS NULL);
 ALTER TABLE billing_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
@@ -223,28 +228,57 @@ CREATE POLICY own_tenant ON billing_events FOR ALL TO weir_app
 CREATE POLICY read_all ON billing_events FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON billing_events TO weir_app;
-GRANT SELECT (due_at, endpoint_id, id, received_at, tenant_id, waits_for) ON billing_events TO weir_system;
+GRANT SELECT (due_at, endpoint_id, id, outcome, received_at, tenant_id, waits_for) ON billing_events TO weir_system;
+
+CREATE TABLE billing_payments (
+    tenant_id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    payment text COLLATE "C" NOT NULL,
+    purchase text COLLATE "C" NOT NULL DEFAULT ''::text,
+    refunded boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (tenant_id, endpoint_id, payment),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((octet_length(payment) >= 1) AND (octet_length(payment) <= 255))),
+    CHECK ((octet_length(purchase) <= 255))
+);
+CREATE INDEX billing_payments_purchase ON billing_payments USING btree (tenant_id, endpoint_id, purchase) WHERE (purchase <> ''::text);
+ALTER TABLE billing_payments ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_payments FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_payments TO weir_app;
 
 CREATE TABLE billing_prices (
     tenant_id uuid NOT NULL,
     price text COLLATE "C" NOT NULL,
     id uuid NOT NULL,
     endpoint_id uuid NOT NULL,
-    plan_id uuid NOT NULL,
+    plan_id uuid,
     multiply boolean NOT NULL,
     priority integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     version bigint NOT NULL,
+    rule_id uuid,
+    units bigint,
+    expires_days integer,
     PRIMARY KEY (tenant_id, price),
     UNIQUE (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
+    FOREIGN KEY (tenant_id, rule_id) REFERENCES rules(tenant_id, id),
+    CHECK (((expires_days >= 1) AND (expires_days <= 3650))),
+    CHECK (((expires_days IS NULL) OR (rule_id IS NOT NULL))),
     CHECK (((octet_length(price) >= 1) AND (octet_length(price) <= 255))),
-    CHECK (((priority >= 0) AND (priority <= 1000000)))
+    CHECK (((plan_id IS NULL) <> (rule_id IS NULL))),
+    CHECK (((priority >= 0) AND (priority <= 1000000))),
+    CHECK (((rule_id IS NULL) = (units IS NULL))),
+    CHECK (((units >= 1) AND (units <= '1000000000000000'::bigint)))
 );
 CREATE INDEX billing_prices_endpoint ON billing_prices USING btree (tenant_id, endpoint_id);
 CREATE INDEX billing_prices_plan ON billing_prices USING btree (tenant_id, plan_id);
+CREATE INDEX billing_prices_rule ON billing_prices USING btree (tenant_id, rule_id);
 ALTER TABLE billing_prices ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON billing_prices FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
@@ -312,6 +346,50 @@ CREATE POLICY own_tenant ON counter_changes FOR ALL TO weir_app
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE, SELECT ON counter_changes TO weir_system;
 GRANT INSERT ON counter_changes TO weir_app;
+
+CREATE TABLE credit_grants (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    rule_id uuid NOT NULL,
+    units bigint NOT NULL,
+    spent bigint NOT NULL DEFAULT 0,
+    expires_at timestamp with time zone,
+    reference text COLLATE "C" NOT NULL DEFAULT ''::text,
+    reason text NOT NULL DEFAULT ''::text,
+    created_by text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL,
+    revoked_by text NOT NULL DEFAULT ''::text,
+    revoked_at timestamp with time zone,
+    opened boolean NOT NULL DEFAULT false,
+    spent_at timestamp with time zone,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, rule_id) REFERENCES rules(tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, subject) REFERENCES subjects(tenant_id, subject) ON DELETE CASCADE,
+    CHECK (((spent >= 0) AND (spent <= units))),
+    CHECK (((units >= 1) AND (units <= '1000000000000000'::bigint))),
+    CHECK ((char_length(reason) <= 500)),
+    CHECK ((expires_at < '10000-01-01 00:00:00+00'::timestamp with time zone)),
+    CHECK ((octet_length(reference) <= 256))
+);
+CREATE INDEX credit_grants_age ON credit_grants USING btree (created_at);
+CREATE INDEX credit_grants_new ON credit_grants USING btree (id) WHERE (NOT opened);
+CREATE INDEX credit_grants_rule ON credit_grants USING btree (tenant_id, rule_id);
+CREATE INDEX credit_grants_subject ON credit_grants USING btree (tenant_id, subject, id);
+CREATE UNIQUE INDEX credit_grants_reference ON credit_grants USING btree (tenant_id, reference) WHERE (reference <> ''::text);
+ALTER TABLE credit_grants ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON credit_grants FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY settle ON credit_grants FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE ON credit_grants TO weir_system;
+GRANT INSERT, SELECT ON credit_grants TO weir_app;
+GRANT SELECT (created_at, expires_at, id, opened, revoked_at, rule_id, spent, spent_at, subject, tenant_id, units) ON credit_grants TO weir_system;
+GRANT UPDATE (opened, spent, spent_at) ON credit_grants TO weir_system;
+GRANT UPDATE (revoked_at, revoked_by) ON credit_grants TO weir_app;
 
 CREATE TABLE deleted_tenants (
     id uuid NOT NULL,
@@ -600,6 +678,100 @@ CREATE TABLE metering_writers (
 );
 GRANT DELETE, INSERT, SELECT, UPDATE ON metering_writers TO weir_system;
 
+CREATE TABLE notification_deliveries (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    notification_id uuid NOT NULL,
+    state text NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    due_at timestamp with time zone,
+    began_at timestamp with time zone NOT NULL,
+    attempted_at timestamp with time zone,
+    settled_at timestamp with time zone,
+    status integer,
+    why text NOT NULL DEFAULT ''::text,
+    answer text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES notification_endpoints(tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, notification_id) REFERENCES notifications(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((state = 'pending'::text) = (due_at IS NOT NULL))),
+    CHECK (((state = 'pending'::text) = (settled_at IS NULL))),
+    CHECK ((char_length(why) <= 500)),
+    CHECK ((octet_length(answer) <= 1024)),
+    CHECK ((state = ANY (ARRAY['pending'::text, 'delivered'::text, 'parked'::text])))
+);
+CREATE INDEX notification_deliveries_due ON notification_deliveries USING btree (tenant_id, endpoint_id, due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX notification_deliveries_endpoint ON notification_deliveries USING btree (tenant_id, endpoint_id, id);
+CREATE INDEX notification_deliveries_notification ON notification_deliveries USING btree (tenant_id, notification_id);
+ALTER TABLE notification_deliveries ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON notification_deliveries FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY send ON notification_deliveries FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT INSERT, SELECT, UPDATE ON notification_deliveries TO weir_app;
+GRANT INSERT, SELECT, UPDATE ON notification_deliveries TO weir_system;
+
+CREATE TABLE notification_endpoints (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    url text NOT NULL,
+    description text NOT NULL DEFAULT ''::text,
+    types text[] NOT NULL,
+    enabled boolean NOT NULL,
+    disabled_why text NOT NULL DEFAULT ''::text,
+    secrets bytea NOT NULL,
+    secret_hint text NOT NULL,
+    previous_until timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    version bigint NOT NULL,
+    dropped bigint NOT NULL DEFAULT 0,
+    dropped_at timestamp with time zone,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((octet_length(url) >= 1) AND (octet_length(url) <= 2048))),
+    CHECK ((cardinality(types) <= 100)),
+    CHECK ((char_length(description) <= 200)),
+    CHECK ((char_length(disabled_why) <= 500))
+);
+ALTER TABLE notification_endpoints ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON notification_endpoints FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY send ON notification_endpoints FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON notification_endpoints TO weir_app;
+GRANT SELECT (dropped, enabled, id, previous_until, secrets, tenant_id, types, url) ON notification_endpoints TO weir_system;
+GRANT UPDATE (dropped, dropped_at) ON notification_endpoints TO weir_system;
+
+CREATE TABLE notifications (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    type text NOT NULL,
+    body text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((octet_length(type) >= 1) AND (octet_length(type) <= 100))),
+    CHECK ((octet_length(body) <= 65536))
+);
+CREATE INDEX notifications_created ON notifications USING btree (created_at);
+CREATE INDEX notifications_recent ON notifications USING btree (tenant_id, created_at);
+ALTER TABLE notifications ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON notifications FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY send ON notifications FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT ON notifications TO weir_system;
+GRANT INSERT, SELECT ON notifications TO weir_app;
+
 CREATE TABLE overrides (
     tenant_id uuid NOT NULL,
     subject text COLLATE "C" NOT NULL,
@@ -643,6 +815,7 @@ CREATE TABLE people (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     alone_since timestamp with time zone,
+    last_tenant uuid,
     PRIMARY KEY (id),
     UNIQUE (email),
     CHECK (((email = lower(email)) AND ((octet_length(email) >= 3) AND (octet_length(email) <= 254))))
@@ -658,7 +831,23 @@ CREATE POLICY own_members ON people FOR SELECT TO weir_app
   WHERE (m.person_id = people.id))));
 GRANT DELETE, INSERT, SELECT ON people TO weir_system;
 GRANT SELECT (email, id) ON people TO weir_app;
-GRANT UPDATE (alone_since, password_hash, updated_at) ON people TO weir_system;
+GRANT UPDATE (alone_since, email, last_tenant, password_hash, updated_at) ON people TO weir_system;
+
+CREATE TABLE person_addresses (
+    person_id uuid NOT NULL,
+    address text NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (person_id, address),
+    FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
+    CHECK (((octet_length(address) >= 1) AND (octet_length(address) <= 64)))
+);
+CREATE INDEX person_addresses_age ON person_addresses USING btree (seen_at);
+ALTER TABLE person_addresses ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_addresses ON person_addresses FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT ON person_addresses TO weir_system;
+GRANT UPDATE (seen_at) ON person_addresses TO weir_system;
 
 CREATE TABLE plan_limits (
     tenant_id uuid NOT NULL,
@@ -795,12 +984,14 @@ CREATE TABLE plans (
     newest_version integer NOT NULL DEFAULT 1,
     published_at timestamp with time zone,
     fail text NOT NULL DEFAULT 'closed'::text,
+    bounds jsonb NOT NULL DEFAULT '{}'::jsonb,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((char_length(description) <= 2000)),
     CHECK ((char_length(name) <= 200)),
     CHECK ((fail = ANY (ARRAY['closed'::text, 'open'::text]))),
+    CHECK ((jsonb_typeof(bounds) = 'object'::text)),
     CHECK ((newest_version >= 1)),
     CHECK ((on_change = ANY (ARRAY['carry'::text, 'reset'::text, 'scale'::text]))),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
@@ -813,7 +1004,7 @@ CREATE POLICY own_tenant ON plans FOR ALL TO weir_app
 CREATE POLICY read_all ON plans FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
-GRANT SELECT (fail, id, is_default, newest_version, on_change, slug, tenant_id, version) ON plans TO weir_system;
+GRANT SELECT (bounds, fail, id, is_default, newest_version, on_change, slug, tenant_id, version) ON plans TO weir_system;
 
 CREATE TABLE portal_links (
     tenant_id uuid NOT NULL,
@@ -1048,6 +1239,67 @@ CREATE POLICY read_all ON rules FOR SELECT TO weir_system
 GRANT DELETE, INSERT, SELECT, UPDATE ON rules TO weir_app;
 GRANT SELECT ON rules TO weir_system;
 
+CREATE TABLE security_events (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL,
+    actor_kind text NOT NULL,
+    actor_id uuid,
+    actor_name text NOT NULL,
+    address text NOT NULL,
+    user_agent text NOT NULL,
+    request_id text NOT NULL,
+    target text NOT NULL,
+    details jsonb NOT NULL DEFAULT '{}'::jsonb,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 50)))
+);
+CREATE INDEX security_events_actor ON security_events USING btree (tenant_id, actor_name, id);
+CREATE INDEX security_events_at ON security_events USING btree (tenant_id, at);
+CREATE INDEX security_events_kind ON security_events USING btree (tenant_id, kind, id);
+ALTER TABLE security_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON security_events FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON security_events FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT ON security_events TO weir_system;
+GRANT INSERT, SELECT ON security_events TO weir_app;
+GRANT SELECT (actor_id, actor_name, at, id, tenant_id) ON security_events TO weir_system;
+
+CREATE TABLE security_settings (
+    tenant_id uuid NOT NULL,
+    session_idle_text text NOT NULL,
+    session_idle_ms bigint NOT NULL,
+    session_life_text text NOT NULL,
+    session_life_ms bigint NOT NULL,
+    max_sessions integer NOT NULL,
+    confirm_after_text text NOT NULL,
+    confirm_after_ms bigint NOT NULL,
+    event_retention_text text NOT NULL,
+    event_retention_ms bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((confirm_after_ms >= 60000) AND (confirm_after_ms <= 43200000))),
+    CHECK (((event_retention_ms >= '2592000000'::bigint) AND (event_retention_ms <= '315360000000'::bigint))),
+    CHECK (((max_sessions >= 1) AND (max_sessions <= 100))),
+    CHECK (((session_idle_ms >= 300000) AND (session_idle_ms <= 43200000))),
+    CHECK (((session_life_ms >= 3600000) AND (session_life_ms <= 604800000)))
+);
+ALTER TABLE security_settings ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON security_settings FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON security_settings FOR SELECT TO weir_system
+    USING (true);
+GRANT INSERT, SELECT, UPDATE ON security_settings TO weir_app;
+GRANT SELECT ON security_settings TO weir_system;
+
 CREATE TABLE sessions (
     token_hash bytea NOT NULL,
     id uuid NOT NULL,
@@ -1057,6 +1309,7 @@ CREATE TABLE sessions (
     user_agent text NOT NULL DEFAULT ''::text,
     created_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
+    proved_at timestamp with time zone,
     PRIMARY KEY (token_hash),
     UNIQUE (id),
     FOREIGN KEY (chosen_tenant) REFERENCES tenants(id) ON DELETE SET NULL,
@@ -1073,7 +1326,7 @@ CREATE POLICY all_sessions ON sessions FOR ALL TO weir_system
     USING (true)
     WITH CHECK (true);
 GRANT DELETE, INSERT, SELECT ON sessions TO weir_system;
-GRANT UPDATE (chosen_tenant, seen_at) ON sessions TO weir_system;
+GRANT UPDATE (chosen_tenant, proved_at, seen_at) ON sessions TO weir_system;
 
 CREATE TABLE subject_labels (
     tenant_id uuid NOT NULL,
@@ -1133,6 +1386,7 @@ CREATE TABLE subjects (
     next_plan_at timestamp with time zone,
     plan_version integer NOT NULL DEFAULT 1,
     migration_id uuid,
+    has_credits boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -1170,7 +1424,7 @@ CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
 CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
-GRANT SELECT (cycle_anchor, migration_id, multiplier, next_plan_at, next_plan_id, plan_id, plan_version, state, subject, tenant_id, version) ON subjects TO weir_system;
+GRANT SELECT (cycle_anchor, has_credits, migration_id, multiplier, next_plan_at, next_plan_id, plan_id, plan_version, state, subject, tenant_id, version) ON subjects TO weir_system;
 
 CREATE TABLE tenants (
     id uuid NOT NULL,
@@ -1203,6 +1457,23 @@ GRANT DELETE, INSERT, SELECT ON tenants TO weir_system;
 GRANT SELECT ON tenants TO weir_app;
 GRANT UPDATE (keys_version, name, policy_version, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;
 GRANT UPDATE (keys_version, name, policy_version, subjects_version, updated_at, version) ON tenants TO weir_app;
+
+CREATE TABLE tier_notices (
+    tenant_id uuid NOT NULL,
+    tier text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE
+);
+ALTER TABLE tier_notices ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON tier_notices FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY record ON tier_notices FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON tier_notices TO weir_system;
+GRANT SELECT ON tier_notices TO weir_app;
 
 CREATE TABLE usage_days (
     tenant_id uuid NOT NULL,

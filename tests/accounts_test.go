@@ -10,6 +10,7 @@ import (
 
 // Behind a proxy, the audit trail has the client's address, and no client can forge it.
 func TestClientBehindProxy(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t)
 	forwarded := http.Header{"X-Forwarded-For": {"203.0.113.9, 192.0.2.7"}}
 	address := func(i *instance, tenant *client, name string) string {
@@ -29,6 +30,7 @@ func TestClientBehindProxy(t *testing.T) {
 
 // If mail is off, the operator can create links for people.
 func TestLinksOfOperator(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t).With(settings{"WEIR_SIGNUP": "invite"})
 	i := start(t, s).AwaitReady()
 	_, stderr, code := runServer(t, s.With(settings{"WEIR_SIGNUP": "closed"}), "signup-link", "new@example.com")
@@ -65,6 +67,7 @@ func TestLinksOfOperator(t *testing.T) {
 
 // The first operator joins with a link. Later ones can be invited on the dashboard.
 func TestOperatorLink(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t)
 	i := start(t, s).AwaitReady()
 	_, stderr, code := runServer(t, s, "operator-link", "nonsense")

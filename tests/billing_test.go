@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -29,6 +30,7 @@ func stripeSignature(secret, at, body string) string {
 // The example of docs/billing.md connects a billing system and follows a customer. Each command
 // runs in order, and has the status and the response that the page shows below it.
 func TestBillingExample(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "billing.md"))
 	require.NoError(t, err)
 	_, walk, found := strings.Cut(string(page), "```sh\n. .dev/demo.env\n")
@@ -41,6 +43,7 @@ func TestBillingExample(t *testing.T) {
 	dir := t.TempDir()
 	startDemo(t, newSettings(t), dir)
 	w := &walker{t: t, dir: dir, env: demoEnv(t, dir)}
+	signed := 0
 	id := regexp.MustCompile(`"id":"([0-9a-f-]{36})"`)
 	for line := range strings.Lines(walk + metered) {
 		// The walker does not support these lines of the shell.
@@ -52,18 +55,28 @@ func TestBillingExample(t *testing.T) {
 		case strings.HasPrefix(line, "BODY='"):
 			w.env["BODY"] = strings.ReplaceAll(strings.Trim(strings.TrimPrefix(line, "BODY="), "'"), "'$NOW'", w.env["NOW"])
 		case line == `SIGNATURE=$(printf '%s' "$NOW.$BODY" | openssl dgst -sha256 -hmac whsec_example -r | cut -d' ' -f1)`:
-			w.env["SIGNATURE"] = stripeSignature("whsec_example", w.env["NOW"], w.env["BODY"])
+			// The shell signs as the page says, and as Stripe does.
+			script := "set -eu; " + line + `; printf %s "$SIGNATURE"`
+			shell := exec.CommandContext(t.Context(), "sh", "-c", script)
+			shell.Env = append(os.Environ(), "NOW="+w.env["NOW"], "BODY="+w.env["BODY"])
+			signature, err := shell.Output()
+			require.NoError(t, err, "openssl signs the event")
+			w.env["SIGNATURE"] = string(signature)
+			require.Equal(t, stripeSignature("whsec_example", w.env["NOW"], w.env["BODY"]), w.env["SIGNATURE"])
+			signed++
 		default:
 			w.line(strings.ReplaceAll(line, `-d "$BODY"`, `-d '`+w.env["BODY"]+`'`))
 		}
 	}
 	require.Empty(t, w.last.line, "a status for the last command")
 	require.Equal(t, 15, w.ran)
+	require.Equal(t, 2, signed)
 }
 
 // A customer signs up, pays, is allowed by another instance, upgrades, fails to pay, and leaves.
 // Each time the limits change on every instance, although a webhook reaches only one of them.
 func TestBillingStory(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t).With(settings{"WEIR_ENCRYPTION_KEY": seal.NewKey()})
 	first, second := start(t, s).AwaitReady(), start(t, s).AwaitReady()
 	tenant := newTenant(t, s, first)
@@ -131,4 +144,26 @@ func TestBillingStory(t *testing.T) {
 	send("customer.subscription.deleted", subscribed("canceled", "price_scale", "3"))
 	limitIs(2)
 	require.Contains(t, first.Metrics(), `weir_webhooks_total{provider="stripe",result="stored"} 5`)
+
+	// The customer buys a pack of credits, spends some of it, and gets the money back.
+	tenant.do(http.MethodPut, first.URL()+"/v1/billing/prices/price_pack", `{"credits":{"rule":"api","units":10}}`, http.StatusCreated)
+	status, _ = check("1")
+	require.Equal(t, http.StatusTooManyRequests, status, "the quota is still used up")
+	bought := `{"id":"in_1","customer":"cus_1","payment_intent":"pi_1","lines":{"data":[{"id":"il_1","quantity":1,"price":{"id":"price_pack"}}]}}`
+	send("invoice.paid", bought)
+	send("invoice.payment_succeeded", bought)
+	var spent answer
+	require.Eventually(t, func() bool {
+		got, _, err := tenant.check(second.URL()+"/v1/check", `{"subject":"ada","resource":"api","cost":4}`)
+		spent = got
+		return err == nil && got.status == http.StatusOK
+	}, patience, tick)
+	require.Contains(t, string(spent.body), `"credits_spent":4,"credits_remaining":6`)
+	require.Equal(t, "api", spent.header.Get("Weir-Credits"))
+	send("charge.refunded", `{"id":"ch_1","payment_intent":"pi_1","customer":"cus_1","refunded":true}`)
+	require.Eventually(t, func() bool {
+		got := tenant.do(http.MethodGet, first.URL()+"/v1/subjects/ada/credits", "", http.StatusOK)
+		return strings.Contains(string(got.body), `"units":10,"spent":4,"balance":0`)
+	}, patience, tick, "what is left was taken back, and what was spent stays spent")
+	require.Eventually(t, func() bool { status, _ := check("1"); return status == http.StatusTooManyRequests }, patience, tick)
 }

@@ -14,6 +14,7 @@ import (
 // A changed limit is in force for the next check at the same instance, and at every other instance
 // within a second. No change resets the usage.
 func TestChangesReachEveryInstance(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t)
 	here, there := start(t, s), start(t, s)
 	here.AwaitReady()
@@ -82,6 +83,7 @@ func TestChangesReachEveryInstance(t *testing.T) {
 
 // A revoked key is refused immediately where it was revoked, and everywhere within a second.
 func TestRevocationReachesEveryInstance(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t)
 	here, there := start(t, s), start(t, s)
 	here.AwaitReady()
@@ -114,6 +116,7 @@ func TestRevocationReachesEveryInstance(t *testing.T) {
 // A revocation also travels through Redis: an instance that cannot reach Postgres must not accept a
 // revoked key until Postgres is available again.
 func TestRevocationReachesAnInstanceWithoutPostgres(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t)
 	u, err := url.Parse(s["WEIR_DATABASE_URL"])
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 
 // A variable in docker-compose.yml that the server does not know would have no effect.
 func TestComposeSetsKnownVariables(t *testing.T) {
+	t.Parallel()
 	content, err := os.ReadFile(filepath.Join(testenv.Root(), "docker-compose.yml"))
 	require.NoError(t, err)
 	var file struct {

@@ -18,6 +18,7 @@ import (
 // and password from the files, for Redis and for Postgres, and keeps the last valid ones while a
 // file is invalid.
 func TestCredentialsRotateWithoutRestart(t *testing.T) {
+	t.Parallel()
 	owner := harness.NewDatabase(t)
 	u, err := url.Parse(owner)
 	require.NoError(t, err)
@@ -88,6 +89,7 @@ func TestCredentialsRotateWithoutRestart(t *testing.T) {
 
 // An invalid file stops the start, with one line that names the variable and shows no password.
 func TestURLFilesAreChecked(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "url")
 	for content, want := range map[string]string{
 		"":                       "is empty",

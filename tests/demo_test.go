@@ -77,6 +77,7 @@ func curl(t *testing.T, line string) (int, []byte) {
 
 // The printed command is the first thing that users run.
 func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
+	t.Parallel()
 	s, dir := newSettings(t), t.TempDir()
 	i := startDemo(t, s, dir)
 	var schemes []string
@@ -136,7 +137,9 @@ func requireLogin(t *testing.T, env map[string]string) {
 	require.Equal(t, "/rules", response.Header.Get("Location"))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, env["WEIR_URL"]+"/rules", http.NoBody)
 	require.NoError(t, err)
-	request.AddCookie(response.Cookies()[0])
+	for _, cookie := range response.Cookies() {
+		request.AddCookie(cookie)
+	}
 	response, err = noRedirect.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()
@@ -169,6 +172,7 @@ func requireLogin(t *testing.T, env map[string]string) {
 
 // Another start keeps changes to the demo, and creates no new keys.
 func TestDemoKeepsChanges(t *testing.T) {
+	t.Parallel()
 	s, dir := newSettings(t), t.TempDir()
 	i := startDemo(t, s, dir)
 	first := demoEnv(t, dir)

@@ -93,6 +93,7 @@ func edgeRule(t testing.TB, s settings, i *instance) *client {
 // Weir limits the customers of a gateway with Envoy's protocol. If Weir is unavailable, the gateway
 // follows its failure mode.
 func TestGatewayOverGRPC(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t).With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0"})
 	i := start(t, s).AwaitReady()
 	tenant := edgeRule(t, s, i)
@@ -131,6 +132,7 @@ func TestGatewayOverGRPC(t *testing.T) {
 
 // gRPC uses the server's certificate, and reloads it too.
 func TestGRPCOverTLS(t *testing.T) {
+	t.Parallel()
 	s, dir := secureSettings(t)
 	s = s.With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0", "WEIR_GRPC_TLS": "true", "WEIR_HTTPS_ADDR": ""})
 	i := start(t, s).AwaitReady()

@@ -40,6 +40,7 @@ func (k keyed) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*r
 
 // The client of envoyproxy/ratelimit gets the same responses from Weir as from its own service.
 func TestClientOfEnvoyRatelimit(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t).With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0"})
 	i := start(t, s).AwaitReady()
 	tenant := edgeRule(t, s, i)
@@ -69,6 +70,7 @@ func TestClientOfEnvoyRatelimit(t *testing.T) {
 
 // grpcurl finds the service by reflection, and calls it by its name.
 func TestGrpcurl(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t).With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0"})
 	i := start(t, s).AwaitReady()
 	tenant := edgeRule(t, s, i)

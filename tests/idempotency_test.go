@@ -25,6 +25,7 @@ const idempotentWrites = 150
 // they get a response. No change is lost or made twice, and each has its row in an intact audit
 // trail.
 func TestKilledWhileWriting(t *testing.T) {
+	t.Parallel()
 	total := idempotentWrites
 	if text := os.Getenv("WEIR_TEST_IDEMPOTENT_WRITES"); text != "" {
 		var err error

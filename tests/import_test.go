@@ -15,6 +15,7 @@ import (
 // The import command for envoyproxy/ratelimit prints a document that Weir accepts unchanged to
 // standard output, and a report to standard error. It needs no settings.
 func TestImportCommand(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(testenv.Root(), "internal", "importer", "testdata", "banned-address.yaml")
 	document, report, code := runServer(t, settings{}, "import", "envoy-ratelimit", file)
 	require.Zero(t, code, report)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/seal"
 	"weir/internal/testenv"
 	"weir/tests/harness"
 )
@@ -28,6 +29,7 @@ func operations(t *testing.T) string {
 // The manual's ACL user has the permissions that the server needs, and no others. A missing command
 // would show only under load, as degraded decisions.
 func TestManualRedisUserIsEnough(t *testing.T) {
+	t.Parallel()
 	line := regexp.MustCompile(`(?m)^ACL SETUSER .*$`).FindString(operations(t))
 	require.NotEmpty(t, line)
 	server := testenv.StartRedis(t)
@@ -53,6 +55,13 @@ func TestManualRedisUserIsEnough(t *testing.T) {
 			require.False(t, d.Degraded, "%s", got.body)
 		}
 	}
+	tenant.putRule("paid", `{"resource":"paid","algorithm":"fixed_window","limit":1,"window":"1h"}`, i)
+	tenant.do(http.MethodPost, i.URL()+"/v1/subjects/user_42/credits", `{"rule":"paid","units":5}`, http.StatusCreated)
+	require.Eventually(t, func() bool {
+		_, _, err := tenant.check(i.URL()+"/v1/check", `{"subject":"user_42","resource":"paid","cost":2}`)
+		spent := tenant.do(http.MethodGet, i.URL()+"/v1/subjects/user_42/credits", "", http.StatusOK)
+		return err == nil && !strings.Contains(string(spent.body), `"spent":0`)
+	}, patience, tick, "spent credits are stored")
 	require.Contains(t, i.Metrics(), "weir_redis_errors_total 0")
 
 	log, err := admin.ACLLog(t.Context(), 10).Result()
@@ -69,6 +78,7 @@ func TestManualRedisUserIsEnough(t *testing.T) {
 
 // The manual's two logins work as described, and the server's login owns nothing.
 func TestManualPostgresRolesAreEnough(t *testing.T) {
+	t.Parallel()
 	owner := harness.NewDatabase(t)
 	u, err := url.Parse(owner)
 	require.NoError(t, err)
@@ -100,6 +110,7 @@ func TestManualPostgresRolesAreEnough(t *testing.T) {
 
 // A login that row-level security does not restrict could read the rows of all tenants.
 func TestSuperuserIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newSettings(t)
 	delete(s, "WEIR_ALLOW_SUPERUSER")
 	_, stderr, code := runServer(t, s)
@@ -110,6 +121,7 @@ func TestSuperuserIsRefused(t *testing.T) {
 
 // docker compose must start with logins of which the server's owns nothing.
 func TestComposeLoginsAreEnough(t *testing.T) {
+	t.Parallel()
 	owner := harness.NewDatabase(t)
 	u, err := url.Parse(owner)
 	require.NoError(t, err)
@@ -145,7 +157,9 @@ func TestComposeLoginsAreEnough(t *testing.T) {
 // A metric that is missing in the manual is not monitored. A documented metric that does not exist
 // is worse.
 func TestManualListsTheMetrics(t *testing.T) {
+	t.Parallel()
 	s, _ := secureSettings(t)
+	s = s.With(settings{"WEIR_ENCRYPTION_KEY": seal.NewKey(), "WEIR_SNAPSHOT_FILE": filepath.Join(t.TempDir(), "snapshot")})
 	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
@@ -171,6 +185,7 @@ func names(pattern, text string) map[string]bool {
 
 // The glossary lists the fields of a rule by the names and labels that the product uses.
 func TestGlossaryListsRuleFields(t *testing.T) {
+	t.Parallel()
 	content, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "glossary.md"))
 	require.NoError(t, err)
 	_, rules, found := strings.Cut(string(content), "**Rules**")

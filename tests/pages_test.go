@@ -45,6 +45,7 @@ func withoutVarying(s string) string {
 // The pages for newcomers can be followed after `make run`: a shell runs the commands of each page
 // in order, and they print the output that the page shows.
 func TestPagesForNewcomers(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	startDemo(t, newSettings(t), filepath.Join(dir, ".dev"))
 	for _, page := range []string{"check", "authorize", "integrate"} {

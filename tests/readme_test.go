@@ -15,6 +15,7 @@ import (
 // Newcomers follow the commands of the README first. Each command runs in order, and has the status
 // that the README shows below it, even the second time.
 func TestReadmeWalk(t *testing.T) {
+	t.Parallel()
 	readme, err := os.ReadFile(filepath.Join(testenv.Root(), "README.md"))
 	require.NoError(t, err)
 	_, walk, found := strings.Cut(string(readme), "```sh\n. .dev/demo.env\n")

@@ -66,6 +66,7 @@ func shown(t *testing.T, i *instance) string {
 
 // Certificates are renewed every few weeks, without a restart of the limiter.
 func TestCertificateIsReloaded(t *testing.T) {
+	t.Parallel()
 	s, dir := secureSettings(t)
 	i := start(t, s).AwaitReady()
 	require.Equal(t, "first", shown(t, i))
@@ -86,6 +87,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 }
 
 func TestHTTP2OverTLSOnly(t *testing.T) {
+	t.Parallel()
 	s, dir := secureSettings(t)
 	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
@@ -129,6 +131,7 @@ func TestHTTP2OverTLSOnly(t *testing.T) {
 }
 
 func TestOldTLSIsRefused(t *testing.T) {
+	t.Parallel()
 	s, _ := secureSettings(t)
 	i := start(t, s).AwaitReady()
 	_, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
@@ -137,6 +140,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 
 // HTTP/2 clients are notified of a drain, too: they share one connection among all requests.
 func TestDrainOverHTTP2(t *testing.T) {
+	t.Parallel()
 	s, _ := secureSettings(t)
 	i := start(t, s.With(settings{"WEIR_DRAIN": "2s"})).AwaitReady()
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // accepts the test's certificate

@@ -41,6 +41,7 @@ var (
 // The example of docs/admin-api.md shows the admin API to a new admin. Each command runs in order,
 // and has the status and the response that the page shows below it.
 func TestAdminWalk(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "admin-api.md"))
 	require.NoError(t, err)
 	_, walk, found := strings.Cut(string(page), "```sh\n. .dev/demo.env\n")

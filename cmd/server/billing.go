@@ -160,12 +160,6 @@ func (d demoCommand) ensureEncryptionKey(cfg *Config) error {
 		return fmt.Errorf("the demo's encryption key: %w", err)
 	}
 	cfg.EncryptionKey = Secret(strings.TrimSpace(string(text)))
-	return checkEncryptionKey(cfg.EncryptionKey)
-}
-
-func checkEncryptionKey(keys Secret) error {
-	if _, err := seal.Parse(string(keys)); err != nil {
-		return fmt.Errorf("WEIR_ENCRYPTION_KEY: %w", err)
-	}
-	return nil
+	_, err = cfg.ring()
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"regexp"
@@ -18,7 +19,9 @@ import (
 	"weir/internal/api"
 	"weir/internal/dashboard"
 	"weir/internal/mail"
+	"weir/internal/notify"
 	"weir/internal/origin"
+	"weir/internal/seal"
 )
 
 // Config has the settings of the operator. Each field is an environment variable, and a flag of the
@@ -33,7 +36,7 @@ type Config struct {
 
 	RedisURL     Secret        `env:"WEIR_REDIS_URL" placeholder:"redis://..." help:"Redis or Valkey, as redis://USER:PASSWORD@HOST:PORT/0 (rediss:// with TLS). Required."`
 	RedisURLFile string        `env:"WEIR_REDIS_URL_FILE" name:"redis-url-file" placeholder:"FILE" help:"File with WEIR_REDIS_URL. User and password are read again for each new connection."`
-	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for a silent Redis, 5ms to 1s; then each rule's on_unavailable answers. While Redis answers other checks, up to four times as long."`
+	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for a silent Redis, 5ms to 10s; then each rule's on_unavailable answers. While Redis answers other checks, up to four times as long."`
 	Instances    int           `env:"WEIR_INSTANCES" default:"1" help:"Number of instances that share the limits while Redis is unavailable, until they have discovered each other."`
 
 	HTTPAddr     string `env:"WEIR_HTTP_ADDR" name:"http-addr" default:":8080" help:"Address of HTTP, as HOST:PORT; off disables it."`
@@ -48,13 +51,17 @@ type Config struct {
 
 	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies in front of the server, separated by commas. From them, X-Forwarded-For has the client's address. By default, the header is ignored."`
 
-	SMTPURL   Secret `env:"WEIR_SMTP_URL" name:"smtp-url" placeholder:"smtp://..." help:"Mail server, as smtp://USER:PASSWORD@HOST:PORT; smtps:// for TLS from the start. Without it, no mail is sent. Requires WEIR_MAIL_FROM and WEIR_PUBLIC_URL."`
-	MailFrom  string `env:"WEIR_MAIL_FROM" placeholder:"weir@example.com" help:"Sender of mails."`
-	PublicURL string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Public address of the dashboard. Links in mails begin with it."`
-	Signup    string `env:"WEIR_SIGNUP" default:"closed" help:"Who may create a tenant on the dashboard: open (everybody), invite (people with a link of server signup-link) or closed (nobody)."`
+	SMTPURL         Secret `env:"WEIR_SMTP_URL" name:"smtp-url" placeholder:"smtp://..." help:"Mail server, as smtp://USER:PASSWORD@HOST:PORT; smtps:// for TLS from the start. Without it, no mail is sent. Requires WEIR_MAIL_FROM and WEIR_PUBLIC_URL."`
+	MailFrom        string `env:"WEIR_MAIL_FROM" placeholder:"weir@example.com" help:"Sender of mails."`
+	PublicURL       string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Public address of the dashboard. Links in mails begin with it."`
+	SecurityContact string `env:"WEIR_SECURITY_CONTACT" placeholder:"mailto:security@example.com" help:"Where to report vulnerabilities: mailto:, tel: or https:. It is served at /.well-known/security.txt. By default, nothing is."`
 
-	EncryptionKey Secret `env:"WEIR_ENCRYPTION_KEY" placeholder:"BASE64,..." help:"Keys that encrypt the secrets of billing endpoints: 32 random bytes in base64 each, separated by commas. The first one encrypts, all decrypt. Without it, billing endpoints cannot be created."`
+	Signup string `env:"WEIR_SIGNUP" default:"closed" help:"Who may create a tenant on the dashboard: open (everybody), invite (people with a link of server signup-link) or closed (nobody)."`
+
+	EncryptionKey Secret `env:"WEIR_ENCRYPTION_KEY" placeholder:"BASE64,..." help:"Keys that encrypt the secrets of billing endpoints and notification endpoints: 32 random bytes in base64 each, separated by commas. The first one encrypts, all decrypt. Without it, neither can be created."`
 	StripeURL     string `env:"WEIR_STRIPE_URL" name:"stripe-url" default:"https://api.stripe.com" help:"Address of Stripe's API."`
+
+	NotificationNetworks string `env:"WEIR_NOTIFICATION_NETWORKS" placeholder:"10.1.0.0/16,..." help:"Internal networks that notifications may be sent to, separated by commas. By default, they are sent to public addresses only."`
 
 	Headers string `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a list of draft (RateLimit) and x (X-RateLimit-*), or none."`
 	// PolicyMemory is in bytes.
@@ -62,12 +69,17 @@ type Config struct {
 
 	MaxInFlight int `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Maximum number of concurrent requests, 1 to 1000000; further ones get 503."`
 	// MaxConfigAge is 0 for no maximum.
-	MaxConfigAge time.Duration `env:"WEIR_MAX_CONFIG_AGE" default:"0s" help:"While an instance cannot reach Postgres, it answers checks by the configuration in memory. Beyond this age of the configuration, 2s or more, /readyz is 503; 0s for no maximum."`
-	Drain        time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to continue serving after SIGTERM, 0s to 5m, while load balancers see that /readyz is 503."`
-	LogLevel     string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+	MaxConfigAge   time.Duration `env:"WEIR_MAX_CONFIG_AGE" default:"0s" help:"While an instance cannot reach Postgres, it answers checks by the configuration in memory. Beyond this age of the configuration, 2s or more, /readyz is 503; 0s for no maximum."`
+	SnapshotFile   string        `env:"WEIR_SNAPSHOT_FILE" placeholder:"FILE" help:"File in which this instance keeps a copy of the configuration, to start with while Postgres is unavailable. Requires WEIR_ENCRYPTION_KEY. Off by default."`
+	SnapshotMaxAge time.Duration `env:"WEIR_SNAPSHOT_MAX_AGE" default:"24h" help:"Maximum age of that file at a start, 1m or more."`
+	SnapshotSize   byteSize      `env:"WEIR_SNAPSHOT_SIZE" default:"256MiB" placeholder:"SIZE" help:"Maximum size of that file, 1MiB or more. The tenants whose keys were used last are in it."`
+	Drain          time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to continue serving after SIGTERM, 0s to 5m, while load balancers see that /readyz is 503."`
+	LogLevel       string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 
 	WriteRate int `env:"WEIR_WRITE_RATE" default:"100" help:"Writes per second that each instance accepts from one tenant, over the admin API and the dashboard, with a burst of ten times as many; up to 1000000, 0 for no limit."`
 	ResetRate int `env:"WEIR_RESET_RATE" default:"20" help:"The same for resets of counters."`
+
+	TenantCounters int64 `env:"WEIR_TENANT_COUNTERS" default:"10000000" help:"Counters that a tenant may have alive in Redis at the same time, unless its tier has another bound, 1000 to 1000000000; beyond it, new subjects share counters. 0 for no bound."`
 
 	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
 
@@ -108,13 +120,15 @@ func (c *Config) Validate() error {
 	}
 	_, headersErr := api.ParseHeaderStyle(c.Headers)
 	_, proxiesErr := origin.ParseProxies(c.TrustedProxies)
+	_, networksErr := notify.ParseNetworks(c.NotificationNetworks)
+	_, ringErr := c.ring()
 	var level slog.Level
 	return firstError(
 		checkDatabaseURL("WEIR_DATABASE_URL", c.DatabaseURL),
 		checkDatabaseURL("WEIR_MIGRATE_DATABASE_URL", c.MigrateDatabaseURL),
 		checkDatabaseURL("WEIR_DATABASE_LISTEN_URL", c.DatabaseListenURL),
 		checkRedisURL("WEIR_REDIS_URL", c.RedisURL),
-		bad(c.RedisTimeout < 5*time.Millisecond || c.RedisTimeout > time.Second, "WEIR_REDIS_TIMEOUT", c.RedisTimeout, "must be 5ms to 1s"),
+		bad(c.RedisTimeout < 5*time.Millisecond || c.RedisTimeout > 10*time.Second, "WEIR_REDIS_TIMEOUT", c.RedisTimeout, "must be 5ms to 10s"),
 		bad(c.Instances < 1 || c.Instances > 10_000, "WEIR_INSTANCES", c.Instances, "must be 1 to 10000"),
 		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
 		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
@@ -123,20 +137,41 @@ func (c *Config) Validate() error {
 		bad(proxiesErr != nil, "WEIR_TRUSTED_PROXIES", c.TrustedProxies, fmt.Sprint(proxiesErr)),
 		checkSMTPURL(c.SMTPURL),
 		checkText("WEIR_MAIL_FROM", c.MailFrom, func(text string) error { _, err := mail.ParseFrom(text); return err }),
+		checkText("WEIR_SECURITY_CONTACT", c.SecurityContact, checkContact),
 		checkText("WEIR_PUBLIC_URL", c.PublicURL, func(text string) error { _, err := mail.ParsePublicURL(text); return err }),
 		bad(!slices.Contains(dashboard.Signups, dashboard.Signup(c.Signup)), "WEIR_SIGNUP", c.Signup, "must be open, invite or closed"),
-		checkEncryptionKey(c.EncryptionKey),
+		ringErr,
 		checkText("WEIR_STRIPE_URL", c.StripeURL, checkHTTPURL),
+		bad(networksErr != nil, "WEIR_NOTIFICATION_NETWORKS", c.NotificationNetworks, fmt.Sprint(networksErr)),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.PolicyMemory != 0 && c.PolicyMemory < 16<<20, "WEIR_POLICY_MEMORY", c.PolicyMemory, "must be 16MiB or more, or 0"),
+		bad(c.SnapshotFile != "" && c.EncryptionKey == "", "WEIR_SNAPSHOT_FILE", c.SnapshotFile, "requires WEIR_ENCRYPTION_KEY, which encrypts the secrets in the file"),
+		bad(c.SnapshotMaxAge < time.Minute, "WEIR_SNAPSHOT_MAX_AGE", c.SnapshotMaxAge, "must be 1m or more"),
+		bad(c.SnapshotSize < 1<<20, "WEIR_SNAPSHOT_SIZE", c.SnapshotSize, "must be 1MiB or more"),
 		bad(c.MaxConfigAge != 0 && c.MaxConfigAge < configStale, "WEIR_MAX_CONFIG_AGE", c.MaxConfigAge, "must be 0s, or 2s or more"),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
 		bad(c.WriteRate < 0 || c.WriteRate > 1_000_000, "WEIR_WRITE_RATE", c.WriteRate, "must be 0 to 1000000"),
 		bad(c.ResetRate < 0 || c.ResetRate > 1_000_000, "WEIR_RESET_RATE", c.ResetRate, "must be 0 to 1000000"),
+		bad(c.TenantCounters != 0 && (c.TenantCounters < 1000 || c.TenantCounters > 1_000_000_000), "WEIR_TENANT_COUNTERS", c.TenantCounters, "must be 1000 to 1000000000, or 0"),
 		bad(c.AuditRetention < 0 || c.AuditRetention > 36_500, "WEIR_AUDIT_RETENTION", c.AuditRetention, "must be 0 to 36500"),
 		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),
 		bad(level.UnmarshalText([]byte(c.LogLevel)) != nil, "WEIR_LOG_LEVEL", c.LogLevel, "must be debug, info, warn or error"),
 	)
+}
+
+// ring returns the keys of WEIR_ENCRYPTION_KEY.
+func (c *Config) ring() (*seal.Ring, error) {
+	ring, err := seal.Parse(string(c.EncryptionKey))
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_ENCRYPTION_KEY: %w", err)
+	}
+	return ring, nil
+}
+
+// notificationNetworks returns the networks of WEIR_NOTIFICATION_NETWORKS.
+func (c *Config) notificationNetworks() []netip.Prefix {
+	networks, _ := notify.ParseNetworks(c.NotificationNetworks) // Validate has checked it
+	return networks
 }
 
 // requireStores returns an error if the address of Postgres or Redis is missing.

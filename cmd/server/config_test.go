@@ -9,6 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/seal"
 )
 
 // parse reads a configuration in the same way as main.
@@ -33,7 +35,7 @@ func TestDefaults(t *testing.T) {
 	text, err := json.Marshal(cfg)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"DatabaseURL":"","DatabaseURLFile":"","RedisURLFile":"","MigrateDatabaseURL":"","DatabaseListenURL":"","Migrate":true,"AllowSuperuser":false,"RedisURL":"","RedisTimeout":50000000,"PolicyMemory":536870912,
-		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","GRPCAddr":"","GRPCTLS":false,"EncryptionKey":"","StripeURL":"https://api.stripe.com","InternalAddr":"127.0.0.1:9090","ProfileContention":false,"TrustedProxies":"","SMTPURL":"","MailFrom":"","PublicURL":"","Signup":"closed","Headers":"draft,x","MaxInFlight":10000,"MaxConfigAge":0,"Drain":5000000000,"WriteRate":100,"ResetRate":20,"AuditRetention":0,"LogLevel":"info"}`, string(text))
+		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","GRPCAddr":"","GRPCTLS":false,"EncryptionKey":"","StripeURL":"https://api.stripe.com","NotificationNetworks":"","InternalAddr":"127.0.0.1:9090","ProfileContention":false,"TrustedProxies":"","SMTPURL":"","MailFrom":"","PublicURL":"","SecurityContact":"","Signup":"closed","Headers":"draft,x","MaxInFlight":10000,"MaxConfigAge":0,"SnapshotFile":"","SnapshotMaxAge":86400000000000,"SnapshotSize":268435456,"Drain":5000000000,"WriteRate":100,"ResetRate":20,"TenantCounters":10000000,"AuditRetention":0,"LogLevel":"info"}`, string(text))
 }
 
 func TestFlagWinsOverVariable(t *testing.T) {
@@ -94,4 +96,21 @@ func TestMailSettings(t *testing.T) {
 	require.ErrorContains(t, cfg.requireMail(), "WEIR_PUBLIC_URL is not set")
 	cfg.PublicURL = "https://weir.example"
 	require.NoError(t, cfg.requireMail())
+}
+
+// A snapshot without a key to encrypt its secrets, or with a useless bound, is refused at the
+// start.
+func TestSnapshotSettings(t *testing.T) {
+	for name, variables := range map[string]map[string]string{
+		"WEIR_SNAPSHOT_FILE":    {"WEIR_SNAPSHOT_FILE": "/var/lib/weir/snapshot"},
+		"WEIR_SNAPSHOT_MAX_AGE": {"WEIR_SNAPSHOT_MAX_AGE": "59s"},
+		"WEIR_SNAPSHOT_SIZE":    {"WEIR_SNAPSHOT_SIZE": "512KiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := parse(t, variables)
+			require.ErrorContains(t, err, name)
+		})
+	}
+	_, _, err := parse(t, map[string]string{"WEIR_SNAPSHOT_FILE": "/var/lib/weir/snapshot", "WEIR_ENCRYPTION_KEY": seal.NewKey()})
+	require.NoError(t, err)
 }

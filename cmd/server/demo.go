@@ -176,7 +176,7 @@ func seed(ctx context.Context, store *tenants.Store, env map[string]string) erro
 		return err
 	}
 	authenticator := tenants.NewAuthenticator(store)
-	tenant, err := seedTenant(ctx, store)
+	tenant, err := seedTenant(ctx, store, platform)
 	if err != nil {
 		return err
 	}
@@ -198,9 +198,27 @@ func seed(ctx context.Context, store *tenants.Store, env map[string]string) erro
 	return seedMembers(ctx, store, actor, env)
 }
 
+// demoTier is wide enough for every experiment, and its quotas let checks pass.
+const demoTier = "scale"
+
+// seedTier gives the demo's tenant a tier, so that its pages show quotas, unless the operator has
+// deleted the tier.
+func seedTier(ctx context.Context, store *tenants.Store, platform tenants.Tenant) error {
+	operator := tenants.AsSystem(platform.ID, "demo")
+	_, err := store.PlanBySlug(ctx, operator, demoTier)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, _, err = store.PutSubject(ctx, operator, tenants.Subject{Subject: demoSlug, Plan: demoTier}, tenants.Match{})
+	return err
+}
+
 // seedTenant creates the tenant with its rules, plans, routes, subjects and history. If the tenant
 // exists, it changes nothing: a deleted rule of the demo stays deleted.
-func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, error) {
+func seedTenant(ctx context.Context, store *tenants.Store, platform tenants.Tenant) (tenants.Tenant, error) {
 	operator := tenants.AsOperator("demo")
 	tenant, err := store.TenantBySlugOrID(ctx, operator, demoSlug)
 	if !errors.Is(err, tenants.ErrNotFound) {
@@ -214,6 +232,9 @@ func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, erro
 	fill := func() error {
 		// Nobody has the secret of this key.
 		if err := store.RevokeKey(ctx, actor, first.ID, tenants.Match{}); err != nil {
+			return err
+		}
+		if err := seedTier(ctx, store, platform); err != nil {
 			return err
 		}
 		if err := seedPolicy(ctx, store, actor); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/snapshot"
 	"weir/internal/tenants"
 )
 
@@ -24,6 +25,8 @@ type follower struct {
 	store         *tenants.Store
 	platform      limit.TenantID
 	log           *slog.Logger
+
+	restored []limit.TenantID // from a snapshot; they are read again
 
 	ready   chan struct{} // closed when the instance may serve checks
 	isReady sync.Once
@@ -50,13 +53,36 @@ func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, pol
 }
 
 // run applies changes until ctx ends. It loads the keys first, all at once. If the watcher began
-// earlier, it would load them tenant by tenant.
+// earlier, it would load them tenant by tenant. What was restored from a snapshot is read again.
 func (f *follower) run(ctx context.Context) error {
 	f.untilDone(ctx, "keys", f.authenticator.Load)
+	for _, tenant := range f.restored {
+		f.policies.Reload(tenant)
+	}
+	if f.restored != nil {
+		f.log.Info("the database answers, and the configuration is read from it again")
+		f.restored = nil
+	}
 	var preloading sync.WaitGroup
 	preloading.Go(func() { f.preload(ctx) })
 	defer preloading.Wait()
 	return f.store.Watch(ctx, func(c tenants.Change) { f.changed(ctx, c) })
+}
+
+// restore loads the tenants of a snapshot, before run. The instance is ready then.
+func (f *follower) restore(ctx context.Context, file *snapshot.File) {
+	f.restored = file.Tenants
+	for _, tenant := range file.Tenants {
+		keys, version, err := file.Keys(tenant)
+		if err != nil {
+			f.log.Warn("the keys of a tenant are not restored", "tenant_id", tenant, "error", err)
+			continue
+		}
+		f.authenticator.Restore(tenant, keys, version)
+	}
+	f.read(ctx, f.platform)
+	f.readAll(ctx, file.Tenants)
+	f.beReady()
 }
 
 // changed applies a change that the watcher reports.
@@ -113,9 +139,13 @@ func (f *follower) preload(ctx context.Context) {
 	}
 	f.read(ctx, f.platform)
 	var all []limit.TenantID
-	f.untilDone(ctx, "list of tenants", func(ctx context.Context) (err error) {
+	f.untilDone(ctx, "list of tenants", func(ctx context.Context) error {
 		f.listed.Store(true)
-		all, err = f.store.TenantsByUse(ctx)
+		list, err := f.store.TenantsByUse(ctx)
+		all = make([]limit.TenantID, len(list))
+		for i := range list {
+			all[i] = list[i].Tenant
+		}
 		return err
 	})
 	timer := time.AfterFunc(preloadFor, f.beReady)

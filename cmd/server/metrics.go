@@ -63,6 +63,21 @@ func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 	)
 }
 
+// watchCensus registers what bounds the counters of tenants.
+func watchCensus(registry *prometheus.Registry, census *redisengine.Census) {
+	registry.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_checks_bounded_total", Help: "Calls to the counter store of tenants that had as many counters alive as their tier allows: new subjects share counters.",
+		}, func() float64 { return float64(census.Bounded()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_tenants_full", Help: "Tenants that have as many counters alive as their tier allows.",
+		}, func() float64 { return float64(census.Full()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_census_dropped_total", Help: "Charged counters that were not added to the estimate of counters alive.",
+		}, func() float64 { return float64(census.Dropped()) }),
+	)
+}
+
 // watchOverload registers the bound of concurrent requests. It returns the function that stores the
 // waits to which the bound adapts.
 func watchOverload(registry *prometheus.Registry, bound *overload.Bound) func(overload.Signals) {

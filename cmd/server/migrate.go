@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"weir/internal/limit"
+	"weir/internal/snapshot"
 	"weir/internal/tenants"
 	"weir/migrations"
 )
@@ -72,16 +72,10 @@ const (
 	logAgain     = 30 * time.Second
 )
 
-// deployment has the values in Postgres that all instances share.
-type deployment struct {
-	secrets  tenants.Secrets
-	platform limit.TenantID // the operator's tenant
-}
-
 // prepareDatabase migrates the schema, or waits until another process has migrated it, and reads
 // the values of the deployment. While Postgres is unavailable it retries, and front reports why the
 // service is not ready. It fails if ctx ends, and on errors that a retry cannot fix.
-func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, front *front, log *slog.Logger) (deployment, error) {
+func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, front *front, log *slog.Logger) (snapshot.Deployment, error) {
 	retry, logged, loggedAt := firstRetry, "", time.Time{}
 	for {
 		d, err := prepareOnce(ctx, cfg, store)
@@ -104,7 +98,7 @@ func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, fro
 	}
 }
 
-func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d deployment, err error) {
+func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d snapshot.Deployment, err error) {
 	if cfg.Migrate {
 		err = migrations.Up(ctx, cfg.migrateURL())
 	} else {
@@ -116,14 +110,14 @@ func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d depl
 	if err := checkLogin(ctx, cfg, store); err != nil {
 		return d, err
 	}
-	if d.secrets, err = store.Secrets(ctx); err != nil {
+	if d.Secrets, err = store.Secrets(ctx); err != nil {
 		return d, err
 	}
 	platform, err := store.EnsurePlatform(ctx)
 	if err != nil {
 		return d, err
 	}
-	d.platform = platform.ID
+	d.Platform = platform.ID
 	return d, store.ProposeTiers(ctx, platform)
 }
 

@@ -8,7 +8,10 @@ import (
 	"weir/internal/tenants"
 )
 
-const purgeEvery = time.Hour
+const (
+	purgeEvery      = time.Hour
+	purgeUsageEvery = 10 * time.Minute
+)
 
 // purge deletes what Postgres keeps for a limited time, every hour until ctx ends. Audit rows older
 // than auditDays are deleted, unless auditDays is 0.
@@ -17,12 +20,49 @@ func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.L
 		if err := store.Purge(ctx); err != nil && ctx.Err() == nil {
 			log.Warn("expired rows were not all deleted; retrying in an hour", "error", err)
 		}
+		if _, err := store.PurgeSecurityEvents(ctx); err != nil && ctx.Err() == nil {
+			log.Warn("old security events were not all deleted; retrying in an hour", "error", err)
+		}
+		purgeCredits(ctx, store, log)
 		purgePeople(ctx, store, log)
+		purgeTiers(ctx, store, log)
 		if auditDays > 0 {
 			purgeAudit(ctx, store, time.Now().AddDate(0, 0, -auditDays), log)
 		}
 		return false
 	})
+}
+
+// purgeUsage deletes usage that exceeds its retention, until ctx ends.
+func purgeUsage(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	repeat(ctx, purgeUsageEvery, func() (more bool) {
+		if err := store.KeepUsage(ctx); err != nil && ctx.Err() == nil {
+			log.Error("expired usage not deleted", "error", err)
+		}
+		return false
+	})
+}
+
+// purgeTiers deletes what exceeds the retention of the tiers.
+func purgeTiers(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	removed, err := store.PurgeTiers(ctx)
+	if removed > 0 {
+		log.Info("audit rows beyond the retention of their tier deleted", "rows", removed)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Warn("rows beyond the retention of their tier were not all deleted; retrying in an hour", "error", err)
+	}
+}
+
+// purgeCredits deletes old grants of credits, and logs how many they were.
+func purgeCredits(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	removed, err := store.PurgeCredits(ctx)
+	if removed > 0 {
+		log.Info("old grants of credits deleted", "grants", removed)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Warn("old grants of credits were not all deleted; retrying in an hour", "error", err)
+	}
 }
 
 // purgePeople deletes people who are no longer in a tenant, and logs how many they were.

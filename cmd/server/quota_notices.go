@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,6 +12,10 @@ import (
 	"weir/internal/mail"
 	"weir/internal/tenants"
 )
+
+// compareTiersEvery is the maximum delay of a notice about a tier. It is rare, and takes queries
+// for each tenant.
+const compareTiersEvery = 10 * time.Minute
 
 // recordQuotasEvery is the maximum delay of a notice about a quota.
 const recordQuotasEvery = 30 * time.Second
@@ -29,6 +34,16 @@ type quotaNotices struct {
 
 // run records notices until ctx ends.
 func (n *quotaNotices) run(ctx context.Context) {
+	var tiers sync.WaitGroup
+	defer tiers.Wait()
+	tiers.Go(func() {
+		repeat(ctx, compareTiersEvery, func() (more bool) {
+			if err := n.compareTiers(ctx); err != nil && ctx.Err() == nil {
+				n.log.Warn("tenants were not all compared with their tiers; retrying", "error", err)
+			}
+			return false
+		})
+	})
 	repeat(ctx, recordQuotasEvery, func() (more bool) {
 		if err := n.once(ctx); err != nil && ctx.Err() == nil {
 			n.log.Warn("quotas were not all read; retrying", "error", err)
@@ -42,6 +57,25 @@ func (n *quotaNotices) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return n.each(ctx, func(t tenants.TenantInTier) error {
+		for _, q := range n.checker.Quotas(ctx, policy, t.Slug) {
+			fresh, err := n.store.RecordQuota(ctx, t.ID, q.Rule.Slug, q.WindowEnd, q.Used, q.Limit)
+			if err != nil {
+				return err
+			}
+			for _, notice := range fresh {
+				n.log.Warn("a tenant has used a share of its quota", "tenant_id", t.ID, "rule", notice.Rule, "percent", notice.Percent)
+			}
+			if len(fresh) > 0 { // of several new shares, the largest says it all
+				n.send(ctx, t, q.Rule.Name, fresh[len(fresh)-1])
+			}
+		}
+		return nil
+	})
+}
+
+// each calls do for each tenant with a tier or its own quota.
+func (n *quotaNotices) each(ctx context.Context, do func(tenants.TenantInTier) error) error {
 	const page = 1000
 	for after := ""; ; {
 		list, err := n.store.TenantsInTiers(ctx, n.platform, after, page)
@@ -49,17 +83,8 @@ func (n *quotaNotices) once(ctx context.Context) error {
 			return err
 		}
 		for _, t := range list {
-			for _, q := range n.checker.Quotas(ctx, policy, t.Slug) {
-				fresh, err := n.store.RecordQuota(ctx, t.ID, q.Rule.Slug, q.WindowEnd, q.Used, q.Limit)
-				if err != nil {
-					return err
-				}
-				for _, notice := range fresh {
-					n.log.Warn("a tenant has used a share of its quota", "tenant_id", t.ID, "rule", notice.Rule, "percent", notice.Percent)
-				}
-				if len(fresh) > 0 { // of several new shares, the largest says it all
-					n.send(ctx, t, q.Rule.Name, fresh[len(fresh)-1])
-				}
+			if err := do(t); err != nil {
+				return err
 			}
 			after = t.Slug
 		}
@@ -69,20 +94,42 @@ func (n *quotaNotices) once(ctx context.Context) error {
 	}
 }
 
-// send mails a notice. The dashboard shows it in any case, so a mail that fails is only logged.
+// compareTiers mails a notice to each tenant that has more than its tier includes, once.
+func (n *quotaNotices) compareTiers(ctx context.Context) error {
+	return n.each(ctx, func(t tenants.TenantInTier) error {
+		tier, over, err := n.store.RecordOverTier(ctx, t.ID)
+		if err != nil || len(over) == 0 {
+			return err
+		}
+		n.log.Warn("a tenant has more than its tier includes", "tenant_id", t.ID, "tier", tier, "over", over)
+		n.mail(ctx, t, func(address string) mail.Letter {
+			return mail.TierNotice(address, t.Slug, tier, over, n.post.Link("/usage"))
+		})
+		return nil
+	})
+}
+
 func (n *quotaNotices) send(ctx context.Context, t tenants.TenantInTier, quota string, notice tenants.QuotaNotice) {
+	if quota == "" {
+		quota = notice.Rule
+	}
+	n.mail(ctx, t, func(address string) mail.Letter {
+		return mail.QuotaNotice(address, t.Slug, quota, notice.Percent, notice.Used, notice.Quota, notice.WindowEnd, n.post.Link("/usage"))
+	})
+}
+
+// mail mails a notice to the owners and admins of a tenant. The dashboard shows it in any case, so
+// a mail that fails is only logged.
+func (n *quotaNotices) mail(ctx context.Context, t tenants.TenantInTier, letter func(address string) mail.Letter) {
 	if !n.post.On() {
 		return
 	}
 	to, err := n.store.Managers(ctx, t.ID)
 	if err != nil {
-		n.log.Warn("a notice about a quota was not mailed", "tenant_id", t.ID, "error", err)
+		n.log.Warn("a notice was not mailed", "tenant_id", t.ID, "error", err)
 		return
 	}
-	if quota == "" {
-		quota = notice.Rule
-	}
 	for _, address := range to {
-		n.post.Send(mail.QuotaNotice(address, t.Slug, quota, notice.Percent, notice.Used, notice.Quota, notice.WindowEnd, n.post.Link("/usage")), func(error) {})
+		n.post.Send(letter(address), func(error) {})
 	}
 }

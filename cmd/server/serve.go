@@ -17,13 +17,11 @@ import (
 	"weir/internal/dashboard"
 	"weir/internal/engine"
 	redisengine "weir/internal/engine/redis"
+	"weir/internal/leases"
+	"weir/internal/notify"
 	"weir/internal/once"
 	"weir/internal/overload"
-	"weir/internal/peers"
-	"weir/internal/recent"
-	"weir/internal/seal"
 	"weir/internal/tenants"
-	"weir/internal/usage"
 )
 
 type serveCommand struct{}
@@ -62,7 +60,7 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 		return nil, err
 	}
 	redis.SetLogger(redisLog{log})
-	var options []redisengine.ClientOption
+	options := []redisengine.ClientOption{redisengine.WithTimeout(cfg.RedisTimeout)}
 	if cfg.redisFile != nil {
 		cfg.redisFile.logTo(log)
 		options = append(options, redisengine.WithCredentials(cfg.redisFile.credentials))
@@ -112,120 +110,80 @@ func serve(ctx context.Context, cfg *Config, log *slog.Logger, started func(*fro
 	}
 }
 
-// assemble builds the parts that need Postgres, waits until they have read their data, and sets
+// assemble builds the parts that need the configuration, waits until they have read it, and sets
 // them as the handler of front. It fails if ctx ends. What it starts ends with working.
 func (s *service) assemble(ctx, working context.Context) error {
-	deployment, err := prepareDatabase(ctx, s.cfg, s.store, s.front, s.log)
+	from, err := s.prepare(ctx, working)
 	if err != nil {
 		return err
 	}
-	keys := check.NewKeys(deployment.secrets.CounterKey)
-	metrics := check.NewMetrics(s.registry)
-	counters := redisengine.New(s.redis, redisengine.Options{Deadline: s.cfg.RedisTimeout})
-	instances := peers.New(s.cfg.Instances, s.registry)
-	s.engine = engine.NewStack(engine.StackOptions{
-		Shared: counters, Local: engine.NewMemory(engine.MemoryOptions{}), Share: instances.Share, Metrics: engine.NewMetrics(s.registry),
-	})
-	policies := check.NewPolicies(s.store, keys, s.log, metrics)
-	policies.Limit(int64(s.cfg.PolicyMemory))
-	policies.Pin(deployment.platform) // its rules are the quotas of all tenants
-	recorder := usage.New(usage.Options{Sink: s.store, Registerer: s.registry, Logger: s.log})
-	meter := usage.NewMeter(usage.MeterOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
-	about := aboutInstance(s.store.Watcher().Age)
-	var checker *check.Checker
-	decisions := recent.New(recent.Options{Keys: keys, Peers: instances, Self: func() recent.Instance {
-		self := about()
-		health := s.engine.Health()
-		self.Latency, self.DegradedSince, self.Failure = checker.Latency(), health.DegradedSince, string(health.Failure)
-		return self
-	}})
-	checker = check.NewChecker(check.CheckerOptions{
-		Keys: keys, Engine: s.engine, Metrics: metrics, Observers: []check.Observer{recorder, meter, decisions},
-	})
-	authenticator := tenants.NewAuthenticator(s.store)
-	keyNews := peers.NewBroadcast("keys", deployment.secrets.CounterKey[:])
-	authenticator.Tell(keyNews.Send)
-	following := newFollower(s.store, authenticator, policies, deployment.platform, s.log)
-	watchEngine(s.registry, counters)
-	watchAge(s.registry, s.store.Watcher().Age)
-
-	s.background.Go(func() { instances.Run(working, s.redis, s.log) })
-	s.background.Go(func() {
-		keyNews.Run(working, s.redis, s.log, func(message []byte) {
-			if err := authenticator.Learn(message); err != nil {
-				s.log.Warn("ignored a message of another version of Weir", "error", err)
-			}
-		})
-	})
-	s.background.Go(func() { decisions.Run(working, s.redis, s.log) })
-	s.background.Go(func() { checker.RunLatency(working) })
-	redisState := newRedisState(s.engine, counters, s.registry, s.log)
-	s.background.Go(func() { redisState.run(working) })
-	s.background.Go(func() { s.front.failIf("record the use of keys", authenticator.Run(working)) })
-	s.background.Go(func() {
-		policies.Run(working)
-		policies.Close()
-	})
-	s.background.Go(func() { s.front.failIf("listen for changes", following.run(working)) })
-	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
-	s.background.Go(func() { applyDuePlans(working, s.store, s.log) })
-	s.background.Go(func() { runPlanMigrations(working, s.store, s.log) })
-	s.background.Go(func() { changeCounters(working, s.store, policies, checker, s.log) })
-	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
-	s.background.Go(func() { recorder.Run(working) })
-	s.background.Go(func() { meter.Run(working) })
-	s.background.Go(func() { s.store.RunMetering(working) })
-	s.background.Go(func() { s.store.RunUsageUpkeep(working) })
+	c := s.newCore(from)
+	s.startCore(working, c)
+	s.startJobs(working, c)
+	if err := s.keepSnapshot(working, from); err != nil {
+		return err
+	}
 	select {
-	case <-following.ready:
+	case <-c.following.ready:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	return s.openDoors(ctx, working, c)
+}
 
+// openDoors starts what sends messages and asks billing providers, and sets the API and the
+// dashboard as the handler of front.
+func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	post, err := s.newPost()
 	if err != nil {
 		return err
 	}
 	s.background.Go(func() { post.Run(working) })
-	quotas := quotaNotices{store: s.store, policies: policies, checker: checker, platform: deployment.platform, post: post, log: s.log}
+	quotas := quotaNotices{store: s.store, policies: c.policies, checker: c.checker, platform: c.from.Platform, post: post, log: s.log}
 	s.background.Go(func() { quotas.run(working) })
+	sender := notify.New(notify.Options{Store: s.store, Networks: s.cfg.notificationNetworks(), Logger: s.log, Registerer: s.registry})
+	s.background.Go(func() { sender.Run(working) })
 	biller := billing.New(billing.Options{Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry})
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
 	bound := overload.New(int64(s.cfg.MaxInFlight), runtime.GOMAXPROCS(0))
 	waits := watchOverload(s.registry, bound)
 	s.background.Go(func() {
-		bound.Run(working, overload.Sources{Queued: counters.Waited, InFlight: httpMetrics.InFlight, Told: waits})
+		bound.Run(working, overload.Sources{Queued: c.counters.Waited, InFlight: httpMetrics.InFlight, Told: waits})
 	})
+	secrets := c.from.Secrets
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
-		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
-		Quota: check.NewQuota(checker, policies, deployment.platform),
+		Store: s.store, Authenticator: c.authenticator, Policies: c.policies, Checker: c.checker, Instances: c.instances.Count,
+		Quota: check.NewQuota(c.checker, c.policies, c.from.Platform),
 		Once: once.New(once.Options{
-			Client: s.redis, Secret: deployment.secrets.CounterKey, Timeout: s.cfg.RedisTimeout,
-			Away: s.engine.Away,
+			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away,
 		}),
-		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store.Watcher().Age, s.cfg.MaxConfigAge, redisState),
-		Follow:         following.now,
+		Leases: leases.New(leases.Options{
+			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away,
+		}),
+		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, c.configAge, s.cfg.MaxConfigAge, c.redisState),
+		Follow:         c.following.now,
+		Counters:       c.census.Alive,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
 		InvitationLink: func(i tenants.Invitation) string { return dashboard.UnsentLink(post, i) },
 		Billing:        biller,
 		PublicURL:      s.cfg.PublicURL,
-		CursorKey:      deployment.secrets.CursorKey[:],
+		CursorKey:      secrets.CursorKey[:],
 	})
 	pages := dashboard.New(dashboard.Deps{
-		Store: s.store, Policies: policies, Checker: checker, Recent: decisions, Instances: instances.Count,
-		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
-		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Platform: deployment.platform, Signup: dashboard.Signup(s.cfg.Signup),
-		Stopping: ctx.Done(),
+		Store: s.store, Policies: c.policies, Checker: c.checker, Recent: c.decisions, Instances: c.instances.Count,
+		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: c.following.now, Observe: httpMetrics.Route,
+		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Platform: c.from.Platform, Signup: dashboard.Signup(s.cfg.Signup),
+		Stopping: ctx.Done(), Counters: s.engine, Alive: c.census.Alive, Keys: c.keys,
 	})
-	s.front.handle(beside(public, pages))
+	s.front.handle(securityText(s.cfg.SecurityContact, s.cfg.PublicURL, beside(public, pages)))
 	return nil
 }
 
 func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Store, error) {
-	ring, err := seal.Parse(string(cfg.EncryptionKey))
+	ring, err := cfg.ring()
 	if err != nil {
-		return nil, fmt.Errorf("WEIR_ENCRYPTION_KEY: %w", err)
+		return nil, err
 	}
 	var credentials func() (user, password string)
 	if cfg.databaseFile != nil {

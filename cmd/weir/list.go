@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/url"
 )
@@ -46,31 +47,40 @@ func (c *subjectCmd) Run(ctx context.Context, t *terminal) error {
 
 // list prints all pages of a list.
 func (t *terminal) list(ctx context.Context, path string, query url.Values, columns ...string) error {
-	s, err := t.connect()
+	items, err := t.items(ctx, path, query, math.MaxInt)
 	if err != nil {
 		return err
+	}
+	return t.print(items, columns...)
+}
+
+// items reads the pages of a list, until it has so many items.
+func (t *terminal) items(ctx context.Context, path string, query url.Values, most int) (items []json.RawMessage, err error) {
+	s, err := t.connect()
+	if err != nil {
+		return nil, err
 	}
 	if query == nil {
 		query = url.Values{}
 	}
 	query.Set("limit", "100")
-	var items []json.RawMessage
-	for {
+	for len(items) < most {
 		a, err := s.do(ctx, call{method: http.MethodGet, path: path, query: query})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var page struct {
 			Items      []json.RawMessage `json:"items"`
 			NextCursor string            `json:"next_cursor"`
 		}
 		if err := json.Unmarshal(a.body, &page); err != nil {
-			return a.problem()
+			return nil, a.problem()
 		}
 		items = append(items, page.Items...)
 		if page.NextCursor == "" {
-			return t.print(items, columns...)
+			break
 		}
 		query.Set("cursor", page.NextCursor)
 	}
+	return items[:min(len(items), max(most, 0))], nil
 }

@@ -35,7 +35,11 @@ type cli struct {
 		Diff configDiffCmd `cmd:"" help:"Print what a push of a file would change. The exit code is 3 if anything would."`
 		Push configPushCmd `cmd:"" help:"Print what a file changes, and apply it after confirmation."`
 	} `cmd:"" help:"Keep the configuration in a file."`
-	Gateway gatewayCmd `cmd:"" help:"Print the configuration of a gateway with the address and the key filled in."`
+	Usage    usageCmd    `cmd:"" help:"Print how many checks were allowed and denied, over time."`
+	Audit    auditCmd    `cmd:"" help:"List the changes of the configuration, newest first."`
+	Simulate simulateCmd `cmd:"" help:"Print what rules would decide about requests of a file. Stores and counts nothing."`
+	Replay   replayCmd   `cmd:"" help:"Print what rules would have decided about the requests of an access log. Only the rules come from the server."`
+	Gateway  gatewayCmd  `cmd:"" help:"Print the configuration of a gateway with the address and the key filled in."`
 }
 
 // A terminal has the input and output of a command.
@@ -44,6 +48,8 @@ type terminal struct {
 	out, err io.Writer
 	getenv   func(string) string
 	output   string // table, json or csv
+
+	interactive bool // err is shown to a person
 }
 
 // errNegative is the error of a command that succeeded with a negative answer.
@@ -52,10 +58,15 @@ var errNegative = errors.New("")
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	t := &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
+	t := &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, interactive: isTerminal(os.Stderr)}
 	code := run(ctx, t, os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // run returns the exit code.

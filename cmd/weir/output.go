@@ -10,7 +10,7 @@ import (
 )
 
 // print prints objects in the format of the option output. Each is a JSON object. columns are the
-// fields of the table.
+// fields of the table. actor.name is the field name of the object actor.
 func (t *terminal) print(objects []json.RawMessage, columns ...string) error {
 	if t.output == "json" {
 		if objects == nil {
@@ -28,11 +28,19 @@ func (t *terminal) print(objects []json.RawMessage, columns ...string) error {
 		}
 		row := make([]string, len(columns))
 		for i, column := range columns {
-			row[i] = text(fields[column])
+			row[i] = text(valueAt(fields, column))
 		}
 		rows = append(rows, row)
 	}
 	return t.printRows(rows)
+}
+
+func valueAt(fields map[string]any, column string) any {
+	first, rest, nested := strings.Cut(column, ".")
+	if inner, ok := fields[first].(map[string]any); ok && nested {
+		return valueAt(inner, rest)
+	}
+	return fields[column]
 }
 
 func (t *terminal) printRows(rows [][]string) error {
@@ -93,4 +101,12 @@ func plain(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// progress shows how far a command is, on one line of a terminal. An empty text deletes the line.
+// Nothing is printed if standard error is not a terminal.
+func (t *terminal) progress(format string, args ...any) {
+	if t.interactive {
+		fmt.Fprintf(t.err, "\r\x1b[K"+format, args...)
+	}
 }

@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,4 +78,17 @@ func TestLogUnderAttack(t *testing.T) {
 		require.Eventually(t, func() bool { return told(tenant) == want }, 10*time.Second, 10*time.Millisecond, "every request is told of once: %q", tenant)
 	}
 	require.Contains(t, s.log.String(), "requests not logged")
+}
+
+// A client that disconnects is not an error of the service.
+func TestClientThatDisconnected(t *testing.T) {
+	s := newCheckStack(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/rules", nil)
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	require.GreaterOrEqual(t, w.Code, 500, "nobody reads it")
+	require.NotContains(t, s.log.String(), "ERROR")
 }

@@ -27,6 +27,7 @@ type admin struct {
 	instances      func() int
 	cursors        *cursors
 	logger         *slog.Logger
+	counters       func(ctx context.Context, tenant limit.TenantID, bound int64) (int64, error)
 	follow         func(ctx context.Context, tenant limit.TenantID)
 	invited        func(tenants.Invitation)
 	invitationLink func(tenants.Invitation) string
@@ -39,7 +40,7 @@ type admin struct {
 func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
-		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow,
+		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
 		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
 	}
 	if a.invited == nil {
@@ -132,9 +133,13 @@ func (a *admin) routes() {
 
 	a.billingRoutes()
 	a.portalRoutes()
+	a.notificationRoutes()
+	a.securityRoutes()
+	a.creditsRoutes()
 	a.configRoutes()
 
-	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate)
+	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate, about(
+		"simulate", "Subjects have no credits in a simulation: a request that does not fit in the window is denied."))
 
 	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get the usage", a.getUsage)
 	a.meterRoutes()
@@ -282,7 +287,7 @@ func (a *admin) problem(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
 	// A write that repeats another one is cancelled, and the stored answer is sent again.
 	if p.Status >= http.StatusInternalServerError && !errors.Is(err, tenants.ErrAnswered) {
-		a.logger.ErrorContext(ctx, "admin request failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
+		a.logger.Log(ctx, errorLevel(ctx), "admin request failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
 	}
 	return p
 }
@@ -338,7 +343,7 @@ func scopeOf(op *huma.Operation) tenants.Scope {
 }
 
 // managed are the tags of the operations that require the scope manage instead of write.
-var managed = []string{"keys", "members", "billing"}
+var managed = []string{"keys", "members", "billing", "notifications"}
 
 func ptr[T any](v T) *T { return &v }
 

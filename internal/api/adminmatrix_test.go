@@ -93,6 +93,11 @@ var adminCases = map[string]adminCase{
 	"put-override":    {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{subject}/overrides/{b-rule}", body: obj{"limit": 9, "reason": "trial"}, status: 200, bad: obj{"limit": -1}, names: []string{"/limit"}},
 	"delete-override": {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{b-subject}/overrides/{b-rule}", status: 204, badPath: "/v1/subjects/{subject}/overrides/{rule}?x=1"},
 
+	"list-credits":   {path: "/v1/subjects/shared/credits", status: 200, badPath: "/v1/subjects/shared/credits?limit=0", names: []string{"query:limit"}},
+	"grant-credits":  {path: "/v1/subjects/{subject}/credits", body: obj{"rule": "r-grant-credits", "units": 50, "reference": "invoice 1"}, status: 201, bad: obj{"rule": "no-such-rule", "units": 50}, names: []string{"/rule"}},
+	"get-credits":    {path: "/v1/subjects/{subject}/credits/{credits}", foreign: "/v1/subjects/{b-subject}/credits/{b-credits}", status: 200, badPath: "/v1/subjects/{subject}/credits/{credits}?x=1"},
+	"revoke-credits": {path: "/v1/subjects/{subject}/credits/{credits}", foreign: "/v1/subjects/{b-subject}/credits/{b-credits}", status: 204, badPath: "/v1/subjects/{subject}/credits/{credits}?x=1"},
+
 	"export-subjects": {path: "/v1/bulk/subjects?prefix=s-", status: 200, badPath: "/v1/bulk/subjects?format=xls", names: []string{"query:format"}},
 	"import-subjects": {path: "/v1/bulk/subjects", as: csvType, body: "subject,state\r\nimported,blocked\r\n", status: 200, rows: 2, // the subject's, and the import's own
 		bad: "subject,plan,state\r\nimported,no-such-plan,active\r\nother,,asleep\r\n", names: []string{"line:2/plan", "line:3/state"}},
@@ -120,15 +125,29 @@ var adminCases = map[string]adminCase{
 	"get-billing-event":       {path: "/v1/billing/events/{event}", foreign: "/v1/billing/events/{b-event}", status: 200, badPath: "/v1/billing/events/{event}?x=1"},
 	"replay-billing-event":    {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1"}, // of a subject's plan
 
-	"get-portal":            {path: "/v1/portal", status: 200, badPath: "/v1/portal?x=1"},
-	"patch-portal":          {path: "/v1/portal", body: obj{"brand": "Acme", "accent": "#1A73E8"}, status: 200, bad: obj{"accent": "red", "frame_origins": []string{"http://evil.example"}, "offered_plans": []string{"none"}, "auto_approve_for": "5m"}, names: []string{"/accent", "/auto_approve_for", "/frame_origins/0", "/offered_plans/0"}},
-	"list-portal-links":     {path: "/v1/subjects/shared/portal-links", status: 200, badPath: "/v1/subjects/shared/portal-links?limit=0", names: []string{"query:limit"}},
-	"create-portal-link":    {path: "/v1/subjects/{subject}/portal-links", body: obj{}, status: 201, bad: obj{"expires_in": "90d"}, names: []string{"/expires_in"}},
-	"delete-portal-link":    {path: "/v1/subjects/shared/portal-links/{link}", foreign: "/v1/subjects/shared/portal-links/{b-link}", status: 204, badPath: "/v1/subjects/shared/portal-links/{link}?x=1"},
-	"list-limit-requests":   {path: "/v1/limit-requests?state=open", status: 200, badPath: "/v1/limit-requests?state=gone", names: []string{"query:state"}},
-	"get-limit-request":     {path: "/v1/limit-requests/{request}", foreign: "/v1/limit-requests/{b-request}", status: 200, badPath: "/v1/limit-requests/{request}?x=1"},
-	"approve-limit-request": {path: "/v1/limit-requests/{request}/approve", foreign: "/v1/limit-requests/{b-request}/approve", body: obj{"for": "1d"}, status: 200, rows: 2, bad: obj{"for": "90d"}, names: []string{"/for"}}, // the request's, and the subject's
-	"refuse-limit-request":  {path: "/v1/limit-requests/{request}/refuse", foreign: "/v1/limit-requests/{b-request}/refuse", body: obj{"answer": "Not now."}, status: 200, bad: obj{"answer": 5}, names: []string{"/answer"}},
+	"list-security-events":    {path: "/v1/security-events?limit=1", status: 200, badPath: "/v1/security-events?kind=none", names: []string{"query:kind"}},
+	"get-security-settings":   {path: "/v1/security-settings", status: 200, badPath: "/v1/security-settings?x=1"},
+	"patch-security-settings": {path: "/v1/security-settings", body: obj{"session_idle": "1h", "max_sessions": 5}, status: 200, bad: obj{"session_idle": "1d", "session_life": "8d", "confirm_after": "0s", "event_retention": "1d"}, names: []string{"/confirm_after", "/event_retention", "/session_idle", "/session_life"}},
+	"get-portal":              {path: "/v1/portal", status: 200, badPath: "/v1/portal?x=1"},
+	"patch-portal":            {path: "/v1/portal", body: obj{"brand": "Acme", "accent": "#1A73E8"}, status: 200, bad: obj{"accent": "red", "frame_origins": []string{"http://evil.example"}, "offered_plans": []string{"none"}, "auto_approve_for": "5m"}, names: []string{"/accent", "/auto_approve_for", "/frame_origins/0", "/offered_plans/0"}},
+	"list-portal-links":       {path: "/v1/subjects/shared/portal-links", status: 200, badPath: "/v1/subjects/shared/portal-links?limit=0", names: []string{"query:limit"}},
+	"create-portal-link":      {path: "/v1/subjects/{subject}/portal-links", body: obj{}, status: 201, bad: obj{"expires_in": "90d"}, names: []string{"/expires_in"}},
+	"delete-portal-link":      {path: "/v1/subjects/shared/portal-links/{link}", foreign: "/v1/subjects/shared/portal-links/{b-link}", status: 204, badPath: "/v1/subjects/shared/portal-links/{link}?x=1"},
+	"list-limit-requests":     {path: "/v1/limit-requests?state=open", status: 200, badPath: "/v1/limit-requests?state=gone", names: []string{"query:state"}},
+	"get-limit-request":       {path: "/v1/limit-requests/{request}", foreign: "/v1/limit-requests/{b-request}", status: 200, badPath: "/v1/limit-requests/{request}?x=1"},
+	"approve-limit-request":   {path: "/v1/limit-requests/{request}/approve", foreign: "/v1/limit-requests/{b-request}/approve", body: obj{"for": "1d"}, status: 200, rows: 2, bad: obj{"for": "90d"}, names: []string{"/for"}}, // the request's, and the subject's
+	"refuse-limit-request":    {path: "/v1/limit-requests/{request}/refuse", foreign: "/v1/limit-requests/{b-request}/refuse", body: obj{"answer": "Not now."}, status: 200, bad: obj{"answer": 5}, names: []string{"/answer"}},
+
+	"list-notification-endpoints":  {path: "/v1/notification-endpoints", status: 200, badPath: "/v1/notification-endpoints?limit=0", names: []string{"query:limit"}},
+	"create-notification-endpoint": {path: "/v1/notification-endpoints", body: obj{"url": "https://example.com/more"}, status: 201, bad: obj{"url": "http://example.com", "types": []string{"no.such"}}, names: []string{"/types/0", "/url"}},
+	"get-notification-endpoint":    {path: "/v1/notification-endpoints/{endpoint}", foreign: "/v1/notification-endpoints/{b-endpoint}", status: 200, badPath: "/v1/notification-endpoints/{endpoint}?x=1"},
+	"patch-notification-endpoint":  {path: "/v1/notification-endpoints/{endpoint}", foreign: "/v1/notification-endpoints/{b-endpoint}", body: obj{"enabled": false}, status: 200, bad: obj{"url": nil, "types": []string{"test"}}, names: []string{"/url"}},
+	"delete-notification-endpoint": {path: "/v1/notification-endpoints/{endpoint}", foreign: "/v1/notification-endpoints/{b-endpoint}", status: 204, badPath: "/v1/notification-endpoints/{endpoint}?x=1"},
+	"rotate-notification-secret":   {path: "/v1/notification-endpoints/{endpoint}/rotate", foreign: "/v1/notification-endpoints/{b-endpoint}/rotate", body: obj{"overlap": "1h"}, status: 201, bad: obj{"overlap": "31d"}, names: []string{"/overlap"}},
+	"test-notification-endpoint":   {path: "/v1/notification-endpoints/{endpoint}/test", foreign: "/v1/notification-endpoints/{b-endpoint}/test", status: 200, badPath: "/v1/notification-endpoints/{endpoint}/test?x=1"},
+	"list-notification-deliveries": {path: "/v1/notification-deliveries?state=pending", status: 200, badPath: "/v1/notification-deliveries?state=gone", names: []string{"query:state"}},
+	"get-notification-delivery":    {path: "/v1/notification-deliveries/{delivery}", foreign: "/v1/notification-deliveries/{b-delivery}", status: 200, badPath: "/v1/notification-deliveries/{delivery}?x=1"},
+	"replay-notification-delivery": {path: "/v1/notification-deliveries/{delivery}/replay", foreign: "/v1/notification-deliveries/{b-delivery}/replay", status: 200, badPath: "/v1/notification-deliveries/{delivery}/replay?x=1"},
 
 	"get-config": {path: "/v1/config?subjects=true", status: 200, badPath: "/v1/config?format=xml", names: []string{"query:format"}},
 	"put-config": {path: "/v1/config", body: obj{"rules": []obj{{"slug": "made-by-config", "limit": 5, "window": "1m", "resource": "c"}}}, status: 200,
@@ -138,7 +157,7 @@ var adminCases = map[string]adminCase{
 		body: obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m"}}, "requests": []obj{{"at_ms": 0, "subject": "s"}}},
 		bad:  obj{"rules": []obj{{"slug": "r", "limit": 0, "window": "1ns"}}}, names: []string{"/requests", "/rules/0/limit", "/rules/0/window"}},
 
-	"list-meter-pushes": {path: "/v1/billing/pushes?rule=api", status: 200, badPath: "/v1/billing/pushes?limit=0", names: []string{"query:limit"}},
+	"list-meter-pushes": {path: "/v1/billing/pushes?rule={rule}", status: 200, badPath: "/v1/billing/pushes?limit=0", names: []string{"query:limit"}},
 	"get-metered-usage": {path: "/v1/usage/metered?open=true", status: 200, badPath: "/v1/usage/metered?from=2026-01-31T12:30:00Z&grain=day", names: []string{"query:grain"}},
 
 	"get-usage": {path: "/v1/usage?group_by=rule,plan", status: 200, badPath: "/v1/usage?from=1926-01-01T00:00:00Z&group_by=rules", names: []string{"query:group_by"}},
@@ -191,7 +210,7 @@ func TestEveryAdminOperation(t *testing.T) {
 				wrong = s.wKey
 			}
 			call(s, wrong, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
-			if managed := strings.HasPrefix(c.path, "/v1/keys") || strings.HasPrefix(c.path, "/v1/members") || strings.HasPrefix(c.path, "/v1/billing"); managed {
+			if managed := strings.HasPrefix(c.path, "/v1/keys") || strings.HasPrefix(c.path, "/v1/members") || strings.HasPrefix(c.path, "/v1/billing") || strings.HasPrefix(c.path, "/v1/notification-"); managed {
 				call(s, s.wKey, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
 			}
 
@@ -287,6 +306,20 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		if strings.Contains(id, "portal-link") || strings.Contains(id, "limit-request") {
 			names = append(names, s.preparePortal(prefix, actor, subject, rule.Slug)...)
 		}
+		if strings.Contains(id, "notification") { // a tenant may have few endpoints
+			names = append(names, s.prepareNotifications(prefix, actor)...)
+		}
+		if strings.Contains(id, "credits") {
+			requests := limit.NewRule("api-requests")
+			requests.Resource, requests.Limit, requests.Window = "api", 10, rule.Window
+			_, _, err = s.store.PutRule(ctx, actor, requests, tenants.Match{})
+			require.NoError(s.t, err)
+			grant, _, err := s.store.GrantCredits(ctx, actor, subject, tenants.NewCredits{Rule: rule.Slug, Units: 10})
+			require.NoError(s.t, err)
+			_, _, err = s.store.GrantCredits(ctx, actor, "shared", tenants.NewCredits{Rule: rule.Slug, Units: 10})
+			require.NoError(s.t, err)
+			names = append(names, "{"+prefix+"credits}", grant.ID.String())
+		}
 		if strings.Contains(id, "meter") {
 			s.prepareMetering(actor, subject, rule.Slug)
 		}
@@ -351,6 +384,22 @@ func (s *adminStack) preparePortal(prefix string, actor tenants.Actor, subject, 
 	request, _, err := s.store.RequestLimit(ctx, &visit, tenants.NewLimitRequest{Rule: rule, Had: limit.Limit{Limit: 30}, Asked: 60})
 	require.NoError(s.t, err)
 	return []string{"{" + prefix + "link}", link.ID.String(), "{" + prefix + "request}", request.ID.String()}
+}
+
+// prepareNotifications creates a notification endpoint with a delivery, in place of older ones.
+func (s *adminStack) prepareNotifications(prefix string, actor tenants.Actor) []string {
+	s.t.Helper()
+	ctx := s.t.Context()
+	older, _, err := s.store.NotificationEndpoints(ctx, actor, tenants.Page{})
+	require.NoError(s.t, err)
+	if len(older) > 2 { // lists need two
+		require.NoError(s.t, s.store.DeleteNotificationEndpoint(ctx, actor, older[len(older)-1].ID, tenants.Match{}))
+	}
+	e, _, err := s.store.CreateNotificationEndpoint(ctx, actor, tenants.NotificationEndpoint{URL: "https://example.com/" + prefix, Enabled: true})
+	require.NoError(s.t, err)
+	d, err := s.store.TestNotificationEndpoint(ctx, actor, e.ID)
+	require.NoError(s.t, err)
+	return []string{"{" + prefix + "endpoint}", e.ID.String(), "{" + prefix + "delivery}", d.ID.String()}
 }
 
 // prepareBilling creates an endpoint, a price and an event that changes the subject's plan.

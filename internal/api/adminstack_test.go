@@ -22,6 +22,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/check/checktest"
+	"weir/internal/engine"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -34,6 +35,8 @@ type adminStack struct {
 	url   string
 	doc   *openapi3.T
 	log   *lockedBuffer // what was logged
+	// counters are those of serve's servers; nil: each has its own.
+	counters *engine.Memory
 
 	buffer     int // bytes that serve's servers may have under way to a client; 0: as many as the system likes
 	instances  int // of the service, as serve's servers are to think; 0: one
@@ -102,7 +105,11 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	require.NoError(s.t, err)
 	logger := slog.New(slog.NewJSONHandler(s.log, nil))
 	keys := check.NewKeys([16]byte{})
-	parts := checktest.New(s.t, checktest.Options{Keys: keys, Instances: max(s.instances, 1)})
+	options := checktest.Options{Keys: keys, Instances: max(s.instances, 1)}
+	if s.counters != nil {
+		options.Shared = s.counters
+	}
+	parts := checktest.New(s.t, options)
 	server := httptest.NewUnstartedServer(New(Config{}, Deps{
 		Store: store, Authenticator: tenants.NewAuthenticator(s.store),
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,

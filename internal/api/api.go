@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"strconv"
@@ -25,6 +26,7 @@ import (
 
 	"weir/internal/billing"
 	"weir/internal/check"
+	"weir/internal/leases"
 	"weir/internal/limit"
 	"weir/internal/once"
 	"weir/internal/origin"
@@ -56,12 +58,16 @@ type Deps struct {
 	Authenticator *tenants.Authenticator
 	Policies      *check.Policies
 	Checker       *check.Checker
-	Quota         *check.Quota  // limits the checks of each tenant; nil: no limit
-	Instances     func() int    // the number of instances that share the limits during an outage
-	Once          *once.Records // answers of idempotent checks; nil: stored only in this process
+	Quota         *check.Quota    // limits the checks of each tenant; nil: no limit
+	Instances     func() int      // the number of instances that share the limits during an outage
+	Once          *once.Records   // answers of idempotent checks; nil: stored only in this process
+	Leases        *leases.Records // of clients; nil: stored only in this process
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // for /readyz; called from any goroutine
+	// Counters estimates the counters of a tenant that are alive, if its tier has this bound or,
+	// for 0, the default one; nil: unknown.
+	Counters func(ctx context.Context, tenant limit.TenantID, bound int64) (int64, error)
 	// Follow applies a tenant's change on this instance before the write is answered; nil: this
 	// instance learns of it like all others.
 	Follow func(ctx context.Context, tenant limit.TenantID)
@@ -98,6 +104,7 @@ type server struct {
 	proxies  origin.Proxies
 	access   *accessBudget
 	once     *once.Records
+	leases   *leases.Records
 	billing  *billing.Runner
 }
 
@@ -113,6 +120,9 @@ func New(cfg Config, deps Deps) chi.Router {
 	}
 	if s.once = deps.Once; s.once == nil {
 		s.once = once.New(once.Options{})
+	}
+	if s.leases = deps.Leases; s.leases == nil {
+		s.leases = leases.New(leases.Options{})
 	}
 	if cfg.MaxInFlight == 0 {
 		cfg.MaxInFlight = DefaultMaxInFlight
@@ -131,6 +141,8 @@ func New(cfg Config, deps Deps) chi.Router {
 	r.Post("/v1/check", s.check)
 	r.Post("/check", s.check)
 	r.Post("/v1/check/batch", s.checkBatch)
+	r.Post(leasesPath, s.grantLease)
+	r.Post(returnPath, s.returnLease)
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		r.Method(method, healthPath, http.HandlerFunc(s.health))
 		r.Method(method, readyPath, http.HandlerFunc(s.ready))
@@ -154,6 +166,7 @@ func New(cfg Config, deps Deps) chi.Router {
 // and must not be reachable from outside.
 func NewInternal(metrics prometheus.Gatherer) http.Handler {
 	r := chi.NewRouter()
+	r.Use(ownHosts)
 	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -161,6 +174,19 @@ func NewInternal(metrics prometheus.Gatherer) http.Handler {
 	r.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	r.HandleFunc("/debug/pprof/*", pprof.Index)
 	return r
+}
+
+// ownHosts refuses requests over the loopback interface for another host. A web page can point its
+// own name at 127.0.0.1, and a browser on this machine would then let it read the answers.
+func ownHosts(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if local != nil && origin.IsLocal(local.String()) && !origin.IsLocal(r.Host) {
+			http.Error(w, "This address answers only requests for localhost.", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // health reports that the process is alive. It checks nothing else, because restarting the process

@@ -292,3 +292,20 @@ func TestBrowserHeaders(t *testing.T) {
 	require.Empty(t, get("https://localhost:8443/v1/rules").Get("Strict-Transport-Security"))
 	require.Empty(t, get("http://weir.example/v1/rules").Get("Strict-Transport-Security"))
 }
+
+// A web page that points its own name at this machine cannot read the internal address.
+func TestInternalHosts(t *testing.T) {
+	server := httptest.NewServer(NewInternal(prometheus.NewRegistry()))
+	t.Cleanup(server.Close)
+	for host, want := range map[string]int{
+		"": 200, "localhost": 200, "localhost:9090": 200, "[::1]:9090": 200, "evil.example": 421, "evil.example:9090": 421, "127.0.0.1.evil.example": 421,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics", nil)
+		require.NoError(t, err)
+		r.Host = host
+		response, err := server.Client().Do(r)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, want, response.StatusCode, host)
+	}
+}

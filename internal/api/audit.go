@@ -23,8 +23,8 @@ const jsonLinesType = "application/jsonl"
 type AuditParams struct {
 	PageParams
 	Actor  string `query:"actor" doc:"Only rows with this actor, by name or id"`
-	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import" doc:"Only this"`
-	Kind   string `query:"kind" enum:"tenant,key,rule,route,plan,subject,member,endpoint,price,migration,portal,portal_link,limit_request" doc:"Only rows with this type of target"`
+	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import,test,replay" doc:"Only this"`
+	Kind   string `query:"kind" enum:"tenant,key,rule,route,plan,subject,member,endpoint,price,migration,portal,portal_link,limit_request,credits,notification_endpoint,security" doc:"Only rows with this type of target"`
 	Target string `query:"target" doc:"Only rows with this target: a slug, a subject, an email, or the id of a key"`
 	From   string `query:"from" format:"date-time" doc:"Start of the period, RFC 3339"`
 	To     string `query:"to" format:"date-time" doc:"End of the period, RFC 3339, exclusive"`
@@ -86,8 +86,8 @@ type AuditEntry struct {
 	Address   string      `json:"address" doc:"Client address, reported by a trusted proxy if there is one; empty: no request"`
 	UserAgent string      `json:"user_agent" doc:"Of the request"`
 	RequestID string      `json:"request_id" doc:"Id of the request, as in X-Request-Id; all rows of one change have the same"`
-	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset, import"`
-	Kind      string      `json:"kind" doc:"tenant, key, rule, route, plan (with its limits), subject (with its overrides), member, endpoint and price (of a billing system), migration (of a plan; the target is the plan), portal (settings of the customer page), portal_link and limit_request (the target is the subject)"`
+	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset, import, test, replay"`
+	Kind      string      `json:"kind" doc:"tenant, key, rule, route, plan (with its limits), subject (with its overrides), member, endpoint and price (of a billing system), migration (of a plan; the target is the plan), portal (settings of the customer page), portal_link, limit_request and credits (the target is the subject), notification_endpoint (the target is its address), security (settings of sessions and security events)"`
 	Target    string      `json:"target" doc:"A slug, a subject, an email, or the id of a key"`
 	Before    AuditFields `json:"before" doc:"The changed fields before the change, null for a field that was not set; null for a created object"`
 	After     AuditFields `json:"after" doc:"The changed fields after the change; null for a deleted object"`
@@ -177,7 +177,7 @@ func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamRes
 		if err := in.asked.pagesOnly(in.Cursor); err != nil {
 			return nil, err
 		}
-		return a.exportAudit(format, fetch)
+		return a.exportAudit(ctx, format, fetch)
 	}
 	name := fmt.Sprintf("audit %q", []string{in.Actor, in.Action, in.Kind, in.Target, in.From, in.To})
 	list, err := listPage(ctx, a, name, in.PageParams, auditAnswer, fetch)
@@ -222,9 +222,12 @@ const auditExportRows = 1000
 
 // exportAudit streams all rows. It reads the first page before it sends anything, so that it can
 // report errors of the request.
-func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.AuditEntry, string, error)) (*huma.StreamResponse, error) {
+func (a *admin) exportAudit(ctx context.Context, format string, fetch func(tenants.Page) ([]tenants.AuditEntry, string, error)) (*huma.StreamResponse, error) {
 	rows, next, err := fetch(tenants.Page{Limit: auditExportRows})
 	if err != nil {
+		return nil, err
+	}
+	if err := a.store.RecordExport(ctx, actorFrom(ctx), "audit trail", format); err != nil {
 		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"weir/internal/check"
@@ -30,6 +31,8 @@ const (
 	resourceInvalid  check.Code = "RESOURCE_INVALID"
 	attributeInvalid check.Code = "ATTRIBUTE_INVALID"
 	requestInvalid   check.Code = "REQUEST_INVALID"
+
+	resourceNotAllowed check.Code = "RESOURCE_NOT_ALLOWED"
 )
 
 // isAuthorize reports whether a path is /v1/authorize or below it.
@@ -56,6 +59,7 @@ type authorizeQuestion struct {
 	deniedStatus int
 	unreadable   *Problem // an error that the transport found before anything else
 	via          via
+	gateway      netip.Addr     // of the connection
 	proxies      origin.Proxies // for a route that counts by address
 	reading      bool           // what a customer may have sent is being read
 }
@@ -72,6 +76,19 @@ func (q *authorizeQuestion) credentials() (string, *Problem) {
 }
 
 func (q *authorizeQuestion) read(*scratch) *Problem { return nil } // the body is ignored
+
+func (q *authorizeQuestion) caller() netip.Addr {
+	if q.via.conn != nil {
+		return addressOfConn(q.via.conn)
+	}
+	return q.gateway
+}
+
+// refuseResource denies: the gateway's customer may have chosen the resource.
+func (q *authorizeQuestion) refuseResource(sc *scratch, _ string) *Problem {
+	sc.refuse(resourceNotAllowed)
+	return nil
+}
 
 func (q *authorizeQuestion) together() bool { return false }
 
@@ -165,7 +182,7 @@ var closeConnection = []string{"close"}
 
 // fromHTTP reads the question from a request of net/http.
 func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
-	*q = authorizeQuestion{deniedStatus: http.StatusTooManyRequests, reading: true}
+	*q = authorizeQuestion{deniedStatus: http.StatusTooManyRequests, reading: true, gateway: origin.Peer(r)}
 	if path := routePath(r); path != "" {
 		q.via = via{path: []byte(path), method: []byte(r.Method), remote: r.RemoteAddr}
 	}

@@ -109,10 +109,22 @@ func (v *via) peer() netip.Addr {
 		peer, _ := netip.ParseAddrPort(v.remote) // as net/http or a proxy's handler wrote it
 		return peer.Addr()
 	}
-	if tcp, ok := v.conn.RemoteAddr().(*net.TCPAddr); ok {
+	return addressOfConn(v.conn)
+}
+
+// addressOfConn returns the address at the other end of a connection.
+func addressOfConn(conn net.Conn) netip.Addr {
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr()
 	}
 	return netip.Addr{} // not a network connection
+}
+
+// addressOf returns the address of the client of a request, as net/http or a proxy's handler wrote
+// it.
+func addressOf(r *http.Request) netip.Addr {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return peer.Addr()
 }
 
 // allLines returns the lines of all headers of a request of net/http, which stores Host separately.

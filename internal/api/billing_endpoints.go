@@ -174,10 +174,10 @@ func (a *admin) billingRoutes() {
 	patch(a, "/v1/billing/endpoints/{id}", "patch-billing-endpoint", "Change a billing endpoint", a.patchBillingEndpoint)
 	remove(a, "/v1/billing/endpoints/{id}", "delete-billing-endpoint", "Delete a billing endpoint, its prices and events", a.deleteBillingEndpoint)
 
-	list(a, "/v1/billing/prices", "list-billing-prices", "List the plans of prices", a.listBillingPrices)
-	read(a, "/v1/billing/prices/{id}", "get-billing-price", "Get the plan of a price", a.getBillingPrice)
-	put(a, "/v1/billing/prices/{id}", "put-billing-price", "Set the plan of a price", a.putBillingPrice)
-	remove(a, "/v1/billing/prices/{id}", "delete-billing-price", "Remove the plan of a price", a.deleteBillingPrice)
+	list(a, "/v1/billing/prices", "list-billing-prices", "List the plans and credits of prices", a.listBillingPrices)
+	read(a, "/v1/billing/prices/{id}", "get-billing-price", "Get the plan or credits of a price", a.getBillingPrice)
+	put(a, "/v1/billing/prices/{id}", "put-billing-price", "Set the plan or credits of a price", a.putBillingPrice)
+	remove(a, "/v1/billing/prices/{id}", "delete-billing-price", "Remove the mapping of a price", a.deleteBillingPrice)
 
 	list(a, "/v1/billing/events", "list-billing-events", "List billing events", a.listBillingEvents)
 	show(a, "/v1/billing/events/{id}", "get-billing-event", "Get a billing event", a.getBillingEvent)

@@ -39,6 +39,7 @@ type BulkSubject struct {
 	BillingRef  Optional[string]                              `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 	CycleAnchor Optional[time.Time]                           `json:"cycle_anchor,omitempty" doc:"RFC 3339: where the windows of rules with the anchor subject begin; null: by the calendar"`
 	Labels      Optional[map[string]string]                   `json:"labels,omitempty" doc:"All of its labels, at most 32; null: none"`
+	Multiplier  Optional[int64]                               `json:"multiplier,omitempty" minimum:"1" maximum:"1000000" doc:"Multiplies the limits that the plan gives; null: 1"`
 	Overrides   Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; omitted overrides are unchanged, null deletes one"`
 }
 
@@ -74,7 +75,7 @@ func (a *admin) bulkRoutes() {
 	const path = "/v1/bulk/subjects"
 	text := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "One BulkSubject per line"}}
 	table := &huma.MediaType{Schema: &huma.Schema{
-		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor, labels (a JSON object) and plan_version, with their names in the first line",
+		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor, labels (a JSON object), plan_version and multiplier, with their names in the first line",
 	}}
 	schemaOf[BulkSubject](a.api) // a component of the document, for readers of the previous line
 

@@ -55,6 +55,9 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 	if err != nil {
 		return nil, err
 	}
+	if err := a.store.RecordExport(ctx, actorFrom(ctx), "subjects", in.Format); err != nil {
+		return nil, err
+	}
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
@@ -151,6 +154,7 @@ type exportLine struct {
 	BillingRef  *string                   `json:"billing_ref"`
 	CycleAnchor *time.Time                `json:"cycle_anchor"`
 	Labels      map[string]string         `json:"labels"`
+	Multiplier  int                       `json:"multiplier"`
 	Overrides   map[string]exportOverride `json:"overrides"`
 }
 
@@ -169,6 +173,14 @@ func instantCell(t *time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
+// multiplierCell is the cell of a multiplier, empty for 1, which nearly all subjects have.
+func multiplierCell(number int) string {
+	if number <= 1 {
+		return ""
+	}
+	return strconv.Itoa(number)
+}
+
 // planVersionCell is the cell of a version of a plan, empty without a plan.
 func planVersionCell(number int) string {
 	if number == 0 {
@@ -185,12 +197,12 @@ func (e *export) one(s *tenants.Subject) error {
 		}
 		return e.table.Write([]string{
 			tenants.CSVCell(s.Subject), tenants.CSVCell(s.Plan), s.State.String(), tenants.CSVCell(s.BillingRef),
-			instantCell(s.CycleAnchor), labels, planVersionCell(s.PlanVersion),
+			instantCell(s.CycleAnchor), labels, planVersionCell(s.PlanVersion), multiplierCell(s.Multiplier),
 		})
 	}
 	line := exportLine{
 		Subject: s.Subject, Plan: optionalText(s.Plan), PlanVersion: optionalInt(int64(s.PlanVersion)), State: s.State.String(), BillingRef: optionalText(s.BillingRef),
-		CycleAnchor: s.CycleAnchor, Labels: s.Labels, Overrides: make(map[string]exportOverride, len(s.Overrides)),
+		CycleAnchor: s.CycleAnchor, Labels: s.Labels, Multiplier: max(s.Multiplier, 1), Overrides: make(map[string]exportOverride, len(s.Overrides)),
 	}
 	if line.Labels == nil {
 		line.Labels = map[string]string{}

@@ -22,6 +22,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
 
@@ -134,7 +135,7 @@ func (f *importFile) add(l tenants.SubjectLine) error {
 }
 
 // The columns of a table of subjects.
-var importColumns = []string{"subject", "plan", "state", "billing_ref", "cycle_anchor", "labels", "plan_version"}
+var importColumns = []string{"subject", "plan", "state", "billing_ref", "cycle_anchor", "labels", "plan_version", "multiplier"}
 
 func (f *importFile) readCSV(body io.Reader) error {
 	buffered := bufio.NewReaderSize(body, 64<<10)
@@ -213,6 +214,17 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 				f.wrong.Add(line, limit.FieldProblem("plan_version", limit.MustBe("a whole number of at least 1")))
 			}
 			l.PlanVersion = int(number)
+		case "multiplier":
+			l.Multiplier = 1
+			if cell == "" {
+				continue
+			}
+			number, err := strconv.ParseInt(cell, 10, 32)
+			if err != nil || number < 1 {
+				f.wrong.Add(line, limit.FieldProblem("multiplier", limit.MustBe("a whole number from 1 to %d", subscription.MaxMultiplier)))
+				continue
+			}
+			l.Multiplier = int(number)
 		case "cycle_anchor":
 			var anchor *time.Time
 			if cell != "" {
@@ -312,6 +324,9 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	}
 	l.Subject = in.Subject
 	l.PlanVersion = int(in.PlanVersion.or(0))
+	if in.Multiplier.Set {
+		l.Multiplier = int(in.Multiplier.or(1))
+	}
 	if in.Plan.Set {
 		l.Plan = ptr(in.Plan.or(""))
 	}

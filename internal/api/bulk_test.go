@@ -55,7 +55,7 @@ func TestBulkRoundTrip(t *testing.T) {
 	for subject, body := range map[string]obj{
 		"=1+1": {"billing_ref": "=cmd|' /C calc'!A0"}, "'=1": {"billing_ref": "'+1"}, "''-x": {}, "'quoted'": {"billing_ref": "'"},
 		"+a": {}, "-a": {}, "@a": {}, `a,"b"`: {"billing_ref": `say "hi", friend`}, " space ": {}, "ü🚦": {"plan": "pro", "state": "blocked"},
-		"a/b": {"labels": obj{"region": "eu", "x.y/z": `=1,"2"`, "empty": ""}}, "export": {}, "import": {"state": "exempt", "cycle_anchor": "2026-01-31T08:30:00.125Z"}, `\.`: {},
+		"a/b": {"labels": obj{"region": "eu", "x.y/z": `=1,"2"`, "empty": ""}}, "export": {}, "import": {"state": "exempt", "multiplier": 7, "cycle_anchor": "2026-01-31T08:30:00.125Z"}, `\.`: {},
 	} {
 		_, _, err := s.store.PutSubject(t.Context(), s.a, subjectOfTest(subject, body), tenants.Match{})
 		require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestBulkRoundTrip(t *testing.T) {
 		return s.call(s.other, http.MethodPost, bulkPath, body, header{"Content-Type", mediaType}).ok(200).json()
 	}
 	require.Empty(t, s.export(s.other, ""))
-	require.Equal(t, "subject,plan,state,billing_ref,cycle_anchor,labels,plan_version\r\n", s.export(s.other, "?format=csv"))
+	require.Equal(t, "subject,plan,state,billing_ref,cycle_anchor,labels,plan_version,multiplier\r\n", s.export(s.other, "?format=csv"))
 	require.Equal(t, counts(15, 0, 0), there(csvType, table))
 	require.Equal(t, table, s.export(s.other, "?format=csv"))
 	require.Equal(t, counts(0, 2, 13), there(jsonLinesType, lines), "overrides come with JSON only")
@@ -103,6 +103,7 @@ func subjectOfTest(subject string, body obj) tenants.Subject {
 	if state, ok := body["state"].(string); ok {
 		s.State, _ = check.ParseSubjectState(state)
 	}
+	s.Multiplier, _ = body["multiplier"].(int)
 	if labels, ok := body["labels"].(obj); ok {
 		s.Labels = map[string]string{}
 		for name, value := range labels {
@@ -125,6 +126,11 @@ func TestImportOfSomeColumns(t *testing.T) {
 	require.Equal(t, "cus_1", u["billing_ref"])
 	require.Equal(t, counts(0, 1, 1), s.bulk("", jsonLinesType, `{"subject":"u","plan":null,"labels":{}}`+"\n\n"+`{"subject":"v","overrides":{"api":null}}`).ok(200).json())
 	require.Nil(t, s.call(s.key, http.MethodGet, "/v1/subjects/u", nil).ok(200).json()["plan"])
+	require.Equal(t, counts(0, 1, 0), s.bulk("", csvType, "subject,multiplier\nu,5\n").ok(200).json())
+	require.Equal(t, counts(0, 0, 1), s.bulk("", csvType, "subject,state\nu,\n").ok(200).json(), "an omitted multiplier stays")
+	require.EqualValues(t, 5, s.call(s.key, http.MethodGet, "/v1/subjects/u", nil).ok(200).json()["multiplier"])
+	require.Equal(t, counts(0, 1, 0), s.bulk("", jsonLinesType, `{"subject":"u","multiplier":null}`).ok(200).json())
+	require.Equal(t, []string{"line:2/multiplier", "line:3/multiplier"}, s.bulk("", csvType, "subject,multiplier\nu,0\nv,1000001\n").pointers(422, codeInvalidRequest))
 	require.Equal(t, counts(0, 1, 0), s.bulk("", jsonLinesType, `{"subject":"v","overrides":{"api":{"limit":5}}}`).ok(200).json())
 	require.Equal(t, counts(0, 1, 0), s.bulk("", jsonLinesType, `{"subject":"v","overrides":{"api":null}}`).ok(200).json())
 	require.Equal(t, counts(0, 0, 0), s.bulk("", csvType, "subject\n").ok(200).json())
@@ -297,7 +303,7 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	require.Equal(t, []string{"b"}, names("ending_before=2997-06-01T00:00:00%2B01:00"))
 	require.Equal(t, []string{"c"}, names("active=false"))
 	require.Equal(t, []string{"a"}, names("active=true&prefix=a&rule=api"))
-	require.Empty(t, names("rule=none"))
+	require.Equal(t, []string{"query:rule"}, s.call(s.key, http.MethodGet, "/v1/overrides?rule=none", nil).pointers(422, codeInvalidRequest))
 	first := s.call(s.key, http.MethodGet, "/v1/overrides?limit=1", nil).ok(200).json()
 	item := first["items"].([]any)[0].(obj)
 	require.Equal(t, "api", item["rule"])

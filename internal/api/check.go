@@ -2,15 +2,18 @@ package api
 
 import (
 	"net/http"
+	"net/netip"
 
 	"weir/internal/check"
 	"weir/internal/limit"
 )
 
-// httpQuestion is POST /v1/check, POST /check or POST /v1/check/batch over net/http.
+// httpQuestion is POST /v1/check, POST /check or POST /v1/check/batch over net/http, and the common
+// part of leases.
 type httpQuestion struct {
 	r            *http.Request
 	batch        bool
+	keyless      bool // neither Weir-Denied-Status nor Idempotency-Key is for it
 	deniedStatus int
 }
 
@@ -23,11 +26,13 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 			return p
 		}
 	}
-	if q.deniedStatus, p = deniedStatusOf(q.r.Header); p != nil {
-		return p
-	}
-	if sc.idempotencyKey, p = checkKey(q.r.Header); p != nil {
-		return p
+	if !q.keyless {
+		if q.deniedStatus, p = deniedStatusOf(q.r.Header); p != nil {
+			return p
+		}
+		if sc.idempotencyKey, p = checkKey(q.r.Header); p != nil {
+			return p
+		}
 	}
 	if p = jsonBody(q.r.Header); p != nil {
 		return p
@@ -47,6 +52,12 @@ func (q *httpQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *P
 		return sc.decoder.decodeBatch(sc.body)
 	}
 	return sc.checks[:], sc.decoder.decodeCheck(sc.body, &sc.checks[0])
+}
+
+func (q *httpQuestion) caller() netip.Addr { return addressOf(q.r) }
+
+func (q *httpQuestion) refuseResource(_ *scratch, resource string) *Problem {
+	return wrongResource(resource)
 }
 
 func (q *httpQuestion) together() bool { return false }

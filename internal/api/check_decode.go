@@ -50,6 +50,7 @@ type decoder struct {
 	// onlyPlans means that all recorded errors are unknown plans.
 	onlyPlans bool
 	entry     int             // index in a batch; -1 for a single check
+	lease     bool            // the body asks for a lease: it has units instead of a cost
 	reqs      []check.Request // of a batch
 	fields    checkFields
 }
@@ -81,6 +82,7 @@ const (
 	fieldAttributes
 	fieldDryRun
 	fieldExplain
+	fieldUnits // of a lease
 )
 
 func fieldNamed(name []byte) checkField {
@@ -99,14 +101,23 @@ func fieldNamed(name []byte) checkField {
 		return fieldDryRun
 	case "explain":
 		return fieldExplain
+	case "units":
+		return fieldUnits
 	}
 	return 0
 }
 
-var checkFieldNames = []string{"subject", "resource", "cost", "plan", "attributes", "dry_run", "explain"}
+// leaseFields are the fields of a body that asks for a lease.
+const leaseFields = fieldSubject | fieldResource | fieldPlan | fieldAttributes | fieldUnits
+
+var (
+	checkFieldNames = []string{"subject", "resource", "cost", "plan", "attributes", "dry_run", "explain"}
+	leaseFieldNames = []string{"subject", "resource", "plan", "attributes", "units"}
+)
 
 func (d *decoder) start(body []byte) {
 	d.body, d.pos, d.text, d.errs, d.onlyPlans, d.entry = body, 0, d.text[:0], nil, true, -1
+	d.lease = false
 }
 
 // decodeCheck decodes the body of a single check into req, which shares no memory with it.
@@ -138,7 +149,10 @@ func (d *decoder) check(req *check.Request, depth int) *Problem {
 			break
 		}
 		field := fieldNamed(name)
-		if field == 0 {
+		switch {
+		case d.lease && field&leaseFields == 0:
+			return d.unknownField(name, leaseFieldNames)
+		case !d.lease && field&^fieldUnits == 0:
 			return d.unknownField(name, checkFieldNames)
 		}
 		if f.seen&field != 0 {
@@ -167,6 +181,10 @@ func (d *decoder) value(f *checkFields, field checkField, depth int) (p *Problem
 		f.resource, p = d.nameValue("resource", depth)
 	case fieldCost:
 		f.cost, p = d.costValue(depth)
+	case fieldUnits:
+		if f.cost, p = d.number64("units", badUnits, depth); p == nil && f.cost == 0 && d.errs == nil {
+			d.invalidField("units", badUnits)
+		}
 	case fieldPlan:
 		f.plan, p = d.planValue(depth)
 	case fieldAttributes:
@@ -201,10 +219,13 @@ func nameProblem(s []byte, plain bool) *limit.Problem {
 	return limit.ValidName(string(s))
 }
 
-// costValue decodes a cost. Only digits are allowed, so that no number is ever rounded.
-func (d *decoder) costValue(depth int) (int64, *Problem) {
+func (d *decoder) costValue(depth int) (int64, *Problem) { return d.number64("cost", badCost, depth) }
+
+// number64 decodes a number from 0 to maxCost. Only digits are allowed, so that no number is ever
+// rounded.
+func (d *decoder) number64(field string, wrong *limit.Problem, depth int) (int64, *Problem) {
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
-		return 0, d.wrong("cost", badCost, depth)
+		return 0, d.wrong(field, wrong, depth)
 	}
 	literal, p := d.number()
 	if p != nil {
@@ -219,7 +240,7 @@ func (d *decoder) costValue(depth int) (int64, *Problem) {
 		n = n*10 + int64(c-'0')
 	}
 	if n > maxCost {
-		d.invalidField("cost", badCost)
+		d.invalidField(field, wrong)
 	}
 	return n, nil
 }
@@ -335,7 +356,7 @@ func (f *checkFields) copyTo(req *check.Request) {
 	if f.seen&fieldResource != 0 {
 		req.Resource = take(f.resource)
 	}
-	if f.seen&fieldCost != 0 {
+	if f.seen&(fieldCost|fieldUnits) != 0 {
 		req.Cost = f.cost
 	}
 	if len(attributes) > 0 {

@@ -123,6 +123,12 @@ func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
 		b = append(b, `,"overage":true,"overage_units":`...)
 		b = strconv.AppendInt(b, r.Overage, 10)
 	}
+	if r.HasCredits {
+		b = append(b, `,"credits_spent":`...)
+		b = strconv.AppendInt(b, r.CreditsSpent, 10)
+		b = append(b, `,"credits_remaining":`...)
+		b = appendNumber(b, r.Credits, !r.Degraded)
+	}
 	return append(b, '}')
 }
 
@@ -163,7 +169,11 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 	switch d.Code {
 	case check.CostExceedsLimit:
 		b = append(b, "A cost of "...)
-		b = strconv.AppendInt(b, d.Cost, 10)
+		if deciding == nil {
+			b = strconv.AppendInt(b, d.Cost, 10)
+		} else {
+			b = strconv.AppendInt(b, d.Asked(deciding), 10)
+		}
 		b = append(b, " can never pass"...)
 		if deciding != nil {
 			b = append(b, ": "...)
@@ -185,6 +195,8 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 		return append(b, "An attribute is not 1 to 256 bytes of UTF-8 without control characters, or there are more than 16."...)
 	case requestInvalid:
 		return append(b, "The request cannot be read: it is malformed, or its headers are longer than 16 KiB."...)
+	case resourceNotAllowed:
+		return append(b, "The API key may not check this resource."...)
 	case check.CountersUnavailable:
 		b = append(b, "The limit cannot be checked at the moment."...)
 	default:

@@ -47,6 +47,8 @@ type checkStack struct {
 	handler  http.Handler
 	secure   *secureSide  // what dial connects to; nil: server
 	ordinary atomic.Int64 // requests that the lane did not answer
+
+	observers []check.Observer // of the checker
 }
 
 // hourly returns a rule whose window begins with the first check, so that it does not end during a
@@ -102,12 +104,12 @@ func (s *checkStack) redisDeps(t testing.TB, wait time.Duration) Deps {
 	t.Helper()
 	options, err := redis.ParseURL(testenv.RedisURL(t))
 	require.NoError(t, err)
-	options.MaxRetries = -1
+	options.MaxRetries, options.ReadTimeout, options.WriteTimeout = -1, testenv.RedisTimeout, testenv.RedisTimeout
 	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
 	// The timeout is long for slow test machines. The tests of the engine test timeouts.
-	deps := s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}))
-	deps.Once = once.New(once.Options{Client: client, Timeout: 5 * time.Second, Wait: wait})
+	deps := s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: testenv.RedisTimeout}))
+	deps.Once = once.New(once.Options{Client: client, Timeout: testenv.RedisTimeout, Wait: wait})
 	return deps
 }
 
@@ -146,7 +148,7 @@ func (s *checkStack) prepare(t testing.TB) {
 func (s *checkStack) newDeps(tb testing.TB, eng engine.Engine) Deps {
 	logger := slog.New(slog.NewJSONHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	keys := check.NewKeys([16]byte{7})
-	parts := checktest.New(tb, checktest.Options{Keys: keys, Shared: eng, Registry: s.registry})
+	parts := checktest.New(tb, checktest.Options{Keys: keys, Shared: eng, Registry: s.registry, Observers: s.observers})
 	return Deps{
 		Store: s.db.Store, Authenticator: tenants.NewAuthenticator(s.db.Store),
 		Policies: check.NewPolicies(s.db.Store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,

@@ -34,7 +34,7 @@ type ConfigDocument struct {
 	Subjects Optional[[]ConfigSubject] `json:"subjects,omitempty" maxItems:"10000" doc:"Registered subjects"`
 
 	BillingEndpoints Optional[[]ConfigBillingEndpoint] `json:"billing_endpoints,omitempty" maxItems:"100" doc:"Billing endpoints without their secrets: a document changes existing ones, and neither creates nor deletes any"`
-	BillingPrices    Optional[[]ConfigBillingPrice]    `json:"billing_prices,omitempty" maxItems:"2000" doc:"The plans of prices. Changes of billing require the scope manage"`
+	BillingPrices    Optional[[]ConfigBillingPrice]    `json:"billing_prices,omitempty" maxItems:"2000" doc:"The plans and credits of prices. Changes of billing require the scope manage"`
 	Portal           Optional[PortalFields]            `json:"portal,omitempty" doc:"Settings of the customer page; omitted fields are unchanged"`
 }
 
@@ -240,9 +240,10 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 	}
 	for i := range in.Plans.Value {
 		body := &in.Plans.Value[i]
-		d.Plans[i] = newPlan(body.Slug, body.PlanFields)
-		d.Plans[i].NewestVersion = int(body.NewestVersion.or(0))
 		var wrong []ProblemField
+		d.Plans[i], wrong = newPlan(body.Slug, body.PlanFields)
+		errs = append(errs, below("/plans/"+strconv.Itoa(i), wrong)...)
+		d.Plans[i].NewestVersion = int(body.NewestVersion.or(0))
 		d.Plans[i].Older, wrong = olderVersions(body.OlderVersions.or(nil))
 		errs = append(errs, below("/plans/"+strconv.Itoa(i), wrong)...)
 		if body.Limits.given() {
@@ -279,13 +280,14 @@ type ConfigBillingEndpoint struct {
 	FallbackPlan Optional[string] `json:"fallback_plan,omitempty" doc:"Slug of a plan; null (default): the tenant's default plan"`
 }
 
-// ConfigBillingPrice is the plan of a price in a document.
+// ConfigBillingPrice is the plan or the credits of a price in a document.
 type ConfigBillingPrice struct {
-	ID       string          `json:"id" doc:"Id of a price or product at the provider"`
-	Endpoint string          `json:"endpoint" doc:"Id of the billing endpoint"`
-	Plan     string          `json:"plan" doc:"Slug of a plan"`
-	Multiply Optional[bool]  `json:"multiply,omitempty" doc:"Default false"`
-	Priority Optional[int64] `json:"priority,omitempty" minimum:"0" maximum:"1000000" doc:"Default 0"`
+	ID       string                    `json:"id" doc:"Id of a price or product at the provider"`
+	Endpoint string                    `json:"endpoint" doc:"Id of the billing endpoint"`
+	Plan     Optional[string]          `json:"plan,omitempty" doc:"Slug of a plan; required unless the price stands for credits"`
+	Credits  Optional[PriceCreditsPut] `json:"credits,omitempty" doc:"What each purchase grants, instead of a plan"`
+	Multiply Optional[bool]            `json:"multiply,omitempty" doc:"Default false"`
+	Priority Optional[int64]           `json:"priority,omitempty" minimum:"0" maximum:"1000000" doc:"Default 0"`
 }
 
 // billing converts the sections of billing. The store reports ids that do not exist.
@@ -308,7 +310,10 @@ func (in *ConfigDocument) billing(d *tenants.Document, errs *[]ProblemField) {
 		body := &in.BillingPrices.Value[i]
 		endpoint, _ := uuid.Parse(body.Endpoint)
 		d.Prices[i] = tenants.BillingPrice{
-			Price: body.ID, Endpoint: endpoint, Plan: body.Plan, Multiply: body.Multiply.or(false), Priority: int(body.Priority.or(0)),
+			Price: body.ID, Endpoint: endpoint, Plan: body.Plan.or(""), Multiply: body.Multiply.or(false), Priority: int(body.Priority.or(0)),
+		}
+		if body.Credits.given() {
+			d.Prices[i].Credits = body.Credits.Value.credits()
 		}
 	}
 }

@@ -52,11 +52,18 @@ type writtenEndpoint struct {
 }
 
 type writtenPrice struct {
-	ID       string `json:"id"`
-	Endpoint string `json:"endpoint"`
-	Plan     string `json:"plan"`
-	Multiply bool   `json:"multiply,omitempty"`
-	Priority int    `json:"priority,omitempty"`
+	ID       string          `json:"id"`
+	Endpoint string          `json:"endpoint"`
+	Plan     string          `json:"plan,omitempty"`
+	Credits  *writtenCredits `json:"credits,omitempty"`
+	Multiply bool            `json:"multiply,omitempty"`
+	Priority int             `json:"priority,omitempty"`
+}
+
+type writtenCredits struct {
+	Rule        string `json:"rule"`
+	Units       int64  `json:"units"`
+	ExpiresDays int    `json:"expires_after_days,omitempty"`
 }
 
 type writtenTenant struct {
@@ -107,10 +114,25 @@ type writtenPlan struct {
 	Default     bool                    `json:"default,omitempty"`
 	OnChange    string                  `json:"on_change,omitempty"`
 	Fail        string                  `json:"fail,omitempty"`
+	Bounds      *writtenBounds          `json:"bounds,omitempty"`
 	Limits      map[string]writtenLimit `json:"limits"`
 
 	NewestVersion int                                `json:"newest_version,omitempty"` // 0: the plan has one version
 	OlderVersions map[string]map[string]writtenLimit `json:"older_versions,omitempty"`
+}
+
+// writtenBounds are the bounds of a tier in a document. It omits those that are not set.
+type writtenBounds struct {
+	Rules         int    `json:"rules,omitempty"`
+	MatchingRules int    `json:"matching_rules,omitempty"`
+	LongestWindow string `json:"longest_window,omitempty"`
+	Members       int    `json:"members,omitempty"`
+	Counters      int64  `json:"counters,omitempty"`
+	RetentionDays int    `json:"retention_days,omitempty"`
+}
+
+func writeBounds(b tenants.Bounds) *writtenBounds {
+	return &writtenBounds{b.Rules, b.MatchingRules, b.LongestWindow.Written(), b.Members, b.Counters, b.RetentionDays}
 }
 
 type writtenSubject struct {
@@ -171,6 +193,9 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 		if p.Fail != tenants.FailClosed { // the default
 			out.Plans[i].Fail = p.Fail
 		}
+		if p.Bounds != (tenants.Bounds{}) {
+			out.Plans[i].Bounds = writeBounds(p.Bounds)
+		}
 		if p.NewestVersion > 1 {
 			out.Plans[i].NewestVersion = p.NewestVersion
 			versioned[p.Slug] = true
@@ -197,9 +222,11 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 		})
 	}
 	for _, p := range d.Prices {
-		out.BillingPrices = append(out.BillingPrices, writtenPrice{
-			ID: p.Price, Endpoint: p.Endpoint.String(), Plan: p.Plan, Multiply: p.Multiply, Priority: p.Priority,
-		})
+		written := writtenPrice{ID: p.Price, Endpoint: p.Endpoint.String(), Plan: p.Plan, Multiply: p.Multiply, Priority: p.Priority}
+		if c := p.Credits; c != nil {
+			written.Credits = &writtenCredits{Rule: c.Rule, Units: c.Units, ExpiresDays: c.ExpiresDays}
+		}
+		out.BillingPrices = append(out.BillingPrices, written)
 	}
 	if p := d.Portal; p != nil {
 		out.Portal = &writtenPortal{

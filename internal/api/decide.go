@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
+	"strconv"
 
 	"weir/internal/check"
 	"weir/internal/limit"
@@ -12,21 +14,35 @@ import (
 
 // question is one request of a hot endpoint, as read by its transport: a check or a batch over
 // net/http (check.go), a check on the lane (lane_answer.go), a gateway's subrequest on either
-// (authorize.go), or a call of Envoy (envoy.go). decide calls its methods in this order.
+// (authorize.go), a call of Envoy (envoy.go), or a client's lease (leases.go). decide calls its
+// methods in this order.
 type question interface {
 	// credentials returns the API key of the request.
 	credentials() (key string, p *Problem)
+	// caller returns the address of the client of Weir: for a subrequest that is the gateway. The
+	// zero Addr means that it is unknown.
+	caller() netip.Addr
 	// read reads the rest of the request, such as the body. After it, nothing waits for the client.
 	read(sc *scratch) *Problem
 	// decode returns the checks of the request. They share no memory with it. On failure the
 	// problem lists every invalid field. decode may also store a denial in sc.refused.
 	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
+	// refuseResource answers a key that may not check the resource of a check: with a problem, or
+	// with a denial in sc.refused if the gateway's customer can have chosen the resource.
+	refuseResource(sc *scratch, resource string) *Problem
 	// together reports whether the checks are decided as one: all of them are charged, or none.
 	together() bool
 	// planField returns the pointer to the field with the plan of check i.
 	planField(i int) string
 	// encode stores the body and the headers of the answer in sc.
 	encode(style HeaderStyle, decisions []check.Decision, sc *scratch)
+}
+
+// ownQuestion is a question that is no check: it replaces the last steps of decide.
+type ownQuestion interface {
+	question
+	// answer stores the answer in sc, as encode does, and returns the decision in it.
+	answer(ctx context.Context, s *server, policy *check.Policy, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem)
 }
 
 // decide is the sequence of a decision for all hot endpoints and transports, from the API key to
@@ -47,6 +63,9 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	actor, p := authenticateKey(ctx, s.Authenticator, key)
 	if p != nil {
 		return nil, p
+	}
+	if actor.BoundToAddresses() && !actor.MayConnect(q.caller()) {
+		return nil, wrongAddress()
 	}
 	// 2. Scope. The operator's tenant limits the other tenants, so a check in it would have no
 	// effect.
@@ -78,6 +97,16 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	if p != nil {
 		return nil, p
 	}
+	if actor.BoundToResources() && len(sc.refused) == 0 {
+		for i := range reqs {
+			if !actor.MayCheck(reqs[i].Resource) {
+				if p := q.refuseResource(sc, reqs[i].Resource); p != nil {
+					return nil, p
+				}
+				break
+			}
+		}
+	}
 	if len(sc.refused) > 0 {
 		q.encode(s.style, sc.refused, sc)
 		return sc.refused, nil
@@ -86,6 +115,9 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		if !policy.HasPlan(reqs[i].Plan) {
 			return nil, unknownPlan(wrongField(q.planField(i), badPlan))
 		}
+	}
+	if own, ok := q.(ownQuestion); ok {
+		return own.answer(ctx, s, policy, reqs, sc)
 	}
 	if sc.idempotencyKey != "" {
 		return s.countOnce(ctx, policy, q, reqs, sc)
@@ -118,6 +150,16 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 	// 8. Encode.
 	q.encode(s.style, decisions, sc)
 	return decisions, nil
+}
+
+// wrongAddress is the answer to a key that does not work from the address of the client.
+func wrongAddress() *Problem {
+	return newProblem(http.StatusForbidden, codeAddressNotAllowed, "The API key does not work from this address.")
+}
+
+// wrongResource is the answer to a key that may not check a resource.
+func wrongResource(resource string) *Problem {
+	return newProblem(http.StatusForbidden, codeResourceNotAllowed, "The API key may not check the resource "+strconv.Quote(resource)+".")
 }
 
 // checkFailed converts an error of the checker to a problem.

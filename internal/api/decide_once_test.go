@@ -1,17 +1,25 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/tenants/tenantstest"
+	"weir/internal/usage"
 )
 
 func withKey(key string) header { return header{"Idempotency-Key", key} }
@@ -161,4 +169,54 @@ func TestRepeatAfterACrash(t *testing.T) {
 	a.problem(409, "IDEMPOTENCY_KEY_IN_USE")
 	require.NotEmpty(t, a.header.Get("Retry-After"))
 	s.untouched("a")
+}
+
+// meteredUnits is a sink of metered usage that sums the units of everybody.
+type meteredUnits struct{ units, checks atomic.Int64 }
+
+func (m *meteredUnits) WriteMetered(_ context.Context, b *usage.MeterBatch) error {
+	for _, row := range b.Rows {
+		m.units.Add(row.Units)
+		m.checks.Add(row.Checks)
+	}
+	return nil
+}
+
+// A repeated check is invoiced once: the units of the first decision are metered, and no repeat
+// adds any, whether the lane or another instance answers it, alone or in a batch.
+func TestRepeatsAreMeteredOnce(t *testing.T) {
+	t.Parallel()
+	s := &checkStack{t: t, db: tenantstest.New(t), registry: prometheus.NewRegistry()}
+	s.ready.Store(&Readiness{})
+	s.prepare(t)
+	rule := hourly("invoiced", "invoiced", 1_000_000, "subject")
+	rule.Metering = limit.MeterUnits
+	_, err := s.db.Store.CreateRule(t.Context(), s.actor, rule)
+	require.NoError(t, err)
+	sum := &meteredUnits{}
+	meter := usage.NewMeter(usage.MeterOptions{Sink: sum, Registerer: s.registry, Logger: slog.New(slog.DiscardHandler)})
+	s.observers = []check.Observer{meter}
+	s.deps = s.redisDeps(t, 20*time.Second)
+	s.serve(Config{Headers: bothStyles}, s.deps)
+
+	const body = `{"subject":"a","resource":"invoiced","cost":7}`
+	for i := range 3 {
+		require.Equal(t, i > 0, s.check(body, withKey("k")).decision(200).Replayed)
+	}
+	c := s.dial()
+	for i := range 3 {
+		c.send(s.laneRequest(`{"subject":"b","resource":"invoiced","cost":11}`, "Idempotency-Key: l"))
+		require.Equal(t, i > 0, c.receive().decision(200).Replayed)
+	}
+	batch := entries(5, `{"subject":"c","resource":"invoiced","cost":2}`)
+	for range 3 {
+		s.post("/v1/check/batch", batch, withKey("batch")).ok(200)
+	}
+	s.check(`{"subject":"a","resource":"invoiced","cost":100}`).decision(200) // without a key
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	meter.Run(ended) // writes what it has
+	require.EqualValues(t, 7+11+5*2+100, sum.units.Load())
+	require.EqualValues(t, 1+1+5+1, sum.checks.Load())
 }

@@ -25,7 +25,7 @@ var docsText string
 
 // docsPolicy allows the page of /docs to load files and call operations of this server only. The
 // icons of Swagger UI are data: addresses.
-const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // mountDocs serves the OpenAPI document, a page to read and try its operations, the files of that

@@ -13,6 +13,9 @@ var docsExamples = map[string]string{
 	"check-short": `{"subject": "user_42", "resource": "orders:create"}`,
 	"check-batch": `{"checks": [{"subject": "user_42", "resource": "orders:create"}, {"subject": "user_43", "cost": 5, "dry_run": true}]}`,
 
+	"grant-lease":  `{"subject": "user_42", "resource": "orders:create", "units": 100}`,
+	"return-lease": `{"units": 40, "allowed": 60}`,
+
 	"patch-tenant": `{"name": "Acme Inc."}`,
 
 	"create-key": `{"name": "checkout", "scopes": ["check"]}`,
@@ -36,19 +39,25 @@ var docsExamples = map[string]string{
 	"preview-plan":          `{"limits": {}}`,
 	"create-plan-migration": `{"dry_run": true}`,
 
-	"put-subject":           `{"state": "active", "labels": {"region": "eu"}, "billing_ref": "cus_8123"}`,
-	"patch-subject":         `{"labels": {"region": "us"}}`,
-	"put-override":          `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,
-	"patch-portal":          `{"brand": "Acme", "accent": "#1A73E8", "frame_origins": ["https://app.example.com"]}`,
-	"create-portal-link":    `{"expires_in": "1h"}`,
-	"approve-limit-request": `{"for": "7d"}`,
-	"refuse-limit-request":  `{"answer": "Please choose the plan Business."}`,
+	"put-subject":             `{"state": "active", "labels": {"region": "eu"}, "billing_ref": "cus_8123"}`,
+	"patch-subject":           `{"labels": {"region": "us"}}`,
+	"put-override":            `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,
+	"patch-security-settings": `{"session_idle": "1h", "max_sessions": 5}`,
+	"patch-portal":            `{"brand": "Acme", "accent": "#1A73E8", "frame_origins": ["https://app.example.com"]}`,
+	"create-portal-link":      `{"expires_in": "1h"}`,
+	"grant-credits":           `{"rule": "api-requests", "units": 5000, "expires_at": "2099-01-01T00:00:00Z", "reference": "invoice-1001"}`,
+	"approve-limit-request":   `{"for": "7d"}`,
+	"refuse-limit-request":    `{"answer": "Please choose the plan Business."}`,
 
 	"reset-subject": `{"reason": "a mistake of ours"}`,
 
 	"create-billing-endpoint": `{"provider": "stripe", "name": "Stripe", "signing_secrets": ["whsec_from_stripe"], "subject_from": "metadata.user_id", "grace_days": 7}`,
 	"patch-billing-endpoint":  `{"add_signing_secret": "whsec_another_one"}`,
 	"put-billing-price":       `{"plan": "default", "multiply": true}`,
+
+	"create-notification-endpoint": `{"url": "https://example.com/weir", "types": ["quota.reached"]}`,
+	"patch-notification-endpoint":  `{"description": "on-call channel", "types": null}`,
+	"rotate-notification-secret":   `{"overlap": "24h"}`,
 
 	"create-member": `{"email": "ada@example.com", "role": "viewer"}`,
 	"patch-member":  `{"role": "editor"}`,

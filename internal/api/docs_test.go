@@ -38,7 +38,7 @@ func TestDocsLoadsOnlyFromHere(t *testing.T) {
 	require.NotRegexp(t, `<script[^>]*>[^<]|<style|style=| on[a-z]+=`, string(page.body), "the policy would refuse it")
 
 	loaded := regexp.MustCompile(`(?:src|rel="(?:stylesheet|icon)" href)="([^"]*)"`).FindAllStringSubmatch(string(page.body), -1)
-	require.Len(t, loaded, 5)
+	require.Len(t, loaded, 6)
 	for _, l := range loaded {
 		a := s.call("", http.MethodGet, l[1], nil).ok(200)
 		require.NotEmpty(t, a.body)

@@ -1,19 +1,25 @@
 package api
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
-	"google.golang.org/grpc"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"weir/internal/check"
+	"weir/internal/h2"
 	"weir/internal/route"
 )
 
@@ -40,10 +46,9 @@ const (
 
 // envoyQuestion is one request of the rate-limit service.
 type envoyQuestion struct {
-	stream   grpc.ServerStream
-	capacity *capacity
-	// message is the received request, and later the answer to send.
-	message     wireMessage
+	call        *h2.Call
+	deadline    time.Time // of the caller; zero: none
+	capacity    *capacity
 	domain      []byte
 	hits        int64 // units of descriptors without their own hits
 	descriptors []descriptor
@@ -56,34 +61,98 @@ type envoyQuestion struct {
 }
 
 func (q *envoyQuestion) credentials() (string, *Problem) {
-	keys := metadata.ValueFromIncomingContext(q.stream.Context(), keyMetadata)
+	key, count := "", 0
+	for _, f := range q.call.Head().Fields {
+		if f.Name == keyMetadata {
+			if count == 0 {
+				key = f.Value
+			}
+			count++
+		}
+	}
 	switch {
-	case len(keys) == 0 || keys[0] == "":
+	case key == "":
 		return "", newProblem(http.StatusUnauthorized, codeMissingKey, "Send the API key as the metadata \"weir-key\".")
-	case len(keys) > 1:
+	case count > 1:
 		return "", newProblem(http.StatusBadRequest, codeInvalidHeader, "The metadata weir-key is there more than once.")
 	}
-	return keys[0], nil
+	return key, nil
 }
 
 const keyMetadata = "weir-key"
 
-// read waits for the message. grpc limits its size and its time.
+// read waits for the message. Nearly always, it has arrived.
 func (q *envoyQuestion) read(sc *scratch) *Problem {
-	q.message.bytes = sc.body[:0]
-	if !q.capacity.await(sc.share) {
-		return overloaded()
+	arrived := q.call.Arrived()
+	size, p := q.messageSize(arrived)
+	if p == nil && len(arrived) < size {
+		arrived, p = q.await(sc)
+		size = len(arrived)
 	}
-	err := q.stream.RecvMsg(&q.message)
-	entered := q.capacity.resume(sc.share)
-	sc.body = q.message.bytes
+	if p != nil {
+		return p
+	}
+	return q.parse(arrived[messagePrefix:size])
+}
+
+// messagePrefix is the length of what precedes a message: whether it is compressed, and its length.
+const messagePrefix = 5
+
+// messageSize returns the length of the prefix and the message, or of the prefix if that has not
+// arrived.
+func (q *envoyQuestion) messageSize(arrived []byte) (int, *Problem) {
+	if encoding := q.call.Head().Get("grpc-encoding"); encoding != "" && encoding != "identity" {
+		return 0, wrongFrame(codes.Unimplemented, "Decompressor is not installed for grpc-encoding %q", encoding)
+	}
+	if len(arrived) < messagePrefix {
+		return messagePrefix, nil
+	}
+	length := binary.BigEndian.Uint32(arrived[1:])
 	switch {
-	case err != nil:
-		return &Problem{Status: http.StatusBadRequest, Code: codeMalformedMessage, cause: err}
-	case !entered:
-		return overloaded()
+	case arrived[0] == 1:
+		return 0, wrongFrame(codes.Internal, "compressed flag set with identity or empty encoding")
+	case arrived[0] != 0:
+		return 0, wrongFrame(codes.Internal, "received unexpected payload format %d", arrived[0])
+	case length > maxMessage:
+		return 0, wrongFrame(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", length, maxMessage)
 	}
-	return q.parse(sc.body)
+	return messagePrefix + int(length), nil
+}
+
+// wrongFrame is the answer to a message that gRPC does not permit, as the gRPC library says it.
+func wrongFrame(code codes.Code, format string, args ...any) *Problem {
+	return &Problem{Status: http.StatusBadRequest, Code: codeMalformedMessage, cause: status.Errorf(code, "grpc: "+format, args...)}
+}
+
+// await waits for a message that has not arrived. The request does not count as served at this
+// time.
+func (q *envoyQuestion) await(sc *scratch) ([]byte, *Problem) {
+	if !q.capacity.await(sc.share) {
+		return nil, overloaded()
+	}
+	message, p := q.receive()
+	if entered := q.capacity.resume(sc.share); p == nil && !entered {
+		p = overloaded()
+	}
+	return message, p
+}
+
+func (q *envoyQuestion) receive() ([]byte, *Problem) {
+	size := messagePrefix
+	for {
+		arrived, err := q.call.Body(size, q.deadline)
+		switch {
+		case errors.Is(err, h2.ErrLate):
+			return nil, lateBody()
+		case err != nil:
+			return nil, newProblem(http.StatusBadRequest, codeMalformedMessage, "The message ended before it was complete.")
+		}
+		whole, p := q.messageSize(arrived)
+		if p != nil || whole == size {
+			return arrived, p
+		}
+		size = whole
+	}
 }
 
 // planField returns the pointer to the descriptor of check i.
@@ -103,6 +172,16 @@ func (q *envoyQuestion) planField(i int) string {
 // together returns true: all descriptors of a request are charged, or none.
 func (q *envoyQuestion) together() bool { return true }
 
+func (q *envoyQuestion) caller() netip.Addr { return q.call.Remote() }
+
+// refuseResource denies all descriptors: Envoy's customer may have chosen the resource.
+func (q *envoyQuestion) refuseResource(sc *scratch, _ string) *Problem {
+	for range q.descriptors {
+		sc.refused = append(sc.refused, check.Decision{Code: resourceNotAllowed, Resource: defaultResource, Cost: 1, Deciding: -1})
+	}
+	return nil
+}
+
 // forget releases the contents of a request and keeps the memory.
 func (q *envoyQuestion) forget() {
 	clear(q.reqs[:cap(q.reqs)])
@@ -111,47 +190,94 @@ func (q *envoyQuestion) forget() {
 	*q = envoyQuestion{descriptors: q.descriptors[:0], entries: q.entries[:0], input: q.input, reqs: q.reqs[:0], uncounted: q.uncounted[:0]}
 }
 
+// directCall reports whether a request is a call of the rate-limit service. Requests that are no
+// valid calls of gRPC are answered by the gRPC library.
+func directCall(h *h2.Head) bool {
+	if h.Path != envoyPath || h.Method != http.MethodPost {
+		return false
+	}
+	_, valid := callTimeout(h)
+	return valid && isCall(h.Get("content-type"))
+}
+
+// isCall reports whether a content type is that of gRPC, with or without the format of messages.
+func isCall(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// callTimeout returns the caller's timeout; 0: none.
+func callTimeout(h *h2.Head) (timeout time.Duration, valid bool) {
+	text := h.Get("grpc-timeout")
+	if text == "" {
+		return 0, true
+	}
+	n, err := strconv.ParseUint(text[:len(text)-1], 10, 64)
+	unit, known := timeoutUnits[text[len(text)-1]]
+	if err != nil || !known || len(text) > 9 {
+		return 0, false
+	}
+	if n > uint64(math.MaxInt64/unit) {
+		return math.MaxInt64, true
+	}
+	return max(1, time.Duration(n)*unit), true
+}
+
+var timeoutUnits = map[byte]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+}
+
 // shouldRateLimit answers one call.
-func (g *GRPC) shouldRateLimit(stream grpc.ServerStream) (err error) {
+func (g *GRPC) shouldRateLimit(call *h2.Call) {
 	s := g.server.Load()
 	if s == nil {
-		return callError(stream, newProblem(http.StatusServiceUnavailable, codeNotReady, "The service is starting.").withRetryAfter(1))
+		failCall(call, newProblem(http.StatusServiceUnavailable, codeNotReady, "The service is starting.").withRetryAfter(1))
+		return
 	}
 	start := time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
 		s.shed()
 		s.metrics.observe(routeEnvoy, "", http.StatusServiceUnavailable, time.Since(start))
-		return callError(stream, overloaded())
+		failCall(call, overloaded())
+		return
 	}
-	answered := http.StatusOK
+	answered := http.StatusInternalServerError
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.metrics.panics.Inc()
-			s.logger.LogAttrs(stream.Context(), slog.LevelError, "panic while serving a call",
+			s.logger.LogAttrs(context.Background(), slog.LevelError, "panic while serving a call",
 				slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
-			answered, err = http.StatusInternalServerError, callError(stream, internalProblem())
+			failCall(call, internalProblem())
 		}
 		s.metrics.observe(routeEnvoy, "", answered, time.Since(start))
 	}()
+	ctx := context.Background()
+	var deadline time.Time
+	if timeout, _ := callTimeout(call.Head()); timeout > 0 {
+		deadline = start.Add(timeout)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	sc := envoyScratches.get()
-	answered, err = s.answerEnvoy(stream, sc)
+	sc.envoy.call, sc.envoy.deadline, sc.envoy.capacity = call, deadline, s.capacity
+	answered = s.answerEnvoy(ctx, call, sc)
 	envoyScratches.put(sc) // not after a panic, because a pipeline may still use it
-	return err
 }
 
 // answerEnvoy decides one call and answers it. status is the status that the same answer would have
 // over HTTP.
-func (s *server) answerEnvoy(stream grpc.ServerStream, sc *scratch) (status int, err error) {
+func (s *server) answerEnvoy(ctx context.Context, call *h2.Call, sc *scratch) (status int) {
 	q := &sc.envoy
-	q.stream, q.capacity = stream, s.capacity
-	decisions, p := s.decide(stream.Context(), q, sc)
+	decisions, p := s.decide(ctx, q, sc)
 	if p != nil {
 		s.metrics.problems.WithLabelValues(p.Code).Inc()
 		if p.Status == http.StatusInternalServerError {
-			s.logger.LogAttrs(stream.Context(), slog.LevelError, "call failed", slog.Any("error", p.cause))
+			s.logger.LogAttrs(ctx, slog.LevelError, "call failed", slog.Any("error", p.cause))
 		}
-		return p.Status, callError(stream, p)
+		failCall(call, p)
+		return p.Status
 	}
 	if q.ignored > 0 {
 		s.metrics.envoyIgnored.Add(float64(q.ignored))
@@ -160,8 +286,9 @@ func (s *server) answerEnvoy(stream grpc.ServerStream, sc *scratch) (status int,
 	if !allAllow(decisions) {
 		status = http.StatusTooManyRequests
 	}
-	q.message.bytes = sc.out
-	return status, stream.SendMsg(&q.message)
+	sc.wire = append(binary.BigEndian.AppendUint32(append(sc.wire[:0], 0), uint32(len(sc.out))), sc.out...)
+	call.Answer(sc.wire)
+	return status
 }
 
 func allAllow(decisions []check.Decision) bool {
@@ -173,22 +300,38 @@ func allAllow(decisions []check.Decision) bool {
 	return true
 }
 
-// callError converts a problem to the error of a call. Its code is also in the trailer, for
+// failCall answers with the error of a call. The problem's code is also in the trailer, for
 // programs.
-func callError(stream grpc.ServerStream, p *Problem) error {
+func failCall(call *h2.Call, p *Problem) {
 	code, known := callCodes[p.Status]
 	if !known {
 		code = codes.Internal
 	}
-	trailer := metadata.Pairs("weir-decision", decisionNone, "weir-code", p.Code)
-	if p.retryAfter > 0 {
-		trailer.Set("retry-after", strconv.Itoa(p.retryAfter))
-	}
-	stream.SetTrailer(trailer)
+	message := p.Code + ": " + p.Detail
 	if p.Code == codeMalformedMessage && p.cause != nil {
-		return p.cause // grpc reports it itself
+		code, message = status.Code(p.cause), status.Convert(p.cause).Message()
 	}
-	return status.Error(code, p.Code+": "+p.Detail)
+	trailer := []hpack.HeaderField{
+		{Name: "grpc-status", Value: strconv.Itoa(int(code))}, {Name: "grpc-message", Value: escapeMessage(message)},
+		{Name: "weir-decision", Value: decisionNone}, {Name: "weir-code", Value: p.Code},
+	}
+	if p.retryAfter > 0 {
+		trailer = append(trailer, hpack.HeaderField{Name: "retry-after", Value: strconv.Itoa(p.retryAfter)})
+	}
+	call.Fail(trailer...)
+}
+
+// escapeMessage escapes a grpc-message: all bytes but visible ASCII and spaces, and the %.
+func escapeMessage(text string) string {
+	var b []byte
+	for _, c := range []byte(strings.ToValidUTF8(text, "\uFFFD")) {
+		if c < ' ' || c > '~' || c == '%' {
+			b = fmt.Appendf(b, "%%%02X", c)
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
 }
 
 // callCodes are the gRPC codes of problems, by HTTP status.
@@ -197,6 +340,7 @@ var callCodes = map[int]codes.Code{
 	http.StatusUnauthorized:        codes.Unauthenticated,
 	http.StatusForbidden:           codes.PermissionDenied,
 	http.StatusNotFound:            codes.NotFound,
+	http.StatusRequestTimeout:      codes.DeadlineExceeded,
 	http.StatusUnprocessableEntity: codes.InvalidArgument,
 	http.StatusTooManyRequests:     codes.ResourceExhausted,
 	http.StatusServiceUnavailable:  codes.Unavailable,

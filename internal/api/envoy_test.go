@@ -194,6 +194,11 @@ func TestEnvoyCost(t *testing.T) {
 	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.OverallCode)
 	require.Empty(t, envoyHeaders(r)["Retry-After"], "no wait can help")
 	require.Contains(t, string(r.RawBody), "COST_EXCEEDS_LIMIT")
+	// Each of two descriptors fits, but not both: the message names what was asked together.
+	r = s.answered(asking(costing(6, described("subject", "z", "resource", "costly")), costing(7, described("subject", "z", "resource", "costly"))))
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.OverallCode)
+	require.Contains(t, string(r.RawBody), `"cost":6,`)
+	require.Contains(t, string(r.RawBody), "A cost of 13 can never pass: ")
 
 	// Weir ignores limits of descriptors and returns no units. The rules still apply.
 	d := described("subject", "y", "resource", "costly")

@@ -52,7 +52,11 @@ func problemOf(err error) *Problem {
 	}
 	var wrong *tenants.InvalidError
 	if errors.As(err, &wrong) {
-		return invalid(problemFields(wrong.Fields)...)
+		p := invalid(problemFields(wrong.Fields)...)
+		if wrong.Tier {
+			p.Code, p.Title, p.Type = codeTierExceeded, problemTitles[codeTierExceeded], problemType(codeTierExceeded)
+		}
+		return p
 	}
 	var lines *tenants.LinesError
 	if errors.As(err, &lines) {

@@ -3,7 +3,11 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -11,24 +15,27 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+
+	"weir/internal/h2"
 )
 
 // GRPC serves Envoy's rate-limit service, and the services that tools expect: health and
 // reflection. It can listen before the service is ready, and answers that it is unavailable until
 // then.
+//
+// Calls of the rate-limit service are answered directly on the connection (package h2, envoy.go).
+// Everything else on the same connection goes to a server of the gRPC library. See
+// docs/decisions/0020-a-lane-for-calls.md.
 type GRPC struct {
 	server *atomic.Pointer[server]
 	health *health.Server
-	served *grpc.Server
-	aside  atomic.Int64 // number of open calls to health and reflection
+	beside *grpc.Server
+	conns  *h2.Server
+	aside  atomic.Int64 // number of open calls to beside
 }
 
 // Limits of a connection.
@@ -41,12 +48,6 @@ const (
 	// maxAside limits the calls to health and reflection, which need no key and may stay open.
 	maxAside = 256
 
-	// callWorkers are goroutines that serve calls one after the other. With a new goroutine per
-	// call, its stack would have to grow each time.
-	callWorkers = 256
-
-	// Windows of fixed size: for dynamic windows, the server would ping its clients all the time.
-	// They also limit the memory of a connection.
 	callWindow     = 64 << 10
 	callConnWindow = 1 << 20
 
@@ -55,46 +56,60 @@ const (
 	callPing      = 30 * time.Second // a client that is silent for this long gets a ping
 	callPong      = 10 * time.Second
 	leastPing     = 10 * time.Second // minimum interval of clients' pings
+	callDrain     = time.Second      // a client that is about to connect elsewhere
 )
 
+var callLimits = h2.Limits{
+	Streams: maxCallStreams, HeaderBytes: maxCallHeaders, Window: callWindow, ConnWindow: callConnWindow,
+	Head: callHandshake, Body: checkBodyTimeout, Write: writeTimeout,
+	Idle: callIdle, Ping: callPing, Pong: callPong, LeastPing: leastPing, Drain: callDrain,
+	Frames: h2.Budget{Burst: 1000, PerSecond: 100, PerAnswer: 40},
+	// A gateway cancels calls that take too long, all of them if Redis is unavailable.
+	Resets: h2.Budget{Burst: 2000, PerSecond: 1000, PerAnswer: 1},
+}
+
 // NewGRPC returns a server. config is the TLS configuration, or nil.
-func NewGRPC(config *tls.Config) *GRPC {
+func NewGRPC(config *tls.Config) *GRPC { return newGRPC(config, callLimits) }
+
+func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer()}
 	g.ready(false)
-	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(wireCodec{encoding.GetCodecV2(grpcproto.Name)}),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxHeaderListSize(maxCallHeaders),
-		grpc.MaxConcurrentStreams(maxCallStreams),
-		grpc.ConnectionTimeout(callHandshake),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: callIdle, Time: callPing, Timeout: callPong}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
-		grpc.StaticStreamWindowSize(callWindow),
-		grpc.StaticConnWindowSize(callConnWindow),
-		grpc.NumStreamWorkers(callWorkers),
-		grpc.UnaryInterceptor(g.asideUnary),
-		grpc.StreamInterceptor(g.asideStream),
+	g.beside = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
+	g.beside.RegisterService(&grpc.ServiceDesc{
+		ServiceName: envoyService, Metadata: envoyFile,
+		// The service is here for reflection. Its calls arrive here only if they are no calls of
+		// gRPC, and the library refuses them before it looks for a method.
+		Streams: []grpc.StreamDesc{{StreamName: envoyMethod, Handler: func(any, grpc.ServerStream) error {
+			return status.Error(codes.Internal, "The call is not answered directly.")
+		}}},
+	}, nil)
+	healthpb.RegisterHealthServer(g.beside, g.health)
+	reflection.Register(g.beside)
+	served := h2.Config{
+		Limits: limits, Direct: directCall, Call: g.shouldRateLimit,
+		Handler: http.HandlerFunc(g.serveBeside), Panicked: g.panicked,
 	}
 	if config != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+		served.Handshake = handshake(credentials.NewTLS(config))
 	}
-	g.served = grpc.NewServer(options...)
-	g.served.RegisterService(&grpc.ServiceDesc{
-		ServiceName: envoyService, Metadata: envoyFile,
-		// The method is registered as a stream, so that the key is checked before the server waits
-		// for the message. The protocol is the same.
-		Streams: []grpc.StreamDesc{{
-			StreamName: envoyMethod,
-			Handler:    func(_ any, stream grpc.ServerStream) error { return g.shouldRateLimit(stream) },
-		}},
-	}, nil)
-	healthpb.RegisterHealthServer(g.served, g.health)
-	reflection.Register(g.served)
+	g.conns = h2.New(served)
 	return g
 }
 
+// handshake returns a function that makes the TLS handshake as the gRPC library does.
+func handshake(secure credentials.TransportCredentials) func(net.Conn) (net.Conn, *tls.ConnectionState, error) {
+	return func(socket net.Conn) (net.Conn, *tls.ConnectionState, error) {
+		conn, info, err := secure.ServerHandshake(socket)
+		if err != nil {
+			return nil, nil, err
+		}
+		state := info.(credentials.TLSInfo).State
+		return conn, &state, nil
+	}
+}
+
 // Serve serves a listener until the server is shut down, and then returns nil.
-func (g *GRPC) Serve(listener net.Listener) error { return g.served.Serve(listener) }
+func (g *GRPC) Serve(listener net.Listener) error { return g.conns.Serve(listener) }
 
 // open directs calls to s.
 func (g *GRPC) open(s *server) {
@@ -117,72 +132,31 @@ func (g *GRPC) Drain() { g.health.Shutdown() }
 // Shutdown asks all clients to reconnect elsewhere, and waits until their calls are answered, or
 // ctx ends.
 func (g *GRPC) Shutdown(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		g.served.GracefulStop()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		g.served.Stop()
-		<-done
-		return ctx.Err()
-	}
+	err := g.conns.Shutdown(ctx)
+	g.beside.Stop()
+	return err
 }
 
-// admitAside limits the calls that need no key.
-func (g *GRPC) admitAside() error {
+// serveBeside answers a request that is no call of the rate-limit service. It limits their number,
+// because they need no key.
+func (g *GRPC) serveBeside(w http.ResponseWriter, r *http.Request) {
+	defer g.aside.Add(-1)
 	if g.aside.Add(1) <= maxAside {
-		return nil
+		g.beside.ServeHTTP(w, r)
+		return
 	}
-	g.aside.Add(-1)
-	return status.Error(codes.ResourceExhausted, "too many calls to health and reflection are under way")
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", strconv.Itoa(int(codes.ResourceExhausted)))
+	w.Header().Set("Grpc-Message", "too many calls to health and reflection are under way")
 }
 
-func (g *GRPC) asideUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	if err := g.admitAside(); err != nil {
-		return nil, err
+// panicked counts and logs a panic outside of a decision, which has its own answer.
+func (g *GRPC) panicked(fault any) {
+	logger := slog.Default()
+	if s := g.server.Load(); s != nil {
+		s.metrics.panics.Inc()
+		logger = s.logger
 	}
-	defer g.aside.Add(-1)
-	return handle(ctx, req)
-}
-
-func (g *GRPC) asideStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if info.FullMethod == envoyPath {
-		return handle(srv, stream)
-	}
-	if err := g.admitAside(); err != nil {
-		return err
-	}
-	defer g.aside.Add(-1)
-	return handle(srv, stream)
-}
-
-// wireMessage has the bytes of a message.
-type wireMessage struct{ bytes []byte }
-
-// wireCodec passes the bytes of a wireMessage unchanged. Other messages belong to the services
-// beside.
-type wireCodec struct{ encoding.CodecV2 }
-
-func (c wireCodec) Marshal(v any) (mem.BufferSlice, error) {
-	m, raw := v.(*wireMessage)
-	if !raw {
-		return c.CodecV2.Marshal(v)
-	}
-	// A copy, because the connection sends it after the caller has continued.
-	return mem.BufferSlice{mem.Copy(m.bytes, mem.DefaultBufferPool())}, nil
-}
-
-func (c wireCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, raw := v.(*wireMessage)
-	if !raw {
-		return c.CodecV2.Unmarshal(data, v)
-	}
-	for _, part := range data {
-		m.bytes = append(m.bytes, part.ReadOnlyData()...)
-	}
-	return nil
+	logger.LogAttrs(context.Background(), slog.LevelError, "panic on a gRPC connection",
+		slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
 }

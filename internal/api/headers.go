@@ -25,7 +25,7 @@ type headerWriter struct {
 // order in which net/http sends them. HTTP/1 sends the keys of the map unchanged, and letter case
 // has no meaning in HTTP.
 var headerNames = [...]string{
-	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, overageHeader, warningHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+	"RateLimit", "RateLimit-Policy", "Retry-After", creditsHeader, decisionHeader, overageHeader, warningHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 }
 
 // decisionHeader is in every answer of the hot endpoints, including problem documents. It
@@ -40,6 +40,10 @@ const warningHeader = "Weir-Warning"
 // overageHeader lists the enforcing rules that are beyond their limit and allow it. It is absent if
 // there are none.
 const overageHeader = "Weir-Overage"
+
+// creditsHeader lists the enforcing rules beyond whose limit the check has spent credits. It is
+// absent if there are none.
+const creditsHeader = "Weir-Credits"
 
 // The values of decisionHeader.
 const (
@@ -59,7 +63,7 @@ var (
 
 // isHot reports whether a path is that of a hot endpoint.
 func isHot(path string) bool {
-	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch" || isAuthorize(path)
+	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch" || path == leasesPath || isAuthorize(path)
 }
 
 // write sets the headers. values is memory for them that lives as long as the answer.
@@ -91,6 +95,7 @@ func (h *headerWriter) build(style HeaderStyle, d *check.Decision, others ...che
 	if wait, curable := retryAfter(d); curable {
 		h.number("Retry-After", wait)
 	}
+	h.list(creditsHeader, isPaid, d, others)
 	h.decision(d.Allowed)
 	h.list(overageHeader, isOver, d, others)
 	h.list(warningHeader, isWarned, d, others)
@@ -169,6 +174,7 @@ func (h *headerWriter) buildBatch(decisions []check.Decision) {
 	for i := range decisions {
 		allowed = allowed && decisions[i].Allowed
 	}
+	h.list(creditsHeader, isPaid, &decisions[0], decisions[1:])
 	h.decision(allowed)
 	h.list(overageHeader, isOver, &decisions[0], decisions[1:])
 	h.list(warningHeader, isWarned, &decisions[0], decisions[1:])
@@ -176,6 +182,7 @@ func (h *headerWriter) buildBatch(decisions []check.Decision) {
 
 func isWarned(r *check.RuleDecision) bool { return r.Warning }
 func isOver(r *check.RuleDecision) bool   { return r.Overage > 0 }
+func isPaid(r *check.RuleDecision) bool   { return r.CreditsSpent > 0 }
 
 // list writes the header that lists the enforcing rules of some decisions for which is holds, each
 // once.
@@ -190,7 +197,7 @@ func (h *headerWriter) list(name string, is func(*check.RuleDecision) bool, firs
 
 // add adds the rules of a decision to the list that begins at from.
 func (h *headerWriter) add(from int, is func(*check.RuleDecision) bool, d *check.Decision) {
-	if !d.Warning && !d.Overage { // as nearly all
+	if !d.Warning && !d.Overage && !d.Credits { // as nearly all
 		return
 	}
 	for i := range d.Rules {

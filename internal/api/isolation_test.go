@@ -23,6 +23,7 @@ var foreignBodies = map[string]string{
 	"put-subject":           `{"plan":"{b-plan}"}`,
 	"patch-subject":         `{"plan":"{b-plan}"}`,
 	"put-billing-price":     `{"plan":"{b-plan}"}`,
+	"grant-credits":         `{"rule":"{b-rule}","units":1}`,
 	"reset-subject":         `{"rule":"{b-rule}","reason":"r"}`,
 	"put-config": `{"plans":[{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}],
 		"subjects":[{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}]}`,

@@ -25,6 +25,8 @@ type APIKey struct {
 	LastUsedAt    *time.Time `json:"last_used_at" doc:"Accurate to about a minute"`
 	RevokedAt     *time.Time `json:"revoked_at"`
 	RotatedTo     *string    `json:"rotated_to" format:"uuid" doc:"The key that replaces this one"`
+	Addresses     []string   `json:"addresses" doc:"Networks from which the key works; empty: all"`
+	Resources     []string   `json:"resources" doc:"What the key may check; empty: everything"`
 	Version       int64      `json:"version"`
 }
 
@@ -33,6 +35,8 @@ type KeyCreate struct {
 	Name      Optional[string]    `json:"name,omitempty" doc:"Up to 200 characters"`
 	Scopes    []string            `json:"scopes" enum:"check,read,write,manage" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
 	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, not after the calling key; default: never"`
+	Addresses Optional[[]string]  `json:"addresses,omitempty" doc:"Up to 20 networks or addresses from which the key works, such as 192.0.2.0/24; at most those of the calling key; default: all"`
+	Resources Optional[[]string]  `json:"resources,omitempty" doc:"Up to 20 resources that the key may check, exact or as a prefix and *, such as chat.*; only with the scope check and no other; default: all"`
 	Kind      Optional[string]    `json:"kind,omitempty" enum:"key,op" doc:"op only with an operator key; default key"`
 }
 
@@ -41,6 +45,8 @@ type KeyPatch struct {
 	Name      Optional[string]    `json:"name,omitempty" doc:"Up to 200 characters"`
 	Scopes    Optional[[]string]  `json:"scopes,omitempty" enum:"check,read,write,manage" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
 	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, not after the calling key; null: never"`
+	Addresses Optional[[]string]  `json:"addresses,omitempty" doc:"Up to 20 networks or addresses from which the key works; at most those of the calling key; null: all"`
+	Resources Optional[[]string]  `json:"resources,omitempty" doc:"Up to 20 resources that the key may check, exact or as a prefix and *; only with the scope check and no other; null: all"`
 }
 
 // KeyRotate is the body of POST /v1/keys/{id}/rotate.
@@ -62,6 +68,7 @@ func keyAnswer(k tenants.APIKey) APIKey {
 	out := APIKey{
 		ID: k.ID.String(), Name: k.Name, Kind: string(k.Kind), Scopes: make([]string, len(k.Scopes)), Last4: k.Last4,
 		ExpiresAt: k.ExpiresAt, CreatedAt: k.CreatedAt, LastUsedAt: k.LastUsedAt, RevokedAt: k.RevokedAt, Version: k.Version,
+		Addresses: append([]string{}, k.Bounds.Addresses...), Resources: append([]string{}, k.Bounds.Resources...),
 	}
 	for i, scope := range k.Scopes {
 		out.Scopes[i] = string(scope)
@@ -116,7 +123,7 @@ func (a *admin) createKey(ctx context.Context, in *struct{ Body KeyCreate }) (*o
 	b := &in.Body
 	k, secret, err := a.store.CreateKey(ctx, actorFrom(ctx), tenants.NewAPIKey{
 		Name: b.Name.or(""), Kind: tenants.KeyKind(b.Kind.or(string(tenants.TenantKey))), Scopes: scopesOf(b.Scopes),
-		ExpiresAt: optionalTime(b.ExpiresAt),
+		ExpiresAt: optionalTime(b.ExpiresAt), Bounds: tenants.KeyBounds{Addresses: b.Addresses.or(nil), Resources: b.Resources.or(nil)},
 	})
 	if err != nil {
 		return nil, err
@@ -155,6 +162,8 @@ func (a *admin) patchKey(ctx context.Context, in *struct {
 		if b.ExpiresAt.Set {
 			k.ExpiresAt = optionalTime(b.ExpiresAt)
 		}
+		k.Bounds.Addresses = b.Addresses.patch(k.Bounds.Addresses, nil)
+		k.Bounds.Resources = b.Resources.patch(k.Bounds.Resources, nil)
 		return invalidIfAny(errs)
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,12 @@ func (c *laneConn) read(sc *scratch) *Problem {
 
 func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])
+}
+
+func (c *laneConn) caller() netip.Addr { return addressOfConn(c.Conn) }
+
+func (c *laneConn) refuseResource(_ *scratch, resource string) *Problem {
+	return wrongResource(resource)
 }
 
 func (c *laneConn) together() bool { return false }

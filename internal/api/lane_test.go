@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -40,20 +41,30 @@ func testLaneAnswersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
 		{`{"subject":"exempt","resource":"costly","cost":11}`, nil, 200},
 	} {
 		headers := append([]string{"X-Request-Id: abc.1"}, c.headers...)
-		before := s.ordinary.Load()
-		short := s.dial()
-		short.send(s.laneRequest(c.body, headers...))
-		got := short.receive()
-		require.Equal(t, before, s.ordinary.Load(), "the lane has answered %s", c.body)
-		require.Equal(t, c.status, got.status)
+		both := func() (got, want answer) {
+			before := s.ordinary.Load()
+			short := s.dial()
+			short.send(s.laneRequest(c.body, headers...))
+			got = short.receive()
+			require.Equal(t, before, s.ordinary.Load(), "the lane has answered %s", c.body)
+			require.Equal(t, c.status, got.status)
 
-		ordinary := s.dial()
-		ordinary.send(s.laneRequest(c.body, append(headers, "X-Unknown: 1")...))
-		want := ordinary.receive()
-		require.Equal(t, before+1, s.ordinary.Load())
-		require.NotEmpty(t, got.header.Get("Date"))
-		got.header.Del("Date")
-		want.header.Del("Date")
+			ordinary := s.dial()
+			ordinary.send(s.laneRequest(c.body, append(headers, "X-Unknown: 1")...))
+			want = ordinary.receive()
+			require.Equal(t, before+1, s.ordinary.Load())
+			require.NotEmpty(t, got.header.Get("Date"))
+			got.header.Del("Date")
+			want.header.Del("Date")
+			return got, want
+		}
+		got, want := both()
+		for range 5 { // times in the answers, in seconds, differ if a second ended between the two
+			if reflect.DeepEqual(got.header, want.header) && string(got.body) == string(want.body) {
+				break
+			}
+			got, want = both()
+		}
 		require.Equal(t, want.status, got.status)
 		require.Equal(t, want.header, got.header, c.body)
 		require.Equal(t, string(want.body), string(got.body))

@@ -263,8 +263,8 @@ func show[I, T any](a *admin, path, id, summary string, h func(context.Context, 
 
 // ask registers a POST that changes nothing, and therefore needs only the scope read. The answer is
 // a T, encoded by hand.
-func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
-	op := a.operation(http.MethodGet, path, id, summary, nil)
+func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error), opts ...option) {
+	op := a.operation(http.MethodGet, path, id, summary, opts)
 	op.Method = http.MethodPost
 	op.Metadata[metaReadOnly] = true
 	op.Errors = append(op.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)

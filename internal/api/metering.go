@@ -38,7 +38,7 @@ type MeteredAnswer struct {
 	From        time.Time      `json:"from"`
 	To          time.Time      `json:"to" doc:"Exclusive. Without open, at most sealed_until"`
 	SealedUntil time.Time      `json:"sealed_until" doc:"Hours before this time are sealed: their numbers never change"`
-	Totals      []MeteredTotal `json:"totals" nullable:"false" doc:"Sums of all subjects by rule; empty if one subject is selected"`
+	Totals      []MeteredTotal `json:"totals" nullable:"false" doc:"Sums by rule, of all subjects or of the selected one"`
 	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Times in which units may be missing, because an instance was killed"`
 	Items       []MeteredItem  `json:"items" nullable:"false" doc:"Ordered by hour, subject and rule; hours without units are omitted"`
 	NextCursor  *string        `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
@@ -117,8 +117,14 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 	if err != nil {
 		return nil, err
 	}
+	if err := a.store.CheckRuleFilter(ctx, actorFrom(ctx), in.Rule); err != nil {
+		return nil, queryErrors(err)
+	}
 	if format := in.asked.format(in.Format); format != "json" {
 		if err := in.asked.pagesOnly(in.Cursor); err != nil {
+			return nil, err
+		}
+		if err := a.store.RecordExport(ctx, actorFrom(ctx), "metered usage", format); err != nil {
 			return nil, err
 		}
 		return a.exportMetered(ctx, query, format), nil
@@ -284,6 +290,9 @@ func meterPushAnswer(p tenants.MeterPush) MeterPush {
 }
 
 func (a *admin) listMeterPushes(ctx context.Context, in *MeterPushParams) (*page[MeterPush], error) {
+	if err := a.store.CheckRuleFilter(ctx, actorFrom(ctx), in.Rule); err != nil {
+		return nil, queryErrors(err)
+	}
 	return listPage(ctx, a, "meter-pushes:"+in.Rule, in.PageParams, meterPushAnswer, func(p tenants.Page) ([]tenants.MeterPush, string, error) {
 		return a.store.MeterPushes(ctx, actorFrom(ctx), in.Rule, p)
 	})

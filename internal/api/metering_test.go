@@ -67,6 +67,16 @@ func TestMeteredUsage(t *testing.T) {
 	next := get(s.readKey, from+"&limit=4&cursor="+page["next_cursor"].(string))
 	require.Len(t, items(next), 2)
 	require.Nil(t, next.json()["next_cursor"])
+	one := get(s.readKey, from+"&open=true&subject=ada").ok(200).json()
+	require.Equal(t, []any{map[string]any{
+		"rule": "api", "units": 30.0, "overage_units": 6.0, "checks": 15.0, "late_units": 0.0, "unattributed_units": 0.0,
+	}}, one["totals"], "of one subject, with the open hours")
+	require.Equal(t, 90.0, get(s.readKey, from+"&open=true").ok(200).json()["totals"].([]any)[0].(obj)["units"])
+	for _, path := range []string{"/v1/usage/metered?", "/v1/usage/metered?format=csv&", "/v1/billing/pushes?", "/v1/overrides?"} {
+		unknown := s.call(s.readKey, http.MethodGet, path+"rule=unknown", nil)
+		require.Equal(t, []string{"query:rule"}, unknown.pointers(422, codeInvalidRequest), path)
+		s.call(s.readKey, http.MethodGet, path+"rule=api", nil).ok(200) // the rule was deleted, its usage is kept
+	}
 	get(s.readKey, from+"&limit=4&rule=api&cursor="+page["next_cursor"].(string)).problem(http.StatusBadRequest, codeInvalidCursor)
 	get(s.other, from+"&limit=4&cursor="+page["next_cursor"].(string)).problem(http.StatusBadRequest, codeInvalidCursor)
 

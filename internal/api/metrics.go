@@ -19,10 +19,15 @@ const (
 	routeBatch
 	routeAuthorize
 	routeEnvoy
+	routeLeases
+	routeReturn
 	hotRoutes
 )
 
-var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch", routeAuthorize: authorizePath, routeEnvoy: envoyPath}
+var hotRouteNames = [hotRoutes]string{
+	routeCheck: "/v1/check", routeBatch: "/v1/check/batch", routeAuthorize: authorizePath, routeEnvoy: envoyPath,
+	routeLeases: leasesPath, routeReturn: returnPath,
+}
 
 // statusClasses are the values of the label "code". 429 is separate from other client errors,
 // because a denied check is not an error.

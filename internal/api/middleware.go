@@ -30,8 +30,8 @@ type request struct {
 	authed   bool
 	code     string // of the problem that a hot route answered; "" for none
 
-	// Memory that every check needs, to avoid allocations.
-	headers [8]string
+	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
+	headers [1 + len(headerNames)]string
 }
 
 // WriteHeader stores the status.
@@ -152,12 +152,21 @@ func (s *server) notePanic(ctx context.Context, q *request, fault any) {
 		slog.String("request_id", q.id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
 }
 
+// errorLevel is the level of a failed request. If the client has disconnected, what it interrupted
+// is no fault of the service.
+func errorLevel(ctx context.Context) slog.Level {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return slog.LevelInfo
+	}
+	return slog.LevelError
+}
+
 // logAccess writes the log line of a request outside the hot path. It contains the pattern of the
 // route and not the path, because a path contains subjects and a query may contain keys.
 func (s *server) logAccess(q *request, r *http.Request, route string, took time.Duration) {
 	level := slog.LevelInfo
 	if q.status >= 500 {
-		level = slog.LevelError
+		level = errorLevel(r.Context())
 	}
 	if !s.logger.Enabled(r.Context(), level) || !s.access.take(q) {
 		return
@@ -193,6 +202,9 @@ func authenticateRequest(authenticator *tenants.Authenticator, q *request, r *ht
 	key, p := bearer(r.Header["Authorization"])
 	if p == nil {
 		q.actor, p = authenticateKey(r.Context(), authenticator, key)
+		if p == nil && q.actor.BoundToAddresses() && !q.actor.MayConnect(addressOf(r)) {
+			p = wrongAddress()
+		}
 	}
 	q.authed = p == nil
 	return p

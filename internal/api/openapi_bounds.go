@@ -76,7 +76,10 @@ var bodyBounds = map[string]map[string]keywords{
 
 	"BillingEndpointCreate": onlyName,
 	"BillingEndpointPatch":  with(onlyName, "signing_secrets", neverNull),
-	"BillingPricePut":       {"id": neverNull},
+	"BillingPricePut":       {"id": neverNull, "plan": neverNull},
+
+	"NotificationEndpointCreate": {"description": nameText},
+	"NotificationEndpointPatch":  {"description": nameText, "url": neverNull},
 
 	"KeyCreate": onlyName,
 	"KeyPatch":  with(onlyName, "scopes", neverNull),

@@ -68,6 +68,9 @@ type CheckRule struct {
 	Warning      bool   `json:"warning,omitempty" doc:"More than warn_at of the limit is used"`
 	Overage      bool   `json:"overage,omitempty" doc:"More than the limit is used, which the rule allows"`
 	OverageUnits int64  `json:"overage_units,omitempty" doc:"With overage: the units beyond the limit that count now"`
+	// Credits are there only if the subject has, or had, some for the rule.
+	CreditsSpent     *int64 `json:"credits_spent,omitempty" doc:"With credits of the subject for the rule: units that this check took from them"`
+	CreditsRemaining *int64 `json:"credits_remaining,omitempty" doc:"With credits: units that are left; null while Redis is unavailable" nullable:"true"`
 }
 
 // CheckSkip is a rule that was not evaluated.
@@ -79,7 +82,7 @@ type CheckSkip struct {
 
 // CheckFailure is the reason of a denial.
 type CheckFailure struct {
-	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID,REQUEST_INVALID" doc:"The last five only at /v1/authorize"`
+	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID,REQUEST_INVALID,RESOURCE_NOT_ALLOWED" doc:"The last six only at /v1/authorize"`
 	Message    string `json:"message" doc:"For people"`
 	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null if no wait helps"`
 }
@@ -123,6 +126,7 @@ func describeChecks(api huma.API) {
 	api.OpenAPI().AddOperation(batch)
 
 	describeAuthorize(api)
+	describeLeases(api)
 
 	for path, summary := range map[string]string{healthPath: "Liveness", readyPath: "Readiness"} {
 		op := &huma.Operation{

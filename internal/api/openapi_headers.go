@@ -58,7 +58,7 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 		}
 		add("Retry-After", "Seconds to wait, if a wait helps")
 	}
-	if status == "409" && replays {
+	if status == "409" && (replays || op.Path == leasesPath) {
 		add("Retry-After", "Seconds to wait, if a wait helps")
 	}
 }
@@ -81,11 +81,13 @@ func describeLimitHeaders(response *huma.Response) {
 	describeWarningHeaders(response)
 }
 
-// describeWarningHeaders adds the headers of warnings and overage to an answer with a decision.
+// describeWarningHeaders adds the headers of warnings, overage and credits to an answer with a
+// decision.
 func describeWarningHeaders(response *huma.Response) {
 	for name, description := range map[string]string{
 		warningHeader: "The enforcing rules with a warning, separated by commas; absent if there are none",
 		overageHeader: "The enforcing rules that are beyond their limit, separated by commas; absent if there are none",
+		creditsHeader: "The enforcing rules beyond whose limit the check spent credits, separated by commas; absent if there are none",
 	} {
 		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 	}

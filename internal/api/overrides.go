@@ -40,6 +40,9 @@ func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[Su
 	list := strings.Join([]string{
 		"overrides", "rule=" + in.Rule, "prefix=" + in.Prefix, "ending_before=" + in.EndingBefore, "active=" + in.Active,
 	}, "\x00") // no query value contains NUL, so no two filters have the same text
+	if err := a.store.CheckRuleFilter(ctx, actorFrom(ctx), in.Rule); err != nil {
+		return nil, queryErrors(err)
+	}
 	return listPage(ctx, a, list, in.PageParams, subjectOverrideAnswer, func(p tenants.Page) ([]tenants.SubjectOverride, string, error) {
 		items, next, err := a.store.Overrides(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)

@@ -44,6 +44,14 @@ func (o Optional[T]) or(def T) T {
 	return o.Value
 }
 
+// orNone returns a pointer to the value, or nil if the body has none.
+func (o Optional[T]) orNone() *T {
+	if !o.Set || o.Null {
+		return nil
+	}
+	return &o.Value
+}
+
 // patch returns the new value: present if the body omits the field, cleared if the body has null.
 func (o Optional[T]) patch(present, cleared T) T {
 	if !o.Set {

@@ -59,6 +59,12 @@ func TestPlanVersionsAndMigrations(t *testing.T) {
 
 	// The list of scheduled changes shows the subjects that they would deny.
 	s.call(s.key, http.MethodPatch, "/v1/subjects/heavy", obj{"next_plan": "free", "next_plan_at": "2999-01-01T00:00:00Z"}).ok(200)
+	past := s.call(s.key, http.MethodPatch, "/v1/subjects/heavy", obj{"next_plan": "free", "next_plan_at": "2020-01-01T00:00:00Z"})
+	require.Equal(t, []string{"/next_plan_at"}, past.pointers(422, codeInvalidRequest))
+	for _, dry := range []bool{true, false} {
+		at := s.call(s.key, http.MethodPost, "/v1/plans/pro/migrations", obj{"to": "free", "at": "2020-01-01T00:00:00Z", "dry_run": dry})
+		require.Equal(t, []string{"/at"}, at.pointers(422, codeInvalidRequest))
+	}
 	changes := s.call(s.key, http.MethodGet, "/v1/plan-changes", nil).ok(200).json()["items"].([]any)
 	require.Equal(t, 5.0, changes[0].(obj)["over"].([]any)[0].(obj)["new_limit"])
 	require.Equal(t, 80.0, changes[0].(obj)["over"].([]any)[0].(obj)["used"])
@@ -99,7 +105,7 @@ func TestConfigPlanVersions(t *testing.T) {
 
 	// The same of a file of subjects.
 	file := s.export(s.key, "?format=csv")
-	require.Contains(t, file, "old,pro,active,,,,1\r\n")
+	require.Contains(t, file, "old,pro,active,,,,1,\r\n")
 	s.call(s.other, http.MethodPatch, "/v1/subjects/old", obj{"plan_version": 2}).ok(200)
 	require.Equal(t, 1.0, s.call(s.other, http.MethodPost, "/v1/bulk/subjects", file, header{"Content-Type", csvType}).ok(200).json()["updated"])
 	require.Equal(t, 1.0, s.call(s.other, http.MethodGet, "/v1/subjects/old", nil).ok(200).json()["plan_version"])

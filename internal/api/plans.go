@@ -47,6 +47,7 @@ type Plan struct {
 	Default       bool                 `json:"default" doc:"The plan of subjects without a plan"`
 	OnChange      string               `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
 	Fail          string               `json:"fail" enum:"closed,open" doc:"Only of the operator's tenant, whose plans are tiers: what checks of a tenant over its quota get"`
+	Bounds        TierBounds           `json:"bounds" doc:"Only of the operator's tenant, whose plans are tiers: what a tenant may have"`
 	Limits        map[string]PlanLimit `json:"limits" doc:"Those of the newest version, by the slug of the rule; an omitted rule keeps its own limit"`
 	NewestVersion int64                `json:"newest_version" doc:"Number of the newest version"`
 	CreatedAt     time.Time            `json:"created_at"`
@@ -68,6 +69,8 @@ type PlanFields struct {
 	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default plan instead of the current one; false is invalid for the default plan. The first plan of a tenant is always the default"`
 	OnChange    Optional[string] `json:"on_change,omitempty" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan: carry: usage is kept; reset: usage starts at zero; scale: the used share of each limit is kept, rounded up. Default carry"`
 	Fail        Optional[string] `json:"fail,omitempty" enum:"closed,open" doc:"Only of the operator's tenant, whose plans are tiers: what checks of a tenant over its quota get: closed (default): 429 TENANT_QUOTA_EXCEEDED; open: they pass"`
+
+	Bounds Optional[TierBoundsInput] `json:"bounds,omitempty" doc:"Only of the operator's tenant, whose plans are tiers: what a tenant may have. An omitted field has no bound"`
 }
 
 // PlanCreate is the body of POST /v1/plans.
@@ -114,7 +117,7 @@ func planLimitAnswer(l limit.Limit) PlanLimit {
 
 func planAnswer(p tenants.Plan) Plan {
 	return Plan{
-		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, OnChange: p.OnChange, Fail: p.Fail,
+		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, OnChange: p.OnChange, Fail: p.Fail, Bounds: boundsAnswer(p.Bounds),
 		Limits: limitsAnswer(p.Limits), NewestVersion: int64(p.NewestVersion), CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Version: p.Version,
 	}
 }
@@ -192,19 +195,22 @@ func (a *admin) planWritten(ctx context.Context, p tenants.Plan) Plan {
 	return answer
 }
 
-func newPlan(slug string, f PlanFields) tenants.Plan {
+func newPlan(slug string, f PlanFields) (tenants.Plan, []ProblemField) {
+	var errs []ProblemField
+	bounds := patchBounds(tenants.Bounds{}, f.Bounds, &errs)
 	return tenants.Plan{
 		Slug: slug, Name: f.Name.or(slug), Description: f.Description.or(""), Default: f.Default.or(false),
-		NotDefault: f.Default.given() && !f.Default.Value, OnChange: f.OnChange.or(tenants.OnChangeCarry), Fail: f.Fail.or(tenants.FailClosed),
-	}
+		NotDefault: f.Default.given() && !f.Default.Value, OnChange: f.OnChange.or(tenants.OnChangeCarry), Fail: f.Fail.or(tenants.FailClosed), Bounds: bounds,
+	}, errs
 }
 
 func (a *admin) createPlan(ctx context.Context, in *struct{ Body PlanCreate }) (*object[Plan], error) {
-	p := newPlan(in.Body.Slug, in.Body.PlanFields)
-	var errs []ProblemField
-	if p.Limits, errs = limitsOf(in.Body.Limits); len(errs) > 0 {
-		return nil, invalid(errs...)
+	p, errs := newPlan(in.Body.Slug, in.Body.PlanFields)
+	limits, wrong := limitsOf(in.Body.Limits)
+	if err := invalidIfAny(append(errs, wrong...)); err != nil {
+		return nil, err
 	}
+	p.Limits = limits
 	made, err := a.store.CreatePlan(ctx, actorFrom(ctx), p)
 	if err != nil {
 		return nil, err
@@ -224,9 +230,9 @@ func (a *admin) putPlan(ctx context.Context, in *struct {
 	PlanPath
 	Body PlanPut
 }) (*object[Plan], error) {
-	p := newPlan(in.Plan, in.Body.PlanFields)
-	var errs []ProblemField
-	p.Limits, errs = limitsOf(in.Body.Limits)
+	p, errs := newPlan(in.Plan, in.Body.PlanFields)
+	limits, wrong := limitsOf(in.Body.Limits)
+	p.Limits, errs = limits, append(errs, wrong...)
 	errs = append(errs, mismatch(in.Body.Slug, "/slug", in.Plan)...)
 	if err := invalidIfAny(errs); err != nil {
 		return nil, err
@@ -250,6 +256,7 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 		p.OnChange = b.OnChange.patch(p.OnChange, tenants.OnChangeCarry)
 		p.Fail = b.Fail.patch(p.Fail, tenants.FailClosed)
 		errs := mismatch(b.Slug, "/slug", in.Plan)
+		p.Bounds = patchBounds(p.Bounds, b.Bounds, &errs)
 		p.Limits = patchLimits(p.Limits, b.Limits, &errs)
 		return invalidIfAny(errs)
 	})

@@ -245,8 +245,8 @@ type LimitRequestPath struct {
 // LimitRequestApprove is the body of an approval.
 type LimitRequestApprove struct {
 	For    string           `json:"for" doc:"Duration of the override, from 1h to 30d"`
-	Limit  Optional[int64]  `json:"limit,omitempty" doc:"Default: what the customer asked for"`
-	Burst  Optional[int64]  `json:"burst,omitempty" doc:"Of a bucket; default: in proportion to the rule's"`
+	Limit  Optional[int64]  `json:"limit,omitempty" doc:"1 or more. Default: what the customer asked for"`
+	Burst  Optional[int64]  `json:"burst,omitempty" doc:"Of a bucket, 1 or more; default: in proportion to the rule's"`
 	Answer Optional[string] `json:"answer,omitempty" doc:"Up to 500 characters, shown to the customer"`
 }
 
@@ -296,8 +296,8 @@ func (a *admin) approveLimitRequest(ctx context.Context, in *struct {
 		return nil, invalid(wrongField("/for", limit.MustBe("a duration from 1h to 30d, such as 7d")))
 	}
 	q, err := a.store.ApproveLimitRequest(ctx, actorFrom(ctx), id, tenants.Approval{
-		Limit: limit.Limit{Limit: in.Body.Limit.or(0), Burst: in.Body.Burst.or(0)},
-		For:   time.Duration(min(length.MS, 2*tenants.MaxBoost.Milliseconds())) * time.Millisecond, Answer: in.Body.Answer.or(""),
+		Limit: in.Body.Limit.orNone(), Burst: in.Body.Burst.orNone(),
+		For: time.Duration(min(length.MS, 2*tenants.MaxBoost.Milliseconds())) * time.Millisecond, Answer: in.Body.Answer.or(""),
 	})
 	if err != nil {
 		return nil, err

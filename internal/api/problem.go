@@ -34,12 +34,15 @@ const (
 	codeTenantSuspended        = "TENANT_SUSPENDED"
 	codeInsufficientScope      = "INSUFFICIENT_SCOPE"
 	codeGrantExceeded          = "GRANT_EXCEEDED"
+	codeAddressNotAllowed      = "ADDRESS_NOT_ALLOWED"
+	codeResourceNotAllowed     = "RESOURCE_NOT_ALLOWED"
 	codeOperatorOnly           = "OPERATOR_ONLY"
 	codeOwnersOnly             = "OWNERS_ONLY"
 	codeNotFound               = "NOT_FOUND"
 	codeMethodNotAllowed       = "METHOD_NOT_ALLOWED"
 	codeConflict               = "CONFLICT"
 	codeSlugTaken              = "SLUG_TAKEN"
+	codeReferenceUsed          = "CREDIT_REFERENCE_USED"
 	codeDefaultPlan            = "DEFAULT_PLAN"
 	codePlanInUse              = "PLAN_IN_USE"
 	codeTooManyPlanVersions    = "TOO_MANY_PLAN_VERSIONS"
@@ -58,6 +61,7 @@ const (
 	codeUnknownPlan            = "UNKNOWN_PLAN"
 	codeIdempotencyKeyReused   = "IDEMPOTENCY_KEY_REUSED"
 	codeTenantQuotaExceeded    = "TENANT_QUOTA_EXCEEDED"
+	codeTierExceeded           = "TIER_EXCEEDED"
 	codeWriteRateExceeded      = "WRITE_RATE_EXCEEDED"
 	codeBulkBusy               = "BULK_BUSY"
 	codeSimulationBusy         = "SIMULATION_BUSY"
@@ -73,6 +77,7 @@ const (
 	codeConfigurationStoreAway = "STORE_UNAVAILABLE"
 	codeCountersUnavailable    = "COUNTERS_UNAVAILABLE"
 	codeOverloaded             = "OVERLOADED"
+	codeNotLeasable            = "NOT_LEASABLE"
 	codeNotReady               = "NOT_READY"
 )
 
@@ -99,12 +104,15 @@ var problemTitles = map[string]string{
 	codeTenantSuspended:        "The tenant is suspended",
 	codeInsufficientScope:      "The API key lacks a scope",
 	codeGrantExceeded:          "A key cannot grant more than it has",
+	codeAddressNotAllowed:      "The API key does not work from this address",
+	codeResourceNotAllowed:     "The API key may not check this resource",
 	codeOperatorOnly:           "Only the operator can do this",
 	codeOwnersOnly:             "Only an owner can do this",
 	codeNotFound:               "Not found",
 	codeMethodNotAllowed:       "The path does not support this method",
 	codeConflict:               "The request conflicts with the current state",
 	codeSlugTaken:              "The slug is already in use",
+	codeReferenceUsed:          "The reference granted other credits before",
 	codeDefaultPlan:            "The plan is the default plan",
 	codePlanInUse:              "The plan is in use",
 	codeTooManyPlanVersions:    "The plan has too many versions",
@@ -123,6 +131,7 @@ var problemTitles = map[string]string{
 	codeUnknownPlan:            "The plan does not exist",
 	codeIdempotencyKeyReused:   "The Idempotency-Key was used for another request",
 	codeTenantQuotaExceeded:    "The tenant exceeded its own quota",
+	codeTierExceeded:           "The tenant's tier does not allow this",
 	codeWriteRateExceeded:      "The tenant exceeded its write rate",
 	codeBulkBusy:               "Too many imports or exports are running",
 	codeSimulationBusy:         "Too many simulations are running",
@@ -138,6 +147,7 @@ var problemTitles = map[string]string{
 	codeConfigurationStoreAway: "The configuration cannot be read or written now",
 	codeCountersUnavailable:    "The counters are unavailable",
 	codeOverloaded:             "Too many requests are in flight",
+	codeNotLeasable:            "No units can be leased",
 	codeNotReady:               "The instance is not ready",
 }
 
@@ -159,7 +169,7 @@ type Problem struct {
 
 // ProblemField is one invalid field of the input.
 type ProblemField struct {
-	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME; in a file of lines, line:N and a pointer into the line"`
+	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME, header:NAME or rule:SLUG; in a file of lines, line:N and a pointer into the line"`
 	Message string `json:"message" doc:"What is wrong, with the valid range or values"`
 	Fix     string `json:"fix,omitempty" doc:"What to do"`
 

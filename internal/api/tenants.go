@@ -55,12 +55,16 @@ func tenantAnswer(t tenants.Tenant) Tenant {
 	}
 }
 
-func (a *admin) getTenant(ctx context.Context, _ *struct{}) (*object[Tenant], error) {
+func (a *admin) getTenant(ctx context.Context, _ *struct{}) (*object[TenantDetail], error) {
 	t, err := a.store.Tenant(ctx, actorFrom(ctx))
 	if err != nil {
 		return nil, err
 	}
-	return found(tenantAnswer(t), t.Version), nil
+	answer, err := a.tenantDetail(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return found(answer, t.Version), nil
 }
 
 func (a *admin) patchTenant(ctx context.Context, in *struct{ Body TenantPatch }) (*object[Tenant], error) {
@@ -102,12 +106,16 @@ func redactTenant(answer []byte) ([]byte, error) {
 	return json.Marshal(t)
 }
 
-func (a *admin) getTenantByRef(ctx context.Context, in *TenantPath) (*object[Tenant], error) {
+func (a *admin) getTenantByRef(ctx context.Context, in *TenantPath) (*object[TenantDetail], error) {
 	t, err := a.store.TenantBySlugOrID(ctx, actorFrom(ctx), in.Tenant)
 	if err != nil {
 		return nil, err
 	}
-	return found(tenantAnswer(t), t.Version), nil
+	answer, err := a.tenantDetail(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return found(answer, t.Version), nil
 }
 
 func (a *admin) patchTenantByRef(ctx context.Context, in *struct {

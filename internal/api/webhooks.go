@@ -291,6 +291,7 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 	}
 	defer give(w.verifying)
 	var err error
+	var wrong *subscription.InvalidFields
 	if known.Provider == tenants.GenericProvider {
 		e, err = subscription.ReadGeneric(body, r.Header, known.Secrets)
 	} else {
@@ -301,6 +302,12 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 		return e, webhookOldSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, sentence(subscription.ErrOldSignature.Error()))
 	case errors.Is(err, subscription.ErrBadSignature):
 		return e, webhookBadSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, sentence(subscription.ErrBadSignature.Error()))
+	case errors.As(err, &wrong):
+		var fields []ProblemField
+		for _, f := range wrong.Fields {
+			fields = append(fields, wrongField("/"+f.Field, &limit.Problem{Message: f.Message, Fix: f.Fix}))
+		}
+		return e, webhookMalformed, invalid(fields...)
 	case err != nil:
 		return e, webhookMalformed, newProblem(http.StatusBadRequest, codeMalformedEvent, "The signature is valid, and the body is not an event that can be read.")
 	}
@@ -346,7 +353,10 @@ func describeWebhooks(api huma.API) {
 			RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{jsonType: {Schema: &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}}}},
 			Responses:   map[string]*huma.Response{"200": jsonResponse[Received](api, "The event is stored")},
 		}
-		for _, status := range []int{400, 404, 408, 413, 429, 500, 503} {
+		for _, status := range []int{400, 404, 408, 413, 422, 429, 500, 503} {
+			if status == http.StatusUnprocessableEntity && provider != tenants.GenericProvider {
+				continue // the events of Stripe are stored, and their outcome says what is wrong
+			}
 			op.Responses[itoa(int64(status))] = problemResponse(api, status)
 		}
 		api.OpenAPI().AddOperation(op)

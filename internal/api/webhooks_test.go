@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +134,12 @@ func TestGenericWebhook(t *testing.T) {
 	s, _ := billingStack(t)
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	endpoint := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "generic", "signing_secrets": []string{secret}}).ok(201).json()
+	// Its events name plans, so no price can be mapped to it, and it is never the default.
+	price := s.call(s.key, http.MethodPut, "/v1/billing/prices/price_1", obj{"plan": "pro", "endpoint": endpoint["id"]}).problem(422, codeInvalidRequest)
+	require.Equal(t, "/endpoint", price.Errors[0].Pointer)
+	mapped := s.call(s.key, http.MethodPut, "/v1/billing/prices/price_1", obj{"plan": "pro"}).ok(201).json()
+	require.NotEqual(t, endpoint["id"], mapped["endpoint"])
+
 	hook, err := standardwebhooks.NewWebhook(secret)
 	require.NoError(t, err)
 	body := `{"type":"subject.plan","subject":"ada","plan":"pro"}`
@@ -143,6 +151,13 @@ func TestGenericWebhook(t *testing.T) {
 	s.call("", http.MethodPost, hookOf(t, endpoint), body, headers...).ok(200)
 	s.settle()
 	require.Equal(t, "pro", s.planOf("ada"))
+
+	body = `{"type":"subject.plan","subject":"ada","plan":"pro","quantity":0,"seats":2}`
+	signature, err = hook.Sign("msg_2", now, []byte(body))
+	require.NoError(t, err)
+	refused := s.call("", http.MethodPost, hookOf(t, endpoint), body, header{"webhook-id", "msg_2"}, headers[1], header{"webhook-signature", signature})
+	require.Equal(t, []string{"/quantity", "/seats"}, refused.pointers(422, codeInvalidRequest))
+	require.Len(t, s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"], 1)
 }
 
 // Secrets are never returned: not in an answer, the trail, the log or the database.
@@ -210,4 +225,64 @@ func TestSlowWebhooks(t *testing.T) {
 		return s.call("", http.MethodPost, hook, "{}", header{"X-None", "x"}).status == http.StatusServiceUnavailable
 	}, 10*time.Second, 10*time.Millisecond)
 	s.call("", http.MethodPost, hookOf(t, second), body, stripeSignature(body, stripeSecret, now)).ok(200)
+}
+
+// Senders that occupy every place of webhooks, and others that send forged events without end, take
+// nothing that checks need: each check is decided while they continue.
+func TestChecksDuringAFloodOfWebhooks(t *testing.T) {
+	s, endpoint := billingStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/flooded", obj{"resource": "flooded", "algorithm": "fixed_window_first_hit", "limit": 100, "window": "1d"}).ok(201)
+	hooks := []string{hookOf(t, endpoint)}
+	for len(hooks)*webhookBodiesOf < webhookBodies {
+		more := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{stripeSecret}}).ok(201).json()
+		hooks = append(hooks, hookOf(t, more))
+	}
+	u, err := url.Parse(s.url)
+	require.NoError(t, err)
+	for _, hook := range hooks {
+		for range webhookBodiesOf {
+			conn, err := net.Dial("tcp", u.Host)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = conn.Close() })
+			_, err = io.WriteString(conn, "POST "+hook+" HTTP/1.1\r\nHost: weir\r\nContent-Length: 100\r\n\r\n")
+			require.NoError(t, err)
+		}
+	}
+	for _, hook := range hooks { // all places are taken
+		require.Eventually(t, func() bool {
+			return s.call("", http.MethodPost, hook, "{}", header{"X-None", "x"}).status == http.StatusServiceUnavailable
+		}, 10*time.Second, 10*time.Millisecond)
+	}
+	ended := make(chan struct{})
+	var flood sync.WaitGroup
+	var refused atomic.Int64
+	for i := range 8 {
+		flood.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				response, err := http.Post(s.url+hooks[i%len(hooks)], "application/json", strings.NewReader(`{"forged":true}`))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+				if response.StatusCode == http.StatusServiceUnavailable {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	defer flood.Wait()
+	defer close(ended)
+	require.Eventually(t, func() bool { return refused.Load() > 0 }, 10*time.Second, time.Millisecond)
+	before := refused.Load()
+	for range 100 {
+		s.call(s.key, http.MethodPost, "/v1/check", obj{"subject": "ada", "resource": "flooded"}).ok(200)
+	}
+	s.call(s.key, http.MethodPost, "/v1/check", obj{"subject": "ada", "resource": "flooded"}).ok(429)
+	require.Eventually(t, func() bool { return refused.Load() > before }, 10*time.Second, time.Millisecond, "the flood continued")
 }

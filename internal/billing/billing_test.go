@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v85"
 	"go.uber.org/goleak"
@@ -78,6 +79,9 @@ func newStack(t *testing.T, e tenants.BillingEndpoint, fake *fakeStripe) *stack 
 	s.endpoint, err = s.store.CreateBillingEndpoint(t.Context(), s.a, e, secrets)
 	require.NoError(t, err)
 	for price, plan := range map[string]string{"price_pro": "pro", "prod_scale": "scale"} {
+		if !s.endpoint.HasPrices() {
+			break
+		}
 		_, _, err := s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: price, Plan: plan}, tenants.Match{})
 		require.NoError(t, err)
 	}
@@ -299,6 +303,136 @@ func TestParkedEvents(t *testing.T) {
 	require.Empty(t, waiting)
 }
 
+// The metric counts the events that were not applied, of all tenants, and not those that wait for a
+// time. The page of a tenant counts its own.
+func TestUnappliedEventsAreCounted(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	registry := prometheus.NewRegistry()
+	runner := billing.New(billing.Options{Store: s.store, Registerer: registry})
+	counts := func(parked, failed float64) {
+		t.Helper()
+		require.NoError(t, runner.Count(t.Context()))
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				if family.GetName() == "weir_billing_unapplied_events" {
+					got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+		require.Equal(t, map[string]float64{"parked": parked, "failed": failed}, got)
+	}
+	counts(0, 0)
+	body := func(plan string, at time.Time) []byte {
+		return []byte(`{"type":"subject.plan","subject":"ada","plan":"` + plan + `","effective_at":"` + at.Format(time.RFC3339) + `"}`)
+	}
+	s.outcome(tenants.EventFailed, s.send(body("no-such-plan", s.now())))
+	s.outcome(tenants.EventParked, s.send(body("pro", s.now().Add(time.Hour))))
+	counts(0, 1)
+	stripe, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromCustomer},
+		tenants.BillingSecrets{Signing: []string{"whsec_12345678"}})
+	require.NoError(t, err)
+	s.endpoint = stripe
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_new"))))
+	counts(1, 1)
+	own, err := s.store.UnappliedEvents(t.Context(), s.a)
+	require.NoError(t, err)
+	require.Equal(t, tenants.UnappliedEvents{Parked: 2, Scheduled: 1, Failed: 1}, own)
+	other, _ := s.db.Tenant("tenant-b")
+	none, err := s.store.UnappliedEvents(t.Context(), other)
+	require.NoError(t, err)
+	require.Zero(t, none)
+
+	// A replay, after the cause is gone, decides again.
+	_, err = s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: "no-such-plan"})
+	require.NoError(t, err)
+	failed, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Outcome: tenants.EventFailed}, tenants.Page{})
+	require.NoError(t, err)
+	again, err := runner.Replay(t.Context(), s.a, failed[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, tenants.EventApplied, again.Outcome, again.Why)
+	counts(1, 0)
+}
+
+// The end of a subscription that gave a plan takes it away, whether its price is still mapped or
+// not.
+func TestEndWithoutMapping(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{GraceDays: 3, FallbackPlan: "free"}, nil)
+	unmap := func(price string) {
+		require.NoError(t, s.store.DeleteBillingPrice(t.Context(), s.a, price, tenants.Match{}))
+	}
+	give := func(subject, plan string) {
+		_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: subject, Plan: plan}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	users := []string{"deleted", "canceled", "changed", "unpaid", "expired", "gone", "twice"}
+	for _, user := range users {
+		s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_"+user, "cus_"+user, "active", user, "price_pro"))))
+	}
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_live", "cus_twice", "active", "twice", "price_scale"))))
+	s.pass(time.Minute)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.updated", sub("sub_changed", "cus_changed", "active", "changed", "price_new"))))
+	require.Equal(t, "pro", s.plan("changed"))
+	s.pass(time.Minute)
+	unmap("price_pro")
+
+	end := func(typ, user, status, price string) {
+		t.Helper()
+		s.outcome(tenants.EventApplied, s.send(s.event(typ, sub("sub_"+user, "cus_"+user, status, user, price))))
+	}
+	end("customer.subscription.deleted", "deleted", "canceled", "price_pro")
+	require.Contains(t, s.last().Why, `moved from pro to free`)
+	end("customer.subscription.updated", "canceled", "canceled", "price_pro")
+	end("customer.subscription.updated", "changed", "canceled", "price_new")
+	end("customer.subscription.updated", "expired", "incomplete_expired", "price_pro")
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.deleted", obj{"id": "cus_gone"})))
+	for _, user := range []string{"deleted", "canceled", "changed", "expired", "gone"} {
+		require.Equal(t, "free", s.plan(user), user)
+	}
+	end("customer.subscription.deleted", "twice", "canceled", "price_pro")
+	require.Equal(t, "scale", s.plan("twice"), "the other subscription is live")
+
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.updated", sub("sub_unpaid", "cus_unpaid", "unpaid", "unpaid", "price_pro"))))
+	require.Equal(t, "pro", s.plan("unpaid"), "the grace period has not ended")
+	s.pass(3 * 24 * time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "free", s.plan("unpaid"))
+
+	// A product that never gave a plan takes none away.
+	give("eve", "late")
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_eve", "cus_eve", "active", "eve", "price_other"))))
+	s.pass(time.Minute)
+	s.outcome(tenants.EventIgnored, s.send(s.event("customer.subscription.deleted", sub("sub_eve", "cus_eve", "canceled", "eve", "price_other"))))
+	require.Contains(t, s.last().Why, "never gave a plan")
+	s.send(s.event("customer.deleted", obj{"id": "cus_eve"}))
+	require.Equal(t, "late", s.plan("eve"))
+}
+
+// A mapping does not move to another endpoint without a word.
+func TestPriceKeepsItsEndpoint(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	other, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromCustomer},
+		tenants.BillingSecrets{Signing: []string{"whsec_abcdef"}})
+	require.NoError(t, err)
+	put := func(endpoint uuid.UUID, plan string) error {
+		_, _, err := s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: "price_pro", Endpoint: endpoint, Plan: plan}, tenants.Match{})
+		return err
+	}
+	var wrong *tenants.InvalidError
+	require.ErrorAs(t, put(other.ID, "scale"), &wrong)
+	require.Contains(t, wrong.Error(), s.endpoint.ID.String())
+	got, err := s.store.BillingPriceByID(t.Context(), s.a, "price_pro")
+	require.NoError(t, err)
+	require.Equal(t, s.endpoint.ID, got.Endpoint)
+	require.Equal(t, "pro", got.Plan)
+	require.NoError(t, put(s.endpoint.ID, "scale"))
+	require.NoError(t, put(uuid.Nil, "pro"))
+	require.NoError(t, s.store.DeleteBillingPrice(t.Context(), s.a, "price_pro", tenants.Match{}))
+	require.NoError(t, put(other.ID, "scale"))
+}
+
 func TestSubjectFrom(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{SubjectFrom: tenants.FromReference}, nil)
 	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "", "price_pro"))))
@@ -358,15 +492,54 @@ func TestGenericEvents(t *testing.T) {
 	s.outcome(tenants.EventStale, s.send(body("free", s.now().Add(-time.Hour))))
 	s.receive(body("scale", s.now().Add(time.Hour)))
 	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventParked, s.last())
+	require.Equal(t, "it takes effect at "+s.now().Add(time.Hour).Format(time.RFC3339), s.last().Why)
 	require.Equal(t, "pro", s.plan("ada"), "it takes effect later")
 	s.pass(time.Hour)
 	require.NoError(t, s.runner.Once(t.Context()))
 	require.Equal(t, "scale", s.plan("ada"))
+	s.outcome(tenants.EventApplied, s.last())
 	s.pass(time.Hour)
 	s.outcome(tenants.EventFailed, s.send(body("no-such-plan", s.now())))
 	require.Equal(t, "scale", s.plan("ada"))
 	s.outcome(tenants.EventFailed, s.send([]byte(`{"type":"subject.plan","subject":"ada"}`)))
 	s.outcome(tenants.EventIgnored, s.send([]byte(`{"type":"invoice.made"}`)))
+}
+
+// An event grants credits once: by its own reference, or else by its id, also if it is replayed.
+func TestGenericCredits(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	s.sellCredits("pack", 1, 0) // for the rule
+	body := func(subject, more string) []byte {
+		return []byte(`{"type":"subject.credits","subject":"` + subject + `","rule":"api","units":5000` + more + `}`)
+	}
+	s.outcome(tenants.EventApplied, s.send(body("ada", `,"reference":"invoice-1001","expires_at":"2099-12-31T00:00:00Z"`)))
+	require.Equal(t, "5000 credits for api", s.last().Why)
+	require.Equal(t, "ada", s.last().Subject)
+	s.outcome(tenants.EventDuplicate, s.send(body("ada", `,"reference":"invoice-1001","expires_at":"2099-12-31T00:00:00Z"`)))
+	require.Equal(t, []int64{5000}, s.credits("ada"))
+	list, _, err := s.store.Credits(t.Context(), s.a, "ada", tenants.Page{})
+	require.NoError(t, err)
+	require.Equal(t, "2099-12-31T00:00:00Z", list[0].ExpiresAt.UTC().Format(time.RFC3339))
+	s.outcome(tenants.EventFailed, s.send(body("ada", `,"reference":"invoice-1001","expires_at":"2098-12-31T00:00:00Z"`)))
+	require.Contains(t, s.last().Why, "granted other credits")
+
+	granted := s.send(body("bob", ""))
+	s.outcome(tenants.EventApplied, granted)
+	again, err := s.runner.Replay(t.Context(), tenants.AsSystem(s.a.TenantID(), "admin"), granted.ID)
+	require.NoError(t, err)
+	s.outcome(tenants.EventDuplicate, again)
+	require.Equal(t, []int64{5000}, s.credits("bob"))
+	s.outcome(tenants.EventApplied, s.send(body("bob", "")))
+	require.Equal(t, []int64{5000, 5000}, s.credits("bob"), "another event")
+
+	for _, wrong := range []string{
+		`{"type":"subject.credits","subject":"cy","rule":"no-such-rule","units":1}`, `{"type":"subject.credits","subject":"cy","rule":"api","units":0}`,
+		`{"type":"subject.credits","rule":"api","units":1}`, `{"type":"subject.credits","subject":"cy","rule":"api","units":1,"expires_at":"2020-01-01T00:00:00Z"}`,
+	} {
+		s.outcome(tenants.EventFailed, s.send([]byte(wrong)))
+	}
+	require.Empty(t, s.credits("cy"))
 }
 
 // If the provider's API is available, it settles events that are not conclusive.

@@ -24,6 +24,7 @@ type fakeStripe struct {
 	mu            sync.Mutex
 	key           string
 	subscriptions []*stripe.Subscription // newest first, as Stripe lists them
+	lines         map[string][]obj       // of invoices and checkouts, by their ids
 	asked         int
 	broken        bool
 	now           func() time.Time // the time of its responses; nil for the real time
@@ -38,6 +39,8 @@ func newFakeStripe(t *testing.T) *fakeStripe {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/subscriptions/{id}", f.retrieve)
 	mux.HandleFunc("GET /v1/subscriptions", f.list)
+	mux.HandleFunc("GET /v1/checkout/sessions/{id}/line_items", f.listLines)
+	mux.HandleFunc("GET /v1/invoices/{id}/lines", f.listLines)
 	mux.HandleFunc("POST /v1/billing/meter_events", f.takeMeterEvent)
 	server := httptest.NewServer(f.authorized(mux))
 	t.Cleanup(server.Close)
@@ -99,6 +102,15 @@ func (f *fakeStripe) list(w http.ResponseWriter, r *http.Request) {
 		all = all[i+1:]
 	}
 	f.answer(w, map[string]any{"object": "list", "url": "/v1/subscriptions", "has_more": len(all) > limit, "data": all[:min(limit, len(all))]})
+}
+
+func (f *fakeStripe) listLines(w http.ResponseWriter, r *http.Request) {
+	lines, known := f.lines[r.PathValue("id")]
+	if !known {
+		f.fail(w, http.StatusNotFound, "resource_missing")
+		return
+	}
+	f.answer(w, obj{"object": "list", "url": r.URL.Path, "has_more": false, "data": lines})
 }
 
 // put sets a subscription.

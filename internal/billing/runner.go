@@ -46,14 +46,16 @@ type Options struct {
 // Runner executes due tasks. Its methods can be called concurrently.
 type Runner struct {
 	Options
-	wake     chan struct{}
-	outcomes *prometheus.CounterVec // outcome
-	backlog  *prometheus.GaugeVec   // what
+	wake      chan struct{}
+	outcomes  *prometheus.CounterVec // outcome
+	backlog   *prometheus.GaugeVec   // what
+	unapplied *prometheus.GaugeVec   // outcome
 }
 
 const (
-	lookEvery = 500 * time.Millisecond
-	page      = 200 // maximum number of tasks per query
+	lookEvery  = 500 * time.Millisecond
+	countEvery = 15 * time.Second // how often events are counted that were not applied
+	page       = 200              // maximum number of tasks per query
 	// workers is the number of tenants whose events are processed concurrently: a part of the
 	// connections to Postgres, because the admin API needs the others.
 	workers = 2
@@ -79,12 +81,19 @@ func New(o Options) *Runner {
 			Name: "weir_billing_backlog",
 			Help: "Billing events of all tenants that are not decided yet: their number (events), and for how long the oldest waits (seconds).",
 		}, []string{"of"}),
+		unapplied: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weir_billing_unapplied_events",
+			Help: "Billing events of all tenants that are parked or failed now, without those that wait for a time; at most 100000 are counted.",
+		}, []string{"outcome"}),
 	}
 	for _, outcome := range tenants.EventOutcomes {
 		r.outcomes.WithLabelValues(outcome)
 	}
+	for _, outcome := range []string{tenants.EventParked, tenants.EventFailed} {
+		r.unapplied.WithLabelValues(outcome)
+	}
 	if o.Registerer != nil {
-		o.Registerer.MustRegister(r.outcomes, r.backlog)
+		o.Registerer.MustRegister(r.outcomes, r.backlog, r.unapplied)
 	}
 	return r
 }
@@ -104,6 +113,7 @@ func (r *Runner) Run(ctx context.Context) {
 	var comparing sync.WaitGroup
 	defer comparing.Wait()
 	comparing.Go(func() { r.runPushes(ctx) })
+	comparing.Go(func() { r.runCounts(ctx) })
 	slot := make(chan struct{}, 1) // one comparison at a time
 	failing := false
 	for {
@@ -161,6 +171,32 @@ func (r *Runner) measure(ctx context.Context, events int) {
 		r.backlog.WithLabelValues("events").Set(float64(count))
 		r.backlog.WithLabelValues("seconds").Set(oldest.Seconds())
 	}
+}
+
+// runCounts counts the events that were not applied until ctx ends.
+func (r *Runner) runCounts(ctx context.Context) {
+	ticker := time.NewTicker(countEvery)
+	defer ticker.Stop()
+	for {
+		if err := r.Count(ctx); err != nil && ctx.Err() == nil {
+			r.Logger.WarnContext(ctx, "cannot count unapplied billing events; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Count sets the metric of the events that were not applied.
+func (r *Runner) Count(ctx context.Context) error {
+	n, err := r.Store.AllUnappliedEvents(ctx)
+	if err == nil {
+		r.unapplied.WithLabelValues(tenants.EventParked).Set(float64(n.Parked))
+		r.unapplied.WithLabelValues(tenants.EventFailed).Set(float64(n.Failed))
+	}
+	return err
 }
 
 // work settles events and subscriptions, those of one tenant in sequence, because their writes
@@ -239,7 +275,26 @@ func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy
 		// Continue with the content of the event: an outage of the provider must not stop plans.
 		r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
 	}
+	if p := work.Parsed.Purchase; p != nil && p.Partial && work.GrantsCredits && work.Endpoint.APIKeyHint != "" {
+		if err := r.fetchLines(ctx, tenant, &work); err != nil {
+			r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
+		}
+	}
 	return r.Store.SettleBillingEvent(ctx, work, tenant, fetched, replayedBy)
+}
+
+// fetchLines requests the lines of a purchase from the provider. Without them, the event is parked.
+func (r *Runner) fetchLines(ctx context.Context, tenant uuid.UUID, w *tenants.BillingWork) error {
+	client, err := r.client(tenant, w.Endpoint)
+	if err != nil {
+		return err
+	}
+	lines, err := client.Lines(ctx, w.Parsed.Purchase.ID)
+	if err != nil && !errors.Is(err, subscription.ErrGone) {
+		return err
+	}
+	w.Parsed.Purchase.Lines, w.Parsed.Purchase.Partial = lines, false
+	return nil
 }
 
 // fetch requests the subscription of an event from the provider, if the endpoint has an API key and

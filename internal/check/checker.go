@@ -25,6 +25,7 @@ type Checker struct {
 	now       func() time.Time
 	metrics   *Metrics
 	observers []Observer
+	credits   func(tenant limit.TenantID, subject string, r *RuleDecision)
 }
 
 // Observer is notified of decisions. It must not keep req or d, whose memory is reused. It must not
@@ -39,7 +40,11 @@ type CheckerOptions struct {
 	Engine    engine.Engine // a Stack, except in simulation
 	Metrics   *Metrics
 	Observers []Observer
-	Clock     func() time.Time // wall clock with a monotonic reading; nil: time.Now
+	// Credits is told of each decision by a rule for which the subject has, or had, credits
+	// (RuleDecision.HasCredits). Like an Observer, it must neither wait nor keep what it gets. nil:
+	// nobody is told.
+	Credits func(tenant limit.TenantID, subject string, r *RuleDecision)
+	Clock   func() time.Time // wall clock with a monotonic reading; nil: time.Now
 }
 
 // NewChecker returns a Checker.
@@ -47,7 +52,7 @@ func NewChecker(o CheckerOptions) *Checker {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers}
+	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers, credits: o.Credits}
 }
 
 // evaluation is the state of one request while it is decided.
@@ -119,12 +124,25 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch 
 		d := &evaluations[i].decision
 		scratch.decisions = append(scratch.decisions, *d)
 		c.metrics.decided(d)
+		c.tellCredits(p.tenant, d)
 		for _, o := range c.observers {
 			o.Decided(p.tenant, &reqs[i], d, started)
 		}
 	}
 	c.metrics.evaluation.Observe(c.now().Sub(started).Seconds())
 	return scratch.decisions, nil
+}
+
+// tellCredits tells of rules with credits of the subject.
+func (c *Checker) tellCredits(tenant limit.TenantID, d *Decision) {
+	if !d.Credits || c.credits == nil {
+		return
+	}
+	for i := range d.Rules {
+		if d.Rules[i].HasCredits {
+			c.credits(tenant, d.Subject, &d.Rules[i])
+		}
+	}
 }
 
 // evaluate evaluates the calls of all evaluations that have counters.
@@ -159,7 +177,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	if plan != nil {
 		d.Plan = plan.slug
 	}
-	if subject != nil && subject.state == Blocked {
+	if subject != nil && subject.state == Blocked && !req.reported {
 		d.Allowed, d.Code = false, SubjectBlocked
 		if req.Explain {
 			for i := range p.rules {
@@ -209,8 +227,11 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
 		return
 	}
+	if subject != nil && subject.credits != nil {
+		rd.addCredits(&counter, subject.creditsFor(r), nowMS)
+	}
 	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
-	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased && !num.numbers.Overage
+	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, counter)
@@ -245,7 +266,7 @@ func (e *evaluation) conclude() {
 		out := &e.call.Outcome
 		d.NowMS, d.Degraded = out.NowMS, out.Degraded
 		for n, i := range e.counted {
-			d.Rules[i].take(&e.call.Counters[n].Numbers, &out.Verdicts[n], out.NowMS)
+			d.Rules[i].take(&e.call.Counters[n], &out.Verdicts[n], out.NowMS)
 		}
 	}
 	d.conclude()

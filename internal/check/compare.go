@@ -87,7 +87,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 			other.counted = []int{0}
 			counter := e.call.Counters[0]
 			bounds := counter.Numbers.Bounds
-			counter.Numbers, counter.Shadow = then.numbers, false
+			counter.Numbers, counter.Shadow, counter.Credits = then.numbers, false, nil
 			counter.Numbers.Bounds = bounds
 			other.call.Counters = []engine.Counter{counter}
 		}

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"weir/internal/engine"
 	"weir/internal/limit"
 )
 
@@ -13,6 +14,8 @@ type Request struct {
 	Attributes []Attribute // at most MaxAttributes, names unique
 	DryRun     bool        // return what would happen, consume nothing
 	Explain    bool        // list in Skipped all rules that were not evaluated, not only those for which an attribute is missing
+
+	reported bool // the check was decided by a client, when the subject was not blocked
 }
 
 // Attribute is a named value of a check that rules can count by.
@@ -50,7 +53,14 @@ type Decision struct {
 	HasDelay bool  // a queue rule was evaluated and the check was allowed
 	Warning  bool  // an enforcing rule has a Warning
 	Overage  bool  // an enforcing rule has an Overage
+	Credits  bool  // a rule HasCredits
+	// Reported is the number of checks for which the decision stands, if a client decided them from
+	// a lease and reported them. Cost is the sum of their costs. 0: the decision is of one check.
+	Reported int64
 }
+
+// Checks returns the number of checks for which the decision stands.
+func (d *Decision) Checks() int64 { return max(1, d.Reported) }
 
 // RuleDecision is the result of one matching rule. Times are durations in milliseconds from NowMS.
 type RuleDecision struct {
@@ -72,15 +82,23 @@ type RuleDecision struct {
 	// was denied. The sum of all ExcessCosts is what was used beyond the limit.
 	Overage, ExcessCost int64
 	MayExceed           bool
-	Limit               int64 // units per window
-	Burst               int64 // buckets only
-	Quota               int64 // Burst for buckets, else Limit
-	WindowMS            int64 // for a calendar window: the length of the current one
-	Remaining           int64
-	RetryAfterMS        int64 // 0 if Allowed; NeverMS if no wait helps
-	ResetAfterMS        int64 // until the full quota is available again
-	NextAfterMS         int64 // until at least one more unit than Remaining is available; 0 if the full quota is available
-	DelayMS             int64 // queue rules
+	// HasCredits means that the subject has, or had, credits for the rule: prepaid units for checks
+	// that do not fit in the window. CreditsSpent is what this check takes from them, and Credits
+	// what is left. Unopened means that some could not be spent yet.
+	HasCredits, Unopened  bool
+	CreditsSpent, Credits int64
+	// JointCost is what was asked of the rule's counter, if CheckTogetherIn has decided: the sum of
+	// the costs of all requests that share it. 0: see Asked.
+	JointCost    int64
+	Limit        int64 // units per window
+	Burst        int64 // buckets only
+	Quota        int64 // Burst for buckets, else Limit
+	WindowMS     int64 // for a calendar window: the length of the current one
+	Remaining    int64
+	RetryAfterMS int64 // 0 if Allowed; NeverMS if no wait helps
+	ResetAfterMS int64 // until the full quota is available again
+	NextAfterMS  int64 // until at least one more unit than Remaining is available; 0 if the full quota is available
+	DelayMS      int64 // queue rules
 }
 
 // SkippedRule is a rule that was not evaluated.
@@ -101,15 +119,19 @@ const (
 	BlockedSubject   SkipReason = "subject_blocked"
 )
 
-// take copies an engine's verdict of nowMS, for these numbers, into the rule's decision. A calendar
+// take copies an engine's verdict of nowMS, on this counter, into the rule's decision. A calendar
 // window is the one of the verdict, which can differ from the window at the beginning of the check.
-func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int64) {
+func (r *RuleDecision) take(counter *engine.Counter, v *limit.Verdict, nowMS int64) {
+	numbers := &counter.Numbers
 	if numbers.Bounds != nil {
 		r.WindowMS = numbers.LengthMS(nowMS)
 	}
 	r.Allowed, r.CostExceeds, r.Penalized = v.Allowed, v.CostExceeds, v.Penalized
 	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
 	r.Degraded, r.Uncounted = v.Degraded, v.Uncounted
+	if r.HasCredits {
+		r.takeCredits(counter.Credits, v)
+	}
 	r.Overage = 0
 	if r.MayExceed && !v.Uncounted {
 		// The numbers can be those of a counter that several decisions share (CheckTogetherIn).
@@ -132,6 +154,7 @@ func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int6
 // conclude decides the check from the results of its rules.
 func (d *Decision) conclude() {
 	d.Allowed, d.Code, d.Deciding, d.Warning, d.Overage = true, NoCode, -1, false, false
+	d.Credits = false
 	denying := -1
 	for i := range d.Rules {
 		r := &d.Rules[i]
@@ -139,6 +162,7 @@ func (d *Decision) conclude() {
 			continue
 		}
 		d.Warning, d.Overage = d.Warning || r.Warning, d.Overage || r.Overage > 0
+		d.Credits = d.Credits || r.HasCredits
 		if !r.Allowed {
 			if denying < 0 || r.outweighs(&d.Rules[denying]) {
 				denying = i
@@ -153,7 +177,10 @@ func (d *Decision) conclude() {
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.ExcessCost = 0; r.Overage > 0 && d.Allowed && r.Allowed {
-			r.ExcessCost = min(d.Cost, r.Overage)
+			r.ExcessCost = min(max(0, d.Cost-r.CreditsSpent), r.Overage)
+		}
+		if !d.Allowed {
+			r.CreditsSpent = 0
 		}
 		if r.Rule.Algorithm != limit.LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
 			continue
@@ -190,12 +217,16 @@ func (r *RuleDecision) outweighs(other *RuleDecision) bool {
 	return r.RetryAfterMS > other.RetryAfterMS
 }
 
+// Asked returns the cost that a rule of the decision has allowed or denied. It is more than Cost if
+// another request, which was decided together with this one, shares the counter.
+func (d *Decision) Asked(r *RuleDecision) int64 { return max(d.Cost, r.JointCost) }
+
 // MostCost returns the greatest cost that the rule can ever allow.
 func (r *RuleDecision) MostCost() int64 {
 	if r.MayExceed {
 		return r.Rule.Algorithm.MaxLimit()
 	}
-	return r.Quota
+	return r.Quota + r.Credits
 }
 
 // share returns the remaining share of the quota.

@@ -25,7 +25,7 @@ func TestDeniedChecksCostRedisLittle(t *testing.T) {
 	rule := minute("api", 2)
 	rule.Window = limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
 	r := newRig(t, PolicyData{Rules: []limit.Rule{rule}})
-	r.store.Engine = redis.New(client, redis.Options{Deadline: 5 * time.Second})
+	r.store.Engine = redis.New(client, redis.Options{Deadline: testenv.RedisTimeout})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
 	commands := func(name string) int {
 		info, err := client.Info(context.Background(), "commandstats").Result()

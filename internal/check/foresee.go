@@ -130,7 +130,7 @@ func (c *Checker) foreseen(p *Policy, i int32, has, to *planNumbers, subject *su
 	}
 	counter := f.now.call.Counters[0]
 	bounds := counter.Numbers.Bounds
-	counter.Numbers, counter.Shadow = next.numbers, false
+	counter.Numbers, counter.Shadow, counter.Credits = next.numbers, false, nil
 	if !counter.Numbers.Algorithm.Bucket() { // these count the same whatever the limit is
 		counter.Numbers.Limit, counter.Numbers.Overage = counter.Numbers.Algorithm.MaxLimit(), false
 	}

@@ -22,9 +22,13 @@ type SubjectLimits struct {
 	Plan    string // slug; "" where the tenant has no plans
 	// Rules are the rules that count by the subject, by slug. Allowed and RetryAfterMS describe a
 	// check of cost 1 against this rule alone.
-	Rules    []RuleDecision
-	Hidden   []HiddenRule // all other rules, by slug
-	Degraded bool         // the counter store is unavailable: these are the numbers that checks use in the meantime
+	Rules  []RuleDecision
+	Hidden []HiddenRule // all other rules, by slug
+	// NowMS is the instant from which RetryAfterMS and ResetAfterMS of the rules count, by the
+	// clock of the counter store.
+	NowMS int64
+	// Degraded: the counter store is unavailable. These are the numbers that checks use meanwhile.
+	Degraded bool
 }
 
 // HiddenRule is a rule that has no counter for the subject and the other given values.
@@ -63,7 +67,7 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 	now := c.now()
 	subject, _ := p.subjects.Load(values.Subject)
 	plan, _ := p.plan("", subject)
-	out := SubjectLimits{Subject: values.Subject}
+	out := SubjectLimits{Subject: values.Subject, NowMS: now.UnixMilli()}
 	if subject != nil {
 		out.State = subject.state
 	}
@@ -92,14 +96,29 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		e.addRule(int32(i), plan, subject, now.UnixMilli())
 	}
 	c.peek(ctx, evaluations)
-	for _, e := range evaluations {
+	for n, e := range evaluations {
+		if n == 0 && len(e.counted) > 0 {
+			out.NowMS = e.decision.NowMS
+		}
 		out.Degraded = out.Degraded || e.decision.Degraded
+		e.decision.Subject = values.Subject
+		c.tellCredits(p.tenant, &e.decision)
 		for i := range e.decision.Rules {
 			e.decision.Rules[i].asOfOne()
+			e.decision.Rules[i].countFrom(out.NowMS, e.decision.NowMS)
 			out.Rules = append(out.Rules, e.decision.Rules[i])
 		}
 	}
 	return out
+}
+
+// countFrom changes the waits of a decision of nowMS so that they begin at fromMS.
+func (r *RuleDecision) countFrom(fromMS, nowMS int64) {
+	for _, wait := range []*int64{&r.RetryAfterMS, &r.ResetAfterMS, &r.NextAfterMS} {
+		if *wait > 0 && *wait != limit.NeverMS {
+			*wait = max(*wait+nowMS-fromMS, 1)
+		}
+	}
 }
 
 // newPeek returns an evaluation that consumes nothing and has no rules yet.
@@ -136,7 +155,7 @@ func (r *RuleDecision) asOfOne() {
 		if r.Allowed = r.Rule.OnUnavailable == limit.Allow; !r.Allowed {
 			r.RetryAfterMS = engine.RetryAfterOutageMS()
 		}
-	case r.Remaining == 0 && !r.MayExceed:
+	case r.Remaining == 0 && !r.MayExceed && r.Credits == 0:
 		r.Allowed, r.RetryAfterMS = false, r.NextAfterMS
 	}
 }

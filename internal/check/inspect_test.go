@@ -50,10 +50,10 @@ func onEachStore(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Run("memory", func(t *testing.T) { test(t, newRig(t, inspected())) })
 	t.Run("redis", func(t *testing.T) {
 		r := newRig(t, inspected())
-		client, err := redis.NewClient(testenv.RedisURL(t))
+		client, err := redis.NewClient(testenv.RedisURL(t), redis.WithTimeout(testenv.RedisTimeout))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
-		r.store.Engine = redis.New(client, redis.Options{Deadline: 5 * time.Second})
+		r.store.Engine = redis.New(client, redis.Options{Deadline: testenv.RedisTimeout})
 		// A new secret for the keys, because all tests share the server.
 		var secret [16]byte
 		_, _ = rand.Read(secret[:])
@@ -122,6 +122,7 @@ func TestInspectTimes(t *testing.T) {
 		return RuleDecision{}
 	}
 	r.move(55 * time.Minute)
+	require.Equal(t, r.check(Request{Subject: "s", Resource: "none"}).NowMS, r.inspect(Request{Subject: "s"}).NowMS)
 	rule := find()
 	require.False(t, rule.Allowed || rule.Penalized)
 	require.Equal(t, (5 * time.Minute).Milliseconds(), rule.RetryAfterMS)

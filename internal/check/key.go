@@ -40,12 +40,21 @@ func (k Keys) Derive(purpose string) []byte {
 	return derived
 }
 
+// Private returns the key of a counter of the service itself, which belongs to no rule of a tenant.
+func (k Keys) Private(purpose, value string) string {
+	name := k.name(appendPart(appendPart([]byte("private"), purpose), value))
+	return string(name.Append([]byte(k.tenantPrefix(limit.TenantID{}))))
+}
+
 // tenantPrefix returns the prefix of all counter keys of a tenant. Tenants with the same tag share
 // a slot but no keys.
 func (k Keys) tenantPrefix(tenant limit.TenantID) string {
 	h, _ := siphash.Hash128(k.k0, k.k1, tenant[:])
 	return engine.KeyPrefix + string([]byte{tagByte(h), tagByte(h >> 32), '}'})
 }
+
+// Prefix returns the beginning of all counter keys of a tenant, up to the end of the hash tag.
+func (k Keys) Prefix(tenant limit.TenantID) string { return k.tenantPrefix(tenant) }
 
 // tagByte returns one of the 255 bytes that do not end a tag.
 func tagByte(h uint64) byte {

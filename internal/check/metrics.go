@@ -14,6 +14,38 @@ type Metrics struct {
 	tenantsLoaded prometheus.Gauge
 	policies      policyMetrics
 	recently      latencies
+	leases        leaseMetrics
+}
+
+// leaseMetrics are the metrics of leases for clients.
+type leaseMetrics struct {
+	granted, units, returned prometheus.Counter
+	allowed, denied          prometheus.Counter
+}
+
+func newLeaseMetrics(reg prometheus.Registerer, counter func(name, help string) prometheus.Counter) leaseMetrics {
+	reported := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_client_lease_checks_total", Help: "Checks that clients decided themselves and reported, by decision.",
+	}, []string{"decision"})
+	reg.MustRegister(reported)
+	return leaseMetrics{
+		granted:  counter("weir_client_leases_total", "Leases granted to clients."),
+		units:    counter("weir_client_lease_units_total", "Units of the leases granted to clients."),
+		returned: counter("weir_client_lease_units_returned_total", "Units that clients returned, and that went back to their counters unless a window was over."),
+		allowed:  reported.WithLabelValues("allowed"), denied: reported.WithLabelValues("denied"),
+	}
+}
+
+func (m *Metrics) leaseGranted(units int64) {
+	m.leases.granted.Inc()
+	m.leases.units.Add(float64(units))
+}
+
+func (m *Metrics) leaseReturned(units int64) { m.leases.returned.Add(float64(units)) }
+
+func (m *Metrics) leaseReported(r *Reported) {
+	m.leases.allowed.Add(float64(r.Allowed))
+	m.leases.denied.Add(float64(r.Denied))
 }
 
 // NewMetrics registers the package's metrics with reg.
@@ -47,6 +79,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		policyErrors:  counter("weir_policy_errors_total", "Configurations that did not compile or caused a panic. The last valid one stays active."),
 		tenantsLoaded: gauge("weir_policy_tenants", "Tenants whose compiled policy is in memory."),
 		policies:      newPolicyMetrics(counter, gauge, histogram),
+		leases:        newLeaseMetrics(reg, counter),
 	}
 	for _, code := range []Code{RateLimitExceeded, CostExceedsLimit, SubjectBlocked, CountersUnavailable} {
 		m.decisions[code] = decisions.WithLabelValues(string(code))

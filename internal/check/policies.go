@@ -59,7 +59,7 @@ type Policies struct {
 	clock   func() time.Time
 	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or being loaded
 	loads   singleflight.Group
-	lanes   lanes
+	queues  readQueues
 
 	// working ends when Close is called, and ends every goroutine of the cache.
 	working context.Context
@@ -112,7 +112,7 @@ func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metr
 	p := &Policies{
 		source: source, keys: keys, log: log, metrics: metrics, clock: time.Now,
 		tenants: xsync.NewMap[limit.TenantID, *tenantEntry](),
-		lanes:   newLanes(), maxWaiting: maxWaiting, coldWait: coldWait,
+		queues:  newReadQueues(), maxWaiting: maxWaiting, coldWait: coldWait,
 	}
 	p.working, p.stop = context.WithCancel(context.Background())
 	p.memory.refused = map[limit.TenantID]refusal{}

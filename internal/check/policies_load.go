@@ -10,30 +10,30 @@ import (
 	"time"
 )
 
-// lanes limit the number of concurrent reads of the source. Reads of one kind do not wait for reads
-// of another: changes do not wait for first loads of many tenants, and first loads do not wait for
-// a tenant with a million subjects. Each lane is first in, first out.
-type lanes struct {
+// readQueues limit the number of concurrent reads of the source. Reads of one kind do not wait for
+// reads of another: changes do not wait for first loads of many tenants, and first loads do not
+// wait for a tenant with a million subjects. Each queue is first in, first out.
+type readQueues struct {
 	first   chan struct{} // tenants that are not loaded
 	changes chan struct{} // of tenants that are loaded
 	long    chan struct{} // loads that have already read a page of subjects
 }
 
-func newLanes() lanes {
-	return lanes{first: make(chan struct{}, 3), changes: make(chan struct{}, 2), long: make(chan struct{}, 2)}
+func newReadQueues() readQueues {
+	return readQueues{first: make(chan struct{}, 3), changes: make(chan struct{}, 2), long: make(chan struct{}, 2)}
 }
 
-// reading is a place in a lane.
+// reading is a place in a read queue.
 type reading struct {
-	lanes *lanes
-	in    chan struct{}
+	queues *readQueues
+	in     chan struct{}
 }
 
-// enter waits for a place in the lane, until ctx ends.
-func (l *lanes) enter(ctx context.Context, lane chan struct{}) (*reading, error) {
+// enter waits for a place in the queue, until ctx ends.
+func (q *readQueues) enter(ctx context.Context, queue chan struct{}) (*reading, error) {
 	select {
-	case lane <- struct{}{}:
-		return &reading{lanes: l, in: lane}, nil
+	case queue <- struct{}{}:
+		return &reading{queues: q, in: queue}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -45,16 +45,16 @@ func (r *reading) end() {
 	}
 }
 
-// moveToLong moves the read to the lane of long reads. The source is not being read at this time.
+// moveToLong moves the read to the queue of long reads. The source is not being read at this time.
 func (r *reading) moveToLong(ctx context.Context) error {
-	if r.in == r.lanes.long {
+	if r.in == r.queues.long {
 		return nil
 	}
 	<-r.in
 	r.in = nil
 	select {
-	case r.lanes.long <- struct{}{}:
-		r.in = r.lanes.long
+	case r.queues.long <- struct{}{}:
+		r.in = r.queues.long
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -70,7 +70,7 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	ended := e.beginFirst()
 	defer ended()
 	began := p.clock()
-	if err := p.load(ctx, tenant, e, p.lanes.first, stale{rules: true, subjects: true}); err != nil {
+	if err := p.load(ctx, tenant, e, p.queues.first, stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
 		if errors.Is(err, errTooLarge) {
 			p.memory.refuse(tenant, err, p.clock())
@@ -104,9 +104,9 @@ func (e *tenantEntry) beginFirst() (ended func()) {
 
 // load reads what is stale and replaces the policy. It works for several callers, so it returns a
 // panic as a PanicError.
-func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEntry, lane chan struct{}, what stale) (err error) {
+func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEntry, queue chan struct{}, what stale) (err error) {
 	defer RecoverTo(&err)
-	reading, err := p.lanes.enter(ctx, lane)
+	reading, err := p.queues.enter(ctx, queue)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (p *Policies) loadSubjects(ctx context.Context, tenant limit.TenantID, e *t
 // meantime. The source may serve other reads between two pages, so the subjects are consistent only
 // at the end.
 func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
-	all := &subjects{}
+	all := &subjects{credits: policy.subjects.credits}
 	var from int64
 	for after, page := "", 0; ; page++ {
 		version, more, err := p.source.ListSubjects(ctx, tenant, after, func(d SubjectData) {
@@ -253,7 +253,7 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 		if !more {
 			return
 		}
-		err := p.load(p.working, tenant, e, p.lanes.changes, what)
+		err := p.load(p.working, tenant, e, p.queues.changes, what)
 		var broken *compileError
 		var panicked *PanicError
 		switch {

@@ -318,8 +318,8 @@ func TestLoadBeforeAnEviction(t *testing.T) {
 	require.Equal(t, int64(2), (<-checked).Version())
 }
 
-// Close ends every goroutine: one that reads, one that waits in a lane, one that waits to retry,
-// and a load that waits for its next page.
+// Close ends every goroutine: one that reads, one that waits in a read queue, one that waits to
+// retry, and a load that waits for its next page.
 func TestPoliciesClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	tenant, broken, waiting, ctx := uuid.New(), uuid.New(), uuid.New(), context.Background()
@@ -335,12 +335,12 @@ func TestPoliciesClose(t *testing.T) {
 	source.set(func() { loads = source.loads })
 	p.Changed(broken, 2, 0)
 	eventually(t, func() (began bool) { source.set(func() { began = source.loads > loads }); return began })
-	// The lane of changes is full, so the next one waits, as does a first load.
-	for range cap(p.lanes.changes) {
-		p.lanes.changes <- struct{}{}
+	// The queue of changes is full, so the next one waits, as does a first load.
+	for range cap(p.queues.changes) {
+		p.queues.changes <- struct{}{}
 	}
-	for range cap(p.lanes.first) {
-		p.lanes.first <- struct{}{}
+	for range cap(p.queues.first) {
+		p.queues.first <- struct{}{}
 	}
 	p.Changed(waiting, 2, 0)
 	first := make(chan error, 1)

@@ -30,6 +30,9 @@ type PlanData struct {
 	Older   []PlanVersionData
 	// FailOpen admits checks of a tenant over its quota; of a plan of the operator's tenant.
 	FailOpen bool
+	// Counters bounds the counters of a tenant that are alive at the same time; 0: no bound of the
+	// plan. Of a plan of the operator's tenant.
+	Counters int64
 }
 
 // PlanVersionData is an older version of a plan.
@@ -52,7 +55,15 @@ type SubjectData struct {
 	// Multiplier multiplies the limits of the plan, within their ranges; 0 or 1: no change.
 	Multiplier int64
 	Overrides  []OverrideData
-	Deleted    bool // only in changes: remove the subject
+	// Grants are prepaid units that may be left, in the order in which they are spent.
+	Grants  []GrantData
+	Deleted bool // only in changes: remove the subject
+}
+
+// GrantData is prepaid units of one subject for one rule.
+type GrantData struct {
+	Rule string // slug
+	limit.Grant
 }
 
 // OverrideData is the limit of one subject for one rule, with its period.
@@ -89,6 +100,7 @@ type compiledRule struct {
 	grouped bool
 	number  number       // the rule's own limit
 	cycle   *limit.Cycle // for a calendar window; otherwise nil
+	credits bool         // checks can spend credits beyond its limits
 }
 
 // number is the limit that applies to a subject under a rule, with its source.
@@ -104,6 +116,7 @@ type planNumbers struct {
 	version  int            // of an older version its number, else that of the newest
 	older    []*planNumbers // of the newest version: the others
 	failOpen bool           // PlanData.FailOpen
+	counters int64          // PlanData.Counters
 	at       []uint16       // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
 	numbers  []number
 }
@@ -136,6 +149,30 @@ func (p *Policy) Tenant() limit.TenantID { return p.tenant }
 // Version returns the version of the configuration when the rules and plans were read.
 func (p *Policy) Version() int64 { return p.version }
 
+// TierCounters returns how many counters the tenant with this slug may have alive at the same time,
+// by its tier in this policy of the operator's tenant; 0: no bound of the tier.
+func (p *Policy) TierCounters(slug string) int64 {
+	subject, _ := p.subjects.Load(slug)
+	plan, _ := p.plan("", subject)
+	if plan == nil {
+		return 0
+	}
+	return plan.counters
+}
+
+// CounterBound returns how many counters the tenant may have alive at the same time, by its tier;
+// 0: no bound of the tier. It is not known while the tenant or the operator's tenant is not loaded.
+func (p *Policies) CounterBound(platform, tenant limit.TenantID) (bound int64, known bool) {
+	own, tiers := p.Loaded(tenant), p.Loaded(platform)
+	switch {
+	case tenant == platform:
+		return 0, true
+	case own == nil || tiers == nil:
+		return 0, false
+	}
+	return tiers.TierCounters(own.slug), true
+}
+
 // HasPlan reports whether a check may name this plan; "" (no plan) is always valid.
 func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] != nil }
 
@@ -162,7 +199,7 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		tenant: tenant, slug: data.Slug, version: data.Version,
 		exact: map[string][]int32{}, prefixes: map[string][]int32{},
 		plans:    make(map[string]*planNumbers, len(data.Plans)),
-		subjects: &subjects{},
+		subjects: &subjects{credits: creditKeys{keys, tenant}},
 	}
 	rules := slices.Clone(data.Rules)
 	slices.SortFunc(rules, func(a, b limit.Rule) int { return strings.Compare(a.Slug, b.Slug) })
@@ -180,7 +217,7 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		bySlug[r.Slug] = i
 		p.rules[i] = compiledRule{
 			rule: *r, by: byLists.of(r.By), name: keys.ruleID(tenant, r),
-			number: number{numbers: r.Numbers(), source: "rule", warnAt: r.WarnAt},
+			number: number{numbers: r.Numbers(), source: "rule", warnAt: r.WarnAt}, credits: r.SpendsCredits(),
 		}
 		cycle, err := r.Cycle()
 		if err != nil {
@@ -204,9 +241,9 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 			}
 			pn.older = append(pn.older, older)
 		}
-		pn.failOpen = plan.FailOpen
+		pn.failOpen, pn.counters = plan.FailOpen, plan.Counters
 		for _, older := range pn.older {
-			older.failOpen = plan.FailOpen
+			older.failOpen, older.counters = plan.FailOpen, plan.Counters
 		}
 		p.plans[plan.Slug] = pn
 		if plan.Default {

@@ -145,7 +145,7 @@ func (q *Quota) ask(resource string, last *atomic.Pointer[quotaHeld], policy *Po
 	e.resolve(q.keys, policy, &req, q.now())
 	e.call.Leased = true
 	for i := range e.call.Counters {
-		e.call.Leased = e.call.Leased && e.call.Counters[i].Numbers.Leasable()
+		e.call.Leased = e.call.Leased && e.call.Counters[i].Numbers.Leasable() && e.call.Counters[i].Credits == nil
 	}
 	scratch.evaluate(context.Background(), q.engine, evaluations)
 	if held, ok := e.call.Held(); ok && len(e.counted) > 0 {
@@ -225,9 +225,9 @@ func (u *QuotaUse) RunsOut() (time.Time, bool) {
 const shortestNoted = time.Hour
 
 // Quotas returns what the tenant with this slug has used of its quotas, by the policy of the
-// platform tenant: of rules with fixed windows of an hour or more, in the order of their slugs.
-// While the counter store is unavailable it returns none. Units that instances hold as leases
-// count as used.
+// platform tenant: of enforced rules with fixed windows of an hour or more, in the order of their
+// slugs. While the counter store is unavailable it returns none. Units that instances hold as
+// leases count as used.
 func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (out []QuotaUse) {
 	state := c.Inspect(ctx, platform, Request{Subject: slug, Resource: QuotaResource})
 	if state.Degraded {
@@ -238,7 +238,7 @@ func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (ou
 	for i := range state.Rules {
 		r := &state.Rules[i]
 		length := time.Duration(r.WindowMS) * time.Millisecond
-		if r.Rule.Algorithm != limit.FixedWindow || r.Unlimited || r.Uncounted || length < shortestNoted ||
+		if r.Rule.Algorithm != limit.FixedWindow || r.Mode != limit.Enforce || r.Unlimited || r.Uncounted || length < shortestNoted ||
 			!limit.Matches(r.Rule.Resource, QuotaResource) {
 			continue
 		}

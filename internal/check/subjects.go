@@ -16,12 +16,14 @@ import (
 //
 // It is a hash table with open addressing. A slot is one word: the position of the name among all
 // names, eight bits of its hash, and the number of its entry. Subjects with the same plan and
-// state, without override and cycle anchor, share their entry. Load takes no lock and may run
-// concurrently with everything. store takes a lock. What a reader may have seen never changes:
+// state, without override, cycle anchor and credits, share their entry. Load takes no lock and may
+// run concurrently with everything. store takes a lock. What a reader may have seen never changes:
 // names and entries are only added, and unused ones are removed when the table is rebuilt.
 type subjects struct {
 	table atomic.Pointer[subjectTable] // nil: none yet
 	size  atomic.Int64                 // bytes
+
+	credits creditKeys // of the tenant
 
 	mu         sync.Mutex // held by writers; guards the fields below
 	live       int        // subjects
@@ -49,6 +51,7 @@ type subjectEntry struct {
 	anchorMS    int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
 	// multiplier of the plan's limits; 0 or 1: none.
 	multiplier int64
+	credits    []ruleCredits
 }
 
 type overrideEntry struct {
@@ -232,6 +235,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 		return 0, false
 	}
 	e := newSubjectEntry(d, plan)
+	e.credits = s.credits.of(&d)
 	entries = append(extend(entries, 1), e)
 	t.entries.Store(&entries)
 	i := uint32(len(entries) - 1) // below maxEntries
@@ -244,8 +248,11 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	return i, true
 }
 
-// own reports whether a subject has its own entry, because it has overrides or a cycle anchor.
-func (e *subjectEntry) own() bool { return len(e.overrides) > 0 || e.anchorMS != limit.NoAnchor }
+// own reports whether a subject has its own entry, because it has overrides, a cycle anchor or
+// credits.
+func (e *subjectEntry) own() bool {
+	return len(e.overrides) > 0 || e.anchorMS != limit.NoAnchor || e.credits != nil
+}
 
 // anchor returns the subject's cycle anchor, or NoAnchor for a subject that is not registered.
 func (e *subjectEntry) anchor() int64 {
@@ -255,7 +262,9 @@ func (e *subjectEntry) anchor() int64 {
 	return e.anchorMS
 }
 
-func (d *SubjectData) own() bool { return len(d.Overrides) > 0 || d.CycleAnchor != nil }
+func (d *SubjectData) own() bool {
+	return len(d.Overrides) > 0 || d.CycleAnchor != nil || len(d.Grants) > 0
+}
 
 func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
 	e := &subjectEntry{plan: plan, planVersion: int32(d.PlanVersion), state: d.State, anchorMS: limit.NoAnchor, multiplier: d.Multiplier}
@@ -279,7 +288,11 @@ func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
 }
 
 func (e *subjectEntry) bytes() int {
-	return entryBytes + len(e.overrides)*overrideBytes
+	n := entryBytes + len(e.overrides)*overrideBytes
+	for i := range e.credits {
+		n += e.credits[i].bytes()
+	}
+	return n
 }
 
 // extend returns list with capacity for n more. It grows by an eighth, because append would double

@@ -14,6 +14,7 @@ type together struct {
 	call   engine.Call
 	places []int // for each counter of each evaluation, in order: its index in call.Counters
 	later  []int64
+	paid   []int64
 }
 
 // CheckTogetherIn decides the requests as one: if every decision allows, all of them are charged,
@@ -54,6 +55,7 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 			continue
 		}
 		c.metrics.decided(d)
+		c.tellCredits(p.tenant, d)
 		for _, o := range c.observers {
 			o.Decided(p.tenant, &reqs[i], d, started)
 		}
@@ -144,8 +146,9 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 			}
 			for n, rule := range e.counted {
 				place := places[n]
-				d.Rules[rule].take(&t.call.Counters[place].Numbers, &out.Verdicts[place], out.NowMS)
-				excess = excess || d.Rules[rule].Overage > 0
+				d.Rules[rule].take(&t.call.Counters[place], &out.Verdicts[place], out.NowMS)
+				d.Rules[rule].JointCost = t.call.Counters[place].Cost
+				excess = excess || d.Rules[rule].Overage > 0 || d.Rules[rule].CreditsSpent > 0
 			}
 			places = places[len(e.counted):]
 			d.conclude()
@@ -164,24 +167,29 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 	return allowed
 }
 
-// splitExcess divides the excess of counters that several requests share. The later ones come
-// first: an earlier request has excess only if they have nothing else.
+// splitExcess divides the excess and the spent credits of counters that several requests share. The
+// later ones come first: an earlier request has excess only if they have nothing else.
 func (t *together) splitExcess(evaluations []evaluation, allowed bool) {
 	t.later = slices.Grow(t.later[:0], len(t.call.Counters))[:len(t.call.Counters)]
-	clear(t.later) // for each counter, the cost of the later requests
+	clear(t.later) // for each counter, what the later requests have charged to the window
+	t.paid = slices.Grow(t.paid[:0], len(t.call.Counters))[:len(t.call.Counters)]
+	for i := range t.paid { // for each counter, the credits that are not attributed yet
+		t.paid[i] = t.call.Outcome.Verdicts[i].CreditsSpent
+	}
 	first := len(t.places)
 	for i := len(evaluations) - 1; i >= 0; i-- {
 		e := &evaluations[i]
 		first -= len(e.counted)
 		for n, rule := range e.counted {
 			r, later := &e.decision.Rules[rule], &t.later[t.places[first+n]]
-			switch {
-			case !allowed:
-				r.ExcessCost = 0
-			case r.ExcessCost > 0:
+			r.ExcessCost, r.CreditsSpent = 0, 0
+			if allowed && r.Allowed {
+				paid := &t.paid[t.places[first+n]]
 				r.ExcessCost = min(e.req.Cost, max(0, r.Overage-*later))
+				r.CreditsSpent = min(e.req.Cost-r.ExcessCost, *paid)
+				*paid -= r.CreditsSpent
 			}
-			*later += e.req.Cost
+			*later += e.req.Cost - r.CreditsSpent
 		}
 	}
 }

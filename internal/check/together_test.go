@@ -98,6 +98,14 @@ func TestTogetherSharedCounter(t *testing.T) {
 	decisions, allowed = r.together(Request{Subject: "z", Resource: "a", Cost: 3}, Request{Subject: "z", Resource: "a", Cost: 3})
 	require.False(t, allowed)
 	require.Equal(t, CostExceedsLimit, decisions[0].Code, "no wait helps these two")
+	for i := range decisions {
+		d := &decisions[i]
+		require.EqualValues(t, 3, d.Cost)
+		require.EqualValues(t, 6, d.Asked(&d.Rules[0]), "the reason is the cost of both")
+	}
+	decisions, _ = r.together(Request{Subject: "y", Resource: "a", Cost: 3}, Request{Subject: "z", Resource: "a", Cost: 1})
+	require.EqualValues(t, 3, decisions[0].Asked(&decisions[0].Rules[0]))
+	require.EqualValues(t, 1, decisions[1].Asked(&decisions[1].Rules[0]))
 }
 
 // Two customers on different plans share a counter of the tenant: neither limit is exceeded.

@@ -111,23 +111,45 @@ func TestForgottenPassword(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.browser().login("ann@example.com", "a better horse").status)
 }
 
-// A mailbox cannot be filled, and the limit does not reveal whether an account exists.
+// A mailbox cannot be filled, and no answer reveals whether an account exists or was mailed to.
 func TestAskingForMailIsLimited(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupOpen)
+	asked := map[string]string{}
 	for _, email := range []string{"ann@example.com", "nobody@example.com"} {
-		for range 3 {
-			require.Equal(t, http.StatusOK, s.browser().post("/forgot", url.Values{"email": {email}}).status)
+		for n := range 9 {
+			got := s.browser().post("/forgot", url.Values{"email": {email}})
+			require.Equal(t, http.StatusOK, got.status)
+			body := strings.ReplaceAll(got.body, email, "x")
+			require.Equal(t, body, orElseText(asked["forgot"], body), "request %d", n)
+			asked["forgot"] = body
 		}
-		got := s.browser().post("/forgot", url.Values{"email": {email}})
-		require.Equal(t, http.StatusTooManyRequests, got.status)
-		require.Equal(t, "900", got.header.Get("Retry-After"))
-		require.Equal(t, http.StatusTooManyRequests, s.browser().post("/signup", url.Values{"email": {email}}).status)
 	}
+	s.pages.after.Wait()
+	newest(t, box, 1)
+	for range 2 {
+		require.Equal(t, http.StatusOK, s.browser().post("/signup", url.Values{"email": {"ann@example.com"}}).status)
+	}
+	s.pages.after.Wait()
+	newest(t, box, 2)
+	got := s.browser().post("/forgot", url.Values{"email": {"ann@example.com"}})
+	require.Equal(t, http.StatusTooManyRequests, got.status, "20 requests an hour from one address")
+	require.Equal(t, got.body, strings.ReplaceAll(s.browser().post("/forgot", url.Values{"email": {"nobody@example.com"}}).body, "nobody@", "ann@"))
+	require.Equal(t, http.StatusTooManyRequests, s.browser().post("/signup", url.Values{"email": {"eve@example.com"}}).status)
+	elsewhere := s.browser().at("127.0.0.2")
+	require.Equal(t, http.StatusOK, elsewhere.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
+	s.pages.after.Wait()
+	newest(t, box, 2)
+	s.clock.move(tenants.PasswordLinkLife)
+	require.Equal(t, http.StatusOK, elsewhere.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
 	newest(t, box, 3)
-	s.clock.move(15 * time.Minute)
-	require.Equal(t, http.StatusOK, s.browser().post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
-	newest(t, box, 4)
+}
+
+func orElseText(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
 }
 
 func TestAccount(t *testing.T) {
@@ -170,6 +192,88 @@ func TestAccount(t *testing.T) {
 	// A person without a tenant has an account, too.
 	require.NoError(t, s.store.DeleteTenant(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}))
 	require.Equal(t, http.StatusOK, s.as("bob@example.com").get("/account").status)
+}
+
+// The email of a login changes with the password and a link to the new address. The old address
+// gets a notice.
+func TestChangeEmail(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	b := s.as("ann@example.com")
+	require.Equal(t, http.StatusSeeOther, s.browser().post("/account/email", url.Values{}).status, "signed in only")
+	change := func(email, current string) page {
+		return b.post("/account/email", url.Values{"email": {email}, "current": {current}})
+	}
+	got := change("ann@new.example", "wrong horse")
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "not your current password")
+	got = change("nonsense", password)
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "Must be an address such as name@example.com")
+	require.NotContains(t, got.body, password)
+	require.Equal(t, http.StatusSeeOther, change("ann@new.example", password).status)
+	newest(t, box, 2)
+	to := map[string]mail.Kept{}
+	for _, l := range box.Letters() {
+		to[l.To] = l
+	}
+	require.Contains(t, to["ann@example.com"].Subject, "was requested")
+	link := path(t, to["ann@new.example"])
+	for range 2 { // like robots that open links
+		got = s.browser().get(link)
+		require.Equal(t, http.StatusOK, got.status)
+		checkHeaders(t, got, "/email/...")
+	}
+	require.Contains(t, b.get("/account").body, "You sign in with ann@example.com")
+	require.Equal(t, http.StatusSeeOther, s.browser().post(link, url.Values{}).status)
+	require.Contains(t, b.get("/account").body, "You sign in with ann@new.example", "the session continues")
+	notice := newest(t, box, 3)
+	require.Equal(t, "ann@example.com", notice.To)
+	require.Contains(t, notice.Subject, "was changed")
+	require.Equal(t, http.StatusUnauthorized, s.browser().login("ann@example.com", password).status)
+	require.Equal(t, http.StatusSeeOther, s.browser().login("ann@new.example", password).status)
+	for _, path := range []string{link, "/email/x"} {
+		require.Equal(t, http.StatusNotFound, s.browser().get(path).status)
+		require.Equal(t, http.StatusNotFound, s.browser().post(path, url.Values{}).status)
+	}
+
+	// Only the reader of the mailbox learns that an address is taken.
+	require.Equal(t, http.StatusSeeOther, change("bob@example.com", password).status)
+	newest(t, box, 5)
+	for _, l := range box.Letters()[:2] {
+		if l.To == "bob@example.com" {
+			got = s.browser().post(path(t, l), url.Values{})
+		}
+	}
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Contains(t, got.body, "Another login or invitation has this address")
+
+	for range 3 { // a mailbox cannot be filled
+		got = change("victim@example.com", password)
+	}
+	require.Equal(t, http.StatusSeeOther, got.status)
+	require.Equal(t, http.StatusTooManyRequests, change("victim@example.com", password).status)
+}
+
+// A member leaves a tenant on the account page. The last owner cannot.
+func TestLeaveTenant(t *testing.T) {
+	s := newStack(t)
+	ann := s.as("ann@example.com")
+	leave := func(tenant string) page {
+		return ann.write("/account/leave", url.Values{"do": {"leave"}, "leave": {tenant}})
+	}
+	got := leave(s.a.TenantID().String())
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Contains(t, got.body, "This is the last owner of the tenant")
+	require.Equal(t, http.StatusNotFound, leave(s.b.TenantID().String()).status, "another tenant")
+	require.Equal(t, http.StatusNotFound, leave("nonsense").status)
+	_, err := s.store.CreateMember(t.Context(), s.a, "second@example.com", password, tenants.Owner)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSeeOther, leave(s.a.TenantID().String()).status)
+	got = ann.get("/account")
+	require.Equal(t, http.StatusOK, got.status)
+	require.Contains(t, got.body, "You left ")
+	require.Contains(t, got.body, "You belong to no active tenant")
 }
 
 func TestInvite(t *testing.T) {

@@ -6,139 +6,110 @@ import (
 	"encoding/hex"
 	"net"
 	"net/netip"
-	"strings"
-	"sync"
 	"time"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/tenants"
 )
 
-// The limits for failed sign-ins, as rules of the engine. The limit for one account from all
-// addresses refills gradually: an unknown client can slow down the owner, but not lock them out.
-var attemptRules = [...]limit.Rule{
-	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 10, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
-	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 50, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
-	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
+func duration(d time.Duration) limit.Window {
+	return limit.Window{Duration: limit.Duration{MS: d.Milliseconds()}}
 }
 
-// The limits for mails that anybody can request, so that another person's mailbox cannot be filled.
-var askRules = [...]limit.Rule{
-	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 3, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
-	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
-	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
+// throttle limits how often something is tried, as rules of the engine. Its counters are shared by
+// all instances. While Redis is unavailable, each instance counts in its own memory, with its share
+// of the limits.
+type throttle struct {
+	purpose string // which separates its counters from those of other throttles
+	rules   []limit.Rule
+	engine  engine.Engine
+	key     func(purpose, value string) string
+	now     func() time.Time
 }
 
-// The limits for invitations of a tenant's members, so that nobody can fill mailboxes: per address
-// and tenant, per address, and per tenant.
-var inviteRules = [...]limit.Rule{
-	{Slug: "tenant-address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
-	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
-	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
+// newThrottle returns a throttle that counts as d says.
+func (d *dashboard) newThrottle(purpose string, rules ...limit.Rule) *throttle {
+	return &throttle{purpose: purpose, rules: rules, engine: d.Counters, key: d.Keys.Private, now: d.Now}
 }
 
-// attempts counts failed sign-ins in memory, per instance, so that it also works while Redis is
-// unavailable. A running attempt counts as failed until its result is known, so concurrent attempts
-// allow no more guesses than sequential ones.
-type attempts struct {
-	rules  [len(attemptRules)]limit.Rule
-	engine *engine.Memory
-	mu     sync.Mutex
-	trying map[string]int64 // running attempts, by counter
-}
-
-func newAttempts(now func() time.Time) *attempts { return newAttemptsOf(attemptRules, now) }
-
-func newAttemptsOf(rules [len(attemptRules)]limit.Rule, now func() time.Time) *attempts {
+// memoryCounters returns counters of this process.
+func memoryCounters(now func() time.Time) engine.Engine {
 	const most = 100_000
-	return &attempts{
-		rules: rules,
-		engine: engine.NewMemory(engine.MemoryOptions{
-			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
-		}),
-		trying: map[string]int64{},
-	}
+	return engine.NewMemory(engine.MemoryOptions{
+		Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
+	})
 }
 
-// attempt is an allowed attempt. Exactly one of failed, succeeded and undecided must be called.
+// attempt is an attempt that was allowed and counted. It counts as failed until succeeded or
+// undecided is called, so concurrent attempts allow no more than sequential ones.
 type attempt struct {
-	of   *attempts
-	keys [len(attemptRules)]string
+	of   *throttle
+	call engine.Call
 }
 
-// begin allows an attempt, or returns how long to wait.
-func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
-	account := accountKey(email)
-	try := &attempt{of: a, keys: [...]string{"pair " + account + " " + address, "address " + address, "account " + account}}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i, key := range try.keys {
-		call := a.counterCall(i, key, 1+a.trying[key])
-		call.DryRun = true
-		a.engine.Evaluate(context.Background(), &call)
-		if call.Outcome.Allowed {
-			continue
+// begin counts an attempt, or returns how long to wait. There is one value for each rule.
+func (t *throttle) begin(ctx context.Context, values ...string) (*attempt, time.Duration) {
+	try := &attempt{of: t, call: engine.Call{Cost: 1, Fresh: true, Started: t.now()}}
+	for i := range t.rules {
+		rule := &t.rules[i]
+		try.call.Counters = append(try.call.Counters, engine.Counter{
+			Key: t.key(t.purpose+" "+rule.Slug, values[i]), Numbers: rule.Numbers(), OnUnavailable: limit.Local,
+		})
+	}
+	t.engine.Evaluate(context.WithoutCancel(ctx), &try.call)
+	if try.call.Err != nil { // the counters in memory are full
+		return nil, time.Minute
+	}
+	if try.call.Outcome.Allowed {
+		return try, 0
+	}
+	var wait int64
+	for _, v := range try.call.Outcome.Verdicts {
+		if !v.Allowed {
+			wait = max(wait, v.RetryAfterMS)
 		}
-		wait := time.Duration(call.Outcome.Verdicts[0].RetryAfterMS) * time.Millisecond
-		return nil, max(wait, time.Second) // a shorter wait: too many attempts are running now
 	}
-	for _, key := range try.keys {
-		a.trying[key]++
-	}
-	return try, 0
+	return nil, max(time.Duration(wait)*time.Millisecond, time.Second)
 }
 
-func (a *attempts) counterCall(rule int, key string, cost int64) engine.Call {
-	return engine.Call{Cost: cost, Counters: []engine.Counter{{Key: key, Numbers: a.rules[rule].Numbers()}}}
+// take counts an attempt that always counts, by an account and an address, or returns how long to
+// wait. The throttle has three rules: for both, for the address and for the account.
+func (t *throttle) take(ctx context.Context, account, address string) time.Duration {
+	_, wait := t.begin(ctx, account+" "+address, address, account)
+	return wait
 }
 
-// take counts one attempt, or returns how long to wait.
-func (a *attempts) take(account, address string) time.Duration {
-	try, wait := a.begin(account, address)
-	if try == nil {
-		return wait
-	}
-	try.failed()
-	return 0
-}
-
-// failed ends an attempt with a wrong password.
-func (t *attempt) failed() {
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	for i, key := range t.keys {
-		call := t.of.counterCall(i, key, 1)
-		t.of.engine.Evaluate(context.Background(), &call)
-	}
-	t.ended()
-}
-
-// succeeded ends an attempt with the right password: the person's own failures are reset.
-func (t *attempt) succeeded() {
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	_ = t.of.engine.Reset(context.Background(), engine.Counter{Key: t.keys[0]}) // an engine in memory does not fail
-	t.ended()
+// succeeded ends an attempt with the right password: the person's own failures, of the first rule,
+// are reset, and the attempt does not count for the others.
+func (a *attempt) succeeded(ctx context.Context) {
+	_ = a.of.engine.Reset(context.WithoutCancel(ctx), a.call.Counters[0]) // without Redis, the failures stay until their window ends
+	a.refund(ctx, 1)
 }
 
 // undecided ends an attempt without a result.
-func (t *attempt) undecided() {
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	t.ended()
-}
+func (a *attempt) undecided(ctx context.Context) { a.refund(ctx, 0) }
 
-func (t *attempt) ended() {
-	for _, key := range t.keys {
-		if t.of.trying[key]--; t.of.trying[key] == 0 {
-			delete(t.of.trying, key)
-		}
+// refund returns what the attempt counted for the rules from first on. What cannot be returned ends
+// with its window.
+func (a *attempt) refund(ctx context.Context, first int) {
+	out := &a.call.Outcome
+	if out.Degraded {
+		return
 	}
+	refund := &engine.Refund{}
+	for i := first; i < len(a.call.Counters); i++ {
+		c := &a.call.Counters[i]
+		refund.Parts = append(refund.Parts, engine.RefundPart{
+			Key: c.Key, ID: c.ID, Numbers: c.Numbers, Units: 1, Ground: c.Numbers.Ground(&out.Verdicts[i], out.NowMS),
+		})
+	}
+	a.of.engine.Refund(context.WithoutCancel(ctx), refund)
 }
 
-// accountKey returns a short key for a text of any length.
+// accountKey returns a short key for an address of a login. All spellings of it have the same key.
 func accountKey(email string) string {
-	sum := sha256.Sum256([]byte(strings.ToLower(email)))
+	sum := sha256.Sum256([]byte(tenants.CanonicalEmail(email)))
 	return hex.EncodeToString(sum[:16])
 }
 

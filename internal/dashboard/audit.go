@@ -1,9 +1,11 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"weir/internal/tenants"
@@ -21,6 +23,8 @@ const (
 type auditView struct {
 	Form              *form
 	Rows              []auditLine
+	Range             *rangeView
+	Actors, Targets   []string // to choose from: people and API keys; rules and registered subjects
 	First, Next       string
 	Later             bool
 	CSV, JSON, Verify string
@@ -38,6 +42,9 @@ type auditLine struct {
 	Sequence                                   string
 	Changes                                    []fieldChange
 	Whole                                      bool // of a created or deleted object
+	Told                                       bool // What says the change of the subject in words
+	Deleted                                    bool
+	Restore                                    *undo // restores the rule to its state after this row; nil: none
 }
 
 // Machine, Clock and Day return the time of the row.
@@ -51,25 +58,31 @@ func (l *auditLine) Day() string { return l.At.UTC().Format("2 Jan 2006") }
 
 var auditActions = []option{
 	{"", "Any"}, {"create", "Created"}, {"update", "Changed"}, {"delete", "Deleted"}, {"rotate", "Rotated"},
-	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"},
+	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"}, {"test", "Sent a test"}, {"replay", "Replayed"},
 }
 
 var auditKinds = []option{
-	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"portal", "The customer page"}, {"portal_link", "A customer link"}, {"limit_request", "A request of a customer"}, {"tenant", "The tenant"},
+	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"portal", "The customer page"}, {"portal_link", "A customer link"}, {"limit_request", "A request of a customer"}, {"credits", "Credits"}, {"notification_endpoint", "A notification endpoint"}, {"tenant", "The tenant"}, {"security", "The security settings"},
 }
 
 // errVerifying: the maximum number of trails is being verified.
 var errVerifying = errors.New("too many audit trails are being verified at once")
 
 // audit shows the trail, or returns it as a file.
-func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
+func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err error) {
 	f := &form{values: r.URL.Query()}
-	filter := auditFilterOf(f)
+	filter := auditFilterOf(f, v.now)
 	format := f.Get("format")
 	if (format == "csv" || format == "jsonl") && !f.invalid() {
 		return d.exportAudit(w, r, v, filter, format)
 	}
-	view := auditView{Form: f, First: auditAddress(f.values, "", "", "")}
+	view := auditView{Form: f, First: auditAddress(f.values, "", "", ""), Range: listRange(f, trailPeriods, calendarRanges(v.now), func(values url.Values) string { return auditAddress(values, "", "", "") })}
+	if view.Targets, err = d.auditTargets(r.Context(), v); err != nil {
+		return err
+	}
+	if view.Actors, err = d.actorNames(r.Context(), v.actor()); err != nil {
+		return err
+	}
 	status := http.StatusOK
 	if !f.invalid() {
 		rows, next, err := d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditPage, After: f.Get("after")})
@@ -83,6 +96,9 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) erro
 		view.CSV, view.JSON = auditAddress(f.values, "format", "csv", "after"), auditAddress(f.values, "format", "jsonl", "after")
 		view.Verify = auditAddress(f.values, "verify", "1", "")
 	}
+	if v.frame.May.Edit {
+		offerRestores(view.Rows, !view.Later && filter.Actor == "" && filter.Action == "" && filter.From == nil && filter.To == nil)
+	}
 	if f.Get("verify") != "" {
 		if err := d.verifyTrail(r, v, &view); err != nil {
 			return err
@@ -93,6 +109,35 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) erro
 	}
 	v.frame.Title = "Audit"
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
+}
+
+// auditTargets returns names to choose the target from: of rules and of registered subjects.
+func (d *dashboard) auditTargets(ctx context.Context, v *visit) ([]string, error) {
+	names, _ := d.namesOf(ctx, v.actor().TenantID())
+	subjects, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{}, tenants.Page{Limit: maxTesterSubjects})
+	for i := range subjects {
+		names = append(names, subjects[i].Subject)
+	}
+	return names, err
+}
+
+// actorNames returns names to choose the actor from: the emails of members and the names of API
+// keys.
+func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []string, err error) {
+	members, _, err := d.Store.Members(ctx, a, tenants.Page{Limit: mostSuggested / 2})
+	if err != nil {
+		return nil, err
+	}
+	for i := range members {
+		names = append(names, members[i].Email)
+	}
+	keys, _, err := d.Store.Keys(ctx, a, tenants.Page{Limit: mostSuggested / 2})
+	for i := range keys {
+		if !slices.Contains(names, keys[i].Name) {
+			names = append(names, keys[i].Name)
+		}
+	}
+	return names, err
 }
 
 // verifyTrail reads the trail, from where an earlier page stopped. It changes nothing, so it can be
@@ -131,25 +176,18 @@ func (v *auditView) ReadFrom() string {
 	return "starting with the first"
 }
 
-func auditFilterOf(f *form) tenants.AuditFilter {
+func auditFilterOf(f *form, now time.Time) tenants.AuditFilter {
 	filter := tenants.AuditFilter{Actor: f.Get("actor"), Action: f.Get("action"), Kind: f.Get("kind"), Target: f.Get("target")}
 	oneOf(f, "action", auditActions)
 	oneOf(f, "kind", auditKinds)
-	for _, bound := range []struct {
-		name string
-		to   **time.Time
-	}{{"from", &filter.From}, {"to", &filter.To}} {
-		if t := instantOf(f, bound.name); !t.IsZero() {
-			*bound.to = &t
-		}
-	}
+	filter.From, filter.To = spanOf(f, trailPeriods).bounds(now)
 	return filter
 }
 
 // auditAddress returns the address of the page with one parameter added and one removed.
 func auditAddress(values url.Values, name, value, without string) string {
 	out := url.Values{}
-	for _, field := range []string{"actor", "action", "kind", "target", "from", "to", "after"} {
+	for _, field := range []string{"actor", "action", "kind", "target", "period", "from", "to", "after"} {
 		if text := values.Get(field); text != "" && field != without && (field != "after" || name != "") {
 			out.Set(field, text)
 		}
@@ -163,6 +201,9 @@ func auditAddress(values url.Values, name, value, without string) string {
 // exportAudit streams all matching rows. It reads the first ones before it sends anything, so that
 // it can report errors of the request.
 func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.AuditFilter, format string) error {
+	if err := d.Store.RecordExport(r.Context(), v.actor(), "audit trail", format); err != nil {
+		return err
+	}
 	read := func(after string) ([]tenants.AuditEntry, string, error) {
 		return d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditExportRows, After: after})
 	}
@@ -200,10 +241,10 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
 		lines[i] = auditLine{
 			ID: "row-" + itoa(e.Sequence), Who: e.ActorName, WhoKind: e.ActorKind, What: auditVerb(e), Kind: e.Kind, Target: e.Target, Link: auditLink(e),
 			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: fieldChanges(e.Before, e.After),
-			Whole: e.Before == nil || e.After == nil,
+			Whole: e.Before == nil || e.After == nil, Deleted: e.Action == "delete",
 		}
 		if verb := subjectVerb(e, lines[i].Changes, names); verb != "" {
-			lines[i].What = verb
+			lines[i].What, lines[i].Told = verb, true
 		}
 		if e.UserAgent != "" {
 			lines[i].From += ", " + deviceName(e.UserAgent)
@@ -215,11 +256,31 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
 	return lines
 }
 
+// offerRestores offers to restore a rule to its state after a row, or a deleted rule. newest says
+// that the first row of each rule is the newest one, after which the rule has its present state.
+func offerRestores(lines []auditLine, newest bool) {
+	seen := map[string]bool{}
+	for i := range lines {
+		l := &lines[i]
+		if l.Kind != "rule" {
+			continue
+		}
+		first := newest && !seen[l.Target]
+		seen[l.Target] = true
+		switch {
+		case l.Deleted && first:
+			l.Restore = newUndo(ruleURL(l.Target)+"/restore", "deleted", "1")
+		case !l.Deleted && !first:
+			l.Restore = newUndo(ruleURL(l.Target)+"/restore", "sequence", l.Sequence)
+		}
+	}
+}
+
 func auditVerb(e *tenants.AuditEntry) string {
 	object := map[string]string{
 		"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
 		"endpoint": "the billing endpoint", "price": "the plan of the price", "migration": "the migration of plan",
-		"portal": "the settings of the", "portal_link": "the customer link of", "limit_request": "the request of",
+		"security": "the", "portal": "the settings of the", "portal_link": "the customer link of", "limit_request": "the request of", "credits": "credits of", "notification_endpoint": "the notification endpoint",
 	}[e.Kind]
 	switch e.Action {
 	case "create":
@@ -238,6 +299,10 @@ func auditVerb(e *tenants.AuditEntry) string {
 		return "reset limits of"
 	case "import":
 		return "imported subjects"
+	case "test":
+		return "sent a test to " + object
+	case "replay":
+		return "replayed a delivery to " + object
 	}
 	return e.Action + " " + object
 }
@@ -253,10 +318,14 @@ func auditLink(e *tenants.AuditEntry) string {
 		return routeURL(e.Target)
 	case e.Kind == "subject":
 		return subjectURL(e.Target)
-	case e.Kind == "portal_link", e.Kind == "limit_request":
+	case e.Kind == "portal_link", e.Kind == "limit_request", e.Kind == "credits":
 		return subjectURL(e.Target)
 	case e.Kind == "portal":
 		return customerPageURL
+	case e.Kind == "security":
+		return securityURL
+	case e.Kind == "notification_endpoint":
+		return notificationsURL
 	case e.Kind == "migration":
 		return planVersionsURL(e.Target)
 	case e.Kind == "plan":
@@ -281,10 +350,19 @@ func (l *auditLine) Called() string {
 	return l.Target
 }
 
-// Folded reports whether the fields are those of a whole object, which is long and rarely needed.
+// RestoreName is the name of the button for screen readers.
+func (l *auditLine) RestoreName() string {
+	if l.Deleted {
+		return "Restore deleted rule " + l.Target
+	}
+	return "Restore " + l.Target
+}
+
+// Folded reports whether the fields are those of a whole object, which is long and rarely needed,
+// or are in the sentence already.
 func (l *auditLine) Folded() bool {
 	const few = 2
-	return l.Whole && len(l.Changes) > few
+	return l.Told && len(l.Changes) > 1 || l.Whole && len(l.Changes) > few
 }
 
 func firstOf(texts ...string) string {

@@ -25,18 +25,32 @@ func (e endpointRow) Path() string { return "/billing/endpoints/" + e.ID }
 
 type priceRow struct {
 	Price, Endpoint, EndpointName, Plan string
+	Rule, Credits, Expiry               string // of a price that stands for credits
 	Multiply                            bool
 	Priority                            int64
+	Units                               int64
+	Days                                string
+	Version                             int64
 }
 
 type billingView struct {
 	Endpoints []endpointRow
 	Prices    []priceRow
 	Plans     []option
+	Rules     []option // for which credits can be granted
 	Choices   []option // the endpoints
 	Encrypts  bool     // secrets can be stored
+	Unapplied tenants.UnappliedEvents
 
 	sentForms
+}
+
+// Waiting returns how many events wait for a price or a customer, or cannot be read.
+func (v *billingView) Waiting() int64 { return v.Unapplied.Parked - v.Unapplied.Scheduled }
+
+// Capped reports whether there are more unapplied events than were counted.
+func (v *billingView) Capped() bool {
+	return v.Unapplied.Parked+v.Unapplied.Failed >= tenants.MostUnapplied
 }
 
 // providerNames are the names of the providers for people.
@@ -61,7 +75,13 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	view := billingView{Encrypts: d.Store.CanSeal(), sentForms: sentForms{f}}
+	if view.Unapplied, err = d.Store.UnappliedEvents(ctx, v.actor()); err != nil {
+		return err
+	}
 	if view.Plans, err = d.planChoices(r, v); err != nil {
+		return err
+	}
+	if view.Rules, err = d.creditRules(r, v); err != nil {
 		return err
 	}
 	names := map[uuid.UUID]string{}
@@ -69,12 +89,23 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 		row := d.endpointRowOf(r, e)
 		names[e.ID] = row.Name
 		view.Endpoints = append(view.Endpoints, row)
-		view.Choices = append(view.Choices, option{row.ID, row.Name})
+		if e.HasPrices() {
+			view.Choices = append(view.Choices, option{row.ID, row.Name})
+		}
 	}
 	for _, p := range prices {
-		view.Prices = append(view.Prices, priceRow{
+		row := priceRow{
 			Price: p.Price, Endpoint: p.Endpoint.String(), EndpointName: names[p.Endpoint], Plan: p.Plan, Multiply: p.Multiply, Priority: int64(p.Priority),
-		})
+			Version: p.Version,
+		}
+		if c := p.Credits; c != nil {
+			row.Rule, row.Credits, row.Units = c.Rule, grouped(c.Units)+" credits for ", c.Units
+		}
+		if c := p.Credits; c != nil && c.ExpiresDays > 0 {
+			row.Days = itoa(int64(c.ExpiresDays))
+			row.Expiry = ", for " + plural(int64(c.ExpiresDays), "day", "days")
+		}
+		view.Prices = append(view.Prices, row)
 	}
 	slices.Reverse(view.Prices) // in the order of creation, as on a pricing page
 	v.frame.Title = "Billing"
@@ -93,6 +124,18 @@ func (d *dashboard) planChoices(r *http.Request, v *visit) ([]option, error) {
 	}
 	slices.Reverse(options)
 	return options, nil
+}
+
+// creditRules returns the rules for which credits can be granted as options.
+func (d *dashboard) creditRules(r *http.Request, v *visit) (options []option, err error) {
+	rules, _, err := d.Store.Rules(r.Context(), v.actor(), tenants.RuleFilter{}, tenants.Page{Limit: maxBillingShown})
+	for _, rule := range rules {
+		if rule.Rule.SpendsCredits() {
+			options = append(options, option{rule.Slug, nameOr(rule.Name, rule.Slug)})
+		}
+	}
+	slices.Reverse(options)
+	return options, err
 }
 
 func (d *dashboard) endpointRowOf(r *http.Request, e tenants.BillingEndpoint) endpointRow {
@@ -138,17 +181,17 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 			path, said = "/billing/endpoints/"+made.ID.String(), "Endpoint created."
 		}
 		f.moveError("signing_secrets.0", "signing_secret")
-	case "map":
-		id, _ := uuid.Parse(f.Get("endpoint")) // the store reports an invalid id
-		p := tenants.BillingPrice{
-			Price: f.Get("id"), Endpoint: id, Plan: f.Get("plan"), Multiply: f.Checked("multiply", false), Priority: int(f.wholeUpTo("priority", 1_000_000)),
-		}
+	case "map", "sell", "edit":
+		p := f.price(f.Get("do") == "sell" || f.Get("credits") != "")
 		if f.invalid() {
 			break
 		}
-		if _, _, err = d.Store.PutBillingPrice(r.Context(), v.actor(), p, tenants.Match{}); err == nil {
+		if _, _, err = d.Store.PutBillingPrice(r.Context(), v.actor(), p, f.match()); err == nil {
 			d.Billing.Wake()
 			said = "Price " + p.Price + " mapped to plan " + p.Plan + "."
+		}
+		if err == nil && p.Credits != nil {
+			said = "Each purchase of " + p.Price + " grants " + grouped(p.Credits.Units) + " credits for " + p.Credits.Rule + "."
 		}
 	case "unmap":
 		if err = d.Store.DeleteBillingPrice(r.Context(), v.actor(), f.Get("id"), tenants.Match{}); err == nil {
@@ -157,17 +200,33 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 	default:
 		return errForm
 	}
-	status := f.refuse(err)
-	switch {
-	case status != 0:
-		f.moveError("signing_secrets.0", "signing_secret")
-		return d.showBilling(w, r, v, status, f)
-	case err != nil:
+	status, err := f.outcome(err)
+	if err != nil {
 		return err
-	case f.invalid():
-		return d.showBilling(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	if status != 0 {
+		f.moveError("signing_secrets.0", "signing_secret")
+		for _, name := range []string{"rule", "units", "expires_after_days"} {
+			f.moveError("credits."+name, name)
+		}
+		return d.showBilling(w, r, v, status, f)
 	}
 	return d.done(w, r, path, said)
+}
+
+// price reads what a price stands for: a plan, or credits.
+func (f *form) price(credits bool) tenants.BillingPrice {
+	id, _ := uuid.Parse(f.Get("endpoint")) // the store reports an invalid id
+	p := tenants.BillingPrice{Price: f.Get("id"), Endpoint: id}
+	if !credits {
+		p.Plan, p.Multiply, p.Priority = f.Get("plan"), f.Checked("multiply", false), int(f.wholeFrom("priority", 0, 1_000_000))
+		return p
+	}
+	p.Credits = &tenants.PriceCredits{Rule: f.Get("rule"), Units: f.integer("units")}
+	if f.Get("expires_after_days") != "" {
+		p.Credits.ExpiresDays = int(f.wholeUpTo("expires_after_days", 3650))
+	}
+	return p
 }
 
 // endpoint reads the settings that both forms of an endpoint have.
@@ -176,7 +235,7 @@ func (f *form) endpoint(e *tenants.BillingEndpoint) {
 	if e.SubjectFrom == tenants.FromMetadata {
 		e.SubjectFrom += f.Get("metadata_key")
 	}
-	e.GraceDays, e.FallbackPlan = int(f.wholeUpTo("grace_days", 365)), f.Get("fallback_plan")
+	e.GraceDays, e.FallbackPlan = int(f.wholeFrom("grace_days", 0, 365)), f.Get("fallback_plan")
 }
 
 // moveError shows the error of one field at another field.
@@ -326,16 +385,14 @@ func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *vis
 	default:
 		return errForm
 	}
-	status := f.refuse(err)
-	switch {
-	case status != 0:
+	status, err := f.outcome(err)
+	if err != nil {
+		return err
+	}
+	if status != 0 {
 		f.moveError("signing_secrets.0", "signing_secret")
 		f.moveError("signing_secrets", "signing_secret")
 		return d.showEndpoint(w, r, v, status, f)
-	case err != nil:
-		return err
-	case f.invalid():
-		return d.showEndpoint(w, r, v, http.StatusUnprocessableEntity, f)
 	}
 	return d.done(w, r, path, said)
 }

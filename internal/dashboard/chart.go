@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -51,7 +53,40 @@ type chart struct {
 	Allowed, Denied int64 // totals
 	BeforeAllowed   int64 // totals of the previous period
 	BeforeDenied    int64
+	BeforeUnknown   bool   // there may have been more in the previous period
 	Zoom            string // the page that shows a part of the period; "" if there is none
+	Whole           string // the page that shows the whole period again; "" if it does
+	Log             bool   // logarithmic scales
+	Scale           string // the page with the other kind of scale; "" if there is none
+	Decisions       string // the page of decisions, to which a script adds from and to; "" if there is none
+	Marks           []chartMark
+	Periods         []chartPeriod
+	Limit           *limitLine // nil: none can be compared with the bars
+	Source          string     // says where the numbers come from; "" if that needs no words
+}
+
+// chartMark is a change of the configuration, where it was made on the time axis.
+type chartMark struct {
+	At         time.Time
+	Text, Link string
+}
+
+// chartPeriod is a link to the chart of another period.
+type chartPeriod struct {
+	Name, Path string
+	Current    bool
+}
+
+// limitLine is a limit, in checks per grain.
+type limitLine struct {
+	Text  string // "API requests: 100 per minute"
+	Parts []limitPart
+}
+
+// limitPart is the limit that was in force from From to To.
+type limitPart struct {
+	From, To time.Time
+	Limit    int64
 }
 
 // bar is one grain. The coordinates are those of small charts, which stack denied on allowed: each
@@ -60,6 +95,7 @@ type bar struct {
 	Start                       time.Time
 	Allowed, Denied             int64
 	BeforeAllowed, BeforeDenied int64
+	Missing                     int64 // how many more checks there may have been
 	X                           int64
 	AllowedY, AllowedHeight,
 	DeniedY, DeniedHeight int64
@@ -143,10 +179,26 @@ func clockOf(g usage.Grain, at time.Time) string {
 // Label describes a bar in words.
 func (c *chart) Label(b *bar) string {
 	text := c.Clock(b.Start) + " UTC: " + grouped(b.Allowed) + " allowed, " + grouped(b.Denied) + " denied"
+	if b.Unknown() {
+		text = c.Clock(b.Start) + " UTC: not known, at most " + plural(b.Missing, "check", "checks")
+	}
 	if c.Before {
 		text += "; previous period: " + grouped(b.BeforeAllowed) + " allowed, " + grouped(b.BeforeDenied) + " denied"
 	}
 	return text
+}
+
+// Unknown reports whether nothing is known of a grain but the most checks that it may have.
+func (b *bar) Unknown() bool { return b.Missing > 0 && b.Allowed+b.Denied == 0 }
+
+// Unknowns is the number of grains of which nothing is known.
+func (c *chart) Unknowns() (n int) {
+	for i := range c.Bars {
+		if c.Bars[i].Unknown() {
+			n++
+		}
+	}
+	return n
 }
 
 // Width is that of a small chart.
@@ -154,8 +206,8 @@ func (c *chart) Width() int64 { return int64(len(c.Bars)) * barWidth }
 
 // The areas of the drawing, in percent of its height: allowed checks, denied checks below.
 const (
-	plotTop, plotBottom = 4.0, 62.0
-	laneTop, laneBottom = 72.0, 89.0
+	plotTop, plotBottom     = 4.0, 62.0
+	deniedTop, deniedBottom = 72.0, 89.0
 )
 
 func percentage(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }
@@ -165,6 +217,11 @@ func (c *chart) MostAllowed() int64 {
 	most := int64(0)
 	for i := range c.Bars {
 		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed)
+	}
+	if c.Limit != nil {
+		for _, p := range c.Limit.Parts {
+			most = max(most, p.Limit+p.Limit/20)
+		}
 	}
 	return roundScale(most)
 }
@@ -202,13 +259,70 @@ func (c *chart) Slot() string { return percentage(100 / float64(len(c.Bars))) }
 // column is a bar from y down to the base of its area. It is visible for every number above 0.
 type column struct{ Y, Height string }
 
-func columnOf(n, most int64, top, bottom float64) column {
+func (c *chart) columnOf(n, most int64, top, bottom float64) column {
 	if n == 0 {
 		return column{percentage(bottom), "0"}
 	}
-	height := max(0.9, float64(n)/float64(most)*(bottom-top))
+	height := max(0.9, c.share(n, most)*(bottom-top))
 	return column{percentage(bottom - height), percentage(height)}
 }
+
+// share returns the height of a number in a scale up to most, from 0 to 1.
+func (c *chart) share(n, most int64) float64 {
+	if c.Log {
+		return math.Log1p(float64(n)) / math.Log1p(float64(max(most, 1)))
+	}
+	return float64(n) / float64(max(most, 1))
+}
+
+// middle returns the number at half the height of a scale.
+func (c *chart) middle(most int64) int64 {
+	if c.Log {
+		return int64(math.Round(math.Expm1(math.Log1p(float64(most)) / 2)))
+	}
+	return most / 2
+}
+
+// limitSegment is a part of the line of the limit, in the drawing.
+type limitSegment struct{ From, To, Y string }
+
+// LimitSegments returns the line of the limit.
+func (c *chart) LimitSegments() (out []limitSegment) {
+	if c.Limit == nil {
+		return nil
+	}
+	most := c.MostAllowed()
+	for _, p := range c.Limit.Parts {
+		from, to := c.x(p.From), c.x(p.To)
+		if from < to {
+			out = append(out, limitSegment{percentage(from), percentage(to), percentage(plotBottom - c.share(p.Limit, most)*(plotBottom-plotTop))})
+		}
+	}
+	return out
+}
+
+// x returns the place of an instant on the time axis, in percent.
+func (c *chart) x(at time.Time) float64 {
+	return min(100, max(0, float64(at.Sub(c.From))*100/float64(c.To.Sub(c.From))))
+}
+
+// MarkX returns the place of a mark.
+func (c *chart) MarkX(m *chartMark) string { return percentage(c.x(m.At)) }
+
+// TableLink returns the address of the decisions in a grain; "" if there is none.
+func (c *chart) TableLink(b *bar) string {
+	if c.Decisions == "" || c.Now.Sub(b.Start) > decisionsBack {
+		return ""
+	}
+	return c.Decisions + "&from=" + b.Start.UTC().Format(minuteForm) + "&to=" + b.Start.Add(c.Grain.Duration()).UTC().Format(minuteForm)
+}
+
+// minuteForm is a time in an address, in UTC.
+const minuteForm = "2006-01-02T15:04"
+
+// decisionsBack is how far back charts lead to decisions: they are kept in memory, and older ones
+// are rarely there.
+const decisionsBack = 48 * time.Hour
 
 // Running reports whether a grain is not over.
 func (c *chart) Running(b *bar) bool {
@@ -256,7 +370,7 @@ func (c *chart) Points() string {
 	most := c.MostAllowed()
 	var b strings.Builder
 	for i := range c.Bars {
-		y := chartHeight - int64(float64(c.Bars[i].BeforeAllowed)/float64(most)*chartHeight)
+		y := chartHeight - int64(c.share(c.Bars[i].BeforeAllowed, most)*chartHeight)
 		b.WriteString(itoa(c.Bars[i].X+barWidth/2) + "," + itoa(y) + " ")
 	}
 	return b.String()
@@ -269,6 +383,14 @@ func (c *chart) Summary() string {
 		text += "; previous period: " + grouped(c.BeforeAllowed) + " allowed, " + grouped(c.BeforeDenied) + " denied"
 	}
 	return text
+}
+
+// atLeast qualifies the totals of the previous period.
+func (c *chart) atLeast() string {
+	if c.BeforeUnknown {
+		return "at least "
+	}
+	return ""
 }
 
 // Empty reports whether there are no checks.
@@ -312,6 +434,34 @@ func change(now, before int64) string {
 		return "+" + percent(now-before, before)
 	}
 	return "\u2212" + percent(before-now, before)
+}
+
+// MarkData returns the marks for scripts: the grain of each, and its text.
+func (c *chart) MarkData() string {
+	type item struct {
+		Step int    `json:"step"`
+		Text string `json:"text"`
+	}
+	items := make([]item, 0, len(c.Marks))
+	for _, m := range c.Marks {
+		items = append(items, item{int(m.At.Sub(c.From) / c.Grain.Duration()), m.Text})
+	}
+	data, _ := json.Marshal(items) // cannot fail for numbers and texts
+	return string(data)
+}
+
+// MissingData returns for scripts how many more checks there may have been, by grain; "" if all is
+// known.
+func (c *chart) MissingData() string {
+	missing, some := make([]int64, len(c.Bars)), false
+	for i := range c.Bars {
+		missing[i] = c.Bars[i].Missing
+		some = some || missing[i] > 0
+	}
+	if !some {
+		return ""
+	}
+	return "[" + joined(missing) + "]"
 }
 
 func chartColumns(c *chart) string {

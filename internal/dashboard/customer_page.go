@@ -185,7 +185,7 @@ func (d *dashboard) settleRequest(w http.ResponseWriter, r *http.Request, v *vis
 	said := ""
 	switch f.Get("do") {
 	case "approve":
-		in := tenants.Approval{Limit: limit.Limit{Limit: f.integer("limit")}, Answer: f.Get("answer")}
+		in := tenants.Approval{Limit: new(f.integer("limit")), Answer: f.Get("answer")}
 		length, problem := limit.ParseDuration(f.Get("for"))
 		if problem != nil {
 			f.wrong("for", oneOfTheList)
@@ -320,5 +320,5 @@ func offeredHint(plans []option) string {
 	for i, p := range plans {
 		slugs[i] = p.Value
 	}
-	return hint + " There are: " + strings.Join(slugs, ", ") + "."
+	return hint + " Plans: " + strings.Join(slugs, ", ") + "."
 }

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -25,6 +26,7 @@ import (
 
 	"weir/internal/billing"
 	"weir/internal/check"
+	"weir/internal/engine"
 	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/places"
@@ -43,6 +45,9 @@ type Deps struct {
 	Instances     func() int
 	DegradedSince func() time.Time
 	Logger        *slog.Logger
+	// Alive estimates the counters of a tenant that are alive, if its tier has this bound or, for
+	// 0, the default one; nil: unknown.
+	Alive func(ctx context.Context, tenant limit.TenantID, bound int64) (int64, error)
 	// Follow makes this instance apply what was just written for a tenant, within a short time.
 	// nil: it is notified as for every change.
 	Follow func(ctx context.Context, tenant limit.TenantID)
@@ -61,15 +66,20 @@ type Deps struct {
 	// never.
 	Stopping <-chan struct{}
 	Now      func() time.Time // nil: time.Now
+	// Counters has the counters of failed sign-ins and of requested mails. Keys names them, and
+	// signs the cookies of browsers. nil: counters of this process.
+	Counters engine.Engine
+	Keys     check.Keys
 }
 
 type dashboard struct {
 	Deps
-	attempts   *attempts // sign-ins
-	asked      *attempts // requests for mails
-	invited    *attempts // invitations
+	limits     signInLimits
+	deviceKey  []byte    // signs the cookies of browsers
+	invited    *throttle // invitations
 	playground *playground
 	errands    chan struct{}          // has a place for each concurrent task after an answer
+	after      sync.WaitGroup         // of these tasks
 	forms      *places.Places[string] // places for forms that are being sent, by address
 	working    chan struct{}          // has a place for each concurrent request
 	trying     chan struct{}          // has a place for each concurrent preview of a rule
@@ -77,8 +87,8 @@ type dashboard struct {
 	hub        *hub
 
 	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
-	portalLoads  *attempts                 // of the customer page
-	requestMails *attempts                 // about requests of customers
+	portalLoads  *throttle                 // of the customer page
+	requestMails *throttle                 // about requests of customers
 	opened       *openedCounts             // requests of customers
 	verifying    chan struct{}             // has a place for each concurrent verification of an audit trail
 }
@@ -92,7 +102,9 @@ const maxErrands = 4
 
 // New returns the handler of all paths that Serves reports. Package web serves the files of the
 // pages.
-func New(deps Deps) http.Handler {
+func New(deps Deps) http.Handler { return newDashboard(deps).handler() }
+
+func newDashboard(deps Deps) *dashboard {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
@@ -102,17 +114,25 @@ func New(deps Deps) http.Handler {
 	if deps.Billing == nil {
 		deps.Billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
+	if deps.Counters == nil {
+		deps.Counters = memoryCounters(deps.Now)
+	}
 	if deps.Signup == "" {
 		deps.Signup = SignupClosed
 	}
 	d := &dashboard{
-		Deps: deps, attempts: newAttempts(deps.Now), asked: newAttemptsOf(askRules, deps.Now), invited: newAttemptsOf(inviteRules, deps.Now),
-		playground: newPlayground(deps.Now),
-		errands:    make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
+		Deps: deps, playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
+		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
 	}
-	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), newAttemptsOf(portalRules, deps.Now)
-	d.requestMails, d.opened = newAttemptsOf(requestMailRules, deps.Now), newOpenedCounts(deps.Now)
+	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
+	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), d.newThrottle("portal", portalRules...)
+	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	d.hub, d.verifying = newHub(d), make(chan struct{}, maxVerifying)
+	return d
+}
+
+// handler returns the handler of all paths.
+func (d *dashboard) handler() http.Handler {
 	r := chi.NewRouter()
 	r.Use(d.track, d.guard)
 	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
@@ -193,26 +213,27 @@ func New(deps Deps) http.Handler {
 	r.Get("/routes/{slug}/edit", d.page(d.editRoutePage))
 	r.Post("/routes/{slug}/edit", d.write(tenants.MayEdit, d.editRoute))
 	r.Post("/routes/{slug}/delete", d.write(tenants.MayEdit, d.deleteRoute))
+	r.Get("/live/subject", d.stream(d.liveSubject))
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))
 	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action requires its own right
 	r.Get("/requests", d.page(d.requests))
 	r.Post("/requests/{id}", d.write(tenants.MayBoost, d.settleRequest))
 	r.Get("/keys", d.page(d.keys))
-	r.Post("/keys", d.write(tenants.MayManage, d.createKey))
+	r.Post("/keys", d.proved(tenants.MayManage, d.createKey))
 	r.Get("/keys/{id}", d.page(d.key))
-	r.Post("/keys/{id}", d.write(tenants.MayManage, d.actOnKey))
+	r.Post("/keys/{id}", d.proved(tenants.MayManage, d.actOnKey))
 	r.Get("/members", d.page(d.members))
-	r.Post("/members/{id}", d.write(tenants.MayManage, d.changeMember))
-	r.Post("/members/invite", d.write(tenants.MayManage, d.invite))
-	r.Post("/members/{id}/resend", d.write(tenants.MayManage, d.resend))
-	r.Post("/members/{id}/withdraw", d.write(tenants.MayManage, d.withdraw))
+	r.Post("/members/{id}", d.proved(tenants.MayManage, d.changeMember))
+	r.Post("/members/invite", d.proved(tenants.MayManage, d.invite))
+	r.Post("/members/{id}/resend", d.proved(tenants.MayManage, d.resend))
+	r.Post("/members/{id}/withdraw", d.proved(tenants.MayManage, d.withdraw))
 
 	r.Get("/billing", d.page(d.billingPage))
-	r.Post("/billing", d.write(tenants.MayManage, d.actOnBilling))
+	r.Post("/billing", d.proved(tenants.MayManage, d.actOnBilling))
 	r.Get("/billing/endpoints/{id}", d.page(d.endpointPage))
 	r.Get("/billing/endpoints/{id}/wait", d.page(d.waitForEvent))
-	r.Post("/billing/endpoints/{id}", d.write(tenants.MayManage, d.actOnEndpoint))
+	r.Post("/billing/endpoints/{id}", d.proved(tenants.MayManage, d.actOnEndpoint))
 	r.Get("/billing/events", d.page(d.billingEvents))
 	r.Post("/billing/events/{id}/replay", d.write(tenants.MayManage, d.replayEvent))
 
@@ -224,28 +245,40 @@ func New(deps Deps) http.Handler {
 	r.Get("/settings/customer-page", d.page(d.customerPage))
 	r.Get("/settings/customer-page/logo", d.page(d.customerLogo))
 	r.Post("/settings/customer-page", d.write(tenants.MayConfigure, d.changeCustomerPage))
+	r.Get("/settings/notifications", d.page(d.notificationsPage))
+	r.Post("/settings/notifications", d.write(tenants.MayManage, d.createNotified))
+	r.Get("/settings/notifications/{id}", d.page(d.notifiedPage))
+	r.Post("/settings/notifications/{id}", d.write(tenants.MayManage, d.actOnNotified))
+	r.Get(securityURL, d.page(d.security))
+	r.Post(securityURL, d.proved(tenants.MayManage, d.changeSecurity))
 	r.Get("/search", d.page(d.search))
 
 	r.Get("/tenants", d.operated(d.tenants))
 	r.Post("/tenants", d.operates(d.createTenant))
 	r.Get("/tenants/{slug}", d.operated(d.tenant))
 	r.Post("/tenants/{slug}", d.operates(d.actOnTenant))
+	r.Get("/tenants/{slug}/quota", d.operated(d.newQuotaPage))
+	r.Post("/tenants/{slug}/quota", d.operates(d.createQuota))
 	r.Get("/instances", d.operated(d.instances))
 
 	r.Get("/account", d.person(d.account))
 	r.Post("/account/password", d.person(d.changePassword))
+	r.Post("/account/email", d.person(d.requestEmail))
+	r.Post("/account/leave", d.proved(0, d.leave)) // every role may leave
+	r.Get("/email/{token}", d.open(d.emailPage))
+	r.Post("/email/{token}", d.open(d.changeEmail))
 	r.Get("/sessions", d.person(d.sessions))
 	r.Post("/sessions/end", d.person(d.endSession))
 	r.Post("/tenant", d.person(d.chooseTenant))
 	r.Post("/logout", d.person(d.logout))
-	d.observers = observersOf(r, deps.Observe)
+	d.observers = observersOf(r, d.Observe)
 	return r
 }
 
 // segments are the first segments of the dashboard's paths, besides its start page.
 var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "start": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
-	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
+	"forgot": true, "reset": true, "email": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "metered": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "routes": true, "subjects": true, "keys": true, "members": true, "billing": true,
 	"tenants": true, "instances": true, "portal": true, "requests": true,

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,13 +27,12 @@ func TestRecentDecisions(t *testing.T) {
 	got := b.get("/decisions")
 	require.Contains(t, got.body, `<a class="mono" href="/subjects/user_1">user_1</a>`)
 	require.Contains(t, got.body, `<a href="/rules/requests">Rule mark</a>`)
-	require.Contains(t, got.body, "20 of 20 used (limit from plan free).")
-	require.Contains(t, got.body, "0 of 20")
+	require.Contains(t, got.body, "20 of 20 used (plan free).")
 	require.Regexp(t, `in (1 min|\d+ s)`, got.body)
-	require.NotContains(t, got.body, ">allowed<")
-	require.Contains(t, b.get("/subjects/user_1").body, "20 of 20 used (limit from plan free).", "also on the subject's page")
-	require.Contains(t, b.get("/subjects/user_2").body, "No recent denials on this instance.")
-	require.Contains(t, b.get("/decisions?show=all").body, ">allowed<")
+	require.NotContains(t, got.body, ">allowed</span>")
+	require.Contains(t, b.get("/subjects/user_1?tab=denials").body, "20 of 20 used (plan free).", "also on the subject's page")
+	require.Contains(t, b.get("/subjects/user_2?tab=denials").body, "No recent denials on this instance.")
+	require.Contains(t, b.get("/decisions?show=all").body, ">allowed</span>")
 	for query, found := range map[string]bool{
 		"subject=user": true, "subject=user_2": false, "rule=requests": true, "rule=by-ip": false, "resource=orders&subject=user_1": true, "resource=order": false,
 	} {
@@ -40,10 +40,34 @@ func TestRecentDecisions(t *testing.T) {
 	}
 	require.Contains(t, b.get("/decisions?subject=nobody").body, "No recent decisions match")
 	require.NotContains(t, s.as("bob@example.com").get("/decisions?show=all").body, "user_1", "another tenant's")
-	require.Equal(t, http.StatusBadRequest, b.get("/decisions?show=some").status)
-	require.Equal(t, http.StatusBadRequest, b.get("/decisions?subject="+strings.Repeat("x", 257)).status)
+	for query, says := range map[string]string{
+		"show=some": "Must be one of the listed options.", "subject=" + strings.Repeat("x", 257): "Must be at most 256 bytes.", "rule=" + strings.Repeat("x", 257): "Must be at most 256 bytes.",
+	} {
+		got := b.get("/decisions?" + query)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
+		require.Contains(t, got.body, says, query)
+		require.Equal(t, http.StatusBadRequest, b.get("/live/decisions?"+query).status, query)
+	}
 	require.Equal(t, http.StatusOK, b.get("/decisions?subject=%ff%00"+url.QueryEscape("<script>")).status)
 	require.NotContains(t, b.get("/decisions?subject="+url.QueryEscape(`"><script>`)).body, "<script>")
+}
+
+// Equal denials that follow each other within seconds are one row with their number and time.
+func TestRepeatsAreFolded(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	denied := func(after time.Duration, subject string, repeats int64) recent.Decision {
+		return recent.Decision{At: at.Add(after), Subject: subject, Rule: "api", Code: check.RateLimitExceeded, Quota: 5, Repeats: repeats}
+	}
+	allowed := recent.Decision{At: at, Subject: "a", Rule: "api", Allowed: true}
+	rows := decisionRows([]recent.Decision{ // newest first
+		denied(20*time.Second, "a", 0), denied(3*time.Second, "a", 9), denied(2500*time.Millisecond, "b", 0), denied(1500*time.Millisecond, "a", 9),
+		denied(0, "a", 6), allowed, allowed,
+	}, ruleNames{"api": "API"})
+	var got []string
+	for i := range rows {
+		got = append(got, rows[i].Subject+" "+rows[i].Repeats)
+	}
+	require.Equal(t, []string{"a ", "a 27 times in 4 s", "b ", "a ", "a "}, got)
 }
 
 // The sentence must be the real reason, because support forwards it to customers.
@@ -60,16 +84,56 @@ func TestWhyThen(t *testing.T) {
 		"The cost of 200 exceeds the limit of 100. never": denied(check.CostExceedsLimit, func(d *recent.Decision) {
 			d.Cost, d.RetryAfterMS = 200, limit.NeverMS
 		}),
-		"Redis was unavailable, and the rule denies in that case. in 2 s": denied(check.CountersUnavailable, nil),
-		"A penalty for an earlier denial was active. in 2 s":              denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Penalized = true }),
-		"100 of 100 used (limit from an override). in 2 s":                denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Source = "override" }),
-		"The cost was 5, and 2 of 100 remained. in 2 s":                   denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Cost, d.Remaining = 5, 2 }),
+		"With other checks of the same request, the cost exceeds the limit of 100. never": denied(check.CostExceedsLimit, func(d *recent.Decision) {
+			d.Cost, d.RetryAfterMS = 60, limit.NeverMS
+		}),
+		"With other checks of the same request, the cost was more than the 5 of 100 that remained. in 2 s": denied(check.RateLimitExceeded, func(d *recent.Decision) {
+			d.Cost, d.Remaining = 5, 5
+		}),
+		"Redis was unavailable, and the rule denies in that case. in 2 s":            denied(check.CountersUnavailable, nil),
+		"Penalty after an earlier denial. in 2 s":                                    denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Penalized = true }),
+		"100 of 100 used (override). in 2 s":                                         denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Source = "override" }),
+		"The cost was 5, and 2 of 100 remained. in 2 s":                              denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Cost, d.Remaining = 5, 2 }),
 		"1 of 1 used. in 2 s":                                                        denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Quota = 1 }),
 		"No rule with a limit matched. ":                                             {Allowed: true},
 		"Redis was unavailable, and no rule denied. ":                                {Allowed: true, Degraded: true},
-		"Within the limit (limit from plan pro). ":                                   {Allowed: true, Rule: "api", Source: "plan:pro"},
+		"3 of 9 remaining (plan pro). ":                                              {Allowed: true, Rule: "api", Source: "plan:pro", Remaining: 3, Quota: 9},
 		"Within the limit, counted by this instance because Redis was unavailable. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
 	} {
 		require.Equal(t, want, reasonText(d)+" "+retryText(d))
 	}
+}
+
+// A bar of a chart leads to the decisions of its time, and the page says if nobody remembers them.
+func TestDecisionsOfATime(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	require.True(t, s.check("user_1", 1).Allowed)
+	b := s.as("ann@example.com")
+	now := time.Now().UTC()
+	at := func(by time.Duration) string { return now.Add(by).Format(minuteForm) }
+	got := b.get("/decisions?show=all&from=" + at(-time.Minute) + "&to=" + at(2*time.Minute)).body
+	require.Contains(t, got, `href="/subjects/user_1"`)
+	require.Contains(t, got, `value="`+at(-time.Minute)+`" id="f-from"`, "other filters keep it")
+	require.Contains(t, got, ">Any time</a>")
+	for _, query := range []string{"&from=" + at(-time.Hour) + "&to=" + at(-time.Minute), "&from=" + at(time.Hour)} {
+		got = b.get("/decisions?show=all" + query).body
+		require.NotContains(t, got, `href="/subjects/user_1"`, query)
+		require.Contains(t, got, "No instance remembers decisions of this period.", query)
+	}
+	require.Contains(t, b.get("/decisions?show=all&period=5m").body, `href="/subjects/user_1"`)
+	s.clock.move(6 * time.Minute)
+	require.NotContains(t, b.get("/decisions?show=all&period=5m").body, `href="/subjects/user_1"`, "the period ends now")
+	require.Contains(t, b.get("/decisions?show=all&period=15m").body, `aria-current="true">Last 15 minutes`)
+	for query, says := range map[string]string{
+		"from=yesterday": "Must be a time such as", "period=30d": "Must be one of the listed options.", "from=2026-01-02T00:00&to=2026-01-01T00:00": "Must be after from.",
+	} {
+		got := b.get("/decisions?" + query)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
+		require.Contains(t, got.body, "Filters not applied. Fix the highlighted fields.", query)
+		require.Contains(t, got.body, says, query)
+		require.NotContains(t, got.body, "sse-connect", query)
+	}
+	require.Contains(t, b.get("/decisions").body, `<datalist id="rule-names"><option value="by-ip">`)
+	require.Contains(t, b.get("/tester/subjects?subject=ser_").body, `<option value="user_1">`, "also a subject that is not registered")
 }

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"net/http"
 	"net/url"
@@ -185,6 +184,20 @@ func (f *form) refuse(err error) int {
 	return 0
 }
 
+// outcome says how the action of a form ended: a status means that the page shows the form again
+// with its errors, and an error that the request failed. Otherwise it was done.
+func (f *form) outcome(err error) (status int, failed error) {
+	switch status = f.refuse(err); {
+	case status != 0:
+		return status, nil
+	case err != nil:
+		return 0, err
+	case f.invalid():
+		return http.StatusUnprocessableEntity, nil
+	}
+	return 0, nil
+}
+
 // stray returns the messages about fields that the page does not show, so that none is lost.
 func (f *form) stray(shown ...string) (out []limit.FieldError) {
 	for name, p := range f.errors {
@@ -199,10 +212,13 @@ func (f *form) stray(shown ...string) (out []limit.FieldError) {
 	return out
 }
 
-// sentence converts a message to a sentence.
+// sentence converts a message to a sentence. An identifier at its start keeps its case.
 func sentence(message string) string {
 	if message == "" {
 		return ""
+	}
+	if first, _, _ := strings.Cut(message, " "); strings.Contains(first, "_") {
+		return message + "."
 	}
 	return strings.ToUpper(message[:1]) + message[1:] + "."
 }
@@ -277,34 +293,6 @@ func (d *dashboard) followTenant(ctx context.Context, tenant limit.TenantID) {
 	if d.Follow != nil {
 		d.Follow(ctx, tenant)
 	}
-}
-
-// done ends a write: it redirects to a page that shows what was done.
-func (d *dashboard) done(w http.ResponseWriter, r *http.Request, to, said string) error {
-	http.SetCookie(w, flash(base64.RawURLEncoding.EncodeToString([]byte(said)), 60))
-	http.Redirect(w, r, to, http.StatusSeeOther)
-	return nil
-}
-
-// flashCookie carries the message about what was done to the next page, once.
-const flashCookie = "__Host-weir-said"
-
-func flash(value string, seconds int) *http.Cookie {
-	return &http.Cookie{Name: flashCookie, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: seconds}
-}
-
-// said returns the message of the request, and deletes it in the browser.
-func said(w http.ResponseWriter, r *http.Request) string {
-	cookie, err := r.Cookie(flashCookie)
-	if err != nil || r.Method != http.MethodGet {
-		return ""
-	}
-	http.SetCookie(w, flash("", -1))
-	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
-	if err != nil || len(text) > 1000 {
-		return ""
-	}
-	return string(text)
 }
 
 // invalidField returns the error of one field of an address or a form.

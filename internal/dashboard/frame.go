@@ -18,6 +18,7 @@ type frame struct {
 	TenantID      string // for forms
 	May           rights // what to show; the handlers enforce it
 	Said          string // message about the last action; "" for none
+	Undo          *undo  // how to undo the last action; nil: not with one click
 	Navigation    []navGroup
 	Others        []tenantChoice // the tenants to switch to
 	Section       string         // the navigation entry of this page
@@ -50,7 +51,7 @@ var navigation = []navGroup{
 	{"Monitor", []navItem{{"/", "Overview", "layout-dashboard"}, {"/decisions", "Decisions", "activity"}, {"/usage", "Usage", "chart-column"}, {"/audit", "Audit trail", "scroll-text"}}},
 	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/routes", "Routes", "route"}, {"/subjects", "Subjects", "users"}, {requestsURL, "Requests", "trending-up"}}},
 	{"Try", []navItem{{"/tester", "Tester", "flask-conical"}, {"/playground", "Playground", "circle-play"}}},
-	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/billing", "Billing", "arrow-left-right"}, {"/metered", "Metered usage", "trending-up"}, {"/settings", "Settings", "settings"}}},
+	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/billing", "Billing", "arrow-left-right"}, {"/metered", "Metered usage", "download"}, {"/settings", "Settings", "settings"}}},
 }
 
 // operating lists the pages for the operator of the service.

@@ -53,7 +53,7 @@ func instancesPage(f frame, v *instancesView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</div></section><section class=\"card\"><h2>What the states mean</h2><p>If Redis is unavailable, each rule applies its “If Redis is unavailable” setting, and an instance that counts locally enforces its share of the limit. If Postgres is unavailable, checks continue with the last configuration that was read, and nothing can be changed. The list omits instances that are alive but did not answer; the line below it counts them.</p></section>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</div></section><section class=\"card\"><h2>What the states mean</h2><p>If Redis is unavailable, each rule applies its “If Redis is unavailable” setting, and an instance that counts locally enforces its share of the limit. If Postgres is unavailable, checks continue with the last configuration that was read, and nothing can be changed. Instances that are alive but did not answer are not listed. A line below the list counts them.</p></section>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

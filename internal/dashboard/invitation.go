@@ -93,7 +93,6 @@ func (d *dashboard) renderInvitation(w http.ResponseWriter, r *http.Request, sta
 // accept makes an invited person a member: a person who is signed in, who enters the password of
 // the invited login, or who sets a password because there is no login yet. No other person can join
 // with the link.
-// link.
 func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
@@ -118,7 +117,7 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 		person, err = d.Store.Join(ctx, token, session.PersonID)
 	case i.HasLogin:
 		var wait time.Duration
-		person, wait, err = d.prove(ctx, i.Email, f.values.Get("password"), addressOf(r.RemoteAddr))
+		person, wait, err = d.prove(ctx, r, i.Email, f.values.Get("password"))
 		if wait > 0 {
 			return d.renderInvitation(w, r, tooMany(w, &f, wait), i, f)
 		}
@@ -141,7 +140,7 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return busyOr(err)
 	}
-	if err := d.signIn(w, r, person, i.TenantID); err != nil {
+	if err := d.signIn(w, r, person, i.TenantID, "invitation"); err != nil {
 		return err
 	}
 	return d.done(w, r, "/", "Welcome to "+i.Tenant+".")

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -19,6 +20,8 @@ type keyView struct {
 	ExpiresText string // in the form of a browser's field
 	Successor   string // the path of the key that replaces it
 	Revocable   bool
+	Addresses   string // one per line
+	Resources   string
 
 	sentForms
 }
@@ -49,7 +52,7 @@ var scopeChoices = []struct {
 	{tenants.ScopeCheck, "check: send checks. All that an application needs."},
 	{tenants.ScopeRead, "read: read the configuration and usage."},
 	{tenants.ScopeWrite, "write: change rules, plans, subjects and settings."},
-	{tenants.ScopeManage, "manage: change API keys, members and billing."},
+	{tenants.ScopeManage, "manage: change API keys, members, billing and notifications."},
 }
 
 // overlaps are how long a replaced key can continue to work.
@@ -69,6 +72,7 @@ func (d *dashboard) showKey(w http.ResponseWriter, r *http.Request, v *visit, st
 		return err
 	}
 	view := keyView{keyRow: keyRowOf(&key, v.now), Version: key.Version, OwnName: key.Name, Revocable: key.RevokedAt == nil, sentForms: sentForms{f}}
+	view.Addresses, view.Resources = strings.Join(key.Bounds.Addresses, "\n"), strings.Join(key.Bounds.Resources, "\n")
 	if key.ExpiresAt != nil {
 		view.ExpiresText = key.ExpiresAt.UTC().Format("2006-01-02T15:04")
 	}
@@ -87,6 +91,24 @@ func keyID(r *http.Request) (uuid.UUID, error) {
 	return id, nil
 }
 
+// bounds reads the networks and resources of a key's form: one per line, or separated by commas.
+func (f *form) bounds() tenants.KeyBounds {
+	list := func(name string) []string {
+		return strings.FieldsFunc(f.Get(name), func(c rune) bool { return c == '\n' || c == '\r' || c == ',' || c == ' ' })
+	}
+	return tenants.KeyBounds{Addresses: list("addresses"), Resources: list("resources")}
+}
+
+// foldBounds shows an error of one line of a list at the list.
+func (f *form) foldBounds() {
+	for name, problem := range f.errors {
+		if list, _, isLine := strings.Cut(name, "."); isLine && (list == "addresses" || list == "resources") {
+			delete(f.errors, name)
+			f.wrong(list, problem)
+		}
+	}
+}
+
 // scopes reads the checkboxes of a key's form.
 func (f *form) scopes() (out []tenants.Scope) {
 	for _, scope := range tenants.AllScopes {
@@ -98,12 +120,13 @@ func (f *form) scopes() (out []tenants.Scope) {
 }
 
 func (d *dashboard) createKey(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	n := tenants.NewAPIKey{Name: f.Get("name"), Scopes: f.scopes(), ExpiresAt: f.instant("expires_at")}
+	n := tenants.NewAPIKey{Name: f.Get("name"), Scopes: f.scopes(), ExpiresAt: f.instant("expires_at"), Bounds: f.bounds()}
 	if f.invalid() {
 		return d.showKeys(w, r, v, http.StatusUnprocessableEntity, f)
 	}
 	made, key, err := d.Store.CreateKey(r.Context(), v.actor(), n)
 	if status := f.refuse(err); status != 0 {
+		f.foldBounds()
 		return d.showKeys(w, r, v, status, f)
 	}
 	if err != nil {
@@ -133,12 +156,12 @@ func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f
 	said := "Saved."
 	switch f.Get("do") {
 	case "edit":
-		name, scopes, expires := f.Get("name"), f.scopes(), f.instant("expires_at")
+		name, scopes, expires, bounds := f.Get("name"), f.scopes(), f.instant("expires_at"), f.bounds()
 		if f.invalid() {
 			break
 		}
 		_, err = d.Store.EditKey(r.Context(), v.actor(), id, f.match(), func(k *tenants.APIKey) error {
-			k.Name, k.Scopes = name, scopes
+			k.Name, k.Scopes, k.Bounds = name, scopes, bounds
 			if !sameMinute(k.ExpiresAt, expires) {
 				k.ExpiresAt = expires
 			}
@@ -165,14 +188,13 @@ func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f
 	default:
 		return errForm
 	}
-	status := f.refuse(err)
-	switch {
-	case status != 0:
-		return d.showKey(w, r, v, status, f)
-	case err != nil:
+	status, err := f.outcome(err)
+	f.foldBounds()
+	if err != nil {
 		return err
-	case f.invalid():
-		return d.showKey(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	if status != 0 {
+		return d.showKey(w, r, v, status, f)
 	}
 	return d.done(w, r, "/keys/"+id.String(), said)
 }

@@ -44,7 +44,7 @@ func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	view := loginView{Email: r.PostForm.Get("email"), Next: localPath(r.PostForm.Get("next"))}
 	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
 	defer cancel()
-	person, wait, err := d.prove(ctx, view.Email, r.PostForm.Get("password"), addressOf(r.RemoteAddr))
+	person, wait, err := d.prove(ctx, r, view.Email, r.PostForm.Get("password"))
 	switch {
 	case wait > 0:
 		var f form
@@ -57,7 +57,7 @@ func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	}
-	if err := d.signIn(w, r, person, uuid.Nil); err != nil {
+	if err := d.signIn(w, r, person, uuid.Nil, "password"); err != nil {
 		return err
 	}
 	http.Redirect(w, r, view.Next, http.StatusSeeOther)
@@ -71,22 +71,37 @@ func (d *dashboard) renderLogin(w http.ResponseWriter, r *http.Request, status i
 
 // prove verifies a password, within the limits for failures. It returns the person, or how long to
 // wait, or an error such as ErrWrongPassword.
-func (d *dashboard) prove(ctx context.Context, email, password, address string) (tenants.Person, time.Duration, error) {
-	try, wait := d.attempts.begin(email, address)
+func (d *dashboard) prove(ctx context.Context, r *http.Request, email, password string) (tenants.Person, time.Duration, error) {
+	try, wait, err := d.beginSignIn(ctx, r, email)
 	if try == nil {
-		return tenants.Person{}, wait, nil
+		d.recordBlocked(r, email)
+		return tenants.Person{}, wait, err
 	}
 	person, err := d.Store.VerifyPassword(ctx, email, password)
 	switch {
 	case errors.Is(err, tenants.ErrWrongPassword):
-		try.failed()
+		// It was counted when it began.
+		d.recordOfEmail(r, email, tenants.EventSignInFailed)
 	case err != nil:
-		try.undecided()
+		try.undecided(ctx)
 		err = busyOr(err)
 	default:
-		try.succeeded()
+		try.succeeded(ctx)
 	}
 	return person, 0, err
+}
+
+// recordOfEmail records a security event after the answer, so that the time of the answer does not
+// reveal whether the email has a login.
+func (d *dashboard) recordOfEmail(r *http.Request, email string, kind tenants.EventKind) {
+	d.errand(r, "record a security event", func(ctx context.Context) error { return d.Store.RecordOfEmail(ctx, email, kind) })
+}
+
+// recordBlocked records that the limit for failed sign-ins was reached, once in its period.
+func (d *dashboard) recordBlocked(r *http.Request, email string) {
+	if try, _ := d.limits.blocked.begin(r.Context(), accountKey(email)+" "+addressOf(r.RemoteAddr)); try != nil {
+		d.recordOfEmail(r, email, tenants.EventSignInBlocked)
+	}
 }
 
 // tooMany adds the wait to the form, and returns the status for it.
@@ -98,13 +113,15 @@ func tooMany(w http.ResponseWriter, f *form, wait time.Duration) int {
 
 // signIn starts a new session for an authenticated person, in a tenant (the nil UUID: any). The
 // browser's previous session ends.
-func (d *dashboard) signIn(w http.ResponseWriter, r *http.Request, person tenants.Person, tenant uuid.UUID) error {
+func (d *dashboard) signIn(w http.ResponseWriter, r *http.Request, person tenants.Person, tenant uuid.UUID, how string) error {
 	if old, err := d.session(r); err == nil {
 		if err := d.Store.EndSession(r.Context(), old, old.ID); err != nil && !errors.Is(err, tenants.ErrNotFound) {
 			return err
 		}
 	}
-	token, err := d.Store.StartSession(r.Context(), person, addressOf(r.RemoteAddr), r.UserAgent())
+	token, err := d.Store.SignIn(r.Context(), person, tenants.SignIn{
+		Address: addressOf(r.RemoteAddr), UserAgent: r.UserAgent(), NewDevice: d.rememberDevice(w, r, accountKey(person.Email)), How: how,
+	})
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,19 @@
 package dashboard
 
 import (
+	"crypto/rand"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/testenv"
 )
 
 func TestLogin(t *testing.T) {
@@ -36,12 +39,17 @@ func TestLogin(t *testing.T) {
 	got = b.post("/login", url.Values{"email": {"Ann@Example.com"}, "password": {password}, "next": {"/rules"}})
 	require.Equal(t, http.StatusSeeOther, got.status)
 	require.Equal(t, "/rules", got.header.Get("Location"))
-	cookie, err := http.ParseSetCookie(got.header.Get("Set-Cookie"))
-	require.NoError(t, err)
-	require.Equal(t, "__Host-weir", cookie.Name)
-	require.True(t, cookie.Secure && cookie.HttpOnly && cookie.Path == "/" && cookie.Domain == "")
-	require.Equal(t, http.SameSiteLaxMode, cookie.SameSite)
-	require.Len(t, cookie.Value, 43, "256 bits")
+	names := map[string]string{}
+	for _, line := range got.header.Values("Set-Cookie") {
+		cookie, err := http.ParseSetCookie(line)
+		require.NoError(t, err)
+		require.True(t, cookie.Secure && cookie.HttpOnly && cookie.Path == "/" && cookie.Domain == "")
+		require.Equal(t, http.SameSiteLaxMode, cookie.SameSite)
+		names[cookie.Name] = cookie.Value
+	}
+	require.Len(t, names, 2)
+	require.Len(t, names["__Host-weir"], 43, "256 bits")
+	require.NotEmpty(t, names["__Host-weir-device"])
 	b.signedIn(true, "after the login")
 	require.Equal(t, http.StatusSeeOther, b.get("/login").status, "a signed-in person need not sign in")
 }
@@ -63,9 +71,9 @@ func TestLoginLimit(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, b.login("ann@example.com", "guess").status)
 	}
 	require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", password).status, "the tenth attempt is allowed")
-	other := s.browser()
+	other := s.browser().at("127.0.0.2")
 	for range 10 {
-		require.Equal(t, http.StatusUnauthorized, other.login("ann@example.com", "guess").status, "a success resets the failures before it")
+		require.Equal(t, http.StatusUnauthorized, other.login("ann@example.com", "guess").status)
 	}
 	got := other.login("ANN@example.com", password)
 	require.Equal(t, http.StatusTooManyRequests, got.status, "with the right password, too")
@@ -77,46 +85,51 @@ func TestLoginLimit(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, other.login("ann@example.com", password).status)
 }
 
+// A person's own browser has a limit, too, and a success resets the failures before it.
+func TestLoginLimitOfOwnBrowser(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	for range 2 {
+		for range 9 {
+			require.Equal(t, http.StatusUnauthorized, b.login("ann@example.com", "guess").status)
+		}
+		require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", password).status)
+	}
+	for range 10 {
+		require.Equal(t, http.StatusUnauthorized, b.login("ann@example.com", "guess").status)
+	}
+	require.Equal(t, http.StatusTooManyRequests, b.login("ann@example.com", password).status)
+}
+
+// unknownAttempt is an attempt of a unknown.
+func (s *stack) unknownAttempt(email, address string) (*attempt, time.Duration) {
+	return s.pages.limits.unknown.begin(s.t.Context(), accountKey(email)+" "+address, address, accountKey(email))
+}
+
 // Concurrent guesses are limited like sequential ones.
 func TestLoginLimitAtOnce(t *testing.T) {
-	now := &clock{now: time.Now()}
-	a := newAttempts(now.Now)
+	s := newStack(t)
 	var running []*attempt
 	for range 10 {
-		try, _ := a.begin("ann@example.com", "192.0.2.1")
+		try, _ := s.unknownAttempt("ann@example.com", "192.0.2.1")
 		require.NotNil(t, try)
 		running = append(running, try)
 	}
-	try, wait := a.begin("ann@example.com", "192.0.2.1")
-	require.Nil(t, try)
-	require.Equal(t, time.Second, wait, "an attempt may be possible as soon as one of them ends")
-	running[0].undecided()
-	try, _ = a.begin("ann@example.com", "192.0.2.1")
-	require.NotNil(t, try)
-	running[0] = try
-	var all sync.WaitGroup
-	for _, try := range running {
-		all.Go(try.failed)
-	}
-	all.Wait()
-	require.Empty(t, a.trying)
-	try, wait = a.begin("ann@example.com", "192.0.2.1")
+	try, wait := s.unknownAttempt("ann@example.com", "192.0.2.1")
 	require.Nil(t, try)
 	require.Equal(t, 15*time.Minute, wait)
-	try, _ = a.begin("ann@example.com", "192.0.2.2")
-	require.NotNil(t, try, "her own address has its own limit")
-	try.undecided()
+	running[0].undecided(t.Context())
+	try, _ = s.unknownAttempt("ann@example.com", "192.0.2.1")
+	require.NotNil(t, try, "an attempt without a result does not count")
+	try, _ = s.unknownAttempt("ann@example.com", "192.0.2.2")
+	require.NotNil(t, try, "another address has its own limit")
 }
 
 // One address cannot try many accounts, nor many addresses one account.
 func TestLoginLimitsOfAddressAndAccount(t *testing.T) {
-	now := &clock{now: time.Now()}
-	a := newAttempts(now.Now)
+	s := newStack(t)
 	fail := func(email, address string) bool {
-		try, _ := a.begin(email, address)
-		if try != nil {
-			try.failed()
-		}
+		try, _ := s.unknownAttempt(email, address)
 		return try != nil
 	}
 	for i := range 50 {
@@ -127,9 +140,99 @@ func TestLoginLimitsOfAddressAndAccount(t *testing.T) {
 		require.True(t, fail("account", "from "+itoa(int64(i))))
 	}
 	require.False(t, fail("account", "one more"))
-	now.move(15 * time.Minute)
+	s.clock.move(15 * time.Minute)
 	require.True(t, fail("account", "her own"), "slower, not locked out")
 	require.False(t, fail("account", "one more"))
+}
+
+// An unknown client who guesses for hours locks neither a browser nor an address out from which the
+// person has signed in, and cannot keep the person from getting a password link.
+func TestUnknownClientsLockNobodyOut(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	home := s.browser().at("127.0.0.2")
+	require.Equal(t, http.StatusSeeOther, home.login("ann@example.com", password).status)
+	unknown := s.browser().at("127.0.0.66")
+	refused := 0
+	for range 16 {
+		for range 11 {
+			if unknown.login("ann@example.com", "guess").status == http.StatusTooManyRequests {
+				refused++
+			}
+		}
+		require.Equal(t, http.StatusOK, unknown.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
+		s.clock.move(15 * time.Minute)
+	}
+	require.Greater(t, refused, 50, "the attempts on the account are used up")
+	for _, address := range []string{"127.0.0.67", "127.0.0.68", "127.0.0.69", "127.0.0.70"} {
+		unknown.at(address).login("ann@example.com", "guess")
+	}
+	require.Equal(t, http.StatusTooManyRequests, s.browser().at("127.0.0.71").login("ann@example.com", password).status, "of an unknown client, even with the right password")
+
+	require.Equal(t, http.StatusSeeOther, s.browser().at("127.0.0.2").login("ann@example.com", password).status, "another browser at her address")
+	require.Equal(t, http.StatusSeeOther, home.at("127.0.0.72").login("ann@example.com", password).status, "her browser at another address")
+	s.pages.after.Wait()
+	mails := len(box.Letters())
+	require.LessOrEqual(t, mails, 5, "one mail per hour in all")
+	require.Equal(t, http.StatusOK, home.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
+	link := path(t, newest(t, box, mails+1))
+	require.Equal(t, http.StatusSeeOther, home.post(link, url.Values{"password": {"a better horse"}}).status)
+	home.signedIn(true, "with the link that she requested herself")
+}
+
+// The cookie of a browser counts for one account only, and nobody can forge it.
+func TestBrowsersAreKnown(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	request := func(value string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.AddCookie(&http.Cookie{Name: deviceCookie, Value: value})
+		return r
+	}
+	value := b.cookie(deviceCookie)
+	ann, bob := accountKey("ann@example.com"), accountKey("bob@example.com")
+	id, known := s.pages.deviceFor(request(value), ann)
+	require.True(t, known)
+	_, known = s.pages.deviceFor(request(value), bob)
+	require.False(t, known, "of another account")
+	for at := range len(value) {
+		forged := []byte(value)
+		forged[at] ^= 1
+		_, known = s.pages.deviceFor(request(string(forged)), ann)
+		require.False(t, known, "changed at %d", at)
+	}
+	require.Equal(t, http.StatusSeeOther, b.login("bob@example.com", password).status)
+	value = b.cookie(deviceCookie)
+	again, known := s.pages.deviceFor(request(value), ann)
+	require.True(t, known, "a browser is known to several accounts")
+	require.Equal(t, id, again)
+	_, known = s.pages.deviceFor(request(value), bob)
+	require.True(t, known)
+	s.clock.move(deviceLife)
+	_, known = s.pages.deviceFor(request(value), ann)
+	require.False(t, known, "a year later")
+}
+
+// All instances count the same failures, in Redis. While Redis is unavailable, each counts alone.
+func TestLoginLimitIsShared(t *testing.T) {
+	s := newStack(t)
+	var secret [16]byte
+	_, _ = rand.Read(secret[:]) // other tests use the same Redis and the same accounts
+	counters := func(d *Deps) { d.Counters, d.Keys = s.engines, check.NewKeys(secret) }
+	for range 2 {
+		s.serve(s.store, testenv.RedisURL(t), counters)
+		for range 5 {
+			require.Equal(t, http.StatusUnauthorized, s.browser().login("ann@example.com", "guess").status)
+		}
+	}
+	s.serve(s.store, testenv.RedisURL(t), counters)
+	require.Equal(t, http.StatusTooManyRequests, s.browser().login("ann@example.com", password).status)
+
+	s.serve(s.store, "redis://127.0.0.1:1/0", counters)
+	for range 10 {
+		require.Equal(t, http.StatusUnauthorized, s.browser().login("ann@example.com", "guess").status)
+	}
+	require.Equal(t, http.StatusTooManyRequests, s.browser().login("ann@example.com", password).status)
 }
 
 func TestAddressOf(t *testing.T) {

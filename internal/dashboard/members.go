@@ -29,6 +29,7 @@ type membersView struct {
 	Change  form     // of a refused change of a role, or a refused removal
 	Roles   []option // that the viewer may invite
 	MailOn  bool
+	Email   string   // of the invitation form
 	New     *newLink // a new invitation whose link is not mailed
 }
 
@@ -36,7 +37,7 @@ type membersView struct {
 type newLink struct{ Email, URL string }
 
 func (d *dashboard) members(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return d.renderMembers(w, r, v, http.StatusOK, &membersView{})
+	return d.renderMembers(w, r, v, http.StatusOK, &membersView{Email: r.URL.Query().Get("email")})
 }
 
 func (d *dashboard) renderMembers(w http.ResponseWriter, r *http.Request, v *visit, status int, view *membersView) error {
@@ -134,7 +135,7 @@ func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone strin
 
 // invite creates an invitation and sends it.
 func (d *dashboard) invite(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	if wait := d.invited.take(v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.invited.take(r.Context(), v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: *f})
 	}
 	made, err := d.Store.InviteMember(r.Context(), v.actor(), f.Get("email"), tenants.Role(f.Get("role")))
@@ -153,7 +154,7 @@ func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *
 	if err != nil {
 		return tenants.ErrNotFound
 	}
-	if wait := d.invited.take(v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.invited.take(r.Context(), v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: form{problem: f.problem}})
 	}
 	made, err := d.Store.ResendInvitation(r.Context(), v.actor(), id)

@@ -193,6 +193,9 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		return err
 	}
 	query.Sum, query.Open = false, false
+	if err := d.Store.RecordExport(r.Context(), v.actor(), "metered usage", values.Get("format")); err != nil {
+		return err
+	}
 	var out *tenants.MeteredWriter
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(exportFor)) // if it cannot be set, there is no deadline
 	err = d.Store.ExportMetered(r.Context(), v.actor(), query, func(report tenants.MeteredReport) error {

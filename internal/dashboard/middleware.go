@@ -67,7 +67,7 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 			d.answer(w, r, errBusy)
 			return
 		}
-		next.ServeHTTP(w, withTheme(r))
+		next.ServeHTTP(w, withOpen(withTheme(r)))
 	})
 }
 
@@ -136,7 +136,7 @@ func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit)
 			v.frame.Title = "No tenant"
 			return d.render(w, r, http.StatusForbidden, noTenantPage(v.frame))
 		}
-		v.frame.Said = said(w, r)
+		v.frame.Said, v.frame.Undo = said(w, r)
 		v.frame.Requests = d.opened.of(r.Context(), d.Store, v.actor())
 		return handle(w, r, v)
 	})

@@ -26,6 +26,8 @@ type overviewView struct {
 	Service    *serviceView // only in the operator's tenant
 	Near       []nearLimit
 	Watching   watching
+	Marks      []chartMark
+	Log        bool
 	Ending     []endingOverride
 	Notices    []string // about the tenant's own quotas
 }
@@ -36,9 +38,9 @@ func (v *overviewView) FirstRun() bool { return v.Configured.Rules == 0 }
 // Subjects returns the number of subjects, up to the maximum.
 func (v *overviewView) Subjects() string {
 	if v.Configured.Subjects > tenants.MostCountedSubjects {
-		return "over " + grouped(tenants.MostCountedSubjects)
+		return "over " + grouped(tenants.MostCountedSubjects) + " registered subjects"
 	}
-	return grouped(v.Configured.Subjects)
+	return plural(v.Configured.Subjects, "registered subject", "registered subjects")
 }
 
 // period is how far back a page looks.
@@ -122,6 +124,14 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 	}
 	if actor.Operator() {
 		view.Service = d.readService(ctx, v.now)
+		if view.Service.Busiest, err = d.busiestTenants(ctx, v); err != nil {
+			return err
+		}
+	}
+	view.Log = r.URL.Query().Get("scale") == scaleLog
+	span := stretchUntil(v.now, view.Period.Grain, view.Period.Grains)
+	if view.Marks, err = d.configurationMarks(ctx, actor, span); err != nil {
+		return err
 	}
 	if err := d.readOverview(ctx, actor, &view); err != nil {
 		return err
@@ -138,9 +148,14 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 			In: inWords(o.ExpiresAt.Sub(v.now)), Ends: moment{*o.ExpiresAt},
 		})
 	}
+	bounds, err := d.boundsOf(ctx, v.actor().TenantID())
+	if err != nil {
+		return err
+	}
 	if view.Notices, err = d.quotaNotices(ctx, v); err != nil {
 		return err
 	}
+	view.Notices = append(view.Notices, bounds.notices()...)
 	v.frame.Title = "Overview"
 	return d.render(w, r, http.StatusOK, overviewPage(v.frame, &view))
 }
@@ -161,6 +176,8 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 	if view.Chart, err = d.series(ctx, actor, "Checks in the last "+strings.TrimPrefix(view.Period.Name, "1 "), s, tenants.UsageQuery{}); err != nil {
 		return err
 	}
+	view.Chart.Marks, view.Chart.Log, view.Chart.Decisions = view.Marks, view.Log, "/decisions?show=all"
+	view.Chart.Scale = view.scalePath(!view.Log)
 	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
 	if err != nil {
 		return err
@@ -173,6 +190,23 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 	view.Denied = deniedSubjects(bySubject.Items)
 	view.Headline = headlineOf(&view.Chart, view.Period.Name, view.Denying, view.Denied)
 	return err
+}
+
+// scaleLog is the value of the parameter scale for logarithmic scales.
+const scaleLog = "log"
+
+// scalePath returns the address of the overview with linear or logarithmic scales.
+func (v *overviewView) scalePath(logarithmic bool) string {
+	path := "/?period=" + v.Period.Value
+	if logarithmic {
+		path += "&scale=" + scaleLog
+	}
+	return path
+}
+
+// Stream returns the address of the updates.
+func (v *overviewView) Stream() string {
+	return "/live/overview" + strings.TrimPrefix(v.scalePath(v.Log), "/")
 }
 
 func (d *dashboard) readNow(ctx context.Context, actor tenants.Actor, now time.Time) (out nowView, err error) {
@@ -236,12 +270,20 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 		return err
 	}
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
-	return d.live(w, r, v, "overview "+p.Value, func(ctx context.Context, tick int) ([]part, error) {
-		now, view := d.Now(), overviewView{Period: p}
+	logarithmic := r.URL.Query().Get("scale") == scaleLog
+	var marks []chartMark
+	return d.live(w, r, v, "overview "+p.Value+" "+strconv.FormatBool(logarithmic), func(ctx context.Context, tick int) ([]part, error) {
+		now, view := d.Now(), overviewView{Period: p, Log: logarithmic}
 		if tick%2 == 1 { // usage is written once a second, and read half as often
 			return nil, nil
 		}
 		var err error
+		if tick%overviewSlow == 0 {
+			if marks, err = d.configurationMarks(ctx, actor, stretchUntil(now, p.Grain, p.Grains)); err != nil {
+				return nil, err
+			}
+		}
+		view.Marks = marks
 		if view.Now, err = d.readNow(ctx, actor, now); err != nil {
 			return nil, err
 		}

@@ -30,6 +30,7 @@ func (s *stack) ask(a tenants.Actor, subject string, times int) {
 	s.t.Helper()
 	policy, err := s.policies.Get(s.t.Context(), a.TenantID())
 	require.NoError(s.t, err)
+	defer s.clock.catchUp()
 	for range times {
 		_, err := s.checker.Check(s.t.Context(), policy, []check.Request{{Subject: subject, Resource: "orders", Cost: 1}})
 		require.NoError(s.t, err)

@@ -21,7 +21,7 @@ func pagePaths(mark string) []string {
 	return []string{
 		"/", "/rules", "/rules/requests", "/plans", "/routes", "/routes/edge", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
 		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester", "/billing", "/billing/events",
-		"/settings", "/settings/customer-page", "/requests", "/requests?show=all",
+		"/settings", "/settings/security", "/settings/security?kind=sign_in.succeeded", "/settings/customer-page", "/settings/notifications", "/requests", "/requests?show=all",
 		"/tester?subject=" + url.QueryEscape("ada "+mark),
 		"/?period=30d", "/usage", "/metered", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",
 		"/audit?kind=rule&verify=1", "/audit?target=" + url.QueryEscape("ada "+mark),
@@ -81,8 +81,8 @@ func TestPages(t *testing.T) {
 	for path, words := range map[string][]string{
 		"/":                       {"Overrides expiring this week", "2 days", "Because mark"},
 		"/rules":                  {"Rule mark", "Each subject can use 10 units in any minute on all resources. Requests over the limit are denied."},
-		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "sliding_window_log"},
-		"/plans":                  {"Plan mark", `<td class="own"><a class="cell"`, ">20 per minute<", `<td class="muted"><a class="cell"`, ">10 per minute<", "default"},
+		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "Sliding window log"},
+		"/plans":                  {"Plan mark", `<td class="own" data-plan="Plan mark"><a class="cell"`, ">20 per minute<", `<td class="muted" data-plan="Plan mark"><a class="cell"`, ">10 per minute<", "default"},
 		"/subjects":               {"ada mark", "Label mark"},
 		"/routes":                 {"Route mark", "jwt:mark, ip", "1 template"},
 		"/routes/edge":            {"In front mark", "orders mark", "/v1/authorize/edge", "Route tester"},
@@ -112,7 +112,7 @@ func TestLiveLimits(t *testing.T) {
 	got := s.as("ann@example.com").get("/subjects/user_1")
 	require.Contains(t, got.body, "20 of 20 used")
 	require.Regexp(t, `Denying for (1 min|\d+ s)`, got.body)
-	require.Regexp(t, `Fully available in (1 min|\d+ s)`, got.body)
+	require.Regexp(t, `title="Fully available">in (1 min|\d+ s)<`, got.body)
 }
 
 func TestTenantsNeverMeet(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
-	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/tenants"
 )
@@ -32,7 +31,8 @@ func (d *dashboard) forgotPage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // forgot mails a link to the person with a login for that address. Neither the answer nor its time
-// reveals whether there is a login: the mail is created after the answer.
+// reveals whether there is a login, or whether a mail was sent a moment ago: both are looked up
+// after the answer.
 func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
@@ -42,26 +42,33 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 		return d.render(w, r, http.StatusNotFound, forgotPage(&view))
 	}
 	email := view.Form.Get("email")
-	if wait := d.asked.take(email, addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.mayAsk(r); wait > 0 {
 		return d.render(w, r, tooMany(w, &view.Form, wait), forgotPage(&view))
 	}
-	person, err := d.Store.PersonWithLogin(r.Context(), email)
-	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+	if err := d.Store.Ping(r.Context()); err != nil { // otherwise the answer would promise a mail
 		return err
 	}
-	if err == nil {
-		d.errand(r, "create a password link", func(ctx context.Context) error {
-			token, err := d.Store.NewPasswordLink(ctx, person)
-			if err != nil {
-				return err
-			}
-			d.Mail.Send(mail.NewPassword(person.Email, d.Mail.Link("/reset/"+token), inWords(tenants.PasswordLinkLife)), nil)
+	d.errand(r, "create a password link", func(ctx context.Context) error {
+		person, err := d.Store.PersonWithLogin(ctx, email)
+		if errors.Is(err, tenants.ErrNotFound) {
 			return nil
-		})
-	}
+		}
+		if err != nil {
+			return err
+		}
+		if may, err := d.mayMail(ctx, r, email, d.limits.mailed, d.limits.mailedOwn); !may {
+			return err
+		}
+		token, err := d.Store.NewPasswordLink(ctx, person)
+		if err != nil {
+			return err
+		}
+		d.Mail.Send(mail.NewPassword(person.Email, d.Mail.Link("/reset/"+token), inWords(tenants.PasswordLinkLife)), nil)
+		return nil
+	})
 	return d.render(w, r, http.StatusOK, askedPage(&askedView{
 		Title: "Check your email", Email: email, Back: "/forgot", Box: d.Mail.Box() != nil,
-		Text: "If this email has a login, we sent a link to it. The link is single-use and valid for " + inWords(tenants.PasswordLinkLife) + ".",
+		Text: "If this email has a login, we sent a link to it, unless we sent one within the last " + inWords(tenants.PasswordLinkLife) + ". The link is single-use and valid for " + inWords(tenants.PasswordLinkLife) + ".",
 	}))
 }
 
@@ -70,14 +77,14 @@ func (d *dashboard) errand(r *http.Request, what string, do func(ctx context.Con
 	const longest = 10 * time.Second
 	id := requestOf(r.Context()).id
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longest)
-	go func() {
+	d.after.Go(func() {
 		defer cancel()
 		d.errands <- struct{}{}
 		defer func() { <-d.errands }()
 		if err := do(ctx); err != nil {
 			d.Logger.Error("work after a response failed", "request_id", id, "what", what, "error", err)
 		}
-	}()
+	})
 }
 
 // linkView is the page of a link in a mail.
@@ -121,7 +128,7 @@ func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 		return busyOr(err)
 	}
 	d.passwordChanged(r, person)
-	if err := d.signIn(w, r, person, uuid.Nil); err != nil {
+	if err := d.signIn(w, r, person, uuid.Nil, "password link"); err != nil {
 		return err
 	}
 	return d.done(w, r, "/", "Password changed. All other sessions ended.")
@@ -147,64 +154,4 @@ func busyOr(err error) error {
 // reveals nothing.
 func (d *dashboard) deadLink(w http.ResponseWriter, r *http.Request, text, path, name string) error {
 	return d.render(w, r, http.StatusNotFound, deadLinkPage(text, path, name))
-}
-
-// accountView shows people their own login.
-type accountView struct {
-	Form    form
-	Email   string
-	Tenants []accountTenant
-}
-
-type accountTenant struct{ Name, Role string }
-
-func (d *dashboard) account(w http.ResponseWriter, r *http.Request, v *visit) error {
-	v.frame.Said = said(w, r)
-	return d.renderAccount(w, r, v, http.StatusOK, form{})
-}
-
-func (d *dashboard) renderAccount(w http.ResponseWriter, r *http.Request, v *visit, status int, f form) error {
-	view := accountView{Form: f, Email: v.session.Email}
-	for i := range v.session.Memberships {
-		m := &v.session.Memberships[i]
-		view.Tenants = append(view.Tenants, accountTenant{tenantName(m), string(m.Role)})
-	}
-	v.frame.Title = "Account"
-	return d.render(w, r, status, accountPage(v.frame, &view))
-}
-
-// changePassword sets another password for a person who enters the current one.
-func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *visit) error {
-	if err := readForm(w, r); err != nil {
-		return err
-	}
-	f := form{values: r.PostForm}
-	ctx, cancel := context.WithTimeout(r.Context(), 2*loginWait) // two passwords are hashed
-	defer cancel()
-	person, wait, err := d.prove(ctx, v.session.Email, f.values.Get("current"), addressOf(r.RemoteAddr))
-	switch {
-	case wait > 0:
-		return d.renderAccount(w, r, v, tooMany(w, &f, wait), f)
-	case errors.Is(err, tenants.ErrWrongPassword):
-		f.wrong("current", limit.Wrong("Enter the password with which you sign in.", "is not your current password"))
-		return d.renderAccount(w, r, v, http.StatusUnprocessableEntity, f)
-	case err != nil:
-		return err
-	}
-	err = d.Store.ChangePassword(ctx, person, f.values.Get("password"))
-	if status := f.refuse(err); status != 0 {
-		return d.renderAccount(w, r, v, status, f)
-	}
-	if err != nil {
-		return busyOr(err)
-	}
-	d.passwordChanged(r, person)
-	tenant := uuid.Nil
-	if v.session.Current != nil {
-		tenant = v.session.Current.TenantID
-	}
-	if err := d.signIn(w, r, person, tenant); err != nil {
-		return err
-	}
-	return d.done(w, r, "/account", "Password changed. All other sessions ended.")
 }

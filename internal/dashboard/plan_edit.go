@@ -48,6 +48,7 @@ func (d *dashboard) editPlanPage(w http.ResponseWriter, r *http.Request, v *visi
 		return err
 	}
 	f := &form{values: url.Values{"name": {plan.Name}, "description": {plan.Description}, "on_change": {plan.OnChange}, "fail": {plan.Fail}}}
+	fillBounds(f.values, plan.Bounds)
 	return d.showPlan(w, r, v, &planView{Form: f, Slug: plan.Slug, Version: plan.Version}, http.StatusOK)
 }
 
@@ -74,7 +75,7 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 			view.Copies = append(view.Copies, option{p.Slug, "Plan " + nameOr(p.Name, p.Slug)})
 		}
 	}
-	view.Stray = view.Form.stray("slug", "name", "description", "on_change", "fail", "like")
+	view.Stray = view.Form.stray(append(boundFields(), "slug", "name", "description", "on_change", "fail", "like")...)
 	return d.render(w, r, status, planPage(v.frame, view))
 }
 
@@ -100,6 +101,10 @@ func reachText(reach tenants.PlanReach, isDefault bool) string {
 
 func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	plan := tenants.Plan{Slug: f.Get("slug"), Name: f.Get("name"), Description: f.Get("description"), OnChange: f.Get("on_change"), Fail: f.Get("fail")}
+	plan.Bounds = readBounds(f, tenants.Bounds{})
+	if f.invalid() {
+		return d.showPlan(w, r, v, &planView{Form: f}, http.StatusUnprocessableEntity)
+	}
 	if like := f.Get("like"); like != "" {
 		model, err := d.Store.PlanBySlug(r.Context(), v.actor(), like)
 		if err != nil {
@@ -128,7 +133,12 @@ func (d *dashboard) editPlan(w http.ResponseWriter, r *http.Request, v *visit, f
 	if err != nil {
 		return err
 	}
+	bounds := readBounds(f, now.Bounds)
+	if f.invalid() {
+		return d.showPlan(w, r, v, &planView{Form: f, Slug: now.Slug, Version: f.version(now.Version)}, http.StatusUnprocessableEntity)
+	}
 	made, err := d.Store.EditPlan(r.Context(), v.actor(), slug, f.match(), func(p *tenants.Plan) error {
+		p.Bounds = bounds
 		p.Name, p.Description = f.Get("name"), strings.ReplaceAll(f.Get("description"), "\r\n", "\n")
 		p.OnChange = nameOr(f.Get("on_change"), p.OnChange)
 		p.Fail = nameOr(f.Get("fail"), p.Fail)

@@ -94,7 +94,7 @@ func (d *dashboard) versionsOf(ctx context.Context, v *visit, slug string) (*ver
 	versions = versions[:min(len(versions), maxVersionColumns)]
 	for _, version := range versions {
 		view.Columns = append(view.Columns, versionColumn{
-			Number: version.Number, Newest: version.Newest, At: version.PublishedAt.Format("2006-01-02"),
+			Number: version.Number, Newest: version.Newest, At: version.PublishedAt.Format("2 Jan 2006"),
 			Subjects: countText(version.Subjects, "subject", "subjects"),
 		})
 	}

@@ -89,7 +89,7 @@ type playSettings struct {
 type playView struct {
 	playSettings
 	Form    form
-	Lanes   []*timeline // empty if the form has errors
+	Results []*timeline // empty if the form has errors
 	Story   []string
 	LastHit string
 }
@@ -99,11 +99,11 @@ func (s *playSettings) SpanMS() int64 { return playWindows * s.windowMS }
 
 // Instants returns the instants of all requests, in order, for the script.
 func (v *playView) Instants() string {
-	if len(v.Lanes) == 0 {
+	if len(v.Results) == 0 {
 		return ""
 	}
-	at := make([]int64, len(v.Lanes[0].Hits))
-	for i, h := range v.Lanes[0].Hits {
+	at := make([]int64, len(v.Results[0].Hits))
+	for i, h := range v.Results[0].Hits {
 		at[i] = h.AtMS
 	}
 	return joined(at)
@@ -136,10 +136,12 @@ func readPlay(query url.Values) (s playSettings, f form) {
 	return s, f
 }
 
-func (f *form) wholeUpTo(name string, most int64) int64 {
+func (f *form) wholeUpTo(name string, most int64) int64 { return f.wholeFrom(name, 1, most) }
+
+func (f *form) wholeFrom(name string, least, most int64) int64 {
 	n := f.integer(name)
-	if n < 1 || n > most {
-		f.wrong(name, limit.MustBe("from 1 to %d", most))
+	if n < least || n > most {
+		f.wrong(name, limit.MustBe("from %d to %d", least, most))
 	}
 	return n
 }
@@ -196,17 +198,17 @@ func (s *playSettings) rule(a limit.Algorithm) limit.Rule {
 func (s *playSettings) play(ctx context.Context, algorithms []limit.Algorithm) ([]*timeline, error) {
 	instants := append(s.scenario.instants(s.Limit, s.windowMS), s.Hits...)
 	requests := onlyAt(playSubject, instants)
-	lanes := make([]*timeline, len(algorithms))
+	results := make([]*timeline, len(algorithms))
 	for i, a := range algorithms {
 		t := trial{Title: algorithmTitles[a], Rule: s.rule(a), SpanMS: s.SpanMS(), Requests: requests, Watch: playSubject}
-		lane, err := t.run(ctx)
+		result, err := t.run(ctx)
 		if err != nil {
 			return nil, err
 		}
-		lanes[i] = lane
+		results[i] = result
 	}
-	shareScale(lanes)
-	return lanes, nil
+	shareScale(results)
+	return results, nil
 }
 
 // playOrder puts algorithms next to each other that are easy to compare, beginning with the
@@ -231,44 +233,44 @@ func (d *dashboard) playView(r *http.Request) (*playView, error) {
 		return nil, err
 	}
 	defer leave()
-	view.Lanes, err = settings.play(r.Context(), playOrder)
+	view.Results, err = settings.play(r.Context(), playOrder)
 	if err != nil {
 		return nil, err
 	}
-	view.Story, view.LastHit = compared(view.Lanes), lastHit(view.Lanes, settings.Hits)
+	view.Story, view.LastHit = compared(view.Results), lastHit(view.Results, settings.Hits)
 	return view, nil
 }
 
 // lastHit describes the result of the visitor's newest hit.
-func lastHit(lanes []*timeline, hits []int64) string {
+func lastHit(results []*timeline, hits []int64) string {
 	if len(hits) == 0 {
 		return ""
 	}
 	at := hits[len(hits)-1]
 	// of several at one instant, the last
-	i := slices.IndexFunc(lanes[0].Hits, func(h timelineHit) bool { return h.AtMS > at }) - 1
+	i := slices.IndexFunc(results[0].Hits, func(h timelineHit) bool { return h.AtMS > at }) - 1
 	if i < 0 {
-		i = len(lanes[0].Hits) - 1
+		i = len(results[0].Hits) - 1
 	}
-	denied := titles(lanes, func(t *timeline) bool { return !t.Hits[i].Allowed })
-	text := "Your request at " + clockText(at, lanes[0].SpanMS)
+	denied := titles(results, func(t *timeline) bool { return !t.Hits[i].Allowed })
+	text := "Your request at " + clockText(at, results[0].SpanMS)
 	switch len(denied) {
 	case 0:
 		return text + " was allowed by all algorithms."
 	case 1:
 		text += " was denied by " + denied[0] + " only."
-	case len(lanes):
+	case len(results):
 		text += " was denied by all algorithms."
 	default:
-		text += " was denied by " + itoa(int64(len(denied))) + " of " + itoa(int64(len(lanes))) + "."
+		text += " was denied by " + itoa(int64(len(denied))) + " of " + itoa(int64(len(results))) + "."
 	}
-	return text + " Shortest retry after: " + soonest(lanes, i) + "."
+	return text + " Shortest retry after: " + soonest(results, i) + "."
 }
 
 // soonest returns which of the denying algorithms would allow request i first.
-func soonest(lanes []*timeline, i int) string {
+func soonest(results []*timeline, i int) string {
 	var best *timeline
-	for _, t := range lanes {
+	for _, t := range results {
 		if h := t.Hits[i]; !h.Allowed && (best == nil || h.RetryAfterMS < best.Hits[i].RetryAfterMS) {
 			best = t
 		}
@@ -281,15 +283,33 @@ type tooFastError struct{ wait time.Duration }
 
 func (e *tooFastError) Error() string { return "too many requests from one address" }
 
-// playgroundPage is public and shows no tenant's data.
+// openFrame returns the frame of the person who is signed in, on a page that is open to everybody,
+// and nil for a visitor. It is also nil while sessions cannot be read: the page needs no database.
+// The answer with a frame is not cached.
+func (d *dashboard) openFrame(w http.ResponseWriter, r *http.Request, title string) *frame {
+	w.Header().Add("Vary", "Cookie") // of the session and of the theme
+	session, err := d.session(r)
+	if err != nil {
+		return nil
+	}
+	f := newFrame(&session, r.URL.Path, d.Now(), d.DegradedSince())
+	f.Title = title
+	if session.Current != nil {
+		f.Requests = d.opened.of(r.Context(), d.Store, session.Actor())
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	return &f
+}
+
+// playgroundPage is public and shows no tenant's data, except the frame of the person who is signed
+// in.
 func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error {
 	view, err := d.playView(r)
 	if err != nil {
 		return d.playFailed(w, r, err)
 	}
 	status := playHeaders(w, view)
-	w.Header().Add("Vary", "Cookie") // the cookie of the theme
-	return d.render(w, r, status, playgroundPage(view))
+	return d.render(w, r, status, playgroundPage(d.openFrame(w, r, "Playground"), view))
 }
 
 // playgroundStage returns the parts of the page that depend on the settings, for the script.

@@ -118,18 +118,17 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 	view := algorithmView{Algorithm: a, Title: algorithmTitles[a], Note: algorithmNotes[a]}
 	for _, s := range scenarios {
 		settings, _ := readPlay(url.Values{"traffic": {s.Name}})
-		lanes, err := settings.play(r.Context(), []limit.Algorithm{a})
+		results, err := settings.play(r.Context(), []limit.Algorithm{a})
 		if err != nil {
 			return err
 		}
-		if lanes[0].Asked > 0 {
-			lanes[0].Title = s.Title
-			view.Pictures = append(view.Pictures, algorithmPicture{s.Title, s.Story, "/playground?" + settings.query(), lanes[0]})
+		if results[0].Asked > 0 {
+			results[0].Title = s.Title
+			view.Pictures = append(view.Pictures, algorithmPicture{s.Title, s.Story, "/playground?" + settings.query(), results[0]})
 		}
 	}
 	w.Header().Set("Cache-Control", playFresh)
-	w.Header().Add("Vary", "Cookie")
-	return d.render(w, r, http.StatusOK, algorithmPage(&view))
+	return d.render(w, r, http.StatusOK, algorithmPage(d.openFrame(w, r, view.Title), &view))
 }
 
 var playLengths = []option{

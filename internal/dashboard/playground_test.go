@@ -40,12 +40,27 @@ func TestPlaygroundIsOpen(t *testing.T) {
 		got.header.Set("Cache-Control", "no-store")
 		checkHeaders(t, got, path)
 	}
-	require.Contains(t, s.browser().get("/playground").header.Values("Vary"), "Cookie", "that of the theme")
+	require.Contains(t, s.browser().get("/playground").header.Values("Vary"), "Cookie", "those of the theme and of the session")
 	for _, s := range scenarios {
 		require.NotEmpty(t, s.Lesson)
 	}
 	require.Equal(t, http.StatusNotFound, s.browser().get("/playground/none").status)
 	require.Equal(t, http.StatusMethodNotAllowed, s.browser().post("/playground", url.Values{}).status)
+}
+
+// A person who is signed in keeps the frame of the dashboard, in an answer that is not cached.
+func TestPlaygroundInTheFrame(t *testing.T) {
+	s := newStack(t)
+	ann := s.as("ann@example.com")
+	for _, path := range []string{"/playground", "/playground/fixed-window"} {
+		got := ann.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		require.Contains(t, got.body, `id="navigation"`, path)
+		require.Contains(t, got.body, "ann@example.com", path)
+		checkHeaders(t, got, path)
+		got = s.browser().get(path)
+		require.NotContains(t, got.body, `id="navigation"`, path)
+	}
 }
 
 func TestPlaygroundSaysWhatHappened(t *testing.T) {

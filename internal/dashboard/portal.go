@@ -40,14 +40,14 @@ const (
 
 // The limits for loads of the customer page, in requests per minute: of one link from one address,
 // of one address, and of one link. A page that updates itself loads 6 times a minute.
-var portalRules = [...]limit.Rule{
+var portalRules = []limit.Rule{
 	{Slug: "link-address", Algorithm: limit.TokenBucket, Limit: 120, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
 	{Slug: "address", Algorithm: limit.TokenBucket, Limit: 1200, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
 	{Slug: "link", Algorithm: limit.TokenBucket, Limit: 240, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
 }
 
 // The limits for mails about requests of customers, per subject, per address and per tenant.
-var requestMailRules = [...]limit.Rule{
+var requestMailRules = []limit.Rule{
 	{Slug: "subject-address", Algorithm: limit.SlidingWindowLog, Limit: 5, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
 	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 50, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
@@ -111,7 +111,7 @@ func (d *dashboard) portalPage(handle portalHandler) http.HandlerFunc {
 
 // boundPortal limits how often a page is loaded.
 func (d *dashboard) boundPortal(r *http.Request, page string, handle func() error) error {
-	if d.portalLoads.take(page, addressOf(r.RemoteAddr)) > 0 {
+	if d.portalLoads.take(r.Context(), page, addressOf(r.RemoteAddr)) > 0 {
 		return errPortalBusy
 	}
 	return handle()
@@ -303,7 +303,7 @@ func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *t
 // mailRequest tells the members who decide about a request. A request that waits is also on their
 // dashboard, so a mail that is not sent loses nothing.
 func (d *dashboard) mailRequest(r *http.Request, visit *tenants.PortalVisit, q *tenants.LimitRequest, notify []string) {
-	if len(notify) == 0 || d.requestMails.take(visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject) > 0 {
+	if len(notify) == 0 || d.requestMails.take(r.Context(), visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject) > 0 {
 		return
 	}
 	for _, to := range notify {

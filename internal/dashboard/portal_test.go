@@ -104,6 +104,27 @@ func TestCustomerPage(t *testing.T) {
 	require.NotContains(t, ann.get("/").body, `<span class="tally">`)
 }
 
+// A calendar window ends when it ends by the clock of the counters, and nothing is said that says
+// nothing.
+func TestCustomerLimits(t *testing.T) {
+	daily := limit.NewRule("daily")
+	daily.Limit, daily.Window.Calendar = 10, limit.CalendarDay
+	midnight := time.Date(2026, 5, 2, 0, 0, 0, 0, time.UTC)
+	const left = 3_600_001
+	row := check.RuleDecision{Rule: &daily, Mode: limit.Enforce, Allowed: true, Limit: 10, Quota: 10, Remaining: 4, ResetAfterMS: left, HasCredits: true}
+	full := row
+	full.Remaining, full.ResetAfterMS, full.Credits = 10, 0, 5
+	var v portalView
+	v.fill(&check.SubjectLimits{NowMS: midnight.UnixMilli() - left, Rules: []check.RuleDecision{row, full}})
+	require.Equal(t, midnight, v.Limits[0].Full.At.UTC())
+	var page strings.Builder
+	require.NoError(t, portalLive(&v).Render(t.Context(), &page))
+	require.Contains(t, page.String(), "2 May 2026, 00:00 UTC")
+	require.Equal(t, 1, strings.Count(page.String(), "Fully available"))
+	require.NotContains(t, page.String(), "0 credits")
+	require.Contains(t, page.String(), "5 credits left")
+}
+
 // A page is that of one browser and one subject, whatever the address says.
 func TestCustomerPageIsolation(t *testing.T) {
 	s := newStack(t)

@@ -27,6 +27,9 @@ type portalView struct {
 	Chart          chart
 	Next           *portalPlan
 	Requests       []portalRequest
+	Credits        []portalCredits
+	Metered        []portalMetered
+	MeteredSince   moment
 	CanRequest     bool
 	Said           string
 	Sent           *form
@@ -47,6 +50,9 @@ type portalLimit struct {
 	Next                 *moment // when the next request is allowed, if it denies
 	Full                 *moment // when the limit is fully available again; nil: it is
 	Open                 bool    // a request for it is open
+	Overage              int64   // units beyond the limit, which the rule allows
+	HasCredits           bool    // some are left
+	Credits              int64   // prepaid units that are left
 	limit                limit.Limit
 }
 
@@ -101,7 +107,7 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 		v.Logo = v.Path + "/logo?v=" + tenants.LogoHash(visit.Portal.Logo)[:16]
 	}
 	limits := d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject})
-	v.fill(&limits, now)
+	v.fill(&limits)
 	if err := d.readPortalRequests(r.Context(), visit, &v); err != nil {
 		return err
 	}
@@ -113,6 +119,12 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 		v.Said = v.Requests[0].said(v.Brand)
 	}
 	if err := d.readPortalPlans(r.Context(), visit, &v, &limits); err != nil {
+		return err
+	}
+	if err := d.readPortalCredits(r.Context(), visit, &v); err != nil {
+		return err
+	}
+	if err := d.readPortalMetered(r.Context(), visit, &v); err != nil {
 		return err
 	}
 	if v.Chart, err = d.series(r.Context(), visit.Actor(), "Last 30 days", stretchUntil(now, usage.Day, portalDays), tenants.UsageQuery{Subject: visit.Subject}); err != nil {
@@ -132,7 +144,9 @@ func (q *portalRequest) said(brand string) string {
 
 // fill fills in the limits, those that deny first. A rule in shadow denies nothing, so its limit is
 // not the customer's business; neither are rules that count several customers together.
-func (v *portalView) fill(limits *check.SubjectLimits, now time.Time) {
+func (v *portalView) fill(limits *check.SubjectLimits) {
+	// By the clock of the counters: with another one, a window that ends at midnight ends at 23:59.
+	now := time.UnixMilli(limits.NowMS)
 	v.Plan, v.State, v.Degraded = limits.Plan, limits.State.String(), limits.Degraded
 	for i := range limits.Rules {
 		if r := &limits.Rules[i]; r.Mode == limit.Enforce {
@@ -171,13 +185,13 @@ func (l *portalLimit) rank() int {
 func portalLimitOf(r *check.RuleDecision, now time.Time) portalLimit {
 	l := portalLimit{
 		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Unlimited: r.Unlimited, Uncounted: r.Uncounted, Quota: r.Quota,
-		Used: max(r.Quota-r.Remaining, 0), Raised: r.Source == "override", limit: limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited},
+		Used: max(r.Quota-r.Remaining, 0) + r.Overage, Overage: r.Overage, HasCredits: r.HasCredits && !r.Degraded && r.Credits > 0, Credits: r.Credits, Raised: r.Source == "override", limit: limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited},
 	}
 	l.Words, l.Short = portalWords(r.Rule, l.limit), limitText(r.Rule, l.limit)
 	if r.Unlimited || r.Uncounted {
 		return l
 	}
-	l.Share = int64(1000 * float64(l.Used) / float64(max(l.Quota, 1)))
+	l.Share = int64(1000 * float64(min(l.Used, l.Quota)) / float64(max(l.Quota, 1)))
 	l.Denies, l.Near = !r.Allowed, r.Allowed && (r.Warning || r.WarnAt == 0 && l.Share >= nearShare)
 	after := func(ms int64) *moment { return &moment{now.Add(time.Duration(ms) * time.Millisecond)} }
 	if l.Denies && r.RetryAfterMS > 0 {

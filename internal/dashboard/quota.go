@@ -30,6 +30,9 @@ func (d *dashboard) quotasOf(ctx context.Context, slug string, now time.Time) (l
 		return nil // the page is about something else
 	}
 	for _, u := range d.Checker.Quotas(ctx, platform, slug) {
+		if u.Limit == noQuota { // it limits another tenant
+			continue
+		}
 		lines = append(lines, quotaLineOf(&u, now))
 	}
 	return lines
@@ -50,7 +53,7 @@ func quotaLineOf(u *check.QuotaUse, now time.Time) quotaLine {
 	case u.Used == 0:
 		line.Forecast = "No checks in this window."
 	default:
-		line.Forecast = "At the current rate it lasts until the reset."
+		line.Forecast = "Lasts at the current rate."
 	}
 	if permille >= nearQuota && line.Tone == "" {
 		line.Tone = "warn"

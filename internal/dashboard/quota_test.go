@@ -33,7 +33,7 @@ func TestQuotaUse(t *testing.T) {
 	_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: "tenant-a", Resource: check.QuotaResource, Cost: 90}})
 	require.NoError(t, err)
 	page := s.as("ann@example.com").get("/usage").body
-	require.Contains(t, page, "<strong>Checks per month</strong>: 90 of 100 checks used")
+	require.Contains(t, page, `<strong>Checks per month</strong> <span class="count">90 of 100 checks used`)
 	require.Contains(t, page, "Resets on ")
 	require.NotContains(t, page, "Checks per second", "a second is too short to show")
 	require.NotContains(t, s.as("bob@example.com").get("/usage").body, "checks used")
@@ -56,7 +56,7 @@ func TestQuotaForecast(t *testing.T) {
 	end := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
 	r := limit.NewRule("checks")
 	for used, want := range map[int64][2]string{
-		0: {"No checks in this window.", ""}, 5: {"At the current rate it lasts until the reset.", ""},
+		0: {"No checks in this window.", ""}, 5: {"Lasts at the current rate.", ""},
 		50: {"At the current rate it runs out on 21 January 2026.", "warn"}, 99: {"At the current rate it runs out on 11 January 02:25 UTC.", "warn"},
 		100: {"The quota is used up.", "bad"}, 130: {"The quota is used up.", "bad"},
 	} {

@@ -75,9 +75,9 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var often *tenants.TooOftenError
 	switch {
 	case errors.Is(err, tenants.ErrNotFound):
-		d.fail(w, r, http.StatusNotFound, "Not found", "This page does not exist or was deleted.")
+		d.fail(w, r, http.StatusNotFound, "Not found", "This page does not exist or was deleted. Check the address, or search for it.")
 	case errors.As(err, &invalid):
-		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has an invalid parameter: "+invalid.Error()+".")
+		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has an invalid parameter: "+invalid.Error()+". Go back, and choose another value.")
 	case errors.Is(err, tenants.ErrForbidden), errors.Is(err, tenants.ErrNotOperator):
 		d.fail(w, r, http.StatusForbidden, "Your role does not allow this", "Nothing was changed. Ask an owner or an admin to do it or to change your role.")
 	case errors.Is(err, errOtherTenant):
@@ -102,13 +102,13 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Rules not loaded", "This tenant's rules are still loading. Try again in a second.")
 	case errors.Is(err, tenants.ErrUnavailable):
-		d.Logger.Error("a page cannot reach the database", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "error", err)
+		d.Logger.Log(r.Context(), errorLevel(r), "a page cannot reach the database", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "error", err)
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Configuration unavailable",
 			"The database does not answer. Checks continue with the last limits that were read. Try again soon.")
 	default:
-		d.Logger.Error("a page failed", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "error", err)
-		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
+		d.Logger.Log(r.Context(), errorLevel(r), "a page failed", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "error", err)
+		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again, or tell the operator of the service when it happened.")
 	}
 }
 

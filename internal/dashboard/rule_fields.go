@@ -228,6 +228,20 @@ func ruleFacts(r *limit.Rule) (out []fact) {
 				shown.Value, shown.Mono = "one counter for the tenant", false
 			}
 		}
+		for _, c := range f.Choices {
+			if c.Value == shown.Value {
+				shown.Value, shown.Mono = c.Label, false
+			}
+		}
+		switch f.Name {
+		case "algorithm":
+			shown.Value, shown.Mono = algorithmTitle(r.Algorithm.String()), false
+		case "window":
+			shown.Value, shown.Mono = exactly(r.Window.MS, true), false
+			if r.Window.Calendar != limit.NoCalendar {
+				shown.Value = "Calendar " + r.Window.Calendar.String()
+			}
+		}
 		if f.Name == "burst" && f.Applies(r) { // by default, it is the limit
 			shown.Value, shown.Mono = grouped(r.Numbers().Burst), false
 		}

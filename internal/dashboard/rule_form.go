@@ -32,6 +32,16 @@ type algorithmChoice struct {
 	Title, Text string
 }
 
+// algorithmTitle returns the title of an algorithm.
+func algorithmTitle(name string) string {
+	for _, c := range algorithmChoices {
+		if c.Algorithm.String() == name {
+			return c.Title
+		}
+	}
+	return name
+}
+
 // algorithmChoices are the algorithms with one sentence each.
 var algorithmChoices = []algorithmChoice{
 	{limit.SlidingWindowCounter, "Sliding window counter", "Recommended"},

@@ -189,6 +189,9 @@ func fieldText(value json.RawMessage) string {
 // restoreRule restores the rule to the state after one of its changes.
 func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	slug := chi.URLParam(r, "slug")
+	if f.Get("deleted") != "" {
+		return d.restoreDeleted(w, r, v, f, slug)
+	}
 	now, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
 	if err != nil {
 		return err
@@ -234,6 +237,37 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". " + e.Fix + " "
 	}
 	return d.showHistory(w, r, v, f, status)
+}
+
+// restoreDeleted creates a deleted rule again, from the last row of the trail about it. The limits
+// of plans and subjects that were deleted with it are not restored.
+func (d *dashboard) restoreDeleted(w http.ResponseWriter, r *http.Request, v *visit, f *form, slug string) error {
+	entries, _, err := d.Store.Audit(r.Context(), v.actor(), tenants.AuditFilter{Kind: "rule", Target: slug}, tenants.Page{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 || entries[0].Action != "delete" {
+		return d.done(w, r, "/rules", "Nothing restored: the rule “"+slug+"” is not deleted.")
+	}
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(entries[0].Before, &fields) // an object that this package wrote
+	was, err := ruleFromFields(fields)
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	was.Slug = slug
+	_, err = d.Store.CreateRule(r.Context(), v.actor(), was)
+	if status := f.refuse(err); status != 0 {
+		said := "The rule “" + slug + "” cannot be restored. " + f.problem
+		for _, e := range f.stray() {
+			said += sentence(e.Field+" "+e.Message) + " " + e.Fix
+		}
+		return d.done(w, r, "/rules", said)
+	}
+	if err != nil {
+		return err
+	}
+	return d.done(w, r, ruleURL(slug), "Rule “"+nameOr(was.Name, slug)+"” restored.")
 }
 
 // Title returns the change in one word.

@@ -1,14 +1,17 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 type fact struct {
@@ -30,6 +33,8 @@ type ruleView struct {
 	Limit               string // the rule's own
 	Changed             moment
 	Goes                []string // what is deleted with the rule
+	LastHour            string   // what the rule did in the last hour
+	Ask                 string   // the mode that the address asks to switch to; "": none
 }
 
 func (d *dashboard) rule(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -61,8 +66,22 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
 		Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
 	}
+	if view.LastHour, err = d.lastHour(r.Context(), v, &rule.Rule); err != nil {
+		return err
+	}
+	query := r.URL.Query()
+	if mode, err := limit.ParseMode(query.Get("mode")); err == nil && mode != rule.Mode && v.frame.May.Edit {
+		view.Ask = mode.String()
+	}
 	view.Day = days[slug]
+	if err := d.compareWithLimit(r.Context(), v.actor(), view.Day, &rule.Rule); err != nil {
+		return err
+	}
 	view.Day.Title = "Decisions in the last 24 hours"
+	view.Day.Decisions = "/decisions?" + url.Values{"show": {"all"}, "rule": {slug}}.Encode()
+	if view.Day.Marks, err = d.marks(r.Context(), v.actor(), view.Day.stretch, tenants.AuditFilter{Kind: "rule", Target: slug}); err != nil {
+		return err
+	}
 	for _, p := range plans {
 		if lim, ok := p.Limits[rule.Slug]; ok {
 			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, lim)})
@@ -70,6 +89,29 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	}
 	v.frame.Title = view.Name
 	return d.render(w, r, status, rulePage(v.frame, &view))
+}
+
+// compareWithLimit adds the line of the rule's limit to its chart, if all checks share one counter
+// with a window no longer than a bar. Otherwise the sum of all checks cannot be compared with the
+// limit, and a sentence says why.
+func (d *dashboard) compareWithLimit(ctx context.Context, a tenants.Actor, c *chart, rule *limit.Rule) error {
+	window := rule.Window.MS
+	text := limitText(rule, ownLimit(rule))
+	switch {
+	case len(rule.By) > 0:
+		c.Source = "Each counter has its own limit (" + text + "), so no line shows it here. The page of a subject has its line."
+		return nil
+	case window <= 0 || window > c.Grain.Duration().Milliseconds():
+		c.Source = "The limit is " + text + ". Its window is longer than a bar, so no line shows it here."
+		return nil
+	}
+	scale := func(units int64) int64 { return perWindow(units, window, c.Grain) }
+	if window != c.Grain.Duration().Milliseconds() {
+		text += ", " + grouped(scale(rule.Limit)) + " per " + c.Grain.String()
+	}
+	parts, err := d.limitParts(ctx, a, c.stretch, rule.Slug, rule.Limit, scale)
+	c.Limit = &limitLine{Text: "Limit: " + text, Parts: parts}
+	return err
 }
 
 // warningTexts returns the warnings of a rule as sentences.
@@ -109,13 +151,19 @@ func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit
 	if f.invalid() {
 		return errForm
 	}
-	slug := chi.URLParam(r, "slug")
+	slug, before := chi.URLParam(r, "slug"), mode
 	rule, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *limit.Rule) error {
-		r.Mode = mode
+		before, r.Mode = r.Mode, mode
 		return nil
 	})
 	if err != nil {
 		return d.refusedOnRule(w, r, v, f, err)
+	}
+	was := rule.Rule
+	was.Mode = before
+	did, err := d.lastHour(r.Context(), v, &was)
+	if err != nil {
+		return err
 	}
 	name := nameOr(rule.Name, rule.Slug)
 	said := map[limit.Mode]string{
@@ -123,15 +171,48 @@ func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit
 		limit.Shadow:  "Rule “" + name + "” is in shadow. It reports what it would deny and denies nothing.",
 		limit.Off:     "Rule “" + name + "” is off. It neither counts nor denies.",
 	}[mode]
-	return d.done(w, r, ruleURL(slug), said)
+	if before == mode {
+		return d.done(w, r, ruleURL(slug), said)
+	}
+	back := newUndo(ruleURL(slug)+"/mode", "mode", before.String(), "version", itoa(rule.Version))
+	return d.doneWith(w, r, ruleURL(slug), said+" "+did, back)
+}
+
+// lastHour says what a rule did in the last hour, in its mode.
+func (d *dashboard) lastHour(ctx context.Context, v *visit, rule *limit.Rule) (string, error) {
+	s := stretchUntil(v.now, usage.Minute, 60)
+	report, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, Rule: rule.Slug})
+	if err != nil {
+		return "", err
+	}
+	var sum usage.Counts
+	for i := range report.Items {
+		sum.Add(report.Items[i].Counts)
+	}
+	checks := func(n int64) string { return plural(n, "check", "checks") + " in the last hour." }
+	switch rule.Mode {
+	case limit.Enforce:
+		return "It denied " + checks(sum.Denied), nil
+	case limit.Shadow:
+		return "It would have denied " + checks(max(sum.Denied, sum.ShadowDenied)), nil
+	}
+	return "It was off: it counted nothing.", nil
 }
 
 func (d *dashboard) deleteRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	slug := chi.URLParam(r, "slug")
+	reach, err := d.Store.RuleReach(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
 	if err := d.Store.DeleteRule(r.Context(), v.actor(), slug, f.match()); err != nil {
 		return d.refusedOnRule(w, r, v, f, err)
 	}
-	return d.done(w, r, "/rules", "Rule “"+slug+"” deleted.")
+	said := "Rule “" + slug + "” deleted."
+	if len(reach.Plans) > 0 || reach.Overrides > 0 {
+		said += " Undo restores it without its plan limits and overrides."
+	}
+	return d.doneWith(w, r, "/rules", said, newUndo(ruleURL(slug)+"/restore", "deleted", "1"))
 }
 
 // refusedOnRule shows a rule again, with the errors of the form on its page.

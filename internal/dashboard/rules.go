@@ -14,13 +14,15 @@ const pageSize = 50
 
 type ruleRow struct {
 	Slug, Name, Sentence, Mode string
+	Limit, Resource, Algorithm string
 	Leased                     bool
 	Path                       string
 	Day                        *chart // its checks of the last 24 hours
 }
 
 type rulesView struct {
-	Prefix, Mode, Algorithm, Resource string // the filters; "" for any
+	Prefix, Mode, Algorithm, Resource string   // the filters; "" for any
+	Resources                         []string // to choose from
 	Rules                             []ruleRow
 	Next                              string // path of the next page; "": none
 	First                             string // path of the first page, with the same filters
@@ -61,6 +63,7 @@ func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) erro
 		row.Day = days[row.Slug]
 		view.Rules = append(view.Rules, row)
 	}
+	_, view.Resources = d.namesOf(r.Context(), v.actor().TenantID())
 	v.frame.Title = "Rules"
 	return d.render(w, r, http.StatusOK, rulesPage(v.frame, &view))
 }
@@ -129,7 +132,10 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 }
 
 func rowOf(r *limit.Rule) ruleRow {
-	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Leased: r.Consistency == limit.Leased, Path: ruleURL(r.Slug)}
+	return ruleRow{
+		Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Limit: limitText(r, ownLimit(r)), Resource: r.Resource,
+		Algorithm: algorithmTitle(r.Algorithm.String()), Leased: r.Consistency == limit.Leased, Path: ruleURL(r.Slug),
+	}
 }
 
 func nameOr(name, slug string) string {

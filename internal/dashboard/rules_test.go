@@ -257,7 +257,7 @@ func TestRulesList(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.post("/rules/by-ip/mode", s.ruleForm("mode", "shadow")).status)
 	s.usage(s.a, time.Hour, "requests", 1200, 34)
 	got := b.get("/rules")
-	require.Contains(t, got.body, "34 of 1,234 denied")
+	require.Contains(t, got.body, `<td class="num checks">1,234</td><td class="num is-denied" data-label="Denied:">34</td>`)
 	require.Contains(t, got.body, "no checks")
 	for path, want := range map[string][2]bool{ // requests, by-ip
 		"/rules?mode=shadow": {false, true}, "/rules?mode=enforce": {true, false}, "/rules?algorithm=sliding_window_log": {true, true},
@@ -285,4 +285,55 @@ func (s *stack) usage(a tenants.Actor, grain time.Duration, rule string, allowed
 	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &usage.Batch{
 		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(), Rows: []usage.Row{row("", "default"), row(rule, "default")},
 	}))
+}
+
+// A switch of the mode says what the rule did in the last hour, and can be undone with one click.
+func TestModeSwitchCanBeUndone(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	s.decided(s.a, usage.Minute, 5*time.Minute, "requests", 100, 27)
+	b := s.as("editor@example.com")
+	require.Contains(t, b.get("/rules/requests").body, "It denied 27 checks in the last hour.")
+	got := b.get("/rules/requests?mode=shadow").body
+	require.Contains(t, got, "to shadow? It then denies nothing.")
+	require.NotContains(t, b.get("/rules/requests?mode=enforce").body, "Switch mode", "it is enforced")
+	require.NotContains(t, s.as("viewer@example.com").get("/rules/requests?mode=shadow").body, "Switch mode")
+
+	sent := b.write("/rules/requests/mode", url.Values{"mode": {"shadow"}})
+	require.Equal(t, "/rules/requests", sent.header.Get("Location"))
+	got = b.get(sent.header.Get("Location")).body
+	require.Contains(t, got, "is in shadow. It reports what it would deny and denies nothing. It denied 27 checks in the last hour.")
+	require.Regexp(t, `(?s)action="/rules/requests/mode".*name="mode" value="enforce".*Undo`, got)
+	require.NotContains(t, b.get("/rules/requests").body, "Undo", "the message is shown once")
+	sent = b.write("/rules/requests/mode", url.Values{"mode": {"enforce"}})
+	require.Equal(t, http.StatusSeeOther, sent.status)
+	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
+	require.NoError(t, err)
+	require.Equal(t, limit.Enforce, rule.Mode)
+}
+
+// A deleted rule is restored from the trail, but not over another one.
+func TestDeletedRuleIsRestored(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	before, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
+	require.NoError(t, err)
+	b := s.as("editor@example.com")
+	require.Equal(t, http.StatusSeeOther, b.write("/rules/requests/delete", url.Values{}).status)
+	got := b.get("/rules").body
+	require.Contains(t, got, "Undo restores it without its plan limits and overrides.")
+	require.Contains(t, got, `action="/rules/requests/restore"`)
+	require.Contains(t, b.get("/audit").body, "Restore deleted rule requests")
+	require.NotContains(t, s.as("viewer@example.com").get("/audit").body, "Restore deleted rule requests")
+	require.Equal(t, http.StatusForbidden, s.as("viewer@example.com").write("/rules/requests/restore", url.Values{"deleted": {"1"}}).status)
+	sent := b.write("/rules/requests/restore", url.Values{"deleted": {"1"}})
+	require.Equal(t, "/rules/requests", sent.header.Get("Location"))
+	after, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
+	require.NoError(t, err)
+	require.Equal(t, before.Rule, after.Rule)
+	require.Equal(t, "/rules", b.write("/rules/requests/restore", url.Values{"deleted": {"1"}}).header.Get("Location"))
+	require.Contains(t, b.get("/rules").body, "is not deleted")
+	require.Equal(t, "/rules", b.write("/rules/unknown/restore", url.Values{"deleted": {"1"}}).header.Get("Location"))
 }

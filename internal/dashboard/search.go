@@ -21,6 +21,7 @@ type foundItem struct {
 	Kind, Title, Note string
 	Path              string // "": it sends Form instead
 	Form              string // the id of a form of the frame
+	Value             string // of the form's button; "": it has only one
 }
 
 // mostFound is how many of each kind a search shows.
@@ -34,7 +35,9 @@ func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) err
 	if len(view.Query) > limit.MaxNameBytes {
 		return invalidField("q", limit.MustBe("at most %d bytes", limit.MaxNameBytes))
 	}
-	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans, d.findRoutes}
+	find := []func(context.Context, *visit, string) ([]foundItem, error){
+		findPages, d.findObjectActions, d.findActions, d.findOverrides, findCommands, d.findRulesWithActions, d.findSubjects, d.findPlans, d.findRoutes, d.findMembers, d.findKeys, d.findTenants,
+	}
 	for _, of := range find {
 		found, err := of(r.Context(), v, view.Query)
 		if err != nil {
@@ -43,6 +46,9 @@ func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) err
 		view.Found = append(view.Found, found...)
 	}
 	if r.URL.Query().Get("fragment") == "options" {
+		if view.Query != "" && holds(view.Query, "Keyboard shortcuts", "Help") { // needs the script of the palette
+			view.Found = append(view.Found, foundItem{Kind: "Action", Title: "Keyboard shortcuts", Form: "keys"})
+		}
 		return d.render(w, r, http.StatusOK, foundOptions(&view))
 	}
 	v.frame.Title = "Search"
@@ -59,30 +65,12 @@ func holds(query string, texts ...string) bool {
 	return false
 }
 
-// pagesBeside are the pages that the palette lists in addition to the navigation, with the right
-// that each needs.
-var pagesBeside = []struct {
-	title, path string
-	right       tenants.Right
-}{
-	{"Create rule", "/rules/new", tenants.MayEdit}, {"Create plan", "/plans/new", tenants.MayEdit}, {"Create route", "/routes/new", tenants.MayEdit},
-	{"Account", "/account", 0}, {"Sessions", "/sessions", 0},
-}
-
 func findPages(_ context.Context, v *visit, query string) (out []foundItem, _ error) {
 	for _, group := range v.frame.Navigation {
 		for _, item := range group.Items {
 			if holds(query, item.Name) {
 				out = append(out, foundItem{Kind: "Page", Title: item.Name, Path: item.Path})
 			}
-		}
-	}
-	if query != "" && holds(query, "Sign out", "log out") {
-		out = append(out, foundItem{Kind: "Action", Title: "Sign out", Form: "sign-out"})
-	}
-	for _, p := range pagesBeside {
-		if query != "" && holds(query, p.title) && (p.right == 0 || v.actor().May(p.right)) {
-			out = append(out, foundItem{Kind: "Page", Title: p.title, Path: p.path})
 		}
 	}
 	return out, nil
@@ -98,6 +86,9 @@ var subjectCommands = []struct {
 	{"boost", "Boost limit of", "boost", tenants.MayBoost}, {"override", "Set override for", "override", tenants.MayEdit},
 	{"plan", "Change plan of", "plan", tenants.MayEdit}, {"block", "Block", "blocked", tenants.MayEdit},
 	{"unblock", "Unblock", "active", tenants.MayEdit}, {"exempt", "Exempt", "exempt", tenants.MayEdit},
+	{"grant", "Grant credits to", doGrant, tenants.MayEdit},
+	{"details", "Edit details of", "details", tenants.MayEdit}, {"link", "Copy customer link for", doLink, tenants.MayBoost},
+	{"delete", "Delete registration of", "delete", tenants.MayEdit},
 }
 
 // findActions reads "WORD SUBJECT", such as "boost user_42".
@@ -199,6 +190,15 @@ func (d *dashboard) findRules(ctx context.Context, v *visit, query string) (out 
 		}
 	}
 	return out, nil
+}
+
+// findRulesWithActions lists also what can be done with the rule, if it is the only one.
+func (d *dashboard) findRulesWithActions(ctx context.Context, v *visit, query string) ([]foundItem, error) {
+	out, err := d.findRules(ctx, v, query)
+	if len(out) == 1 {
+		out = append(out, ruleActions(v, &out[0])...)
+	}
+	return out, err
 }
 
 func (d *dashboard) findPlans(ctx context.Context, v *visit, query string) (out []foundItem, err error) {

@@ -49,3 +49,42 @@ func TestSearch(t *testing.T) {
 	got := b.get("/search?q=" + url.QueryEscape(`"><script>alert(1)</script>`))
 	checkHeaders(t, got, "/search")
 }
+
+// The palette offers what the buttons of all pages do, and only to those who may do it.
+func TestSearchRunsActions(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	owner, viewer := s.as("ann@example.com"), s.as("viewer@example.com")
+	for query, want := range map[string]string{
+		"shadow requests":      `href="/rules/requests?mode=shadow">Switch to shadow: Rule mark`,
+		"delete requests":      `href="/rules/requests?open=delete-rule">Delete rule Rule mark`,
+		"edit free":            `href="/plans/free/edit">Edit plan Plan mark`,
+		"publish free":         `href="/plans/free/versions?open=publish-version">`,
+		"edit edge":            `href="/routes/edge/edit">`,
+		"revoke key mark":      `?open=revoke-key">Revoke key Key mark`,
+		"invite x@example.com": `href="/members?open=invite-member&amp;email=x%40example.com">Invite x@example.com`,
+		"role viewer@":         `>Change role of viewer@example.com`,
+		"create key":           ``,
+		"create api key":       `href="/keys?open=create-api-key">Create API key`,
+		"dark":                 `form="theme-switch" name="theme" value="dark">Theme: Dark`,
+		"by-ip":                `href="/rules/by-ip?mode=enforce">Enforce`,
+		"delete ada":           `href="/subjects/ada?open=delete">Delete registration of ada`,
+		"grant ada":            `href="/subjects/ada?open=grant">Grant credits to ada`,
+		"remove ada mark":      `href="/subjects/ada%20mark?open=remove-requests">Remove override of ada mark`,
+		"map price":            `href="/billing?open=map-price">Map price to a plan`,
+		"create notif":         `href="/settings/notifications?open=create-endpoint">`,
+	} {
+		got := owner.get("/search?q=" + url.QueryEscape(query)).body
+		require.Contains(t, got, want, query)
+		if want != "" && query != "dark" {
+			require.NotContains(t, viewer.get("/search?q="+url.QueryEscape(query)).body, want, query)
+		}
+	}
+	require.NotContains(t, owner.get("/search?q=suspend+tenant-b").body, "Suspend tenant", "for operators only")
+
+	page := owner.get("/rules/requests?open=delete-rule").body
+	require.Contains(t, page, `<details class="action" open data-drawer><summary class="button danger" autofocus>Delete rule`)
+	require.Contains(t, owner.get("/members?open=invite-member&email=x%40example.com").body, `value="x@example.com"`)
+	require.NotContains(t, owner.get("/rules/requests?open=other").body, `<details class="action" open`)
+}

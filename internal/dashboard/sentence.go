@@ -156,7 +156,11 @@ func limitText(r *limit.Rule, l limit.Limit) string {
 	}
 	text := rate(l.Limit, windowName(r.Window))
 	if burst := l.Burst; r.Algorithm.Bucket() && burst != 0 && burst != l.Limit {
-		text += ", burst " + grouped(burst)
+		if r.Algorithm == limit.LeakyBucketQueue {
+			text += ", queue " + grouped(burst)
+		} else {
+			text += ", burst " + grouped(burst)
+		}
 	}
 	if l.WarnAt != 0 {
 		text += ", warning at " + l.WarnAt.Percent()

@@ -1,8 +1,15 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // serviceView is the health of the whole service at a glance, for the operator.
@@ -12,6 +19,35 @@ type serviceView struct {
 	Outdated          int // instances whose configuration is out of date
 	Checks            int64
 	Slowest           string // highest p99 of an instance in the last minute; "": no checks
+	Busiest           []tenantRow
+}
+
+const (
+	mostServed = 500 // tenants that are compared
+	mostBusy   = 5
+)
+
+// busiestTenants returns the tenants with most checks in the last 24 hours.
+func (d *dashboard) busiestTenants(ctx context.Context, v *visit) (busy []tenantRow, err error) {
+	list, _, err := d.Store.ListTenants(ctx, v.actor(), tenants.TenantFilter{}, tenants.Page{Limit: mostServed})
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]uuid.UUID, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
+	}
+	served, err := d.Store.Served(ctx, v.actor(), ids, stretchUntil(v.now, usage.Hour, servedHours).From)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if row := tenantRowOf(&list[i], served[list[i].ID], nil); row.Allowed+row.Denied > 0 {
+			busy = append(busy, row)
+		}
+	}
+	slices.SortStableFunc(busy, func(a, b tenantRow) int { return cmp.Compare(b.Allowed+b.Denied, a.Allowed+a.Denied) })
+	return busy[:min(len(busy), mostBusy)], nil
 }
 
 // Healthy reports whether there is nothing to do.

@@ -57,11 +57,11 @@ func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 	}
 	view := signupView{Form: form{values: r.PostForm}}
 	email := view.Form.Get("email")
-	if wait := d.asked.take(email, addressOf(r.RemoteAddr)); wait > 0 {
-		return d.renderSignup(w, r, tooMany(w, &view.Form, wait), &view)
-	}
 	if d.Mail.On() {
 		return d.mailSignup(w, r, &view, email)
+	}
+	if wait := d.limits.asked.take(r.Context(), accountKey(email), addressOf(r.RemoteAddr)); wait > 0 {
+		return d.renderSignup(w, r, tooMany(w, &view.Form, wait), &view)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
 	defer cancel()
@@ -75,12 +75,21 @@ func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *sig
 		view.Form.wrong("email", limit.MustBe("an email such as name@example.com"))
 		return d.renderSignup(w, r, http.StatusUnprocessableEntity, view)
 	}
-	person, err := d.Store.PersonWithLogin(r.Context(), email)
-	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+	if wait := d.mayAsk(r); wait > 0 {
+		return d.renderSignup(w, r, tooMany(w, &view.Form, wait), view)
+	}
+	if err := d.Store.Ping(r.Context()); err != nil { // otherwise the answer would promise a mail
 		return err
 	}
-	known := err == nil
 	d.errand(r, "create a sign-up link", func(ctx context.Context) error {
+		person, err := d.Store.PersonWithLogin(ctx, email)
+		if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+			return err
+		}
+		known := err == nil
+		if may, err := d.mayMail(ctx, r, email, d.limits.signupMails, d.limits.ownSignups); !may {
+			return err
+		}
 		if known {
 			d.Mail.Send(mail.SignedUpAlready(person.Email, d.Mail.Link("/login")), nil)
 			return nil
@@ -160,7 +169,7 @@ func (d *dashboard) signedUp(w http.ResponseWriter, r *http.Request, view *signu
 			tenant = m.TenantID
 		}
 	}
-	if err := d.signIn(w, r, person, tenant); err != nil {
+	if err := d.signIn(w, r, person, tenant, "sign-up"); err != nil {
 		return err
 	}
 	return d.done(w, r, "/", "Welcome to Weir. You own this tenant.")

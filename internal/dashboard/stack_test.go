@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -42,6 +43,16 @@ func (c *clock) Now() time.Time {
 	return c.now
 }
 
+// catchUp moves the clock to the real time, which decisions have: pages must not take one for later
+// than the present, however long a test takes.
+func (c *clock) catchUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.After(c.now) {
+		c.now = now
+	}
+}
+
 func (c *clock) to(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,6 +76,7 @@ type stack struct {
 	engines  *engine.Stack
 	recent   *recent.Log
 	policies *check.Policies // updated only with what pages write
+	pages    *dashboard
 	server   *httptest.Server
 	stopping chan struct{} // closed when the process is about to end
 	a, b     tenants.Actor
@@ -91,14 +103,14 @@ type observers struct{ *recent.Log }
 // serve starts a dashboard with this store and this Redis.
 func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*Deps)) {
 	s.t.Helper()
-	client, err := redisengine.NewClient(redisURL)
+	client, err := redisengine.NewClient(redisURL, redisengine.WithTimeout(testenv.RedisTimeout))
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = client.Close() })
 	logger := slog.New(slog.DiscardHandler)
 	keys := check.NewKeys([16]byte{1})
 	var decisions observers
 	parts := checktest.New(s.t, checktest.Options{
-		Keys: keys, Shared: redisengine.New(client, redisengine.Options{Deadline: time.Second}), Observers: []check.Observer{&decisions},
+		Keys: keys, Shared: redisengine.New(client, redisengine.Options{Deadline: testenv.RedisTimeout}), Observers: []check.Observer{&decisions},
 	})
 	decisions.Log = recent.New(recent.Options{Keys: keys, Peers: parts.Peers, Self: func() recent.Instance {
 		return recent.Instance{Latency: parts.Checker.Latency(), DegradedSince: parts.Stack.DegradedSince()}
@@ -114,7 +126,8 @@ func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*De
 	for _, change := range changes {
 		change(&deps)
 	}
-	s.server = httptest.NewTLSServer(New(deps))
+	s.pages = newDashboard(deps)
+	s.server = httptest.NewTLSServer(s.pages.handler())
 	s.t.Cleanup(s.server.Close)
 	s.url = s.server.URL
 }
@@ -149,6 +162,7 @@ func (s *stack) check(subject string, cost int64) check.Decision {
 	s.t.Helper()
 	policy, err := s.policies.Get(s.t.Context(), s.a.TenantID())
 	require.NoError(s.t, err)
+	defer s.clock.catchUp()
 	decisions, err := s.checker.Check(s.t.Context(), policy, []check.Request{{Subject: subject, Resource: "default", Cost: cost}})
 	require.NoError(s.t, err)
 	return decisions[0]
@@ -166,6 +180,15 @@ func (s *stack) browser() *browser {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
 	s.t.Cleanup(transport.CloseIdleConnections)
 	return &browser{s, &http.Client{Jar: jar, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// at makes the browser connect from this address of the loopback network.
+func (b *browser) at(address string) *browser {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := b.http.Transport.(*http.Transport)
+	transport.CloseIdleConnections()
+	transport.DialContext = dialer.DialContext
+	return b
 }
 
 // as returns a browser in which this person is signed in.
@@ -226,11 +249,14 @@ func (b *browser) login(email, password string) page {
 }
 
 // token returns the token of the session, or "".
-func (b *browser) token() string {
+func (b *browser) token() string { return b.cookie(sessionCookie) }
+
+// cookie returns the value of a cookie, or "".
+func (b *browser) cookie(name string) string {
 	u, err := url.Parse(b.s.url)
 	require.NoError(b.s.t, err)
 	for _, c := range b.http.Jar.Cookies(u) {
-		if c.Name == sessionCookie {
+		if c.Name == name {
 			return c.Value
 		}
 	}

@@ -27,7 +27,21 @@ type waitView struct {
 	Arrived bool
 	Said    string // the decision, in words
 	Subject string
+	// Remaining and Quota are those of the rule that decided; Quota is 0 if there was none.
+	Remaining, Quota int64
 }
+
+// Used returns the usage in thousandths of the limit. One unit of a large limit is visible.
+func (w waitView) Used() int64 { return max(10, 1000*(w.Quota-w.Remaining)/w.Quota) }
+
+// stepState says how far a step is.
+type stepState string
+
+const (
+	stepDone  stepState = "done"
+	stepNow   stepState = "now"
+	stepLater stepState = "later"
+)
 
 // Path returns the address to poll.
 func (w waitView) Path() string { return "/start/wait?since=" + itoa(w.Since.UnixMilli()) }
@@ -121,9 +135,12 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	if len(log.Decisions) > 0 {
 		first := log.Decisions[0]
 		wait.Arrived, wait.Subject, wait.Said = true, first.Subject, arrivalWords(&first)
+		if first.Rule != "" {
+			wait.Remaining, wait.Quota = first.Remaining, first.Quota
+		}
 	}
 	if query.Has("fragment") {
-		return d.render(w, r, http.StatusOK, waiting(wait))
+		return d.render(w, r, http.StatusOK, answerStep(wait))
 	}
 	v.frame.Title = "First check"
 	return d.render(w, r, http.StatusOK, waitPage(v.frame, wait))
@@ -142,11 +159,13 @@ func arrivalWords(first *recent.Decision) string {
 }
 
 // startDone returns the next steps.
-func startDone(subject string) []foundItem {
-	return []foundItem{
-		{Title: "Open " + subject, Note: "its limits, live", Path: subjectURL(subject)},
-		{Title: "Set plan limits", Note: "one table for all plans and rules", Path: "/plans"},
-		{Title: "Test a check", Note: "uses no units", Path: "/tester?" + url.Values{"subject": {subject}}.Encode()},
-		{Title: "Invite member", Note: "support can reset and boost limits, nothing else", Path: "/members"},
+func startDone(subject string) []nextStep {
+	return []nextStep{
+		{"user", "Open " + subject, "See each limit live", subjectURL(subject)},
+		{"layers", "Set plan limits", "One table for all plans and rules", "/plans"},
+		{"flask-conical", "Test a check", "Uses no units", "/tester?" + url.Values{"subject": {subject}}.Encode()},
+		{"user-plus", "Invite member", "Support can only reset and boost limits", "/members?open=invite-member"},
 	}
 }
+
+type nextStep struct{ Icon, Title, Note, Path string }

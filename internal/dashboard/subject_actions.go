@@ -28,6 +28,7 @@ type subjectChange struct {
 	subject string
 	values  check.Request // select the counters
 	reason  string
+	undo    []string // fields of the form that undoes the action, as newUndo takes them; nil: none does
 }
 
 // actReset is the action of the reset form.
@@ -42,6 +43,8 @@ var subjectActions = map[string]subjectAction{
 	"override":        {tenants.MayEdit, (*dashboard).overrideSubject},
 	"remove-override": {tenants.MayBoost, (*dashboard).removeOverride},
 	"plan":            {tenants.MayEdit, (*dashboard).planSubject},
+	doGrant:           {tenants.MayEdit, (*dashboard).grantCredits},
+	doRevoke:          {tenants.MayEdit, (*dashboard).revokeCredits},
 	"state":           {tenants.MayEdit, (*dashboard).stateSubject},
 	"details":         {tenants.MayEdit, (*dashboard).detailSubject},
 	"delete":          {tenants.MayEdit, (*dashboard).deleteSubject},
@@ -88,7 +91,37 @@ func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visi
 		return d.showSubject(w, r, v, name, status, f)
 	}
 	back := subjectView{Path: subjectURL(name), Query: askedQuery(asked)}
-	return d.done(w, r, back.Here(), said)
+	if change.undo == nil {
+		return d.done(w, r, back.Here(), said)
+	}
+	return d.doneWith(w, r, back.Here(), said, newUndo(back.Here(), change.undo...))
+}
+
+// overrideNow returns the override of the subject for a rule; nil if there is none, or if it has
+// ended.
+func (d *dashboard) overrideNow(ctx context.Context, s *subjectChange, rule string) (*tenants.Override, error) {
+	registered, err := d.Store.SubjectByName(ctx, s.visit.actor(), s.subject)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return nil, nil
+	}
+	for i := range registered.Overrides {
+		o := &registered.Overrides[i]
+		if o.Rule == rule && (o.ExpiresAt == nil || o.ExpiresAt.After(s.visit.now)) {
+			return o, err
+		}
+	}
+	return nil, err
+}
+
+// undoOverride makes the action undo what it does to the override of a rule: it sets the previous
+// one again, or removes the new one.
+func (s *subjectChange) undoOverride(rule string, before *tenants.Override) {
+	switch {
+	case before == nil:
+		s.undo = []string{"do", "remove-override", "rule", rule, "reason", undoReason}
+	case s.visit.actor().May(tenants.MayEdit):
+		s.undo = overrideFields(before)
+	}
 }
 
 // resetSubject resets the limits of the subject: those of the rules in the form, or all of them.
@@ -150,6 +183,11 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 	}
 	ends := s.visit.now.Add(time.Duration(length.MS) * time.Millisecond)
 	o := tenants.Override{Rule: s.Get("rule"), Limit: lim, Reason: s.reason, ExpiresAt: &ends}
+	before, err := d.overrideNow(ctx, s, o.Rule)
+	if err != nil {
+		return "", err
+	}
+	s.undoOverride(o.Rule, before)
 	if _, _, err = d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{}); errors.Is(err, tenants.ErrNotFound) {
 		s.wrong("rule", limit.Wrong("Choose another rule.", "no longer exists"))
 		return "", nil
@@ -203,7 +241,12 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 	if s.invalid() {
 		return "", nil
 	}
-	_, _, err := d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{})
+	before, err := d.overrideNow(ctx, s, o.Rule)
+	if err != nil {
+		return "", err
+	}
+	s.undoOverride(o.Rule, before)
+	_, _, err = d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{})
 	if errors.Is(err, tenants.ErrNotFound) {
 		s.wrong("rule", limit.MustBe("one of the tenant's rules"))
 		return "", nil
@@ -214,7 +257,14 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 // removeOverride deletes the subject's limit.
 func (d *dashboard) removeOverride(ctx context.Context, s *subjectChange) (string, error) {
 	rule := s.Get("rule")
-	err := d.Store.DeleteOverride(ctx, s.visit.actor(), s.subject, rule, tenants.Match{})
+	before, err := d.overrideNow(ctx, s, rule)
+	if err != nil {
+		return "", err
+	}
+	if before != nil && s.visit.actor().May(tenants.MayEdit) {
+		s.undo = overrideFields(before)
+	}
+	err = d.Store.DeleteOverride(ctx, s.visit.actor(), s.subject, rule, tenants.Match{})
 	return "Override of " + s.subject + " under " + rule + " removed.", err
 }
 
@@ -242,6 +292,9 @@ func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, 
 	}
 	err := d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error {
 		if at == nil {
+			if in.NextPlanAt == nil {
+				s.undo = []string{"do", "plan", "plan", in.Plan, "reason", undoReason}
+			}
 			in.Plan, in.NextPlan = plan, ""
 		} else {
 			in.NextPlan = plan
@@ -268,7 +321,13 @@ func (d *dashboard) stateSubject(ctx context.Context, s *subjectChange) (string,
 		s.wrong("state", limit.ProblemOf(err))
 		return "", nil
 	}
-	err = d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.State = state; return nil })
+	err = d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error {
+		if in.State != state {
+			s.undo = []string{"do", "state", "state", in.State.String(), "reason", undoReason}
+		}
+		in.State = state
+		return nil
+	})
 	return s.subject + stateSaid[state], err
 }
 

@@ -53,7 +53,7 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	}
 	for _, s := range subjects {
 		view.Subjects = append(view.Subjects, subjectRow{
-			Subject: s.Subject, Plan: s.Plan, State: s.State.String(), Labels: labelTexts(s.Labels), Overrides: len(s.Overrides),
+			Subject: s.Subject, Plan: nameOfOption(view.Plans, s.Plan), State: s.State.String(), Labels: labelTexts(s.Labels), Overrides: len(s.Overrides),
 		})
 	}
 	if view.Prefix != "" && !view.Filtered && !view.Later {
@@ -105,6 +105,16 @@ func (view *subjectsView) values() url.Values {
 		}
 	}
 	return values
+}
+
+// nameOfOption returns the name of a value; "" for none.
+func nameOfOption(options []option, value string) string {
+	for _, o := range options {
+		if o.Value == value && value != "" {
+			return o.Name
+		}
+	}
+	return value
 }
 
 // planOptions returns the tenant's plans as options, after an empty one.

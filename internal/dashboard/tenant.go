@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
@@ -30,9 +29,11 @@ type tenantView struct {
 	TierInUse  string   // slug that checks use; "" if there are no tiers
 	Tiers      []option
 	Quotas     []limitView
-	Shared     []string // slugs of quotas that all tenants share
+	Shared     []option // quotas that all tenants share
 	Overrides  []overrideView
 	Uses       []quotaLine
+	Bounds     *boundsView
+	Counters   string // alive, in words; "" if unknown
 	Degraded   bool
 	Period     period
 	Chart      chart
@@ -46,6 +47,16 @@ func (view *tenantView) QuotaOptions() (out []option) {
 		out = append(out, option{q.Rule, q.Name + ": " + q.Number})
 	}
 	return out
+}
+
+// QuotaName returns the name of a quota by its slug.
+func (view *tenantView) QuotaName(slug string) string {
+	for i := range view.Quotas {
+		if view.Quotas[i].Rule == slug {
+			return view.Quotas[i].Name
+		}
+	}
+	return slug
 }
 
 // Subjects returns the number of registered subjects, up to the maximum.
@@ -93,6 +104,12 @@ func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *vi
 			return err
 		}
 		view.Uses = d.quotasOf(ctx, view.Slug, v.now)
+		if view.Bounds, err = d.boundsOf(ctx, tenant.ID); err != nil {
+			return err
+		}
+	}
+	if n, known := d.countersOf(ctx, tenant.ID, d.counterBound(view.Slug)); known {
+		view.Counters = "About " + grouped(n) + " in Redis"
 	}
 	v.frame.Title = view.Name
 	return d.render(w, r, status, tenantPage(v.frame, &view))
@@ -142,12 +159,15 @@ func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) 
 	}
 	quotas := map[string]bool{}
 	for i := range left.Rules {
+		if left.Rules[i].Limit == noQuota { // a quota of another tenant
+			continue
+		}
 		view.Quotas = append(view.Quotas, limitViewOf(&left.Rules[i]))
 		quotas[left.Rules[i].Rule.Slug] = true
 	}
 	for _, h := range left.Hidden {
 		if h.Reason == check.NotBySubject {
-			view.Shared = append(view.Shared, h.Rule.Slug)
+			view.Shared = append(view.Shared, option{h.Rule.Slug, nameOr(h.Rule.Name, h.Rule.Slug)})
 		}
 	}
 	for i := range registered.Overrides {
@@ -191,14 +211,12 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 	if !f.invalid() {
 		said, err = act(d, tenants.WithReason(r.Context(), reason), v, &tenant, f)
 	}
-	status := f.refuse(err)
-	switch {
-	case status != 0:
-		return d.showTenant(w, r, v, status, f)
-	case err != nil:
+	status, err := f.outcome(err)
+	if err != nil {
 		return err
-	case f.invalid():
-		return d.showTenant(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	if status != 0 {
+		return d.showTenant(w, r, v, status, f)
 	}
 	d.followTenant(r.Context(), tenant.ID)
 	to := tenantURL(tenant.Slug)
@@ -211,7 +229,7 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 // inviteOwner invites an owner into a tenant. Without mail, the page shows the link once, because a
 // redirect would have to contain it.
 func (d *dashboard) inviteOwner(w http.ResponseWriter, r *http.Request, v *visit, t *tenants.Tenant, f *form) error {
-	if wait := d.invited.take(t.ID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.invited.take(r.Context(), t.ID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.showTenant(w, r, v, tooMany(w, f, wait), f)
 	}
 	link, err := d.ownerInvitation(r.Context(), v, t, f.Get("email"))
@@ -276,8 +294,5 @@ func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenan
 	return "Tenant " + t.Slug + " deleted.", d.Store.DeleteTenant(ctx, v.actor(), t.ID.String(), f.match())
 }
 
-// newQuota returns the page on which the operator creates a rule that limits the checks of each
-// tenant.
-func newQuota() string {
-	return "/rules/new?" + url.Values{"slug": {"checks"}, "name": {"Checks per tenant"}, "resource": {check.QuotaResource}}.Encode()
-}
+// NewQuota returns the page on which the operator creates a quota.
+func (view *tenantView) NewQuota() string { return view.Path() + "/quota" }

@@ -38,6 +38,7 @@ type tenantRow struct {
 	Blocked         string // as a subject of the operator: "blocked", "exempt" or ""
 	Tier            string // name of the plan; "": the default one
 	Allowed, Denied int64  // in the last 24 hours
+	Counters        string // alive; "" if unknown
 	Made            moment
 }
 
@@ -94,7 +95,11 @@ func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	for i := range list {
-		view.Tenants = append(view.Tenants, tenantRowOf(&list[i], served[list[i].ID], view.Tiers))
+		row := tenantRowOf(&list[i], served[list[i].ID], view.Tiers)
+		if n, known := d.countersOf(ctx, list[i].ID, d.counterBound(row.Slug)); known {
+			row.Counters = grouped(n)
+		}
+		view.Tenants = append(view.Tenants, row)
 	}
 	view.First = withCursor("/tenants", view.values(), "")
 	if next != "" {

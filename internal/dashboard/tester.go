@@ -123,13 +123,26 @@ func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) 
 
 // suggested returns registered subjects that begin with the typed text.
 func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err error) {
-	prefix := r.URL.Query().Get("subject")
+	query := r.URL.Query()
+	prefix := firstOf(query.Get("subject"), query.Get("q")) // the names of the inputs that ask
 	if prefix != "" && limit.ValidName(prefix) != nil {
 		return nil, nil
 	}
 	subjects, _, err := d.Store.Subjects(r.Context(), v.actor(), tenants.SubjectFilter{Prefix: prefix}, tenants.Page{Limit: maxTesterSubjects})
+	if err != nil {
+		return nil, err
+	}
 	for i := range subjects {
 		names = append(names, subjects[i].Subject)
+	}
+	if prefix == "" {
+		return names, nil
+	}
+	seen, err := d.seenSubjects(r.Context(), v.actor())
+	for _, s := range matching(seen, prefix) {
+		if len(names) < maxTesterSubjects && !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
 	}
 	return names, err
 }

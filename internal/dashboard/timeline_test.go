@@ -15,15 +15,15 @@ import (
 func play(t require.TestingT, query string, algorithms ...limit.Algorithm) []*timeline {
 	settings, f := readPlay(values(query))
 	require.False(t, f.invalid(), f.errors)
-	lanes, err := settings.play(context.Background(), algorithms)
+	results, err := settings.play(context.Background(), algorithms)
 	require.NoError(t, err)
-	return lanes
+	return results
 }
 
 // The charts have the numbers of docs/algorithms.md.
 func TestTimelineShowsTheDoubleBurst(t *testing.T) {
-	lanes := play(t, "traffic=edge&limit=10&window=10s", limit.FixedWindow, limit.SlidingWindowCounter, limit.SlidingWindowLog)
-	fixed, counter, log := lanes[0], lanes[1], lanes[2]
+	results := play(t, "traffic=edge&limit=10&window=10s", limit.FixedWindow, limit.SlidingWindowCounter, limit.SlidingWindowLog)
+	fixed, counter, log := results[0], results[1], results[2]
 	require.Equal(t, []int64{20, 20, 0}, []int64{fixed.Asked, fixed.Passed, fixed.Denied})
 	require.Equal(t, timelineCrowd{Count: 20, FromMS: 9000, ToMS: 10_900}, fixed.Crowd)
 	require.Contains(t, fixed.Said(), "20 allowed within 1.9 seconds: twice the limit of 10 per 10 seconds.")
@@ -36,7 +36,7 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	_, over = log.CrowdBox()
 	require.False(t, over)
 
-	story := strings.Join(compared(lanes), " ")
+	story := strings.Join(compared(results), " ")
 	require.Contains(t, story, "Fixed window allowed 20 within 1.9 seconds, twice the limit.")
 	require.Contains(t, story, "Never more than 10 in any 10 seconds: sliding window log.")
 	require.Contains(t, story, "fewest with sliding window log (10)")
@@ -45,9 +45,9 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 
 // The lesson of a traffic must be visible in its charts.
 func TestLessonsAreTrue(t *testing.T) {
-	lane := func(query string, a limit.Algorithm) *timeline { return play(t, query, a)[0] }
+	result := func(query string, a limit.Algorithm) *timeline { return play(t, query, a)[0] }
 	bits := func(query string, a limit.Algorithm, from int64) (last string) {
-		l := lane(query, a)
+		l := result(query, a)
 		for i, h := range l.Hits {
 			if h.AtMS >= from {
 				return l.PassedBits()[i:]
@@ -61,19 +61,19 @@ func TestLessonsAreTrue(t *testing.T) {
 	require.Equal(t, "101101101", bits("traffic=steady", limit.TokenBucket, 24_000))
 
 	// spammer: a client that sends more gets no more and no less; with a penalty, less
-	require.Equal(t, lane("traffic=steady", limit.FixedWindow).Passed, lane("traffic=spammer", limit.FixedWindow).Passed)
-	require.Less(t, lane("traffic=spammer&penalty=30s", limit.TokenBucket).Passed, lane("traffic=spammer", limit.TokenBucket).Passed)
+	require.Equal(t, result("traffic=steady", limit.FixedWindow).Passed, result("traffic=spammer", limit.FixedWindow).Passed)
+	require.Less(t, result("traffic=spammer&penalty=30s", limit.TokenBucket).Passed, result("traffic=spammer", limit.TokenBucket).Passed)
 
 	// silence: a burst is saved up, and the even traffic is still allowed
-	require.Greater(t, lane("traffic=silence&burst=20", limit.TokenBucket).Crowd.Count, lane("traffic=silence", limit.TokenBucket).Crowd.Count)
+	require.Greater(t, result("traffic=silence&burst=20", limit.TokenBucket).Crowd.Count, result("traffic=silence", limit.TokenBucket).Crowd.Count)
 	require.NotContains(t, bits("traffic=silence&burst=20", limit.TokenBucket, 17_000), "0")
 
 	// early: the log is exact where the counter estimates
-	require.Zero(t, lane("traffic=early", limit.SlidingWindowLog).Denied)
-	require.Positive(t, lane("traffic=early", limit.SlidingWindowCounter).Denied)
+	require.Zero(t, result("traffic=early", limit.SlidingWindowLog).Denied)
+	require.Positive(t, result("traffic=early", limit.SlidingWindowCounter).Denied)
 
 	// ramp: the allowed rate does not grow with the requests
-	ramp := lane("traffic=ramp", limit.SlidingWindowLog).Slices()
+	ramp := result("traffic=ramp", limit.SlidingWindowLog).Slices()
 	third := func(n int) (asked, passed int64) {
 		for _, s := range ramp[5*n : 5*n+5] {
 			asked, passed = asked+s.Asked, passed+s.Passed
@@ -86,7 +86,7 @@ func TestLessonsAreTrue(t *testing.T) {
 	require.LessOrEqual(t, passed, before+1)
 
 	// random: the average is the limit, but some requests are denied
-	random := lane("traffic=random", limit.SlidingWindowLog)
+	random := result("traffic=random", limit.SlidingWindowLog)
 	require.InDelta(t, 30, random.Asked, 5)
 	require.Positive(t, random.Denied)
 }
@@ -130,24 +130,24 @@ func TestTimelinesAddUp(t *testing.T) {
 		if rapid.Bool().Draw(t, "penalized") {
 			query += "&penalty=" + itoa(rapid.Int64Range(1, 86_400).Draw(t, "penalty")) + "s"
 		}
-		for _, lane := range play(t, query, playOrder...) {
-			require.Equal(t, lane.Asked, lane.Passed+lane.Denied)
-			require.Len(t, lane.PassedBits(), int(lane.Asked))
+		for _, result := range play(t, query, playOrder...) {
+			require.Equal(t, result.Asked, result.Passed+result.Denied)
+			require.Len(t, result.PassedBits(), int(result.Asked))
 			var asked, passed int64
-			for _, s := range lane.Slices() {
+			for _, s := range result.Slices() {
 				asked, passed = asked+s.Asked, passed+s.Passed
-				require.LessOrEqual(t, s.Left, lane.Quota)
+				require.LessOrEqual(t, s.Left, result.Quota)
 			}
-			require.Equal(t, []int64{lane.Asked, lane.Passed}, []int64{asked, passed}, "the table and the chart agree")
-			switch lane.Rule.Algorithm {
+			require.Equal(t, []int64{result.Asked, result.Passed}, []int64{asked, passed}, "the table and the chart agree")
+			switch result.Rule.Algorithm {
 			case limit.SlidingWindowLog, limit.LeakyBucketQueue:
-				require.LessOrEqual(t, lane.Crowd.Count, lane.Rule.Limit)
+				require.LessOrEqual(t, result.Crowd.Count, result.Rule.Limit)
 			case limit.TokenBucket, limit.LeakyBucket:
-				require.LessOrEqual(t, lane.Crowd.Count, lane.Quota+lane.Rule.Limit)
+				require.LessOrEqual(t, result.Crowd.Count, result.Quota+result.Rule.Limit)
 			default:
-				require.LessOrEqual(t, lane.Crowd.Count, 2*lane.Rule.Limit)
+				require.LessOrEqual(t, result.Crowd.Count, 2*result.Rule.Limit)
 			}
-			for _, s := range lane.Said() {
+			for _, s := range result.Said() {
 				require.True(t, strings.HasSuffix(s, "."), s)
 			}
 		}

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -69,6 +70,15 @@ func (d *dashboard) track(next http.Handler) http.Handler {
 	})
 }
 
+// errorLevel is the level of a failed request. If the browser has disconnected, what it interrupted
+// is no fault of the service.
+func errorLevel(r *http.Request) slog.Level {
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		return slog.LevelInfo
+	}
+	return slog.LevelError
+}
+
 func (d *dashboard) finish(t *tracked, r *http.Request, took time.Duration) {
 	pattern := ""
 	if t.status != http.StatusMethodNotAllowed {
@@ -84,7 +94,7 @@ func (d *dashboard) finish(t *tracked, r *http.Request, took time.Duration) {
 	}
 	level := slog.LevelInfo
 	if t.status >= http.StatusInternalServerError {
-		level = slog.LevelError
+		level = errorLevel(r)
 	}
 	attrs := make([]slog.Attr, 0, 6)
 	attrs = append(attrs, slog.String("request_id", t.id), slog.String("method", knownMethod(r.Method)),

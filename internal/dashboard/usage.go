@@ -21,8 +21,10 @@ const (
 )
 
 type usageView struct {
+	Range           *rangeView
 	Form            *form
 	Chart           chart
+	Split           *split // nil: there is nothing to compare
 	Groups          []usageGroup
 	More            int // groups that are not listed
 	By              string
@@ -30,8 +32,10 @@ type usageView struct {
 	CompleteUntil   moment
 	Kept, CSV       string
 	Rules, Plans    []string
+	Resources       []string
 	Shadow, Degrade int64
 	Quotas          []quotaLine
+	Bounds          *boundsView
 }
 
 // GroupName heads the column of groups.
@@ -43,6 +47,9 @@ type usageGroup struct {
 	tenants.UsageItem
 	Title string // the name of a rule; "" for other groups
 	Left  int64  // thousandths that are not of this group, for its bar
+
+	Trend  []int64 // checks, by grain
+	Before int64   // checks in the previous period
 }
 
 var usageGrains = []option{{"", "Automatic"}, {"minute", "Minute"}, {"hour", "Hour"}, {"day", "Day"}}
@@ -50,15 +57,6 @@ var usageGrains = []option{{"", "Automatic"}, {"minute", "Minute"}, {"hour", "Ho
 var usageGroupings = []option{{"", "Nothing"}, {"rule", "Rule"}, {"plan", "Plan"}, {"resource", "Resource"}, {"subject", "Subject"}}
 
 var usageTops = []option{{"", "Most checks"}, {"denied", "Most denied"}}
-
-// usagePeriods returns the usual periods and one between two dates.
-func usagePeriods() []option {
-	out := make([]option, 0, len(periods)+1)
-	for _, p := range periods {
-		out = append(out, option{p.Value, "Last " + p.Name})
-	}
-	return append(out, option{"custom", "Custom"})
-}
 
 // usage shows usage over time, or returns it as a table.
 func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -70,7 +68,7 @@ func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) erro
 	if f.Get("format") == "csv" && !f.invalid() {
 		return d.usageTable(w, r, v, s, query)
 	}
-	view := usageView{Form: f, By: f.Get("by"), Kept: keptSentence(s.Grain)}
+	view := usageView{Form: f, By: f.Get("by"), Kept: keptSentence(s.Grain), Range: usageRange(f, v.now)}
 	status := http.StatusOK
 	if !f.invalid() {
 		if err := d.readUsage(r.Context(), v.actor(), &view, s, query); err != nil {
@@ -86,6 +84,11 @@ func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) erro
 		return err
 	}
 	view.Quotas = d.quotasOf(r.Context(), v.session.Current.Slug, v.now)
+	bounds, err := d.boundsOf(r.Context(), v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	view.Bounds = bounds
 	v.frame.Title = "Usage"
 	return d.render(w, r, status, usagePage(v.frame, &view))
 }
@@ -202,10 +205,36 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 		return err
 	}
 	view.Chart.Zoom = zoomAddress(view.Form.values)
+	view.Chart.Log = view.Form.Get("scale") == scaleLog
+	view.Chart.Scale = usageAddress(view.Form.values, func(values url.Values) {
+		values.Del("scale")
+		if !view.Chart.Log {
+			values.Set("scale", scaleLog)
+		}
+	})
+	if view.Form.Get("period") == "custom" && view.Form.Get("from") != "" {
+		view.Chart.Whole = usageAddress(view.Form.values, func(values url.Values) {
+			values.Set("period", "24h")
+			values.Del("from")
+			values.Del("to")
+		})
+	}
+	if query.Plan == "" {
+		view.Chart.Decisions = "/decisions?" + url.Values{"show": {"all"}, "rule": {query.Rule}, "resource": {query.Resource}, "subject": {query.Subject}}.Encode()
+	}
+	filters := []tenants.AuditFilter{{Kind: "rule", Target: query.Rule}, {Kind: "plan", Target: query.Plan}}
+	if view.Chart.Marks, err = d.marks(ctx, a, s, filters...); err != nil {
+		return err
+	}
+	if view.By != "" && s.Before {
+		query.From = s.earlier()
+	}
 	report, err := d.Store.Usage(ctx, a, query)
 	if err != nil {
 		return err
 	}
+	all := report.Items
+	report.Items = within(all, s)
 	view.CompleteUntil, view.Approximate = moment{report.CompleteUntil}, report.Approximate
 	for i := range report.Items {
 		view.Shadow += report.Items[i].ShadowDenied
@@ -219,6 +248,8 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 				view.Groups[i].Title = names.Of(view.Groups[i].Name)
 			}
 		}
+		addTrends(view.Groups, view.By, all, s)
+		view.Split = splitOf(&view.Chart, view.By, view.Groups)
 		view.More = max(0, len(view.Groups)-mostGroups)
 		view.Groups = view.Groups[:len(view.Groups)-view.More]
 	}
@@ -236,6 +267,14 @@ func copied(values url.Values) url.Values {
 		}
 	}
 	return out
+}
+
+// usageAddress returns the address of the page with a change of its parameters.
+func usageAddress(values url.Values, change func(url.Values)) string {
+	out := copied(values)
+	out.Del("format")
+	change(out)
+	return "/usage?" + out.Encode()
 }
 
 // zoomAddress returns the address of the page for a part of the period, without from and to.
@@ -267,7 +306,7 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 	var groups []usageGroup
 	for i := range items {
 		item := &items[i]
-		name := map[string]string{"rule": item.Rule, "plan": item.Plan, "resource": item.Resource, "subject": item.Subject}[by]
+		name := groupOf(by, item)
 		n, there := at[name]
 		if !there {
 			n = len(groups)
@@ -343,6 +382,7 @@ func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageVie
 	for i := range plans {
 		view.Plans = append(view.Plans, plans[i].Slug)
 	}
+	_, view.Resources = d.namesOf(ctx, a.TenantID())
 	return err
 }
 
@@ -362,10 +402,10 @@ func (d *dashboard) usageTable(w http.ResponseWriter, r *http.Request, v *visit,
 
 // Narrowed reports whether one of the rarely used fields is set.
 func (v *usageView) Narrowed() bool {
-	for _, name := range []string{"rule", "plan", "resource", "subject", "from", "to"} {
+	for _, name := range []string{"rule", "plan", "resource", "subject"} {
 		if v.Form.Get(name) != "" || v.Form.Error(name) != "" {
 			return true
 		}
 	}
-	return v.Form.Get("period") == "custom"
+	return false
 }

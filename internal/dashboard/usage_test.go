@@ -86,3 +86,22 @@ func TestUsageBadInput(t *testing.T) {
 		require.Contains(t, b.get("/usage?period=custom&"+span).body, "Step shown: "+grain, span)
 	}
 }
+
+// Grouped usage is drawn over time, and each row has its trend and its change.
+func TestUsageSplit(t *testing.T) {
+	s := newStack(t)
+	for i, rule := range []string{"a", "b", "c", "d", "e"} {
+		s.decided(s.a, usage.Hour, time.Hour, rule, int64(1000-100*i), 0)
+		s.decided(s.a, usage.Hour, 25*time.Hour, rule, 500, 0)
+	}
+	b := s.as("ann@example.com")
+	got := b.get("/usage?period=24h&by=rule").body
+	require.Contains(t, got, "Split by rule, checks: a 1,000, b 900, c 800, 2 others 1,300")
+	require.Contains(t, got, "<span>+100\u202f%</span>", "against the previous period")
+	require.Equal(t, 5, strings.Count(got, "<polyline points="), "and no line of the previous period, which had no checks without a rule")
+	require.NotContains(t, b.get("/usage?period=24h").body, "Split by")
+	require.Contains(t, got, `href="/usage?by=rule&amp;period=24h&amp;scale=log">Log scale`)
+	require.Contains(t, b.get("/usage?period=24h&by=rule&scale=log").body, `href="/usage?by=rule&amp;period=24h">Linear scale`)
+	from := url.QueryEscape(s.clock.Now().Add(-3 * time.Hour).UTC().Format(minuteForm))
+	require.Contains(t, b.get("/usage?period=custom&from="+from).body, "Reset zoom")
+}

@@ -10,6 +10,7 @@ var (
 	errNumbers   = errors.New("numbers of a counter are out of range")
 	errDuplicate = errors.New("duplicate counter in one call")
 	errCost      = errors.New("cost is out of range")
+	errCredits   = errors.New("credits of a counter are out of range")
 	errInstant   = errors.New("instant is out of range")
 )
 
@@ -25,6 +26,9 @@ func (c *Call) Validate() error {
 		counter := &c.Counters[i]
 		if !counter.Numbers.Valid() {
 			return errNumbers
+		}
+		if counter.Credits != nil && (counter.Shadow || !counter.Credits.valid(&counter.Numbers)) {
+			return errCredits
 		}
 		if counter.Cost < 0 || counter.Cost > 0 && !c.PerCounter {
 			return errCost

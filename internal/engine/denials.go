@@ -19,11 +19,18 @@ import (
 // its answer arrives, for at most graceMS, the other calls are answered from memory. Each
 // instance therefore asks the store at most ten times per second about one exhausted limit.
 //
+// The store decides somewhere between the start of a call and its answer. A denial ends early
+// rather than late, so it holds from the start. Its times count from the answer: a client that
+// waits for as long as an answer says must never come too early, and answers from memory name the
+// same instant as the first one, however long that one took. For example, a call waits 20 ms and
+// is denied for 980 ms. A call 100 ms after that answer is denied for 880 ms.
+//
 // Only the same call with the same cost is answered: a smaller cost may fit, and a greater cost has
 // to wait longer.
 type Denials struct {
 	next    Engine
 	metrics *Metrics
+	clock   func() time.Time
 	seed    maphash.Seed
 	resets  atomic.Uint64
 	slots   [denialSlots]atomic.Pointer[denial]
@@ -40,14 +47,15 @@ type denial struct {
 	counters []Counter
 	cost     int64
 	started  time.Time // not later than the store's decision
+	answered time.Time // not earlier than the store's decision
 	until    time.Time
 	asked    atomic.Bool // some call is asking the store again
 	outcome  Outcome
 }
 
-// NewDenials returns a layer that remembers the denials of next.
-func NewDenials(next Engine, metrics *Metrics) *Denials {
-	return &Denials{next: next, metrics: metrics, seed: maphash.MakeSeed()}
+// NewDenials returns a layer that remembers the denials of next. The clock is that of Call.Started.
+func NewDenials(next Engine, metrics *Metrics, clock func() time.Time) *Denials {
+	return &Denials{next: next, metrics: metrics, clock: clock, seed: maphash.MakeSeed()}
 }
 
 // Evaluate implements Engine.
@@ -90,11 +98,10 @@ func (d *Denials) answer(c *Call) bool {
 	if kept == nil || !c.Started.Before(kept.until) || kept.cost != c.Cost || !slices.Equal(kept.counters, c.Counters) {
 		return false
 	}
-	elapsedMS := max(0, c.Started.Sub(kept.started).Milliseconds())
-	if elapsedMS >= denialMS && kept.asked.CompareAndSwap(false, true) {
+	if c.Started.Sub(kept.started).Milliseconds() >= denialMS && kept.asked.CompareAndSwap(false, true) {
 		return false
 	}
-	kept.outcome.after(elapsedMS, &c.Outcome)
+	kept.outcome.after(max(0, c.Started.Sub(kept.answered).Milliseconds()), &c.Outcome)
 	c.Err, c.lease = nil, leasing{} // the call may have been used before
 	d.metrics.fromDenials.Inc()
 	return true
@@ -128,7 +135,7 @@ func (d *Denials) remember(c *Call, resets uint64) {
 	}
 	kept := &denial{
 		counters: slices.Clone(c.Counters), cost: c.Cost, // the caller reuses its slice
-		started: c.Started, until: c.Started.Add(time.Duration(holdsMS) * time.Millisecond), outcome: c.Outcome,
+		started: c.Started, answered: d.clock(), until: c.Started.Add(time.Duration(holdsMS) * time.Millisecond), outcome: c.Outcome,
 	}
 	kept.outcome.Verdicts = slices.Clone(c.Outcome.Verdicts)
 	slot := d.slot(c)

@@ -17,6 +17,9 @@ type Counter struct {
 	Grouped bool // an engine may store it in one value with the other counters of its group
 	Numbers limit.Numbers
 	Shadow  bool // its verdict is reported but never denies
+	// Credits are prepaid units that a call may spend beyond the limit; nil: none. A counter in
+	// shadow mode has none.
+	Credits *Credits
 	// OnUnavailable is how Fallback answers for this counter if the store is unavailable.
 	OnUnavailable limit.OnUnavailable
 	// Cost is the cost of this counter in a Call with PerCounter, and 0 in every other Call.

@@ -94,10 +94,12 @@ func (f *Fallback) answer(c *Call) {
 		counter, v := &c.Counters[i], limit.Verdict{Degraded: true}
 		switch counter.OnUnavailable {
 		case limit.Local:
-			own := *counter
+			whole := *counter
+			whole.Credits = nil // they are spent only where all instances see it
+			own := whole
 			own.Numbers = share.numbers(own.Numbers)
 			local.Counters, places = append(local.Counters, own), append(places, i)
-			outage.counters = append(outage.counters, *counter)
+			outage.counters = append(outage.counters, whole)
 			outage.primes = append(outage.primes, f.prime(counter, &own.Numbers, share, outage.nowMS))
 		case limit.Allow:
 			v.Allowed, v.Uncounted = true, true
@@ -127,9 +129,9 @@ func (f *Fallback) answer(c *Call) {
 			// Local times are those of the local engine's clock.
 			v.ResetMS += out.NowMS - local.Outcome.NowMS
 			v.NextMS += out.NowMS - local.Outcome.NowMS
-			if v.CostExceeds && c.CostOf(i) <= c.Counters[i].Numbers.Quota() {
-				// The cost exceeds this instance's share but not the limit: the caller has to wait
-				// for the store.
+			if v.CostExceeds && (c.CostOf(i) <= c.Counters[i].Numbers.Quota() || c.Counters[i].Credits != nil) {
+				// The cost exceeds this instance's share, but perhaps not the limit with credits:
+				// the caller has to wait for the store.
 				v.CostExceeds, v.RetryAfterMS = false, RetryAfterOutageMS()
 			}
 		}

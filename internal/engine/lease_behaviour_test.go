@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -275,7 +274,7 @@ func TestLeasesOverRedis(t *testing.T) {
 		keys := check.NewKeys([16]byte([]byte(enginetest.Prefix())[:16]))
 		policy, err := check.CompilePolicy(keys, fleetTenant, check.PolicyData{Rules: []limit.Rule{rule}})
 		require.NoError(t, err)
-		counters := redisengine.New(redisClient(t), redisengine.Options{Deadline: 5 * time.Second})
+		counters := redisengine.New(redisClient(t), redisengine.Options{Deadline: testenv.RedisTimeout})
 		var admitted, leased atomic.Int64
 		var instances []*leasing
 		var clients sync.WaitGroup
@@ -345,7 +344,7 @@ func TestLeasesAreBounded(t *testing.T) {
 
 func redisClient(t *testing.T) redis.UniversalClient {
 	t.Helper()
-	client, err := redisengine.NewClient(testenv.RedisURL(t))
+	client, err := redisengine.NewClient(testenv.RedisURL(t), redisengine.WithTimeout(testenv.RedisTimeout))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	return client

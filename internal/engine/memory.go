@@ -51,6 +51,9 @@ type Memory struct {
 	scratch      sync.Pool // *memoryScratch
 	amended      sync.Map  // Amendment.Once, true; it is never cleaned, because this engine amends only in tests and simulations
 
+	creditMu sync.Mutex
+	outboxes map[string]map[limit.GrantID]int64
+
 	mu      sync.RWMutex
 	tenants map[limit.TenantID]*atomic.Int64 // number of counters of each tenant
 }
@@ -60,6 +63,7 @@ type memoryShard struct {
 	mu       sync.Mutex
 	counters map[string]*memoryCounter
 	overflow map[overflowKey]*memoryCounter
+	credits  map[string]map[limit.GrantID]int64 // what was spent, by Credits.Key
 	// all lists the counters for sweep, which inspects a few of them whenever a counter is added.
 	all    []*memoryCounter
 	cursor int
@@ -110,7 +114,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	}
 	e := &Memory{
 		clock: o.Clock, maxCounters: int64(o.MaxCounters), maxPerTenant: int64(o.MaxPerTenant),
-		seed: maphash.MakeSeed(), tenants: map[limit.TenantID]*atomic.Int64{},
+		seed: maphash.MakeSeed(), tenants: map[limit.TenantID]*atomic.Int64{}, outboxes: map[string]map[limit.GrantID]int64{},
 	}
 	e.scratch.New = func() any { return new(memoryScratch) }
 	for i := range e.shards {
@@ -154,6 +158,9 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
 	for i := range c.Counters {
 		s.judgements[i] = e.judgement(s, c, i)
+		if c.Counters[i].Credits != nil {
+			s.judgements[i].Purse = e.purse(&c.Counters[i], now)
+		}
 		if !c.DryRun {
 			s.judgements[i].Follow(now)
 		}
@@ -172,8 +179,11 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 			j.Charge(v, cost, now)
 		}
 		j.Finish(v, cost, now)
-		if !c.DryRun && (charged && cost > 0 || j.Marks || j.Moved) {
+		if !c.DryRun && (charged && j.Takes(cost) > 0 || j.Marks || j.Moved) {
 			e.keep(s, c, i, v, clock)
+		}
+		if !c.DryRun && charged && j.Purse != nil && j.Purse.Spends > 0 {
+			e.spend(c.Counters[i].Credits, j.Purse)
 		}
 	}
 }
@@ -186,8 +196,9 @@ func (e *Memory) lock(s *memoryScratch, c *Call) {
 		h := maphash.String(e.seed, key)
 		s.keys = append(s.keys, key)
 		s.hashes = append(s.hashes, h)
-		if shard := int(h % memoryShards); !slices.Contains(s.shards, shard) {
-			s.shards = append(s.shards, shard)
+		s.lock(h)
+		if credits := c.Counters[i].Credits; credits != nil {
+			s.lock(maphash.String(e.seed, credits.Key))
 		}
 	}
 	slices.Sort(s.shards)
@@ -205,6 +216,13 @@ func (e *Memory) unlock(s *memoryScratch, clock int64) {
 	s.sweep = s.sweep[:0]
 	for _, i := range s.shards {
 		e.shards[i].mu.Unlock()
+	}
+}
+
+// lock adds the shard of a hash to those that the call locks.
+func (s *memoryScratch) lock(hash uint64) {
+	if shard := int(hash % memoryShards); !slices.Contains(s.shards, shard) {
+		s.shards = append(s.shards, shard)
 	}
 }
 
@@ -278,7 +296,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 		if other := shard.overflow[kept.shared]; other != nil {
 			// Another counter of the same call has just created it.
 			if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {
-				other.state.Charge(n, c.CostOf(i), c.Outcome.NowMS)
+				other.state.Charge(n, s.judgements[i].Takes(c.CostOf(i)), c.Outcome.NowMS)
 			}
 			return other
 		}

@@ -51,7 +51,7 @@ func NewStack(o StackOptions) *Stack {
 	if o.Clock == nil {
 		go fallback.run(breaker)
 	}
-	return &Stack{Engine: NewDenials(fallback, o.Metrics), breaker: breaker, leases: leases, fallback: fallback, clock: clock}
+	return &Stack{Engine: NewDenials(fallback, o.Metrics, clock), breaker: breaker, leases: leases, fallback: fallback, clock: clock}
 }
 
 // Now returns the time of the stack's clock, for Call.Started.

@@ -60,6 +60,21 @@ type Window struct {
 	Calendar Calendar // if set, MS is 0
 }
 
+// LongestMS returns the length of the window, of a calendar unit the greatest length.
+func (w Window) LongestMS() int64 {
+	switch w.Calendar {
+	case CalendarDay:
+		return dayMS
+	case CalendarWeek:
+		return 7 * dayMS
+	case CalendarMonth:
+		return 31 * dayMS
+	case CalendarYear:
+		return 366 * dayMS
+	}
+	return w.MS
+}
+
 // ParseWindow parses a duration, or one of day, week, month and year.
 func ParseWindow(s string) (Window, error) {
 	if c, err := ParseCalendar(s); err == nil {

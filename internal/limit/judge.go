@@ -4,9 +4,12 @@ package limit
 type Judgement struct {
 	Numbers *Numbers
 	State   State
-	Mark    int64 // end of the running penalty, or 0
-	Marks   bool  // the call starts the penalty, or shortens one that ends too late
-	Moved   bool  // the end of the open window has changed (Follow)
+	Mark    int64  // end of the running penalty, or 0
+	Marks   bool   // the call starts the penalty, or shortens one that ends too late
+	Moved   bool   // the end of the open window has changed (Follow)
+	Purse   *Purse // credits of the subject; nil: none
+	takes   int64  // with a Purse: the part of the cost that the window gets
+	retryAt int64  // with a Purse: when a denied cost is allowed, or NeverMS
 }
 
 // Admit decides whether the counter alone allows cost at now, and what remains. It is the first
@@ -22,6 +25,9 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 		j.Mark = 0
 	}
 	v := Verdict{Remaining: j.State.Remaining(n, now)}
+	if j.Purse != nil {
+		return j.admitWithCredits(v, cost, now)
+	}
 	switch {
 	case cost == 0:
 		v.Allowed = true
@@ -39,6 +45,27 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 	return v
 }
 
+// admitWithCredits is Admit for a counter whose subject has credits, which has no penalty.
+func (j *Judgement) admitWithCredits(v Verdict, cost, now int64) Verdict {
+	n := j.Numbers
+	j.takes = j.Purse.cover(n, v.Remaining, cost)
+	v.Credits, v.Unopened = j.Purse.Balance, j.Purse.Unopened > 0
+	if v.Allowed = cost == 0 || j.takes <= v.Remaining; !v.Allowed {
+		j.retryAt = j.Purse.retryAt(n, j.State, cost, now)
+		v.CostExceeds = j.retryAt == NeverMS
+	}
+	n.Split(&v)
+	return v
+}
+
+// Takes returns the part of an allowed cost that the window gets. Credits are the rest.
+func (j *Judgement) Takes(cost int64) int64 {
+	if j.Purse != nil {
+		return j.takes
+	}
+	return cost
+}
+
 // Follow updates the state to the schedule of the rule's windows, which may have changed. A dry run
 // must not call it.
 func (j *Judgement) Follow(now int64) {
@@ -50,6 +77,11 @@ func (j *Judgement) Follow(now int64) {
 // Charge counts cost on a counter that allows it, in an allowed call.
 func (j *Judgement) Charge(v *Verdict, cost, now int64) {
 	v.DelayMS = j.State.delay(j.Numbers, now)
+	if j.Purse != nil {
+		cost = j.takes
+		v.CreditsSpent = j.Purse.Spends
+		v.Credits -= v.CreditsSpent
+	}
 	if cost > 0 {
 		j.State.Charge(j.Numbers, cost, now)
 		v.Remaining = j.State.Remaining(j.Numbers, now)
@@ -69,6 +101,8 @@ func (j *Judgement) Finish(v *Verdict, cost, now int64) {
 	switch {
 	case v.CostExceeds:
 		v.RetryAfterMS = NeverMS
+	case !v.Allowed && j.Purse != nil:
+		v.RetryAfterMS = j.retryAt - now
 	case !v.Allowed:
 		v.RetryAfterMS = max(j.State.when(n, now, n.Ceiling()-cost), j.Mark) - now
 	}

@@ -443,6 +443,13 @@ func MaxMatching(rules []Rule) (most int, pattern string) {
 	return most, pattern
 }
 
+// ValidPattern reports whether a text can be the resource of a rule: exact, a prefix and *, or *.
+func ValidPattern(pattern string) bool {
+	at := strings.IndexByte(pattern, '*')
+	return ValidName(pattern) == nil && (at < 0 || at == len(pattern)-1)
+}
+
+// Matches reports whether a pattern of a rule includes a resource.
 func Matches(pattern, resource string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		return strings.HasPrefix(resource, prefix)

@@ -37,64 +37,112 @@ func (s Share) up(a, most int64) int64 {
 }
 
 // Scale changes the counts of s at t by the ratios of ScaleTo. n are the numbers under which they
-// were counted. Instants of windows and entries stay the same.
+// were counted. The used share is at most the whole quota: units beyond it stay only if both
+// numbers allow overage, and then as they are. Instants of windows and entries stay the same.
 func Scale(s State, n, to *Numbers, t int64) {
-	shares := n.ScaleTo(to)
+	c := change{Share: n.ScaleTo(to)[0], n: n, to: to, over: n.Overage && to.Overage}
 	switch s := s.(type) {
 	case *slidingWindowCounter:
-		now, _ := s.at(n, t)
-		now.cur, now.prev = shares[0].up(now.cur, MaxLimit), shares[0].up(now.prev, MaxLimit)
-		*s = now
+		s.scale(c, t)
 	case *slidingWindowLog:
-		s.scale(n, shares[0], t)
+		s.scale(c, t)
 	case *slidingWindowBuckets:
 		_, live := s.at(n, t)
 		s.parts = append([]subBucket(nil), live...)
-		scaleSums(shares[0], len(s.parts), func(i int) *int64 { return &s.parts[i].count })
+		c.sums(len(s.parts), func(i int) *int64 { return &s.parts[i].count })
 	case *fixedWindow:
-		s.count = shares[0].up(s.count, MaxFixedLimit)
+		s.count = c.count(s.count, MaxFixedLimit)
 	case *fixedWindowFirstHit:
-		s.count = shares[0].up(s.count, MaxFixedLimit)
+		s.count = c.count(s.count, MaxFixedLimit)
 	case *tokenBucket:
-		s.scale(n, to, shares, t)
+		s.scale(n, to, t)
 	case *leakyBucket:
-		s.scale(n, to, shares, t)
+		s.scale(n, to, t)
 	case *leakyBucketQueue:
-		s.scale(n, to, shares, t)
+		s.scale(n, to, t)
 	}
 }
 
-// scaleSums changes counts so that each sum of the first ones is scaled by the share, rounded up.
-// The total is then not greater than that of a single count.
-func scaleSums(share Share, count int, at func(int) *int64) {
-	var before, after int64
+// change is a change of the counts of one counter.
+type change struct {
+	Share
+	n, to *Numbers
+	over  bool // units beyond the limit stay
+}
+
+// count returns a count under the new limit.
+func (c change) count(a, most int64) int64 {
+	if c.over {
+		return min(c.up(min(a, c.n.Limit), most)+max(0, a-c.n.Limit), most)
+	}
+	return c.up(a, min(c.to.Limit, most))
+}
+
+// sum returns a sum of counts under the new limit, without the bound of the quota.
+func (c change) sum(a int64) int64 {
+	if c.over {
+		return c.count(a, MaxLimit)
+	}
+	return c.up(a, MaxLimit)
+}
+
+// excess returns by how much the sum of all counts is beyond the quota.
+func (c change) excess(total int64) int64 {
+	if c.over {
+		return 0
+	}
+	return max(0, c.sum(total)-c.to.Limit)
+}
+
+// sums changes counts, oldest first, so that each sum of the first ones is scaled, rounded up. The
+// total is then not greater than that of a single count. What is beyond the quota is taken from the
+// oldest ones, because the quota is free again when the newest ones end.
+func (c change) sums(count int, at func(int) *int64) {
+	var total, before, after int64
+	for i := range count {
+		total += *at(i)
+	}
+	excess := c.excess(total)
 	for i := range count {
 		before += *at(i)
-		sum := share.up(before, MaxLimit)
+		sum := max(0, c.sum(before)-excess)
 		*at(i) = sum - after
 		after = sum
 	}
 }
 
-func (s *slidingWindowLog) scale(n *Numbers, share Share, t int64) {
-	_, first := s.at(n, t)
+func (s *slidingWindowCounter) scale(c change, t int64) {
+	now, e := s.at(c.n, t)
+	now.cur = c.count(now.cur, MaxLimit)
+	now.prev = c.sum(now.prev)
+	if rest := c.to.Limit - now.cur; !c.over && now.used(c.n, e)-now.cur > rest { // the weight of the previous window is lowered
+		most, _ := MulDiv(rest+1, c.n.WindowMS, c.n.WindowMS-e, c.n.WindowMS-e-1)
+		now.prev = min(now.prev, most-1)
+	}
+	*s = now
+}
+
+func (s *slidingWindowLog) scale(c change, t int64) {
+	_, first := s.at(c.n, t)
 	base := s.sumBefore(first)
+	excess := c.excess(s.total() - base)
 	var entries []logEntry
 	for _, e := range s.entries[first:] {
-		e.sum = share.up(e.sum-base, MaxLimit)
+		e.sum = max(0, c.sum(e.sum-base)-excess)
 		entries = append(entries, e)
 	}
 	s.base, s.entries = 0, entries
 }
 
-func (s *bucket) scale(n, to *Numbers, shares []Share, t int64) {
+func (s *bucket) scale(n, to *Numbers, t int64) {
 	full, part := s.under(n, t)
 	missing := full - t
 	if part > 0 {
 		missing++
 	}
-	for _, share := range shares {
+	for _, share := range n.ScaleTo(to) {
 		missing = share.up(missing, MaxWindowMS)
 	}
-	*s = bucket{full: t + missing, limit: to.Limit}
+	empty := Share{to.WindowMS, to.Limit}.up(to.Burst, MaxWindowMS) // all of it is missing
+	*s = bucket{full: t + min(missing, empty), limit: to.Limit}
 }

@@ -15,7 +15,10 @@ type Verdict struct {
 	ResetMS      int64 // instant at which the full quota is available again; NowMS if it is now
 	NextMS       int64 // instant at which at least one unit more than Remaining is available; NowMS if the full quota is
 	DelayMS      int64 // leaky_bucket_queue: the delay of an allowed request; otherwise 0
+	CreditsSpent int64 // with credits: units of the call that were taken from them
+	Credits      int64 // with credits: units that are left
 	PartQuota    int64 // degraded and counted in memory: this instance's part of the quota; otherwise 0
 	Degraded     bool  // the rule's OnUnavailable answered, because the counter store is unavailable
+	Unopened     bool  // with credits: a grant could not be spent, because nobody has said yet what was spent of it
 	Uncounted    bool  // degraded and answered without counting (allow, deny): Remaining, ResetMS and NextMS are undefined
 }

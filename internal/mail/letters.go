@@ -11,7 +11,7 @@ import (
 
 // Letter is a mail to one person: the same content in plain text and in simple HTML.
 type Letter struct {
-	Kind    string // for logs: invitation, password, signup, notice
+	Kind    string // for logs: invitation, password, email, signup, notice
 	To      string // an address without a name
 	Subject string
 	Before  []string // paragraphs before the link
@@ -59,6 +59,39 @@ func PasswordChanged(to, forgotten string) Letter {
 		Before: []string{"The password of your login to Weir was changed, and all other sessions were ended."},
 		Link:   Link{"This was not me: choose a new password", forgotten},
 		After:  []string{"If this was you, no action is required."},
+	}
+}
+
+// NewEmail has a link with which a person proves that the new email of their login is theirs.
+func NewEmail(to, old, link, lasts string) Letter {
+	return Letter{
+		Kind: "email", To: to, Subject: "Confirm your new email for Weir",
+		Before: []string{fmt.Sprintf("The email of the login %s to Weir is about to change to this address.", old)},
+		Link:   Link{"Confirm the new email", link},
+		After: []string{
+			fmt.Sprintf("The link is single-use and valid for %s.", lasts),
+			"If you did not request this, ignore this mail. Nothing changes without the link.",
+		},
+	}
+}
+
+// EmailRequested tells a person at their present address that another one is about to replace it.
+func EmailRequested(to, email, account string) Letter {
+	return Letter{
+		Kind: "notice", To: to, Subject: "A new email for your login to Weir was requested",
+		Before: []string{fmt.Sprintf("The email of your login is about to change to %s. It changes as soon as the link that we sent to that address is opened.", email)},
+		Link:   Link{"This was not me: change my password", account},
+		After:  []string{"A new password voids the link. If this was you, no action is required."},
+	}
+}
+
+// EmailChanged tells a person at their previous address that their login has another one.
+func EmailChanged(to, email, login string) Letter {
+	return Letter{
+		Kind: "notice", To: to, Subject: "The email of your login to Weir was changed",
+		Before: []string{fmt.Sprintf("The email of your login is now %s. This address can no longer sign in.", email)},
+		Link:   Link{"Sign in", login},
+		After:  []string{"If this was you, no action is required. If it was not, ask an owner of your tenant to remove the member with that email."},
 	}
 }
 
@@ -112,6 +145,19 @@ func QuotaNotice(to, tenant, quota string, percent int, used, whole int64, reset
 			short(tenant), used, whole, short(quota), resets.UTC().Format("2 January 2006, 15:04 UTC"))},
 		Link:  Link{"Show the usage", link},
 		After: []string{after, "Owners and admins of the tenant receive this mail once for each share and period."},
+	}
+}
+
+// TierNotice tells somebody who runs a tenant that it has more than its tier includes.
+func TierNotice(to, tenant, tier string, over []string, link string) Letter {
+	return Letter{
+		Kind: "notice", To: to, Subject: fmt.Sprintf("%s has more than its tier includes", short(tenant)),
+		Before: []string{fmt.Sprintf("The tier %s includes less than the tenant %s has: %s.", short(tier), short(tenant), strings.Join(over, "; "))},
+		Link:   Link{"Show the usage", link},
+		After: []string{
+			"What exists stays and works as before. Nothing more can be added until it fits, or until the operator of the service gives the tenant a higher tier.",
+			"Owners and admins of the tenant receive this mail once.",
+		},
 	}
 }
 

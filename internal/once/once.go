@@ -13,6 +13,10 @@
 // finishes with its answer of 400 bytes. The second sees "pending", retries after 1 ms and after 2
 // ms more, and gets the 400 bytes.
 //
+// An answer has the subject, the resource and what was decided, so it is encrypted in Redis. The
+// client's key and the request are keyed hashes. The encryption key is derived from the secret of
+// the deployment, which is in Postgres.
+//
 // While Redis is unavailable, the records are stored in this process, limited in number and size.
 // Repeats on another instance are then executed again.
 //
@@ -23,6 +27,8 @@ import (
 	"bytes"
 	"compress/flate"
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -60,6 +66,8 @@ func PrintOf(request []byte) Print {
 type Records struct {
 	client  redis.UniversalClient
 	secret  [16]byte
+	prints  [sha256.Size]byte // the key of stored prints
+	aead    cipher.AEAD
 	away    func(key string) bool
 	timeout time.Duration
 	wait    time.Duration
@@ -69,7 +77,7 @@ type Records struct {
 // Options are the parts and settings of Records.
 type Options struct {
 	Client  redis.UniversalClient // nil: records are stored only in this process
-	Secret  [16]byte              // of the deployment: Redis contains no keys of clients
+	Secret  [16]byte              // of the deployment
 	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
 	Timeout time.Duration         // of one call to Redis; 0: 100 ms
 	Wait    time.Duration         // how long a repeat waits for the first request; 0: one second
@@ -87,7 +95,21 @@ func New(o Options) *Records {
 	if r.wait == 0 {
 		r.wait = time.Second
 	}
+	r.prints = r.derive("prints of idempotent checks ")
+	key := r.derive("answers of idempotent checks ")
+	block, err := aes.NewCipher(key[:])
+	if err == nil {
+		r.aead, err = cipher.NewGCMWithRandomNonce(block)
+	}
+	if err != nil { // the length of the key is valid
+		panic(err)
+	}
 	return r
+}
+
+// derive returns a key for one purpose.
+func (r *Records) derive(purpose string) [sha256.Size]byte {
+	return sha256.Sum256(append([]byte(purpose), r.secret[:]...))
 }
 
 // Claim is the right and the obligation to execute a request: Finish or Release must follow.
@@ -104,6 +126,7 @@ type Claim struct {
 func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print) (*Claim, []byte, error) {
 	name := r.name(tenant, key)
 	deadline := time.Now().Add(r.wait)
+	print = r.keyed(name, print)
 	claim := &Claim{name: name, print: print, pending: pendingRecord(print), since: time.Now()}
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
 		if r.client == nil || r.away(name) {
@@ -116,7 +139,7 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 		case record == nil:
 			return claim, nil, nil
 		}
-		first, answer, err := readRecord(record)
+		first, answer, err := r.readRecord(name, record)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -145,7 +168,7 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 		left := Lifetime - time.Since(claim.since)
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
-		err := finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, answerRecord(claim.print, answer), max(left.Milliseconds(), 1)).Err()
+		err := finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, r.answerRecord(claim, answer), max(left.Milliseconds(), 1)).Err()
 		if err == nil && claim.entry == nil {
 			return
 		}
@@ -168,6 +191,15 @@ func (r *Records) name(tenant uuid.UUID, key string) string {
 	b := append(append(r.secret[:], tenant[:]...), key...)
 	sum := sha256.Sum256(b)
 	return "w{" + hex.EncodeToString(sum[:16]) + "}once"
+}
+
+// keyed returns the print as it is stored. Without the key, nobody can find out by trial which
+// subject a record belongs to, and equal requests with different keys have different prints.
+func (r *Records) keyed(name string, print Print) Print {
+	var buf [128]byte
+	b := append(append(append(buf[:0], r.prints[:]...), name...), print[:]...)
+	sum := sha256.Sum256(b)
+	return Print(sum[:len(print)])
 }
 
 // The scripts compare and set in one step. KEYS[1] is the record, ARGV[1] the claim's pending
@@ -204,11 +236,12 @@ func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
 	return []byte(record), nil
 }
 
-// A record consists of its state, the print of the request, and the claim's token or the answer.
+// A record consists of its state, the keyed print of the request, and the claim's token or the
+// encrypted answer. The states p, d and z belong to records without encryption of earlier versions.
 const (
-	statePending = 'p'
-	stateDone    = 'd'
-	statePacked  = 'z' // done, and the answer is compressed
+	statePending = 'P'
+	stateDone    = 'D'
+	statePacked  = 'Z' // done, and the answer is compressed
 	headBytes    = 1 + len(Print{})
 	tokenBytes   = 16
 )
@@ -225,21 +258,27 @@ func pendingRecord(print Print) []byte {
 // has about 50 KB with many repetitions.
 const packFrom = 1 << 10
 
-func answerRecord(print Print, answer []byte) []byte {
-	b := append(make([]byte, 0, headBytes+len(answer)), stateDone)
-	b = append(b, print[:]...)
-	if len(answer) < packFrom {
-		return append(b, answer...)
+func (r *Records) answerRecord(claim *Claim, answer []byte) []byte {
+	b := append(make([]byte, 0, headBytes+len(answer)+r.aead.Overhead()), stateDone)
+	b = append(b, claim.print[:]...)
+	if len(answer) >= packFrom {
+		b[0] = statePacked
+		var packed bytes.Buffer
+		w, _ := flate.NewWriter(&packed, flate.BestSpeed) // the level is valid
+		_, _ = w.Write(answer)                            // a buffer accepts all writes
+		_ = w.Close()
+		answer = packed.Bytes()
 	}
-	b[0] = statePacked
-	packed := bytes.NewBuffer(b)
-	w, _ := flate.NewWriter(packed, flate.BestSpeed) // the level is valid
-	_, _ = w.Write(answer)                           // a buffer accepts all writes
-	_ = w.Close()
-	return packed.Bytes()
+	return r.aead.Seal(b, nil, answer, r.bound(claim.name, b))
 }
 
-func readRecord(record []byte) (print Print, answer []byte, err error) {
+// bound returns what an encrypted answer is bound to: its name, state and print. A program that can
+// write to Redis cannot move an answer to another key or request.
+func (r *Records) bound(name string, head []byte) []byte {
+	return append(append(make([]byte, 0, headBytes+len(name)), head...), name...)
+}
+
+func (r *Records) readRecord(name string, record []byte) (print Print, answer []byte, err error) {
 	if len(record) < headBytes {
 		return print, nil, fmt.Errorf("idempotency record of %d bytes is unreadable", len(record))
 	}
@@ -247,15 +286,19 @@ func readRecord(record []byte) (print Print, answer []byte, err error) {
 	switch record[0] {
 	case statePending:
 		return print, nil, nil
-	case stateDone:
-		return print, record[headBytes:], nil
-	case statePacked:
-		if answer, err = io.ReadAll(flate.NewReader(bytes.NewReader(record[headBytes:]))); err != nil {
-			return print, nil, fmt.Errorf("unpack an idempotency record: %w", err)
-		}
-		return print, answer, nil
+	case stateDone, statePacked:
+	default:
+		return print, nil, fmt.Errorf("idempotency record in the unknown state %q", record[0])
 	}
-	return print, nil, fmt.Errorf("idempotency record in the unknown state %q", record[0])
+	// The answer is not nil, also if it is empty: nil means that there is none yet.
+	answer, err = r.aead.Open([]byte{}, nil, record[headBytes:], r.bound(name, record[:headBytes]))
+	if err == nil && record[0] == statePacked {
+		answer, err = io.ReadAll(flate.NewReader(bytes.NewReader(answer)))
+	}
+	if err != nil {
+		return print, nil, fmt.Errorf("read an idempotency record: %w", err)
+	}
+	return print, answer, nil
 }
 
 // AppendPart appends a part of a request after its length, so that different requests have

@@ -213,11 +213,50 @@ func TestLocalBounds(t *testing.T) {
 func TestUnreadableRecords(t *testing.T) {
 	client := newRedis(t)
 	r := New(Options{Client: client, Timeout: 10 * time.Second})
-	for _, record := range []string{"", "p", "x" + string(print1[:]), "z" + string(print1[:]) + "no flate"} {
+	for _, record := range []string{"", "P", "d" + string(print1[:]) + "of an earlier version", "Z" + string(print1[:]) + "not encrypted"} {
 		key := uuid.NewString()
 		require.NoError(t, client.Set(ctx, r.name(tenant, key), record, time.Minute).Err())
 		_, _, err := r.Begin(ctx, tenant, key, print1)
 		require.Error(t, err, "%q", record)
 		require.NotErrorIs(t, err, ErrPending)
 	}
+}
+
+// A person who reads Redis learns neither requests nor answers, not by trying out likely requests
+// either. A person who can write to it cannot change an answer or move one to another key.
+func TestRecordsAreEncrypted(t *testing.T) {
+	client := newRedis(t)
+	r := New(Options{Client: client, Secret: [16]byte{1}, Timeout: 10 * time.Second})
+	record := func(key, answer string) (name, stored string) {
+		claim, _, err := r.Begin(ctx, tenant, key, print1)
+		require.NoError(t, err)
+		pending := client.Get(ctx, claim.name).Val()
+		require.NotContains(t, pending, string(print1[:]), "the print of a request can be computed by everybody")
+		r.Finish(claim, []byte(answer))
+		return claim.name, client.Get(ctx, claim.name).Val()
+	}
+	key, other := uuid.NewString(), uuid.NewString()
+	name, stored := record(key, `{"subject":"user_42"}`)
+	_, more := record(other, `{"subject":"user_43"}`)
+	require.NotContains(t, stored, "user_42")
+	require.NotContains(t, stored, string(print1[:]))
+	require.NotEqual(t, stored[1:headBytes], more[1:headBytes], "equal requests do not look equal")
+
+	for i := range stored {
+		changed := []byte(stored)
+		changed[i] ^= 1
+		require.NoError(t, client.Set(ctx, name, changed, time.Minute).Err())
+		_, answer, err := r.Begin(ctx, tenant, key, print1)
+		require.Error(t, err, "byte %d", i)
+		require.Nil(t, answer)
+	}
+	require.NoError(t, client.Set(ctx, name, stored[:headBytes]+more[headBytes:], time.Minute).Err())
+	_, _, err := r.Begin(ctx, tenant, key, print1)
+	require.Error(t, err, "the answer belongs to another key")
+
+	elsewhere := New(Options{Client: client, Secret: [16]byte{2}})
+	elsewhere.secret = r.secret // the same name, other keys
+	require.NoError(t, client.Set(ctx, name, stored, time.Minute).Err())
+	_, _, err = elsewhere.Begin(ctx, tenant, key, print1)
+	require.Error(t, err)
 }

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -47,13 +48,25 @@ func (p Proxies) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if forwarded := r.Header["X-Forwarded-For"]; len(forwarded) > 0 {
 			if client, ok := p.client(r.RemoteAddr, forwarded); ok {
-				clone := *r // the original stays unchanged
+				clone := r.WithContext(context.WithValue(r.Context(), peerKey{}, r.RemoteAddr)) // the original stays unchanged
 				clone.RemoteAddr = net.JoinHostPort(client.String(), "0")
-				r = &clone
+				r = clone
 			}
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+type peerKey struct{}
+
+// Peer returns the address of the connection of a request, also behind Handler.
+func Peer(r *http.Request) netip.Addr {
+	remote, forwarded := r.Context().Value(peerKey{}).(string)
+	if !forwarded {
+		remote = r.RemoteAddr
+	}
+	peer, _ := netip.ParseAddrPort(remote)
+	return peer.Addr()
 }
 
 // client returns the address that sent a request. Each proxy appends the address that it received

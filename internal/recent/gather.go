@@ -39,7 +39,8 @@ type List struct {
 	// those that contributed to the list.
 	Instances, Answered int
 
-	instances []Instance // the others, if requested
+	instances []Instance       // the others, if requested
+	watched   []*watchedAnswer // of the others, if requested; nil: one that does not count the subject
 }
 
 type recentRequest struct {
@@ -49,14 +50,17 @@ type recentRequest struct {
 	Near   bool // whether subjects near a limit are requested
 	// Instances requests only the state of the instance, and nothing of a tenant.
 	Instances bool `json:",omitempty"`
-	Query     Query
+	// Watch requests only the counts of this subject, and keeps them.
+	Watch string `json:",omitempty"`
+	Query Query
 }
 
 type recentAnswer struct {
 	ID        uint64
-	Decisions []Decision  `json:",omitempty"`
-	Near      []NearLimit `json:",omitempty"`
-	Instance  *Instance   `json:",omitempty"` // nil also from a version that does not have it
+	Decisions []Decision     `json:",omitempty"`
+	Near      []NearLimit    `json:",omitempty"`
+	Instance  *Instance      `json:",omitempty"` // nil also from a version that does not have it
+	Watched   *watchedAnswer `json:",omitempty"` // nil if too many subjects are watched
 }
 
 // asking has the requests of this instance to the others.
@@ -118,6 +122,9 @@ func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 		select {
 		case a := <-answers:
 			out.Decisions, out.Near = append(out.Decisions, a.Decisions...), append(out.Near, a.Near...)
+			if req.Watch != "" {
+				out.watched = append(out.watched, a.Watched)
+			}
 			if a.Instance != nil {
 				out.instances = append(out.instances, *a.Instance)
 			}
@@ -188,6 +195,8 @@ func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content [
 	case req.Instances:
 		instance := r.self()
 		a.Instance = &instance
+	case req.Watch != "":
+		a.Watched = r.watch(req.Tenant, req.Watch)
 	case req.Near:
 		a.Near = r.near(req.Tenant)
 	default:

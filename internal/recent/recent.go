@@ -93,7 +93,9 @@ type Log struct {
 	inAll  pace
 	budget int64 // bytes
 
-	mu      sync.Mutex // guards the fields below
+	watches atomic.Pointer[map[watchKey]*watchedSubject] // never changed, only replaced; nil: nobody watches
+
+	mu      sync.Mutex // guards the fields below, and changes of watches
 	bytes   int64      // roughly
 	tenants map[limit.TenantID]*list.Element
 	order   *list.List // of *tenantRecent, most recently used first
@@ -199,12 +201,17 @@ func New(o Options) *Log {
 	}
 }
 
-// Decided implements check.Observer. A dry run is not recorded.
+// Decided implements check.Observer. A dry run is not recorded. Checks that a client decided and
+// reported are not recorded either, but count if somebody watches the subject.
 func (r *Log) Decided(tenant limit.TenantID, req *check.Request, d *check.Decision, now time.Time) {
 	if req.DryRun {
 		return
 	}
 	nowMS := now.UnixMilli()
+	r.countWatched(tenant, d, nowMS)
+	if d.Reported > 0 {
+		return
+	}
 	second := uint64(nowMS / 1000)                                        // not negative
 	paces := &r.paces[(uint(tenant[14])<<8|uint(tenant[15]))%recentPaces] // ids of tenants end in random bits
 	near := nearLimit(d)

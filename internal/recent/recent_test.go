@@ -199,7 +199,7 @@ func instance(t *testing.T, url string, secret byte) member {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	others := peers.New(1, registry)
-	client, err := redisengine.NewClient(url)
+	client, err := redisengine.NewClient(url, redisengine.WithTimeout(testenv.RedisTimeout))
 	require.NoError(t, err)
 	keys := check.NewKeys([16]byte{secret})
 	recent := New(Options{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -135,5 +136,11 @@ func apiError(what string, err error) error {
 		// The message can contain parts of the key, so only its code is used.
 		return fmt.Errorf("%s: the provider answered %d %s", what, failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type)))
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	var network net.Error
+	if errors.As(err, &network) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	// The error may have a part of an answer that is not JSON, in which a proxy may have repeated
+	// the request with the key.
+	return fmt.Errorf("%s: the answer of the provider cannot be read", what)
 }

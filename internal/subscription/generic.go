@@ -1,8 +1,6 @@
 package subscription
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,22 +8,21 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
-)
 
-const maxSubject = 256 // bytes
+	"weir/internal/limit"
+)
 
 // SubjectPlan is the type of the generic event that changes a plan.
 const SubjectPlan = "subject.plan"
 
-// genericEvent is the body of the generic webhook.
-type genericEvent struct {
-	Type        string     `json:"type"`
-	Subject     string     `json:"subject"`
-	Plan        string     `json:"plan"`
-	EffectiveAt *time.Time `json:"effective_at"`
-	CycleAnchor *time.Time `json:"cycle_anchor"`
-	Quantity    *int64     `json:"quantity"`
-}
+// SubjectCredits is the type of the generic event that grants credits.
+const SubjectCredits = "subject.credits"
+
+// maxReference is the maximum length of a reference of credits, in bytes.
+const maxReference = 256
+
+// minAnchor is the first second of the year 1, the first one of a cycle_anchor.
+const minAnchor = -62_135_596_800
 
 // CheckGenericSecret returns an error if Standard Webhooks cannot use the signing secret.
 func CheckGenericSecret(secret string) error {
@@ -34,7 +31,7 @@ func CheckGenericSecret(secret string) error {
 }
 
 // ReadGeneric verifies a webhook with a signature of Standard Webhooks, by any of the secrets, and
-// parses it. Errors: ErrBadSignature, ErrOldSignature, ErrMalformed.
+// parses it. Errors: ErrBadSignature, ErrOldSignature, ErrMalformed, *InvalidFields.
 func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, error) {
 	found := ErrBadSignature
 	for _, secret := range secrets {
@@ -45,7 +42,7 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 		switch err := hook.Verify(body, header); {
 		case err == nil:
 			seconds, _ := strconv.ParseInt(header.Get(standardwebhooks.HeaderWebhookTimestamp), 10, 64) // Verify has parsed it
-			return ParseGeneric(body, header.Get(standardwebhooks.HeaderWebhookID), time.Unix(seconds, 0).UTC())
+			return parseGeneric(body, header.Get(standardwebhooks.HeaderWebhookID), time.Unix(seconds, 0).UTC())
 		case errors.Is(err, standardwebhooks.ErrMessageTooOld), errors.Is(err, standardwebhooks.ErrMessageTooNew):
 			found = ErrOldSignature
 		}
@@ -53,42 +50,81 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 	return Event{}, found
 }
 
-// ParseGeneric parses an event that was verified before. sent is when it was first received. The
-// time of the event is effective_at, or sent without one, because the timestamp of a webhook
-// changes with each attempt.
+// ParseGeneric parses an event that was verified and stored before. sent is when it was first
+// received. The time of the event is effective_at, or sent without one, because the timestamp of a
+// webhook changes with each attempt. Invalid fields, which an earlier release stored, make it
+// unreadable.
 func ParseGeneric(body []byte, id string, sent time.Time) (Event, error) {
-	var in genericEvent
-	d := json.NewDecoder(bytes.NewReader(body))
-	if err := d.Decode(&in); err != nil || d.More() || hasNUL(body) {
+	e, err := parseGeneric(body, id, sent)
+	if wrong := (*InvalidFields)(nil); errors.As(err, &wrong) {
+		e.unreadable("%s", wrong.Error())
+		return e, nil
+	}
+	return e, err
+}
+
+// parseGeneric parses an event. Errors: ErrMalformed, *InvalidFields with an event that has only
+// its id, type and time.
+func parseGeneric(body []byte, id string, sent time.Time) (Event, error) {
+	in, err := readObject(body)
+	if err != nil || hasNUL(body) {
 		return Event{}, fmt.Errorf("%w: must be one JSON object with a type", ErrMalformed)
 	}
-	if in.Type == "" || len(in.Type) > maxID || id == "" || len(id) > maxID {
-		return Event{}, fmt.Errorf("%w: webhook-id and type are required, up to %d bytes", ErrMalformed, maxID)
+	if id == "" || len(id) > maxID {
+		return Event{}, fmt.Errorf("%w: webhook-id is required, up to %d bytes", ErrMalformed, maxID)
 	}
-	e := Event{ID: id, Type: in.Type, At: sent}
-	if in.Type != SubjectPlan {
-		e.Why = "events of type " + in.Type + " are ignored; use " + SubjectPlan
+	kind := in.text("type", maxID)
+	if kind == "" {
+		return Event{}, fmt.Errorf("%w: type is required, up to %d bytes", ErrMalformed, maxID)
+	}
+	e := Event{ID: id, Type: kind, At: sent}
+	switch kind {
+	case SubjectPlan:
+		e.plan(in)
+	case SubjectCredits:
+		e.grant(in)
+	default:
+		e.Why = "events of type " + kind + " are ignored; use " + SubjectPlan + " or " + SubjectCredits
 		return e, nil
 	}
-	if in.Subject == "" || in.Plan == "" || len(in.Subject) > maxSubject {
-		e.unreadable("subject and plan are required, and a subject has at most %d bytes", maxSubject)
-		return e, nil
-	}
-	if in.EffectiveAt != nil {
-		e.At, e.Effective = in.EffectiveAt.UTC(), in.EffectiveAt.UTC()
-	}
-	if e.At.Unix() < 0 || e.At.Unix() > maxTime {
-		e.At = sent
-		e.unreadable("effective_at is out of range")
-		return e, nil
-	}
-	e.Kind, e.Subject, e.Subscription = Changed, in.Subject, in.Subject
-	e.Snapshot = &Snapshot{At: e.At.Unix(), Rank: 1, Event: id, Status: Active, Plan: in.Plan}
-	if in.CycleAnchor != nil {
-		e.Snapshot.Anchor = in.CycleAnchor.Unix()
-	}
-	if in.Quantity != nil {
-		e.Snapshot.Items = []Item{{Quantity: *in.Quantity}}
+	if in.refuseOthers(); len(in.wrong) > 0 {
+		return Event{ID: id, Type: kind, At: sent}, &InvalidFields{in.wrong}
 	}
 	return e, nil
+}
+
+// plan reads an event that changes a plan.
+func (e *Event) plan(in *object) {
+	e.Kind, e.Subject = Changed, in.subject()
+	e.Subscription = e.Subject
+	if in.required("plan") {
+		e.Snapshot = &Snapshot{Rank: 1, Event: e.ID, Status: Active, Plan: in.text("plan", limit.MaxSlugBytes)}
+	} else {
+		e.Snapshot = &Snapshot{}
+	}
+	if at := in.time("effective_at", 0, maxTime); at != nil {
+		e.At, e.Effective = *at, *at
+	}
+	e.Snapshot.At = e.At.Unix()
+	if anchor := in.time("cycle_anchor", minAnchor, maxTime); anchor != nil {
+		e.Snapshot.Anchor = anchor.Unix()
+	}
+	if n := in.integer("quantity", 1, MaxMultiplier); n != nil {
+		e.Snapshot.Items = []Item{{Quantity: *n}}
+	}
+}
+
+// grant reads an event that grants credits.
+func (e *Event) grant(in *object) {
+	e.Kind, e.Subject, e.Grant = Granted, in.subject(), &Grant{}
+	if in.required("rule") {
+		e.Grant.Rule = in.text("rule", limit.MaxSlugBytes)
+	}
+	if in.required("units") {
+		if n := in.integer("units", 1, limit.MaxFixedLimit); n != nil {
+			e.Grant.Units = *n
+		}
+	}
+	e.Grant.ExpiresAt = in.time("expires_at", 0, maxTime)
+	e.Grant.Reference = in.text("reference", maxReference)
 }

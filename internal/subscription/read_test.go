@@ -1,6 +1,9 @@
 package subscription_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"strconv"
 	"strings"
@@ -148,12 +151,69 @@ func TestGenericSignatures(t *testing.T) {
 		"old":                {header(secret, body, now.Add(-6*time.Minute)), body, subscription.ErrOldSignature},
 		"of the future":      {header(secret, body, now.Add(6*time.Minute)), body, subscription.ErrOldSignature},
 		"two documents":      {header(secret, body+body, now), body + body, subscription.ErrMalformed},
-		"an effective_at":    {header(secret, `{"type":"subject.plan","effective_at":"soon"}`, now), `{"type":"subject.plan","effective_at":"soon"}`, subscription.ErrMalformed},
+		"a numeric type":     {header(secret, `{"type":7}`, now), `{"type":7}`, subscription.ErrMalformed},
 		"no type":            {header(secret, `{}`, now), `{}`, subscription.ErrMalformed},
 		"not even an object": {header(secret, `[]`, now), `[]`, subscription.ErrMalformed},
 	} {
 		_, err := subscription.ReadGeneric([]byte(c.body), c.header, []string{secret, other})
 		require.ErrorIs(t, err, c.want, name)
+	}
+}
+
+// Nothing in an event is corrected silently: every field that is out of range, unknown or there
+// twice is named. A stored event with such a field has no effect.
+func TestGenericFields(t *testing.T) {
+	t.Parallel()
+	hook, err := standardwebhooks.NewWebhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	require.NoError(t, err)
+	plan := func(more string) string { return `{"type":"subject.plan","subject":"ada","plan":"pro"` + more + `}` }
+	credits := func(more string) string {
+		return `{"type":"subject.credits","subject":"ada","rule":"api","units":5` + more + `}`
+	}
+	for body, want := range map[string]string{
+		plan(`,"quantity":0`):                                                         "quantity must be a whole number from 1 to 1000000",
+		plan(`,"quantity":-3`):                                                        "quantity must be a whole number from 1 to 1000000",
+		plan(`,"quantity":1000000000000`):                                             "quantity must be a whole number from 1 to 1000000",
+		plan(`,"quantity":2.5`):                                                       "quantity must be a whole number",
+		plan(`,"quantity":"2"`):                                                       "quantity must be a whole number",
+		plan(`,"quantity":2,"quantity":3`):                                            "quantity is a duplicate",
+		plan(`,"effective_at":"soon"`):                                                "effective_at must be a time from 1970-01-01T00:00:00Z",
+		plan(`,"effective_at":"1969-01-01T00:00:00Z"`):                                "effective_at must be a time from 1970-01-01T00:00:00Z",
+		plan(`,"cycle_anchor":5`):                                                     "cycle_anchor must be a time from 0001-01-01T00:00:00Z",
+		plan(`,"seats":2`):                                                            "seats is unknown; the fields of this event are [cycle_anchor effective_at plan quantity subject type]",
+		plan(`,"Quantity":2`):                                                         "Quantity is unknown",
+		plan(`,"units":2`):                                                            "units is unknown",
+		`{"type":"subject.plan","plan":"pro"}`:                                        "subject is required",
+		`{"type":"subject.plan","subject":"ada"}`:                                     "plan is required",
+		`{"type":"subject.plan","subject":"a\u0007","plan":"pro"}`:                    "subject must not contain control characters",
+		`{"type":"subject.plan","subject":"ada","plan":""}`:                           "plan must be a text of 1 to 63 bytes",
+		`{"type":"subject.credits","subject":"ada","rule":"api"}`:                     "units is required",
+		`{"type":"subject.credits","subject":"ada","rule":"api","units":0}`:           "units must be a whole number from 1 to 1000000000000000",
+		`{"type":"subject.credits","subject":"ada","rule":"api","units":1.5}`:         "units must be a whole number",
+		credits(`,"expires_at":"never"`):                                              "expires_at must be a time",
+		credits(`,"reference":"` + strings.Repeat("x", 257) + `"`):                    "reference must be a text of 1 to 256 bytes",
+		credits(`,"plan":"pro"`):                                                      "plan is unknown",
+		`{"type":"subject.plan","subject":"ada","plan":"pro","quantity":0,"seats":2}`: "quantity must be a whole number from 1 to 1000000; seats is unknown",
+	} {
+		now := time.Now()
+		signature, err := hook.Sign("msg_1", now, []byte(body))
+		require.NoError(t, err)
+		_, err = subscription.ReadGeneric([]byte(body), http.Header{
+			"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {strconv.FormatInt(now.Unix(), 10)}, "Webhook-Signature": {signature},
+		}, []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
+		var wrong *subscription.InvalidFields
+		require.ErrorAs(t, err, &wrong, body)
+		require.Contains(t, wrong.Error(), want, body)
+
+		e, err := subscription.ParseGeneric([]byte(body), "msg_1", now)
+		require.NoError(t, err, body)
+		require.Equal(t, subscription.Unreadable, e.Kind, body)
+		require.Contains(t, e.Why, want, body)
+	}
+	for _, body := range []string{plan(""), plan(`,"quantity":null`), plan(`,"quantity":1000000`), credits(""), `{"type":"other","seats":2}`} {
+		e, err := subscription.ParseGeneric([]byte(body), "msg_1", epoch)
+		require.NoError(t, err)
+		require.NotEqual(t, subscription.Unreadable, e.Kind, "%s: %s", body, e.Why)
 	}
 }
 
@@ -172,6 +232,31 @@ func FuzzParse(f *testing.F) {
 				s.Merge(&e)
 				s.Standing(epoch, time.Hour, tiers)
 			}
+		}
+	})
+}
+
+// Only a signature over the very bytes of the body is accepted, and no header causes a panic.
+func FuzzSignatures(f *testing.F) {
+	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	mac := func(text string) string {
+		h := hmac.New(sha256.New, []byte(key))
+		h.Write([]byte(text))
+		return hex.EncodeToString(h.Sum(nil))
+	}
+	at := strconv.FormatInt(epoch.Unix(), 10)
+	f.Add([]byte(stripeBody), "t="+at+",v1="+mac(at+"."+stripeBody))
+	f.Add([]byte(stripeBody), "t="+at+",v1=,v1=00,v0="+mac(at+"."+stripeBody))
+	f.Add([]byte(`{"type":"subject.plan","subject":"s","plan":"p"}`), "v1,"+key)
+	f.Add([]byte("{}"), "t=99999999999999999999,v1=zz")
+	f.Fuzz(func(t *testing.T, body []byte, header string) {
+		signed := strings.Contains(strings.ToLower(header), mac(at+"."+string(body)))
+		if _, err := subscription.ReadStripe(body, header, []string{key}, epoch); err == nil && !signed {
+			t.Fatalf("accepted %q for %q", header, body)
+		}
+		h := http.Header{"Webhook-Id": {header}, "Webhook-Timestamp": {at}, "Webhook-Signature": {header}}
+		if _, err := subscription.ReadGeneric(body, h, []string{key}); err == nil {
+			t.Fatalf("accepted %q for %q", header, body)
 		}
 	})
 }

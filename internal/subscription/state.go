@@ -19,6 +19,9 @@ const (
 	PaymentMade               // an invoice of a subscription was paid
 	Customer                  // data of a customer
 	Linked                    // a checkout names the subject of a customer
+	Granted                   // a grant of credits
+	Purchased                 // a payment without a subscription
+	Refunded                  // a payment was refunded
 )
 
 // Event is a message of a provider.
@@ -38,6 +41,16 @@ type Event struct {
 	Reference    string            // of Linked: the subject
 	Effective    time.Time         // of a generic event: when it takes effect; zero for immediately
 	Subject      string            // of a generic event
+	Grant        *Grant            // of Granted
+	Purchase     *Purchase         // what was paid for, of PaymentMade, Linked, Purchased and Refunded; may be nil
+}
+
+// Grant is credits that an event grants.
+type Grant struct {
+	Rule      string
+	Units     int64
+	ExpiresAt *time.Time
+	Reference string // "": the event grants once
 }
 
 // Snapshot is a subscription at one time.
@@ -84,16 +97,24 @@ const (
 // State is what is known of one subscription.
 type State struct {
 	Newest *Snapshot `json:"newest,omitempty"`
-	// Good is when payments were last known to be in order, seconds since 1970. Failing has the
-	// times of failures after Good, in order. Together they give the beginning of the current
-	// failure, in whatever order the events arrive.
+	// Good is when payments were last known to be in order, seconds since 1970, and Paid when the
+	// last one was made. Failing has the times of failures since Good, in order. Together they give
+	// the beginning of the current failure, in whatever order the events arrive: see failing.
 	Good    int64   `json:"good,omitempty"`
+	Paid    int64   `json:"paid,omitempty"`
 	Failing []int64 `json:"failing,omitempty"`
+	// Recent has the newest snapshot of each second since Good that has one and is before Newest's,
+	// in order. Only what orders them is kept.
+	Recent []*Snapshot `json:"recent,omitempty"`
 	// Gone is when the customer, and all their subscriptions, were deleted; 0 for never.
 	Gone int64 `json:"gone,omitempty"`
+	// Gave means that it gave its subject a plan at some time, so that its end takes the plan away
+	// even if no price is mapped any more. The caller sets it.
+	Gave bool `json:"gave,omitempty"`
 }
 
-// maxFailing bounds the stored failures: a provider gives up after a dozen attempts.
+// maxFailing bounds the stored failures, and the snapshots: a provider gives up after a dozen
+// attempts.
 const maxFailing = 100
 
 // Merge adds an event and reports whether it is, or was before, the newest of its kind. An older
@@ -103,9 +124,11 @@ func (s *State) Merge(e *Event) (newest bool) {
 	switch e.Kind {
 	case PaymentFailed:
 		s.fail(at)
-		return at > s.Good && at == s.Failing[len(s.Failing)-1]
+		failing := s.failing()
+		return len(failing) > 0 && at == failing[len(failing)-1]
 	case PaymentMade:
 		newest = at >= s.Good
+		s.Paid = max(s.Paid, at)
 		s.good(at)
 		return newest
 	case Changed:
@@ -122,20 +145,51 @@ func (s *State) Observe(snapshot *Snapshot) (newest bool) {
 	case PastDue, Unpaid:
 		s.fail(snapshot.At)
 	}
-	if s.Newest == nil || s.Newest.Event == snapshot.Event || snapshot.newer(s.Newest) {
+	switch {
+	case s.Newest == nil || s.Newest.Event == snapshot.Event:
 		s.Newest = snapshot
 		return true
+	case snapshot.newer(s.Newest):
+		if s.Newest.At < snapshot.At {
+			s.remember(s.Newest)
+		}
+		s.Newest = snapshot
+		return true
+	case s.Newest.At > snapshot.At:
+		s.remember(snapshot)
 	}
 	return false
 }
 
+// remember keeps a snapshot of a second before that of Newest, if it is the newest of its second.
+func (s *State) remember(snapshot *Snapshot) {
+	if snapshot.At < s.Good {
+		return
+	}
+	short := &Snapshot{At: snapshot.At, Rank: snapshot.Rank, Event: snapshot.Event, Status: snapshot.Status, Was: snapshot.Was}
+	for _, i := range snapshot.Items {
+		short.Items = append(short.Items, Item{Price: i.Price})
+	}
+	i, found := slices.BinarySearchFunc(s.Recent, short.At, func(r *Snapshot, at int64) int { return cmp.Compare(r.At, at) })
+	switch {
+	case !found:
+		s.Recent = slices.Insert(s.Recent, i, short)
+	case short.Event == s.Recent[i].Event || short.newer(s.Recent[i]):
+		s.Recent[i] = short
+	}
+	if len(s.Recent) > maxFailing {
+		s.Recent = slices.Delete(s.Recent, maxFailing/2, maxFailing/2+1)
+	}
+}
+
 func (s *State) good(at int64) {
 	s.Good = max(s.Good, at)
-	s.Failing = slices.DeleteFunc(s.Failing, func(t int64) bool { return t <= s.Good })
+	s.Failing = slices.DeleteFunc(s.Failing, func(t int64) bool { return t < s.Good })
+	s.Recent = slices.DeleteFunc(s.Recent, func(r *Snapshot) bool { return r.At < s.Good })
 }
 
 func (s *State) fail(at int64) {
-	if at <= s.Good {
+	if at < s.Good {
 		return
 	}
 	i, found := slices.BinarySearch(s.Failing, at)
@@ -145,6 +199,27 @@ func (s *State) fail(at int64) {
 	if len(s.Failing) > maxFailing { // the first one begins the grace period, and the last one is the current state
 		s.Failing = slices.Delete(s.Failing, maxFailing/2, maxFailing/2+1)
 	}
+}
+
+// failing returns the failures that count. A provider's time has seconds: of the second of Good, a
+// payment decides, or else its newest snapshot, because a failure changes the subscription, too.
+func (s *State) failing() []int64 {
+	if len(s.Failing) > 0 && s.Failing[0] == s.Good && s.settled() {
+		return s.Failing[1:]
+	}
+	return s.Failing
+}
+
+// settled reports whether payments were in order at the end of the second of Good.
+func (s *State) settled() bool {
+	if s.Paid == s.Good {
+		return true
+	}
+	newest := s.Newest
+	if len(s.Recent) > 0 && s.Recent[0].At == s.Good {
+		newest = s.Recent[0]
+	}
+	return newest == nil || newest.At != s.Good || newest.Status != PastDue && newest.Status != Unpaid
 }
 
 // Tied reports whether the provider's time does not order the two snapshots.
@@ -195,7 +270,7 @@ type Right int
 
 // The rights, in ascending order. The highest one of a subject's subscriptions counts.
 const (
-	Unknown  Right = iota // unknown: no event yet, or no mapped price
+	Unknown  Right = iota // unknown: no event yet, or no mapped price, unless it gave a plan and has ended
 	Pending               // the first payment is not made yet
 	Ended                 // it has ended: the fallback plan applies
 	Entitled              // it gives a plan
@@ -211,7 +286,7 @@ type Standing struct {
 	Anchor     time.Time // of the billing cycle; zero if unknown
 	Until      time.Time // end of the grace period, and of the standing; zero for never
 	Why        string    // the reason as text
-	Unmapped   []string  // prices without a plan, if no price has one
+	Unmapped   []string  // prices without a plan, if no price has one and that matters
 }
 
 // MaxMultiplier is the maximum multiplier of limits.
@@ -231,10 +306,7 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 	case n.Plan == "":
 		item, tier, found := choose(n.Items, lookup)
 		if !found {
-			for _, i := range n.Items {
-				out.Unmapped = append(out.Unmapped, i.Price)
-			}
-			out.Why = "no price of the subscription is mapped to a plan: " + strings.Join(out.Unmapped, ", ")
+			s.judgeUnmapped(&out, now, grace)
 			return out
 		}
 		out.Plan, out.Priority = tier.Plan, tier.Priority
@@ -250,6 +322,23 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 	return out
 }
 
+// judgeUnmapped sets the right if no price is mapped. An end needs no mapping, but concerns only a
+// subscription that gave a plan before: the others are of products that have no plan.
+func (s *State) judgeUnmapped(out *Standing, now time.Time, grace time.Duration) {
+	s.judge(out, now, grace)
+	switch {
+	case out.Right == Ended && s.Gave:
+	case out.Right == Ended:
+		out.Right = Unknown
+		out.Why += "; it never gave a plan"
+	default: // Until stays, as the end of the grace period may take the plan away
+		for _, i := range s.Newest.Items {
+			out.Unmapped = append(out.Unmapped, i.Price)
+		}
+		out.Right, out.Why = Unknown, "no price of the subscription is mapped to a plan: "+strings.Join(out.Unmapped, ", ")
+	}
+}
+
 // judge sets the right, by the status and the time of failed payments.
 func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
 	if s.Gone != 0 {
@@ -259,13 +348,14 @@ func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
 	switch n := s.Newest; n.Status {
 	case Active, Trialing, PastDue, Unpaid:
 		out.Right, out.Why = Entitled, "the subscription is "+string(n.Status)
-		if len(s.Failing) == 0 {
+		failing := s.failing()
+		if len(failing) == 0 {
 			if n.Status == PastDue || n.Status == Unpaid { // a payment succeeded in the same second or later
 				out.Why = "the last payment succeeded"
 			}
 			return
 		}
-		end := time.Unix(s.Failing[0], 0).Add(grace).UTC()
+		end := time.Unix(failing[0], 0).Add(grace).UTC()
 		if now.Before(end) {
 			out.Until, out.Why = end, "a payment failed; the grace period ends at "+end.Format(time.RFC3339)
 			return

@@ -143,3 +143,41 @@ func TestSnapshotsOfOneSecond(t *testing.T) {
 		require.Equal(t, "scale", s.Newest.Items[0].Price)
 	}
 }
+
+// Stripe's times have seconds. An upgrade, the failure of its payment, and the change to past_due
+// often have the same one: the newest snapshot decides, unless a payment was made in it.
+func TestFailureInTheSecondOfAChange(t *testing.T) {
+	t.Parallel()
+	upgraded, failed, made := snapshot("evt_b", 5, subscription.Active, "scale"), payment(5, false), payment(5, true)
+	overdue := snapshot("evt_a", 5, subscription.PastDue, "scale")
+	overdue.Snapshot.Was = "active\nscale"
+	unpaid := snapshot("evt_c", 5+day, subscription.Unpaid, "scale")
+	renewed := snapshot("evt_d", 5+2*day, subscription.Active, "scale")
+	for name, c := range map[string]struct {
+		events []*subscription.Event
+		until  int64 // seconds after the epoch; 0: no payment failed
+	}{
+		"past due":              {[]*subscription.Event{upgraded, failed, overdue}, 5 + 3*day},
+		"without the invoice":   {[]*subscription.Event{upgraded, overdue}, 5 + 3*day},
+		"later changes":         {[]*subscription.Event{upgraded, failed, overdue, unpaid}, 5 + 3*day},
+		"only a change":         {[]*subscription.Event{upgraded, failed}, 0},
+		"paid in it":            {[]*subscription.Event{upgraded, failed, overdue, made}, 0},
+		"renewed":               {[]*subscription.Event{upgraded, failed, overdue, unpaid, renewed}, 0},
+		"paid in it, and later": {[]*subscription.Event{upgraded, failed, overdue, made, unpaid}, 5 + 4*day},
+	} {
+		for range 50 { // in any order
+			rand.Shuffle(len(c.events), func(i, j int) { c.events[i], c.events[j] = c.events[j], c.events[i] })
+			var s subscription.State
+			for _, e := range c.events {
+				s.Merge(e)
+			}
+			got := s.Standing(epoch.Add(2*day*time.Second), 3*day*time.Second, tiers)
+			require.Equal(t, subscription.Entitled, got.Right, name)
+			if c.until == 0 {
+				require.True(t, got.Until.IsZero(), "%s: %s", name, got.Why)
+			} else {
+				require.Equal(t, epoch.Add(time.Duration(c.until)*time.Second), got.Until, "%s: %s", name, got.Why)
+			}
+		}
+	}
+}

@@ -82,6 +82,7 @@ var unread = map[string]string{
 	"subscription_schedule.":               "a schedule changes a plan when the provider changes the subscription",
 	"invoice.":                             "only paid and failed invoices are used",
 	"checkout.session.":                    "only completed checkouts are used",
+	"charge.":                              "only refunded charges are used",
 }
 
 func stripeEvent(in *stripe.Event) (Event, error) {
@@ -98,8 +99,12 @@ func stripeEvent(in *stripe.Event) (Event, error) {
 		e.invoice(in.Data.Raw)
 	case "customer.created", "customer.updated", "customer.deleted":
 		e.customer(in.Data.Raw)
-	case "checkout.session.completed":
+	case "checkout.session.completed", "checkout.session.async_payment_succeeded":
 		e.checkout(in.Data.Raw)
+	case "invoice_payment.paid":
+		e.payment(in.Data.Raw)
+	case "charge.refunded":
+		e.refund(in.Data.Raw)
 	default:
 		e.Why = "events of type " + e.Type + " are not used"
 		for prefix, why := range unread {
@@ -301,13 +306,18 @@ func (e *Event) invoice(raw json.RawMessage) {
 	if e.Subscription == "" {
 		e.Subscription = string(invoice.Parent.SubscriptionDetails.Subscription)
 	}
-	if e.Subscription == "" {
-		e.Why = "the invoice has no subscription"
-		return
+	if e.Type != "invoice.payment_failed" {
+		e.Purchase = invoicePurchase(raw)
 	}
-	e.Kind = PaymentMade
-	if e.Type == "invoice.payment_failed" {
+	switch {
+	case e.Subscription == "" && e.Purchase != nil:
+		e.Kind = Purchased
+	case e.Subscription == "":
+		e.Why = "the invoice has no subscription"
+	case e.Type == "invoice.payment_failed":
 		e.Kind = PaymentFailed
+	default:
+		e.Kind = PaymentMade
 	}
 }
 
@@ -335,11 +345,14 @@ func (e *Event) checkout(raw json.RawMessage) {
 		e.unreadable("the checkout is not of a known form: %v", err)
 		return
 	}
-	e.Customer, e.Subscription = string(session.Customer), string(session.Subscription)
+	e.Customer, e.Subscription, e.Purchase = string(session.Customer), string(session.Subscription), checkoutPurchase(raw)
+	linked := e.Customer != "" && (session.Reference != "" || len(session.Metadata) > 0)
 	switch {
+	case e.Purchase != nil && !linked:
+		e.Kind = Purchased
 	case e.Customer == "":
 		e.Why = "the checkout has no customer"
-	case session.Reference == "" && len(session.Metadata) == 0:
+	case !linked:
 		e.Why = "the checkout has neither client_reference_id nor metadata"
 	default:
 		e.Kind, e.Reference, e.Metadata = Linked, session.Reference, shortMetadata(session.Metadata)

@@ -71,10 +71,14 @@ func (s *Store) PersonWithLogin(ctx context.Context, email string) (out Person, 
 func (s *Store) NewPasswordLink(ctx context.Context, p Person) (token string, err error) {
 	token, hash := newToken()
 	now := s.instant()
-	return token, s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		return q.InsertAccountLink(ctx, db.InsertAccountLinkParams{
+	return token, s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		err := q.InsertAccountLink(ctx, db.InsertAccountLinkParams{
 			TokenHash: hash, Purpose: linkForPassword, Email: p.Email, PersonID: &p.ID, CreatedAt: now, ExpiresAt: now.Add(PasswordLinkLife),
 		})
+		if err != nil {
+			return err
+		}
+		return s.personEvent(ctx, tx, p.ID, newEvent{kind: EventPasswordLink})
 	})
 }
 
@@ -114,13 +118,16 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	}
 	hash, _ := tokenHash(token) // the link was found by it
 	var person uuid.UUID
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		link, err := q.TakeAccountLink(ctx, db.TakeAccountLinkParams{TokenHash: hash, Purpose: linkForPassword, Now: s.instant()})
 		if err != nil {
 			return err
 		}
 		person = *link.PersonID // a constraint makes sure that it is set
-		return setPassword(ctx, q, person, encoded)
+		if err := setPassword(ctx, q, person, encoded); err != nil {
+			return err
+		}
+		return s.personEvent(ctx, tx, person, newEvent{kind: EventPasswordChanged, details: map[string]any{"how": "link"}})
 	})
 	if err != nil {
 		return Person{}, err
@@ -150,8 +157,11 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 	if err != nil {
 		return err
 	}
-	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		return setPassword(ctx, q, p.ID, hash)
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := setPassword(ctx, q, p.ID, hash); err != nil {
+			return err
+		}
+		return s.personEvent(ctx, tx, p.ID, newEvent{kind: EventPasswordChanged, details: map[string]any{"how": "account"}})
 	})
 }
 

@@ -99,7 +99,8 @@ type Actor struct {
 	scopes       Scopes
 	rights       Right // of a member; other actors have them by their scopes
 	operator     bool
-	keyExpiresAt time.Time // zero: never
+	keyExpiresAt time.Time  // zero: never
+	bounds       *keyBounds // of the key; nil: none
 }
 
 // AsOperator returns the operator of the service, as which the server's own commands act. It has no
@@ -175,7 +176,8 @@ func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 }
 
 // mayGrantRole reports whether the actor itself has what a member with that role would have. A
-// membership does not expire, so a key with an expiry grants none.
+// membership does not expire, and works from every address, so a key with an expiry or with
+// addresses grants none.
 func (a Actor) mayGrantRole(role Role) bool {
 	if a.kind != KeyActor {
 		return true // members are checked by their own role (mayChangeRole)
@@ -187,7 +189,7 @@ func (a Actor) mayGrantRole(role Role) bool {
 	case Support, Editor:
 		needed = newScopes([]Scope{ScopeRead, ScopeWrite})
 	}
-	return a.mayGrant(needed, nil)
+	return !a.BoundToAddresses() && a.mayGrant(needed, nil)
 }
 
 // Label returns the actor's name in a record: "key:NAME", or the id if it has no name.

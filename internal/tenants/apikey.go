@@ -26,6 +26,7 @@ type APIKey struct {
 	RevokedAt  *time.Time
 	LastUsedAt *time.Time // at most about a minute behind
 	RotatedTo  *uuid.UUID // the key that replaces it
+	Bounds     KeyBounds
 }
 
 // NewAPIKey has the fields of a new key.
@@ -34,6 +35,7 @@ type NewAPIKey struct {
 	Kind      KeyKind // "": TenantKey. OperatorKey only by the operator, in the platform tenant
 	Scopes    []Scope // at least one
 	ExpiresAt *time.Time
+	Bounds    KeyBounds
 }
 
 // MaxRotationOverlap is the maximum time for which a replaced key may continue to work.
@@ -44,14 +46,16 @@ func keyOf(row db.ApiKey) APIKey {
 		ID: row.ID, Name: row.Name, Kind: KeyKind(row.Kind), Scopes: newScopes(row.Scopes).List(), Last4: row.Last4,
 		CreatedBy: row.CreatedBy, Version: row.Version, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
 		RevokedAt: row.RevokedAt, LastUsedAt: row.LastUsedAt, RotatedTo: row.RotatedTo,
+		Bounds: KeyBounds{Addresses: row.Addresses, Resources: row.Resources},
 	}
 }
 
-func keyParams(tenant uuid.UUID, key Key, name string, scopes Scopes, expiresAt *time.Time, a Actor, version int64) db.InsertKeyParams {
+func keyParams(tenant uuid.UUID, key Key, name string, scopes Scopes, expiresAt *time.Time, bounds KeyBounds, a Actor, version int64) db.InsertKeyParams {
 	hash := key.Hash()
 	return db.InsertKeyParams{
 		TenantID: tenant, ID: newID(), Name: name, Kind: string(key.Kind()), Scopes: scopes.texts(), Hash: hash[:],
 		Last4: key.Last4(), CreatedBy: a.label(), ExpiresAt: expiresAt, Version: version,
+		Addresses: append([]string{}, bounds.Addresses...), Resources: append([]string{}, bounds.Resources...),
 	}
 }
 
@@ -88,7 +92,8 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 	if n.Kind == "" {
 		n.Kind = TenantKey
 	}
-	fields := validateKey(n.Name, n.Scopes, n.ExpiresAt, s.instant())
+	n.Bounds = n.Bounds.clone()
+	fields := append(validateKey(n.Name, n.Scopes, n.ExpiresAt, s.instant()), n.Bounds.clean(n.Scopes)...)
 	if n.Kind != TenantKey && (n.Kind != OperatorKey || !a.operator) {
 		fields = append(fields, limit.FieldProblem("kind", limit.MustBe("key")))
 	}
@@ -98,14 +103,14 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 	scopes := newScopes(n.Scopes)
 	key = NewKey(n.Kind)
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if !a.mayGrant(scopes, n.ExpiresAt) {
+		if !a.mayGrant(scopes, n.ExpiresAt) || !a.mayGrantBounds(n.Bounds) {
 			return ErrNotPermitted
 		}
 		version, err := c.next(ctx, parts{keys: true})
 		if err != nil {
 			return err
 		}
-		row, err := c.InsertKey(ctx, keyParams(c.tenant, key, n.Name, scopes, n.ExpiresAt, a, version))
+		row, err := c.InsertKey(ctx, keyParams(c.tenant, key, n.Name, scopes, n.ExpiresAt, n.Bounds, a, version))
 		out = keyOf(row)
 		return err
 	})
@@ -196,24 +201,25 @@ func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edi
 			return err
 		}
 		in := old
-		in.Scopes = slices.Clone(old.Scopes)
+		in.Scopes, in.Bounds = slices.Clone(old.Scopes), old.Bounds.clone()
 		if err := edit(&in); err != nil {
 			return err
 		}
 		in.ExpiresAt = stored(in.ExpiresAt)
-		if err := invalidIf(validateKey(in.Name, in.Scopes, in.ExpiresAt, c.now)); err != nil {
+		fields := append(validateKey(in.Name, in.Scopes, in.ExpiresAt, c.now), in.Bounds.clean(in.Scopes)...)
+		if err := invalidIf(fields); err != nil {
 			return err
 		}
 		scopes := newScopes(in.Scopes)
-		reach := scopes != newScopes(old.Scopes) || !sameInstant(in.ExpiresAt, old.ExpiresAt)
+		reach := scopes != newScopes(old.Scopes) || !sameInstant(in.ExpiresAt, old.ExpiresAt) || !in.Bounds.same(old.Bounds)
 		if !reach && in.Name == old.Name {
 			out = old
 			return nil
 		}
-		if reach && !a.mayGrant(scopes, in.ExpiresAt) {
+		if reach && !(a.mayGrant(scopes, in.ExpiresAt) && a.mayGrantBounds(in.Bounds)) {
 			return ErrNotPermitted
 		}
-		old.Name, old.ExpiresAt = in.Name, in.ExpiresAt
+		old.Name, old.ExpiresAt, old.Bounds = in.Name, in.ExpiresAt, in.Bounds
 		out, err = c.writeKey(ctx, old, scopes)
 		return err
 	})
@@ -252,7 +258,7 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 		scopes := newScopes(old.Scopes)
 		// The actor gets the secret of the new key, so the key must not have more permissions than
 		// the actor.
-		if old.ID != a.id && !a.mayGrant(scopes, old.ExpiresAt) {
+		if old.ID != a.id && !(a.mayGrant(scopes, old.ExpiresAt) && a.mayGrantBounds(old.Bounds)) {
 			return ErrNotPermitted
 		}
 		version, err := c.next(ctx, parts{keys: true})
@@ -260,7 +266,7 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 			return err
 		}
 		key = NewKey(old.Kind)
-		row, err := c.InsertKey(ctx, keyParams(c.tenant, key, old.Name, scopes, old.ExpiresAt, a, version))
+		row, err := c.InsertKey(ctx, keyParams(c.tenant, key, old.Name, scopes, old.ExpiresAt, old.Bounds, a, version))
 		if err != nil {
 			return err
 		}
@@ -290,7 +296,7 @@ func (c *change) writeKey(ctx context.Context, k APIKey, scopes Scopes) (APIKey,
 func (c *change) updateKey(ctx context.Context, k APIKey, scopes Scopes, version int64) (APIKey, error) {
 	row, err := c.UpdateKey(ctx, db.UpdateKeyParams{
 		TenantID: c.tenant, ID: k.ID, Name: k.Name, Scopes: scopes.texts(), ExpiresAt: k.ExpiresAt,
-		RevokedAt: k.RevokedAt, RotatedTo: k.RotatedTo, Version: version,
+		RevokedAt: k.RevokedAt, RotatedTo: k.RotatedTo, Version: version, Addresses: k.Bounds.Addresses, Resources: k.Bounds.Resources,
 	})
 	return keyOf(row), err
 }

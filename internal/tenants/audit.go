@@ -29,8 +29,8 @@ type AuditEntry struct {
 	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
-	Action    string // create, update, delete, revoke, rotate, reset, import
-	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price, portal, portal_link, limit_request
+	Action    string // create, update, delete, revoke, rotate, reset, import, test, replay
+	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price, portal, portal_link, limit_request, notification_endpoint, security
 	Target    string // slug, subject, email, or id of a key
 	// Before and After are JSON objects with the fields that differ; null means not set. Before is
 	// nil for a created object, After for a deleted one.
@@ -139,6 +139,9 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 		p.Reasons = append(p.Reasons, row.reason)
 	}
 	if err := q.InsertAudit(ctx, p); err != nil {
+		return err
+	}
+	if err := appendEvents(ctx, q, a, tenant, now, eventsOf(rows)); err != nil {
 		return err
 	}
 	return q.MoveAuditHead(ctx, db.MoveAuditHeadParams{TenantID: tenant, Sequence: end.Sequence, Hash: end.Hash})

@@ -30,11 +30,14 @@ const (
 	auditPortal    = "portal"        // settings of the page for customers
 	auditLink      = "portal_link"   // to that page
 	auditRequest   = "limit_request" // of a customer, for a higher limit
+	auditNotified  = "notification_endpoint"
+	auditSecurity  = "security" // settings of sessions and security events
+	auditCredits   = "credits"  // a grant of prepaid units
 )
 
 // auditKinds lists the kinds.
 var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditMigration,
-	auditPortal, auditLink, auditRequest}
+	auditPortal, auditLink, auditRequest, auditCredits, auditNotified, auditSecurity}
 
 // trail records during a change which objects it writes, with their state before. At the end it
 // reads them again, and the differences are the rows of the trail. The writes themselves need not
@@ -44,9 +47,10 @@ type trail struct {
 	tenant   uuid.UUID
 	touched  []*touched // in the order of the writes
 	index    map[auditName]*touched
-	numbered bool      // the change has a version
-	queued   bool      // the writes are queued, so the state before them can be read later, all at once
-	full     *auditRow // the row of an import, which has already written the rows of its subjects
+	numbered bool       // the change has a version
+	queued   bool       // the writes are queued, so the state before them can be read later, all at once
+	actions  []auditRow // that change no object, such as a test
+	full     *auditRow  // the row of an import, which has already written the rows of its subjects
 }
 
 func newTrail(q *db.Queries, tenant uuid.UUID) *trail {
@@ -159,7 +163,7 @@ func (t *trail) rows(ctx context.Context) ([]auditRow, error) {
 			rows = append(rows, row)
 		}
 	}
-	return rows, nil
+	return append(rows, t.actions...), nil
 }
 
 // foldRotation merges the key that a rotation created into the row of the key that it replaces,
@@ -259,7 +263,7 @@ func (f auditFields) encode() json.RawMessage {
 // the trail, because another field has the same information.
 var auditNames = map[string]string{
 	"tenant_id": "", "id": "", "plan_id": "", "next_plan_id": "", "created_at": "", "updated_at": "", "version": "",
-	"is_default": "default", "migration_id": "migration", "published_at": "",
+	"is_default": "default", "migration_id": "migration", "published_at": "", "has_credits": "",
 }
 
 // fieldOfColumn returns the name of a column in the API: limit_units is limit. A duration has two
@@ -355,10 +359,16 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 		err = eachRow(q.AuditMigrations(ctx, db.AuditMigrationsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMigrationsRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditPortal:
 		err = eachRow(q.AuditPortals(ctx, ids))(func(r db.AuditPortalsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditSecurity:
+		err = eachRow(q.AuditSecurity(ctx, ids))(func(r db.AuditSecurityRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditLink:
 		err = eachRow(q.AuditPortalLinks(ctx, db.AuditPortalLinksParams{TenantID: tenant, Ids: ids}))(func(r db.AuditPortalLinksRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditRequest:
 		err = eachRow(q.AuditLimitRequests(ctx, db.AuditLimitRequestsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditLimitRequestsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditNotified:
+		err = eachRow(q.AuditNotificationEndpoints(ctx, db.AuditNotificationEndpointsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditNotificationEndpointsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditCredits:
+		err = eachRow(q.AuditCredits(ctx, db.AuditCreditsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditCreditsRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditMember:
 		err = eachRow(q.AuditMembers(ctx, db.AuditMembersParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMembersRow) { add(r.ID.String(), r.Target, r.Object) })
 	}

@@ -575,16 +575,23 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"ClaimBillingReconcile":      "who compares",
 		"RecordBillingReconcile":     "when it was compared",
 
+		"ReencryptNotificationEndpoint": "the same secrets, encrypted with another key",
+		"RecordDroppedNotification":     "how many were too many",
+
 		"UsePortalLink":      "when a link was followed",
 		"PurgePortalLinks":   "links that expired",
 		"PurgeLimitRequests": "what was settled long ago",
+
+		"MarkOpenedCredits": "what the counters know",
+		"SettleCredits":     "what checks have spent",
+		"PurgeCredits":      "deletes what has expired",
 	}
 	writes, err := os.ReadFile("audit_writes.go")
 	require.NoError(t, err)
 	files, err := filepath.Glob("queries/*.sql")
 	require.NoError(t, err)
 	name := regexp.MustCompile(`(?m)^-- name: (\w+)`)
-	configuration := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(tenants|api_keys|rules|routes|plans|plan_limits|subjects|overrides|members|billing_endpoints|billing_prices|portals|portal_links|limit_requests)\b`)
+	configuration := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(tenants|api_keys|rules|routes|plans|plan_limits|subjects|overrides|members|billing_endpoints|billing_prices|portals|portal_links|limit_requests|credit_grants|notification_endpoints)\b`)
 	found := 0
 	for _, file := range files {
 		sql, err := os.ReadFile(file)

@@ -313,6 +313,34 @@ func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) 
 	return c.Queries.DeleteOverride(ctx, p)
 }
 
+// InsertCredits grants credits. Its reason is also that of the change.
+func (c *change) InsertCredits(ctx context.Context, p db.InsertCreditsParams) (row db.CreditGrant, err error) {
+	t, err := c.touch(ctx, auditCredits, p.ID.String(), true)
+	if err != nil {
+		return row, err
+	}
+	t.reason = p.Reason
+	return c.Queries.InsertCredits(ctx, p)
+}
+
+// RevokeCredits takes back what is left of a grant.
+func (c *change) RevokeCredits(ctx context.Context, p db.RevokeCreditsParams) error {
+	t, err := c.touch(ctx, auditCredits, p.ID.String(), false)
+	if err != nil {
+		return err
+	}
+	t.action = "revoke"
+	return c.Queries.RevokeCredits(ctx, p)
+}
+
+// StampCredits makes servers load the grants of a subject.
+func (c *change) StampCredits(ctx context.Context, p db.StampCreditsParams) error {
+	if _, err := c.touch(ctx, auditSubject, p.Subject, false); err != nil {
+		return err
+	}
+	return c.Queries.StampCredits(ctx, p)
+}
+
 // errNoImport means that the writes of an import were used by another change, which does not write
 // their trail.
 var errNoImport = errors.New("an import is not in the audit trail")
@@ -501,6 +529,14 @@ func (c *change) UpsertPortal(ctx context.Context, p db.UpsertPortalParams) (row
 	return row, err
 }
 
+// UpsertSecuritySettings writes the settings of sessions and security events.
+func (c *change) UpsertSecuritySettings(ctx context.Context, p db.UpsertSecuritySettingsParams) (row db.SecuritySetting, err error) {
+	if _, err = c.touch(ctx, auditSecurity, p.TenantID.String(), false); err == nil {
+		row, err = c.Queries.UpsertSecuritySettings(ctx, p)
+	}
+	return row, err
+}
+
 // InsertPortalLink creates a link to the page of a customer.
 func (c *change) InsertPortalLink(ctx context.Context, p db.InsertPortalLinkParams) (row db.PortalLink, err error) {
 	if _, err = c.touch(ctx, auditLink, p.ID.String(), true); err == nil {
@@ -531,4 +567,28 @@ func (c *change) UpdateLimitRequest(ctx context.Context, p db.UpdateLimitRequest
 		row, err = c.Queries.UpdateLimitRequest(ctx, p)
 	}
 	return row, err
+}
+
+// InsertNotificationEndpoint creates an endpoint for notifications.
+func (c *change) InsertNotificationEndpoint(ctx context.Context, p db.InsertNotificationEndpointParams) (row db.NotificationEndpoint, err error) {
+	if _, err = c.touch(ctx, auditNotified, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertNotificationEndpoint(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateNotificationEndpoint replaces an endpoint for notifications.
+func (c *change) UpdateNotificationEndpoint(ctx context.Context, p db.UpdateNotificationEndpointParams) (row db.NotificationEndpoint, err error) {
+	if _, err = c.touch(ctx, auditNotified, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateNotificationEndpoint(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteNotificationEndpoint deletes an endpoint for notifications.
+func (c *change) DeleteNotificationEndpoint(ctx context.Context, p db.DeleteNotificationEndpointParams) error {
+	if _, err := c.touch(ctx, auditNotified, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.DeleteNotificationEndpoint(ctx, p)
 }

@@ -107,7 +107,7 @@ func (k *knownKey) refusal(now time.Time) error {
 
 // worksAs reports whether two states of a key are the same for its users.
 func (k *knownKey) worksAs(o *knownKey) bool {
-	return k.state == o.state && k.actor.keyExpiresAt.Equal(o.actor.keyExpiresAt)
+	return k.state == o.state && k.actor.keyExpiresAt.Equal(o.actor.keyExpiresAt) && k.actor.keyBounds().same(o.actor.keyBounds())
 }
 
 // tenantKeys has the known keys of one tenant.
@@ -247,6 +247,7 @@ func knownKeyOf(row db.LookUpKeyRow) *knownKey {
 		tenant: row.TenantID, kind: KeyActor, id: row.ID, name: row.Name, scopes: newScopes(row.Scopes),
 		// Both must be true: a key of this kind in another tenant is not an operator key.
 		operator: KeyKind(row.Kind) == OperatorKey && row.TenantSlug == PlatformSlug,
+		bounds:   KeyBounds{Addresses: row.Addresses, Resources: row.Resources}.compile(),
 	}
 	if row.ExpiresAt != nil {
 		k.actor.keyExpiresAt = *row.ExpiresAt
@@ -269,7 +270,7 @@ func (a *Authenticator) Lookups() int64 { return a.asked.Load() }
 // hash.
 const allKeysSQL = `
 SELECT t.id, coalesce(k.id, t.id), coalesce(k.name, ''), coalesce(k.kind, ''), coalesce(k.scopes, '{}'), coalesce(k.hash, ''),
-    k.expires_at, k.revoked_at, k.rotated_to, t.state, t.slug, t.keys_version
+    k.expires_at, k.revoked_at, k.rotated_to, coalesce(k.addresses, '{}'), coalesce(k.resources, '{}'), t.state, t.slug, t.keys_version
 FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id
 ORDER BY t.id`
 
@@ -291,7 +292,24 @@ func (a *Authenticator) Load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the API keys: %w", err)
 	}
+	a.removeBefore(history)
 	return nil
+}
+
+// removeBefore removes the keys of tenants that were known from an earlier history, and are not in
+// the present one.
+func (a *Authenticator) removeBefore(history int64) {
+	a.mu.Lock()
+	var gone []uuid.UUID
+	for id, tenant := range a.tenants {
+		if tenant.at.history < history {
+			gone = append(gone, id)
+		}
+	}
+	a.mu.Unlock()
+	for _, id := range gone {
+		a.removeKnown(id)
+	}
 }
 
 // takeAll replaces the known keys of each tenant when its last row has been read.
@@ -302,7 +320,7 @@ func (a *Authenticator) takeAll(found pgx.Rows, history int64) error {
 	var version int64
 	names := map[string]string{} // most keys have one of a few names, which they share
 	_, err := pgx.ForEachRow(found, []any{&r.TenantID, &r.ID, &r.Name, &r.Kind, &r.Scopes, &r.Hash, &r.ExpiresAt, &r.RevokedAt, &r.RotatedTo,
-		&r.TenantState, &r.TenantSlug, &r.KeysVersion}, func() error {
+		&r.Addresses, &r.Resources, &r.TenantState, &r.TenantSlug, &r.KeysVersion}, func() error {
 		if r.TenantID != tenant {
 			if tenant != uuid.Nil {
 				a.replace(tenant, of, reading{history, version})
@@ -360,7 +378,7 @@ func (a *Authenticator) loadAgain(ctx context.Context) {
 // Changed reads the keys of a tenant again.
 func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 	history := a.store.history.Load()
-	rows, version, err := a.readTenantKeys(ctx, tenant)
+	rows, version, err := a.store.StoredKeys(ctx, tenant)
 	switch {
 	case err == nil:
 		a.replace(tenant, rows, reading{history, version})
@@ -374,17 +392,27 @@ func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 	}
 }
 
-func (a *Authenticator) readTenantKeys(ctx context.Context, tenant uuid.UUID) (rows []db.LookUpTenantKeysRow, version int64, err error) {
-	err = a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+// StoredKey is what is stored of a key: its hash, never the key itself.
+type StoredKey = db.LookUpTenantKeysRow
+
+// StoredKeys returns the keys of a tenant, with their version. Errors: ErrNotFound, ErrUnavailable.
+func (s *Store) StoredKeys(ctx context.Context, tenant uuid.UUID) (keys []StoredKey, version int64, err error) {
+	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := q.TenantByID(ctx, tenant)
 		if err != nil {
 			return err
 		}
 		version = head.KeysVersion
-		rows, err = q.LookUpTenantKeys(ctx, tenant)
+		keys, err = q.LookUpTenantKeys(ctx, tenant)
 		return err
 	})
-	return rows, version, err
+	return keys, version, err
+}
+
+// Restore makes keys known that StoredKeys returned before this process began. Whatever is read
+// from Postgres replaces them.
+func (a *Authenticator) Restore(tenant uuid.UUID, keys []StoredKey, version int64) {
+	a.replaceKnown(tenant, keys, reading{history: a.store.history.Load() - 1, version: version})
 }
 
 // replace replaces the known keys of a tenant by rows, unless the known ones are newer, and tells

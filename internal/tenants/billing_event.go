@@ -68,15 +68,11 @@ func (f BillingEventFilter) validate() error {
 // SettleBillingEvent decides its outcome later. Error: ErrUnavailable.
 func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription.Event, body []byte) (first bool, err error) {
 	now := s.instant()
-	due := now
-	if e.Effective.After(now) {
-		due = e.Effective
-	}
 	a := AsSystem(w.Tenant, "billing")
 	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
 		rows, err := q.InsertBillingEvent(ctx, db.InsertBillingEventParams{
 			TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Type: e.Type, ProviderAt: e.At, ReceivedAt: now,
-			Body: body, Customer: e.Customer, Subscription: e.Subscription, Subject: e.Subject, DueAt: &due,
+			Body: body, Customer: e.Customer, Subscription: e.Subscription, Subject: e.Subject, DueAt: &now,
 		})
 		if err != nil {
 			return err
@@ -252,6 +248,42 @@ func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.D
 		return nil
 	})
 	return events, oldest, err
+}
+
+// UnappliedEvents are the numbers of billing events that were not applied. The sum of Parked and
+// Failed is at most MostUnapplied, or MostUnappliedOfAll.
+type UnappliedEvents struct {
+	Parked    int64
+	Scheduled int64 // of the parked ones: those that take effect at a time that they name
+	Failed    int64
+}
+
+const (
+	// MostUnapplied is up to how many events of a tenant are counted.
+	MostUnapplied = 10_000
+	// MostUnappliedOfAll is up to how many events of all tenants are counted.
+	MostUnappliedOfAll = 100_000
+)
+
+// UnappliedEvents counts a tenant's billing events that were not applied.
+func (s *Store) UnappliedEvents(ctx context.Context, a Actor) (out UnappliedEvents, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.CountUnappliedEvents(ctx, db.CountUnappliedEventsParams{TenantID: a.tenant, Most: MostUnapplied})
+		out = UnappliedEvents{Parked: row.Parked, Scheduled: row.Scheduled, Failed: row.Failed}
+		return err
+	})
+	return out, err
+}
+
+// AllUnappliedEvents counts the billing events of all tenants that were not applied, without those
+// that take effect at a time that they name.
+func (s *Store) AllUnappliedEvents(ctx context.Context) (out UnappliedEvents, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.CountAllUnappliedEvents(ctx, MostUnappliedOfAll)
+		out = UnappliedEvents{Parked: row.Parked, Failed: row.Failed}
+		return err
+	})
+	return out, err
 }
 
 // postponeFor returns how long to wait before an event is processed again, by the number of

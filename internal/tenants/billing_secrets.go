@@ -180,8 +180,9 @@ func (s *Store) BillingAPIKey(e BillingEndpoint, tenant uuid.UUID) (string, erro
 	return string(key), nil
 }
 
-// Reencrypt encrypts the secrets of all endpoints of the actor's tenant with the first key, and
-// returns how many were encrypted with another key. Errors: ErrUnavailable, seal.ErrUnknownKey.
+// Reencrypt encrypts the secrets of all endpoints of the actor's tenant, for billing and for
+// notifications, with the first key, and returns how many were encrypted with another key.
+// Errors: ErrUnavailable, seal.ErrUnknownKey.
 func (s *Store) Reencrypt(ctx context.Context, a Actor) (done int, err error) {
 	if !a.May(MayManage) {
 		return 0, ErrForbidden
@@ -221,7 +222,9 @@ func (s *Store) Reencrypt(ctx context.Context, a Actor) (done int, err error) {
 			}
 			done++
 		}
-		return nil
+		n, err := s.reencryptNotifications(ctx, q, a.tenant)
+		done += n
+		return err
 	})
 	return done, err
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,8 @@ type BillingWork struct {
 	Endpoint BillingEndpoint
 	State    subscription.State // of its subscription
 	Subject  string             // its subject; "" if unknown
+	// GrantsCredits means that a price of the endpoint stands for credits.
+	GrantsCredits bool
 }
 
 // BillingWork reads an event. Errors: ErrNotFound, ErrUnavailable.
@@ -39,6 +42,12 @@ func (s *Store) BillingWork(ctx context.Context, tenant, event uuid.UUID) (w Bil
 			return err
 		}
 		w.Parsed = parseStored(w.Endpoint.Provider, w.Event)
+		if w.Parsed.Purchase != nil {
+			w.GrantsCredits, err = q.EndpointGrantsCredits(ctx, db.EndpointGrantsCreditsParams{TenantID: tenant, EndpointID: row.EndpointID})
+			if err != nil {
+				return err
+			}
+		}
 		if w.Parsed.Subscription == "" {
 			return nil
 		}
@@ -101,7 +110,7 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 		if err != nil {
 			return err
 		}
-		st := &settling{change: c, endpoint: endpoint, fetched: fetched}
+		st := &settling{change: c, endpoint: endpoint, fetched: fetched, attempts: row.Attempts}
 		verdict, err := st.event(ctx, &w.Parsed)
 		if err != nil {
 			return err
@@ -134,7 +143,9 @@ type settling struct {
 	endpoint BillingEndpoint
 	fetched  *subscription.Fetched
 	tiers    map[string]subscription.Tier // by price; nil: not read yet
+	credits  map[string]*PriceCredits     // by price, read with tiers
 	changes  []string                     // of plans, in words
+	attempts int32                        // to process the event, before this one
 }
 
 func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, error) {
@@ -143,6 +154,22 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 		v.due = &e.Effective
 		return v, nil
 	}
+	if (e.Kind == subscription.Granted || e.Kind == subscription.Purchased) && e.At.Before(st.now.Add(-CreditsKeptFor)) {
+		return verdict{outcome: EventIgnored, why: "the event is so old that the grants of its time are deleted: whether it granted credits is unknown"}, nil
+	}
+	var v verdict
+	var err error
+	if e.Kind != subscription.Purchased && e.Kind != subscription.Refunded {
+		v, err = st.plan(ctx, e)
+	}
+	if err != nil || e.Purchase == nil {
+		return v, err
+	}
+	return st.bought(ctx, e, v)
+}
+
+// plan processes what an event says about plans.
+func (st *settling) plan(ctx context.Context, e *subscription.Event) (verdict, error) {
 	switch {
 	case e.Kind == subscription.Ignored:
 		return verdict{outcome: EventIgnored, why: e.Why}, nil
@@ -153,10 +180,35 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 		return verdict{outcome: EventFailed, why: e.Why}, nil
 	case e.Kind == subscription.Unreadable:
 		return parked("", "%s", e.Why), nil
+	case e.Kind == subscription.Granted:
+		return st.grant(ctx, e)
 	case e.Kind == subscription.Customer, e.Kind == subscription.Linked:
 		return st.customer(ctx, e)
 	}
 	return st.subscription(ctx, e)
+}
+
+// grant grants the credits of an event. Without a reference of its own, the event grants once, also
+// if it is replayed.
+func (st *settling) grant(ctx context.Context, e *subscription.Event) (verdict, error) {
+	g := NewCredits{Rule: e.Grant.Rule, Units: e.Grant.Units, ExpiresAt: stored(e.Grant.ExpiresAt), Reference: e.Grant.Reference}
+	if g.Reference == "" {
+		g.Reference = "event " + e.ID + " of " + st.endpoint.ID.String()
+	}
+	_, created, err := st.grantCredits(ctx, e.Subject, g)
+	var wrong *InvalidError
+	var conflict *ConflictError
+	switch {
+	case errors.As(err, &wrong):
+		return verdict{outcome: EventFailed, why: wrong.Error()}, nil
+	case errors.As(err, &conflict):
+		return verdict{outcome: EventFailed, why: conflict.Detail}, nil
+	case err != nil:
+		return verdict{}, err
+	case !created:
+		return verdict{outcome: EventDuplicate, why: "the reference granted these credits before"}, nil
+	}
+	return verdict{outcome: EventApplied, why: fmt.Sprintf("%d credits for %s", g.Units, g.Rule)}, nil
 }
 
 // customer processes an event about a customer.
@@ -258,9 +310,13 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 		return verdict{}, err
 	}
 	row.Subject = subject
+	state.Gave = state.Gave && before == subject
 	standing, err := st.standing(ctx, &state)
 	if err != nil {
 		return verdict{}, err
+	}
+	if standing.Right == subscription.Entitled && subject != "" {
+		state.Gave = true
 	}
 	if err := st.put(ctx, row, state, standing); err != nil {
 		return verdict{}, err
@@ -273,6 +329,8 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 	switch {
 	case subject == "":
 		return parked("subject", "%s", st.unknown(row.Customer)), nil
+	case standing.Right == subscription.Unknown && st.sellsCredits(&state):
+		return verdict{outcome: EventIgnored, why: "its prices stand for credits, which a paid invoice grants", subject: subject}, nil
 	case standing.Right == subscription.Unknown && standing.Unmapped != nil:
 		v := parked("price", "%s", standing.Why)
 		v.subject = subject
@@ -316,32 +374,56 @@ func (st *settling) subjectOf(ctx context.Context, row *db.BillingSubscription, 
 	if st.endpoint.Provider == GenericProvider {
 		return row.Subscription, nil
 	}
-	registered := ""
-	if row.Customer != "" {
-		name, err := st.SubjectByBillingRef(ctx, db.SubjectByBillingRefParams{TenantID: st.tenant, BillingRef: row.Customer})
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return "", err
-		}
-		registered = name
+	registered, err := st.registered(ctx, row.Customer)
+	return facts.Subject(st.endpoint.SubjectFrom, state.Newest, row.Customer, registered), err
+}
+
+// registered returns the subject whose reference is a customer, or "".
+func (st *settling) registered(ctx context.Context, customer string) (string, error) {
+	if customer == "" {
+		return "", nil
 	}
-	return facts.Subject(st.endpoint.SubjectFrom, state.Newest, row.Customer, registered), nil
+	name, err := st.SubjectByBillingRef(ctx, db.SubjectByBillingRefParams{TenantID: st.tenant, BillingRef: customer})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return name, err
 }
 
 func (st *settling) standing(ctx context.Context, state *subscription.State) (subscription.Standing, error) {
-	if st.tiers == nil {
-		prices, err := st.BillingPricesOf(ctx, db.BillingPricesOfParams{TenantID: st.tenant, EndpointID: st.endpoint.ID})
-		if err != nil {
-			return subscription.Standing{}, err
-		}
-		st.tiers = make(map[string]subscription.Tier, len(prices))
-		for _, p := range prices {
-			st.tiers[p.Price] = subscription.Tier{Plan: p.Plan, Multiply: p.Multiply, Priority: int(p.Priority)}
-		}
+	if err := st.readPrices(ctx); err != nil {
+		return subscription.Standing{}, err
 	}
 	return state.Standing(st.now, st.grace(), func(price string) (subscription.Tier, bool) {
 		tier, ok := st.tiers[price]
 		return tier, ok
 	}), nil
+}
+
+func (st *settling) readPrices(ctx context.Context) error {
+	if st.tiers != nil {
+		return nil
+	}
+	prices, err := st.BillingPricesOf(ctx, db.BillingPricesOfParams{TenantID: st.tenant, EndpointID: st.endpoint.ID})
+	if err != nil {
+		return err
+	}
+	st.tiers, st.credits = make(map[string]subscription.Tier, len(prices)), map[string]*PriceCredits{}
+	for _, row := range prices {
+		if p := billingPriceOf(db.BillingPricesRow(row)); p.Credits != nil {
+			st.credits[p.Price] = p.Credits
+		} else {
+			st.tiers[p.Price] = subscription.Tier{Plan: p.Plan, Multiply: p.Multiply, Priority: p.Priority}
+		}
+	}
+	return nil
+}
+
+// sellsCredits reports whether a subscription without a plan has a price that stands for credits.
+func (st *settling) sellsCredits(state *subscription.State) bool {
+	return state.Newest != nil && slices.ContainsFunc(state.Newest.Items, func(i subscription.Item) bool {
+		return st.credits[i.Price] != nil || st.credits[i.Product] != nil
+	})
 }
 
 func (st *settling) grace() time.Duration {

@@ -113,7 +113,7 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 	if err := invalidIf(d.tooLarge()); err != nil {
 		return Applied{}, err
 	}
-	err = s.changeWithin(ctx, a, MayEdit, DocumentTimeout, func(ctx context.Context, c *change) error {
+	err = s.changeWithin(ctx, a, MayEdit, s.document, func(ctx context.Context, c *change) error {
 		r, err := c.revise(ctx, &d, how)
 		if err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 )
 
 // Billing in a document: endpoints without their secrets, which can therefore be changed but not
-// created or deleted, and the plans of prices.
+// created or deleted, and the plans and credits of prices.
 
 // readBilling reads the billing part of a document, sorted by name.
 func readBilling(ctx context.Context, q *db.Queries, tenant uuid.UUID) (endpoints []BillingEndpoint, prices []BillingPrice, err error) {
@@ -43,7 +43,11 @@ func endpointFields(e *BillingEndpoint) []field {
 }
 
 func priceFields(p *BillingPrice) []field {
-	return []field{{"plan", p.Plan}, {"endpoint", p.Endpoint.String()}, {"multiply", p.Multiply}, {"priority", p.Priority}}
+	fields := []field{{"plan", textOrNil(p.Plan)}, {"endpoint", p.Endpoint.String()}, {"multiply", p.Multiply}, {"priority", p.Priority}}
+	if c := p.Credits; c != nil {
+		fields = append(fields, field{"credits.rule", c.Rule}, field{"credits.units", c.Units}, field{"credits.expires_after_days", c.ExpiresDays})
+	}
+	return fields
 }
 
 // reviseBilling compares endpoints and prices with the document.
@@ -59,13 +63,14 @@ func (r *revision) reviseBilling() {
 			r.wrong(at+"id", limit.Duplicate)
 		}
 		named[in.Price] = true
-		if r.plans[in.Plan] == nil || r.plans[in.Plan].goes {
-			r.wrong(at+"plan", noSuchPlan)
-		}
-		if !slices.ContainsFunc(r.before.endpoints, func(e BillingEndpoint) bool { return e.ID == in.Endpoint }) {
-			r.wrong(at+"endpoint", noSuchEndpoint)
-		}
+		r.revisePriceTarget(at, in)
 		old := slices.IndexFunc(r.before.prices, func(p BillingPrice) bool { return p.Price == in.Price })
+		switch of := slices.IndexFunc(r.before.endpoints, func(e BillingEndpoint) bool { return e.ID == in.Endpoint }); {
+		case of < 0:
+			r.wrong(at+"endpoint", noSuchEndpoint)
+		case !r.before.endpoints[of].HasPrices() && old < 0: // a document may keep what an earlier release took
+			r.wrong(at+"endpoint", noPrices)
+		}
 		if old < 0 {
 			r.putPrices = append(r.putPrices, *in)
 			r.create("price", in.Price, "", priceFields(in))
@@ -83,6 +88,21 @@ func (r *revision) reviseBilling() {
 		r.wrong("billing_prices", limit.Wrong("Send fewer.", "may be at most %d", maxBillingPrices))
 	}
 	r.checkPaidPlans(named)
+}
+
+func (r *revision) revisePriceTarget(at string, in *BillingPrice) {
+	if in.Credits == nil {
+		if in.Plan != "" && (r.plans[in.Plan] == nil || r.plans[in.Plan].goes) {
+			r.wrong(at+"plan", noSuchPlan)
+		}
+		return
+	}
+	rule, exists := r.rules[in.Credits.Rule]
+	if !exists {
+		r.wrong(at+"credits.rule", noSuchRule)
+		return
+	}
+	r.problems = append(r.problems, rule.Rule.CheckCredits(at+"credits.rule")...)
 }
 
 func (r *revision) reviseEndpoint(i int) {
@@ -109,11 +129,18 @@ func (r *revision) reviseEndpoint(i int) {
 	}
 }
 
-// checkPaidPlans refuses to delete plans that prices or endpoints use.
+// checkPaidPlans refuses to delete plans and rules that prices or endpoints use.
 func (r *revision) checkPaidPlans(named map[string]bool) {
 	gone := func(slug string) bool { return slug != "" && r.plans[slug] == nil }
 	for _, p := range r.before.prices {
-		if !named[p.Price] && !slices.Contains(r.gonePrices, p.Price) && gone(p.Plan) {
+		if named[p.Price] || slices.Contains(r.gonePrices, p.Price) {
+			continue
+		}
+		if c := p.Credits; c != nil && slices.ContainsFunc(r.goneRules, func(old Rule) bool { return old.Slug == c.Rule }) {
+			r.wrong("rules", limit.Wrong("Map the price to another rule first, or keep the rule.",
+				"omit rule %s, for which price %s grants credits: map the price to another rule first, or keep the rule", c.Rule, p.Price))
+		}
+		if gone(p.Plan) {
 			r.wrong("plans", limit.Wrong("Map the price to another plan first, or keep the plan.",
 				"omit plan %s, to which price %s is mapped: map the price to another plan first, or keep the plan", p.Plan, p.Price))
 		}
@@ -144,7 +171,14 @@ func (c *change) queueBilling(ctx context.Context, r *revision, version int64) e
 		}
 	}
 	for _, p := range r.putPrices {
-		if _, err := c.writeBillingPrice(ctx, p, r.plans[p.Plan].ID, version); err != nil {
+		var to priceTarget
+		if p.Credits == nil {
+			to.plan = &r.plans[p.Plan].ID
+		} else {
+			rule := r.rules[p.Credits.Rule]
+			to.rule = &rule.ID
+		}
+		if _, err := c.writeBillingPrice(ctx, p, to, version); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,8 @@ type revision struct {
 	before   configuration
 	changes  []DocumentChange
 	problems []limit.FieldError
+	tier     Tier // whose bounds new rules must fit
+	overTier int  // how many of the problems are bounds of the tier
 
 	// The state after the change, by slug.
 	rules map[string]Rule
@@ -81,6 +83,9 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	}
 	// Errors of the document are reported together with conflicts with the existing state.
 	r := &revision{Document: d, prune: how.Prune, before: before, problems: d.validate()}
+	if r.tier, err = c.tierOf(ctx); err != nil {
+		return nil, err
+	}
 	r.reviseTenant()
 	r.reviseRules()
 	r.reviseRoutes()
@@ -96,7 +101,10 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	if err := c.checkGonePlans(ctx, r); err != nil {
 		return nil, err
 	}
-	return r, invalidIf(r.problems)
+	if err := c.checkGoneRules(ctx, r); err != nil {
+		return nil, err
+	}
+	return r, r.refusal()
 }
 
 func (r *revision) reviseTenant() {
@@ -160,6 +168,7 @@ func (r *revision) reviseRules() {
 	} else if rematch {
 		r.checkMatching()
 	}
+	r.checkTier()
 }
 
 func (r *revision) reviseRoutes() {
@@ -195,21 +204,29 @@ func (r *revision) reviseRoutes() {
 
 // checkMatching reports a rule if too many rules match one check.
 func (r *revision) checkMatching() {
+	if most, pattern := limit.MaxMatching(r.sortedRules()); most > limit.MaxMatchingRules {
+		r.wrong(r.matchedAt(pattern), tooManyMatch(most, pattern))
+	}
+}
+
+// sortedRules returns the rules after the change, by slug.
+func (r *revision) sortedRules() []limit.Rule {
 	all := make([]limit.Rule, 0, len(r.rules))
 	for _, slug := range slices.Sorted(maps.Keys(r.rules)) {
 		all = append(all, r.rules[slug].Rule)
 	}
-	most, pattern := limit.MaxMatching(all)
-	if most <= limit.MaxMatchingRules {
-		return
-	}
+	return all
+}
+
+// matchedAt returns the field of the document that lets rules match a pattern.
+func (r *revision) matchedAt(pattern string) string {
 	at := slices.IndexFunc(r.Rules, func(in limit.Rule) bool { return in.Resource == pattern })
 	if at < 0 { // the pattern is that of an existing rule; rules of the document match it by a prefix
 		at = slices.IndexFunc(r.Rules, func(in limit.Rule) bool {
 			return strings.HasPrefix(pattern, strings.TrimSuffix(in.Resource, "*"))
 		})
 	}
-	r.wrong(fmt.Sprintf("rules.%d.resource", max(at, 0)), tooManyMatch(most, pattern))
+	return fmt.Sprintf("rules.%d.resource", max(at, 0))
 }
 
 func (r *revision) revisePlans() {
@@ -231,7 +248,12 @@ func (r *revision) revisePlans() {
 			now = &revisedPlan{Plan: Plan{ID: newID(), Slug: in.Slug, Limits: map[string]limit.Limit{}}}
 			r.plans[in.Slug] = now
 		}
-		now.Name, now.Description, now.OnChange, now.Fail, now.goes = in.Name, in.Description, in.OnChange, in.Fail, false
+		now.Name, now.Description, now.OnChange, now.Fail, now.Bounds, now.goes = in.Name, in.Description, in.OnChange, in.Fail, in.Bounds, false
+	}
+	for i := range r.Plans {
+		if now := r.plans[r.Plans[i].Slug]; r.before.tenant.Slug != PlatformSlug && now.Bounds != (Bounds{}) && (now.old == nil || now.Bounds != now.old.Bounds) {
+			r.problems = append(r.problems, limit.FieldProblem(fmt.Sprintf("plans.%d.bounds", i), boundsOfTiersOnly()))
+		}
 	}
 	for slug, now := range r.plans {
 		now.Default = slug == standard
@@ -538,6 +560,20 @@ func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
 		}
 		for _, n := range numbers {
 			r.misfit(slug, "subject "+n.Subject, limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited).Validate(&rule.Rule))
+		}
+	}
+	return nil
+}
+
+// checkGoneRules refuses to delete rules for which subjects have credits.
+func (c *change) checkGoneRules(ctx context.Context, r *revision) error {
+	for _, old := range r.goneRules {
+		held, err := c.creditsHeld(ctx, old.ID)
+		if err != nil {
+			return err
+		}
+		if held != "" {
+			r.wrong("rules", limit.Wrong("Keep the rule, or revoke the credits first.", "omit rule %s, for which %s", old.Slug, held))
 		}
 	}
 	return nil

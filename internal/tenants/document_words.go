@@ -81,7 +81,7 @@ func title(kind, name string) string {
 	case "endpoint":
 		return "billing endpoint " + name
 	case "price":
-		return "the plan of price " + name
+		return "the mapping of price " + name
 	case "portal":
 		return "the settings of the customer page"
 	case "subject":
@@ -171,7 +171,7 @@ func planLimitFields(l limit.Limit) []field {
 
 // planFields includes the limits only if requested, because they are compared one by one.
 func planFields(p *Plan, limits bool) []field {
-	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"fail", cmp.Or(p.Fail, FailClosed)}, {"newest_version", max(p.NewestVersion, 1)}}
+	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"fail", cmp.Or(p.Fail, FailClosed)}, {"bounds", p.Bounds.words()}, {"newest_version", max(p.NewestVersion, 1)}}
 	if limits {
 		all := make(map[string]any, len(p.Limits))
 		for slug, l := range p.Limits {

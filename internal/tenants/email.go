@@ -33,6 +33,15 @@ func normalEmail(email string) (string, bool) {
 	return lower[:at+1] + domain, true
 }
 
+// CanonicalEmail returns the form in which all spellings of an address are equal. It returns a text
+// that is no address in lower case.
+func CanonicalEmail(text string) string {
+	if email, ok := normalEmail(text); ok {
+		return email
+	}
+	return strings.ToLower(text)
+}
+
 func lowerASCII(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + 'a' - 'A'

@@ -60,7 +60,11 @@ type ConflictError struct{ Code, Detail string }
 func (e *ConflictError) Error() string { return e.Detail }
 
 // InvalidError lists the fields of an input that are out of range.
-type InvalidError struct{ Fields []limit.FieldError }
+type InvalidError struct {
+	Fields []limit.FieldError
+	// Tier means that the input is valid, but the tenant's tier does not allow it.
+	Tier bool
+}
 
 func (e *InvalidError) Error() string {
 	texts := make([]string, len(e.Fields))

@@ -24,7 +24,7 @@ func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err 
 // ReadTenantKeys is the first half of Changed: it reads.
 func (a *Authenticator) ReadTenantKeys(ctx context.Context, tenant uuid.UUID) (replace func(), err error) {
 	history := a.store.history.Load()
-	rows, version, err := a.readTenantKeys(ctx, tenant)
+	rows, version, err := a.store.StoredKeys(ctx, tenant)
 	return func() { a.replace(tenant, rows, reading{history, version}) }, err
 }
 

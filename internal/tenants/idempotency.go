@@ -317,6 +317,12 @@ func (s *Store) Purge(ctx context.Context) error {
 		if err := q.PurgeLimitRequests(ctx, now.Add(-LimitRequestRetention)); err != nil {
 			return err
 		}
+		if err := q.PurgeAddresses(ctx, now.Add(-AddressLife)); err != nil {
+			return err
+		}
+		if err := q.PurgeNotifications(ctx, now.Add(-NotificationRetention)); err != nil {
+			return err
+		}
 		return q.PurgeAccountLinks(ctx, now)
 	})
 	if err != nil {

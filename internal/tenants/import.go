@@ -35,6 +35,7 @@ type SubjectLine struct {
 	BillingRef  *string             // nil: omitted
 	// CycleAnchor points to nil for none; nil: omitted.
 	CycleAnchor **time.Time
+	Multiplier  int            // of the limits of the plan; 0: omitted
 	Labels      PackedLabels   // all of them; nil: omitted
 	Overrides   []OverrideLine // those that change; the subject keeps its others
 }
@@ -134,6 +135,9 @@ func (l *SubjectLine) over(s Subject) Subject {
 	}
 	if l.CycleAnchor != nil {
 		s.CycleAnchor = *l.CycleAnchor
+	}
+	if l.Multiplier != 0 {
+		s.Multiplier = l.Multiplier
 	}
 	if l.Labels != nil {
 		s.Labels = l.Labels.unpack()
@@ -390,6 +394,7 @@ type subjectRows struct {
 	labels      []string
 	billingRefs []string
 	anchors     []string
+	multipliers []int32
 }
 
 func (r *subjectRows) add(s Subject, plan *Plan) {
@@ -401,6 +406,7 @@ func (r *subjectRows) add(s Subject, plan *Plan) {
 	r.versions = append(r.versions, max(int32(s.PlanVersion), 1)) // a number of the database
 	r.states, r.billingRefs = append(r.states, s.State.String()), append(r.billingRefs, s.BillingRef)
 	r.anchors = append(r.anchors, instantText(anchorOf(s.CycleAnchor)))
+	r.multipliers = append(r.multipliers, int32(s.multiplier()))
 	r.labels = append(r.labels, string(PackLabels(s.Labels)))
 }
 
@@ -428,7 +434,7 @@ func (w *importWrites) run(ctx context.Context, c *change) error {
 		}
 		err = c.ImportNewSubjects(ctx, db.ImportNewSubjectsParams{
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, Ids: w.ids, PlanIds: n.plans, PlanVersions: n.versions, States: n.states,
-			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors,
+			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors, Multipliers: n.multipliers,
 		})
 		if err != nil {
 			return err
@@ -464,7 +470,7 @@ func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 	if n := &w.changed; len(n.subjects) > 0 {
 		err := c.ImportChangedSubjects(ctx, db.ImportChangedSubjectsParams{
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, PlanVersions: n.versions, States: n.states,
-			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors,
+			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors, Multipliers: n.multipliers,
 		})
 		if err != nil {
 			return err

@@ -72,6 +72,9 @@ func (s *Subject) auditFields() auditFields {
 	if s.PlanVersion > 1 {
 		fields["plan_version"] = json.RawMessage(strconv.Itoa(s.PlanVersion))
 	}
+	if s.multiplier() > 1 {
+		fields["multiplier"] = json.RawMessage(strconv.Itoa(s.Multiplier))
+	}
 	if s.migration != nil {
 		fields["migration"] = quoted(s.migration.String())
 	}

@@ -22,6 +22,8 @@ type KeyChange struct {
 	Hash        []byte `json:"hash"`
 	State       uint8  `json:"state"`
 	ExpiresAtMS int64  `json:"expires_at_ms,omitempty"` // since 1970; 0: never
+	// Bounds is nil in a message of an earlier release. The key then keeps its bounds.
+	Bounds *KeyBounds `json:"bounds,omitempty"`
 }
 
 // maxKeyChanges bounds one message.
@@ -29,7 +31,8 @@ const maxKeyChanges = 500
 
 // change describes the key as it is now.
 func (k *knownKey) change(hash [32]byte) KeyChange {
-	c := KeyChange{Hash: hash[:], State: uint8(k.state)}
+	bounds := k.actor.keyBounds()
+	c := KeyChange{Hash: hash[:], State: uint8(k.state), Bounds: &bounds}
 	if !k.actor.keyExpiresAt.IsZero() {
 		c.ExpiresAtMS = k.actor.keyExpiresAt.UnixMilli()
 	}
@@ -84,6 +87,9 @@ func (a *Authenticator) learn(c *KeyChanges) (learned bool) {
 		k.actor.keyExpiresAt = time.Time{}
 		if change.ExpiresAtMS != 0 {
 			k.actor.keyExpiresAt = time.UnixMilli(change.ExpiresAtMS).UTC()
+		}
+		if change.Bounds != nil {
+			k.actor.bounds = change.Bounds.compile()
 		}
 		k.lastTouch.Store(old.lastTouch.Load())
 		a.known.Store(hash, k)

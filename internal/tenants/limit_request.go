@@ -108,7 +108,13 @@ func (s *Store) RequestLimit(ctx context.Context, v *PortalVisit, n NewLimitRequ
 		}
 		if automatic && counts.Approved == 0 {
 			until := c.now.Add(time.Duration(settings.AutoFor.MS) * time.Millisecond)
-			return c.approve(ctx, &out, r, n.raised(n.Asked), until, automaticAnswer, true)
+			if err := c.approve(ctx, &out, r, n.raised(n.Asked), until, automaticAnswer, true); err != nil {
+				return err
+			}
+			return c.notifyRequest(ctx, LimitRequestCreated, &out)
+		}
+		if err := c.notifyRequest(ctx, LimitRequestCreated, &out); err != nil {
+			return err
 		}
 		notify, err = c.ManagersToNotify(ctx, c.tenant)
 		return err
@@ -191,7 +197,8 @@ func (c *change) approve(ctx context.Context, q *LimitRequest, r Rule, lim limit
 
 // Approval is the decision for a request.
 type Approval struct {
-	Limit  limit.Limit   // Limit 0: what the customer asked for
+	Limit  *int64        // nil: what the customer asked for
+	Burst  *int64        // of a bucket; nil: in proportion to that of the rule
 	For    time.Duration // up to MaxBoost
 	Answer string        // for the customer
 }
@@ -208,6 +215,12 @@ func (s *Store) ApproveLimitRequest(ctx context.Context, a Actor, id uuid.UUID, 
 		if in.For < time.Hour || in.For > MaxBoost {
 			fields = append(fields, limit.FieldProblem("for", limit.MustBe("a duration from 1h to 30d, such as 7d")))
 		}
+		if in.Limit != nil && *in.Limit < 1 { // to grant nothing is to refuse
+			fields = append(fields, limit.FieldProblem("limit", limit.Wrong("Omit it to grant what the customer asked for, or refuse the request.", "must be 1 or more")))
+		}
+		if in.Burst != nil && *in.Burst < 1 {
+			fields = append(fields, limit.FieldProblem("burst", limit.Wrong("Omit it for a burst in proportion to that of the rule.", "must be 1 or more")))
+		}
 		if err := invalidIf(fields); err != nil {
 			return err
 		}
@@ -215,14 +228,18 @@ func (s *Store) ApproveLimitRequest(ctx context.Context, a Actor, id uuid.UUID, 
 		if err != nil {
 			return err
 		}
-		lim := in.Limit
-		if lim.Limit == 0 {
-			lim.Limit = out.Asked
+		granted := out.Asked
+		if in.Limit != nil {
+			granted = *in.Limit
 		}
-		if lim.Burst == 0 {
-			lim = raisedLimit(limit.Limit{Limit: r.Limit, Burst: r.Burst}, lim.Limit)
+		lim := raisedLimit(limit.Limit{Limit: r.Limit, Burst: r.Burst}, granted)
+		if in.Burst != nil {
+			lim.Burst = *in.Burst
 		}
-		return c.approve(ctx, &out, r, lim, c.now.Add(in.For), in.Answer, false)
+		if err := c.approve(ctx, &out, r, lim, c.now.Add(in.For), in.Answer, false); err != nil {
+			return err
+		}
+		return c.notifyRequest(ctx, LimitRequestSettled, &out)
 	})
 	return out, err
 }
@@ -242,8 +259,11 @@ func (s *Store) RefuseLimitRequest(ctx context.Context, a Actor, id uuid.UUID, a
 		row, err := c.UpdateLimitRequest(ctx, db.UpdateLimitRequestParams{
 			TenantID: c.tenant, ID: id, State: RequestRefused, Answer: answer, SettledBy: c.actor.label(), SettledAt: &c.now,
 		})
+		if err != nil {
+			return err
+		}
 		out = limitRequestOf(row, out.Rule)
-		return err
+		return c.notifyRequest(ctx, LimitRequestSettled, &out)
 	})
 	return out, err
 }

@@ -86,6 +86,8 @@ type Membership struct {
 	Suspended  bool   // whether the tenant is suspended: its members have no access
 	Role       Role
 	State      MemberState // the role is valid only if MemberActive
+
+	limits *sessionLimits // of the tenant; nil: the defaults
 }
 
 func membershipsOf(rows []db.MembershipsRow) (out []Membership) {
@@ -93,9 +95,31 @@ func membershipsOf(rows []db.MembershipsRow) (out []Membership) {
 		out = append(out, Membership{
 			MemberID: m.MemberID, TenantID: m.TenantID, Slug: m.Slug, Name: m.Name, Suspended: m.TenantState == TenantSuspended,
 			Role: Role(m.Role), State: memberState(m.JoinedAt),
+			limits: sessionLimitsOf(&m),
 		})
 	}
 	return out
+}
+
+// sessionLimits are a tenant's settings for the sessions of its members.
+type sessionLimits struct{ idle, life, confirm time.Duration }
+
+var defaultSessionLimits = sessionLimits{SessionIdle, SessionLife, defaultConfirmAfter}
+
+func sessionLimitsOf(m *db.MembershipsRow) *sessionLimits {
+	if m.SessionIdleMs == nil || m.SessionLifeMs == nil || m.ConfirmAfterMs == nil {
+		return nil
+	}
+	const ms = time.Millisecond
+	return &sessionLimits{time.Duration(*m.SessionIdleMs) * ms, time.Duration(*m.SessionLifeMs) * ms, time.Duration(*m.ConfirmAfterMs) * ms}
+}
+
+// sessions returns the limits of sessions in the tenant.
+func (m *Membership) sessions() sessionLimits {
+	if m.limits == nil {
+		return defaultSessionLimits
+	}
+	return *m.limits
 }
 
 const (
@@ -240,6 +264,28 @@ func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match
 	})
 }
 
+// Leave ends the membership of the actor, which every role may do. The sessions of the person
+// continue in their other tenants. Errors: ErrForbidden for an actor who is not a member;
+// *ConflictError with CodeLastOwner.
+func (s *Store) Leave(ctx context.Context, a Actor) error {
+	if a.kind != MemberActor {
+		return ErrForbidden
+	}
+	return s.change(ctx, a, 0, func(ctx context.Context, c *change) error {
+		m, err := c.member(ctx, a.id, Match{})
+		if err != nil {
+			return err
+		}
+		if err := c.keepAnOwner(ctx, m); err != nil {
+			return err
+		}
+		if _, err := c.next(ctx, parts{}); err != nil {
+			return err
+		}
+		return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: m.ID})
+	})
+}
+
 // remove ends a membership.
 func (c *change) remove(ctx context.Context, old Member) error {
 	if err := c.mayChangeRole(ctx, old.Role); err != nil {
@@ -324,6 +370,9 @@ func (c *change) keepAnOwner(ctx context.Context, m Member) error {
 }
 
 func (c *change) writeMember(ctx context.Context, person uuid.UUID, email string, role Role, joinedAt *time.Time) (Member, error) {
+	if err := c.checkTierMembers(ctx, person); err != nil {
+		return Member{}, err
+	}
 	version, err := c.next(ctx, parts{})
 	if err != nil {
 		return Member{}, err

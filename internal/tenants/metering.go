@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +17,6 @@ const MeteringRetention = 400 * 24 * time.Hour
 const (
 	meteringLock     = 7_305_419 // of writers and of sealing, an advisory lock's number
 	meteringLookLock = 7_305_420 // of looking whether an hour can be sealed
-	meteringEvery    = 5 * time.Second
 
 	// meteringGrace is how long after its end an hour stays open at least.
 	meteringGrace = 5 * time.Second
@@ -56,46 +54,51 @@ func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 		if err := q.CloseMeteringGap(ctx, b.Writer); err != nil || len(b.Rows) == 0 {
 			return err
 		}
-		var rows db.AddMeteredUsageParams
-		for i := range b.Rows {
-			row := &b.Rows[i]
-			rows.Tenants = append(rows.Tenants, row.Tenant)
-			rows.Starts = append(rows.Starts, time.UnixMilli(row.StartMS))
-			rows.Subjects = append(rows.Subjects, row.Subject)
-			rows.Rules = append(rows.Rules, row.Rule)
-			rows.Units = append(rows.Units, row.Units)
-			rows.OverageUnits = append(rows.OverageUnits, row.Overage)
-			rows.Checks = append(rows.Checks, row.Checks)
+		rows, totals := batchColumns(b.Rows)
+		if len(rows.Subjects) > 0 {
+			if err := q.AddMeteredUsage(ctx, rows); err != nil {
+				return refused(err)
+			}
 		}
-		if err := q.AddMeteredUsage(ctx, rows); err != nil {
-			return refused(err)
-		}
-		return refused(q.AddMeteredTotals(ctx, db.AddMeteredTotalsParams(rows)))
+		return refused(q.AddMeteredTotals(ctx, totals))
 	})
 }
 
-// RunMetering seals hours until ctx ends. Instances that were started together spread out.
-func (s *Store) RunMetering(ctx context.Context) {
-	wait := rand.N(meteringEvery)
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		sealed, err := s.SealMetering(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !failing:
-			s.log.Warn("cannot look whether an hour of metered usage can be sealed; retrying", "error", err)
-		case sealed != nil:
-			s.log.Info("metered usage sealed", "until", *sealed)
-		}
-		failing = err != nil
-		wait = meteringEvery
+// batchColumns returns rows as columns, and their totals. The driver allocates for each value of a
+// column, except for small numbers, so what rows have in common is sent once.
+func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db.AddMeteredTotalsParams) {
+	rows = db.AddMeteredUsageParams{
+		Groups: make([]int32, 0, len(in)), Subjects: make([]string, 0, len(in)), Units: make([]int64, 0, len(in)),
+		OverageUnits: make([]int64, 0, len(in)), Checks: make([]int64, 0, len(in)),
 	}
+	groups := map[usage.MeterKey]int32{}
+	var sums, without []usage.Metered
+	for i := range in {
+		row := &in[i]
+		key := row.MeterKey
+		key.Subject = ""
+		n, known := groups[key]
+		if !known {
+			n = int32(len(groups)) // at most as many as rows of a batch
+			groups[key] = n
+			sums, without = append(sums, usage.Metered{}), append(without, usage.Metered{})
+			rows.Tenants, rows.Rules = append(rows.Tenants, row.Tenant), append(rows.Rules, row.Rule)
+			rows.Starts = append(rows.Starts, time.UnixMilli(row.StartMS))
+		}
+		sums[n].Add(row.Metered)
+		if row.Subject == "" {
+			without[n].Add(row.Metered)
+			continue
+		}
+		rows.Groups, rows.Subjects = append(rows.Groups, n), append(rows.Subjects, row.Subject)
+		rows.Units, rows.OverageUnits, rows.Checks = append(rows.Units, row.Units), append(rows.OverageUnits, row.Overage), append(rows.Checks, row.Checks)
+	}
+	totals = db.AddMeteredTotalsParams{Tenants: rows.Tenants, Starts: rows.Starts, Rules: rows.Rules}
+	for n, sum := range sums {
+		totals.Units, totals.OverageUnits, totals.Checks = append(totals.Units, sum.Units), append(totals.OverageUnits, sum.Overage), append(totals.Checks, sum.Checks)
+		totals.UnattributedUnits = append(totals.UnattributedUnits, without[n].Units)
+	}
+	return rows, totals
 }
 
 // SealMetering seals the hours that all writers have written, and returns until when it did, nil if

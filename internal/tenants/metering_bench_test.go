@@ -3,6 +3,7 @@ package tenants_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -45,4 +46,28 @@ func BenchmarkMeteringMillion(b *testing.B) {
 			require.NoError(b, err)
 		})
 	}
+}
+
+// BenchmarkWriteMetered writes batches of 5 000 subjects that have a row. It reports the
+// allocations for each row.
+func BenchmarkWriteMetered(b *testing.B) {
+	const batch = 5000
+	d := tenantstest.New(b)
+	a, _ := d.Tenant("tenant-a")
+	now := time.Now().UTC().Truncate(time.Hour)
+	rows := make([]usage.MeterRow, 0, batch)
+	for i := range batch {
+		rows = append(rows, meterRow(a, now, fmt.Sprintf("customer_%07d", i), "api", 1))
+	}
+	w := newMeterWriter()
+	require.NoError(b, d.Store.WriteMetered(b.Context(), w.batch(rows...)))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	n := 0
+	for b.Loop() {
+		require.NoError(b, d.Store.WriteMetered(b.Context(), w.batch(rows...)))
+		n++
+	}
+	runtime.ReadMemStats(&after)
+	b.ReportMetric(float64(after.Mallocs-before.Mallocs)/float64(n*batch), "allocs/row")
 }

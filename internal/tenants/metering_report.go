@@ -104,6 +104,39 @@ func (q *MeteredQuery) validate() error {
 	return invalidIf(errs)
 }
 
+// meteredTotalsOf returns the sums of the subject that a query selects.
+func meteredTotalsOf(ctx context.Context, q *db.Queries, a Actor, query *MeteredQuery) (out []MeteredTotal, err error) {
+	totals, err := q.MeteredTotalsOf(ctx, db.MeteredTotalsOfParams{
+		TenantID: a.tenant, Subject: query.Subject, Since: query.From, Until: query.To, Rule: query.Rule,
+	})
+	for _, t := range totals {
+		out = append(out, MeteredTotal{MeteredItem: MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, Checks: t.Checks, LateUnits: t.LateUnits}})
+	}
+	return out, err
+}
+
+// CheckRuleFilter returns an *InvalidError about the field rule if the tenant has no such rule, and
+// no metered usage of a deleted one. "" selects all rules.
+func (s *Store) CheckRuleFilter(ctx context.Context, a Actor, slug string) error {
+	if slug == "" {
+		return nil
+	}
+	known := false
+	if limit.ValidSlug(slug) {
+		err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			known, err = q.KnowsRule(ctx, db.KnowsRuleParams{TenantID: a.tenant, Slug: slug})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !known {
+		return invalid("rule", noSuchRule)
+	}
+	return nil
+}
+
 // MeteredReport describes metered usage: the sums by rule, until when it is sealed, and the gaps.
 // Without MeteredQuery.Open, it ends with the sealed hours. Errors: *InvalidError, ErrUnavailable.
 func (s *Store) MeteredReport(ctx context.Context, a Actor, query MeteredQuery) (out MeteredReport, err error) {
@@ -141,7 +174,8 @@ func meteredReport(ctx context.Context, q *db.Queries, a Actor, query *MeteredQu
 		out.Gaps = append(out.Gaps, MeteringGap{From: g.FromAt.UTC(), To: g.ToAt.UTC(), ClosedAt: g.ClosedAt})
 	}
 	if query.Subject != "" {
-		return out, nil
+		out.Totals, err = meteredTotalsOf(ctx, q, a, query)
+		return out, err
 	}
 	totals, err := q.MeteredTotals(ctx, db.MeteredTotalsParams{TenantID: a.tenant, Since: out.From, Until: out.To, Rule: query.Rule})
 	for _, t := range totals {

@@ -26,7 +26,9 @@ type Plan struct {
 	OnChange string
 	// Fail is the answer to checks of a tenant over its quota, for a plan of the operator's tenant:
 	// FailClosed or FailOpen; "" means FailClosed. Plans of other tenants have FailClosed.
-	Fail       string
+	Fail string
+	// Bounds are what a tenant in this tier may have, of a plan of the operator's tenant.
+	Bounds     Bounds
 	NotDefault bool // for a write: the plan must not stay the default; never set in results
 	// Limits are by slug of the rule. As an input, nil keeps the limits, and other values replace
 	// all of them.
@@ -55,6 +57,7 @@ func (p *Plan) validate() error {
 	if p.Fail = cmp.Or(p.Fail, FailClosed); p.Fail != FailClosed && p.Fail != FailOpen {
 		fields = append(fields, limit.FieldProblem("fail", limit.OneOf(FailClosed+", "+FailOpen)))
 	}
+	fields = append(fields, prefixed("bounds.", p.Bounds.validate())...)
 	return invalidIf(fields)
 }
 
@@ -199,7 +202,7 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 		if used {
 			return &ConflictError{CodePlanInUse, "subjects have this plan: give them another one first"}
 		}
-		paid, err := c.PlanHasBilling(ctx, db.PlanHasBillingParams{TenantID: c.tenant, PlanID: old.ID})
+		paid, err := c.PlanHasBilling(ctx, db.PlanHasBillingParams{TenantID: c.tenant, PlanID: &old.ID})
 		if err != nil {
 			return err
 		}
@@ -336,7 +339,11 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 	plans := make([]Plan, len(rows))
 	ids := make([]uuid.UUID, len(rows))
 	for i, row := range rows {
-		plans[i], ids[i] = planOf(row), row.ID
+		var err error
+		if plans[i], err = planOf(row); err != nil {
+			return nil, err
+		}
+		ids[i] = row.ID
 	}
 	limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: ids})
 	if err != nil {
@@ -348,14 +355,38 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 	return plans, withOlder(ctx, q, tenant, plans, ids)
 }
 
-func planOf(row db.Plan) Plan {
+func planOf(row db.Plan) (Plan, error) {
+	bounds, err := boundsOf(row.Bounds)
 	return Plan{
-		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange, Fail: row.Fail,
+		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange, Fail: row.Fail, Bounds: bounds,
 		NewestVersion: int(row.NewestVersion), Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}, err
+}
+
+// boundsOfTiersOnly is the problem of bounds in a plan that is no tier.
+func boundsOfTiersOnly() *limit.Problem {
+	return limit.Wrong("Omit it. The limits of the plan are in limits.", "must be omitted: only plans of the operator's tenant, which are tiers, have bounds")
+}
+
+// checkBounds refuses bounds that would have no effect. Those that a plan has already may stay.
+func (c *change) checkBounds(ctx context.Context, before, after Bounds) error {
+	if after == (Bounds{}) || after == before {
+		return nil
 	}
+	tenant, err := c.TenantByID(ctx, c.tenant)
+	if err != nil {
+		return err
+	}
+	if tenant.Slug != PlatformSlug {
+		return invalid("bounds", boundsOfTiersOnly())
+	}
+	return nil
 }
 
 func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
+	if err := c.checkBounds(ctx, Bounds{}, p.Bounds); err != nil {
+		return Plan{}, err
+	}
 	rules, err := c.checkLimits(ctx, nil, p.Limits)
 	if err != nil {
 		return Plan{}, err
@@ -378,7 +409,10 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	out := planOf(row)
+	out, err := planOf(row)
+	if err != nil {
+		return Plan{}, err
+	}
 	if err := c.writeLimits(ctx, out, p.Limits, rules, version); err != nil {
 		return Plan{}, err
 	}
@@ -391,14 +425,14 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 func (c *change) insertPlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.InsertPlan(ctx, db.InsertPlanParams{
 		TenantID: c.tenant, ID: id, Slug: p.Slug, Name: p.Name, Description: p.Description,
-		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), Fail: cmp.Or(p.Fail, FailClosed), NewestVersion: int32(p.NewestVersion), Version: version,
+		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), Fail: cmp.Or(p.Fail, FailClosed), Bounds: p.Bounds.encode(), NewestVersion: int32(p.NewestVersion), Version: version,
 	})
 }
 
 func (c *change) updatePlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.UpdatePlan(ctx, db.UpdatePlanParams{
 		TenantID: c.tenant, ID: id, Name: p.Name, Description: p.Description, IsDefault: p.Default,
-		OnChange: cmp.Or(p.OnChange, OnChangeCarry), Fail: cmp.Or(p.Fail, FailClosed), Version: version,
+		OnChange: cmp.Or(p.OnChange, OnChangeCarry), Fail: cmp.Or(p.Fail, FailClosed), Bounds: p.Bounds.encode(), Version: version,
 	})
 }
 
@@ -407,8 +441,11 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if p.Limits == nil {
 		p.Limits = old.Limits
 	}
-	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && p.OnChange == old.OnChange && p.Fail == old.Fail && maps.Equal(p.Limits, old.Limits) {
+	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && p.OnChange == old.OnChange && p.Fail == old.Fail && p.Bounds == old.Bounds && maps.Equal(p.Limits, old.Limits) {
 		return old, nil
+	}
+	if err := c.checkBounds(ctx, old.Bounds, p.Bounds); err != nil {
+		return Plan{}, err
 	}
 	rules, err := c.checkLimits(ctx, old.Limits, p.Limits)
 	if err != nil {
@@ -430,9 +467,9 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if err := c.writeLimits(ctx, old, p.Limits, rules, version); err != nil {
 		return Plan{}, err
 	}
-	out := planOf(row)
+	out, err := planOf(row)
 	out.Limits, out.Older = p.Limits, old.Older
-	return out, nil
+	return out, err
 }
 
 // checkLimits validates the limits that differ from before, and returns the rules of all added,

@@ -54,6 +54,28 @@ type NewPlanMigration struct {
 	AtCycleEnd  bool
 }
 
+// pastTolerance is how far in the past a time may be that is to come: clocks differ.
+const pastTolerance = 5 * time.Minute
+
+// notPast refuses a time in the past. The change would be made at once, which nobody who sends such
+// a time expects.
+func notPast(field string, at, now time.Time) error {
+	if at.Before(now.Add(-pastTolerance)) {
+		return invalid(field, limit.Wrong("Send a later time, or omit it for a change now.", "must not be in the past: it is %s now", now.UTC().Format(time.RFC3339)))
+	}
+	return nil
+}
+
+func (in *NewPlanMigration) validate(now time.Time) error {
+	if in.StartsAt.IsZero() {
+		return nil
+	}
+	if y := in.StartsAt.Year(); y < 1 || y > maxYear {
+		return invalid("at", notAnyYear)
+	}
+	return notPast("at", in.StartsAt, now)
+}
+
 // migrationSource selects the subjects that a migration moves.
 type migrationSource struct {
 	plan, to    Plan
@@ -97,6 +119,9 @@ func (m *migrationSource) count(ctx context.Context, q *db.Queries, tenant uuid.
 // MigrationSubjects returns the number of subjects that a migration would move, and up to most of
 // their names. Errors: as CreatePlanMigration.
 func (s *Store) MigrationSubjects(ctx context.Context, a Actor, in NewPlanMigration, most int) (total int64, names []string, err error) {
+	if err := in.validate(s.instant()); err != nil {
+		return 0, nil, err
+	}
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		m, err := in.source(ctx, q, a.tenant)
 		if err != nil {
@@ -120,8 +145,8 @@ func (s *Store) MigrationSubjects(ctx context.Context, a Actor, in NewPlanMigrat
 // *InvalidError, *ConflictError with CodeMigrationRunning while another migration of the plan is
 // running.
 func (s *Store) CreatePlanMigration(ctx context.Context, a Actor, in NewPlanMigration) (out PlanMigration, err error) {
-	if y := in.StartsAt.Year(); !in.StartsAt.IsZero() && (y < 1 || y > maxYear) {
-		return out, invalid("at", notAnyYear)
+	if err := in.validate(s.instant()); err != nil {
+		return out, err
 	}
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		m, err := in.source(ctx, c.Queries, c.tenant)

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -54,26 +55,28 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 	return data, nil
 }
 
-// TenantsByUse returns all active tenants, those whose keys were used last first. Errors:
-// ErrUnavailable.
-func (s *Store) TenantsByUse(ctx context.Context) (ids []uuid.UUID, err error) {
+// TenantsByUse returns all active tenants with the versions of their configuration, those whose
+// keys were used last first. Errors: ErrUnavailable.
+func (s *Store) TenantsByUse(ctx context.Context) (list []Change, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `SELECT t.id FROM tenants t
+		rows, err := tx.Query(ctx, `SELECT t.id, t.policy_version, t.subjects_version, t.keys_version FROM tenants t
 			LEFT JOIN (SELECT tenant_id, max(last_used_at) AS at FROM api_keys GROUP BY tenant_id) used ON used.tenant_id = t.id
 			WHERE t.state = $1 ORDER BY used.at DESC NULLS LAST, t.id DESC`, TenantActive)
 		if err != nil {
 			return err
 		}
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Change, err error) {
+			return c, row.Scan(&c.Tenant, &c.PolicyVersion, &c.SubjectsVersion, &c.KeysVersion)
+		})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list tenants by use: %w", err)
 	}
-	return ids, nil
+	return list, nil
 }
 
 func activeTenant(ctx context.Context, q *db.Queries, tenant uuid.UUID) (db.PolicyVersionRow, error) {
@@ -109,7 +112,11 @@ func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.Pl
 	index := make(map[uuid.UUID]int, len(plans))
 	byVersion := make(map[version]map[string]limit.Limit, len(plans)+len(older))
 	for i, p := range plans {
-		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion), FailOpen: p.Fail == FailOpen}
+		bounds, err := boundsOf(p.Bounds)
+		if err != nil {
+			return nil, err
+		}
+		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion), FailOpen: p.Fail == FailOpen, Counters: bounds.Counters}
 		byVersion[version{p.ID, 0}], index[p.ID] = data[i].Limits, i
 	}
 	for _, o := range older {
@@ -162,17 +169,21 @@ func (l *loadedHistories) forget(tenant uuid.UUID) {
 const (
 	subjectColumns = `
 SELECT s.subject, coalesce(p.slug, ''), s.plan_version, s.state, s.cycle_anchor, s.multiplier,
+    CASE WHEN s.has_credits THEN (
+        SELECT json_agg(json_build_array(r.slug, g.id, g.units, coalesce((extract(epoch FROM g.expires_at) * 1000)::bigint, 0)) ORDER BY g.expires_at NULLS LAST, g.id)
+        FROM credit_grants g JOIN rules r ON r.tenant_id = $1 AND r.id = g.rule_id
+        WHERE g.tenant_id = $1 AND g.subject = s.subject AND g.revoked_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now())) END,
     CASE WHEN o.rule_id IS NOT NULL THEN (SELECT r.slug FROM rules r WHERE r.tenant_id = $1 AND r.id = o.rule_id) END, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
 FROM `
 	subjectJoins = ` s
 LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id
 LEFT JOIN overrides o ON o.tenant_id = $1 AND o.subject = s.subject
 ORDER BY s.subject`
-	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
+	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier, has_credits FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
 	// Postgres plans this once for all tenants and assumes that each is small. For each page of a
 	// large tenant it would read and sort all subjects: hence the setting.
 	subjectPageHeadSQL = "SELECT state, subjects_version, set_config('enable_sort', 'off', true) FROM tenants WHERE id = $1"
-	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
+	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier, has_credits FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
 )
 
 // subjectPage is how many subjects are read at once: about a tenth of a second, so that no timeout
@@ -269,8 +280,9 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 		unlimited            *bool
 		startsAt, expiresAt  *time.Time
 		anchor               *time.Time
+		grants               []byte
 	)
-	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &planVersion, &state, &anchor, &multiplier, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &planVersion, &state, &anchor, &multiplier, &grants, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
 		if subject != current.Subject {
 			if current.Subject != "" {
 				each(current)
@@ -286,6 +298,11 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 			if multiplier > 1 {
 				current.Multiplier = multiplier
 			}
+			if grants != nil {
+				if current.Grants, err = grantsOf(grants); err != nil {
+					return err
+				}
+			}
 		}
 		if rule != nil {
 			current.Overrides = append(current.Overrides, check.OverrideData{
@@ -298,6 +315,24 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 		each(current)
 	}
 	return err
+}
+
+// grantsOf parses the grants of a subject: for each the rule, the id, the units and the expiry.
+func grantsOf(list []byte) (grants []check.GrantData, err error) {
+	var rows [][4]json.RawMessage
+	if err := json.Unmarshal(list, &rows); err != nil {
+		return nil, fmt.Errorf("read a subject's credits: %w", err)
+	}
+	grants = make([]check.GrantData, len(rows))
+	for i := range rows {
+		g, row, id := &grants[i], &rows[i], uuid.UUID{}
+		err := errors.Join(json.Unmarshal(row[0], &g.Rule), json.Unmarshal(row[1], &id), json.Unmarshal(row[2], &g.Units), json.Unmarshal(row[3], &g.ExpiresMS))
+		if err != nil {
+			return nil, fmt.Errorf("read a subject's credits: %w", err)
+		}
+		g.ID = limit.GrantID(id)
+	}
+	return grants, nil
 }
 
 func orNever(t *time.Time) time.Time {

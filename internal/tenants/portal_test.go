@@ -254,6 +254,12 @@ func TestLimitRequests(t *testing.T) {
 	_, err = ask("none", 10, 20)
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 
+	for _, none := range []tenants.Approval{{Limit: new(int64(0))}, {Limit: new(int64(-1))}, {Burst: new(int64(0))}} {
+		none.For = 24 * time.Hour
+		_, err = s.ApproveLimitRequest(ctx, a, open.ID, none)
+		require.ErrorAs(t, err, &invalid, "nothing is granted")
+		require.Equal(t, "must be 1 or more", invalid.Fields[0].Message)
+	}
 	done, err := s.ApproveLimitRequest(ctx, a, open.ID, tenants.Approval{For: 24 * time.Hour, Answer: "Gladly."})
 	require.NoError(t, err)
 	require.Equal(t, int64(20), done.Granted)

@@ -75,6 +75,13 @@ func TestRoles(t *testing.T) {
 		"DeleteRule": {editors, func(ctx context.Context, m tenants.Actor) error {
 			return s.DeleteRule(ctx, m, "nothing", tenants.Match{})
 		}},
+		"GrantCredits": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, _, err := s.GrantCredits(ctx, m, "somebody", tenants.NewCredits{Rule: "requests", Units: 1})
+			return err
+		}},
+		"RevokeCredits": {editors, func(ctx context.Context, m tenants.Actor) error {
+			return s.RevokeCredits(ctx, m, "somebody", uuid.New(), tenants.Match{})
+		}},
 		"CreateRoute": {editors, func(ctx context.Context, m tenants.Actor) error {
 			_, err := s.CreateRoute(ctx, m, byHeader("w-"+uuid.NewString()[:8]))
 			return err
@@ -181,6 +188,10 @@ func TestRoles(t *testing.T) {
 		"RecordReset": {everybody, func(ctx context.Context, m tenants.Actor) error {
 			return s.RecordReset(ctx, m, tenants.Reset{Subject: "ada", Reason: "asked"}, func(context.Context) ([]string, error) { return nil, nil })
 		}},
+		"EditSecuritySettings": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.EditSecuritySettings(ctx, m, tenants.Match{}, func(*tenants.SecuritySettings) error { return nil })
+			return err
+		}},
 		"EditPortal": {managers, func(ctx context.Context, m tenants.Actor) error {
 			_, err := s.EditPortal(ctx, m, tenants.Match{}, func(*tenants.Portal) error { return nil })
 			return err
@@ -232,6 +243,29 @@ func TestRoles(t *testing.T) {
 		}},
 		"DeleteBillingEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
 			return s.DeleteBillingEndpoint(ctx, m, uuid.New(), tenants.Match{})
+		}},
+		"CreateNotificationEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, _, err := s.CreateNotificationEndpoint(ctx, m, tenants.NotificationEndpoint{URL: "https://example.com/" + uuid.NewString()})
+			return err
+		}},
+		"EditNotificationEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.EditNotificationEndpoint(ctx, m, uuid.New(), tenants.Match{}, func(*tenants.NotificationEndpoint) error { return nil })
+			return err
+		}},
+		"RotateNotificationSecret": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, _, err := s.RotateNotificationSecret(ctx, m, uuid.New(), 0)
+			return err
+		}},
+		"DeleteNotificationEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			return s.DeleteNotificationEndpoint(ctx, m, uuid.New(), tenants.Match{})
+		}},
+		"TestNotificationEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.TestNotificationEndpoint(ctx, m, uuid.New())
+			return err
+		}},
+		"ReplayNotification": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.ReplayNotification(ctx, m, uuid.New())
+			return err
 		}},
 		"PutBillingPrice": {managers, func(ctx context.Context, m tenants.Actor) error {
 			_, _, err := s.PutBillingPrice(ctx, m, tenants.BillingPrice{Price: "price_1", Plan: "pro", Endpoint: uuid.New()}, tenants.Match{})

@@ -145,7 +145,7 @@ func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out [
 }
 
 // DeleteRule removes a rule with its limits in plans and its overrides. Errors: ErrNotFound,
-// ErrPreconditionFailed.
+// ErrPreconditionFailed, *ConflictError while a price grants credits for it, or subjects have some.
 func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, slug)
@@ -154,6 +154,20 @@ func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) e
 		}
 		if err := m.check(old.Version); err != nil {
 			return err
+		}
+		sold, err := c.RuleHasBilling(ctx, db.RuleHasBillingParams{TenantID: c.tenant, RuleID: &old.ID})
+		if err != nil {
+			return err
+		}
+		if sold {
+			return &ConflictError{CodeConflict, "a price grants credits for this rule: change or delete its mapping first"}
+		}
+		held, err := c.creditsHeld(ctx, old.ID)
+		if err != nil {
+			return err
+		}
+		if held != "" {
+			return &ConflictError{CodeConflict, held + " for this rule that are neither spent nor expired: revoke them first, or switch the rule off"}
 		}
 		overridden, err := c.RuleHasOverrides(ctx, db.RuleHasOverridesParams{TenantID: c.tenant, RuleID: old.ID})
 		if err != nil {
@@ -196,7 +210,10 @@ func readRule(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string)
 }
 
 func (c *change) createRule(ctx context.Context, r limit.Rule) (Rule, error) {
-	if err := c.checkMatching(ctx, uuid.Nil, r); err != nil {
+	if err := c.checkMatching(ctx, nil, r); err != nil {
+		return Rule{}, err
+	}
+	if err := c.checkWindow(ctx, nil, r); err != nil {
 		return Rule{}, err
 	}
 	version, err := c.next(ctx, parts{policy: true})
@@ -226,10 +243,16 @@ func (c *change) replaceRule(ctx context.Context, old Rule, r limit.Rule) (Rule,
 	if err := c.checkNumbersOf(ctx, old, r); err != nil {
 		return Rule{}, err
 	}
+	if err := c.mayLoseCredits(ctx, old, &r); err != nil {
+		return Rule{}, err
+	}
 	if r.Resource != old.Resource || r.Mode != limit.Off && old.Mode == limit.Off {
-		if err := c.checkMatching(ctx, old.ID, r); err != nil {
+		if err := c.checkMatching(ctx, &old, r); err != nil {
 			return Rule{}, err
 		}
+	}
+	if err := c.checkWindow(ctx, &old, r); err != nil {
+		return Rule{}, err
 	}
 	version, err := c.next(ctx, parts{policy: true})
 	if err != nil {
@@ -243,9 +266,13 @@ func (c *change) replaceRule(ctx context.Context, old Rule, r limit.Rule) (Rule,
 	return ruleOf(row)
 }
 
-// checkMatching refuses a new (id nil) or changed rule with which the tenant would have too many
+// checkMatching refuses a new (old nil) or changed rule with which the tenant would have too many
 // rules, in total or for one check.
-func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) error {
+func (c *change) checkMatching(ctx context.Context, old *Rule, r limit.Rule) error {
+	id := uuid.Nil
+	if old != nil {
+		id = old.ID
+	}
 	others, err := c.RulePatterns(ctx, db.RulePatternsParams{TenantID: c.tenant, But: id})
 	if err != nil {
 		return err
@@ -264,7 +291,7 @@ func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) 
 	if most, pattern := limit.MaxMatching(append(rules, r)); most > limit.MaxMatchingRules {
 		return invalid("resource", tooManyMatch(most, pattern))
 	}
-	return nil
+	return c.checkTierRules(ctx, rules, old, r)
 }
 
 // checkNumbersOf refuses a change of a rule that would make a plan's limit or an override invalid,

@@ -229,7 +229,14 @@ func TestTenantsByUse(t *testing.T) {
 	d.Exec("UPDATE api_keys SET last_used_at = now() WHERE tenant_id IN ($1, $2)", a.TenantID(), gone.TenantID())
 	list, err := d.Store.TenantsByUse(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []uuid.UUID{a.TenantID(), c.TenantID(), b.TenantID()}, list)
+	var ids []uuid.UUID
+	for _, change := range list {
+		ids = append(ids, change.Tenant)
+		now, err := d.Store.Versions(t.Context(), change.Tenant)
+		require.NoError(t, err)
+		require.Equal(t, now, change)
+	}
+	require.Equal(t, []uuid.UUID{a.TenantID(), c.TenantID(), b.TenantID()}, ids)
 }
 
 // counting is a connection to Postgres that counts statements.

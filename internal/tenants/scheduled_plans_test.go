@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -80,13 +81,14 @@ func TestScheduledPlans(t *testing.T) {
 	require.Contains(t, string(trail[0].After), "free")
 
 	for field, in := range map[string]tenants.Subject{
-		"next_plan_at": {Subject: "x", NextPlan: "free"},
-		"next_plan":    {Subject: "x", NextPlanAt: &future},
+		"next_plan_at":  {Subject: "x", NextPlan: "free"},
+		"next_plan":     {Subject: "x", NextPlanAt: &future},
+		"next_plan_at ": {Subject: "x", NextPlan: "free", NextPlanAt: new(time.Now().Add(-time.Hour))},
 	} {
 		_, _, err := s.PutSubject(t.Context(), a, in, tenants.Match{})
 		var wrong *tenants.InvalidError
 		require.True(t, errors.As(err, &wrong))
-		require.Equal(t, field, wrong.Fields[0].Field)
+		require.Equal(t, strings.TrimSpace(field), wrong.Fields[0].Field)
 	}
 	_, _, err = s.PutSubject(t.Context(), a, tenants.Subject{Subject: "x", NextPlan: "gold", NextPlanAt: &future}, tenants.Match{})
 	require.ErrorContains(t, err, "next_plan")

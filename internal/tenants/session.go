@@ -37,6 +37,7 @@ type Session struct {
 	PersonID    uuid.UUID
 	Email       string
 	CreatedAt   time.Time
+	ProvedAt    time.Time    // when the person last entered the password
 	Memberships []Membership // those with rights: joined, in active tenants; by slug
 	Current     *Membership  // of the chosen tenant, or else the first; nil if there is none
 }
@@ -65,27 +66,114 @@ type OpenSession struct {
 	SeenAt    time.Time // about a minute behind
 }
 
+// ConfirmUntil returns until when the person may change keys, members, billing and the security
+// settings of the current tenant without entering the password again.
+func (s *Session) ConfirmUntil() time.Time { return s.ProvedAt.Add(s.Current.sessions().confirm) }
+
+// SignIn is how a session begins.
+type SignIn struct {
+	Address   string
+	UserAgent string
+	NewDevice bool   // the browser is new to the login
+	How       string // such as "password"; for the security event
+}
+
 // StartSession starts a session for a person who was authenticated by a password, and returns its
 // token, which is not stored. Errors: ErrUnavailable.
 func (s *Store) StartSession(ctx context.Context, person Person, address, userAgent string) (token string, err error) {
+	return s.SignIn(ctx, person, SignIn{Address: address, UserAgent: userAgent, How: "password"})
+}
+
+// SignIn is StartSession with more about how the session begins. If the person then has more
+// sessions than one of the tenants allows, the least recently used ones end.
+func (s *Store) SignIn(ctx context.Context, person Person, in SignIn) (token string, err error) {
+	address, userAgent := in.Address, in.UserAgent
 	token, hash := newToken()
-	var chosen *uuid.UUID
-	if usable := usableMemberships(person.Memberships); len(usable) > 0 {
-		chosen = &usable[0].TenantID
-	}
 	if !plain(userAgent) {
 		userAgent = ""
 	}
 	if len(userAgent) > maxUserAgent {
 		userAgent = strings.ToValidUTF8(userAgent[:maxUserAgent], "")
 	}
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		return q.InsertSession(ctx, db.InsertSessionParams{
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		now := s.instant()
+		last, err := q.LastTenant(ctx, person.ID)
+		if err != nil {
+			return err
+		}
+		chosen := firstTenant(person, last)
+		err = q.InsertSession(ctx, db.InsertSessionParams{
 			TokenHash: hash, ID: newID(), PersonID: person.ID, ChosenTenant: chosen,
-			Address: address, UserAgent: userAgent, Now: s.instant(),
+			Address: address, UserAgent: userAgent, Now: now,
 		})
+		if err != nil {
+			return err
+		}
+		if err := s.signedIn(ctx, tx, q, person, &in); err != nil || address == "" {
+			return err
+		}
+		if err := q.RememberAddress(ctx, db.RememberAddressParams{PersonID: person.ID, Address: address, Now: now}); err != nil {
+			return err
+		}
+		return q.TrimAddresses(ctx, db.TrimAddressesParams{PersonID: person.ID, Most: maxKnownAddresses})
 	})
 	return token, err
+}
+
+// firstTenant returns the tenant in which a session of the person begins: the one that they used
+// last, or else the first by slug; nil if there is none.
+func firstTenant(person Person, last *uuid.UUID) *uuid.UUID {
+	start := Session{Memberships: usableMemberships(person.Memberships)}
+	start.choose(last)
+	if start.Current == nil {
+		return nil
+	}
+	return &start.Current.TenantID
+}
+
+// signedIn limits the person's sessions, and records the sign-in.
+func (s *Store) signedIn(ctx context.Context, tx pgx.Tx, q *db.Queries, person Person, in *SignIn) error {
+	most, err := q.MaxSessionsOf(ctx, person.ID)
+	if err != nil {
+		return err
+	}
+	if _, err := q.TrimSessions(ctx, db.TrimSessionsParams{PersonID: person.ID, Most: most}); err != nil {
+		return err
+	}
+	event := newEvent{kind: EventSignIn, details: map[string]any{"how": in.How}}
+	if err := s.personEvent(ctx, tx, person.ID, event); err != nil || !in.NewDevice {
+		return err
+	}
+	event.kind = EventNewDevice
+	return s.personEvent(ctx, tx, person.ID, event)
+}
+
+// Confirm records that the person has entered the password again. Errors: ErrUnavailable.
+func (s *Store) Confirm(ctx context.Context, session Session) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		now := s.instant()
+		if err := q.ConfirmSession(ctx, db.ConfirmSessionParams{Now: &now, ID: session.ID, PersonID: session.PersonID}); err != nil {
+			return err
+		}
+		return s.personEvent(ctx, tx, session.PersonID, newEvent{kind: EventConfirmed})
+	})
+}
+
+const (
+	// AddressLife is how long an address counts as known after the person's last sign-in from it.
+	AddressLife       = 90 * 24 * time.Hour
+	maxKnownAddresses = 20 // of one person, the last ones
+)
+
+// KnownAddress reports whether the person with this email has signed in from this address within
+// AddressLife. It takes as long for an unknown email. Errors: ErrUnavailable.
+func (s *Store) KnownAddress(ctx context.Context, email, address string) (known bool, err error) {
+	email, _ = normalEmail(email)
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		known, err = q.KnownAddress(ctx, db.KnownAddressParams{Email: email, Address: address, Since: s.instant().Add(-AddressLife)})
+		return err
+	})
+	return known, err
 }
 
 // Session returns the session of a token, and records its use. Errors: ErrNoSession,
@@ -114,19 +202,28 @@ func (s *Store) Session(ctx context.Context, token string) (Session, error) {
 	case err != nil:
 		return Session{}, err
 	}
+	out := Session{
+		ID: row.ID, PersonID: row.PersonID, Email: row.Email, CreatedAt: row.CreatedAt, ProvedAt: row.ProvedAt,
+		Memberships: usableMemberships(membershipsOf(memberships)),
+	}
+	out.choose(row.ChosenTenant)
+	if out.Current != nil {
+		limits := out.Current.sessions()
+		if now.Sub(row.CreatedAt) >= limits.life || now.Sub(row.SeenAt) >= limits.idle {
+			return Session{}, ErrNoSession
+		}
+	}
 	if now.Sub(row.SeenAt) >= sessionTouchAfter {
 		err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-			return q.TouchSession(ctx, db.TouchSessionParams{ID: row.ID, Now: now})
+			if err := q.TouchSession(ctx, db.TouchSessionParams{ID: row.ID, Now: now}); err != nil || out.Current == nil {
+				return err
+			}
+			return q.SetLastTenant(ctx, db.SetLastTenantParams{ID: out.PersonID, TenantID: out.Current.TenantID})
 		})
 		if err != nil {
 			return Session{}, err
 		}
 	}
-	out := Session{
-		ID: row.ID, PersonID: row.PersonID, Email: row.Email, CreatedAt: row.CreatedAt,
-		Memberships: usableMemberships(membershipsOf(memberships)),
-	}
-	out.choose(row.ChosenTenant)
 	return out, nil
 }
 
@@ -155,8 +252,18 @@ func (s *Store) ChooseTenant(ctx context.Context, session Session, tenant uuid.U
 		if err == nil && n == 0 {
 			return ErrNotFound
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return q.SetLastTenant(ctx, db.SetLastTenantParams{ID: session.PersonID, TenantID: tenant})
 	})
+}
+
+// In returns the session in another of the person's tenants, and whether the person has joined it.
+func (s *Session) In(tenant uuid.UUID) (Session, bool) {
+	out := *s
+	out.choose(&tenant)
+	return out, out.Current != nil && out.Current.TenantID == tenant
 }
 
 // OpenSessions lists the person's sessions, most recently used first, at most 100.
@@ -177,20 +284,27 @@ func (s *Store) OpenSessions(ctx context.Context, session Session) (out []OpenSe
 // EndSession ends one of the person's sessions. Errors: ErrNotFound, also for a session of another
 // person; ErrUnavailable.
 func (s *Store) EndSession(ctx context.Context, session Session, id uuid.UUID) error {
-	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		n, err := q.DeleteSession(ctx, db.DeleteSessionParams{PersonID: session.PersonID, ID: id})
 		if err == nil && n == 0 {
 			return ErrNotFound
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return s.personEvent(ctx, tx, session.PersonID, newEvent{kind: EventSessionEnded})
 	})
 }
 
 // EndOtherSessions ends all of the person's sessions but this one.
 func (s *Store) EndOtherSessions(ctx context.Context, session Session) error {
-	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		_, err := q.DeleteOtherSessions(ctx, db.DeleteOtherSessionsParams{PersonID: session.PersonID, Keep: session.ID})
-		return err
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		n, err := q.DeleteOtherSessions(ctx, db.DeleteOtherSessionsParams{PersonID: session.PersonID, Keep: session.ID})
+		if err != nil || n == 0 {
+			return err
+		}
+		event := newEvent{kind: EventSessionEnded, details: map[string]any{"sessions": n}}
+		return s.personEvent(ctx, tx, session.PersonID, event)
 	})
 }
 

@@ -16,7 +16,7 @@ type SessionLook struct{ Session, Tenant uuid.UUID }
 // of an active tenant. It does not count as use of the session. Error: ErrUnavailable.
 func (s *Store) SessionsThatHold(ctx context.Context, looks []SessionLook) (map[SessionLook]bool, error) {
 	now := s.instant()
-	params := db.SessionsThatHoldParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)}
+	params := db.SessionsThatHoldParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle), Now: now}
 	for _, look := range looks {
 		params.Sessions = append(params.Sessions, look.Session)
 		params.Tenants = append(params.Tenants, look.Tenant)

@@ -33,6 +33,7 @@ type Config struct {
 	ListenURL   string           // for LISTEN, if DatabaseURL has a pooler; "" for DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
+	Document    time.Duration    // for applying a document; 0: DocumentTimeout
 	WriteRates  WriteRates       // of each tenant; the zero value: no limit
 	Now         func() time.Time // nil: time.Now
 	Seal        *seal.Ring       // encrypts the secrets of billing endpoints; nil: they cannot be stored
@@ -54,6 +55,8 @@ type Store struct {
 	watcher *Watcher
 	writes  *writeRates
 	seal    *seal.Ring
+	// document is the timeout for applying a document.
+	document time.Duration
 	// history counts how often the database went back or changed to another history. Versions are
 	// comparable only within one history.
 	history atomic.Int64
@@ -79,6 +82,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.MaxConns == 0 {
 		config.MaxConns = 8
 	}
+	if config.Document == 0 {
+		config.Document = DocumentTimeout
+	}
 	if config.Acquire == 0 {
 		config.Acquire = acquireTimeout
 	}
@@ -98,7 +104,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal}
+	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, document: config.Document}
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
 	return s, nil
@@ -258,6 +264,7 @@ type change struct {
 	tenant uuid.UUID
 	now    time.Time
 	trail  *trail
+	tier   *Tier // of the tenant; nil: not read yet
 	// late takes the change's number after all its writes, including its trail, for a change with
 	// so many writes that others should not wait for it. nil: it has a number, or needs none.
 	late func(ctx context.Context) error
@@ -322,6 +329,10 @@ type Secrets struct {
 	CounterKey [16]byte // key of the hash for the names of counters
 	CursorKey  [32]byte // signs the cursors of lists
 }
+
+// History counts how often the database went back or was replaced while this process ran. Versions
+// are comparable only within one history.
+func (s *Store) History() int64 { return s.history.Load() }
 
 // Secrets returns the deployment's secrets, which the migration created.
 func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {

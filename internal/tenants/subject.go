@@ -293,6 +293,11 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 	if err != nil {
 		return Subject{}, err
 	}
+	if in.NextPlanAt != nil {
+		if err := notPast("next_plan_at", *in.NextPlanAt, c.now); err != nil {
+			return Subject{}, err
+		}
+	}
 	version, err := c.next(ctx, parts{subjects: true})
 	if err != nil {
 		return Subject{}, err
@@ -347,6 +352,11 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	}
 	if in.same(&old) {
 		return old, nil
+	}
+	if !in.sameNext(&old) && in.NextPlanAt != nil {
+		if err := notPast("next_plan_at", *in.NextPlanAt, c.now); err != nil {
+			return Subject{}, err
+		}
 	}
 	if in.migration = nil; in.sameNext(&old) {
 		in.migration = old.migration

@@ -130,7 +130,7 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 		}
 		tenant = tenantOf(row)
 		return c.endOperator(ctx, func() error { // the key belongs to the tenant, so the other role writes it
-			saved, err := c.InsertKey(ctx, keyParams(row.ID, key, "first key", everyScope, nil, a, row.Version))
+			saved, err := c.InsertKey(ctx, keyParams(row.ID, key, "first key", everyScope, nil, KeyBounds{}, a, row.Version))
 			first = keyOf(saved)
 			return err
 		})

@@ -42,8 +42,8 @@ func Tiers() ([]limit.Rule, []Plan) {
 	work.Name, work.Description = "Work per second", "How much work the checks of a tenant may be for Redis per second. A check with one rule is 1 unit, or 4 to 8 with a log or sub-buckets."
 	work.Resource, work.Algorithm, work.Limit = workResource, limit.FixedWindow, 10*second.Limit
 	work.Window = second.Window
-	tier := func(slug, name, description string, perSecond, perMonth int64) Plan {
-		return Plan{Slug: slug, Name: name, Description: description, Limits: map[string]limit.Limit{
+	tier := func(slug, name, description string, perSecond, perMonth int64, bounds Bounds) Plan {
+		return Plan{Slug: slug, Name: name, Description: description, Bounds: bounds, Limits: map[string]limit.Limit{
 			ChecksPerSecond: {Limit: perSecond}, ChecksPerMonth: {Limit: perMonth}, WorkPerSecond: {Limit: 10 * perSecond},
 		}}
 	}
@@ -52,12 +52,16 @@ func Tiers() ([]limit.Rule, []Plan) {
 		Description: "Has no limits. Set a tenant's own limits as overrides.",
 		Limits:      map[string]limit.Limit{ChecksPerSecond: {Unlimited: true}, ChecksPerMonth: {Unlimited: true}, WorkPerSecond: {Unlimited: true}},
 	}
-	scale := tier("scale", "Scale", "For large applications. Checks over the quota are allowed.", 10_000, 1_000_000_000)
+	month31 := limit.Duration{Text: "31d", MS: 31 * 24 * time.Hour.Milliseconds()}
+	free := Bounds{Rules: 10, MatchingRules: 4, LongestWindow: month31, Members: 3, Counters: 20_000, RetentionDays: 30}
+	pro := Bounds{Rules: 50, MatchingRules: 8, LongestWindow: month31, Members: 25, Counters: 1_000_000, RetentionDays: 365}
+	large := Bounds{Rules: 500, MatchingRules: 16, Members: 200, Counters: 20_000_000}
+	scale := tier("scale", "Scale", "For large applications. Checks over the quota are allowed.", 10_000, 1_000_000_000, large)
 	scale.Fail = FailOpen
 	return []limit.Rule{second, month, work}, []Plan{
 		custom,
-		tier("free", "Free", "For trying the service.", 100, 1_000_000),
-		tier("pro", "Pro", "For an application in production.", 1000, 50_000_000),
+		tier("free", "Free", "For trying the service.", 100, 1_000_000, free),
+		tier("pro", "Pro", "For an application in production.", 1000, 50_000_000, pro),
 		scale,
 	}
 }
@@ -100,7 +104,8 @@ type QuotaNotice struct {
 // NoticePercents are the shares of a quota that cause notices.
 var NoticePercents = []int{80, 95, 100}
 
-// RecordQuota records the usage of a quota, and returns the new notices. Errors: ErrUnavailable.
+// RecordQuota records the usage of a quota, and returns the new notices. The largest one is also
+// sent to the notification endpoints of the tenant. Errors: ErrUnavailable.
 func (s *Store) RecordQuota(
 	ctx context.Context, tenant uuid.UUID, rule string, windowEnd time.Time, used, quota int64,
 ) (fresh []QuotaNotice, err error) {
@@ -124,7 +129,11 @@ func (s *Store) RecordQuota(
 				fresh = append(fresh, QuotaNotice{Rule: rule, WindowEnd: windowEnd, Percent: percent, Used: used, Quota: quota})
 			}
 		}
-		return nil
+		if len(fresh) == 0 {
+			return nil
+		}
+		last := fresh[len(fresh)-1] // of several new shares, the largest says it all
+		return notify(ctx, q, tenant, s.instant(), Notification{QuotaReached, quotaData{last.Rule, last.Percent, last.Used, last.Quota, last.WindowEnd.UTC()}})
 	})
 	return fresh, err
 }

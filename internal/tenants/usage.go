@@ -19,7 +19,6 @@ import (
 
 const (
 	usageWriteTimeout = 10 * time.Second
-	usageUpkeepEvery  = 10 * time.Minute
 	usageUpkeepLock   = 7_305_418 // an advisory lock's number
 	usagePurgeRows    = 5000      // per statement, so that none takes long
 )
@@ -210,22 +209,6 @@ func decodeTop(data []byte) (usage.TopSubjects, error) {
 		return out
 	}
 	return usage.TopSubjects{Checks: load(stored.Checks), Denied: load(stored.Denied)}, nil
-}
-
-// RunUsageUpkeep calls KeepUsage every ten minutes until ctx ends.
-func (s *Store) RunUsageUpkeep(ctx context.Context) {
-	ticks := time.NewTicker(usageUpkeepEvery)
-	defer ticks.Stop()
-	for {
-		if err := s.KeepUsage(ctx); err != nil && ctx.Err() == nil {
-			s.log.Error("expired usage not deleted", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
-	}
 }
 
 // KeepUsage deletes usage, also metered usage, that exceeds its retention, or whose tenant was

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// endWithParent makes the kernel kill the command if this process dies without a cleanup, for
+// EndWithParent makes the kernel kill the command if this process dies without a cleanup, for
 // example after a panic or a test timeout.
-func endWithParent(cmd *exec.Cmd) {
+func EndWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

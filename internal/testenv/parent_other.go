@@ -4,5 +4,5 @@ package testenv
 
 import "os/exec"
 
-// endWithParent does nothing, because this kernel has no such feature.
-func endWithParent(*exec.Cmd) {}
+// EndWithParent does nothing, because this kernel has no such feature.
+func EndWithParent(*exec.Cmd) {}

@@ -53,7 +53,7 @@ func (r *Redis) Start() {
 	cmd.Stdin = strings.NewReader(fmt.Sprintf("port %s\nbind 127.0.0.1\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n%s\n",
 		r.port, strings.Join(r.settings, "\n")))
 	cmd.Dir = r.dir
-	endWithParent(cmd)
+	EndWithParent(cmd)
 	require.NoError(r.tb, cmd.Start())
 	r.cmd = cmd
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + r.port, MaxRetries: -1})
@@ -83,4 +83,12 @@ func (r *Redis) Pause() {
 func (r *Redis) Resume() {
 	r.tb.Helper()
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// replicationField returns one field of INFO replication, or "" if the server does not answer.
+func replicationField(ctx context.Context, client *redis.Client, name string) string {
+	info := client.Info(ctx, "replication").Val()
+	_, rest, _ := strings.Cut(info, "\r\n"+name+":")
+	value, _, _ := strings.Cut(rest, "\r\n")
+	return value
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // The environment variables with the servers' URLs. Set both to use other servers.
@@ -29,6 +30,10 @@ func DatabaseURL(tb testing.TB) string { return serverURL(tb, databaseVar) }
 // use unique keys and do not flush it; StartRedis starts a private one. It fails the test if there
 // is none.
 func RedisURL(tb testing.TB) string { return serverURL(tb, redisVar) }
+
+// RedisTimeout is how long checks wait for Redis in tests that are not about time. A machine that
+// runs many tests can stall for seconds, and a check that is given up is counted by one instance.
+const RedisTimeout = 30 * time.Second
 
 func serverURL(tb testing.TB, name string) string {
 	tb.Helper()
@@ -77,8 +82,26 @@ var servers = sync.OnceValues(func() (map[string]string, error) {
 // servers.
 var keepOpen any
 
-// Root returns the directory of the checkout.
-func Root() string {
+// Root returns the directory of the checkout. A binary that was built with -trimpath does not know
+// it: it then takes the nearest directory above the working directory that holds this package.
+func Root() string { return root() }
+
+var root = sync.OnceValue(func() string {
 	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
-}
+	if filepath.IsAbs(file) {
+		return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "internal", "testenv", "testenv.go")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			panic("testenv: the working directory is not inside the checkout")
+		}
+		dir = filepath.Dir(dir)
+	}
+})

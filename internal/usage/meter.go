@@ -104,12 +104,34 @@ type meterShard struct {
 
 // meterTable is rows with an index. The zero value is ready to use.
 type meterTable struct {
-	index map[MeterKey]int
+	index map[MeterKey]int // nil: not made yet
 	rows  []MeterRow
+	names *strings.Builder // has the subjects of the newest rows
+}
+
+// namesBytes is the memory that is allocated for subjects at once.
+const namesBytes = 4096
+
+// keep returns a copy of a subject: those of requests are parts of a larger text. Many copies share
+// one allocation.
+func (t *meterTable) keep(subject string) string {
+	if t.names == nil || t.names.Cap()-t.names.Len() < len(subject) {
+		t.names = new(strings.Builder)
+		t.names.Grow(max(namesBytes, len(subject)))
+	}
+	from := t.names.Len()
+	t.names.WriteString(subject)
+	return t.names.String()[from:]
 }
 
 // at returns the row of a key, or nil.
 func (t *meterTable) at(key *MeterKey) *MeterRow {
+	if t.index == nil && len(t.rows) > 0 {
+		t.index = make(map[MeterKey]int, len(t.rows))
+		for i := range t.rows {
+			t.index[t.rows[i].MeterKey] = i
+		}
+	}
 	if i, there := t.index[*key]; there {
 		return &t.rows[i]
 	}
@@ -136,12 +158,22 @@ func (t *meterTable) add(row *MeterRow) (isNew bool) {
 	return isNew
 }
 
+// push adds a row whose key is new.
+func (t *meterTable) push(row *MeterRow) {
+	if t.index != nil {
+		t.index[row.MeterKey] = len(t.rows)
+	}
+	t.rows = append(t.rows, *row)
+}
+
 // cut removes and returns up to n rows.
 func (t *meterTable) cut(n int) []MeterRow {
 	from := max(len(t.rows)-n, 0)
 	rows := append([]MeterRow(nil), t.rows[from:]...)
-	for i := range rows {
-		delete(t.index, rows[i].MeterKey)
+	if t.index != nil {
+		for i := range rows {
+			delete(t.index, rows[i].MeterKey)
+		}
 	}
 	t.rows = t.rows[:from]
 	return rows
@@ -183,12 +215,13 @@ func (m *Meter) Decided(tenant limit.TenantID, req *check.Request, d *check.Deci
 	}
 	for i := range d.Rules {
 		if r := &d.Rules[i]; r.Rule.Metering != limit.MeterNone && r.Mode == limit.Enforce {
-			m.Add(tenant, d.Subject, r.Rule.Slug, Metered{Units: d.Cost, Overage: r.ExcessCost, Checks: 1}, at)
+			m.Add(tenant, d.Subject, r.Rule.Slug, Metered{Units: d.Cost, Overage: r.ExcessCost, Checks: d.Checks()}, at)
 		}
 	}
 }
 
-// Add records units of a subject under a rule, decided at an instant of this process's clock.
+// Add records units of a subject under a rule, decided at an instant of this process's clock. The
+// slug is that of a policy, and is kept.
 func (m *Meter) Add(tenant limit.TenantID, subject, rule string, units Metered, at time.Time) {
 	key := MeterKey{Tenant: tenant, StartMS: Hour.start(at.UnixMilli()), Subject: subject, Rule: rule}
 	s := &m.shards[maphash.String(m.seed, subject)&(usageShards-1)]
@@ -214,14 +247,18 @@ func (m *Meter) insert(t *meterTable, key MeterKey) *MeterRow {
 		}
 		m.fresh.Add(key.bytes())
 	}
-	// A copy: the request's strings are parts of a larger text.
-	key.Subject, key.Rule = strings.Clone(key.Subject), strings.Clone(key.Rule)
+	key.Subject = t.keep(key.Subject)
 	return t.insert(key)
 }
 
 // drain moves the rows of all shards to waiting. If its memory is used up, new subjects have no
 // place there, and known ones are still counted.
 func (m *Meter) drain() {
+	// A subject is in one shard, so its rows are new where none wait: they need no index.
+	direct := len(m.waiting.rows) == 0
+	if direct {
+		m.waiting.index = nil
+	}
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.Lock()
@@ -235,7 +272,10 @@ func (m *Meter) drain() {
 			if m.held+row.MeterKey.bytes() > m.most-m.most/5 && m.waiting.at(&row.MeterKey) == nil {
 				row.Subject = ""
 			}
-			if m.waiting.add(row) {
+			if direct && row.Subject != "" {
+				m.waiting.push(row)
+				m.held += row.MeterKey.bytes()
+			} else if m.waiting.add(row) {
 				m.held += row.MeterKey.bytes()
 			}
 		}

@@ -321,6 +321,30 @@ func TestMeterAllocations(t *testing.T) {
 	}
 }
 
+// Neither does one of a new subject, apart from memory that many of them share.
+func TestMeterAllocationsOfNewSubjects(t *testing.T) {
+	m := NewMeter(MeterOptions{Sink: newMeterLedger(), Registerer: prometheus.NewRegistry()})
+	billed := metered("api", 1)
+	now := time.Now()
+	d := check.Decision{Allowed: true, Cost: 1, Rules: []check.RuleDecision{{Rule: &billed}}}
+	req := check.Request{}
+	subjects := make([]string, 10_000)
+	for i := range subjects {
+		subjects[i] = fmt.Sprint("user_", i)
+	}
+	second := func() {
+		for _, d.Subject = range subjects {
+			m.Decided(uuid.UUID{1}, &req, &d, now)
+		}
+		m.drain()
+		for batch := m.next(now, false); batch != nil && len(batch.Rows) > 0; batch = m.next(now, false) {
+			m.release(batch.Rows)
+		}
+	}
+	second()
+	require.Less(t, testing.AllocsPerRun(10, second)/float64(len(subjects)), 0.5)
+}
+
 func BenchmarkMeterDecided(b *testing.B) {
 	plain, billed := checktest.Minute("plain", 1), metered("api", 1)
 	for _, rule := range []*limit.Rule{&plain, &billed} {
@@ -341,5 +365,30 @@ func BenchmarkMeterDecided(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// BenchmarkMeterNewSubjects meters subjects that have no row yet, as in the first second of many
+// subjects, and moves the rows to the batches that are written.
+func BenchmarkMeterNewSubjects(b *testing.B) {
+	billed := metered("api", 1)
+	m := NewMeter(MeterOptions{Sink: newMeterLedger(), Registerer: prometheus.NewRegistry()})
+	now := time.Now()
+	d := check.Decision{Allowed: true, Cost: 1, Rules: []check.RuleDecision{{Rule: &billed}}}
+	req := check.Request{}
+	subjects := make([]string, 20_000)
+	for i := range subjects {
+		subjects[i] = fmt.Sprint("user_", i)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		d.Subject = subjects[i%len(subjects)]
+		m.Decided(uuid.UUID{1}, &req, &d, now)
+		if i%len(subjects) == len(subjects)-1 {
+			m.drain()
+			for batch := m.next(now, false); batch != nil && len(batch.Rows) > 0; batch = m.next(now, false) {
+				m.release(batch.Rows)
+			}
+		}
 	}
 }

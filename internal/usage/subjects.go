@@ -74,6 +74,17 @@ func (l SubjectList) missing() int64 {
 	return least
 }
 
+// Find returns what the list knows of a subject, and whether it is listed. Of another one it knows
+// only Error, the maximum number of checks that it may have had; 0 means that it had none.
+func (l SubjectList) Find(subject string) (s Subject, listed bool) {
+	for i := range l {
+		if l[i].Subject == subject {
+			return l[i], true
+		}
+	}
+	return Subject{Subject: subject, Error: l.missing()}, false
+}
+
 // Merge returns the lists of the checks of both.
 func (t TopSubjects) Merge(o TopSubjects) TopSubjects {
 	return TopSubjects{Checks: t.Checks.Merge(o.Checks), Denied: t.Denied.Merge(o.Denied)}
@@ -104,8 +115,8 @@ func (k *subjectSketch) count(hash uint64, d *check.Decision, shadowDenied bool)
 	if !found {
 		i = k.enter(hash, d.Subject)
 	}
-	k.weights[i]++
-	k.places[i].counts.count(d.Allowed, shadowDenied, d.Degraded, d.Cost)
+	k.weights[i] += d.Checks()
+	k.places[i].counts.count(d.Checks(), d.Allowed, shadowDenied, d.Degraded, d.Cost)
 }
 
 func (k *subjectSketch) find(hash uint64, subject string) (place int, found bool) {

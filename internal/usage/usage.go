@@ -49,20 +49,20 @@ func addUnits(a, b int64) int64 {
 	return a + b
 }
 
-// count counts one verdict.
-func (c *Counts) count(allowed, shadowDenied, degraded bool, cost int64) {
+// count counts a verdict on a number of checks with this cost in total.
+func (c *Counts) count(checks int64, allowed, shadowDenied, degraded bool, cost int64) {
 	if allowed {
-		c.Allowed++
+		c.Allowed += checks
 		c.CostAllowed = addUnits(c.CostAllowed, cost)
 	} else {
-		c.Denied++
+		c.Denied += checks
 		c.CostDenied = addUnits(c.CostDenied, cost)
 	}
 	if shadowDenied {
-		c.ShadowDenied++
+		c.ShadowDenied += checks
 	}
 	if degraded {
-		c.Degraded++
+		c.Degraded += checks
 	}
 }
 
@@ -368,6 +368,7 @@ func (c *usageCell) count(t *tenantUsage, d *check.Decision) (shadowDenied bool)
 		c.changed, c.lastMinute = true, t.minute
 		t.changed = append(t.changed, c)
 	}
+	checks := d.Checks()
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if i >= len(c.rules) || c.rules[i].rule != r.Rule {
@@ -375,9 +376,9 @@ func (c *usageCell) count(t *tenantUsage, d *check.Decision) (shadowDenied bool)
 		}
 		inShadow := r.Mode == limit.Shadow && !r.Allowed
 		shadowDenied = shadowDenied || inShadow
-		c.rules[i].counts.count(r.Allowed || inShadow, inShadow, r.Degraded, d.Cost)
+		c.rules[i].counts.count(checks, r.Allowed || inShadow, inShadow, r.Degraded, d.Cost)
 	}
-	c.whole.count(d.Allowed, shadowDenied, d.Degraded, d.Cost)
+	c.whole.count(checks, d.Allowed, shadowDenied, d.Degraded, d.Cost)
 	return shadowDenied
 }
 

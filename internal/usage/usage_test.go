@@ -220,7 +220,7 @@ func TestUsageOutage(t *testing.T) {
 		r.Now.Add(1000)
 		d := r.Check(check.Request{Subject: fmt.Sprint(second % 7), Cost: 1})
 		counts := want[Minute.start(r.Now.Load())]
-		counts.count(d.Allowed, false, false, 1)
+		counts.count(1, d.Allowed, false, false, 1)
 		want[Minute.start(r.Now.Load())] = counts
 		require.ErrorIs(t, r.usage.flush(context.Background(), false), errAway)
 	}
@@ -382,7 +382,7 @@ func TestUsageConcurrent(t *testing.T) {
 // Sums of costs that exceed the range of an int64 must not become negative.
 func TestUsageCostStaysInRange(t *testing.T) {
 	c := Counts{CostDenied: math.MaxInt64 - 1}
-	c.count(false, false, false, limit.MaxFixedLimit)
+	c.count(1, false, false, false, limit.MaxFixedLimit)
 	require.EqualValues(t, math.MaxInt64, c.CostDenied)
 }
 

@@ -22,14 +22,15 @@ type Checker interface {
 // A Client sends checks to one server with one key. It is safe for concurrent use.
 type Client struct {
 	settings
-	checkURL, batchURL *url.URL
-	authorization      []string
-	closeIdle          func()
+	checkURL, batchURL, leasesURL *url.URL
+	authorization                 []string
+	closeIdle                     func()
 
 	brk     *breaker // nil if it is off
 	memory  *memory  // nil if it is off
 	local   *local   // nil unless it is the fallback
 	batcher *batcher // nil if it is off
+	leased  *leases  // nil if they are off
 }
 
 // New returns a client of the server at url, such as https://weir.example.com. The key needs the
@@ -50,6 +51,7 @@ func New(url, key string, options ...Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{settings: s, checkURL: withPath(u, "/v1/check"), batchURL: withPath(u, "/v1/check/batch"),
+		leasesURL:     withPath(u, "/v1/leases"),
 		authorization: []string{"Bearer " + key}, closeIdle: func() {}}
 	if c.transport == nil {
 		transport := newTransport(&c.settings)
@@ -67,17 +69,27 @@ func New(url, key string, options ...Option) (*Client, error) {
 	if s.batching {
 		c.batcher = &batcher{client: c}
 	}
+	if s.leases {
+		c.leased = newLeases(c)
+	}
 	return c, nil
 }
 
-// Close closes idle connections. Calls in flight are not affected, and the client stays usable.
-func (c *Client) Close() { c.closeIdle() }
+// Close returns leased units, which takes a second at most, and closes idle connections. Calls in
+// flight are not affected, and the client stays usable, without leases.
+func (c *Client) Close() {
+	c.leased.close()
+	c.closeIdle()
+}
 
 // BreakerState returns the state of the circuit breaker.
 func (c *Client) BreakerState() BreakerState { return c.brk.current() }
 
 // Check asks whether the subject may proceed, and counts the check if it is allowed.
-func (c *Client) Check(ctx context.Context, check Check) (Decision, error) {
+func (c *Client) Check(ctx context.Context, check Check) (d Decision, _ error) {
+	if c.leased != nil && len(c.hooks) == 0 && c.leased.take(&check, c.clock.Now(), &d) {
+		return d, nil
+	}
 	q, err := ask(check, false)
 	if err != nil {
 		return Decision{}, c.refused(ctx, "check", []Check{check}, err)
@@ -158,7 +170,7 @@ func (c *Client) single(ctx context.Context, name string, q question) (Decision,
 
 func (c *Client) answer(ctx context.Context, q *question) (Decision, error) {
 	if !q.explain && q.IdempotencyKey == "" {
-		if d, found := c.memory.recall(q, c.clock.Now()); found {
+		if d, found := c.fromMemory(q); found {
 			return d, nil
 		}
 		if c.batcher != nil {
@@ -168,6 +180,18 @@ func (c *Client) answer(ctx context.Context, q *question) (Decision, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errTimeout)
 	defer cancel()
 	return c.ask(ctx, q)
+}
+
+// fromMemory answers a question from leased units or by a denial that still holds.
+func (c *Client) fromMemory(q *question) (d Decision, found bool) {
+	now := c.clock.Now()
+	if len(c.hooks) > 0 && q.Cost > 0 && c.leased.take(&q.Check, now, &d) { // without hooks, Check has tried
+		return d, true
+	}
+	if d, found = c.memory.recall(q, now); found {
+		c.leased.remembered(q)
+	}
+	return d, found
 }
 
 // ask sends one question. The context's deadline is the call's.
@@ -245,6 +269,7 @@ func (c *Client) settle(leave ticket, err error) (*NoDecision, error) {
 // learn stores what a decision of the server implies for later questions.
 func (c *Client) learn(q *question, d *Decision, sentAt time.Time) {
 	c.local.learn(q, d)
+	c.leased.sent(q, d)
 	if !q.explain {
 		c.memory.remember(q, d, sentAt)
 	}

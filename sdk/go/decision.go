@@ -14,6 +14,7 @@ type Source string
 const (
 	SourceServer   Source = "server"
 	SourceMemory   Source = "memory"   // a denial of the server that is still valid
+	SourceLease    Source = "lease"    // units that the server has charged in advance: see WithLeases
 	SourceFallback Source = "fallback" // no decision: see Decision.NoDecision
 )
 
@@ -69,6 +70,10 @@ type RuleDecision struct {
 	Warning      bool   `json:"warning"`
 	Overage      bool   `json:"overage"`
 	OverageUnits int64  `json:"overage_units"` // units beyond the limit that count now
+	// CreditsSpent are prepaid units that this check spent. CreditsRemaining are those that are
+	// left; not Known if the subject never had any for the rule.
+	CreditsSpent     int64  `json:"credits_spent"`
+	CreditsRemaining Number `json:"credits_remaining"`
 }
 
 // A SkippedRule is a rule that was not evaluated.

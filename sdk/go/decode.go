@@ -131,6 +131,12 @@ func (r *scanner) rule(d *RuleDecision) {
 			if n := r.number(); n.Known {
 				d.OverageUnits = n.Value
 			}
+		case "credits_spent":
+			if n := r.number(); n.Known {
+				d.CreditsSpent = n.Value
+			}
+		case "credits_remaining":
+			d.CreditsRemaining = r.number()
 		default:
 			r.other(name)
 		}

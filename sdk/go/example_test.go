@@ -93,6 +93,17 @@ func ExampleNew() {
 	// Output: closed <nil>
 }
 
+func ExampleWithLeases() {
+	client, err := weir.New("https://weir.example.com", "weir_key", weir.WithLeases())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close() // returns the units that are held
+
+	fmt.Println(client.BreakerState())
+	// Output: closed
+}
+
 func ExampleGuard() {
 	client, orders := weirtest.DenyAll(), http.NotFoundHandler()
 

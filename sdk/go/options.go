@@ -39,6 +39,7 @@ type settings struct {
 	breaker        bool
 	denialMemory   bool
 	batching       bool
+	leases         bool
 	transport      http.RoundTripper
 	logger         *slog.Logger
 	hooks          []Hooks
@@ -79,6 +80,17 @@ func WithoutDenialMemory() Option { return func(s *settings) { s.denialMemory = 
 // in one request. A single caller never waits for others. Batched decisions have the X-RateLimit
 // headers and Retry-After, but not the headers of the IETF draft.
 func WithBatching() Option { return func(s *settings) { s.batching = true } }
+
+// WithLeases decides frequent checks in memory, without a call. If all rules that match a check
+// have the consistency leased, the client leases units for this process in the background, which
+// the server charges, and grants them. A limit is never exceeded, with any number of processes.
+// What the client does not use is returned. Close returns the rest.
+//
+// A decision from a lease has the Source [SourceLease]. Its Rules, Headers and Warning are those of
+// the moment when the units were charged, all of them: at most a quarter of a second ago.
+//
+// A check with an idempotency key, CheckBatch, Peek and Explain always ask the server.
+func WithLeases() Option { return func(s *settings) { s.leases = true } }
 
 // WithTransport replaces the HTTP transport, including the connect timeout and the settings of
 // connections. The transport must not retry.

@@ -85,6 +85,53 @@ func TestForgottenPasswordWalk(t *testing.T) {
 	w.signedIn(email, "yet another horse").open("/").sees(w.tenant.Name)
 }
 
+// A person changes the email of their login: the new address has to be confirmed, and the old one
+// gets a notice.
+func TestEmailWalk(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	old := w.person(tenants.Editor)
+	email := "new-" + old
+	p := w.as(tenants.Editor).open("/account").sees("You sign in with " + old).inspect("account")
+	p.allow(422).fill("New email", email).fill("Password", "wrong").click("Change email").sees("Is not your current password")
+	p.fill("New email", email).fill("Password", password).click("Change email").sees("We sent a link to " + email)
+	mails := w.visitor().open("/dev/mail")
+	mails.within("A new email for your login to Weir was requested").sees(old)
+	mails.within("Confirm your new email for Weir").sees(email).click("Confirm the new email")
+	mails.sees("You sign in with the new email from then on.").inspect("email-confirm")
+	mails.click("Change email").at("/login?next=%2Faccount")
+	p.open("/account").sees("You sign in with " + email)
+	mails.fill("Email", email).fill("Password", password).click("Sign in").at("/account").sees("Email changed.")
+	mails.open("/dev/mail").within("The email of your login to Weir was changed").sees("This address can no longer sign in.")
+}
+
+// A member of two tenants leaves one of them, and continues in the other.
+func TestLeaveWalk(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	var other *world
+	t.Run("Other", func(t *testing.T) { other = newTenant(t) }) // with another name
+	email := w.person(tenants.Viewer)
+	_, err := other.store.CreateMember(t.Context(), other.actor, email, password, tenants.Viewer)
+	require.NoError(t, err)
+	p := w.signedIn(email, password).open("/account").click("Leave " + w.tenant.Name).sees("To come back, you need an invitation.").check()
+	p.click("Leave tenant").at("/account").sees("You left " + w.tenant.Name + ".").hasNot("Leave " + w.tenant.Name)
+	p.open("/").sees(other.tenant.Name)
+}
+
+// The role of a pending invitation changes before the person joins.
+func TestRoleOfInvitation(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	email := "joins-later@" + w.tenant.Slug + ".example"
+	p := w.as(tenants.Owner).open("/members").click("Invite member").fill("Email", email).click("Send invitation").sees(email + " is invited.")
+	row := p.within(email)
+	row.click("Change role").choose("Role of "+email, "Editor: rules, plans and subjects").check()
+	row.click("Save role")
+	p.sees("Role of " + email + " changed to editor.").within(email).sees("editor")
+	w.visitor().open("/dev/mail").within("Join " + w.tenant.Name).click("Accept the invitation").sees("an editor")
+}
+
 // A newcomer creates a tenant.
 func TestSignUpWalk(t *testing.T) {
 	t.Parallel()

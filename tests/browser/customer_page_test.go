@@ -61,7 +61,7 @@ func TestCopyCustomerLink(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	w.rule("exports", 10)
-	p := w.as(tenants.Support).open("/subjects/ada").click("Copy customer link").click("Create link").sees("Copy this link now")
+	p := w.as(tenants.Support).open("/subjects/ada").click("More actions").click("Copy customer link").click("Create link").sees("Copy this link now")
 	link := mustEval[string](p, `document.getElementById("customer-link").textContent`)
 	path, ours := strings.CutPrefix(link, w.url)
 	require.True(t, ours, link)

@@ -17,7 +17,7 @@ import (
 func TestFaultsAreReported(t *testing.T) {
 	t.Parallel()
 	p := demo(t).visitor().open("/login")
-	require.Empty(t, p.violations())
+	require.Empty(t, p.violations(allRules))
 	require.Empty(t, p.tooWide())
 	require.Empty(t, p.watch.faults())
 
@@ -40,7 +40,7 @@ func TestFaultsAreReported(t *testing.T) {
 
 	mustEval[bool](p, `document.querySelector("main").insertAdjacentHTML("beforeend", "<img src='/assets/none'>"), true`)
 	p.allow(404)
-	violations := p.violations()
+	violations := p.violations(allRules)
 	require.Len(t, violations, 1)
 	require.Equal(t, "image-alt", violations[0].ID)
 

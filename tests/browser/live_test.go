@@ -1,7 +1,9 @@
 package browser
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,10 +26,36 @@ func TestDenialAppears(t *testing.T) {
 	require.Eventually(t, func() bool { return !w.ask(key, later, "requests") }, patience, tick, "its second check is denied")
 	p.seesNot(later)
 	p.click("Live").sees(later)
-	p.click("user_42").sees("Recent denials").sees("1 of 1 used.")
+	p.click("user_42").sees("Denied by").sees("1 of 1 used")
 	p.open("/").sees("Nearest to a limit").sees("user_42")
 	p.open("/usage").click("Apply filters").sees("Complete until")
 	p.open("/audit").click("Verify audit trail").sees("The audit trail is intact.")
+}
+
+// The list of the most denied subjects says that it does not know how many checks of a subject were
+// allowed, unless it does. It never says 0.
+func TestMostDeniedSaysWhatIsUnknown(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("requests", 3)
+	key := w.key()
+	subject := w.counted(key, "user", "requests")
+	denied := 0
+	require.Eventually(t, func() bool {
+		if !w.ask(key, subject, "requests") {
+			denied++
+		}
+		return denied == 2
+	}, patience, time.Millisecond)
+	p := w.as(tenants.Viewer)
+	p.eventually(func() error { // instances write usage every few seconds
+		p.open("/usage?period=1h&by=subject&top=denied")
+		got := mustEval[string](p, `[...[...document.querySelectorAll("tbody tr")].find(row => row.textContent.includes("`+subject+`"))?.querySelectorAll("td.num") ?? []].slice(0, 3).map(td => td.textContent.trim()).join(" ")`)
+		if got != "3 2 40\u202f%" && got != "unknown 2 unknown" {
+			return fmt.Errorf("the row has %q", got)
+		}
+		return nil
+	})
 }
 
 // The chart shows the newest step: a tenant's first check appears in the current minute, within the

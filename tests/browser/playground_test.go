@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
 )
 
 // A visitor compares the algorithms, and shares the result. The playground does not use the
@@ -38,4 +40,18 @@ func TestPlaygroundWalk(t *testing.T) {
 	q.open(shared).sees("4 requests in 3 minutes")
 	q.check()
 	q.open("/playground/fixed-window").sees("Burst at window edge").check()
+}
+
+// A person who is signed in keeps the navigation in the playground, and the way back from the API
+// reference.
+func TestPlaygroundInTheFrame(t *testing.T) {
+	t.Parallel()
+	p := demo(t).as(tenants.Viewer).open("/").click("Playground").at("/playground")
+	p.sees("Audit trail").sees("Fixed window allowed 20 within 1.9 seconds").check()
+	p.click("Spammer").sees("four times the limit")
+	p.open("/playground/token-bucket").sees("Audit trail").click("Subjects").at("/subjects")
+
+	// The reference has a way back. The page has the same bar without its script.
+	q := demo(t).visitor().withoutScripts()
+	q.open("/docs").sees("Weir API").click("Playground").at("/playground").sees("Summary")
 }

@@ -36,6 +36,24 @@ func TestRuleWalk(t *testing.T) {
 	p.click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")
 }
 
+// Before a lower limit of a plan is saved, the page names who is over it, also one that is denied
+// already, with the usage, the old number and the new one.
+func TestPlanImpactNamesWhoIsOver(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("mails", 3)
+	_, err := w.store.CreatePlan(t.Context(), w.actor, tenants.Plan{Slug: "free", Name: "Free"})
+	require.NoError(t, err)
+	key := w.key()
+	full, half := w.counted(key, "full", "mails"), w.counted(key, "half", "mails")
+	w.ask(key, half, "mails")
+	require.Eventually(t, func() bool { return !w.ask(key, full, "mails") }, patience, tick)
+	p := w.as(tenants.Editor).openUntil("/usage?period=1h&by=subject", full)
+	p.openUntil("/usage?period=1h&by=subject", half)
+	p.open("/plans/free/limits/mails").choose("Kind of limit", "Limit").fill("Limit", "1").click("Preview impact")
+	p.sees(half + ": 2 of 3 used, new limit 1 per hour").sees("Denied now, and with the new limit:").sees(full + ": 3 of 3 used, new limit 1 per hour").check()
+}
+
 // A plan limit is changed with the keyboard alone, in its table cell, and only after its impact was
 // shown.
 func TestPlansWalk(t *testing.T) {

@@ -49,6 +49,9 @@ func TestSwitchTenant(t *testing.T) {
 	p.click(two.tenant.Name).at("/")
 	p.open("/rules").sees("Twos-rule").seesNot("Ones-rule")
 	p.openFor("/rules/ones-rule", 404).sees("Not found")
+	p.click(email + " viewer").click("Sign out").at("/login")
+	p.fill("Email", email).fill("Password", password).click("Sign in").at("/").sees(two.tenant.Name)
+	p.open("/rules").sees("Twos-rule") // the tenant used last, and not the first by slug
 }
 
 // The session of a lost laptop is ended from another device.

@@ -57,6 +57,23 @@ func TestResetKeepsOtherLimits(t *testing.T) {
 	p.sees("Limits of user_42 reset: requests.").sees("0 of 2 used").sees("1 of 100 used")
 }
 
+// Support finds a customer who is not registered by a part of the name, and a misspelled name is
+// not said to be active. The page of one that is denied says so.
+func TestFindsBusySubjects(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("requests", 1)
+	key := w.key()
+	require.Eventually(t, func() bool { return !w.ask(key, "acme-corp", "requests") }, time.Minute, time.Millisecond)
+	p := w.as(tenants.Support).open("/plans")
+	const field = "Search for a subject, rule, plan, page or action"
+	p.press("k", chromedp.ModifierCtrl).fill(field, "corp").sees("acme-corp").press(kb.Enter)
+	p.at("/subjects/acme-corp").sees("limited").sees("Denied by Requests").seesNot("active")
+	p.open("/subjects?q=acme").sees("Seen in the last 30 days").within("acme-corp").sees("denied recently")
+	p.within("").open("/subjects/acme-crop").sees("No checks seen for acme-crop. Did you mean acme-corp?").seesNot("active").check()
+	p.click("acme-corp").at("/subjects/acme-corp")
+}
+
 // The palette opens on every page with the keyboard, and opens the named page or runs the action.
 func TestPalette(t *testing.T) {
 	t.Parallel()

@@ -34,15 +34,25 @@ func TestOperator(t *testing.T) {
 	p.click("Reopen tenant").fill("Reason", "has paid").click("Reopen tenant").sees("reopened")
 	w.quota("checks-of-" + slug)
 	p.openUntil("/tenants/"+slug, "Checks per tenant").click("Set own quota").fill("Checks", "5000").fill("Reason", "bought more").check()
-	p.click("Save quota").sees("5,000 per minute").sees("bought more").inspect("tenant-quota")
+	p.click("Save quota").sees("5,000 per minute").sees("bought more")
+	p.within("bought more").sees("Checks per tenant").seesNot("checks-of-" + slug) // the name, not the slug
+	p.inspect("tenant-quota")
 	p.phone().check()
 	p.desktop().click("Delete tenant").fill("Type “"+slug+"” to confirm", "something else").fill("Reason", "has left").allow(422)
 	p.click("Delete tenant permanently").sees("Must be " + slug).check()
 	p.fill("Type “"+slug+"” to confirm", slug).click("Delete tenant permanently").at("/tenants").sees("Tenant " + slug)
 
-	p = w.operator().open("/tenants").fill("Slug or name contains", w.tenant.Slug).click("Search").sees("Tenant of TestOperator").seesNot("Demo Inc.")
+	p = w.operator().open("/tenants").fill("Slug or name contains", w.tenant.Slug).click("Apply filters").sees("Tenant of TestOperator").seesNot("Demo Inc.")
 	p.open("/instances").sees("this instance").sees("up to date").check()
 	w.as(tenants.Owner).openFor("/tenants", 404).sees("Not found")
+}
+
+// The operator's overview is about the service and not about a first check.
+func TestOperatorHome(t *testing.T) {
+	t.Parallel()
+	p := demo(t).operator().open("/").sees("Redis").sees("Postgres").sees("Instances").sees("Demo Inc.")
+	p.seesNot("Send your first check").check()
+	p.phone().check()
 }
 
 // quota creates a quota of checks that is too large to be reached during the test.

@@ -123,6 +123,7 @@ func TestCommands(t *testing.T) {
 	configuration(t, s, file)
 	lists(t, s)
 	checks(t, s)
+	history(t, s)
 
 	nginx := s.must("gateway", "nginx")
 	require.Contains(t, nginx, "proxy_set_header Weir-Key "+key+";")
@@ -199,4 +200,23 @@ func checks(t *testing.T, s *shell) {
 	_, stderr, code = s.run("", "check", "user_42", "-p", "platinum")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "/plan")
+}
+
+func history(t *testing.T, s *shell) {
+	audit := s.must("-o", "csv", "audit", "--kind", "rule", "-n", "1")
+	require.Contains(t, audit, ",create,rule,api,")
+	require.Equal(t, 2, strings.Count(audit, "\n"))
+	require.Contains(t, s.must("usage", "--grain", "minute", "-g", "rule"), "START  ")
+	_, stderr, code := s.run("", "usage", "--from", "yesterday")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "from")
+
+	stdout, stderr, code := s.run(`{"rules": [{"slug": "a", "limit": 1, "window": "1m"}], "requests": [{"at_ms": 0, "subject": "x"}, {"at_ms": 1, "subject": "x"}]}`, "simulate", "-")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "2 requests: 1 allowed, 1 denied")
+
+	line := `192.0.2.7 - alice [10/Oct/2026:13:55:36 +0000] "GET / HTTP/1.1" 200 1 "-" "-"` + "\n"
+	stdout, stderr, code = s.run(strings.Repeat(line, 3), "replay", "--subject", "user", "--resource", "api", "-")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "2 allowed, 1 denied", "the rules of the server allow 2 per hour")
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // An app is the application behind a gateway. It answers 200 "app", or the status in X-App-Status,
-// and records each request.
+// and records each request. With X-App-Cache it answers a page for X-User that may be cached.
 type app struct {
 	address string
 
@@ -43,10 +43,22 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Unlock()
 	w.Header().Set("X-App", "yes")
 	w.Header().Set("Cache-Control", "no-store") // each request must arrive here
+	page := "app"
+	if r.Header.Get("X-App-Cache") != "" {
+		w.Header().Set("Cache-Control", "max-age=3600")
+		page = "for " + r.Header.Get("X-User")
+	}
 	if status, err := strconv.Atoi(r.Header.Get("X-App-Status")); err == nil {
 		w.WriteHeader(status)
 	}
-	_, _ = io.WriteString(w, "app")
+	_, _ = io.WriteString(w, page)
+}
+
+// all returns the recorded requests.
+func (a *app) all() []received {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.requests
 }
 
 // take returns the recorded requests, and clears them.

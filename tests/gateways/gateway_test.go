@@ -111,10 +111,14 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 	if r.route {
 		require.NotEmpty(t, page.route, "%s.md creates no route", r.page())
 		changes = page.byRoute
-		g.replace[pageRoute] = "/v1/authorize/" + r.name
+		g.replace[authorize+page.slug] = authorize + r.name
 		for _, key := range []string{w.keys["gateway"], w.keys["exhausted"]} {
 			w.call(key, http.MethodPut, "/v1/routes/"+r.name, page.route)
 		}
+	}
+	if r.user {
+		require.NotEmpty(t, page.byUser, "%s.md authenticates no users", r.page())
+		changes = append(changes, page.byUser...)
 	}
 	if !failOpen {
 		changes = append(changes, page.closed...)

@@ -19,24 +19,27 @@ const (
 	pageApp  = "127.0.0.1:9000" // the application
 	pageKey  = "YOUR_WEIR_KEY"
 
-	pageRoute = "/v1/authorize/edge" // the address of the route that a page creates
+	authorize = "/v1/authorize/" // precedes the slug of the route that a page creates
 )
 
 // A page is the documentation of one gateway. A code block below `<!-- file: NAME -->` is a file of
 // the configuration, which fails open. The code blocks below `<!-- fail closed: replace -->` and
 // `<!-- fail closed: by -->` are the change to fail closed. The code block below `<!-- route -->`
 // creates a route, and those below `<!-- route: replace -->` and `<!-- route: by -->` are the
-// change to use it.
+// change to use it. Those below `<!-- user: replace -->` and `<!-- user: by -->` are the change to
+// count the user whom the gateway has authenticated.
 type page struct {
 	files   map[string]string
 	closed  [][2]string
 	route   string // as JSON
+	slug    string // of the route
 	byRoute [][2]string
+	byUser  [][2]string
 }
 
 var (
-	fences      = regexp.MustCompile("(?ms)^<!-- (file: \\S+|fail closed: replace|fail closed: by|route|route: replace|route: by) -->\n+```[a-z]*\n(.*?)^```$")
-	createRoute = regexp.MustCompile(`(?s)curl -X PUT "\$WEIR_URL/v1/routes/edge" .* -d '(\{.*\})'`)
+	fences      = regexp.MustCompile("(?ms)^<!-- (file: \\S+|fail closed: replace|fail closed: by|route|route: replace|route: by|user: replace|user: by) -->\n+```[a-z]*\n(.*?)^```$")
+	createRoute = regexp.MustCompile(`(?s)curl -X PUT "\$WEIR_URL/v1/routes/([a-z-]+)" .* -d '(\{.*\})'`)
 )
 
 func readPage(t testing.TB, name string) *page {
@@ -54,12 +57,14 @@ func readPage(t testing.TB, name string) *page {
 		if marker == "route" {
 			found := createRoute.FindStringSubmatch(content)
 			require.NotNil(t, found, "%s.md: no route in %s", name, content)
-			p.route = found[1]
+			p.slug, p.route = found[1], found[2]
 			continue
 		}
 		changes := &p.closed
 		if strings.HasPrefix(marker, "route") {
 			changes = &p.byRoute
+		} else if strings.HasPrefix(marker, "user") {
+			changes = &p.byUser
 		}
 		if strings.HasSuffix(marker, "replace") {
 			*changes = append(*changes, [2]string{content})

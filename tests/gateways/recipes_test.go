@@ -4,6 +4,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"testing"
 )
 
 // A recipe is what the tests need to know about a gateway, apart from its page.
@@ -20,11 +21,14 @@ type recipe struct {
 	listensEarly bool
 	route        bool // it uses the route of the page
 	routeToo     bool // the page has a change to use a route
+	user         bool // it counts the user whom the gateway has authenticated
 
 	ownBody     bool // the gateway writes the body of a denial itself
 	noHeaders   bool // headers of allowed responses do not reach the customer
 	noBodies    bool // requests with a body are refused
 	connections int  // maximum number of connections to Weir for one customer
+
+	more func(t *testing.T, w *world, r *recipe) // tests of this gateway only
 }
 
 func (r *recipe) page() string {
@@ -54,7 +58,8 @@ var recipes = withRoutes([]*recipe{
 	{
 		name: "haproxy", routeToo: true, listen: map[string]string{"bind :8000": "bind ADDRESS", "abns@weir": "abns@weir-PORT"}, connections: 2,
 		patient: map[string]string{"timeout connect 200ms": "timeout connect 60s", "timeout server 200ms": "timeout server 60s",
-			"timeout = 1000": "timeout = 100000"},
+			"timeout = 1000": "timeout = 100000", "timeout connect 5s": "timeout connect 60s", "timeout server 30s": "timeout server 60s",
+			"timeout client 30s": "timeout client 60s"},
 		paths:   map[string]string{"/etc/haproxy/weir.lua": "weir.lua"},
 		arrange: arrangeHAProxy,
 	},
@@ -62,11 +67,13 @@ var recipes = withRoutes([]*recipe{
 		name: "caddy", routeToo: true, listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1,
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeCaddy("caddy"),
+		more:    caddyErrors,
 	},
 	{
 		name: "caddy-2.11", doc: "caddy", listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1, built: true,
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeCaddy("caddy-2.11"),
+		more:    caddyErrors,
 	},
 	{
 		name: "traefik", listen: map[string]string{":8000": "ADDRESS", "127.0.0.1:8079": "INNER"}, connections: 2, built: true,
@@ -172,6 +179,10 @@ DefaultRuntimeDir ` + g.dir + `
 ErrorLog error.log
 LogLevel warn
 LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule auth_basic_module /usr/lib/apache2/modules/mod_auth_basic.so
+LoadModule authn_core_module /usr/lib/apache2/modules/mod_authn_core.so
+LoadModule authn_file_module /usr/lib/apache2/modules/mod_authn_file.so
+LoadModule authz_user_module /usr/lib/apache2/modules/mod_authz_user.so
 LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
 LoadModule env_module /usr/lib/apache2/modules/mod_env.so
 LoadModule headers_module /usr/lib/apache2/modules/mod_headers.so
@@ -196,5 +207,6 @@ func arrangeVarnish(g *gateway, files map[string]string) []string {
 	files["default.vcl"] = strings.Replace(files["default.vcl"], "sub vcl_recv {",
 		"sub vcl_recv {\n    if (local.socket == \"plain\") {\n        set req.backend_hint = app;\n        return (pass);\n    }", 1)
 	return []string{"varnishd", "-F", "-j", "none", "-n", filepath.Join(g.dir, "work"), "-a", g.address, "-a", "plain=" + g.plain,
-		"-f", filepath.Join(g.dir, "default.vcl"), "-s", "malloc,32m", "-T", "none", "-p", "thread_pool_min=10"}
+		"-f", filepath.Join(g.dir, "default.vcl"), "-s", "malloc,32m", "-T", "none", "-p", "thread_pool_min=10",
+		"-p", "connect_timeout=60"}
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -55,9 +56,12 @@ type asked struct {
 
 func newRelay(t testing.TB, server string) *relay {
 	t.Helper()
-	r := &relay{t: t, server: server, address: freeAddress(t), changed: make(chan struct{}), release: make(chan struct{}),
+	r := &relay{t: t, server: server, changed: make(chan struct{}), release: make(chan struct{}),
 		connections: map[net.Conn]struct{}{}}
-	r.listen()
+	require.Eventually(t, func() bool { // another program may take a free address first
+		r.address = freeAddress(t)
+		return r.tryListen() == nil
+	}, harness.Patience, harness.Tick)
 	t.Cleanup(r.die)
 	return r
 }
@@ -78,9 +82,17 @@ func freeAddress(t testing.TB) string {
 	return ""
 }
 
+// listen ends die.
 func (r *relay) listen() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.tryListen() == nil }, harness.Patience, harness.Tick)
+}
+
+func (r *relay) tryListen() error {
 	listener, err := net.Listen("tcp", r.address)
-	require.NoError(r.t, err)
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	r.listener = listener
 	r.mu.Unlock()
@@ -97,6 +109,7 @@ func (r *relay) listen() {
 			go r.serve(conn)
 		}
 	}()
+	return nil
 }
 
 // die closes the listener and all connections.
@@ -242,12 +255,6 @@ func (r *relay) requests() (all []asked) {
 	return all
 }
 
-// awaitAsked returns when the gateway has sent n requests.
-func (r *relay) awaitAsked(n int) {
-	r.t.Helper()
-	require.Eventually(r.t, func() bool { return len(r.requests()) >= n }, harness.Patience, harness.Tick)
-}
-
 func (r *relay) accepts() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,12 +274,17 @@ func (r *relay) allowed() int {
 
 // headersOf returns the Weir headers of a request, with names in lower case.
 func headersOf(head string) map[string][]string {
+	all := allHeadersOf(head)
+	maps.DeleteFunc(all, func(name string, _ []string) bool { return !strings.HasPrefix(name, "weir-") })
+	return all
+}
+
+func allHeadersOf(head string) map[string][]string {
 	found := map[string][]string{}
-	for _, line := range strings.Split(head, "\r\n")[1:] {
+	for _, line := range strings.Split(strings.TrimSuffix(head, "\r\n\r\n"), "\r\n")[1:] {
 		name, value, _ := strings.Cut(line, ":")
-		if name = strings.ToLower(name); strings.HasPrefix(name, "weir-") {
-			found[name] = append(found[name], strings.TrimSpace(value))
-		}
+		name = strings.ToLower(name)
+		found[name] = append(found[name], strings.TrimSpace(value))
 	}
 	return found
 }

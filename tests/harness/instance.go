@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
 )
 
 // Instance is a server process.
@@ -37,6 +40,7 @@ func Start(t testing.TB, s Settings, args ...string) *Instance {
 	i := &Instance{t: t, cmd: exec.Command(Server(t), args...), done: make(chan struct{}),
 		changed: make(chan struct{}), addresses: map[string]string{}}
 	i.cmd.Env = s.Environ()
+	testenv.EndWithParent(i.cmd)
 	i.cmd.Stdout = &i.Out
 	stderr, err := i.cmd.StderrPipe()
 	require.NoError(t, err)
@@ -52,7 +56,7 @@ func Start(t testing.TB, s Settings, args ...string) *Instance {
 	t.Cleanup(func() {
 		i.Kill()
 		if t.Failed() {
-			t.Logf("log of the server:\n%s", i.Log())
+			t.Logf("log of the server:\n%s", i.news())
 		}
 	})
 	return i
@@ -74,6 +78,31 @@ func (i *Instance) Log() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return strings.Join(i.lines, "\n")
+}
+
+// shownLines is how many lines of a server's log a failed test prints.
+const shownLines = 60
+
+// news returns the end of the log without requests that were answered as they should be: those of
+// other tests would hide the error that matters.
+func (i *Instance) news() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var shown []string
+	for _, line := range i.lines {
+		var entry struct {
+			Msg    string
+			Status int
+		}
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "request" && entry.Status < http.StatusInternalServerError {
+			continue
+		}
+		shown = append(shown, line)
+	}
+	if len(shown) > shownLines {
+		shown = append([]string{fmt.Sprintf("(%d lines before)", len(shown)-shownLines)}, shown[len(shown)-shownLines:]...)
+	}
+	return strings.Join(shown, "\n")
 }
 
 // await returns when holds returns true. It is called after each line that the server writes.

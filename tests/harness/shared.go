@@ -22,6 +22,7 @@ type sharedTB struct {
 	cleanups   []func()
 }
 
+func (s *sharedTB) Name() string { return "shared" }
 func (s *sharedTB) Helper()      {}
 func (s *sharedTB) Failed() bool { return false }
 

@@ -56,6 +56,47 @@ func testAmend(t *testing.T, eng engine.Engine) {
 	require.Error(t, eng.Amend(t.Context(), bad), "counters of another tenant")
 }
 
+// A downgrade with carry leaves more units than the limit. The next change by scale takes them for
+// the whole quota, so that no caller waits longer than for that. Units beyond the limit stay only
+// if both numbers allow overage.
+func testAmendBeyondTheLimit(t *testing.T, eng engine.Engine) {
+	for _, a := range limit.Algorithms {
+		wide, narrow := five(a), five(a)
+		if a.Bucket() {
+			wide.Burst = 50 // with another limit, the share that is missing stays the same
+		} else {
+			wide.Limit = 50
+		}
+		prefix, at := Prefix(), start+30_000
+		c := counter(prefix+"a-counter", wide)
+		ask(t, eng, at, 40, c)
+		c.Numbers = narrow
+		amend(t, eng, prefix+"the-upgrade", at, false, []limit.Numbers{wide}, c)
+		v := remains(t, eng, at, c, wide)
+		require.Zero(t, v.Remaining, a)
+		whole := counter(Prefix()+"a-counter", wide)
+		ask(t, eng, at, 50, whole)
+		require.LessOrEqual(t, v.ResetMS, remains(t, eng, at, whole, wide).ResetMS, "%s: 40 of 5 are 50 of 50, and not 400", a)
+
+		if !narrow.Overages() {
+			continue
+		}
+		for _, both := range []bool{true, false} {
+			prefix := Prefix()
+			c, to := counter(prefix+"a-counter", narrow), wide
+			c.Numbers.Overage, to.Overage = true, both
+			ask(t, eng, at, 40, c)
+			amend(t, eng, prefix+"the-upgrade", at, false, []limit.Numbers{to}, c)
+			to.Overage = true // so that the verdict has it
+			want := int64(0)
+			if both {
+				want = 35
+			}
+			require.Equal(t, want, remains(t, eng, at, c, to).Overage, "%s: of 40 of 5, 35 are beyond", a)
+		}
+	}
+}
+
 // Engines agree with the arithmetic on states, after any calls, for single counters and groups.
 func testAmendSequences(t *testing.T, eng engine.Engine) {
 	memory := engine.NewMemory(engine.MemoryOptions{})

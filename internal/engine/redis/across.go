@@ -67,8 +67,8 @@ func (a *acrossSlots) refuses(err error) bool {
 
 // tryAcrossSlots finds out whether the node runs scripts across slots: it charges two canaries in
 // one run.
-func (l *lane) tryAcrossSlots() {
-	a := &l.across
+func (s *server) tryAcrossSlots() {
+	a := &s.across
 	if !a.trying.CompareAndSwap(false, true) {
 		return
 	}
@@ -78,7 +78,7 @@ func (l *lane) tryAcrossSlots() {
 	}
 	a.tried.Store(int64(engine.Awake()))
 	r := newRequest()
-	for _, key := range l.canaries(2) {
+	for _, key := range s.canaries(2) {
 		r.add(&engine.Call{Cost: 1, Counters: []engine.Counter{{
 			Key:     key,
 			Numbers: limit.Numbers{Algorithm: limit.FixedWindowFirstHit, Limit: limit.MaxFixedLimit, WindowMS: limit.MaxWindowMS},
@@ -87,7 +87,7 @@ func (l *lane) tryAcrossSlots() {
 	if len(r.calls) == 0 {
 		return
 	}
-	p := &pipeline{engine: l.engine, lane: l, mode: together, scope: scopeNode}
+	p := &pipeline{engine: s.engine, server: s, mode: together, scope: scopeNode}
 	p.load([]*request{r})
 	p.run(deadlineContext{time.Now().Add(redisIOTimeout)})
 	p.deliver()
@@ -104,9 +104,9 @@ func (l *lane) tryAcrossSlots() {
 }
 
 // canaries returns up to n keys of canaries in different slots of the server.
-func (l *lane) canaries(n int) (keys []string) {
+func (s *server) canaries(n int) (keys []string) {
 	for i := 0; i < maxCanaries && len(keys) < n; i++ {
-		if key := engine.CanaryKey(i); l.engine.laneOf(key) == l {
+		if key := engine.CanaryKey(i); s.engine.serverOf(key) == s {
 			keys = append(keys, key)
 		}
 	}
@@ -116,10 +116,10 @@ func (l *lane) canaries(n int) (keys []string) {
 // RunsBySlot returns how many nodes of a Cluster do not run scripts across slots, and what one of
 // them says. Each tenant on them has a run of its own, which costs more.
 func (e *Engine) RunsBySlot() (nodes int, err error) {
-	e.lanes.Range(func(_ *redis.Client, l *lane) bool {
-		if l.across.state.Load() == acrossNo {
+	e.servers.Range(func(_ *redis.Client, s *server) bool {
+		if s.across.state.Load() == acrossNo {
 			nodes++
-			if refusal := l.across.refusal.Load(); refusal != nil {
+			if refusal := s.across.refusal.Load(); refusal != nil {
 				err = *refusal
 			}
 		}

@@ -34,6 +34,7 @@ func (e *Engine) Amend(ctx context.Context, a *engine.Amendment) error {
 		arg = appendUint(append(arg, byte(n.Algorithm)), n.Limit, 7)
 		arg = appendUint(appendUint(arg, n.WindowMS, 5), extra(n), 5)
 		arg = appendUint(appendUint(appendID(arg, part.ID), part.To.Limit, 7), part.To.Burst, 5)
+		arg = append(arg, oneIf(n.Overage && part.To.Overage))
 	}
 	err := e.client.EvalSha(ctx, e.amend.sha, keys, arg).Err()
 	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {

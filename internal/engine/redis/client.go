@@ -31,8 +31,18 @@ func WithCredentials(credentials func() (user, password string)) ClientOption {
 	return func(s *clientSettings) { s.credentials = credentials }
 }
 
+// WithTimeout sets how long a check waits for Redis. A connection is not given up earlier, neither
+// while it is opened nor while it is silent. The defaults of 250 ms and 1 s are the least values.
+func WithTimeout(check time.Duration) ClientOption {
+	return func(s *clientSettings) {
+		s.dialTimeout, s.ioTimeout = max(check, redisDialTimeout), max(check, redisIOTimeout)
+	}
+}
+
 type clientSettings struct {
 	poolSize    int
+	dialTimeout time.Duration
+	ioTimeout   time.Duration
 	credentials func() (user, password string) // nil: those of the URL
 }
 
@@ -58,7 +68,7 @@ const (
 // For a Cluster with one known address, repeat it as addr=host:port. Errors name the invalid part
 // and never contain the password.
 func NewClient(rawURL string, opts ...ClientOption) (redis.UniversalClient, error) {
-	s := clientSettings{poolSize: redisPoolSize}
+	s := clientSettings{poolSize: redisPoolSize, dialTimeout: redisDialTimeout, ioTimeout: redisIOTimeout}
 	for _, opt := range opts {
 		opt(&s)
 	}
@@ -127,15 +137,15 @@ func (s *clientSettings) failover(rawURL string) (redis.UniversalClient, error) 
 	}
 	o.Protocol = 2
 	o.MaxRetries = -1
-	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
-	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
+	o.DialTimeout, o.DialerRetries = s.dialTimeout, 1
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = s.ioTimeout, s.ioTimeout, true
 	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
 	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
 	o.CredentialsProvider = s.credentials
 	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
-	o.Dialer = conns.dialer(o.TLSConfig)
+	o.Dialer = conns.dialer(o.TLSConfig, o.DialTimeout)
 	client := redis.NewFailoverClient(o)
 	client.AddHook(conns)
 	return client, nil
@@ -144,8 +154,8 @@ func (s *clientSettings) failover(rawURL string) (redis.UniversalClient, error) 
 func (s *clientSettings) apply(o *redis.Options) {
 	o.Protocol = 2
 	o.MaxRetries = -1
-	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
-	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
+	o.DialTimeout, o.DialerRetries = s.dialTimeout, 1
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = s.ioTimeout, s.ioTimeout, true
 	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
 	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
@@ -156,7 +166,7 @@ func (s *clientSettings) apply(o *redis.Options) {
 
 func newTrackedClient(o *redis.Options, node bool) *redis.Client {
 	conns := &trackedConns{open: map[*trackedConn]struct{}{}, node: node}
-	o.Dialer = conns.dialer(o.TLSConfig)
+	o.Dialer = conns.dialer(o.TLSConfig, o.DialTimeout)
 	client := redis.NewClient(o)
 	client.AddHook(conns)
 	return client
@@ -222,8 +232,8 @@ func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.New("the connection has no socket")
 }
 
-func (t *trackedConns) dialer(tlsConfig *tls.Config) func(context.Context, string, string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: redisDialTimeout}
+func (t *trackedConns) dialer(tlsConfig *tls.Config, timeout time.Duration) func(context.Context, string, string) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: timeout}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		raw, err := dialer.DialContext(ctx, network, addr)
 		if err != nil {
@@ -237,7 +247,7 @@ func (t *trackedConns) dialer(tlsConfig *tls.Config) func(context.Context, strin
 			return conn, nil
 		}
 		secure := tls.Client(conn, tlsConfig)
-		ctx, cancel := context.WithTimeout(ctx, redisDialTimeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()

@@ -43,6 +43,24 @@ func TestNewRedisClient(t *testing.T) {
 	}
 }
 
+// A check that may wait long for Redis does not fail earlier because its connection does, while a
+// short wait leaves connections their own time to open.
+func TestConnectionsWaitAsLongAsChecks(t *testing.T) {
+	for check, want := range map[time.Duration][2]time.Duration{
+		5 * time.Millisecond: {redisDialTimeout, redisIOTimeout},
+		10 * time.Second:     {10 * time.Second, 10 * time.Second},
+	} {
+		for _, url := range []string{"redis://localhost", "redis://localhost:26379/0?master_name=weir&addr=localhost:26380"} {
+			client, err := NewClient(url, WithTimeout(check))
+			require.NoError(t, err)
+			o := client.(*redis.Client).Options()
+			require.Equal(t, want, [2]time.Duration{o.DialTimeout, o.ReadTimeout}, "%s, %s", check, url)
+			require.Equal(t, o.ReadTimeout, o.WriteTimeout)
+			require.NoError(t, client.Close())
+		}
+	}
+}
+
 // An invalid address gives an error of one line, which does not contain the password.
 func TestNewRedisClientErrors(t *testing.T) {
 	for _, url := range []string{

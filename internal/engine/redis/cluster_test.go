@@ -22,12 +22,12 @@ type clusterRig struct {
 	stack   *engine.Stack
 }
 
-func newClusterRig(t *testing.T, masters, replicasEach int, nodeTimeout time.Duration) *clusterRig {
+func newClusterRig(t *testing.T, masters, replicasEach int, nodeTimeout, patience time.Duration) *clusterRig {
 	r := &clusterRig{t: t, cluster: testenv.StartCluster(t, masters, replicasEach, nodeTimeout)}
-	client, err := NewClient(r.cluster.URL)
+	client, err := NewClient(r.cluster.URL, WithTimeout(patience))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	r.engine = New(client, Options{})
+	r.engine = New(client, Options{Deadline: patience})
 	r.stack = engine.NewStack(engine.StackOptions{
 		Shared: r.engine, Local: engine.NewMemory(engine.MemoryOptions{}), Metrics: engine.NewMetrics(prometheus.NewRegistry()),
 		Share: func() engine.Share { return engine.Share{Count: 1} },
@@ -55,7 +55,7 @@ func (r *clusterRig) ask(tenant int) engine.Outcome {
 // breaker, and not by the wait for a pipeline that others share. When its replica has taken its
 // place, its tenants are served by that at once.
 func TestMasterKilledDegradesWhatItHolds(t *testing.T) {
-	r := newClusterRig(t, 3, 1, 500*time.Millisecond)
+	r := newClusterRig(t, 3, 1, 500*time.Millisecond, testenv.RedisTimeout)
 	const tenants = 30
 	gone := r.cluster.MasterOf(tenantKey(0))
 	lost := map[int]bool{}
@@ -84,7 +84,7 @@ func TestMasterKilledDegradesWhatItHolds(t *testing.T) {
 // A master that is frozen, with nobody to take its place, must be waited for by those whom it holds
 // alone.
 func TestFrozenMasterHoldsNobodyElseUp(t *testing.T) {
-	r := newClusterRig(t, 2, 0, time.Minute)
+	r := newClusterRig(t, 2, 0, time.Minute, 2*time.Second) // a stall of the machine is shorter
 	frozen := r.cluster.MasterOf(tenantKey(0))
 	other := 1
 	for r.cluster.MasterOf(tenantKey(other)) == frozen {
@@ -115,7 +115,7 @@ func TestFrozenMasterHoldsNobodyElseUp(t *testing.T) {
 
 // The suite of all engines holds on a Cluster, whose slots it uses as they come.
 func TestMovedSlotsAreFollowed(t *testing.T) {
-	r := newClusterRig(t, 2, 1, time.Minute)
+	r := newClusterRig(t, 2, 1, time.Minute, testenv.RedisTimeout)
 	before := r.cluster.MasterOf(tenantKey(0))
 	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
 	left := r.ask(0).Verdicts[0].Remaining

@@ -18,11 +18,10 @@
 // allowed", and Redis stores 10. The instance answers 9 callers that they are allowed, with 8, 7,
 // ... 0 remaining, and 54 callers that they are denied.
 //
-// A Cluster has several servers. lanes.go finds the server of a key. Each server has its own queue
-// and pipelines, its own connections and its own circuit breaker (package engine). A lane here is
-// the way to one server, and has nothing to do with the lane for HTTP requests in internal/api.
-// Calls of all tenants on a node share runs (across.go, lua/node.lua). redirect.go follows calls
-// whose slot is being moved, or was.
+// A Cluster has several servers. servers.go finds the server of a key. Each server has its own
+// queue and pipelines, its own connections and its own circuit breaker (package engine). Calls of
+// all tenants on a node share runs (across.go, lua/node.lua). redirect.go follows calls whose slot
+// is being moved, or was.
 //
 // A script is sent by its hash, and as text only if Redis does not know it. A call that a node did
 // not decide, and says so, is sent again. Nothing else is ever sent twice, because a call with an

@@ -27,6 +27,8 @@ type Options struct {
 	// Pipelines is the number of shared pipelines that can be in flight at the same time. Default
 	// 2.
 	Pipelines int
+	// Census bounds the counters of each tenant; nil: nothing does.
+	Census *Census
 }
 
 // Engine is an engine.Engine whose counters all instances share. A script decides a call at one
@@ -40,16 +42,21 @@ type Engine struct {
 	cluster    *redis.ClusterClient // nil: one server
 	mapped     atomic.Bool          // the slot map of the Cluster was read
 	reading    atomic.Bool          // it is being read
-	lanes      *xsync.Map[*redis.Client, *lane]
-	first      *lane
+	servers    *xsync.Map[*redis.Client, *server]
+	first      *server
 	scripts    scripts
-	asked      scripts                   // for slots that are being moved to a node
-	guests     *xsync.Map[string, *lane] // by address: servers that were redirected to and are not in the slot map
+	asked      scripts                     // for slots that are being moved to a node
+	guests     *xsync.Map[string, *server] // by address: servers that were redirected to and are not in the slot map
 	many       *script
+	manySpare  *script // for bounded calls
+	spares     scripts // for bounded calls
+	census     *Census
 	manyOfNode *script
 	refund     *script
 	forget     *script
 	amend      *script
+	open       *script
+	settle     *script
 	requests   sync.Pool // *request
 	pipelines  sync.Pool // *pipeline
 	repaired   atomic.Int64
@@ -69,18 +76,22 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		o.Pipelines = 2
 	}
 	e := &Engine{
-		client: client, options: o, deadline: o.Deadline, lanes: xsync.NewMap[*redis.Client, *lane](), guests: xsync.NewMap[string, *lane](),
+		client: client, options: o, deadline: o.Deadline, servers: xsync.NewMap[*redis.Client, *server](), guests: xsync.NewMap[string, *server](),
 		many:       newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
 		manyOfNode: newNodeScript("prelude", "node", "fixed_value", "counter_value", "group", "evaluate_many"),
 		refund:     newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
 		forget:     newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
 		amend:      newScript(amendParts()...),
+		open:       newScript("prelude", "credits", "open_credits"),
+		settle:     newScript("prelude", "settle_credits"),
 	}
 	e.cluster, _ = client.(*redis.ClusterClient)
 	e.asked.node = true
+	e.spares.spare, e.census = true, o.Census
+	e.manySpare = newScript("prelude", "spare", "fixed_value", "counter_value", "group", "evaluate_many")
 	e.requests.New = func() any { return newRequest() }
 	e.pipelines.New = func() any { return &pipeline{engine: e} }
-	e.first = e.newLane(client, true)
+	e.first = e.newServer(client, true)
 	return e
 }
 
@@ -121,9 +132,9 @@ func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 }
 
 // EvaluateOn implements engine.Servers.
-func (e *Engine) EvaluateOn(ctx context.Context, server engine.Server, calls ...*engine.Call) {
-	l := server.(*lane)
-	e.evaluate(ctx, l, calls)
+func (e *Engine) EvaluateOn(ctx context.Context, on engine.Server, calls ...*engine.Call) {
+	s := on.(*server)
+	e.evaluate(ctx, s, calls)
 	var again []*engine.Call
 	for _, c := range calls {
 		if errors.Is(c.Err, errStale) {
@@ -136,20 +147,20 @@ func (e *Engine) EvaluateOn(ctx context.Context, server engine.Server, calls ...
 		}
 	}
 	if len(again) > 0 {
-		e.evaluate(ctx, l, again)
+		e.evaluate(ctx, s, again)
 	}
 }
 
 // evaluate evaluates calls whose counters are on one server, and follows those that have moved.
-func (e *Engine) evaluate(ctx context.Context, l *lane, calls []*engine.Call) {
-	e.send(ctx, l, together, calls)
+func (e *Engine) evaluate(ctx context.Context, s *server, calls []*engine.Call) {
+	e.send(ctx, s, together, calls)
 	if e.cluster != nil {
-		e.follow(ctx, l, calls)
+		e.follow(ctx, s, calls)
 	}
 }
 
 // send sends calls to one server and waits for the answers.
-func (e *Engine) send(ctx context.Context, l *lane, m mode, calls []*engine.Call) {
+func (e *Engine) send(ctx context.Context, s *server, m mode, calls []*engine.Call) {
 	r := e.requests.Get().(*request)
 	for _, c := range calls {
 		if c.Err = c.Validate(); c.Err != nil {
@@ -157,23 +168,33 @@ func (e *Engine) send(ctx context.Context, l *lane, m mode, calls []*engine.Call
 		}
 		r.add(c)
 	}
+	if e.census != nil {
+		e.census.admitAll(r, calls, m)
+	}
 	if len(r.calls) == 0 {
 		e.requests.Put(r)
 		return
 	}
-	if err := l.queues[m].send(ctx, r); err != nil {
+	if err := s.queues[m].send(ctx, r); err != nil {
 		// r is not reused, because another goroutine may still be sending it.
 		for _, c := range calls {
 			if c.Err == nil {
 				c.Err = fmt.Errorf("evaluate counters: %w", err)
 			}
 		}
+		if e.census != nil {
+			e.census.forfeit(r)
+		}
 		return
 	}
 	next := 0
 	for _, c := range calls {
 		if c.Err == nil {
-			e.take(c, r, &r.calls[next])
+			s := &r.calls[next]
+			e.take(c, r, s)
+			if e.census != nil {
+				e.census.settle(c, s)
+			}
 			next++
 		}
 	}
@@ -245,11 +266,15 @@ const (
 	flagExceeds  = 2
 	flagPenalty  = 4
 	flagRepaired = 8
-	flagsKnown   = 15
+	flagUnopened = 16
+	flagsKnown   = 31
+
+	creditsReplyBytes = 14
 
 	oneStale = 2 // instead of allowed
 
 	flagOverage = 2 // of a counter, beside shadow
+	flagCredits = 4
 
 	// maxScriptCost represents every cost above all quotas. The script represents it exactly.
 	maxScriptCost = 1 << 52
@@ -271,6 +296,10 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byt
 			flags |= flagOverage
 			limits = append(appendUint(nil, n.Limit, 7), limits...)
 		}
+		credits := counters[i].Credits
+		if credits != nil {
+			flags |= flagCredits
+		}
 		b = append(b, byte(n.Algorithm), flags)
 		b = appendUint(b, cost, 7)
 		b = appendUint(b, n.Enforced(), 7)
@@ -283,6 +312,9 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byt
 			place = byte(len(bounds) / boundsBytes)
 		}
 		b = appendID(append(b, place), counters[i].ID)
+		if credits != nil {
+			b = appendGrants(b, credits.Grants)
+		}
 	}
 	return b, append(bounds, limits...)
 }

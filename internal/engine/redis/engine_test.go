@@ -24,13 +24,13 @@ func redisClient(tb testing.TB) redis.UniversalClient {
 }
 
 func clientOf(tb testing.TB, url string, opts ...redisengine.ClientOption) redis.UniversalClient {
-	client, err := redisengine.NewClient(url, opts...)
+	client, err := redisengine.NewClient(url, append([]redisengine.ClientOption{redisengine.WithTimeout(patience)}, opts...)...)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, client.Close()) })
 	return client
 }
 
-const patience = 30 * time.Second
+const patience = testenv.RedisTimeout
 
 // redisOptions returns options for tests that are not about time. A busy machine may take longer
 // than a service would wait.

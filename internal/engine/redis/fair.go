@@ -188,15 +188,15 @@ func (w *waits) read() time.Duration { return time.Duration(max(w.least.Swap(0)-
 // count, because those calls wait for an answer and not for their turn.
 func (e *Engine) Waited() time.Duration {
 	longest := e.first.waited()
-	for _, l := range e.lanes.All() {
-		longest = max(longest, l.waited())
+	for _, s := range e.servers.All() {
+		longest = max(longest, s.waited())
 	}
 	return longest
 }
 
 // waited returns the longest of the waits of a server's queues.
-func (l *lane) waited() (longest time.Duration) {
-	for _, q := range l.queues {
+func (s *server) waited() (longest time.Duration) {
+	for _, q := range s.queues {
 		if q != nil {
 			longest = max(longest, q.waits.read())
 		}

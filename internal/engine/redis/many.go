@@ -13,7 +13,9 @@ type manyRun struct {
 	cmd      scriptCmd
 	tag      string // of the keys, in a run for one slot of a Cluster
 	node     bool   // for keys of all slots of a node
-	place    int    // index in the commands of the pipeline
+	bounded  bool   // of bounded calls
+	spare    spareKeys
+	place    int // index in the commands of the pipeline
 	work     int
 	rules    []runRule
 	hint     int // where the next rule probably is: rules usually come in the same order
@@ -51,6 +53,8 @@ type equalCalls struct {
 	times   int
 	reply   string
 	allowed int64
+	keyAt   int    // index of its first key in the run
+	marks   string // of a bounded call: which of its keys were replaced
 }
 
 type member struct {
@@ -88,6 +92,7 @@ func (h *manyRun) reset() {
 	h.rules, h.sets = h.rules[:0], h.sets[:0]
 	h.rulesArg, h.callsArg, h.setsArg, h.boundsArg = h.rulesArg[:0], h.callsArg[:0], h.setsArg[:0], h.boundsArg[:0]
 	h.spansArg = h.spansArg[:0]
+	h.bounded, h.spare = false, spareKeys{}
 	h.groups, h.members = h.groups[:0], h.members[:0]
 	h.slots = [256]uint16{}
 }
@@ -119,7 +124,7 @@ func (h *manyRun) add(r *request, i int) {
 		h.callsArg[g.at+2]++
 		return
 	}
-	h.groups = append(h.groups, equalCalls{r: r, call: c, at: len(h.callsArg), times: 1})
+	h.groups = append(h.groups, equalCalls{r: r, call: c, at: len(h.callsArg), times: 1, keyAt: len(h.cmd.args) - 3})
 	h.members = append(h.members, member{r: r, call: i, group: len(h.groups) - 1})
 	h.slots[slot] = uint16(len(h.groups))
 	h.work += c.work()
@@ -131,6 +136,9 @@ func (h *manyRun) add(r *request, i int) {
 		flags |= flagDryRun
 	}
 	h.callsArg = append(h.callsArg, flags, byte(c.width), 1)
+	if h.bounded {
+		h.spare.join(c.spare)
+	}
 	entries := r.entriesOf(c)
 	for j := range entries {
 		e := &entries[j]
@@ -230,8 +238,14 @@ func (h *manyRun) finishArgs(c *scriptCmd) {
 		c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg, h.boundsArg, h.spansArg)
 		return
 	}
+	if h.bounded {
+		c.args = h.spare.appendKeys(c.args)
+	}
 	c.args[2] = len(c.args) - 3
 	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg, h.boundsArg)
+	if h.bounded {
+		c.args = append(c.args, h.spare.counts)
+	}
 }
 
 // deliver passes the reply to the requests and returns the number of invalid values that were
@@ -258,7 +272,7 @@ func (h *manyRun) deliver(reply string, err error) (repaired int64) {
 		if c.nowMS == 0 {
 			c.decidedMS = clock
 		}
-		c.allowed, c.turn, c.reply = g.allowed, int64(m.turn), g.reply
+		c.allowed, c.turn, c.reply, c.diverted = g.allowed, int64(m.turn), g.reply, g.marks
 	}
 	return readUint(reply[6:manyHeadBytes])
 }
@@ -266,6 +280,10 @@ func (h *manyRun) deliver(reply string, err error) (repaired int64) {
 // locate finds the groups' parts of the reply. It returns errReply for a reply that does not have
 // the expected form.
 func (h *manyRun) locate(reply string) error {
+	marks := ""
+	if h.bounded {
+		reply, marks = h.spare.cut(reply)
+	}
 	if len(reply) < manyHeadBytes || readUint(reply[:6]) > limit.MaxInstantMS {
 		return errReply
 	}
@@ -278,6 +296,9 @@ func (h *manyRun) locate(reply string) error {
 			continue
 		}
 		entries := g.r.entriesOf(g.call)
+		if h.bounded {
+			g.marks = marks[g.keyAt : g.keyAt+len(entries)]
+		}
 		for j := range entries {
 			length += entries[j].replyBytes()
 		}

@@ -14,7 +14,7 @@ import (
 // runs of evaluate_one.lua, each for one call. It is reused.
 type pipeline struct {
 	engine *Engine
-	lane   *lane
+	server *server
 	mode   mode
 	scope  scope
 	cmds   []*scriptCmd
@@ -57,14 +57,14 @@ const (
 )
 
 // begin prepares the pipeline for calls to a server.
-func (p *pipeline) begin(l *lane, m mode) {
-	p.lane, p.mode = l, m
+func (p *pipeline) begin(s *server, m mode) {
+	p.server, p.mode = s, m
 	switch {
 	case p.engine.cluster == nil:
 		p.scope = scopeServer
 	case m == single || m == alone:
 		p.scope = scopeCall
-	case l.across.known():
+	case s.across.known():
 		p.scope = scopeNode
 	default:
 		p.scope = scopeSlot
@@ -76,7 +76,11 @@ func (p *pipeline) begin(l *lane, m mode) {
 func (p *pipeline) load(reqs []*request) {
 	for _, r := range reqs {
 		after := -1 // the command after which the request's next call must be
+		bounded := false
 		for i := range r.calls {
+			if is := r.calls[i].spare != nil; is != bounded { // it has another run
+				after, bounded = len(p.cmds)-1, is
+			}
 			if c := &r.calls[i]; c.compact {
 				run := p.runFor(r, c, after)
 				run.add(r, i)
@@ -99,12 +103,12 @@ func (p *pipeline) load(reqs []*request) {
 
 // runFor returns the run for a call.
 func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
-	tag := ""
-	if p.scope == scopeSlot && c.count > 0 {
+	tag, bounded := "", c.spare != nil
+	if (p.scope == scopeSlot || bounded && p.engine.cluster != nil) && c.count > 0 {
 		tag = engine.HashTag(r.counters[c.first].Key)
 	}
 	for i := len(p.runs) - 1; i >= 0 && p.scope != scopeCall; i-- {
-		if run := p.runs[i]; run.tag == tag {
+		if run := p.runs[i]; run.tag == tag && run.bounded == bounded {
 			if run.place > after && run.fits(c) {
 				return run
 			}
@@ -117,9 +121,13 @@ func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
 	} else {
 		run = new(manyRun)
 	}
-	run.begin(tag, p.scope == scopeNode, len(p.cmds))
+	run.begin(tag, p.scope == scopeNode && !bounded, len(p.cmds))
+	run.bounded = bounded
 	run.cmd.script, run.cmd.run = p.engine.many, run
-	if run.node {
+	switch {
+	case bounded:
+		run.cmd.script = p.engine.manySpare
+	case run.node:
 		run.cmd.script = p.engine.manyOfNode
 	}
 	p.runs = append(p.runs, run)
@@ -137,17 +145,26 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 		if counters[i].Numbers.PenaltyMS > 0 {
 			args = append(args, penaltyKey(key))
 		}
+		if credits := counters[i].Credits; credits != nil {
+			args = append(args, credits.Key, credits.Outbox)
+		}
 	}
 	if p.mode == alone {
 		args = declareOthers(args, counters)
 	}
 	script := p.engine.scripts.of(c.algorithms)
+	if c.spare != nil {
+		script, args = p.engine.spares.of(c.algorithms), c.spare.appendKeys(args)
+	}
 	args[2] = len(args) - 3
 	if p.mode == asking && p.scope == scopeNode {
 		script, args[2] = p.engine.asked.of(c.algorithms), 0
 	}
 	counterArg, boundsArg := c.encode(nil, counters)
 	args = append(args, counterArg, boundsArg)
+	if c.spare != nil {
+		args = append(args, c.spare.counts)
+	}
 	p.cmds = append(p.cmds, &scriptCmd{script: script, args: args, call: c})
 }
 
@@ -184,7 +201,7 @@ func (p *pipeline) run(ctx context.Context) {
 			p.engine.loads.Add(1)
 		}
 	}
-	search := p.engine.cluster != nil && p.lane.first
+	search := p.engine.cluster != nil && p.server.first
 	p.roundTrip(ctx, search)
 	for range maxTrips - 1 {
 		p.pipe = p.pipe[:0]
@@ -214,7 +231,7 @@ func redirected(err error) bool {
 	return strings.HasPrefix(text, "MOVED ") || strings.HasPrefix(text, "ASK ")
 }
 
-// roundTrip sends the commands and waits for the replies: to the server of the lane, or search
+// roundTrip sends the commands and waits for the replies: to the pipeline's server, or search
 // finds the server of each.
 func (p *pipeline) roundTrip(ctx context.Context, search bool) {
 	if search {
@@ -222,10 +239,10 @@ func (p *pipeline) roundTrip(ctx context.Context, search bool) {
 		return
 	}
 	if len(p.pipe) == 1 && p.mode != asking {
-		_ = p.lane.client.Process(ctx, p.pipe[0]) // the error is the command's
+		_ = p.server.client.Process(ctx, p.pipe[0]) // the error is the command's
 		return
 	}
-	pipe := p.lane.client.Pipeline()
+	pipe := p.server.client.Pipeline()
 	for _, cmd := range p.pipe {
 		if p.mode == asking {
 			_ = pipe.Process(ctx, redis.NewStatusCmd(ctx, "asking"))
@@ -273,8 +290,8 @@ func (p *pipeline) deliver() (answered bool) {
 		err := c.cmd.Err()
 		answered = err == nil
 		if c.run != nil {
-			if c.run.node && err != nil && p.lane.across.refuses(err) {
-				p.lane.across.state.Store(acrossUnknown) // it is tried again
+			if c.run.node && err != nil && p.server.across.refuses(err) {
+				p.server.across.state.Store(acrossUnknown) // it is tried again
 			}
 			p.engine.repaired.Add(c.run.deliver(c.cmd.Val(), err))
 			continue
@@ -282,6 +299,9 @@ func (p *pipeline) deliver() (answered bool) {
 		switch {
 		case err == nil:
 			c.call.reply = c.cmd.Val()
+			if c.call.spare != nil {
+				c.call.reply, c.call.diverted = c.call.spare.cut(c.call.reply)
+			}
 		case strings.Contains(err.Error(), "non local key"): // evaluate_one.lua reads all keys before it writes
 			c.call.err = errNotServed
 		default:
@@ -299,6 +319,6 @@ func (p *pipeline) reset() {
 	clear(p.runs)
 	clear(p.cmds)
 	clear(p.pipe)
-	p.lane = nil
+	p.server = nil
 	p.runs, p.cmds, p.pipe = p.runs[:0], p.cmds[:0], p.pipe[:0]
 }

@@ -40,31 +40,31 @@ const (
 	maxPause      = 8 * time.Millisecond
 )
 
-// route is the next step of a call.
-type route struct {
-	call  *engine.Call
-	lane  *lane
-	mode  mode
-	moved int // how often a server said that the slot is another's
+// attempt is where and how a refused call is sent next.
+type attempt struct {
+	call   *engine.Call
+	server *server
+	mode   mode
+	moved  int // how often a server said that the slot is another's
 }
 
 // follow takes calls that a server refused to the servers that hold their counters.
-func (e *Engine) follow(ctx context.Context, from *lane, calls []*engine.Call) {
+func (e *Engine) follow(ctx context.Context, from *server, calls []*engine.Call) {
 	if !slices.ContainsFunc(calls, refused) {
 		return
 	}
-	var routes []route
+	var attempts []attempt
 	for _, c := range calls {
 		if refused(c) {
-			routes = append(routes, route{call: c, lane: from})
+			attempts = append(attempts, attempt{call: c, server: from})
 		}
 	}
-	e.redirects.Add(int64(len(routes)))
+	e.redirects.Add(int64(len(attempts)))
 	until, pause := engine.Awake()+e.deadline, redirectPause
-	for steps := 0; len(routes) > 0 && steps < maxSteps; steps++ {
+	for steps := 0; len(attempts) > 0 && steps < maxSteps; steps++ {
 		wait := false
-		for i := range routes {
-			if e.advance(&routes[i]) {
+		for i := range attempts {
+			if e.advance(&attempts[i]) {
 				wait = true
 			}
 		}
@@ -75,19 +75,19 @@ func (e *Engine) follow(ctx context.Context, from *lane, calls []*engine.Call) {
 			}
 			pause, steps = min(2*pause, maxPause), 0
 		}
-		e.step(ctx, routes)
-		routes = slices.DeleteFunc(routes, func(r route) bool {
+		e.step(ctx, attempts)
+		attempts = slices.DeleteFunc(attempts, func(r attempt) bool {
 			if refused(r.call) {
 				return false
 			}
-			if r.lane != from {
+			if r.server != from {
 				mark(r.call)
 			}
 			return true
 		})
 	}
-	for i := range routes {
-		mark(routes[i].call)
+	for i := range attempts {
+		mark(attempts[i].call)
 	}
 }
 
@@ -125,17 +125,17 @@ func replyText(err error) string {
 }
 
 // advance sets the next step of a refused call, and reports whether to wait before it.
-func (e *Engine) advance(r *route) (wait bool) {
+func (e *Engine) advance(r *attempt) (wait bool) {
 	text := replyText(r.call.Err)
 	switch {
 	case strings.HasPrefix(text, "MOVED "):
 		e.first.readMap()
-		r.lane, r.mode = e.laneAt(text, r.lane), single
+		r.server, r.mode = e.serverAt(text, r.server), single
 		r.moved++
 		wait = r.moved > 2 // two servers may name each other until both know
 	case strings.HasPrefix(text, "ASK "):
 		if r.mode == alone {
-			r.lane, r.mode = e.laneAt(text, r.lane), asking
+			r.server, r.mode = e.serverAt(text, r.server), asking
 		} else {
 			r.mode = alone
 		}
@@ -143,38 +143,38 @@ func (e *Engine) advance(r *route) (wait bool) {
 		// One call of a shared run may have been the reason.
 		wait = r.mode != together
 		if r.mode == asking {
-			r.lane = e.laneOf(r.call.Counters[0].Key)
+			r.server = e.serverOf(r.call.Counters[0].Key)
 		}
 		r.mode = single
 	case r.mode == asking:
-		r.lane, r.mode = e.laneOf(r.call.Counters[0].Key), single
+		r.server, r.mode = e.serverOf(r.call.Counters[0].Key), single
 	default:
 		r.mode = alone
 	}
 	return wait
 }
 
-// step sends each call to the server of its route, all calls of one server at once.
-func (e *Engine) step(ctx context.Context, routes []route) {
+// step sends each call to the server of its attempt, all calls of one server at once.
+func (e *Engine) step(ctx context.Context, attempts []attempt) {
 	var calls []*engine.Call
-	done := make([]bool, len(routes))
-	for i := range routes {
+	done := make([]bool, len(attempts))
+	for i := range attempts {
 		if done[i] {
 			continue
 		}
 		calls = calls[:0]
-		for j := i; j < len(routes); j++ {
-			if routes[j].lane == routes[i].lane && routes[j].mode == routes[i].mode {
-				calls, done[j] = append(calls, routes[j].call), true
+		for j := i; j < len(attempts); j++ {
+			if attempts[j].server == attempts[i].server && attempts[j].mode == attempts[i].mode {
+				calls, done[j] = append(calls, attempts[j].call), true
 			}
 		}
-		e.send(ctx, routes[i].lane, routes[i].mode, calls)
+		e.send(ctx, attempts[i].server, attempts[i].mode, calls)
 	}
 }
 
-// laneAt returns the lane to the server that a redirection by another names: "MOVED 3999
+// serverAt returns the server that a redirection by another names: "MOVED 3999
 // 127.0.0.1:6381". It may be new, and not in the slot map yet.
-func (e *Engine) laneAt(redirection string, by *lane) *lane {
+func (e *Engine) serverAt(redirection string, by *server) *server {
 	addr := redirection[strings.LastIndexByte(redirection, ' ')+1:]
 	one, ok := by.client.(*redis.Client)
 	if !ok {
@@ -185,22 +185,22 @@ func (e *Engine) laneAt(redirection string, by *lane) *lane {
 		host, _, _ = net.SplitHostPort(one.Options().Addr)
 		addr = net.JoinHostPort(host, port)
 	}
-	var found *lane
-	e.lanes.Range(func(master *redis.Client, l *lane) bool {
+	var found *server
+	e.servers.Range(func(master *redis.Client, s *server) bool {
 		if master.Options().Addr == addr {
-			found = l
+			found = s
 		}
 		return found == nil
 	})
 	if found != nil {
 		return found
 	}
-	guest, _ := e.guests.LoadOrCompute(addr, func() (*lane, bool) {
+	guest, _ := e.guests.LoadOrCompute(addr, func() (*server, bool) {
 		options := *one.Options()
 		options.Addr, options.MinIdleConns, options.ConnMaxIdleTime = addr, 0, guestIdle
-		l := e.newLane(e.cluster.Options().NewClient(&options), false)
-		l.across.inherit(&by.across)
-		return l, false
+		s := e.newServer(e.cluster.Options().NewClient(&options), false)
+		s.across.inherit(&by.across)
+		return s, false
 	})
 	return guest
 }

@@ -42,6 +42,11 @@ type sentCall struct {
 	compact      bool         // evaluate_many.lua can decide it
 	algorithms   algorithmSet // of its counters
 
+	// Fields of the Census.
+	of       *tenantCounters
+	reserved int64      // room for new counters
+	spare    *spareKeys // of a bounded call; nil for another
+
 	err error
 	// reply is the reply of evaluate_one.lua, or the states of this call's entries in the reply of
 	// evaluate_many.lua.
@@ -49,6 +54,8 @@ type sentCall struct {
 	// For evaluate_many.lua: how many of the equal calls up to this one are allowed.
 	decidedMS     int64
 	allowed, turn int64
+	// diverted has a byte for each key of a bounded call: 1 if its spare key was used.
+	diverted string
 }
 
 // keyEntry is a key of a call: a counter, or a group of counters.
@@ -74,7 +81,10 @@ func (r *request) add(c *engine.Call) {
 	for i := range c.Counters {
 		n := &c.Counters[i].Numbers
 		s.algorithms = s.algorithms.with(n.Algorithm)
-		s.compact = s.compact && n.Compact()
+		s.compact = s.compact && n.Compact() && c.Counters[i].Credits == nil
+		if c.Counters[i].Credits != nil {
+			s.algorithms |= withCredits
+		}
 	}
 	r.counters = append(r.counters, c.Counters...)
 	if s.compact {

@@ -20,7 +20,7 @@ import (
 func newShards(t *testing.T, masters, replicasEach int) (*testenv.Cluster, *Engine) {
 	t.Helper()
 	cluster := testenv.StartCluster(t, masters, replicasEach, time.Minute)
-	client, err := NewClient(cluster.URL)
+	client, err := NewClient(cluster.URL, WithTimeout(clusterPatience))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	e := New(client, Options{Deadline: clusterPatience})
@@ -37,8 +37,8 @@ func (e *Engine) awaitAcross(t testing.TB, nodes int) {
 	require.Eventually(t, func() bool {
 		e.All(context.Background())
 		known := 0
-		e.lanes.Range(func(_ *redis.Client, l *lane) bool {
-			if l.across.known() {
+		e.servers.Range(func(_ *redis.Client, s *server) bool {
+			if s.across.known() {
 				known++
 			}
 			return true
@@ -62,7 +62,7 @@ func charge(t *testing.T, e *Engine, counters ...engine.Counter) *engine.Call {
 // scriptCalls returns how many scripts all nodes have run.
 func scriptCalls(t *testing.T, e *Engine) (calls int64) {
 	t.Helper()
-	e.lanes.Range(func(master *redis.Client, _ *lane) bool {
+	e.servers.Range(func(master *redis.Client, _ *server) bool {
 		stats, err := master.InfoMap(t.Context(), "commandstats").Result()
 		require.NoError(t, err)
 		for _, section := range stats {
@@ -137,7 +137,7 @@ func TestCallsOfASlotThatIsBeingMoved(t *testing.T) {
 			require.EqualValues(t, 10-used-round, calls[i].Outcome.Verdicts[0].Remaining, "call %d", i)
 		}
 	}
-	client := e.laneOf(key(0)).client
+	client := e.serverOf(key(0)).client
 	require.Equal(t, from.URL, "redis://"+client.(*redis.Client).Options().Addr+"/0", "the map has not changed")
 	here, err := client.ClusterCountKeysInSlot(t.Context(), int(move.Slot())).Result()
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestCallsOfASlotThatIsBeingMoved(t *testing.T) {
 		require.EqualValues(t, remaining, calls[i].Outcome.Verdicts[0].Remaining, "call %d", i)
 	}
 	require.Eventually(t, func() bool {
-		return "redis://"+e.laneOf(key(0)).client.(*redis.Client).Options().Addr+"/0" == to.URL
+		return "redis://"+e.serverOf(key(0)).client.(*redis.Client).Options().Addr+"/0" == to.URL
 	}, clusterPatience, time.Millisecond, "the slot map is read again")
 }
 
@@ -368,7 +368,7 @@ func TestFailoverOfEachPrimaryLosesNothing(t *testing.T) {
 // each tenant.
 func TestFlagRefused(t *testing.T) {
 	cluster := testenv.StartCluster(t, 2, 0, time.Minute)
-	client, err := NewClient(cluster.URL)
+	client, err := NewClient(cluster.URL, WithTimeout(clusterPatience))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	var tried atomic.Int64

@@ -37,15 +37,18 @@ type script struct {
 	sent atomic.Bool
 }
 
-// algorithmSet has bit a-1 for algorithm a.
-type algorithmSet uint8
+// algorithmSet has bit a-1 for algorithm a, and withCredits for counters with credits.
+type algorithmSet uint16
+
+const withCredits algorithmSet = 1 << 8
 
 func (s algorithmSet) with(a limit.Algorithm) algorithmSet { return s | 1<<(a-1) }
 
 // scripts has the script of every set that was used.
 type scripts struct {
 	node  bool // in the form without declared keys
-	bySet [256]atomic.Pointer[script]
+	spare bool // in the form for bounded calls
+	bySet [512]atomic.Pointer[script]
 }
 
 func (s *scripts) of(set algorithmSet) *script {
@@ -56,10 +59,16 @@ func (s *scripts) of(set algorithmSet) *script {
 	if s.node {
 		parts, assemble = []string{"prelude", "node_one", "counter"}, newNodeScript
 	}
+	if s.spare {
+		parts = []string{"prelude", "spare", "counter"}
+	}
 	for _, a := range limit.Algorithms {
 		if set&algorithmSet(0).with(a) != 0 {
 			parts = append(parts, luaParts[a]...)
 		}
+	}
+	if set&withCredits != 0 {
+		parts = append(parts, "credits")
 	}
 	s.bySet[set].CompareAndSwap(nil, assemble(append(parts, "evaluate_one")...))
 	return s.bySet[set].Load()
@@ -121,8 +130,13 @@ func assemble(head string, node bool, parts []string) *script {
 		// Redis creates the functions of a script on every run, and Lua searches a list for each
 		// local that a function uses, unless the local belongs to an outer function. So each file
 		// is a function inside that of the previous file.
+		if parts[i-1] == "spare" { // it adds to the reply
+			fmt.Fprintf(&text, "return with_used((function()\n%s", lua)
+			ends = "end)())\n" + ends
+			continue
+		}
 		fmt.Fprintf(&text, "return (function()\n%s", lua)
-		ends += "end)()\n"
+		ends = "end)()\n" + ends
 	}
 	text.WriteString(ends)
 	sum := sha1.Sum([]byte(text.String()))

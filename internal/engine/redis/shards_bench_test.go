@@ -39,7 +39,7 @@ func BenchmarkShards(b *testing.B) {
 			servers = append(servers, client.(*redis.Client))
 		} else {
 			e.awaitAcross(b, shards)
-			e.lanes.Range(func(master *redis.Client, _ *lane) bool {
+			e.servers.Range(func(master *redis.Client, _ *server) bool {
 				servers = append(servers, master)
 				return true
 			})
@@ -49,8 +49,8 @@ func BenchmarkShards(b *testing.B) {
 			if run == "slot" {
 				state = acrossNo
 			}
-			e.lanes.Range(func(_ *redis.Client, l *lane) bool {
-				l.across.state.Store(state)
+			e.servers.Range(func(_ *redis.Client, s *server) bool {
+				s.across.state.Store(state)
 				return true
 			})
 			if shards == 0 {

@@ -71,7 +71,13 @@ func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
 		c.Outcome.NowMS = readUint(reply[:6])
 		return 0, errStale
 	}
-	if len(reply) != headReplyBytes+count*counterReplyBytes || reply[6] > 1 {
+	length := headReplyBytes + count*counterReplyBytes
+	for i := range c.Counters {
+		if c.Counters[i].Credits != nil {
+			length += creditsReplyBytes
+		}
+	}
+	if len(reply) != length || reply[6] > 1 {
 		return 0, errReply
 	}
 	out := &c.Outcome
@@ -80,7 +86,8 @@ func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
 	reply = reply[headReplyBytes:]
 	for i := range out.Verdicts {
 		flags := reply[0]
-		if flags > flagsKnown || flags&(flagAdmits|flagExceeds) == flagAdmits|flagExceeds {
+		if flags > flagsKnown || flags&(flagAdmits|flagExceeds) == flagAdmits|flagExceeds ||
+			flags&flagUnopened != 0 && c.Counters[i].Credits == nil {
 			return 0, errReply
 		}
 		v := limit.Verdict{
@@ -100,8 +107,13 @@ func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
 		if flags&flagRepaired != 0 {
 			repaired++
 		}
-		out.Verdicts[i] = v
 		reply = reply[counterReplyBytes:]
+		if c.Counters[i].Credits != nil {
+			v.Unopened = flags&flagUnopened != 0
+			v.CreditsSpent, v.Credits = readUint(reply[:7]), readUint(reply[7:14])
+			reply = reply[creditsReplyBytes:]
+		}
+		out.Verdicts[i] = v
 	}
 	return repaired, nil
 }

@@ -34,6 +34,20 @@ func (q *Queries) AccountLink(ctx context.Context, arg AccountLinkParams) (Accou
 	return i, err
 }
 
+const deleteLinksFor = `-- name: DeleteLinksFor :exec
+DELETE FROM account_links WHERE person_id = $1 AND purpose = $2
+`
+
+type DeleteLinksForParams struct {
+	PersonID *uuid.UUID
+	Purpose  string
+}
+
+func (q *Queries) DeleteLinksFor(ctx context.Context, arg DeleteLinksForParams) error {
+	_, err := q.db.Exec(ctx, deleteLinksFor, arg.PersonID, arg.Purpose)
+	return err
+}
+
 const deleteLinksOfEmail = `-- name: DeleteLinksOfEmail :exec
 DELETE FROM account_links WHERE email = $1
 `
@@ -50,6 +64,29 @@ DELETE FROM account_links WHERE person_id = $1
 func (q *Queries) DeleteLinksOfPerson(ctx context.Context, personID *uuid.UUID) error {
 	_, err := q.db.Exec(ctx, deleteLinksOfPerson, personID)
 	return err
+}
+
+const emailLink = `-- name: EmailLink :one
+SELECT l.email, p.id AS person_id, p.email AS old_email FROM account_links l JOIN people p ON p.id = l.person_id
+WHERE l.token_hash = $1 AND l.purpose = 'email' AND l.expires_at > $2
+`
+
+type EmailLinkParams struct {
+	TokenHash []byte
+	Now       time.Time
+}
+
+type EmailLinkRow struct {
+	Email    string
+	PersonID uuid.UUID
+	OldEmail string
+}
+
+func (q *Queries) EmailLink(ctx context.Context, arg EmailLinkParams) (EmailLinkRow, error) {
+	row := q.db.QueryRow(ctx, emailLink, arg.TokenHash, arg.Now)
+	var i EmailLinkRow
+	err := row.Scan(&i.Email, &i.PersonID, &i.OldEmail)
+	return i, err
 }
 
 const insertAccountLink = `-- name: InsertAccountLink :exec
@@ -76,6 +113,17 @@ func (q *Queries) InsertAccountLink(ctx context.Context, arg InsertAccountLinkPa
 		arg.ExpiresAt,
 	)
 	return err
+}
+
+const lastTenant = `-- name: LastTenant :one
+SELECT last_tenant FROM people WHERE id = $1
+`
+
+func (q *Queries) LastTenant(ctx context.Context, id uuid.UUID) (*uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, lastTenant, id)
+	var last_tenant *uuid.UUID
+	err := row.Scan(&last_tenant)
+	return last_tenant, err
 }
 
 const personByID = `-- name: PersonByID :one
@@ -121,6 +169,20 @@ func (q *Queries) SetFirstPassword(ctx context.Context, arg SetFirstPasswordPara
 	return result.RowsAffected(), nil
 }
 
+const setLastTenant = `-- name: SetLastTenant :exec
+UPDATE people SET last_tenant = $1::uuid WHERE id = $2 AND last_tenant IS DISTINCT FROM $1
+`
+
+type SetLastTenantParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) SetLastTenant(ctx context.Context, arg SetLastTenantParams) error {
+	_, err := q.db.Exec(ctx, setLastTenant, arg.TenantID, arg.ID)
+	return err
+}
+
 const takeAccountLink = `-- name: TakeAccountLink :one
 DELETE FROM account_links WHERE token_hash = $1 AND purpose = $2 AND expires_at > $3 RETURNING email, person_id
 `
@@ -142,4 +204,22 @@ func (q *Queries) TakeAccountLink(ctx context.Context, arg TakeAccountLinkParams
 	var i TakeAccountLinkRow
 	err := row.Scan(&i.Email, &i.PersonID)
 	return i, err
+}
+
+const updateEmail = `-- name: UpdateEmail :execrows
+UPDATE people p SET email = $1, updated_at = now() WHERE p.id = $2 AND NOT EXISTS (SELECT FROM people o WHERE o.email = $1)
+`
+
+type UpdateEmailParams struct {
+	Email string
+	ID    uuid.UUID
+}
+
+// Changes nothing if another person has the email.
+func (q *Queries) UpdateEmail(ctx context.Context, arg UpdateEmailParams) (int64, error) {
+	result, err := q.db.Exec(ctx, updateEmail, arg.Email, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -35,9 +35,9 @@ func (q *Queries) FirstKey(ctx context.Context, arg FirstKeyParams) (uuid.UUID, 
 }
 
 const insertKey = `-- name: InsertKey :one
-INSERT INTO api_keys (tenant_id, id, name, kind, scopes, hash, last4, created_by, expires_at, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-RETURNING tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version
+INSERT INTO api_keys (tenant_id, id, name, kind, scopes, hash, last4, created_by, expires_at, addresses, resources, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+RETURNING tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version, addresses, resources
 `
 
 type InsertKeyParams struct {
@@ -50,6 +50,8 @@ type InsertKeyParams struct {
 	Last4     string
 	CreatedBy string
 	ExpiresAt *time.Time
+	Addresses []string
+	Resources []string
 	Version   int64
 }
 
@@ -64,6 +66,8 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (ApiKey, e
 		arg.Last4,
 		arg.CreatedBy,
 		arg.ExpiresAt,
+		arg.Addresses,
+		arg.Resources,
 		arg.Version,
 	)
 	var i ApiKey
@@ -82,12 +86,14 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (ApiKey, e
 		&i.LastUsedAt,
 		&i.RotatedTo,
 		&i.Version,
+		&i.Addresses,
+		&i.Resources,
 	)
 	return i, err
 }
 
 const keyByID = `-- name: KeyByID :one
-SELECT tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version FROM api_keys WHERE tenant_id = $1 AND id = $2
+SELECT tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version, addresses, resources FROM api_keys WHERE tenant_id = $1 AND id = $2
 `
 
 type KeyByIDParams struct {
@@ -113,12 +119,14 @@ func (q *Queries) KeyByID(ctx context.Context, arg KeyByIDParams) (ApiKey, error
 		&i.LastUsedAt,
 		&i.RotatedTo,
 		&i.Version,
+		&i.Addresses,
+		&i.Resources,
 	)
 	return i, err
 }
 
 const keys = `-- name: Keys :many
-SELECT tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version FROM api_keys
+SELECT tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version, addresses, resources FROM api_keys
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
 ORDER BY id DESC LIMIT $3
 `
@@ -153,6 +161,8 @@ func (q *Queries) Keys(ctx context.Context, arg KeysParams) ([]ApiKey, error) {
 			&i.LastUsedAt,
 			&i.RotatedTo,
 			&i.Version,
+			&i.Addresses,
+			&i.Resources,
 		); err != nil {
 			return nil, err
 		}
@@ -165,7 +175,7 @@ func (q *Queries) Keys(ctx context.Context, arg KeysParams) ([]ApiKey, error) {
 }
 
 const lookUpKey = `-- name: LookUpKey :one
-SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
 WHERE k.hash = $1
@@ -181,6 +191,8 @@ type LookUpKeyRow struct {
 	ExpiresAt   *time.Time
 	RevokedAt   *time.Time
 	RotatedTo   *uuid.UUID
+	Addresses   []string
+	Resources   []string
 	TenantState string
 	TenantSlug  string
 	KeysVersion int64
@@ -200,6 +212,8 @@ func (q *Queries) LookUpKey(ctx context.Context, hash []byte) (LookUpKeyRow, err
 		&i.ExpiresAt,
 		&i.RevokedAt,
 		&i.RotatedTo,
+		&i.Addresses,
+		&i.Resources,
 		&i.TenantState,
 		&i.TenantSlug,
 		&i.KeysVersion,
@@ -208,7 +222,7 @@ func (q *Queries) LookUpKey(ctx context.Context, hash []byte) (LookUpKeyRow, err
 }
 
 const lookUpTenantKeys = `-- name: LookUpTenantKeys :many
-SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
 WHERE k.tenant_id = $1
@@ -224,6 +238,8 @@ type LookUpTenantKeysRow struct {
 	ExpiresAt   *time.Time
 	RevokedAt   *time.Time
 	RotatedTo   *uuid.UUID
+	Addresses   []string
+	Resources   []string
 	TenantState string
 	TenantSlug  string
 	KeysVersion int64
@@ -248,6 +264,8 @@ func (q *Queries) LookUpTenantKeys(ctx context.Context, tenantID uuid.UUID) ([]L
 			&i.ExpiresAt,
 			&i.RevokedAt,
 			&i.RotatedTo,
+			&i.Addresses,
+			&i.Resources,
 			&i.TenantState,
 			&i.TenantSlug,
 			&i.KeysVersion,
@@ -264,9 +282,9 @@ func (q *Queries) LookUpTenantKeys(ctx context.Context, tenantID uuid.UUID) ([]L
 
 const updateKey = `-- name: UpdateKey :one
 UPDATE api_keys SET name = $1, scopes = $2, expires_at = $3, revoked_at = $4,
-    rotated_to = $5, version = $6
-WHERE tenant_id = $7 AND id = $8
-RETURNING tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version
+    rotated_to = $5, addresses = $6, resources = $7, version = $8
+WHERE tenant_id = $9 AND id = $10
+RETURNING tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version, addresses, resources
 `
 
 type UpdateKeyParams struct {
@@ -275,6 +293,8 @@ type UpdateKeyParams struct {
 	ExpiresAt *time.Time
 	RevokedAt *time.Time
 	RotatedTo *uuid.UUID
+	Addresses []string
+	Resources []string
 	Version   int64
 	TenantID  uuid.UUID
 	ID        uuid.UUID
@@ -287,6 +307,8 @@ func (q *Queries) UpdateKey(ctx context.Context, arg UpdateKeyParams) (ApiKey, e
 		arg.ExpiresAt,
 		arg.RevokedAt,
 		arg.RotatedTo,
+		arg.Addresses,
+		arg.Resources,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -307,6 +329,8 @@ func (q *Queries) UpdateKey(ctx context.Context, arg UpdateKeyParams) (ApiKey, e
 		&i.LastUsedAt,
 		&i.RotatedTo,
 		&i.Version,
+		&i.Addresses,
+		&i.Resources,
 	)
 	return i, err
 }

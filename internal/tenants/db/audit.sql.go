@@ -97,6 +97,44 @@ func (q *Queries) AuditChain(ctx context.Context, arg AuditChainParams) ([]Audit
 	return items, nil
 }
 
+const auditCredits = `-- name: AuditCredits :many
+SELECT g.id, g.subject AS target, jsonb_strip_nulls(jsonb_build_object('id', g.id, 'rule', r.slug, 'units', g.units,
+    'expires_at', g.expires_at, 'reference', nullif(g.reference, ''), 'reason', nullif(g.reason, ''), 'revoked_at', g.revoked_at))::text AS object
+FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = $1 AND g.id = ANY($2::uuid[])
+`
+
+type AuditCreditsParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
+type AuditCreditsRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+func (q *Queries) AuditCredits(ctx context.Context, arg AuditCreditsParams) ([]AuditCreditsRow, error) {
+	rows, err := q.db.Query(ctx, auditCredits, arg.TenantID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditCreditsRow
+	for rows.Next() {
+		var i AuditCreditsRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditDefaultPlan = `-- name: AuditDefaultPlan :many
 SELECT id FROM plans WHERE tenant_id = $1 AND is_default
 `
@@ -246,7 +284,8 @@ func (q *Queries) AuditHeads(ctx context.Context, arg AuditHeadsParams) ([]Audit
 
 const auditKeys = `-- name: AuditKeys :many
 SELECT id, id::text AS target, jsonb_strip_nulls(jsonb_build_object('id', id, 'name', name, 'kind', kind, 'scopes', scopes,
-    'last4', last4, 'expires_at', expires_at, 'revoked_at', revoked_at, 'rotated_to', rotated_to))::text AS object
+    'last4', last4, 'expires_at', expires_at, 'revoked_at', revoked_at, 'rotated_to', rotated_to,
+    'addresses', nullif(addresses, '{}'), 'resources', nullif(resources, '{}')))::text AS object
 FROM api_keys WHERE tenant_id = $1 AND id = ANY($2::uuid[])
 `
 
@@ -549,9 +588,11 @@ func (q *Queries) AuditPortals(ctx context.Context, ids []uuid.UUID) ([]AuditPor
 }
 
 const auditPrices = `-- name: AuditPrices :many
-SELECT b.price AS target, jsonb_build_object('plan', p.slug, 'endpoint', b.endpoint_id, 'multiply', b.multiply,
-    'priority', b.priority)::text AS object
-FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.price AS target, (jsonb_build_object('endpoint', b.endpoint_id) || CASE WHEN r.id IS NULL
+    THEN jsonb_build_object('plan', p.slug, 'multiply', b.multiply, 'priority', b.priority)
+    ELSE jsonb_build_object('credits', jsonb_build_object('rule', r.slug, 'units', b.units, 'expires_after_days', b.expires_days)) END)::text AS object
+FROM billing_prices b LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = $1 AND b.price = ANY($2::text[])
 `
 
@@ -672,6 +713,39 @@ func (q *Queries) AuditRules(ctx context.Context, arg AuditRulesParams) ([]Audit
 	var items []AuditRulesRow
 	for rows.Next() {
 		var i AuditRulesRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const auditSecurity = `-- name: AuditSecurity :many
+SELECT tenant_id AS id, 'security settings'::text AS target, jsonb_build_object('session_idle', session_idle_text,
+    'session_life', session_life_text, 'max_sessions', max_sessions, 'confirm_after', confirm_after_text,
+    'event_retention', event_retention_text)::text AS object
+FROM security_settings WHERE tenant_id = ANY($1::uuid[])
+`
+
+type AuditSecurityRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+func (q *Queries) AuditSecurity(ctx context.Context, ids []uuid.UUID) ([]AuditSecurityRow, error) {
+	rows, err := q.db.Query(ctx, auditSecurity, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditSecurityRow
+	for rows.Next() {
+		var i AuditSecurityRow
 		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
 			return nil, err
 		}

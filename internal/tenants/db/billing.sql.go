@@ -230,7 +230,9 @@ func (q *Queries) BillingEventByID(ctx context.Context, arg BillingEventByIDPara
 }
 
 const billingPriceByName = `-- name: BillingPriceByName :one
-SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, b.rule_id, b.units, b.expires_days, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
+LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = $1 AND b.price = $2
 `
 
@@ -240,17 +242,21 @@ type BillingPriceByNameParams struct {
 }
 
 type BillingPriceByNameRow struct {
-	TenantID   uuid.UUID
-	Price      string
-	ID         uuid.UUID
-	EndpointID uuid.UUID
-	PlanID     uuid.UUID
-	Multiply   bool
-	Priority   int32
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
-	Plan       string
+	TenantID    uuid.UUID
+	Price       string
+	ID          uuid.UUID
+	EndpointID  uuid.UUID
+	PlanID      *uuid.UUID
+	Multiply    bool
+	Priority    int32
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	RuleID      *uuid.UUID
+	Units       *int64
+	ExpiresDays *int32
+	Plan        string
+	Rule        string
 }
 
 func (q *Queries) BillingPriceByName(ctx context.Context, arg BillingPriceByNameParams) (BillingPriceByNameRow, error) {
@@ -267,13 +273,19 @@ func (q *Queries) BillingPriceByName(ctx context.Context, arg BillingPriceByName
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.RuleID,
+		&i.Units,
+		&i.ExpiresDays,
 		&i.Plan,
+		&i.Rule,
 	)
 	return i, err
 }
 
 const billingPrices = `-- name: BillingPrices :many
-SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, b.rule_id, b.units, b.expires_days, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
+LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = $1 AND ($2::uuid IS NULL OR b.id < $2)
 ORDER BY b.id DESC LIMIT $3
 `
@@ -285,17 +297,21 @@ type BillingPricesParams struct {
 }
 
 type BillingPricesRow struct {
-	TenantID   uuid.UUID
-	Price      string
-	ID         uuid.UUID
-	EndpointID uuid.UUID
-	PlanID     uuid.UUID
-	Multiply   bool
-	Priority   int32
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
-	Plan       string
+	TenantID    uuid.UUID
+	Price       string
+	ID          uuid.UUID
+	EndpointID  uuid.UUID
+	PlanID      *uuid.UUID
+	Multiply    bool
+	Priority    int32
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	RuleID      *uuid.UUID
+	Units       *int64
+	ExpiresDays *int32
+	Plan        string
+	Rule        string
 }
 
 func (q *Queries) BillingPrices(ctx context.Context, arg BillingPricesParams) ([]BillingPricesRow, error) {
@@ -318,7 +334,11 @@ func (q *Queries) BillingPrices(ctx context.Context, arg BillingPricesParams) ([
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.RuleID,
+			&i.Units,
+			&i.ExpiresDays,
 			&i.Plan,
+			&i.Rule,
 		); err != nil {
 			return nil, err
 		}
@@ -331,7 +351,9 @@ func (q *Queries) BillingPrices(ctx context.Context, arg BillingPricesParams) ([
 }
 
 const billingPricesOf = `-- name: BillingPricesOf :many
-SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, b.rule_id, b.units, b.expires_days, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
+LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = $1 AND b.endpoint_id = $2 ORDER BY b.price
 `
 
@@ -341,17 +363,21 @@ type BillingPricesOfParams struct {
 }
 
 type BillingPricesOfRow struct {
-	TenantID   uuid.UUID
-	Price      string
-	ID         uuid.UUID
-	EndpointID uuid.UUID
-	PlanID     uuid.UUID
-	Multiply   bool
-	Priority   int32
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
-	Plan       string
+	TenantID    uuid.UUID
+	Price       string
+	ID          uuid.UUID
+	EndpointID  uuid.UUID
+	PlanID      *uuid.UUID
+	Multiply    bool
+	Priority    int32
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	RuleID      *uuid.UUID
+	Units       *int64
+	ExpiresDays *int32
+	Plan        string
+	Rule        string
 }
 
 func (q *Queries) BillingPricesOf(ctx context.Context, arg BillingPricesOfParams) ([]BillingPricesOfRow, error) {
@@ -374,7 +400,11 @@ func (q *Queries) BillingPricesOf(ctx context.Context, arg BillingPricesOfParams
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.RuleID,
+			&i.Units,
+			&i.ExpiresDays,
 			&i.Plan,
+			&i.Rule,
 		); err != nil {
 			return nil, err
 		}
@@ -552,6 +582,24 @@ func (q *Queries) ClaimBillingReconcile(ctx context.Context, arg ClaimBillingRec
 	return result.RowsAffected(), nil
 }
 
+const countAllUnappliedEvents = `-- name: CountAllUnappliedEvents :one
+SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'failed') AS failed
+FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' LIMIT $1) AS few
+`
+
+type CountAllUnappliedEventsRow struct {
+	Parked int64
+	Failed int64
+}
+
+// The same of all tenants, without those that wait for a time.
+func (q *Queries) CountAllUnappliedEvents(ctx context.Context, most int32) (CountAllUnappliedEventsRow, error) {
+	row := q.db.QueryRow(ctx, countAllUnappliedEvents, most)
+	var i CountAllUnappliedEventsRow
+	err := row.Scan(&i.Parked, &i.Failed)
+	return i, err
+}
+
 const countBillingEndpoints = `-- name: CountBillingEndpoints :one
 SELECT count(*) FROM billing_endpoints WHERE tenant_id = $1
 `
@@ -572,6 +620,32 @@ func (q *Queries) CountBillingPrices(ctx context.Context, tenantID uuid.UUID) (i
 	var count int64
 	err := row.Scan(&count)
 	return count, err
+}
+
+const countUnappliedEvents = `-- name: CountUnappliedEvents :one
+SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'parked' AND waits_for = 'time') AS scheduled,
+    count(*) FILTER (WHERE outcome = 'failed') AS failed
+FROM (SELECT outcome, waits_for FROM billing_events WHERE tenant_id = $1 AND outcome IN ('parked', 'failed') LIMIT $2) AS few
+`
+
+type CountUnappliedEventsParams struct {
+	TenantID uuid.UUID
+	Most     int32
+}
+
+type CountUnappliedEventsRow struct {
+	Parked    int64
+	Scheduled int64
+	Failed    int64
+}
+
+// Events of a tenant that were not applied, counted up to @most. Scheduled ones are parked until a
+// time that the event names.
+func (q *Queries) CountUnappliedEvents(ctx context.Context, arg CountUnappliedEventsParams) (CountUnappliedEventsRow, error) {
+	row := q.db.QueryRow(ctx, countUnappliedEvents, arg.TenantID, arg.Most)
+	var i CountUnappliedEventsRow
+	err := row.Scan(&i.Parked, &i.Scheduled, &i.Failed)
+	return i, err
 }
 
 const deleteBillingEndpoint = `-- name: DeleteBillingEndpoint :exec
@@ -703,6 +777,22 @@ func (q *Queries) DueBillingSubscriptions(ctx context.Context, arg DueBillingSub
 		return nil, err
 	}
 	return items, nil
+}
+
+const endpointGrantsCredits = `-- name: EndpointGrantsCredits :one
+SELECT EXISTS (SELECT FROM billing_prices WHERE tenant_id = $1 AND endpoint_id = $2 AND rule_id IS NOT NULL)
+`
+
+type EndpointGrantsCreditsParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+}
+
+func (q *Queries) EndpointGrantsCredits(ctx context.Context, arg EndpointGrantsCreditsParams) (bool, error) {
+	row := q.db.QueryRow(ctx, endpointGrantsCredits, arg.TenantID, arg.EndpointID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }
 
 const insertBillingEndpoint = `-- name: InsertBillingEndpoint :one
@@ -854,6 +944,16 @@ func (q *Queries) LockBillingEvent(ctx context.Context, arg LockBillingEventPara
 	return i, err
 }
 
+const lockBillingPurchases = `-- name: LockBillingPurchases :exec
+SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
+`
+
+// Until the transaction ends, no other one grants credits for a purchase, or takes them back.
+func (q *Queries) LockBillingPurchases(ctx context.Context, endpoint string) error {
+	_, err := q.db.Exec(ctx, lockBillingPurchases, endpoint)
+	return err
+}
+
 const planHasBilling = `-- name: PlanHasBilling :one
 SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = $1 AND plan_id = $2)
     OR EXISTS (SELECT FROM billing_endpoints WHERE billing_endpoints.tenant_id = $1 AND fallback_plan_id = $2)
@@ -861,7 +961,7 @@ SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = $1 AN
 
 type PlanHasBillingParams struct {
 	TenantID uuid.UUID
-	PlanID   uuid.UUID
+	PlanID   *uuid.UUID
 }
 
 func (q *Queries) PlanHasBilling(ctx context.Context, arg PlanHasBillingParams) (*bool, error) {
@@ -892,6 +992,24 @@ func (q *Queries) PostponeBillingEvent(ctx context.Context, arg PostponeBillingE
 	return err
 }
 
+const purchaseRefunded = `-- name: PurchaseRefunded :one
+SELECT EXISTS (SELECT FROM billing_payments b
+    WHERE b.tenant_id = $1 AND b.endpoint_id = $2 AND b.purchase = $3 AND b.purchase <> '' AND b.refunded)
+`
+
+type PurchaseRefundedParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	Purchase   string
+}
+
+func (q *Queries) PurchaseRefunded(ctx context.Context, arg PurchaseRefundedParams) (bool, error) {
+	row := q.db.QueryRow(ctx, purchaseRefunded, arg.TenantID, arg.EndpointID, arg.Purchase)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const putBillingCustomer = `-- name: PutBillingCustomer :exec
 INSERT INTO billing_customers (tenant_id, endpoint_id, customer, facts) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant_id, endpoint_id, customer) DO UPDATE SET facts = excluded.facts
@@ -912,6 +1030,47 @@ func (q *Queries) PutBillingCustomer(ctx context.Context, arg PutBillingCustomer
 		arg.Facts,
 	)
 	return err
+}
+
+const putBillingPayment = `-- name: PutBillingPayment :exec
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET purchase = excluded.purchase
+`
+
+type PutBillingPaymentParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	Payment    string
+	Purchase   string
+}
+
+func (q *Queries) PutBillingPayment(ctx context.Context, arg PutBillingPaymentParams) error {
+	_, err := q.db.Exec(ctx, putBillingPayment,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Payment,
+		arg.Purchase,
+	)
+	return err
+}
+
+const putBillingRefund = `-- name: PutBillingRefund :one
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, refunded) VALUES ($1, $2, $3, true)
+ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET refunded = true
+RETURNING purchase
+`
+
+type PutBillingRefundParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	Payment    string
+}
+
+func (q *Queries) PutBillingRefund(ctx context.Context, arg PutBillingRefundParams) (string, error) {
+	row := q.db.QueryRow(ctx, putBillingRefund, arg.TenantID, arg.EndpointID, arg.Payment)
+	var purchase string
+	err := row.Scan(&purchase)
+	return purchase, err
 }
 
 const putBillingSubscription = `-- name: PutBillingSubscription :exec
@@ -1057,6 +1216,22 @@ func (q *Queries) ReencryptBillingEndpoint(ctx context.Context, arg ReencryptBil
 		arg.Version,
 	)
 	return err
+}
+
+const ruleHasBilling = `-- name: RuleHasBilling :one
+SELECT EXISTS (SELECT FROM billing_prices WHERE tenant_id = $1 AND rule_id = $2)
+`
+
+type RuleHasBillingParams struct {
+	TenantID uuid.UUID
+	RuleID   *uuid.UUID
+}
+
+func (q *Queries) RuleHasBilling(ctx context.Context, arg RuleHasBillingParams) (bool, error) {
+	row := q.db.QueryRow(ctx, ruleHasBilling, arg.TenantID, arg.RuleID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }
 
 const settleBillingEvent = `-- name: SettleBillingEvent :exec
@@ -1213,24 +1388,29 @@ func (q *Queries) UpdateBillingEndpoint(ctx context.Context, arg UpdateBillingEn
 }
 
 const upsertBillingPrice = `-- name: UpsertBillingPrice :one
-INSERT INTO billing_prices (tenant_id, price, id, endpoint_id, plan_id, multiply, priority, created_at, updated_at, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO billing_prices (tenant_id, price, id, endpoint_id, plan_id, rule_id, units, expires_days, multiply, priority,
+    created_at, updated_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+    $11, $12, $13)
 ON CONFLICT (tenant_id, price) DO UPDATE SET endpoint_id = excluded.endpoint_id, plan_id = excluded.plan_id,
-    multiply = excluded.multiply, priority = excluded.priority, updated_at = excluded.updated_at, version = excluded.version
-RETURNING tenant_id, price, id, endpoint_id, plan_id, multiply, priority, created_at, updated_at, version
+    rule_id = excluded.rule_id, units = excluded.units, expires_days = excluded.expires_days, multiply = excluded.multiply, priority = excluded.priority, updated_at = excluded.updated_at, version = excluded.version
+RETURNING tenant_id, price, id, endpoint_id, plan_id, multiply, priority, created_at, updated_at, version, rule_id, units, expires_days
 `
 
 type UpsertBillingPriceParams struct {
-	TenantID   uuid.UUID
-	Price      string
-	ID         uuid.UUID
-	EndpointID uuid.UUID
-	PlanID     uuid.UUID
-	Multiply   bool
-	Priority   int32
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
+	TenantID    uuid.UUID
+	Price       string
+	ID          uuid.UUID
+	EndpointID  uuid.UUID
+	PlanID      *uuid.UUID
+	RuleID      *uuid.UUID
+	Units       *int64
+	ExpiresDays *int32
+	Multiply    bool
+	Priority    int32
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
 }
 
 func (q *Queries) UpsertBillingPrice(ctx context.Context, arg UpsertBillingPriceParams) (BillingPrice, error) {
@@ -1240,6 +1420,9 @@ func (q *Queries) UpsertBillingPrice(ctx context.Context, arg UpsertBillingPrice
 		arg.ID,
 		arg.EndpointID,
 		arg.PlanID,
+		arg.RuleID,
+		arg.Units,
+		arg.ExpiresDays,
 		arg.Multiply,
 		arg.Priority,
 		arg.CreatedAt,
@@ -1258,6 +1441,9 @@ func (q *Queries) UpsertBillingPrice(ctx context.Context, arg UpsertBillingPrice
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.RuleID,
+		&i.Units,
+		&i.ExpiresDays,
 	)
 	return i, err
 }

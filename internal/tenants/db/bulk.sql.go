@@ -14,11 +14,12 @@ import (
 
 const importChangedSubjects = `-- name: ImportChangedSubjects :exec
 UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), plan_version = n.plan_version, state = n.state,
-    labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, version = $1, updated_at = now()
+    labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, multiplier = n.multiplier,
+    version = $1, updated_at = now()
 FROM (SELECT unnest($3::text[]) AS subject, unnest($4::uuid[]) AS plan_id,
     unnest($5::int[]) AS plan_version,
     unnest($6::text[]) AS state, unnest($7::text[]) AS labels, unnest($8::text[]) AS billing_ref,
-    unnest($9::text[]) AS cycle_anchor) AS n
+    unnest($9::text[]) AS cycle_anchor, unnest($10::int[]) AS multiplier) AS n
 WHERE s.tenant_id = $2 AND s.subject = n.subject
 `
 
@@ -32,6 +33,7 @@ type ImportChangedSubjectsParams struct {
 	Labels       []string
 	BillingRefs  []string
 	CycleAnchors []string
+	Multipliers  []int32
 }
 
 func (q *Queries) ImportChangedSubjects(ctx context.Context, arg ImportChangedSubjectsParams) error {
@@ -45,18 +47,19 @@ func (q *Queries) ImportChangedSubjects(ctx context.Context, arg ImportChangedSu
 		arg.Labels,
 		arg.BillingRefs,
 		arg.CycleAnchors,
+		arg.Multipliers,
 	)
 	return err
 }
 
 const importNewSubjects = `-- name: ImportNewSubjects :exec
-INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier, version)
 SELECT $1, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.plan_version, n.state, n.labels::jsonb,
-    n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, $2
+    n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, n.multiplier, $2
 FROM (SELECT unnest($3::text[]) AS subject, unnest($4::uuid[]) AS id, unnest($5::uuid[]) AS plan_id,
     unnest($6::int[]) AS plan_version,
     unnest($7::text[]) AS state, unnest($8::text[]) AS labels, unnest($9::text[]) AS billing_ref,
-    unnest($10::text[]) AS cycle_anchor) AS n
+    unnest($10::text[]) AS cycle_anchor, unnest($11::int[]) AS multiplier) AS n
 `
 
 type ImportNewSubjectsParams struct {
@@ -70,6 +73,7 @@ type ImportNewSubjectsParams struct {
 	Labels       []string
 	BillingRefs  []string
 	CycleAnchors []string
+	Multipliers  []int32
 }
 
 // The writes of an import. Each takes thousands of rows in one statement, as arrays of equal
@@ -86,6 +90,7 @@ func (q *Queries) ImportNewSubjects(ctx context.Context, arg ImportNewSubjectsPa
 		arg.Labels,
 		arg.BillingRefs,
 		arg.CycleAnchors,
+		arg.Multipliers,
 	)
 	return err
 }
@@ -169,9 +174,9 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 }
 
 const subjectsByName = `-- name: SubjectsByName :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (SELECT unnest($1::text[]) AS subject) AS n
-CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
 LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 `
@@ -198,6 +203,7 @@ type SubjectsByNameRow struct {
 	NextPlanAt   *time.Time
 	PlanVersion  int32
 	MigrationID  *uuid.UUID
+	HasCredits   bool
 	PlanSlug     *string
 	NextPlanSlug *string
 }
@@ -229,6 +235,7 @@ func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) 
 			&i.NextPlanAt,
 			&i.PlanVersion,
 			&i.MigrationID,
+			&i.HasCredits,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {

@@ -27,7 +27,7 @@ func (q *Queries) DeleteTombstones(ctx context.Context, arg DeleteTombstonesPara
 }
 
 const documentPlans = `-- name: DocumentPlans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail FROM plans WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail, bounds FROM plans WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan, error) {
@@ -53,6 +53,7 @@ func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan
 			&i.NewestVersion,
 			&i.PublishedAt,
 			&i.Fail,
+			&i.Bounds,
 		); err != nil {
 			return nil, err
 		}
@@ -167,7 +168,7 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 }
 
 const documentSubjects = `-- name: DocumentSubjects :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1
@@ -196,6 +197,7 @@ type DocumentSubjectsRow struct {
 	NextPlanAt   *time.Time
 	PlanVersion  int32
 	MigrationID  *uuid.UUID
+	HasCredits   bool
 	PlanSlug     *string
 	NextPlanSlug *string
 }
@@ -226,6 +228,7 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 			&i.NextPlanAt,
 			&i.PlanVersion,
 			&i.MigrationID,
+			&i.HasCredits,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {

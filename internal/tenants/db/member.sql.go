@@ -73,6 +73,23 @@ func (q *Queries) InsertPerson(ctx context.Context, arg InsertPersonParams) (int
 	return result.RowsAffected(), nil
 }
 
+const isMember = `-- name: IsMember :one
+SELECT EXISTS (SELECT FROM members WHERE tenant_id = $1 AND person_id = $2)
+`
+
+type IsMemberParams struct {
+	TenantID uuid.UUID
+	PersonID uuid.UUID
+}
+
+// Also of invited people.
+func (q *Queries) IsMember(ctx context.Context, arg IsMemberParams) (bool, error) {
+	row := q.db.QueryRow(ctx, isMember, arg.TenantID, arg.PersonID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const memberByEmail = `-- name: MemberByEmail :one
 SELECT m.tenant_id, m.person_id, m.role, m.created_at, m.id, m.joined_at, m.updated_at, m.version, p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = $1 AND p.email = $2
@@ -206,18 +223,23 @@ func (q *Queries) Members(ctx context.Context, arg MembersParams) ([]MembersRow,
 }
 
 const memberships = `-- name: Memberships :many
-SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
+SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at,
+    s.session_idle_ms, s.session_life_ms, s.confirm_after_ms
+FROM members m JOIN tenants t ON t.id = m.tenant_id LEFT JOIN security_settings s ON s.tenant_id = m.tenant_id
 WHERE m.person_id = $1 ORDER BY t.slug
 `
 
 type MembershipsRow struct {
-	TenantID    uuid.UUID
-	Slug        string
-	Name        string
-	TenantState string
-	MemberID    uuid.UUID
-	Role        string
-	JoinedAt    *time.Time
+	TenantID       uuid.UUID
+	Slug           string
+	Name           string
+	TenantState    string
+	MemberID       uuid.UUID
+	Role           string
+	JoinedAt       *time.Time
+	SessionIdleMs  *int64
+	SessionLifeMs  *int64
+	ConfirmAfterMs *int64
 }
 
 func (q *Queries) Memberships(ctx context.Context, personID uuid.UUID) ([]MembershipsRow, error) {
@@ -237,6 +259,9 @@ func (q *Queries) Memberships(ctx context.Context, personID uuid.UUID) ([]Member
 			&i.MemberID,
 			&i.Role,
 			&i.JoinedAt,
+			&i.SessionIdleMs,
+			&i.SessionLifeMs,
+			&i.ConfirmAfterMs,
 		); err != nil {
 			return nil, err
 		}

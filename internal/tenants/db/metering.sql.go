@@ -18,10 +18,10 @@ INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, c
 SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint,
-    least(coalesce(sum(r.units) FILTER (WHERE r.subject = ''), 0), 9223372036854775807)::bigint
+    least(sum(r.unattributed_units), 9223372036854775807)::bigint
 FROM (
     SELECT unnest($1::uuid[]) AS tenant_id, unnest($2::timestamptz[]) AS start,
-        unnest($3::text[]) AS subject, unnest($4::text[]) AS rule,
+        unnest($3::bigint[]) AS unattributed_units, unnest($4::text[]) AS rule,
         unnest($5::bigint[]) AS units, unnest($6::bigint[]) AS overage_units, unnest($7::bigint[]) AS checks
 ) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3
@@ -35,21 +35,21 @@ ON CONFLICT (tenant_id, start, rule) DO UPDATE SET
 `
 
 type AddMeteredTotalsParams struct {
-	Tenants      []uuid.UUID
-	Starts       []time.Time
-	Subjects     []string
-	Rules        []string
-	Units        []int64
-	OverageUnits []int64
-	Checks       []int64
+	Tenants           []uuid.UUID
+	Starts            []time.Time
+	UnattributedUnits []int64
+	Rules             []string
+	Units             []int64
+	OverageUnits      []int64
+	Checks            []int64
 }
 
-// Rows without a subject are unattributed.
+// One row for each tenant, hour and rule. Units without a subject are unattributed.
 func (q *Queries) AddMeteredTotals(ctx context.Context, arg AddMeteredTotalsParams) error {
 	_, err := q.db.Exec(ctx, addMeteredTotals,
 		arg.Tenants,
 		arg.Starts,
-		arg.Subjects,
+		arg.UnattributedUnits,
 		arg.Rules,
 		arg.Units,
 		arg.OverageUnits,
@@ -60,15 +60,16 @@ func (q *Queries) AddMeteredTotals(ctx context.Context, arg AddMeteredTotalsPara
 
 const addMeteredUsage = `-- name: AddMeteredUsage :exec
 INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, checks, late_units)
-SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, r.rule,
+SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
-    sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint
+    sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE k.start < s.sealed_until), 0), 9223372036854775807)::bigint
 FROM (
-    SELECT unnest($1::uuid[]) AS tenant_id, unnest($2::timestamptz[]) AS start,
-        unnest($3::text[]) AS subject, unnest($4::text[]) AS rule,
-        unnest($5::bigint[]) AS units, unnest($6::bigint[]) AS overage_units, unnest($7::bigint[]) AS checks
-) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
-WHERE r.subject <> ''
+    SELECT unnest($1::integer[]) AS n, unnest($2::text[]) AS subject,
+        unnest($3::bigint[]) AS units, unnest($4::bigint[]) AS overage_units, unnest($5::bigint[]) AS checks
+) AS r JOIN (
+    SELECT generate_series(0, cardinality($6::uuid[]) - 1) AS n,
+        unnest($6::uuid[]) AS tenant_id, unnest($7::timestamptz[]) AS start, unnest($8::text[]) AS rule
+) AS k ON k.n = r.n JOIN tenants t ON t.id = k.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4
 ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
@@ -79,27 +80,31 @@ ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
 `
 
 type AddMeteredUsageParams struct {
-	Tenants      []uuid.UUID
-	Starts       []time.Time
+	Groups       []int32
 	Subjects     []string
-	Rules        []string
 	Units        []int64
 	OverageUnits []int64
 	Checks       []int64
+	Tenants      []uuid.UUID
+	Starts       []time.Time
+	Rules        []string
 }
 
 // In the order of the key, here and below, so that two writers wait for each other and do not
 // deadlock. Units of a sealed hour are added to the first open one, those of a server whose clock
-// is ahead to the present one. A tenant that was deleted has no usage.
+// is ahead to the present one. A tenant that was deleted has no usage. Each row names its
+// group, of one tenant, hour and rule, by number: there are few groups, and each value costs
+// allocations.
 func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams) error {
 	_, err := q.db.Exec(ctx, addMeteredUsage,
-		arg.Tenants,
-		arg.Starts,
+		arg.Groups,
 		arg.Subjects,
-		arg.Rules,
 		arg.Units,
 		arg.OverageUnits,
 		arg.Checks,
+		arg.Tenants,
+		arg.Starts,
+		arg.Rules,
 	)
 	return err
 }
@@ -259,6 +264,24 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, most int32) ([]DueMetere
 		return nil, err
 	}
 	return items, nil
+}
+
+const knowsRule = `-- name: KnowsRule :one
+SELECT (EXISTS (SELECT FROM rules r WHERE r.tenant_id = $1 AND r.slug = $2)
+    OR EXISTS (SELECT FROM metered_totals m WHERE m.tenant_id = $1 AND m.rule = $2))::boolean AS known
+`
+
+type KnowsRuleParams struct {
+	TenantID uuid.UUID
+	Slug     string
+}
+
+// Reports whether a tenant has a rule, or metered usage of a rule that was deleted.
+func (q *Queries) KnowsRule(ctx context.Context, arg KnowsRuleParams) (bool, error) {
+	row := q.db.QueryRow(ctx, knowsRule, arg.TenantID, arg.Slug)
+	var known bool
+	err := row.Scan(&known)
+	return known, err
 }
 
 const listMeteredPushes = `-- name: ListMeteredPushes :many
@@ -726,6 +749,64 @@ func (q *Queries) MeteredTotals(ctx context.Context, arg MeteredTotalsParams) ([
 			&i.Checks,
 			&i.LateUnits,
 			&i.UnattributedUnits,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const meteredTotalsOf = `-- name: MeteredTotalsOf :many
+SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(late_units), 9223372036854775807)::bigint AS late_units
+FROM metered_usage
+WHERE tenant_id = $1 AND subject = $2 AND start >= $3 AND start < $4 AND ($5::text = '' OR rule = $5)
+GROUP BY rule ORDER BY rule
+`
+
+type MeteredTotalsOfParams struct {
+	TenantID uuid.UUID
+	Subject  string
+	Since    time.Time
+	Until    time.Time
+	Rule     string
+}
+
+type MeteredTotalsOfRow struct {
+	Rule         string
+	Units        int64
+	OverageUnits int64
+	Checks       int64
+	LateUnits    int64
+}
+
+// The same for one subject. Its units are attributed.
+func (q *Queries) MeteredTotalsOf(ctx context.Context, arg MeteredTotalsOfParams) ([]MeteredTotalsOfRow, error) {
+	rows, err := q.db.Query(ctx, meteredTotalsOf,
+		arg.TenantID,
+		arg.Subject,
+		arg.Since,
+		arg.Until,
+		arg.Rule,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MeteredTotalsOfRow
+	for rows.Next() {
+		var i MeteredTotalsOfRow
+		if err := rows.Scan(
+			&i.Rule,
+			&i.Units,
+			&i.OverageUnits,
+			&i.Checks,
+			&i.LateUnits,
 		); err != nil {
 			return nil, err
 		}

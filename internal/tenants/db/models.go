@@ -35,6 +35,8 @@ type ApiKey struct {
 	LastUsedAt *time.Time
 	RotatedTo  *uuid.UUID
 	Version    int64
+	Addresses  []string
+	Resources  []string
 }
 
 type Audit struct {
@@ -116,17 +118,28 @@ type BillingEvent struct {
 	Deliveries   int32
 }
 
-type BillingPrice struct {
+type BillingPayment struct {
 	TenantID   uuid.UUID
-	Price      string
-	ID         uuid.UUID
 	EndpointID uuid.UUID
-	PlanID     uuid.UUID
-	Multiply   bool
-	Priority   int32
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
+	Payment    string
+	Purchase   string
+	Refunded   bool
+}
+
+type BillingPrice struct {
+	TenantID    uuid.UUID
+	Price       string
+	ID          uuid.UUID
+	EndpointID  uuid.UUID
+	PlanID      *uuid.UUID
+	Multiply    bool
+	Priority    int32
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	RuleID      *uuid.UUID
+	Units       *int64
+	ExpiresDays *int32
 }
 
 type BillingSubscription struct {
@@ -156,6 +169,24 @@ type CounterChange struct {
 	CreatedAt   time.Time
 	FromVersion int32
 	ToVersion   int32
+}
+
+type CreditGrant struct {
+	TenantID  uuid.UUID
+	ID        uuid.UUID
+	Subject   string
+	RuleID    uuid.UUID
+	Units     int64
+	Spent     int64
+	ExpiresAt *time.Time
+	Reference string
+	Reason    string
+	CreatedBy string
+	CreatedAt time.Time
+	RevokedBy string
+	RevokedAt *time.Time
+	Opened    bool
+	SpentAt   *time.Time
 }
 
 type DeletedTenant struct {
@@ -294,6 +325,49 @@ type MeteringWriter struct {
 	Missing       bool
 }
 
+type Notification struct {
+	TenantID  uuid.UUID
+	ID        uuid.UUID
+	Type      string
+	Body      string
+	CreatedAt time.Time
+}
+
+type NotificationDelivery struct {
+	TenantID       uuid.UUID
+	ID             uuid.UUID
+	EndpointID     uuid.UUID
+	NotificationID uuid.UUID
+	State          string
+	Attempts       int32
+	DueAt          *time.Time
+	BeganAt        time.Time
+	AttemptedAt    *time.Time
+	SettledAt      *time.Time
+	Status         *int32
+	Why            string
+	Answer         string
+	CreatedAt      time.Time
+}
+
+type NotificationEndpoint struct {
+	TenantID      uuid.UUID
+	ID            uuid.UUID
+	Url           string
+	Description   string
+	Types         []string
+	Enabled       bool
+	DisabledWhy   string
+	Secrets       []byte
+	SecretHint    string
+	PreviousUntil *time.Time
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	Version       int64
+	Dropped       int64
+	DroppedAt     *time.Time
+}
+
 type Override struct {
 	TenantID   uuid.UUID
 	Subject    string
@@ -316,6 +390,13 @@ type Person struct {
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
 	AloneSince   *time.Time
+	LastTenant   *uuid.UUID
+}
+
+type PersonAddress struct {
+	PersonID uuid.UUID
+	Address  string
+	SeenAt   time.Time
 }
 
 type Plan struct {
@@ -332,6 +413,7 @@ type Plan struct {
 	NewestVersion int32
 	PublishedAt   *time.Time
 	Fail          string
+	Bounds        []byte
 }
 
 type PlanLimit struct {
@@ -480,6 +562,36 @@ type Rule struct {
 	MeterEvent    string
 }
 
+type SecurityEvent struct {
+	TenantID  uuid.UUID
+	ID        uuid.UUID
+	At        time.Time
+	Kind      string
+	ActorKind string
+	ActorID   *uuid.UUID
+	ActorName string
+	Address   string
+	UserAgent string
+	RequestID string
+	Target    string
+	Details   []byte
+}
+
+type SecuritySetting struct {
+	TenantID           uuid.UUID
+	SessionIdleText    string
+	SessionIdleMs      int64
+	SessionLifeText    string
+	SessionLifeMs      int64
+	MaxSessions        int32
+	ConfirmAfterText   string
+	ConfirmAfterMs     int64
+	EventRetentionText string
+	EventRetentionMs   int64
+	UpdatedAt          time.Time
+	Version            int64
+}
+
 type Session struct {
 	TokenHash    []byte
 	ID           uuid.UUID
@@ -489,6 +601,7 @@ type Session struct {
 	UserAgent    string
 	CreatedAt    time.Time
 	SeenAt       time.Time
+	ProvedAt     *time.Time
 }
 
 type Subject struct {
@@ -508,6 +621,7 @@ type Subject struct {
 	NextPlanAt  *time.Time
 	PlanVersion int32
 	MigrationID *uuid.UUID
+	HasCredits  bool
 }
 
 type SubjectLabel struct {
@@ -540,6 +654,12 @@ type Tenant struct {
 	KeysVersion         int64
 	SubjectsHistoryFrom int64
 	ChangedVersion      int64
+}
+
+type TierNotice struct {
+	TenantID  uuid.UUID
+	Tier      string
+	CreatedAt time.Time
 }
 
 type UsageDay struct {

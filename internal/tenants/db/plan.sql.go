@@ -126,9 +126,9 @@ func (q *Queries) DeletePlanVersion(ctx context.Context, arg DeletePlanVersionPa
 }
 
 const insertPlan = `-- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, fail, newest_version, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, greatest($9::int, 1), $10)
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, fail, bounds, newest_version, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, greatest($10::int, 1), $11)
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail, bounds
 `
 
 type InsertPlanParams struct {
@@ -140,6 +140,7 @@ type InsertPlanParams struct {
 	IsDefault     bool
 	OnChange      string
 	Fail          string
+	Bounds        []byte
 	NewestVersion int32
 	Version       int64
 }
@@ -154,6 +155,7 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		arg.IsDefault,
 		arg.OnChange,
 		arg.Fail,
+		arg.Bounds,
 		arg.NewestVersion,
 		arg.Version,
 	)
@@ -172,6 +174,7 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		&i.NewestVersion,
 		&i.PublishedAt,
 		&i.Fail,
+		&i.Bounds,
 	)
 	return i, err
 }
@@ -212,7 +215,7 @@ func (q *Queries) KeepPlanVersion(ctx context.Context, arg KeepPlanVersionParams
 }
 
 const planBySlug = `-- name: PlanBySlug :one
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail FROM plans WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail, bounds FROM plans WHERE tenant_id = $1 AND slug = $2
 `
 
 type PlanBySlugParams struct {
@@ -237,6 +240,7 @@ func (q *Queries) PlanBySlug(ctx context.Context, arg PlanBySlugParams) (Plan, e
 		&i.NewestVersion,
 		&i.PublishedAt,
 		&i.Fail,
+		&i.Bounds,
 	)
 	return i, err
 }
@@ -453,7 +457,7 @@ func (q *Queries) PlanVersions(ctx context.Context, arg PlanVersionsParams) ([]P
 }
 
 const plans = `-- name: Plans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail FROM plans
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail, bounds FROM plans
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
 ORDER BY id DESC LIMIT $3
 `
@@ -487,6 +491,7 @@ func (q *Queries) Plans(ctx context.Context, arg PlansParams) ([]Plan, error) {
 			&i.NewestVersion,
 			&i.PublishedAt,
 			&i.Fail,
+			&i.Bounds,
 		); err != nil {
 			return nil, err
 		}
@@ -571,10 +576,10 @@ func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLim
 }
 
 const updatePlan = `-- name: UpdatePlan :one
-UPDATE plans SET name = $1, description = $2, is_default = $3, on_change = $4, fail = $5,
-    version = $6, updated_at = now()
-WHERE tenant_id = $7 AND id = $8
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail
+UPDATE plans SET name = $1, description = $2, is_default = $3, on_change = $4, fail = $5, bounds = $6,
+    version = $7, updated_at = now()
+WHERE tenant_id = $8 AND id = $9
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail, bounds
 `
 
 type UpdatePlanParams struct {
@@ -583,6 +588,7 @@ type UpdatePlanParams struct {
 	IsDefault   bool
 	OnChange    string
 	Fail        string
+	Bounds      []byte
 	Version     int64
 	TenantID    uuid.UUID
 	ID          uuid.UUID
@@ -595,6 +601,7 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		arg.IsDefault,
 		arg.OnChange,
 		arg.Fail,
+		arg.Bounds,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -614,6 +621,7 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		&i.NewestVersion,
 		&i.PublishedAt,
 		&i.Fail,
+		&i.Bounds,
 	)
 	return i, err
 }

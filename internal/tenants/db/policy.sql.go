@@ -131,7 +131,7 @@ func (q *Queries) PolicyPlanVersions(ctx context.Context, tenantID uuid.UUID) ([
 }
 
 const policyPlans = `-- name: PolicyPlans :many
-SELECT id, slug, is_default, newest_version, fail FROM plans WHERE tenant_id = $1 ORDER BY slug
+SELECT id, slug, is_default, newest_version, fail, bounds FROM plans WHERE tenant_id = $1 ORDER BY slug
 `
 
 type PolicyPlansRow struct {
@@ -140,6 +140,7 @@ type PolicyPlansRow struct {
 	IsDefault     bool
 	NewestVersion int32
 	Fail          string
+	Bounds        []byte
 }
 
 func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlansRow, error) {
@@ -157,6 +158,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 			&i.IsDefault,
 			&i.NewestVersion,
 			&i.Fail,
+			&i.Bounds,
 		); err != nil {
 			return nil, err
 		}

@@ -327,7 +327,7 @@ WHERE m.tenant_id = $1 AND m.joined_at IS NOT NULL AND m.role IN ('owner', 'admi
 ORDER BY m.id LIMIT 20
 `
 
-// Whom requests for higher limits and notices about quotas are mailed to.
+// The addresses that receive mails about requests for higher limits and about quotas.
 func (q *Queries) ManagersToNotify(ctx context.Context, tenantID uuid.UUID) ([]string, error) {
 	rows, err := q.db.Query(ctx, managersToNotify, tenantID)
 	if err != nil {

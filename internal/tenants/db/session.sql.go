@@ -117,6 +117,35 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 	return err
 }
 
+const knownAddress = `-- name: KnownAddress :one
+SELECT EXISTS (
+    SELECT FROM people p JOIN person_addresses a ON a.person_id = p.id
+    WHERE p.email = $1 AND a.address = $2 AND a.seen_at > $3
+) AS known
+`
+
+type KnownAddressParams struct {
+	Email   string
+	Address string
+	Since   time.Time
+}
+
+func (q *Queries) KnownAddress(ctx context.Context, arg KnownAddressParams) (bool, error) {
+	row := q.db.QueryRow(ctx, knownAddress, arg.Email, arg.Address, arg.Since)
+	var known bool
+	err := row.Scan(&known)
+	return known, err
+}
+
+const purgeAddresses = `-- name: PurgeAddresses :exec
+DELETE FROM person_addresses WHERE seen_at <= $1
+`
+
+func (q *Queries) PurgeAddresses(ctx context.Context, before time.Time) error {
+	_, err := q.db.Exec(ctx, purgeAddresses, before)
+	return err
+}
+
 const purgeSessions = `-- name: PurgeSessions :execrows
 DELETE FROM sessions WHERE created_at <= $1 OR seen_at <= $2
 `
@@ -134,8 +163,24 @@ func (q *Queries) PurgeSessions(ctx context.Context, arg PurgeSessionsParams) (i
 	return result.RowsAffected(), nil
 }
 
+const rememberAddress = `-- name: RememberAddress :exec
+INSERT INTO person_addresses (person_id, address, seen_at) VALUES ($1, $2, $3)
+ON CONFLICT (person_id, address) DO UPDATE SET seen_at = excluded.seen_at
+`
+
+type RememberAddressParams struct {
+	PersonID uuid.UUID
+	Address  string
+	Now      time.Time
+}
+
+func (q *Queries) RememberAddress(ctx context.Context, arg RememberAddressParams) error {
+	_, err := q.db.Exec(ctx, rememberAddress, arg.PersonID, arg.Address, arg.Now)
+	return err
+}
+
 const sessionByToken = `-- name: SessionByToken :one
-SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, p.email
+SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, coalesce(s.proved_at, s.created_at)::timestamptz AS proved_at, p.email
 FROM sessions s JOIN people p ON p.id = s.person_id
 WHERE s.token_hash = $1 AND s.created_at > $2 AND s.seen_at > $3
 `
@@ -152,6 +197,7 @@ type SessionByTokenRow struct {
 	ChosenTenant *uuid.UUID
 	CreatedAt    time.Time
 	SeenAt       time.Time
+	ProvedAt     time.Time
 	Email        string
 }
 
@@ -164,6 +210,7 @@ func (q *Queries) SessionByToken(ctx context.Context, arg SessionByTokenParams) 
 		&i.ChosenTenant,
 		&i.CreatedAt,
 		&i.SeenAt,
+		&i.ProvedAt,
 		&i.Email,
 	)
 	return i, err
@@ -221,7 +268,10 @@ FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS look
 JOIN sessions s ON s.id = look.id
 JOIN members m ON m.person_id = s.person_id AND m.tenant_id = look.tenant_id AND m.joined_at IS NOT NULL
 JOIN tenants t ON t.id = m.tenant_id AND t.state = 'active'
+LEFT JOIN security_settings e ON e.tenant_id = m.tenant_id
 WHERE s.created_at > $3 AND s.seen_at > $4
+    AND (e.tenant_id IS NULL OR s.created_at > $5::timestamptz - e.session_life_ms * interval '1 millisecond'
+        AND s.seen_at > $5::timestamptz - e.session_idle_ms * interval '1 millisecond')
 `
 
 type SessionsThatHoldParams struct {
@@ -229,6 +279,7 @@ type SessionsThatHoldParams struct {
 	Tenants   []uuid.UUID
 	Oldest    time.Time
 	IdleSince time.Time
+	Now       time.Time
 }
 
 type SessionsThatHoldRow struct {
@@ -242,6 +293,7 @@ func (q *Queries) SessionsThatHold(ctx context.Context, arg SessionsThatHoldPara
 		arg.Tenants,
 		arg.Oldest,
 		arg.IdleSince,
+		arg.Now,
 	)
 	if err != nil {
 		return nil, err
@@ -272,5 +324,21 @@ type TouchSessionParams struct {
 
 func (q *Queries) TouchSession(ctx context.Context, arg TouchSessionParams) error {
 	_, err := q.db.Exec(ctx, touchSession, arg.Now, arg.ID)
+	return err
+}
+
+const trimAddresses = `-- name: TrimAddresses :exec
+DELETE FROM person_addresses a WHERE a.person_id = $1 AND a.address NOT IN (
+    SELECT k.address FROM person_addresses k WHERE k.person_id = $1 ORDER BY k.seen_at DESC, k.address LIMIT $2)
+`
+
+type TrimAddressesParams struct {
+	PersonID uuid.UUID
+	Most     int32
+}
+
+// Keeps the addresses that were seen last.
+func (q *Queries) TrimAddresses(ctx context.Context, arg TrimAddressesParams) error {
+	_, err := q.db.Exec(ctx, trimAddresses, arg.PersonID, arg.Most)
 	return err
 }

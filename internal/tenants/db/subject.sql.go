@@ -152,7 +152,7 @@ INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labe
     next_plan_id, next_plan_at, version)
 VALUES ($1, $2, $3, $4, greatest($5::int, 1), $6, $7, $8, $9, greatest($10::int, 1),
     $11, $12, $13)
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits
 `
 
 type InsertSubjectParams struct {
@@ -205,6 +205,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		&i.NextPlanAt,
 		&i.PlanVersion,
 		&i.MigrationID,
+		&i.HasCredits,
 	)
 	return i, err
 }
@@ -388,7 +389,7 @@ func (q *Queries) StampSubject(ctx context.Context, arg StampSubjectParams) erro
 }
 
 const subjectByName = `-- name: SubjectByName :one
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1 AND s.subject = $2
@@ -416,6 +417,7 @@ type SubjectByNameRow struct {
 	NextPlanAt   *time.Time
 	PlanVersion  int32
 	MigrationID  *uuid.UUID
+	HasCredits   bool
 	PlanSlug     *string
 	NextPlanSlug *string
 }
@@ -440,6 +442,7 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 		&i.NextPlanAt,
 		&i.PlanVersion,
 		&i.MigrationID,
+		&i.HasCredits,
 		&i.PlanSlug,
 		&i.NextPlanSlug,
 	)
@@ -452,7 +455,7 @@ UPDATE subjects SET plan_id = $1, plan_version = greatest($2::int, 1), state = $
     next_plan_id = $8, next_plan_at = $9,
     migration_id = $10, version = $11, updated_at = now()
 WHERE tenant_id = $12 AND subject = $13
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits
 `
 
 type UpdateSubjectParams struct {
@@ -505,6 +508,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		&i.NextPlanAt,
 		&i.PlanVersion,
 		&i.MigrationID,
+		&i.HasCredits,
 	)
 	return i, err
 }

@@ -23,3 +23,20 @@ DELETE FROM account_links WHERE email = @email;
 
 -- name: PurgeAccountLinks :exec
 DELETE FROM account_links WHERE expires_at <= @now;
+
+-- name: DeleteLinksFor :exec
+DELETE FROM account_links WHERE person_id = @person_id AND purpose = @purpose;
+
+-- name: EmailLink :one
+SELECT l.email, p.id AS person_id, p.email AS old_email FROM account_links l JOIN people p ON p.id = l.person_id
+WHERE l.token_hash = @token_hash AND l.purpose = 'email' AND l.expires_at > @now;
+
+-- name: UpdateEmail :execrows
+-- Changes nothing if another person has the email.
+UPDATE people p SET email = @email, updated_at = now() WHERE p.id = @id AND NOT EXISTS (SELECT FROM people o WHERE o.email = @email);
+
+-- name: LastTenant :one
+SELECT last_tenant FROM people WHERE id = @id;
+
+-- name: SetLastTenant :exec
+UPDATE people SET last_tenant = @tenant_id::uuid WHERE id = @id AND last_tenant IS DISTINCT FROM @tenant_id;

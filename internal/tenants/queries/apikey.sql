@@ -1,6 +1,6 @@
 -- name: InsertKey :one
-INSERT INTO api_keys (tenant_id, id, name, kind, scopes, hash, last4, created_by, expires_at, version)
-VALUES (@tenant_id, @id, @name, @kind, @scopes, @hash, @last4, @created_by, @expires_at, @version)
+INSERT INTO api_keys (tenant_id, id, name, kind, scopes, hash, last4, created_by, expires_at, addresses, resources, version)
+VALUES (@tenant_id, @id, @name, @kind, @scopes, @hash, @last4, @created_by, @expires_at, @addresses, @resources, @version)
 RETURNING *;
 
 -- name: KeyByID :one
@@ -22,19 +22,19 @@ ORDER BY id DESC LIMIT @most;
 
 -- name: UpdateKey :one
 UPDATE api_keys SET name = @name, scopes = @scopes, expires_at = @expires_at, revoked_at = @revoked_at,
-    rotated_to = @rotated_to, version = @version
+    rotated_to = @rotated_to, addresses = @addresses, resources = @resources, version = @version
 WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;
 
 -- name: LookUpKey :one
 -- The data for authentication, with the version at which it was read.
-SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
 WHERE k.hash = @hash;
 
 -- name: LookUpTenantKeys :many
-SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
 WHERE k.tenant_id = @tenant_id;

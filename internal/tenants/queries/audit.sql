@@ -9,7 +9,8 @@ FROM tenants WHERE id = ANY(@ids::uuid[]);
 -- The columns are named, so that neither a hash nor a column that is added later gets into the
 -- trail.
 SELECT id, id::text AS target, jsonb_strip_nulls(jsonb_build_object('id', id, 'name', name, 'kind', kind, 'scopes', scopes,
-    'last4', last4, 'expires_at', expires_at, 'revoked_at', revoked_at, 'rotated_to', rotated_to))::text AS object
+    'last4', last4, 'expires_at', expires_at, 'revoked_at', revoked_at, 'rotated_to', rotated_to,
+    'addresses', nullif(addresses, '{}'), 'resources', nullif(resources, '{}')))::text AS object
 FROM api_keys WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
 
 -- name: AuditRules :many
@@ -78,9 +79,11 @@ FROM billing_endpoints e LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id
 WHERE e.tenant_id = @tenant_id AND e.id = ANY(@ids::uuid[]);
 
 -- name: AuditPrices :many
-SELECT b.price AS target, jsonb_build_object('plan', p.slug, 'endpoint', b.endpoint_id, 'multiply', b.multiply,
-    'priority', b.priority)::text AS object
-FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.price AS target, (jsonb_build_object('endpoint', b.endpoint_id) || CASE WHEN r.id IS NULL
+    THEN jsonb_build_object('plan', p.slug, 'multiply', b.multiply, 'priority', b.priority)
+    ELSE jsonb_build_object('credits', jsonb_build_object('rule', r.slug, 'units', b.units, 'expires_after_days', b.expires_days)) END)::text AS object
+FROM billing_prices b LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = @tenant_id AND b.price = ANY(@prices::text[]);
 
 -- name: AuditMemberPerson :many
@@ -154,6 +157,12 @@ SELECT tenant_id AS id, 'customer page'::text AS target, jsonb_strip_nulls(jsonb
     'auto_approve_every', auto_every_text))::text AS object
 FROM portals WHERE tenant_id = ANY(@ids::uuid[]);
 
+-- name: AuditSecurity :many
+SELECT tenant_id AS id, 'security settings'::text AS target, jsonb_build_object('session_idle', session_idle_text,
+    'session_life', session_life_text, 'max_sessions', max_sessions, 'confirm_after', confirm_after_text,
+    'event_retention', event_retention_text)::text AS object
+FROM security_settings WHERE tenant_id = ANY(@ids::uuid[]);
+
 -- name: AuditPortalLinks :many
 -- Column by column: the hash of the token is not to get into the trail.
 SELECT id, subject AS target, jsonb_build_object('id', id, 'single_use', single_use, 'expires_at', expires_at)::text AS object
@@ -165,3 +174,9 @@ SELECT q.id, q.subject AS target, jsonb_strip_nulls(jsonb_build_object('id', q.i
     'granted_until', q.granted_until, 'answer', nullif(q.answer, '')))::text AS object
 FROM limit_requests q JOIN rules r ON r.tenant_id = q.tenant_id AND r.id = q.rule_id
 WHERE q.tenant_id = @tenant_id AND q.id = ANY(@ids::uuid[]);
+
+-- name: AuditCredits :many
+SELECT g.id, g.subject AS target, jsonb_strip_nulls(jsonb_build_object('id', g.id, 'rule', r.slug, 'units', g.units,
+    'expires_at', g.expires_at, 'reference', nullif(g.reference, ''), 'reason', nullif(g.reason, ''), 'revoked_at', g.revoked_at))::text AS object
+FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = @tenant_id AND g.id = ANY(@ids::uuid[]);

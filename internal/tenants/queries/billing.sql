@@ -56,30 +56,61 @@ JOIN tenants t ON t.id = e.tenant_id
 WHERE e.id = @id AND t.state = 'active';
 
 -- name: UpsertBillingPrice :one
-INSERT INTO billing_prices (tenant_id, price, id, endpoint_id, plan_id, multiply, priority, created_at, updated_at, version)
-VALUES (@tenant_id, @price, @id, @endpoint_id, @plan_id, @multiply, @priority, @created_at, @updated_at, @version)
+INSERT INTO billing_prices (tenant_id, price, id, endpoint_id, plan_id, rule_id, units, expires_days, multiply, priority,
+    created_at, updated_at, version)
+VALUES (@tenant_id, @price, @id, @endpoint_id, @plan_id, @rule_id, @units, @expires_days, @multiply, @priority,
+    @created_at, @updated_at, @version)
 ON CONFLICT (tenant_id, price) DO UPDATE SET endpoint_id = excluded.endpoint_id, plan_id = excluded.plan_id,
-    multiply = excluded.multiply, priority = excluded.priority, updated_at = excluded.updated_at, version = excluded.version
+    rule_id = excluded.rule_id, units = excluded.units, expires_days = excluded.expires_days, multiply = excluded.multiply, priority = excluded.priority, updated_at = excluded.updated_at, version = excluded.version
 RETURNING *;
 
 -- name: DeleteBillingPrice :exec
 DELETE FROM billing_prices WHERE tenant_id = @tenant_id AND price = @price;
 
 -- name: BillingPrices :many
-SELECT b.*, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.*, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
+LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR b.id < sqlc.narg(after))
 ORDER BY b.id DESC LIMIT @most;
 
 -- name: BillingPricesOf :many
-SELECT b.*, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.*, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
+LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = @tenant_id AND b.endpoint_id = @endpoint_id ORDER BY b.price;
 
 -- name: BillingPriceByName :one
-SELECT b.*, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+SELECT b.*, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
+LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+LEFT JOIN rules r ON r.tenant_id = b.tenant_id AND r.id = b.rule_id
 WHERE b.tenant_id = @tenant_id AND b.price = @price;
 
 -- name: CountBillingPrices :one
 SELECT count(*) FROM billing_prices WHERE tenant_id = @tenant_id;
+
+-- name: RuleHasBilling :one
+SELECT EXISTS (SELECT FROM billing_prices WHERE tenant_id = @tenant_id AND rule_id = @rule_id);
+
+-- name: EndpointGrantsCredits :one
+SELECT EXISTS (SELECT FROM billing_prices WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND rule_id IS NOT NULL);
+
+-- name: LockBillingPurchases :exec
+-- Until the transaction ends, no other one grants credits for a purchase, or takes them back.
+SELECT pg_advisory_xact_lock(hashtextextended(@endpoint, 0));
+
+-- name: PutBillingPayment :exec
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase) VALUES (@tenant_id, @endpoint_id, @payment, @purchase)
+ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET purchase = excluded.purchase;
+
+-- name: PutBillingRefund :one
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, refunded) VALUES (@tenant_id, @endpoint_id, @payment, true)
+ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET refunded = true
+RETURNING purchase;
+
+-- name: PurchaseRefunded :one
+SELECT EXISTS (SELECT FROM billing_payments b
+    WHERE b.tenant_id = @tenant_id AND b.endpoint_id = @endpoint_id AND b.purchase = @purchase AND b.purchase <> '' AND b.refunded);
 
 -- name: PlanHasBilling :one
 SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = @tenant_id AND plan_id = @plan_id)
@@ -150,6 +181,18 @@ LIMIT @most;
 -- name: BillingBacklog :one
 -- Events that are not processed yet, and the time of the oldest.
 SELECT count(*) AS events, coalesce(min(received_at), 'epoch')::timestamptz AS oldest FROM billing_events WHERE due_at <= @now;
+
+-- name: CountUnappliedEvents :one
+-- Events of a tenant that were not applied, counted up to @most. Scheduled ones are parked until a
+-- time that the event names.
+SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'parked' AND waits_for = 'time') AS scheduled,
+    count(*) FILTER (WHERE outcome = 'failed') AS failed
+FROM (SELECT outcome, waits_for FROM billing_events WHERE tenant_id = @tenant_id AND outcome IN ('parked', 'failed') LIMIT @most) AS few;
+
+-- name: CountAllUnappliedEvents :one
+-- The same of all tenants, without those that wait for a time.
+SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'failed') AS failed
+FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' LIMIT @most) AS few;
 
 -- name: BillingCustomer :one
 SELECT facts FROM billing_customers WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer;

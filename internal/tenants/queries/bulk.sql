@@ -9,21 +9,22 @@ LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_i
 -- name: ImportNewSubjects :exec
 -- The writes of an import. Each takes thousands of rows in one statement, as arrays of equal
 -- length.
-INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier, version)
 SELECT @tenant_id, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.plan_version, n.state, n.labels::jsonb,
-    n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, @version
+    n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, n.multiplier, @version
 FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@ids::uuid[]) AS id, unnest(@plan_ids::uuid[]) AS plan_id,
     unnest(@plan_versions::int[]) AS plan_version,
     unnest(@states::text[]) AS state, unnest(@labels::text[]) AS labels, unnest(@billing_refs::text[]) AS billing_ref,
-    unnest(@cycle_anchors::text[]) AS cycle_anchor) AS n;
+    unnest(@cycle_anchors::text[]) AS cycle_anchor, unnest(@multipliers::int[]) AS multiplier) AS n;
 
 -- name: ImportChangedSubjects :exec
 UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), plan_version = n.plan_version, state = n.state,
-    labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, version = @version, updated_at = now()
+    labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, multiplier = n.multiplier,
+    version = @version, updated_at = now()
 FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@plan_ids::uuid[]) AS plan_id,
     unnest(@plan_versions::int[]) AS plan_version,
     unnest(@states::text[]) AS state, unnest(@labels::text[]) AS labels, unnest(@billing_refs::text[]) AS billing_ref,
-    unnest(@cycle_anchors::text[]) AS cycle_anchor) AS n
+    unnest(@cycle_anchors::text[]) AS cycle_anchor, unnest(@multipliers::int[]) AS multiplier) AS n
 WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
 
 -- name: ImportOverrides :exec

@@ -35,6 +35,10 @@ SELECT m.*, p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR m.id < sqlc.narg(after))
 ORDER BY m.id DESC LIMIT @most;
 
+-- name: IsMember :one
+-- Also of invited people.
+SELECT EXISTS (SELECT FROM members WHERE tenant_id = @tenant_id AND person_id = @person_id);
+
 -- name: CountMembers :one
 SELECT count(*) FROM members WHERE tenant_id = @tenant_id;
 
@@ -44,5 +48,7 @@ SELECT count(*) FROM members
 WHERE tenant_id = @tenant_id AND role = 'owner' AND joined_at IS NOT NULL AND id <> @id;
 
 -- name: Memberships :many
-SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
+SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at,
+    s.session_idle_ms, s.session_life_ms, s.confirm_after_ms
+FROM members m JOIN tenants t ON t.id = m.tenant_id LEFT JOIN security_settings s ON s.tenant_id = m.tenant_id
 WHERE m.person_id = @person_id ORDER BY t.slug;

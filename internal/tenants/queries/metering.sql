@@ -16,17 +16,20 @@ UPDATE metering_gaps SET closed_at = now() WHERE writer = @writer AND closed_at 
 -- name: AddMeteredUsage :exec
 -- In the order of the key, here and below, so that two writers wait for each other and do not
 -- deadlock. Units of a sealed hour are added to the first open one, those of a server whose clock
--- is ahead to the present one. A tenant that was deleted has no usage.
+-- is ahead to the present one. A tenant that was deleted has no usage. Each row names its
+-- group, of one tenant, hour and rule, by number: there are few groups, and each value costs
+-- allocations.
 INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, checks, late_units)
-SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, r.rule,
+SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
-    sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint
+    sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE k.start < s.sealed_until), 0), 9223372036854775807)::bigint
 FROM (
-    SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start,
-        unnest(@subjects::text[]) AS subject, unnest(@rules::text[]) AS rule,
+    SELECT unnest(@groups::integer[]) AS n, unnest(@subjects::text[]) AS subject,
         unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units, unnest(@checks::bigint[]) AS checks
-) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
-WHERE r.subject <> ''
+) AS r JOIN (
+    SELECT generate_series(0, cardinality(@tenants::uuid[]) - 1) AS n,
+        unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start, unnest(@rules::text[]) AS rule
+) AS k ON k.n = r.n JOIN tenants t ON t.id = k.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4
 ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
@@ -36,15 +39,15 @@ ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint;
 
 -- name: AddMeteredTotals :exec
--- Rows without a subject are unattributed.
+-- One row for each tenant, hour and rule. Units without a subject are unattributed.
 INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, checks, late_units, unattributed_units)
 SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint,
-    least(coalesce(sum(r.units) FILTER (WHERE r.subject = ''), 0), 9223372036854775807)::bigint
+    least(sum(r.unattributed_units), 9223372036854775807)::bigint
 FROM (
     SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start,
-        unnest(@subjects::text[]) AS subject, unnest(@rules::text[]) AS rule,
+        unnest(@unattributed_units::bigint[]) AS unattributed_units, unnest(@rules::text[]) AS rule,
         unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units, unnest(@checks::bigint[]) AS checks
 ) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3
@@ -134,6 +137,20 @@ SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
 FROM metered_totals
 WHERE tenant_id = @tenant_id AND start >= @since AND start < @until AND (@rule::text = '' OR rule = @rule)
 GROUP BY rule ORDER BY rule;
+
+-- name: MeteredTotalsOf :many
+-- The same for one subject. Its units are attributed.
+SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(late_units), 9223372036854775807)::bigint AS late_units
+FROM metered_usage
+WHERE tenant_id = @tenant_id AND subject = @subject AND start >= @since AND start < @until AND (@rule::text = '' OR rule = @rule)
+GROUP BY rule ORDER BY rule;
+
+-- name: KnowsRule :one
+-- Reports whether a tenant has a rule, or metered usage of a rule that was deleted.
+SELECT (EXISTS (SELECT FROM rules r WHERE r.tenant_id = @tenant_id AND r.slug = @slug)
+    OR EXISTS (SELECT FROM metered_totals m WHERE m.tenant_id = @tenant_id AND m.rule = @slug))::boolean AS known;
 
 -- name: PurgeMeteredUsage :execrows
 DELETE FROM metered_usage WHERE (tenant_id, start, subject, rule) IN (

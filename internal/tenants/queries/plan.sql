@@ -1,10 +1,10 @@
 -- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, fail, newest_version, version)
-VALUES (@tenant_id, @id, @slug, @name, @description, @is_default, @on_change, @fail, greatest(@newest_version::int, 1), @version)
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, fail, bounds, newest_version, version)
+VALUES (@tenant_id, @id, @slug, @name, @description, @is_default, @on_change, @fail, @bounds, greatest(@newest_version::int, 1), @version)
 RETURNING *;
 
 -- name: UpdatePlan :one
-UPDATE plans SET name = @name, description = @description, is_default = @is_default, on_change = @on_change, fail = @fail,
+UPDATE plans SET name = @name, description = @description, is_default = @is_default, on_change = @on_change, fail = @fail, bounds = @bounds,
     version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;

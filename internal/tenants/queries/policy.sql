@@ -5,7 +5,7 @@ SELECT slug, state, policy_version, subjects_version, subjects_history_from FROM
 SELECT * FROM rules WHERE tenant_id = @tenant_id ORDER BY slug;
 
 -- name: PolicyPlans :many
-SELECT id, slug, is_default, newest_version, fail FROM plans WHERE tenant_id = @tenant_id ORDER BY slug;
+SELECT id, slug, is_default, newest_version, fail, bounds FROM plans WHERE tenant_id = @tenant_id ORDER BY slug;
 
 -- name: PolicyPlanLimits :many
 SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage

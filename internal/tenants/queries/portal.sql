@@ -101,7 +101,7 @@ SELECT count(*) FROM (SELECT FROM limit_requests WHERE tenant_id = @tenant_id AN
 DELETE FROM limit_requests WHERE settled_at < @before::timestamptz;
 
 -- name: ManagersToNotify :many
--- Whom requests for higher limits and notices about quotas are mailed to.
+-- The addresses that receive mails about requests for higher limits and about quotas.
 SELECT p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND m.joined_at IS NOT NULL AND m.role IN ('owner', 'admin')
 ORDER BY m.id LIMIT 20;

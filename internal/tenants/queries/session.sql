@@ -3,7 +3,7 @@ INSERT INTO sessions (token_hash, id, person_id, chosen_tenant, address, user_ag
 VALUES (@token_hash, @id, @person_id, @chosen_tenant, @address, @user_agent, @now, @now);
 
 -- name: SessionByToken :one
-SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, p.email
+SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, coalesce(s.proved_at, s.created_at)::timestamptz AS proved_at, p.email
 FROM sessions s JOIN people p ON p.id = s.person_id
 WHERE s.token_hash = @token_hash AND s.created_at > @oldest AND s.seen_at > @idle_since;
 
@@ -42,4 +42,25 @@ FROM (SELECT unnest(@sessions::uuid[]) AS id, unnest(@tenants::uuid[]) AS tenant
 JOIN sessions s ON s.id = look.id
 JOIN members m ON m.person_id = s.person_id AND m.tenant_id = look.tenant_id AND m.joined_at IS NOT NULL
 JOIN tenants t ON t.id = m.tenant_id AND t.state = 'active'
-WHERE s.created_at > @oldest AND s.seen_at > @idle_since;
+LEFT JOIN security_settings e ON e.tenant_id = m.tenant_id
+WHERE s.created_at > @oldest AND s.seen_at > @idle_since
+    AND (e.tenant_id IS NULL OR s.created_at > sqlc.arg(now)::timestamptz - e.session_life_ms * interval '1 millisecond'
+        AND s.seen_at > sqlc.arg(now)::timestamptz - e.session_idle_ms * interval '1 millisecond');
+
+-- name: RememberAddress :exec
+INSERT INTO person_addresses (person_id, address, seen_at) VALUES (@person_id, @address, @now)
+ON CONFLICT (person_id, address) DO UPDATE SET seen_at = excluded.seen_at;
+
+-- name: TrimAddresses :exec
+-- Keeps the addresses that were seen last.
+DELETE FROM person_addresses a WHERE a.person_id = @person_id AND a.address NOT IN (
+    SELECT k.address FROM person_addresses k WHERE k.person_id = @person_id ORDER BY k.seen_at DESC, k.address LIMIT @most);
+
+-- name: KnownAddress :one
+SELECT EXISTS (
+    SELECT FROM people p JOIN person_addresses a ON a.person_id = p.id
+    WHERE p.email = @email AND a.address = @address AND a.seen_at > @since
+) AS known;
+
+-- name: PurgeAddresses :exec
+DELETE FROM person_addresses WHERE seen_at <= @before;

@@ -30,9 +30,12 @@ import (
 // cost that took half of the CPU time of the dashboard's tests.
 var passwords = tenants.PasswordCost{Memory: 8, Passes: 1}
 
+// EncryptionKey is the key of all test databases.
+var EncryptionKey = seal.NewKey()
+
 // encryption encrypts the secrets of tests.
 var encryption = func() *seal.Ring {
-	ring, err := seal.Parse(seal.NewKey())
+	ring, err := seal.Parse(EncryptionKey)
 	if err != nil {
 		panic(err)
 	}
@@ -76,7 +79,10 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 		config.Seal = encryption
 	}
 	if config.Acquire == 0 {
-		config.Acquire = 4 * time.Second // for machines that are slow at times
+		config.Acquire = 20 * time.Second // for machines that stall at times
+	}
+	if config.Document == 0 {
+		config.Document = 5 * time.Minute
 	}
 	if config.Passwords == (tenants.PasswordCost{}) {
 		config.Passwords = passwords

@@ -58,10 +58,10 @@ export interface components {
         };
         CheckFailure: {
             /**
-             * @description The last five only at /v1/authorize
+             * @description The last six only at /v1/authorize
              * @enum {string}
              */
-            code: "RATE_LIMIT_EXCEEDED" | "COST_EXCEEDS_LIMIT" | "SUBJECT_BLOCKED" | "COUNTERS_UNAVAILABLE" | "SUBJECT_MISSING" | "SUBJECT_INVALID" | "RESOURCE_INVALID" | "ATTRIBUTE_INVALID" | "REQUEST_INVALID";
+            code: "RATE_LIMIT_EXCEEDED" | "COST_EXCEEDS_LIMIT" | "SUBJECT_BLOCKED" | "COUNTERS_UNAVAILABLE" | "SUBJECT_MISSING" | "SUBJECT_INVALID" | "RESOURCE_INVALID" | "ATTRIBUTE_INVALID" | "REQUEST_INVALID" | "RESOURCE_NOT_ALLOWED";
             /** @description For people */
             message: string;
             /**
@@ -109,6 +109,16 @@ export interface components {
              * @description Capacity of a bucket
              */
             burst?: number | null;
+            /**
+             * Format: int64
+             * @description With credits: units that are left; null while Redis is unavailable
+             */
+            credits_remaining?: number | null;
+            /**
+             * Format: int64
+             * @description With credits of the subject for the rule: units that this check took from them
+             */
+            credits_spent?: number;
             /** @description Answered by the rule's on_unavailable */
             degraded?: boolean;
             /** Format: int64 */

@@ -4,6 +4,7 @@ import { type Clock, Deadline, systemClock } from "./clock.js";
 import type { Decision } from "./decision.js";
 import { invalid, MisuseError, type NoDecision, Undecided } from "./errors.js";
 import { type Hooks, beginAll } from "./hooks.js";
+import { type LeaseReturn, Leases } from "./leases.js";
 import { Local } from "./local.js";
 import { Memory } from "./memory.js";
 import { ask, askBatch, type Check, type Question } from "./question.js";
@@ -39,6 +40,12 @@ export interface ClientOptions {
    * waits for others. Batched decisions have the X-RateLimit headers and Retry-After, but not those of the IETF draft.
    */
   readonly batching?: boolean | undefined;
+  /**
+   * true decides frequent checks in memory, without a call. If all rules that match a check have the consistency leased,
+   * the client leases units for this process in the background, which the server charges, and grants them. A limit is
+   * never exceeded, with any number of processes. Call close at the end, to return the rest.
+   */
+  readonly leases?: boolean | undefined;
   /** Replaces the fetch of the runtime. It must not retry by itself. */
   readonly fetch?: Fetch | undefined;
   /** The log for the warning when the breaker opens. The default is console. */
@@ -57,6 +64,7 @@ export const defaults = {
   breaker: true,
   denialMemory: true,
   batching: false,
+  leases: false,
 } as const;
 
 /** The options of one call. */
@@ -94,6 +102,7 @@ export class Client implements Checker {
   readonly #memory: Memory | null;
   readonly #local: Local | null;
   readonly #batcher: Batcher | null;
+  readonly #leases: Leases | null;
 
   /** Throws a MisuseError if an option is invalid. */
   constructor(options: ClientOptions) {
@@ -115,6 +124,7 @@ export class Client implements Checker {
     this.#memory = (options.denialMemory ?? defaults.denialMemory) ? new Memory() : null;
     this.#local = onFailure === "local" ? new Local(localShare) : null;
     this.#batcher = (options.batching ?? defaults.batching) ? new Batcher(this.#sending()) : null;
+    this.#leases = (options.leases ?? defaults.leases) ? new Leases(this.#leasing(), this.#clock) : null;
   }
 
   /** The state of the circuit breaker. */
@@ -125,6 +135,11 @@ export class Client implements Checker {
   /** The number of checks that wait for a batch. */
   get waiting(): number {
     return this.#batcher?.waiting ?? 0;
+  }
+
+  /** Returns leased units. The client stays usable, without leases. */
+  async close(): Promise<void> {
+    await this.#leases?.close();
   }
 
   /** Asks whether the subject may proceed, and counts the check if it is allowed. */
@@ -229,8 +244,13 @@ export class Client implements Checker {
     signal?.throwIfAborted();
     const alone = question.explain || question.idempotencyKey !== "";
     if (!alone) {
+      const leased = question.cost > 0 ? this.#leases?.take(question) : null;
+      if (leased) return leased;
       const remembered = this.#memory?.recall(question, this.#clock.now());
-      if (remembered) return remembered;
+      if (remembered) {
+        this.#leases?.remembered(question);
+        return remembered;
+      }
     }
     const deadline = new Deadline(this.#timeoutMs, signal);
     try {
@@ -276,6 +296,7 @@ export class Client implements Checker {
   /** Stores what a decision of the server implies for later questions. */
   #learn(question: Question, decision: Decision, sentAt: number): void {
     this.#local?.learn(question, decision);
+    this.#leases?.sent(question, decision);
     if (!question.explain) this.#memory?.remember(question, decision, sentAt);
   }
 
@@ -306,6 +327,23 @@ export class Client implements Checker {
       noDecision: failure,
     };
     return this.#local === null ? decision : this.#local.decide(question, decision, this.#clock.now());
+  }
+
+  /** The part of the client that leases use. */
+  #leasing() {
+    const within = async <T>(send: (deadline: Deadline) => Promise<T>): Promise<T | NoDecision> => {
+      const deadline = new Deadline(this.#timeoutMs, undefined);
+      try {
+        return await this.#counted(() => send(deadline));
+      } finally {
+        deadline.dispose();
+      }
+    };
+    return {
+      lease: (question: Question, units: number) => within((deadline) => this.#sender.lease(question, units, deadline)),
+      giveBack: async (back: LeaseReturn) => within((deadline) => this.#sender.giveBack(back, deadline).then(() => null)),
+      denied: (question: Question, denial: Decision, sentAt: number) => this.#memory?.remember(question.costing(1), denial, sentAt),
+    };
   }
 
   /** The part of the client that the batcher uses. */

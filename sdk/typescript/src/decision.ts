@@ -2,8 +2,8 @@ import type { components } from "./api.js";
 import type { NoDecision } from "./errors.js";
 import { builtHeaders, type RateLimitHeaders } from "./headers.js";
 
-/** Who decided: the server, a denial of the server that is still valid, or the fallback. */
-export type Source = "server" | "memory" | "fallback";
+/** Who decided: the server, a denial of the server that is still valid, leased units, or the fallback. */
+export type Source = "server" | "memory" | "lease" | "fallback";
 
 /** The answer to a check. */
 export interface Decision {
@@ -65,6 +65,10 @@ export interface RuleDecision {
   readonly overage: boolean;
   /** Units beyond the limit that count now. */
   readonly overageUnits: number;
+  /** Prepaid units that this check spent. */
+  readonly creditsSpent: number;
+  /** Prepaid units that are left, or null if the subject never had any for the rule. */
+  readonly creditsRemaining: number | null;
 }
 
 /** A rule that was not evaluated. */
@@ -154,6 +158,8 @@ function decodeRule(value: unknown): RuleDecision {
     warning: w.flag("warning"),
     overage: w.flag("overage"),
     overageUnits: w.number("overage_units") ?? 0,
+    creditsSpent: w.number("credits_spent") ?? 0,
+    creditsRemaining: w.number("credits_remaining"),
   };
 }
 

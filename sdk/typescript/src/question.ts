@@ -55,10 +55,20 @@ export class Question {
     return body;
   }
 
+  /** The same question with another cost. */
+  costing(cost: number): Question {
+    return new Question(this.subject, this.resource, cost, this.plan, this.attributes, "", false);
+  }
+
   /** A text that is the same for two questions if and only if they are equal. */
   key(): string {
+    return `${this.cost} ${this.kind()}`;
+  }
+
+  /** A text that is the same for two questions if and only if they differ at most in their cost. */
+  kind(): string {
     const attributes = Object.keys(this.attributes).sort().map((name) => [name, this.attributes[name]]);
-    return JSON.stringify([this.cost, this.subject, this.resource, this.plan, attributes]);
+    return JSON.stringify([this.subject, this.resource, this.plan, attributes]);
   }
 }
 

@@ -2,6 +2,7 @@ import type { Deadline } from "./clock.js";
 import { decodeBatch, decodeDecision, type Decision } from "./decision.js";
 import { type Cause, type FieldError, MisuseError, type NoDecision, Undecided } from "./errors.js";
 import { headersOf, wholeNumber } from "./headers.js";
+import type { LeaseAnswer, LeaseReturn } from "./leases.js";
 import type { Question } from "./question.js";
 import { version } from "./version.js";
 
@@ -63,6 +64,38 @@ export class Sender {
     return understood(answer, () => decodeBatch(parsed(answer), questions.length, unixMs));
   }
 
+  /** Requests units for a kind of check. */
+  async lease(question: Question, units: number, deadline: Deadline): Promise<LeaseAnswer> {
+    const { cost: _, ...body } = question.json();
+    const answer = await this.#exchange("/v1/leases", {}, JSON.stringify({ ...body, units }), deadline, maxAnswer);
+    if (answer.status === 409 || answer.status === 404 || answer.status === 405) { // a server without leases answers 404 or 405
+      const seconds = problemOf(answer).code === "NOT_LEASABLE" ? wholeNumber(answer.headers.get("retry-after")) : null;
+      return { refusedMs: Math.min(seconds ?? Infinity, 10) * 1000 };
+    }
+    throwUndecided(answer);
+    const word = decisionWord(answer);
+    const headers = headersOf((name) => answer.headers.get(name));
+    return understood(answer, () => {
+      const body = objectOf(parsed(answer));
+      const denial = answer.status === 429 && word === "deny" ? decodeDecision(body, headers) : null;
+      if (denial !== null && !denial.allowed) return { denial };
+      const { lease: id, units: granted, expires_in_ms: lifeMs } = body;
+      const decision = decodeDecision(body["decision"], headers);
+      if (answer.status !== 200 || word !== "allow" || !decision.allowed || typeof id !== "string" || id === "" || !within(granted, units) || !within(lifeMs, 60_000)) {
+        throw new Error(`a lease of ${String(granted)} units for ${String(lifeMs)} ms, with ${units} requested`);
+      }
+      return { granted: { id, units: granted, lifeMs, decision: { ...decision, source: "lease" } } };
+    });
+  }
+
+  /** Returns units. */
+  async giveBack(back: LeaseReturn, deadline: Deadline): Promise<void> {
+    const { id, units, allowed, denied, deniedUnits } = back;
+    const body = JSON.stringify({ units, allowed, denied, denied_units: deniedUnits });
+    const answer = await this.#exchange(`/v1/leases/${encodeURIComponent(id)}/return`, {}, body, deadline, maxAnswer);
+    if (answer.status !== 204) throwUndecided(answer);
+  }
+
   /** Sends one request and reads the whole answer, so that its connection can be used again. */
   async #exchange(path: string, headers: Record<string, string>, body: string, deadline: Deadline, most: number): Promise<Answer> {
     const init: RequestInit & { next: unknown } = {
@@ -91,6 +124,11 @@ export class Sender {
       throw failed(error, deadline, false);
     }
   }
+}
+
+/** Whether a value is a whole number from 1 to most. */
+function within(value: unknown, most: number): value is number {
+  return Number.isInteger(value) && (value as number) >= 1 && (value as number) <= most;
 }
 
 /** A connection that failed before an answer began. */

@@ -48,10 +48,11 @@
     }
   });
 
-  // A form with data-auto is sent when a field changes.
+  // A form with data-auto is sent when a field changes, or only when a choice changes.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-auto]");
-    if (form) form.requestSubmit();
+    if (!form || (form.dataset.auto === "select" && event.target.tagName !== "SELECT")) return;
+    form.requestSubmit();
   });
 
   // Live parts are loaded again every few seconds while the page is visible, except a part that has
@@ -91,7 +92,7 @@
   }
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-    const open = document.querySelector("[data-drawer][open], [data-pop][open]");
+    const open = document.querySelector("[data-drawer][open]") ?? document.querySelector("[data-pop][open]");
     if (open) close(open);
   });
   document.addEventListener("click", (event) => {
@@ -99,8 +100,14 @@
     if (button) close(button.closest("[data-drawer]"));
   });
 
-  // Buttons that need a script are hidden until it runs.
+  // Buttons that need a script are hidden until it runs, and those that replace it from then on.
   document.addEventListener("htmx:load", (event) => {
     for (const element of event.target.querySelectorAll("[data-script]")) element.hidden = false;
+    for (const element of event.target.querySelectorAll("[data-noscript]")) element.hidden = true;
+    if (window.matchMedia("(max-width: 720px)").matches) {
+      for (const element of event.target.querySelectorAll("[data-filters]")) {
+        if (!element.querySelector("[aria-invalid]")) element.open = false;
+      }
+    }
   });
 })();

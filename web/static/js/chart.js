@@ -13,7 +13,9 @@
     const source = section.querySelector("[data-series]");
     if (!source) return null;
     const [at, allowed, denied, before] = JSON.parse(source.dataset.series);
-    return { step: length[source.dataset.grain], grain: source.dataset.grain, at, allowed, denied, before };
+    const marks = JSON.parse(source.dataset.marks ?? "[]");
+    const missing = JSON.parse(source.dataset.missing ?? "null");
+    return { step: length[source.dataset.grain], grain: source.dataset.grain, at, allowed, denied, before, marks, missing };
   }
 
   // A day is a UTC day, so its label does not change to the local calendar.
@@ -44,14 +46,24 @@
     const all = data.allowed[i] + data.denied[i];
     const title = Object.assign(document.createElement("b"), { textContent: label(data, i) });
     const list = document.createElement("dl");
-    list.append(...row("Allowed", number.format(data.allowed[i])), ...row("Denied", number.format(data.denied[i])));
+    const missing = data.missing?.[i] ?? 0;
+    if (missing > 0 && all === 0) {
+      list.append(...row("Not known", `at most ${number.format(missing)}`));
+    } else {
+      list.append(...row("Allowed", number.format(data.allowed[i])), ...row("Denied", number.format(data.denied[i])));
+      if (missing > 0) list.append(...row("Not known", `at most ${number.format(missing)}`));
+    }
     if (all > 0) list.append(...row("Share denied", `${Math.round((1000 * data.denied[i]) / all) / 10} %`));
     if (data.before) list.append(...row("Previous period", number.format(data.before[i])));
     const hint = document.createElement("p");
-    hint.textContent = `${utc.format(new Date(data.at[i] * 1000))} UTC${plot.dataset.zoom ? ". Drag to zoom." : ""}`;
-    tip.replaceChildren(title, list, hint);
+    const parts = [`${utc.format(new Date(data.at[i] * 1000))} UTC`];
+    if (decisionsAt(plot, data, i)) parts.push("Click for decisions");
+    if (plot.dataset.zoom) parts.push("Drag to zoom");
+    hint.textContent = `${parts.join(". ")}.`;
+    const changes = data.marks.filter((m) => m.step === i).map((m) => Object.assign(document.createElement("p"), { textContent: m.text }));
+    tip.replaceChildren(title, list, ...changes, hint);
     tip.hidden = false;
-    const box = plot.querySelector("svg").getBoundingClientRect();
+    const box = plot.querySelector(".drawing").getBoundingClientRect();
     const around = section.getBoundingClientRect();
     const middle = box.left - around.left + ((i + 0.5) / data.at.length) * box.width;
     const left = middle > around.width / 2 ? middle - tip.offsetWidth - 16 : middle + 16;
@@ -66,7 +78,7 @@
   }
 
   function indexAt(plot, x, count) {
-    const box = plot.querySelector("svg").getBoundingClientRect();
+    const box = plot.querySelector(".drawing").getBoundingClientRect();
     return Math.max(0, Math.min(count - 1, Math.floor(((x - box.left) / box.width) * count)));
   }
 
@@ -77,19 +89,30 @@
     for (const section of document.querySelectorAll("[data-plot]")) {
       if (!plot || !section.contains(plot)) hide(section);
     }
-    if (!plot?.querySelector("svg")) return;
+    if (!plot?.querySelector(".drawing")) return;
     const section = plot.closest("[data-plot]");
     const data = numbers(section);
     if (!data) return;
     const i = indexAt(plot, event.clientX, data.at.length);
     for (const step of plot.querySelectorAll(".step")) step.classList.toggle("on", Number(step.dataset.step) === i);
     show(section, plot, i);
-    if (drag && drag.plot === plot) select(plot, drag.from, i, data.at.length);
+    if (drag && drag.plot === plot && plot.dataset.zoom) select(plot, drag.from, i, data.at.length);
   });
 
+  // The decisions of a step, while instances may still remember them.
+  function decisionsAt(plot, data, i) {
+    const from = data.at[i];
+    if (!plot.dataset.decisions || Date.now() / 1000 - from > 48 * 3600) return null;
+    const address = new URL(plot.dataset.decisions, location.href);
+    address.searchParams.set("from", iso(from));
+    address.searchParams.set("to", iso(from + data.step));
+    return address;
+  }
+  const iso = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 16);
+
   document.addEventListener("pointerdown", (event) => {
-    const plot = event.target.closest?.(".plot[data-zoom]");
-    if (!plot?.querySelector("svg") || event.button !== 0) return;
+    const plot = event.target.closest?.(".plot:is([data-zoom], [data-decisions])");
+    if (!plot?.querySelector(".drawing") || event.button !== 0 || event.pointerType !== "mouse" || event.target.closest("a")) return;
     drag = { plot, from: indexAt(plot, event.clientX, numbers(plot.closest("[data-plot]")).at.length) };
     event.preventDefault();
   });
@@ -101,8 +124,12 @@
     plot.querySelector(".selection")?.remove();
     const data = numbers(plot.closest("[data-plot]"));
     const to = indexAt(plot, event.clientX, data.at.length);
-    if (from === to) return;
-    const iso = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 16);
+    if (from === to) {
+      const decisions = decisionsAt(plot, data, to);
+      if (decisions) location.assign(decisions);
+      return;
+    }
+    if (!plot.dataset.zoom) return;
     const address = new URL(plot.dataset.zoom, location.href);
     address.searchParams.set("from", iso(data.at[Math.min(from, to)]));
     address.searchParams.set("to", iso(data.at[Math.max(from, to)] + data.step));
@@ -110,7 +137,7 @@
   });
 
   function select(plot, from, to, count) {
-    const svg = plot.querySelector("svg");
+    const svg = plot.querySelector(".drawing");
     let area = svg.querySelector(".selection");
     if (!area) {
       area = document.createElementNS("http://www.w3.org/2000/svg", "rect");

@@ -67,7 +67,12 @@
 
   function go(option) {
     find("palette").close();
-    if (option.dataset.form) return find(option.dataset.form).requestSubmit();
+    if (option.dataset.form === "keys") return find("keys").showModal();
+    const form = find(option.dataset.form);
+    if (form) {
+      const buttons = [...form.querySelectorAll("button")];
+      return form.requestSubmit(buttons.find((b) => b.value === option.dataset.value) ?? null);
+    }
     // A link of the page, so that htmx swaps the page in place.
     const link = document.createElement("a");
     link.href = option.dataset.path;

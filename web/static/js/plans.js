@@ -11,18 +11,18 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     const cell = event.detail.target;
     if (cell === document.body) open = undefined;
-    if (!cell.closest?.(".matrix") || cell.tagName !== "TD") return;
+    if (!cell?.closest?.(".matrix") || cell.tagName !== "TD") return;
     close();
     open = { cell, html: cell.innerHTML };
   });
 
   document.addEventListener("htmx:afterSettle", (event) => {
-    const input = event.detail.target.querySelector?.("[data-cell] [name=limit]");
+    const input = event.detail.target?.querySelector?.("[data-cell] [name=limit]");
     if (input) {
       input.focus();
       input.select();
     }
-    event.detail.target.querySelector?.("[data-change] button")?.focus();
+    event.detail.target?.querySelector?.("[data-change] button")?.focus();
   });
 
   document.addEventListener("keydown", (event) => {

@@ -17,7 +17,7 @@
   const mostHits = 200;
   const gapMS = 150; // minimum interval between two requests to the server
 
-  let stage, span, instants, lanes;
+  let stage, span, instants, results;
   let own = []; // instants of the visitor's requests, in order
   let now = 0;
   let speed = 1; // milliseconds of the chart per millisecond
@@ -32,8 +32,8 @@
     span = Number(stage.dataset.span);
     instants = numbers(stage.dataset.at);
     own = numbers(stage.dataset.own);
-    lanes = [...stage.querySelectorAll(".lane")].map((lane) => {
-      const timeline = lane.querySelector(".timeline");
+    results = [...stage.querySelectorAll(".result")].map((result) => {
+      const timeline = result.querySelector(".timeline");
       const passed = [0];
       for (const bit of timeline.dataset.passed) passed.push(passed.at(-1) + Number(bit));
       return {
@@ -41,8 +41,8 @@
         left: numbers(timeline.dataset.left),
         veil: timeline.querySelector(".veil"),
         head: timeline.querySelector(".head"),
-        tally: ["passed", "denied", "left"].map((name) => lane.querySelector(`[data-${name}-count]`)),
-        verdict: lane.querySelector("[data-verdict]"),
+        tally: ["passed", "denied", "left"].map((name) => result.querySelector(`[data-${name}-count]`)),
+        verdict: result.querySelector("[data-verdict]"),
       };
     });
     part("scrub").max = span;
@@ -59,20 +59,20 @@
       else high = middle;
     }
     const x = (1000 * now) / span;
-    for (const lane of lanes) {
-      lane.veil.setAttribute("x", x);
-      lane.veil.setAttribute("width", 1000 - x);
-      lane.head.setAttribute("d", now < span ? `M${x} 0V120` : "");
-      const passed = lane.passed[low];
-      const left = lane.left[Math.min(lane.left.length - 1, Math.floor((now / span) * (lane.left.length - 1)))];
+    for (const result of results) {
+      result.veil.setAttribute("x", x);
+      result.veil.setAttribute("width", 1000 - x);
+      result.head.setAttribute("d", now < span ? `M${x} 0V120` : "");
+      const passed = result.passed[low];
+      const left = result.left[Math.min(result.left.length - 1, Math.floor((now / span) * (result.left.length - 1)))];
       [passed, low - passed, left].forEach((n, i) => {
-        if (lane.tally[i].textContent !== String(n)) lane.tally[i].textContent = n;
+        if (result.tally[i].textContent !== String(n)) result.tally[i].textContent = n;
       });
-      const verdict = low === 0 || now >= span ? "" : passed > lane.passed[low - 1] ? "allowed" : "denied";
-      if (lane.verdict.textContent !== verdict) {
-        lane.verdict.textContent = verdict;
-        lane.verdict.className = `badge ${verdict === "denied" ? "bad" : "good"}`;
-        lane.verdict.hidden = verdict === "";
+      const verdict = low === 0 || now >= span ? "" : passed > result.passed[low - 1] ? "allowed" : "denied";
+      if (result.verdict.textContent !== verdict) {
+        result.verdict.textContent = verdict;
+        result.verdict.className = `badge ${verdict === "denied" ? "bad" : "good"}`;
+        result.verdict.hidden = verdict === "";
       }
     }
     part("scrub").value = now;

@@ -10,7 +10,10 @@
 
   const touched = new Set();
   document.addEventListener("htmx:beforeSwap", (event) => {
-    if (event.detail.target === document.body) touched.clear();
+    if (event.detail.target !== document.body) return;
+    touched.clear();
+    kept.clear();
+    changed = false;
   });
 
   // Errors are shown only at fields that the user has visited.
@@ -20,8 +23,17 @@
     if (form()?.contains(event.target)) touched.add(event.target.name.replace(/_unit$/, ""));
   }
 
+  // Parts of the preview stay open or folded when it is drawn again.
+  const kept = new Map();
+  document.addEventListener("toggle", (event) => {
+    if (event.target.dataset?.kept) kept.set(event.target.dataset.kept, event.target.open);
+  }, true);
+
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.detail.target.id !== "effect") return;
+    if (event.detail.target?.id !== "effect" || !form()) return;
+    for (const part of document.querySelectorAll("#effect [data-kept]")) {
+      if (kept.has(part.dataset.kept)) part.open = kept.get(part.dataset.kept);
+    }
     const wrong = new Map();
     for (const item of document.querySelectorAll("#effect [data-problems] li")) wrong.set(item.dataset.field, item.textContent);
     for (const item of document.querySelectorAll("#effect [data-problems] li")) {
@@ -63,6 +75,39 @@
       const one = option.textContent.replace(/s$/, "");
       option.textContent = event.target.value.trim() === "1" ? one : `${one}s`;
     }
+  });
+
+  // Changes of an existing rule are not stored, so leaving the page asks first.
+  let changed = false;
+  const unsaved = () => changed && form() && form().elements.rule.value !== "";
+  document.addEventListener("input", (event) => {
+    if (form()?.contains(event.target)) changed = true;
+  });
+  document.addEventListener("submit", (event) => {
+    if (event.target === form()) changed = false;
+  }, true); // before htmx sends the form
+  window.addEventListener("beforeunload", (event) => {
+    if (unsaved()) event.preventDefault();
+  });
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.boosted && changed && isNew() && event.detail.requestConfig.verb === "get") keptDraft = true;
+    if (!event.detail.boosted || !unsaved()) return;
+    if (window.confirm("Leave without saving your changes?")) changed = false;
+    else event.preventDefault();
+  });
+
+  // The next page says that the draft was kept.
+  let keptDraft = false;
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.target !== document.body || !keptDraft) return;
+    keptDraft = false;
+    if (form()) return;
+    const link = Object.assign(document.createElement("a"), { href: "/rules/new", textContent: "Continue" });
+    const toast = Object.assign(document.createElement("p"), { className: "band good" });
+    toast.setAttribute("role", "status");
+    toast.append("Draft of the new rule kept. ", link);
+    document.getElementById("content")?.prepend(toast);
+    window.htmx?.process(toast);
   });
 
   // A new rule is stored as a draft in this browser until it is created, and restored in the form.

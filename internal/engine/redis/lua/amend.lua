@@ -2,13 +2,15 @@
 --
 -- KEYS     a mark that this was done; for each counter its key and that of its penalty mark
 -- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), reset 1; then for each counter
---          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the new limit 7
---          and, for a bucket, the new burst 5; all packed little-endian
+--          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the new limit
+--          7, for a bucket the new burst 5, and 1 if both numbers allow overage 1; all packed
+--          little-endian
 -- reply    1, or 0 if this was done before
 --
 -- The used share of the quota stays the same. Counts are scaled by the ratio of the limits, and
 -- the time until a bucket is full by the ratios of the limits and of the bursts. Results are
--- rounded up. The twin is scale.go.
+-- rounded up, and at most the whole quota: units beyond it stay only with overage in both numbers,
+-- and then as they are. The twin is scale.go.
 
 local MARK_LIFE = 30 * 86400000
 
@@ -37,28 +39,54 @@ local function up(a, to, of, most)
   return min(quotient, most)
 end
 
--- Each sum of the first counts changes by the ratio.
-local function scale_sums(counts, to, of)
+-- Returns a count under the limit to. Without a bound it may be beyond the quota.
+local function scaled(a, s, to, over, most, unbound)
+  if over then return min(up(min(a, s.limit), to, s.limit, most) + max(0, a - s.limit), most) end
+  if not unbound then most = min(to, most) end
+  return up(a, to, s.limit, most)
+end
+
+-- Returns by how much the sum of all counts is beyond the quota.
+local function excess_of(total, s, to, over)
+  if over then return 0 end
+  return max(0, up(total, to, s.limit, MOST) - to)
+end
+
+-- Each sum of the first counts, oldest first, changes by the ratio. What is beyond the quota is
+-- taken from the oldest ones.
+local function scale_sums(s, to, over)
   local before, after = 0, 0
-  for i = 1, #counts do
-    before = before + counts[i]
-    local sum = up(before, to, of, MOST)
-    counts[i], after = sum - after, sum
+  local excess = excess_of(s.used, s, to, over)
+  for i = 1, #s.counts do
+    before = before + s.counts[i]
+    local sum = max(0, scaled(before, s, to, over, MOST, true) - excess)
+    s.counts[i], after = sum - after, sum
   end
 end
 
-local function scale_log(s, to)
+local function scale_log(s, to, over)
   local v, last = encode('<BI6', VERSION + 2, 0), 0
+  local excess = excess_of(s.total - s.before, s, to, over)
   for i = s.first, s.count do
     local at, sum = log_entry(s, i)
-    v = v .. encode('<I6I6', at, up(sum - s.before, to, s.limit, MOST))
+    v = v .. encode('<I6I6', at, max(0, scaled(sum - s.before, s, to, over, MOST, true) - excess))
     last = at
   end
   return v, last + s.window
 end
 
-for i = 1, (#ARGV[1] - 7) / 39 do
-  local number, lim, window, extra, id, to, burst = decode('<BI7I5I5c9I7I5', ARGV[1], 39 * i - 31)
+local function scale_counter(s, now, to, over)
+  s.cur, s.prev = scaled(s.cur, s, to, over, MOST), scaled(s.prev, s, to, over, MOST, true)
+  local weight = min(s.window, (s.index + 1) * s.window - now)
+  local rest = to - s.cur
+  if not over and muldiv(s.prev, weight, s.window, 0) > rest then
+    s.prev = min(s.prev, muldiv(rest + 1, s.window, weight, weight - 1) - 1)
+  end
+end
+
+for i = 1, (#ARGV[1] - 7) / 40 do
+  local number, lim, window, extra, id, to, burst, both = decode('<BI7I5I5c9I7I5B', ARGV[1], 40 * i - 32)
+  local over = both == 1
   local key = KEYS[2 * i]
   if reset == 1 then
     call('UNLINK', key, KEYS[2 * i + 1])
@@ -73,25 +101,27 @@ for i = 1, (#ARGV[1] - 7) / 39 do
       local till
       if number == 2 then
         local v
-        v, till = scale_log(s, to)
+        v, till = scale_log(s, to, over)
         call('SET', key, v)
       elseif number == 3 then
-        scale_sums(s.counts, to, lim)
+        scale_sums(s, to, over)
         till = s.numbers[#s.numbers] * extra + window
         algorithm.write(s, till - now + SLACK)
       elseif number > 5 then
         local missing = s.full - now
         if s.part > 0 then missing = missing + 1 end
         missing = up(up(missing, lim, to, 31622400000), burst, extra, 31622400000)
+        missing = min(missing, up(burst, window, to, 31622400000)) -- all of it is missing
         s.full, s.part, s.limit, till = now + missing, 0, to, now + missing
         algorithm.write(s, till - now + SLACK)
       elseif number == 1 then
-        s.cur, s.prev, till = up(s.cur, to, lim, MOST), up(s.prev, to, lim, MOST), algorithm.ends(s)
+        scale_counter(s, now, to, over)
+        till = algorithm.ends(s)
         local v = s.cur > 0 and counter_encode(s.index, s.cur, s.prev, extra) or encode('<BI5I4I4', VERSION + 1, s.index, 0, s.prev)
         call('SET', key, v, 'PX', till - now + SLACK)
         leave_group(s)
       else
-        s.used, till = up(s.used, to, lim, 1000000000000000), s.ends
+        s.used, till = scaled(s.used, s, to, over, 1000000000000000), s.ends
         algorithm.write(s, till - now + SLACK)
       end
       if virtual then

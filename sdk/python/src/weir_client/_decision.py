@@ -37,6 +37,10 @@ class RuleDecision:
     overage: bool = False
     overage_units: int = 0
     """Units beyond the limit that count now."""
+    credits_spent: int = 0
+    """Prepaid units that this check spent."""
+    credits_remaining: int | None = None
+    """Prepaid units that are left; None if the subject never had any for the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,8 @@ def _decode_rule(value: object) -> RuleDecision:
         warning=w.flag("warning"),
         overage=w.flag("overage"),
         overage_units=w.number("overage_units") or 0,
+        credits_spent=w.number("credits_spent") or 0,
+        credits_remaining=w.number("credits_remaining"),
     )
 
 

@@ -11,12 +11,12 @@ import (
 	"weir/internal/engine"
 )
 
-// lane is the way to one server: its client and the pipelines to it. In a Cluster each master has
-// its own, so that one that is silent delays no call to another.
+// server is a server of Redis: its client and the queues of calls to it. In a Cluster each master
+// has its own, so that one that is silent delays no call to another.
 //
-// Until the slot map was read, calls take the first lane, which goes through the Cluster's client
+// Until the slot map was read, calls take the first server, which goes through the Cluster's client
 // and finds out.
-type lane struct {
+type server struct {
 	engine *Engine
 	client redis.UniversalClient
 	queues [modes]*queue
@@ -38,30 +38,30 @@ const (
 
 var (
 	_ engine.Servers = (*Engine)(nil)
-	_ engine.Server  = (*lane)(nil)
+	_ engine.Server  = (*server)(nil)
 )
 
-func (e *Engine) newLane(client redis.UniversalClient, first bool) *lane {
-	l := &lane{engine: e, client: client, first: first}
-	for m := range l.queues {
-		l.queues[m] = &queue{
-			exchange: func(ctx context.Context, reqs []*request) bool { return l.exchange(ctx, mode(m), reqs) },
+func (e *Engine) newServer(client redis.UniversalClient, first bool) *server {
+	s := &server{engine: e, client: client, first: first}
+	for m := range s.queues {
+		s.queues[m] = &queue{
+			exchange: func(ctx context.Context, reqs []*request) bool { return s.exchange(ctx, mode(m), reqs) },
 			deadline: e.deadline, maxBatch: e.options.MaxBatch, pipelines: e.options.Pipelines,
 		}
 		if e.cluster == nil {
 			break // one server redirects nothing
 		}
-		l.queues[m].gather = clusterGather
+		s.queues[m].gather = clusterGather
 	}
-	return l
+	return s
 }
 
 // clusterGather is queue.gather for the nodes of a Cluster. The calls of an instance are spread
 // over them, so few wait for each, while a run costs a node as much as several calls.
 const clusterGather = 16
 
-// laneOf returns the lane to the master of a key.
-func (e *Engine) laneOf(key string) *lane {
+// serverOf returns the master of a key.
+func (e *Engine) serverOf(key string) *server {
 	if e.cluster == nil || !e.mapped.Load() || key == "" {
 		return e.first
 	}
@@ -69,18 +69,18 @@ func (e *Engine) laneOf(key string) *lane {
 	if err != nil {
 		return e.first
 	}
-	return e.laneTo(master)
+	return e.serverTo(master)
 }
 
-func (e *Engine) laneTo(master *redis.Client) *lane {
-	if l, known := e.lanes.Load(master); known {
-		return l
+func (e *Engine) serverTo(master *redis.Client) *server {
+	if s, known := e.servers.Load(master); known {
+		return s
 	}
-	l, known := e.lanes.LoadOrStore(master, e.newLane(master, false))
+	s, known := e.servers.LoadOrStore(master, e.newServer(master, false))
 	if !known {
-		go l.tryAcrossSlots()
+		go s.tryAcrossSlots()
 	}
-	return l
+	return s
 }
 
 // Only implements engine.Servers.
@@ -92,7 +92,7 @@ func (e *Engine) Only() engine.Server {
 }
 
 // ServerOf implements engine.Servers.
-func (e *Engine) ServerOf(key string) engine.Server { return e.laneOf(key) }
+func (e *Engine) ServerOf(key string) engine.Server { return e.serverOf(key) }
 
 // All implements engine.Servers. It reads the slot map again.
 func (e *Engine) All(ctx context.Context) []engine.Server {
@@ -104,25 +104,25 @@ func (e *Engine) All(ctx context.Context) []engine.Server {
 		return []engine.Server{e.first}
 	}
 	if err == nil {
-		e.lanes.Range(func(master *redis.Client, _ *lane) bool {
+		e.servers.Range(func(master *redis.Client, _ *server) bool {
 			if !masters[master] {
-				e.lanes.Delete(master)
+				e.servers.Delete(master)
 			}
 			return true
 		})
 	}
 	var servers []engine.Server
-	e.lanes.Range(func(_ *redis.Client, l *lane) bool {
-		servers = append(servers, l)
-		if l.across.due() {
-			go l.tryAcrossSlots()
+	e.servers.Range(func(_ *redis.Client, s *server) bool {
+		servers = append(servers, s)
+		if s.across.due() {
+			go s.tryAcrossSlots()
 		}
 		return true
 	})
 	return servers
 }
 
-// readMap reads the slot map from any server that answers, and makes lanes to the masters.
+// readMap reads the slot map from any server that answers, and adds the masters.
 func (e *Engine) readMap(ctx context.Context) (map[*redis.Client]bool, error) {
 	found := make(chan *redis.Client, 16_384) // one for each slot at most
 	err := e.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
@@ -136,7 +136,7 @@ func (e *Engine) readMap(ctx context.Context) (map[*redis.Client]bool, error) {
 	masters := map[*redis.Client]bool{}
 	for master := range found {
 		masters[master] = true
-		e.laneTo(master)
+		e.serverTo(master)
 	}
 	e.mapped.Store(true)
 	return masters, nil
@@ -150,14 +150,14 @@ const mapPatience = 500 * time.Millisecond
 const maxCanaries = 1 << 16
 
 // ProbeKey implements engine.Server.
-func (l *lane) ProbeKey() string {
-	if l.first {
+func (s *server) ProbeKey() string {
+	if s.first {
 		return engine.CanaryKey(0)
 	}
 	for n := range maxCanaries {
-		n = (n + int(l.canary.Load())) % maxCanaries
-		if key := engine.CanaryKey(n); l.engine.laneOf(key) == l {
-			l.canary.Store(int64(n))
+		n = (n + int(s.canary.Load())) % maxCanaries
+		if key := engine.CanaryKey(n); s.engine.serverOf(key) == s {
+			s.canary.Store(int64(n))
 			return key
 		}
 	}
@@ -165,23 +165,23 @@ func (l *lane) ProbeKey() string {
 }
 
 // Renew implements engine.Server.
-func (l *lane) Renew(err error) error {
-	e := l.engine
-	if one, ok := l.client.(*redis.Client); ok {
+func (s *server) Renew(err error) error {
+	e := s.engine
+	if one, ok := s.client.(*redis.Client); ok {
 		_ = one.Process(context.Background(), closeCmd{redis.NewStatusCmd(context.Background())}) // cannot fail
 		if classOf(err) == failUnreachable {
 			err = listen(one.Options(), err)
 		}
 	}
 	if e.cluster != nil {
-		l.readMap()
+		s.readMap()
 	}
 	return err
 }
 
 // readMap reads the slot map in the background.
-func (l *lane) readMap() {
-	e := l.engine
+func (s *server) readMap() {
+	e := s.engine
 	if !e.reading.CompareAndSwap(false, true) {
 		return
 	}
@@ -227,14 +227,14 @@ func (s spoken) Error() string { return string(s) }
 func (spoken) RedisError() {}
 
 // exchange sends requests in one pipeline and waits for the replies.
-func (l *lane) exchange(ctx context.Context, m mode, reqs []*request) (answered bool) {
-	e := l.engine
+func (s *server) exchange(ctx context.Context, m mode, reqs []*request) (answered bool) {
+	e := s.engine
 	p := e.pipelines.Get().(*pipeline)
-	p.begin(l, m)
+	p.begin(s, m)
 	p.load(reqs)
 	p.run(ctx)
 	if answered = p.deliver(); answered && e.cluster != nil && !e.mapped.Load() {
-		l.readMap()
+		s.readMap()
 	}
 	p.reset()
 	e.pipelines.Put(p)
@@ -243,16 +243,16 @@ func (l *lane) exchange(ctx context.Context, m mode, reqs []*request) (answered 
 
 // EvictionPolicies returns the maxmemory-policy of each server.
 func (e *Engine) EvictionPolicies(ctx context.Context) (policies []string, err error) {
-	lanes := []*lane{e.first}
+	servers := []*server{e.first}
 	if e.cluster != nil {
-		lanes = lanes[:0]
-		e.lanes.Range(func(_ *redis.Client, l *lane) bool {
-			lanes = append(lanes, l)
+		servers = servers[:0]
+		e.servers.Range(func(_ *redis.Client, s *server) bool {
+			servers = append(servers, s)
 			return true
 		})
 	}
-	for _, l := range lanes {
-		info, err := l.client.Info(ctx, "memory").Result()
+	for _, s := range servers {
+		info, err := s.client.Info(ctx, "memory").Result()
 		if err != nil {
 			return nil, err
 		}

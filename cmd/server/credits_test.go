@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+	"weir/internal/testenv"
+)
+
+// creditFleet is several instances with one Postgres and one Redis.
+type creditFleet struct {
+	t         *testing.T
+	d         *tenantstest.Database
+	a         tenants.Actor
+	keys      check.Keys
+	instances []*creditInstance
+}
+
+type creditInstance struct {
+	engine   *redisengine.Engine
+	policies *check.Policies
+	checker  *check.Checker
+	keeper   *creditKeeper
+}
+
+func newCreditFleet(t *testing.T, instances int) *creditFleet {
+	t.Helper()
+	f := &creditFleet{t: t, d: tenantstest.New(t)}
+	f.a, _ = f.d.Tenant("acme")
+	f.keys = check.NewKeys(uuid.New()) // keys of no other test
+	for range instances {
+		client, err := redisengine.NewClient(testenv.RedisURL(t), redisengine.WithTimeout(testenv.RedisTimeout))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, client.Close()) })
+		registry := prometheus.NewRegistry()
+		metrics := check.NewMetrics(registry)
+		i := &creditInstance{engine: redisengine.New(client, redisengine.Options{Deadline: testenv.RedisTimeout})}
+		stack := engine.NewStack(engine.StackOptions{
+			Shared: i.engine, Local: engine.NewMemory(engine.MemoryOptions{}), Share: func() engine.Share { return engine.Share{Count: 1} }, Metrics: engine.NewMetrics(registry),
+		})
+		t.Cleanup(stack.Close)
+		i.policies = check.NewPolicies(f.d.Store, f.keys, slog.New(slog.DiscardHandler), metrics)
+		i.keeper = newCreditKeeper(f.d.Store, f.keys, i.engine, registry, slog.New(slog.DiscardHandler))
+		i.checker = check.NewChecker(check.CheckerOptions{Keys: f.keys, Engine: stack, Metrics: metrics, Credits: i.keeper.decided})
+		f.instances = append(f.instances, i)
+	}
+	return f
+}
+
+func (f *creditFleet) rule(slug string, units int64) {
+	f.t.Helper()
+	r := limit.NewRule(slug)
+	r.Algorithm, r.Limit, r.Window = limit.FixedWindow, units, limit.Window{Duration: limit.Duration{Text: "365d", MS: 365 * 86_400_000}}
+	_, err := f.d.Store.CreateRule(f.t.Context(), f.a, r)
+	require.NoError(f.t, err)
+}
+
+func (f *creditFleet) grant(n tenants.NewCredits) tenants.Credits {
+	f.t.Helper()
+	c, created, err := f.d.Store.GrantCredits(f.t.Context(), f.a, "ada", n)
+	require.NoError(f.t, err)
+	require.True(f.t, created)
+	return c
+}
+
+// settle settles until nothing is left to settle.
+func (f *creditFleet) settle() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		done, _, err := f.d.Store.SweepCredits(f.t.Context(), f.keys, f.instances[0].engine, uuid.Nil)
+		require.NoError(f.t, err)
+		return done == tenants.CreditsSettled{}
+	}, 30*time.Second, time.Millisecond)
+}
+
+func (f *creditFleet) check(instance int, cost int64) check.RuleDecision {
+	f.t.Helper()
+	i := f.instances[instance]
+	policy, err := i.policies.Get(context.Background(), f.a.TenantID())
+	require.NoError(f.t, err)
+	d, err := i.checker.Check(context.Background(), policy, []check.Request{{Subject: "ada", Resource: "default", Cost: cost}})
+	require.NoError(f.t, err)
+	require.False(f.t, d[0].Degraded)
+	return d[0].Rules[0]
+}
+
+func (f *creditFleet) spent() map[uuid.UUID]int64 {
+	f.t.Helper()
+	list, _, err := f.d.Store.Credits(f.t.Context(), f.a, "ada", tenants.Page{Limit: 100})
+	require.NoError(f.t, err)
+	out := map[uuid.UUID]int64{}
+	for _, c := range list {
+		out[c.ID] = c.Spent
+	}
+	return out
+}
+
+// Three instances with many callers admit the units of the window and the credits, no unit more and
+// none less, and no credit while the window has room. One of the instances ends in between without
+// any farewell, and what it has spent is in Postgres still.
+func TestCreditsOfAFleet(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 3)
+	f.rule("api", 100)
+	soon := time.Now().Add(time.Hour)
+	never := f.grant(tenants.NewCredits{Rule: "api", Units: 150})
+	first := f.grant(tenants.NewCredits{Rule: "api", Units: 83, ExpiresAt: &soon})
+	f.settle()
+
+	var admitted, paid, order atomic.Int64
+	var callers sync.WaitGroup
+	for instance := range f.instances {
+		for caller := range 16 {
+			callers.Go(func() {
+				for i := range 12 {
+					if instance == 2 && i == 6 {
+						return // this instance is gone
+					}
+					cost := int64(1 + (caller+i)%2)
+					r := f.check(instance, cost)
+					if r.CreditsSpent > 0 && r.Remaining > 0 {
+						order.Add(1)
+					}
+					if r.Allowed {
+						admitted.Add(cost)
+						paid.Add(r.CreditsSpent)
+					}
+				}
+			})
+		}
+	}
+	callers.Wait()
+	for range 2 { // what the last callers have left, if any
+		if r := f.check(0, 1); r.Allowed {
+			admitted.Add(1)
+			paid.Add(r.CreditsSpent)
+		}
+	}
+	require.Zero(t, order.Load(), "credits spent while the window had room")
+	require.EqualValues(t, 333, admitted.Load())
+	require.EqualValues(t, 233, paid.Load())
+	f.settle()
+	require.Equal(t, map[uuid.UUID]int64{first.ID: 83, never.ID: 150}, f.spent())
+}
+
+// An instance stores what its own checks have spent, and does nothing for tenants that spend
+// nothing.
+func TestCreditsOfSpenders(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 2)
+	f.rule("api", 1)
+	grant := f.grant(tenants.NewCredits{Rule: "api", Units: 10})
+	f.settle()
+	settle := func(instance int) tenants.CreditsSettled {
+		done, err := f.instances[instance].keeper.settle(t.Context())
+		require.NoError(t, err)
+		return done
+	}
+	f.check(0, 1)
+	require.Zero(t, settle(0), "the window had room")
+	require.EqualValues(t, 3, f.check(0, 3).CreditsSpent)
+	require.Zero(t, settle(1), "another instance decided it")
+	require.Equal(t, tenants.CreditsSettled{Settled: 1}, settle(0))
+	require.EqualValues(t, 3, f.spent()[grant.ID])
+	require.Zero(t, settle(0))
+}
+
+// A server stores what was spent within a second, in the order of expiry, and again after Redis has
+// lost what it knew: nothing that was spent comes back.
+func TestCreditsAfterALoss(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 1)
+	f.rule("api", 1)
+	soon := time.Now().Add(time.Hour)
+	never := f.grant(tenants.NewCredits{Rule: "api", Units: 10})
+	first := f.grant(tenants.NewCredits{Rule: "api", Units: 3, ExpiresAt: &soon})
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { f.instances[0].keeper.run(ctx) }) // it also opens new grants
+	defer work.Wait()
+	defer stop()
+	require.Eventually(t, func() bool { return f.check(0, 0).Credits == 13 }, 30*time.Second, time.Millisecond)
+	require.EqualValues(t, 4, f.check(0, 5).CreditsSpent)
+	require.Eventually(t, func() bool {
+		spent := f.spent()
+		return spent[first.ID] == 3 && spent[never.ID] == 1
+	}, 30*time.Second, time.Millisecond)
+
+	client, err := redisengine.NewClient(testenv.RedisURL(t), redisengine.WithTimeout(testenv.RedisTimeout))
+	require.NoError(t, err)
+	defer client.Close()
+	require.NoError(t, client.Del(ctx, f.keys.CreditsKey(f.a.TenantID(), "ada", "api")).Err())
+	lost := f.check(0, 2)
+	require.False(t, lost.Allowed)
+	require.LessOrEqual(t, lost.RetryAfterMS, limit.OpenedWithinMS)
+	work.Go(func() { f.instances[0].keeper.open(ctx) })
+	require.Eventually(t, func() bool { return f.check(0, 0).Credits == 9 }, 30*time.Second, time.Millisecond)
+	require.EqualValues(t, 9, f.check(0, 9).CreditsSpent)
+	require.False(t, f.check(0, 1).Allowed)
+}

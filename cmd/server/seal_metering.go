@@ -1,0 +1,28 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"weir/internal/tenants"
+)
+
+const sealMeteringEvery = 5 * time.Second
+
+// sealMetering seals the hours of metered usage that all instances have written, until ctx ends.
+func sealMetering(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	failing := false // an outage is logged once
+	repeat(ctx, sealMeteringEvery, func() (more bool) {
+		sealed, err := store.SealMetering(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil && !failing:
+			log.Warn("cannot look whether an hour of metered usage can be sealed; retrying", "error", err)
+		case sealed != nil:
+			log.Info("metered usage sealed", "until", *sealed)
+		}
+		failing = err != nil
+		return false
+	})
+}

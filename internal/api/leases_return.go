@@ -1,0 +1,174 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/leases"
+	"weir/internal/limit"
+)
+
+// returnQuestion is POST /v1/leases/{lease}/return.
+type returnQuestion struct {
+	httpQuestion
+	id   string
+	body leaseReturn
+}
+
+// leaseReturn is the body of a return.
+type leaseReturn struct {
+	units       int64 // that were not granted
+	allowed     int64 // checks
+	denied      int64
+	deniedUnits int64
+}
+
+// Names of the fields of leaseReturn.
+var returnFieldNames = []string{"units", "allowed", "denied", "denied_units"}
+
+// field returns the field with a name, or nil.
+func (l *leaseReturn) field(name []byte) *int64 {
+	switch string(name) {
+	case "units":
+		return &l.units
+	case "allowed":
+		return &l.allowed
+	case "denied":
+		return &l.denied
+	case "denied_units":
+		return &l.deniedUnits
+	}
+	return nil
+}
+
+// Problems of the fields of a return.
+var (
+	noReturned  = limit.Wrong("Send the units that the client did not use, or 0.", "is required: the units that were not used")
+	moreThanHad = limit.Wrong("Send at most the units of the lease.", "is greater than the units of the lease")
+	moreChecks  = limit.Wrong("Send at most one check for each used unit.", "is greater than the units that were used")
+	fewerUnits  = limit.Wrong("Send the sum of the costs of the denied checks.", "must be at least denied")
+)
+
+// decode reads the body. A return has no checks.
+func (q *returnQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	return nil, sc.decoder.decodeReturn(sc.body, &q.body)
+}
+
+func (d *decoder) decodeReturn(body []byte, to *leaseReturn) *Problem {
+	d.start(body)
+	if p := d.open(); p != nil {
+		return p
+	}
+	d.pos++ // {
+	seen := map[*int64]bool{}
+	for first := true; ; first = false {
+		name, done, p := d.member(first)
+		if p != nil {
+			return p
+		}
+		if done {
+			break
+		}
+		field := to.field(name)
+		switch {
+		case field == nil:
+			return d.unknownField(name, returnFieldNames)
+		case seen[field]:
+			return d.duplicateField(name)
+		}
+		seen[field] = true
+		if *field, p = d.number64(string(name), badReported, 1); p != nil {
+			return p
+		}
+	}
+	if p := d.end(); p != nil {
+		return p
+	}
+	if !seen[&to.units] {
+		d.invalidField("units", noReturned)
+	}
+	if d.errs == nil && to.deniedUnits < to.denied {
+		d.invalidField("denied_units", fewerUnits)
+	}
+	return d.invalid()
+}
+
+// answer returns units and reports checks, once for each lease.
+func (q *returnQuestion) answer(ctx context.Context, s *server, policy *check.Policy, _ []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	record, err := s.takeLease(ctx, policy, q.id)
+	switch {
+	case err == nil:
+		if p := q.body.exceeds(record); p != nil {
+			return nil, p
+		}
+		s.settleLease(ctx, policy, record, &q.body, sc)
+		return nil, nil
+	case !errors.Is(err, leases.ErrUnknown) && !errors.Is(err, leases.ErrTaken):
+		return nil, leaseFailed(q, err)
+	}
+	// A return that changes nothing is work for Redis, too, so it counts as a check.
+	if s.Quota != nil {
+		if wait, ok := s.Quota.Admit(ctx, policy, 1); !ok {
+			return nil, overQuota(wait)
+		}
+	}
+	if errors.Is(err, leases.ErrTaken) {
+		return nil, nil
+	}
+	return nil, newProblem(http.StatusNotFound, codeNotFound, "The tenant has no such lease, or it ended more than 10 seconds ago.")
+}
+
+func (s *server) takeLease(ctx context.Context, policy *check.Policy, id string) (*leaseRecord, error) {
+	stored, err := s.leases.Take(ctx, policy.Tenant(), id)
+	if err != nil {
+		return nil, err
+	}
+	record := &leaseRecord{}
+	if err := json.Unmarshal(stored, record); err != nil {
+		return nil, errors.Join(leases.ErrUnknown, err)
+	}
+	return record, nil
+}
+
+// exceeds returns the problem of a return of more than the lease had. The lease is then over, and
+// nothing of it is returned.
+func (l *leaseReturn) exceeds(record *leaseRecord) *Problem {
+	switch used := record.Grant.Units - l.units; {
+	case used < 0:
+		return invalid(wrongField("/units", moreThanHad))
+	case l.allowed > used:
+		return invalid(wrongField("/allowed", moreChecks))
+	}
+	return nil
+}
+
+// settleLease returns the units of a lease and reports its checks. If Redis fails now, the units
+// count until their window ends.
+func (s *server) settleLease(ctx context.Context, policy *check.Policy, record *leaseRecord, l *leaseReturn, sc *scratch) {
+	_ = s.Checker.ReturnLease(ctx, &record.Grant, l.units)
+	s.Checker.Report(policy, check.Request{
+		Subject: record.Subject, Resource: record.Resource, Plan: record.Plan, Attributes: record.Attributes,
+	}, check.Reported{
+		Allowed: l.allowed, AllowedUnits: record.Grant.Units - l.units, Denied: l.denied, DeniedUnits: l.deniedUnits,
+	}, &sc.check)
+}
+
+// returnLease answers POST /v1/leases/{lease}/return.
+func (s *server) returnLease(w http.ResponseWriter, r *http.Request) {
+	q := requestFrom(r.Context())
+	q.hot = routeReturn
+	sc := scratches.get()
+	ret := &returnQuestion{httpQuestion: httpQuestion{r: r, keyless: true}, id: chi.URLParam(r, "lease")}
+	if _, p := s.decide(r.Context(), ret, sc); p != nil {
+		q.refuse(r, p)
+	} else {
+		q.Header()["Cache-Control"] = noStore
+		q.WriteHeader(http.StatusNoContent)
+	}
+	scratches.put(sc) // not after a panic, because a pipeline may still use it
+}

@@ -1,0 +1,91 @@
+package check
+
+import (
+	"slices"
+	"unique"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// creditKeys creates the keys of the credits of a tenant's subjects.
+type creditKeys struct {
+	keys   Keys
+	tenant limit.TenantID
+}
+
+// ruleCredits are the credits of a subject for one rule.
+type ruleCredits struct {
+	rule    unique.Handle[string] // slug
+	credits *engine.Credits
+}
+
+var (
+	creditsBytes = sizeOf[ruleCredits]() + sizeOf[engine.Credits]() + 32 // its two keys
+	grantBytes   = sizeOf[limit.Grant]()
+)
+
+func (r *ruleCredits) bytes() int { return creditsBytes + len(r.credits.Grants)*grantBytes }
+
+// of returns the credits of a subject.
+func (k creditKeys) of(d *SubjectData) (out []ruleCredits) {
+	for i := range d.Grants {
+		g := &d.Grants[i]
+		rule := unique.Make(g.Rule)
+		at := slices.IndexFunc(out, func(r ruleCredits) bool { return r.rule == rule })
+		if at < 0 {
+			at = len(out)
+			out = append(out, ruleCredits{rule, &engine.Credits{
+				Key: k.keys.CreditsKey(k.tenant, d.Subject, g.Rule), Outbox: k.keys.CreditsOutbox(k.tenant),
+			}})
+		}
+		if c := out[at].credits; len(c.Grants) < limit.MaxGrants {
+			c.Grants = append(c.Grants, g.Grant)
+		}
+	}
+	return out
+}
+
+// CreditsKey returns the key of what a subject has spent of its credits for a rule.
+func (k Keys) CreditsKey(tenant limit.TenantID, subject, rule string) string {
+	b := append([]byte("credits"), tenant[:]...)
+	return k.tenantPrefix(tenant) + string(k.name(appendPart(appendPart(b, rule), subject)).Append(nil))
+}
+
+// CreditsOutbox returns the key of the totals that a tenant's subjects have spent and that are not
+// stored yet.
+func (k Keys) CreditsOutbox(tenant limit.TenantID) string {
+	return k.tenantPrefix(tenant) + string(k.name(append([]byte("spent credits"), tenant[:]...)).Append(nil))
+}
+
+// creditsFor returns the credits of a subject for a rule, or nil.
+func (e *subjectEntry) creditsFor(r *compiledRule) *engine.Credits {
+	if r.credits {
+		for i := range e.credits {
+			if e.credits[i].rule.Value() == r.rule.Slug {
+				return e.credits[i].credits
+			}
+		}
+	}
+	return nil
+}
+
+// addCredits gives a counter the credits of its subject. Once they are spent or expired, the
+// counter is decided as without any.
+func (r *RuleDecision) addCredits(counter *engine.Counter, credits *engine.Credits, nowMS int64) {
+	if credits == nil || r.Mode != limit.Enforce {
+		return
+	}
+	r.HasCredits = true
+	if !credits.Over(nowMS) {
+		counter.Credits = credits
+	}
+}
+
+// takeCredits copies what an engine says of credits.
+func (r *RuleDecision) takeCredits(credits *engine.Credits, v *limit.Verdict) {
+	r.Credits, r.CreditsSpent, r.Unopened = v.Credits, v.CreditsSpent, v.Unopened
+	if credits != nil && v.Credits == 0 && !v.Unopened && !v.Degraded {
+		credits.MarkSpent()
+	}
+}

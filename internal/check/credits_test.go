@@ -1,0 +1,74 @@
+package check_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/check/checktest"
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// granted returns a subject with credits for the rule "api".
+func granted(subject string, grants ...limit.Grant) check.SubjectData {
+	d := check.SubjectData{Subject: subject}
+	for i, g := range grants {
+		g.ID[0] = byte(i + 1)
+		d.Grants = append(d.Grants, check.GrantData{Rule: "api", Grant: g})
+	}
+	return d
+}
+
+// opening opens credits as soon as a decision misses them.
+func opening(t *testing.T, r *checktest.Rig, spent ...int64) *check.Checker {
+	store := r.Store.Engine.(engine.CreditStore)
+	return check.NewChecker(check.CheckerOptions{
+		Keys: check.NewKeys([16]byte{1}), Engine: r.Stack, Metrics: r.Metrics, Clock: r.Clock,
+		Credits: func(tenant limit.TenantID, subject string, d *check.RuleDecision) {
+			if !d.Unopened {
+				return
+			}
+			var grants []limit.Spent
+			for i, units := range spent {
+				grants = append(grants, limit.Spent{ID: limit.GrantID{byte(i + 1)}, Units: units})
+			}
+			_, err := store.OpenCredits(context.Background(), check.NewKeys([16]byte{1}).CreditsKey(tenant, subject, d.Rule.Slug), grants...)
+			require.NoError(t, err)
+		},
+	})
+}
+
+// A customer with credits continues where the window ends, and another one does not. What the store
+// does not know is asked for, and denied until then.
+func TestCreditsOfASubject(t *testing.T) {
+	rule := checktest.Minute("api", 2)
+	r := checktest.NewRig(t, check.PolicyData{Rules: []limit.Rule{rule}}, nil, granted("paying", limit.Grant{Units: 5}), granted("other"))
+	r.Checker = opening(t, r, 2)
+	ask := func(subject string, cost int64) check.Decision {
+		return r.Check(check.Request{Subject: subject, Cost: cost})
+	}
+	first := ask("paying", 3)
+	require.False(t, first.Allowed)
+	require.True(t, first.Rules[0].Unopened)
+	require.Equal(t, limit.OpenedWithinMS, first.Rules[0].RetryAfterMS)
+	r.Move(200 * time.Millisecond) // until the denial is verified
+	d := ask("paying", 3)
+	require.True(t, d.Allowed)
+	require.Equal(t, []int64{0, 1, 2}, []int64{d.Rules[0].Remaining, d.Rules[0].CreditsSpent, d.Rules[0].Credits})
+	state := r.Checker.Inspect(t.Context(), r.Policy, check.Request{Subject: "paying"})
+	require.True(t, state.Rules[0].Allowed)
+	require.EqualValues(t, 2, state.Rules[0].Credits)
+	require.EqualValues(t, 4, state.Rules[0].MostCost())
+	require.True(t, ask("paying", 2).Allowed)
+	d = ask("paying", 1)
+	require.False(t, d.Allowed)
+	require.True(t, d.Rules[0].HasCredits)
+	require.True(t, ask("other", 2).Allowed)
+	d = ask("other", 1)
+	require.False(t, d.Allowed)
+	require.False(t, d.Rules[0].HasCredits)
+}

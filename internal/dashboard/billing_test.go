@@ -1,0 +1,118 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/billing"
+	"weir/internal/limit"
+	"weir/internal/subscription"
+	"weir/internal/tenants"
+)
+
+// An admin connects a billing system, maps a price to a plan and another one to credits, sees what
+// is wrong with a form, and removes a mapping.
+func TestPricesOnPages(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	_, err := s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: "pro", Name: "Pro"})
+	require.NoError(t, err)
+	prepaid := limit.NewRule("prepaid")
+	prepaid.Limit, prepaid.Window = 10, limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
+	_, err = s.store.CreateRule(t.Context(), s.a, prepaid)
+	require.NoError(t, err)
+	bucket := limit.NewRule("bucket")
+	bucket.Algorithm, bucket.Limit, bucket.Window = limit.TokenBucket, 10, prepaid.Window
+	_, err = s.store.CreateRule(t.Context(), s.a, bucket)
+	require.NoError(t, err)
+
+	b := s.as("ann@example.com")
+	got := b.write("/billing", url.Values{"do": {"connect"}, "provider": {tenants.StripeProvider}, "signing_secret": {"whsec_1234567890"},
+		"subject_from": {tenants.FromCustomer}, "grace_days": {"0"}})
+	require.Equal(t, http.StatusSeeOther, got.status, "no days of grace are possible: %s", got.body)
+	endpoints, _, err := s.store.BillingEndpoints(t.Context(), s.a, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, endpoints, 1)
+	require.Zero(t, endpoints[0].GraceDays)
+	endpoint := endpoints[0].ID.String()
+	got = b.get("/billing")
+	require.Contains(t, got.body, `<option value="prepaid"`)
+	require.NotContains(t, got.body, `<option value="bucket"`, "checks cannot spend credits beyond its limit")
+
+	plan := url.Values{"do": {"map"}, "id": {"price_pro"}, "endpoint": {endpoint}, "plan": {"pro"}, "priority": {"0"}}
+	require.Equal(t, http.StatusSeeOther, b.write("/billing", plan).status)
+	credits := url.Values{"do": {"sell"}, "id": {"price_pack"}, "endpoint": {endpoint}, "rule": {"prepaid"}, "units": {"5 000"}, "expires_after_days": {"30"}}
+	require.Equal(t, http.StatusSeeOther, b.write("/billing", credits).status)
+	page := b.get("/billing").body
+	for _, text := range []string{
+		"Each purchase of price_pack grants 5,000 credits for prepaid.", "5,000 credits for <a href=\"/rules/prepaid\">prepaid</a>, for 30 days",
+		"multiplies the credits", `plan <a href="/plans">pro</a>`,
+	} {
+		require.Contains(t, page, text)
+	}
+	for field, wrong := range map[string]string{"units": "0", "expires_after_days": "4000", "rule": "no-such-rule", "id": "price pack"} {
+		form := url.Values{}
+		for name, values := range credits {
+			form[name] = values
+		}
+		form.Set(field, wrong)
+		got := b.write("/billing", form)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, field)
+		require.Contains(t, got.body, `aria-invalid="true"`, field)
+	}
+	edit := url.Values{"do": {"edit"}, "id": {"price_pack"}, "endpoint": {endpoint}, "credits": {"true"}, "rule": {"prepaid"}, "units": {"0"}}
+	refused := b.write("/billing", edit)
+	require.Equal(t, http.StatusUnprocessableEntity, refused.status)
+	require.Contains(t, refused.body, `id="units-price_pack"`)
+	edit.Set("units", "7000")
+	require.Equal(t, http.StatusSeeOther, b.write("/billing", edit).status)
+	edit = url.Values{"do": {"edit"}, "id": {"price_pro"}, "endpoint": {endpoint}, "plan": {"pro"}, "multiply": {"on"}, "priority": {"3"}, "version": {"1"}}
+	require.Equal(t, http.StatusPreconditionFailed, b.write("/billing", edit).status, "somebody else changed it")
+	edit.Del("version")
+	require.Equal(t, http.StatusSeeOther, b.write("/billing", edit).status)
+	pro, err := s.store.BillingPriceByID(t.Context(), s.a, "price_pro")
+	require.NoError(t, err)
+	require.True(t, pro.Multiply)
+	require.Equal(t, 3, pro.Priority)
+	require.Contains(t, b.get("/billing").body, "7,000 credits for")
+	require.Contains(t, b.get("/audit?kind=price").body, "price_pack")
+	require.Equal(t, http.StatusForbidden, s.as("editor@example.com").write("/billing", credits).status)
+	require.Equal(t, http.StatusSeeOther, b.write("/billing", url.Values{"do": {"unmap"}, "id": {"price_pack"}}).status)
+	require.NotContains(t, b.get("/billing").body, "multiplies the credits")
+}
+
+// The page of billing says how many events were not applied, and links to them.
+func TestUnappliedEventsOnPages(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	endpoint, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{Provider: tenants.GenericProvider, SubjectFrom: tenants.FromCustomer},
+		tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+	require.NoError(t, err)
+	b := s.as("ann@example.com")
+	none := b.get("/billing").body
+	require.NotContains(t, none, "?outcome=")
+
+	now := time.Now()
+	for id, body := range map[string]string{
+		"msg_1": `{"type":"subject.plan","subject":"ada","plan":"no-such-plan"}`,
+		"msg_2": `{"type":"subject.plan","subject":"ada","plan":"pro","effective_at":"2099-01-01T00:00:00Z"}`,
+	} {
+		e, err := subscription.ParseGeneric([]byte(body), id, now)
+		require.NoError(t, err)
+		_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoint.ID}, e, []byte(body))
+		require.NoError(t, err)
+	}
+	require.NoError(t, billing.New(billing.Options{Store: s.store}).Once(t.Context()))
+	page := b.get("/billing").body
+	require.Contains(t, page, `<a href="/billing/events?outcome=failed">1 event failed</a>`)
+	require.Contains(t, page, `<a href="/billing/events?outcome=parked">1 event is parked</a>`)
+	require.Contains(t, page, "1 takes effect at a later time.")
+	require.NotContains(t, page, "mapped price or a known customer", "it waits for neither")
+	failed := b.get("/billing/events?outcome=failed").body
+	require.Contains(t, failed, "msg_1")
+	require.NotContains(t, failed, "msg_2")
+}

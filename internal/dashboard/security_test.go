@@ -1,0 +1,157 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// events returns the kinds of the events of tenant A, oldest first.
+func (s *stack) events(a tenants.Actor) (kinds []tenants.EventKind) {
+	s.t.Helper()
+	s.pages.after.Wait()
+	all, _, err := s.store.SecurityEvents(s.t.Context(), a, tenants.EventFilter{}, tenants.Page{Limit: 200})
+	require.NoError(s.t, err)
+	for _, e := range all {
+		kinds = append([]tenants.EventKind{e.Kind}, kinds...)
+	}
+	return kinds
+}
+
+// Sign-ins, failures, blocked addresses, new browsers, passwords, keys and roles are in one stream,
+// of the person's tenants only.
+func TestSecurityEvents(t *testing.T) {
+	s := newStack(t)
+	begun := len(s.events(s.a))
+	b := s.as("ann@example.com")
+	require.Equal(t, http.StatusUnauthorized, b.login("ann@example.com", "guess").status)
+	require.Equal(t, []tenants.EventKind{tenants.EventSignIn, tenants.EventNewDevice, tenants.EventSignInFailed}, s.events(s.a)[begun:])
+	for range 12 {
+		b.login("ann@example.com", "guess")
+		s.pages.after.Wait() // so that the events are in order
+	}
+	kinds := s.events(s.a)[begun+3:]
+	require.Len(t, kinds, 10, "9 more failures, and one event that the browser is blocked")
+	require.Equal(t, tenants.EventSignInBlocked, kinds[9])
+	for _, path := range []string{"/keys", "/members/invite"} {
+		got := b.write(path, url.Values{"name": {"checkout"}, "check": {"on"}, "email": {"eve@example.com"}, "role": {"viewer"}})
+		require.Less(t, got.status, 400, got.body)
+	}
+	require.Equal(t, http.StatusOK, b.get("/audit?format=csv").status)
+	require.Equal(t, []tenants.EventKind{tenants.EventKeyCreated, tenants.EventMemberAdded, tenants.EventExported}, s.events(s.a)[begun+13:])
+	for _, kind := range s.events(s.b) {
+		require.NotContains(t, []tenants.EventKind{tenants.EventSignIn, tenants.EventSignInFailed, tenants.EventExported}, kind, "of another tenant's person")
+	}
+	require.NoError(t, s.store.RecordOfEmail(t.Context(), "nobody@example.com", tenants.EventSignInFailed))
+
+	got := b.get("/settings/security?kind=sign_in.blocked")
+	require.Contains(t, got.body, "Sign-in blocked")
+	require.NotContains(t, got.body, ">checkout</a>")
+	require.Contains(t, b.get("/settings/security?actor=ann@example.com").body, "API key created")
+	for query, says := range map[string]string{
+		"kind=none": "Must be one of the listed options.", "period=1y": "Must be one of the listed options.", "period=custom&from=soon": "Must be a time such as",
+	} {
+		got := b.get("/settings/security?" + query)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
+		require.Contains(t, got.body, says, query)
+	}
+	got = b.get("/settings/security?period=7d")
+	require.Contains(t, got.body, "Sign-in blocked")
+	require.Contains(t, got.body, `aria-current="true">Last 7 days`)
+	require.Contains(t, got.body, "format=csv&amp;period=7d", "the download has the same period")
+	require.Contains(t, got.body, `<option value="ann@example.com">`, "suggested as an actor")
+	lines := strings.Split(strings.TrimSpace(b.get("/settings/security?format=jsonl&kind=device.new").body), "\n")
+	require.Len(t, lines, 1)
+	var line tenants.EventLine
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
+	require.Equal(t, tenants.EventNewDevice, line.Kind)
+	require.Equal(t, "127.0.0.1", line.Address)
+	require.Contains(t, b.get("/settings/security?format=csv").body, "id,at,kind,actor_kind")
+
+	s.clock.move(8 * 24 * time.Hour)
+	b = s.as("ann@example.com")
+	require.NotContains(t, b.get("/settings/security?period=7d").body, "Sign-in blocked</span>", "the period ends now")
+}
+
+// Keys, members, billing and the security settings need a password that was entered a short time
+// ago. The form that waits is then done with its own fields.
+func TestConfirmPassword(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	fields := func(extra ...string) url.Values {
+		form := url.Values{"name": {"checkout"}, "check": {"on"}}
+		for i := 0; i < len(extra); i += 2 {
+			form.Set(extra[i], extra[i+1])
+		}
+		return form
+	}
+	require.Equal(t, http.StatusOK, b.write("/keys", fields()).status, "after the sign-in")
+	s.clock.move(15 * time.Minute)
+	for path, form := range map[string]url.Values{
+		"/keys": fields(), "/members/invite": {"email": {"eve@example.com"}, "role": {"admin"}}, "/billing": {"do": {"create"}}, securityURL: {"session_idle": {"1h"}},
+	} {
+		got := b.write(path, form)
+		require.Equal(t, http.StatusForbidden, got.status, path)
+		require.Contains(t, got.body, "Confirm your password", path)
+	}
+	keys, _, err := s.store.Keys(t.Context(), s.a, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	got := b.write("/keys", fields("confirm_password", "guess"))
+	require.Equal(t, http.StatusForbidden, got.status)
+	require.Contains(t, got.body, "Is not your password")
+	require.NotContains(t, got.body, "guess")
+	require.Contains(t, got.body, `<input type="hidden" name="name" value="checkout">`)
+	again, _, err := s.store.Keys(t.Context(), s.a, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, again, len(keys), "nothing was changed")
+	require.Equal(t, http.StatusOK, b.write("/keys", fields("confirm_password", password)).status)
+	require.Equal(t, http.StatusOK, b.write("/keys", fields()).status, "for the next 15 minutes")
+	again, _, err = s.store.Keys(t.Context(), s.a, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, again, len(keys)+2)
+	require.Equal(t, http.StatusSeeOther, b.write("/settings", url.Values{"name": {"A"}}).status, "other changes need no password")
+}
+
+// A tenant sets how long sessions last and how many a member has, for itself only.
+func TestSessionsOfTenant(t *testing.T) {
+	s := newStack(t)
+	_, err := s.store.EditSecuritySettings(t.Context(), s.a, tenants.Match{}, func(e *tenants.SecuritySettings) error {
+		e.SessionIdle.Text, e.SessionLife.Text, e.MaxSessions = "10m", "1h", 2
+		return nil
+	})
+	require.NoError(t, err)
+	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
+	s.clock.move(10 * time.Minute)
+	ann.signedIn(false, "idle for 10 minutes")
+	bob.signedIn(true, "another tenant has its own settings")
+	ann = s.as("ann@example.com")
+	for range 11 {
+		s.clock.move(5 * time.Minute)
+		ann.signedIn(true, "in use")
+	}
+	s.clock.move(5 * time.Minute)
+	ann.signedIn(false, "an hour after the sign-in")
+
+	first := s.as("ann@example.com")
+	s.clock.move(time.Second)
+	second := s.as("ann@example.com")
+	s.clock.move(time.Second)
+	third := s.as("ann@example.com")
+	first.signedIn(false, "two sessions at most")
+	second.signedIn(true, "used later")
+	third.signedIn(true, "the newest")
+
+	got := third.write(securityURL, url.Values{
+		"session_idle": {"2m"}, "session_life": {"7d"}, "max_sessions": {"0"}, "confirm_after": {"15m"}, "event_retention": {"365d"}, "version": {""},
+	})
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "5m to 12h")
+	require.Contains(t, got.body, "from 1 to 100")
+}

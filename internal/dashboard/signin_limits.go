@@ -1,0 +1,135 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"weir/internal/limit"
+	"weir/internal/tenants"
+)
+
+// The limits for failed sign-ins have three groups. A browser that has signed in to the account
+// before has its own counters, and so has an address from which the person signed in. Everybody
+// else is an unknown client. Unknown clients share the counter of the account, so nobody can guess
+// its password from many addresses, and they cannot use up the attempts of the two other groups.
+var (
+	unknownRules = []limit.Rule{
+		{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: duration(15 * time.Minute)},
+		{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 50, Window: duration(time.Hour)},
+		{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: duration(24 * time.Hour)},
+	}
+	// For a browser or an address of the account.
+	ownRules = []limit.Rule{
+		{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: duration(15 * time.Minute)},
+		{Slug: "own-day", Algorithm: limit.TokenBucket, Limit: 100, Window: duration(24 * time.Hour)},
+	}
+)
+
+// askRules limit the sign-ups that create a login without a mail.
+var askRules = []limit.Rule{
+	{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(15 * time.Minute)},
+	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: duration(time.Hour)},
+	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: duration(24 * time.Hour)},
+}
+
+// askAddressRules limit how many mails one address can request, for all accounts together.
+var askAddressRules = []limit.Rule{
+	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: duration(time.Hour)},
+}
+
+// One mail is sent in each period, for all requests. The link in it is valid for as long, so a
+// person whose request is not mailed already has a valid link. A browser or address of the account
+// has its own, shorter period: the person may have used the link that an unknown client requested.
+var (
+	mailRules    = []limit.Rule{{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(tenants.PasswordLinkLife)}}
+	ownMailRules = []limit.Rule{{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(5 * time.Minute)}}
+)
+
+// emailRules limit the links that are mailed to a new address.
+var emailRules = []limit.Rule{{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(tenants.EmailLinkLife)}}
+
+// blockedRules limit how often it is recorded that an address is blocked for an account.
+var blockedRules = []limit.Rule{{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(15 * time.Minute)}}
+
+// The limits for invitations of a tenant's members, so that nobody can fill mailboxes: per address
+// and tenant, per address, and per tenant.
+var inviteRules = []limit.Rule{
+	{Slug: "tenant-address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: duration(time.Hour)},
+	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: duration(time.Hour)},
+	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: duration(24 * time.Hour)},
+}
+
+// signInLimits are the throttles of sign-ins and of the mails for them.
+type signInLimits struct {
+	unknown, own            *throttle
+	asked, askedFrom        *throttle
+	mailed, mailedOwn       *throttle
+	signupMails, ownSignups *throttle
+	emailMails              *throttle
+	blocked                 *throttle
+}
+
+func (d *dashboard) newSignInLimits() signInLimits {
+	return signInLimits{
+		unknown: d.newThrottle("sign-in", unknownRules...), own: d.newThrottle("sign-in", ownRules...),
+		blocked: d.newThrottle("sign-in-blocked", blockedRules...), emailMails: d.newThrottle("mail-email", emailRules...),
+		asked: d.newThrottle("ask", askRules...), askedFrom: d.newThrottle("ask-mail", askAddressRules...),
+		mailed: d.newThrottle("mail-password", mailRules...), mailedOwn: d.newThrottle("mail-password", ownMailRules...),
+		signupMails: d.newThrottle("mail-sign-up", mailRules...), ownSignups: d.newThrottle("mail-sign-up", ownMailRules...),
+	}
+}
+
+// ownName returns the name of the counters that unknown clients cannot use, or "" for an unknown
+// one.
+func (d *dashboard) ownName(ctx context.Context, r *http.Request, email string) (string, error) {
+	account := accountKey(email)
+	if id, known := d.deviceFor(r, account); known {
+		return account + " device " + id, nil
+	}
+	address := addressOf(r.RemoteAddr)
+	known, err := d.Store.KnownAddress(ctx, email, address)
+	if err != nil || !known {
+		return "", err
+	}
+	return account + " address " + address, nil
+}
+
+// beginSignIn counts an attempt to sign in, or returns how long to wait.
+func (d *dashboard) beginSignIn(ctx context.Context, r *http.Request, email string) (*attempt, time.Duration, error) {
+	own, err := d.ownName(ctx, r, email)
+	if err != nil {
+		return nil, 0, err
+	}
+	var try *attempt
+	var wait time.Duration
+	if own != "" {
+		try, wait = d.limits.own.begin(ctx, own, own)
+	} else {
+		account, address := accountKey(email), addressOf(r.RemoteAddr)
+		try, wait = d.limits.unknown.begin(ctx, account+" "+address, address, account)
+	}
+	return try, wait, nil
+}
+
+// mayAsk counts a request for a mail from an address. It does not depend on the account, so its
+// answer reveals nothing.
+func (d *dashboard) mayAsk(r *http.Request) (wait time.Duration) {
+	_, wait = d.limits.askedFrom.begin(r.Context(), addressOf(r.RemoteAddr))
+	return wait
+}
+
+// mayMail reports whether a mail may be sent to this address now, and counts it. Callers answer the
+// same in both cases.
+func (d *dashboard) mayMail(ctx context.Context, r *http.Request, email string, all, own *throttle) (bool, error) {
+	name, err := d.ownName(ctx, r, email)
+	if err != nil {
+		return false, err
+	}
+	if name != "" {
+		try, _ := own.begin(ctx, name)
+		return try != nil, nil
+	}
+	try, _ := all.begin(ctx, accountKey(email))
+	return try != nil, nil
+}

@@ -1,0 +1,69 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"weir/internal/tenants"
+)
+
+// lookFor finds out whether an unregistered subject without usage was ever seen, and otherwise
+// which similar one may be meant.
+func (d *dashboard) lookFor(ctx context.Context, v *visit, view *subjectView) error {
+	if view.Registered || slices.ContainsFunc(view.Limits, func(l limitView) bool { return l.Used() > 0 && !l.Unlimited && !l.Uncounted }) {
+		return nil
+	}
+	seen, err := d.seenSubjects(ctx, v.actor())
+	if err != nil {
+		return err
+	}
+	if view.Unseen = !slices.ContainsFunc(seen, func(s seenSubject) bool { return s.Name == view.Subject }); view.Unseen {
+		view.Meant = similar(seen, view.Subject)
+	}
+	return nil
+}
+
+// readSubject reads the stored subject into its view.
+func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView) error {
+	registered, err := d.Store.SubjectByName(ctx, v.actor(), view.Subject)
+	switch {
+	case err == nil:
+		view.Registered, view.OwnPlan, view.Version = true, registered.Plan, registered.Version
+		view.CycleAnchor, view.NextPlan, view.NextPlanAt = registered.CycleAnchor, registered.NextPlan, registered.NextPlanAt
+		view.BillingRef, view.Labels, view.LabelLines = registered.BillingRef, labelTexts(registered.Labels), labelLines(registered.Labels)
+		for _, o := range registered.Overrides {
+			view.Overrides = append(view.Overrides, overrideViewOf(&o, v))
+		}
+	case !errors.Is(err, tenants.ErrNotFound):
+		return err
+	}
+	if view.Credits, err = d.readCredits(ctx, v, view.Subject); err != nil {
+		return err
+	}
+	if view.Plans, err = d.planOptions(ctx, v, "Default plan"); err != nil {
+		return err
+	}
+	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied)
+	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
+	names := d.ruleNames(ctx, v.actor().TenantID())
+	for i := range entries {
+		e := &entries[i]
+		what := subjectVerb(e, fieldChanges(e.Before, e.After), names)
+		if what == "" {
+			what = auditVerb(e)
+		}
+		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: strings.TrimSuffix(strings.TrimSuffix(what, " for"), " of"), Reason: e.Reason})
+	}
+	return err
+}
+
+// mostSubjectDenied is how many recent denials a subject's page shows.
+const mostSubjectDenied = 50
+
+// mostSubjectAudit is how many rows of the trail a subject's page shows.
+const mostSubjectAudit = 20
+
+// labelLines returns the labels in the form for editing: one per line.
+func labelLines(labels map[string]string) string { return strings.Join(labelTexts(labels), "\n") }

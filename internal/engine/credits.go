@@ -1,0 +1,53 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+
+	"weir/internal/limit"
+)
+
+// Credits are the prepaid units of a subject for a rule. They never change: another grant makes
+// other Credits, and thereby another call.
+type Credits struct {
+	Key    string        // of what was spent of them, with the hash tag of the counter
+	Outbox string        // of the tenant, with the same hash tag
+	Grants []limit.Grant // in the order in which they are spent
+	spent  atomic.Bool
+}
+
+// MarkSpent notes that nothing is left of them. What was spent is never returned.
+func (c *Credits) MarkSpent() { c.spent.Store(true) }
+
+// Over reports whether nothing can be left of them at an instant.
+func (c *Credits) Over(nowMS int64) bool {
+	if c.spent.Load() {
+		return true
+	}
+	for i := range c.Grants {
+		if at := c.Grants[i].ExpiresMS; at == 0 || nowMS < at+expiredForMS {
+			return false
+		}
+	}
+	return true
+}
+
+// expiredForMS is how long a grant must have expired by the clock of an instance, which can differ
+// from that of the store.
+const expiredForMS = 60_000
+
+// CreditStore has what was spent of grants. Evaluate spends them; the store of the grants itself is
+// elsewhere, and learns the totals from the outbox.
+type CreditStore interface {
+	// OpenCredits says what was spent of grants, so that they can be spent. Totals that are known
+	// already are never reduced. It returns how many grants were not open.
+	OpenCredits(ctx context.Context, key string, grants ...limit.Spent) (opened int, err error)
+	// SpentCredits returns totals that are not settled, for each outbox at most some.
+	SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error)
+	// SettleCredits forgets totals, except those that have changed since.
+	SettleCredits(ctx context.Context, outbox string, totals []limit.Spent) error
+}
+
+func (c *Credits) valid(n *limit.Numbers) bool {
+	return n.SpendsCredits() && len(c.Grants) <= limit.MaxGrants && HashTag(c.Key) == HashTag(c.Outbox)
+}

@@ -1,0 +1,238 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// grantOf returns a grant whose id ends in n.
+func grantOf(n int, units, expiresMS int64) limit.Grant {
+	g := limit.Grant{Units: units, ExpiresMS: expiresMS}
+	copy(g.ID[:], fmt.Sprintf("%016d", n))
+	return g
+}
+
+// withCredits gives a counter credits. All of them are open, and nothing was spent.
+func withCredits(tb testing.TB, eng engine.Engine, c engine.Counter, grants ...limit.Grant) engine.Counter {
+	tb.Helper()
+	c.Credits = &engine.Credits{Key: c.Key + "credits", Outbox: c.Key + "outbox", Grants: grants}
+	var open []limit.Spent
+	for _, g := range grants {
+		open = append(open, limit.Spent{ID: g.ID, ExpiresMS: g.ExpiresMS})
+	}
+	_, err := eng.(engine.CreditStore).OpenCredits(tb.Context(), c.Credits.Key, open...)
+	require.NoError(tb, err)
+	return c
+}
+
+// unsettled returns the totals in the outbox of a counter.
+func unsettled(tb testing.TB, eng engine.Engine, c engine.Counter) map[limit.GrantID]int64 {
+	tb.Helper()
+	boxes, err := eng.(engine.CreditStore).SpentCredits(tb.Context(), []string{c.Credits.Outbox, c.Credits.Outbox + "of-nobody"}, 100)
+	require.NoError(tb, err)
+	require.Len(tb, boxes, 2)
+	require.Empty(tb, boxes[1])
+	out := map[limit.GrantID]int64{}
+	for _, s := range boxes[0] {
+		out[s.ID] = s.Units
+	}
+	return out
+}
+
+// The units of the window come first, then credits by their order, to the unit and no further. A
+// denied call spends nothing, whatever rule denies it.
+func testCredits(t *testing.T, eng engine.Engine, a limit.Algorithm) {
+	first, second := grantOf(1, 3, start+100_000), grantOf(2, 4, 0)
+	c := counter(Prefix()+"k", five(a))
+	if n := c.Numbers; !n.SpendsCredits() {
+		c.Credits = &engine.Credits{Key: c.Key, Outbox: c.Key}
+		call := &engine.Call{NowMS: start, Cost: 1, Counters: []engine.Counter{c}}
+		eng.Evaluate(t.Context(), call)
+		require.Error(t, call.Err, "a counter without windows has no credits")
+		return
+	}
+	c = withCredits(t, eng, c, first, second)
+	says := func(call *engine.Call, allowed bool, remaining, spent, left int64) {
+		t.Helper()
+		v := call.Outcome.Verdicts[0]
+		require.Equal(t, []any{allowed, remaining, spent, left}, []any{call.Outcome.Allowed, v.Remaining, v.CreditsSpent, v.Credits})
+	}
+	says(ask(t, eng, start, 3, c), true, 2, 0, 7)
+	dry := ask(t, eng, start, 0, c)
+	says(dry, true, 2, 0, 7)
+	says(ask(t, eng, start, 4, c), true, 0, 2, 5)
+	require.Equal(t, map[limit.GrantID]int64{first.ID: 2}, unsettled(t, eng, c))
+	says(ask(t, eng, start, 6, c), false, 0, 0, 5)
+	call := &engine.Call{NowMS: start, Cost: 5, DryRun: true, Counters: []engine.Counter{c}}
+	eng.Evaluate(t.Context(), call)
+	says(call, true, 0, 5, 0)
+	denying := counter(c.Key+"beside", five(a))
+	says(ask(t, eng, start, 5, denying), true, 0, 0, 0)
+	says(ask(t, eng, start, 2, c, denying), false, 0, 0, 5)
+	says(ask(t, eng, start, 2, c), true, 0, 2, 3)
+	require.Equal(t, map[limit.GrantID]int64{first.ID: 3, second.ID: 1}, unsettled(t, eng, c))
+	says(ask(t, eng, start, 3, c), true, 0, 3, 0)
+	says(ask(t, eng, start, 1, c), false, 0, 0, 0)
+
+	// The window was never fuller than its limit, so it is as free as without credits.
+	plain := c
+	plain.Credits = nil
+	require.Equal(t, ask(t, eng, start, 1, denying).Outcome.Verdicts[0].RetryAfterMS, ask(t, eng, start, 1, plain).Outcome.Verdicts[0].RetryAfterMS)
+
+	store := eng.(engine.CreditStore)
+	require.NoError(t, store.SettleCredits(t.Context(), c.Credits.Outbox, []limit.Spent{{ID: first.ID, Units: 3}, {ID: second.ID, Units: 3}}))
+	require.Equal(t, map[limit.GrantID]int64{second.ID: 4}, unsettled(t, eng, c), "a total that has changed since stays")
+}
+
+// Grants expire by the clock of the store, in the middle of a window, and before the window is
+// free. The wait says when the cost fits with what has not expired by then.
+func testCreditsExpire(t *testing.T, eng engine.Engine, a limit.Algorithm) {
+	c := counter(Prefix()+"k", five(a))
+	if !c.Numbers.SpendsCredits() {
+		return
+	}
+	c = withCredits(t, eng, c, grantOf(1, 10, start+1000), grantOf(2, 2, start+100_000))
+	require.True(t, ask(t, eng, start, 6, c).Outcome.Allowed)
+	require.EqualValues(t, 11, ask(t, eng, start+999, 0, c).Outcome.Verdicts[0].Credits)
+	v := ask(t, eng, start+1000, 3, c).Outcome.Verdicts[0]
+	require.False(t, v.Allowed)
+	require.EqualValues(t, 2, v.Credits)
+	at := start + 1000 + v.RetryAfterMS
+	require.False(t, ask(t, eng, at-1, 3, c).Outcome.Allowed)
+	require.True(t, ask(t, eng, at, 3, c).Outcome.Allowed)
+	require.True(t, ask(t, eng, start+90_000, 8, withCredits(t, eng, counter(c.Key+"of-another", five(a)), grantOf(1, 3, start+95_000))).Outcome.Allowed)
+	v = ask(t, eng, start, 8, withCredits(t, eng, counter(c.Key+"third", five(a)), grantOf(1, 2, start+95_000))).Outcome.Verdicts[0]
+	require.True(t, v.CostExceeds, "the window and the credits have 7")
+	require.Equal(t, limit.NeverMS, v.RetryAfterMS)
+}
+
+// A grant is spent only where what was spent of it is known: a store that lost it gives nothing
+// back.
+func testCreditsUnopened(t *testing.T, eng engine.Engine) {
+	c := counter(Prefix()+"k", five(limit.FixedWindow))
+	known, lost := grantOf(1, 2, 0), grantOf(2, 10, 0)
+	c = withCredits(t, eng, c, known)
+	c.Credits = &engine.Credits{Key: c.Credits.Key, Outbox: c.Credits.Outbox, Grants: []limit.Grant{known, lost}}
+	require.True(t, ask(t, eng, start, 6, c).Outcome.Allowed)
+	v := ask(t, eng, start, 2, c).Outcome.Verdicts[0]
+	require.Equal(t, limit.Verdict{Unopened: true, Credits: 1, RetryAfterMS: limit.OpenedWithinMS, ResetMS: v.ResetMS, NextMS: v.NextMS}, v)
+	store := eng.(engine.CreditStore)
+	opened, err := store.OpenCredits(t.Context(), c.Credits.Key, limit.Spent{ID: known.ID}, limit.Spent{ID: lost.ID, Units: 7})
+	require.NoError(t, err)
+	require.Equal(t, 1, opened)
+	v = ask(t, eng, start, 2, c).Outcome.Verdicts[0]
+	require.Equal(t, []any{true, false, int64(2), int64(2)}, []any{v.Allowed, v.Unopened, v.CreditsSpent, v.Credits})
+	opened, err = store.OpenCredits(t.Context(), c.Credits.Key, limit.Spent{ID: lost.ID, Units: 3})
+	require.NoError(t, err)
+	require.Zero(t, opened)
+	require.EqualValues(t, 2, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits, "a total is never reduced")
+}
+
+// Many clients together get the units of the window and the credits, and no unit more.
+func testCreditsConcurrent(t *testing.T, eng engine.Engine) {
+	first, second := grantOf(1, 37, start+1_000_000), grantOf(2, 63, 0)
+	c := withCredits(t, eng, counter(Prefix()+"k", five(limit.FixedWindow)), first, second)
+	var allowed, spent atomic.Int64
+	var clients sync.WaitGroup
+	for client := range 16 {
+		clients.Go(func() {
+			for i := range 20 {
+				call := &engine.Call{NowMS: start, Cost: int64(1 + (client+i)%2), Counters: []engine.Counter{c}}
+				eng.Evaluate(context.Background(), call)
+				v := call.Outcome.Verdicts[0]
+				if call.Err != nil || v.CreditsSpent > 0 && v.Remaining > 0 {
+					t.Error(call.Err, v)
+				}
+				if call.Outcome.Allowed {
+					allowed.Add(call.Cost)
+					spent.Add(v.CreditsSpent)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	require.EqualValues(t, 105, allowed.Load())
+	require.EqualValues(t, 100, spent.Load())
+	require.Equal(t, map[limit.GrantID]int64{first.ID: 37, second.ID: 63}, unsettled(t, eng, c))
+}
+
+// Credits beside overage are spent before the excess begins.
+func testCreditsAndOverage(t *testing.T, eng engine.Engine) {
+	n := five(limit.SlidingWindowCounter)
+	n.Overage = true
+	c := withCredits(t, eng, counter(Prefix()+"k", n), grantOf(1, 3, 0))
+	v := ask(t, eng, start, 10, c).Outcome.Verdicts[0]
+	require.Equal(t, []int64{0, 2, 3, 0}, []int64{v.Remaining, v.Overage, v.CreditsSpent, v.Credits})
+}
+
+// Random sequences with credits get the same answers from an engine and from memory, and no credit
+// is spent while the window has room.
+func testCreditSequences(t *testing.T, eng engine.Engine) {
+	for i := range 60 {
+		r := rand.New(rand.NewPCG(7, uint64(i)))
+		a := pick(r, limit.SlidingWindowCounter, limit.SlidingWindowBuckets, limit.FixedWindow, limit.FixedWindowFirstHit)
+		memory := engine.NewMemory(engine.MemoryOptions{})
+		stores := []engine.Engine{eng, memory}
+		credits := map[string]*engine.Credits{}
+		for _, c := range RandomCalls(r, a, Prefix()) {
+			for j := range c.Counters {
+				giveCredits(t, r, &c.Counters[j], c.NowMS, credits, stores)
+			}
+			theirs := *c
+			theirs.Counters = slices.Clone(c.Counters)
+			eng.Evaluate(t.Context(), c)
+			memory.Evaluate(t.Context(), &theirs)
+			require.NoError(t, c.Err)
+			require.Equal(t, theirs.Outcome, c.Outcome, "sequence %d: %+v", i, c)
+			for j, v := range c.Outcome.Verdicts {
+				require.LessOrEqual(t, v.CreditsSpent, c.CostOf(j))
+				if v.CreditsSpent > 0 && c.Outcome.Allowed {
+					require.Zero(t, v.Remaining)
+				}
+			}
+		}
+		for _, of := range credits {
+			c := engine.Counter{Credits: of}
+			require.Equal(t, unsettled(t, memory, c), unsettled(t, eng, c))
+		}
+	}
+}
+
+// giveCredits gives a counter of a random call credits, some of which are not open.
+func giveCredits(t *testing.T, r *rand.Rand, c *engine.Counter, now int64, known map[string]*engine.Credits, stores []engine.Engine) {
+	if c.Shadow || !c.Numbers.SpendsCredits() || oneIn(r, 4) {
+		return
+	}
+	key := c.OwnKey() + "credits"
+	c.Credits = known[key]
+	if c.Credits == nil || oneIn(r, 8) {
+		c.Credits = &engine.Credits{Key: key, Outbox: c.OwnKey() + "outbox"}
+		for g := range r.IntN(5) {
+			grant := grantOf(g, pick(r, 1, 2, 1+r.Int64N(10), 1+r.Int64N(c.Numbers.Limit), limit.MaxFixedLimit), 0)
+			if !oneIn(r, 4) {
+				grant.ExpiresMS = max(1, now+pick(r, 0, 1, -1000, r.Int64N(100_000), r.Int64N(40*86_400_000)))
+			}
+			c.Credits.Grants = append(c.Credits.Grants, grant)
+		}
+		known[key] = c.Credits
+	}
+	for _, g := range c.Credits.Grants {
+		if oneIn(r, 3) {
+			spent := pick(r, 0, 0, r.Int64N(g.Units+1))
+			for _, store := range stores {
+				_, err := store.(engine.CreditStore).OpenCredits(t.Context(), key, limit.Spent{ID: g.ID, Units: spent, ExpiresMS: g.ExpiresMS})
+				require.NoError(t, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,504 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v4"
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// CensusOptions are the parts of a Census. All fields but Default are required.
+type CensusOptions struct {
+	Client redis.UniversalClient
+	// Bound returns how many counters a tenant may have alive at the same time, 0 for Default, or
+	// false if that is not known now. It must not wait.
+	Bound   func(limit.TenantID) (bound int64, known bool)
+	Default int64 // 0: no bound
+	// Prefix returns the beginning of a tenant's keys, with its hash tag.
+	Prefix func(limit.TenantID) string
+	// Instances returns how many instances share the store.
+	Instances func() int
+}
+
+// Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here
+// is a key: the counters of a group are one.
+//
+// Redis has a list of each tenant's counters with their expiry, which all instances share. If the
+// bound is high, the list has a sample: the counters whose name, a keyed hash, ends in some zero
+// bits. Instances add to the lists in the background.
+//
+// Between two looks at the list, an instance may create a number of counters, the room. Each call
+// reserves room for all its counters before it is sent, and returns what it did not use. A call
+// for which there is no room is sent as a bounded call: those of its counters that exist are used
+// as ever, and for others the script uses a spare counter, which many subjects share. The script
+// decides this together with the call, so a subject with a counter of its own never gets more than
+// its limit. A spare counter can deny early.
+type Census struct {
+	o       CensusOptions
+	list    *script
+	tenants *xsync.Map[limit.TenantID, *tenantCounters]
+	touches *xsync.MPMCQueue[touch]
+	told    [1 << 14]atomic.Uint64 // what was added to the lists last, by hash
+	wake    chan struct{}
+	bounded atomic.Int64
+	dropped atomic.Int64
+}
+
+// tenantCounters has the counters of a tenant, as this instance knows them.
+type tenantCounters struct {
+	room    atomic.Int64 // counters that may still be created, without those of calls in flight
+	created atomic.Int64 // counters that this instance has created, or may have
+	bound   atomic.Int64
+	sample  atomic.Uint32 // zero bits of the names in the list
+	active  atomic.Bool   // since the last look
+	alive   atomic.Int64  // as of the last look
+	tenant  limit.TenantID
+
+	// Only the goroutine of Run uses these.
+	granted, seen int64
+	looked        time.Time
+	pending       []touch
+}
+
+// touch is a counter of a list that was charged.
+type touch struct {
+	of      *tenantCounters
+	name    engine.KeyName
+	expires int64
+}
+
+const (
+	lookEvery = time.Second
+	lookGap   = 50 * time.Millisecond
+	// lookLatest is the greatest time between two looks at the list of an active tenant, and
+	// lookSoon the part of the granted room whose use causes one earlier.
+	lookLatest = 10 * time.Second
+	lookSoon   = 8
+	// lookTogether is the maximum number of tenants whose lists are read in one round trip.
+	lookTogether = 128
+	// forgetAfter is after how much time without a call a tenant is forgotten.
+	forgetAfter = 10 * time.Minute
+	// tellAgain is how often all counters that are charged are added again.
+	tellAgain = time.Minute
+	// mostLookErrors is after how many errors a look ends: the store is unavailable.
+	mostLookErrors = 3
+	touchQueue     = 1 << 16
+	touchBatch     = 1000
+	longestList    = 1 << 14 // names in a list, at most about twice as many
+
+	// unbounded is the bound of a tenant without one, for the sample.
+	unbounded = 1 << 30
+	// spareShare is the part of a bound that spare counters may need, if 32 rules match each
+	// check.
+	spareShare = 8
+	mostSpares = 4096
+)
+
+// NewCensus returns a Census. Run must run.
+func NewCensus(o CensusOptions) *Census {
+	return &Census{
+		o: o, list: newScript("census"), tenants: xsync.NewMap[limit.TenantID, *tenantCounters](),
+		touches: xsync.NewMPMCQueue[touch](touchQueue), wake: make(chan struct{}, 1),
+	}
+}
+
+// Bounded returns how many calls found no room for new counters.
+func (c *Census) Bounded() int64 { return c.bounded.Load() }
+
+// Dropped returns how many charged counters were not added to a list in time.
+func (c *Census) Dropped() int64 { return c.dropped.Load() }
+
+// Full returns the number of tenants for which this instance may create no counter now.
+func (c *Census) Full() (n int) {
+	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
+		if t.room.Load() <= 0 {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+// of returns the tenant's counters.
+func (c *Census) of(tenant limit.TenantID) *tenantCounters {
+	if t, known := c.tenants.Load(tenant); known {
+		return t
+	}
+	t, _ := c.tenants.LoadOrCompute(tenant, func() (*tenantCounters, bool) {
+		t := &tenantCounters{tenant: tenant}
+		bound, _ := c.o.Bound(tenant)
+		t.setBound(c.boundOr(bound))
+		// Until the first look: a part, since other instances may know more.
+		t.granted = t.usable() / int64(2*max(c.o.Instances(), 1))
+		t.room.Store(t.granted)
+		return t, false
+	})
+	c.hurry()
+	return t
+}
+
+// boundOr returns the bound, or the default one.
+func (c *Census) boundOr(bound int64) int64 {
+	if bound <= 0 {
+		bound = c.o.Default
+	}
+	if bound <= 0 {
+		bound = unbounded
+	}
+	return bound
+}
+
+func (t *tenantCounters) setBound(bound int64) {
+	t.bound.Store(bound)
+	t.sample.Store(sampleOf(bound))
+}
+
+// sampleOf returns the number of zero bits of the names in the list of a tenant with a bound.
+func sampleOf(bound int64) uint32 {
+	return uint32(max(0, bits.Len64(uint64(max(bound, 1)-1))-bits.Len64(longestList-1)))
+}
+
+// usable returns how many counters of their own a tenant's subjects may have: the bound without
+// the spare counters and, if the list is a sample, without four times the standard error.
+func (t *tenantCounters) usable() int64 {
+	bound := t.bound.Load()
+	usable := bound - bound/spareShare
+	if t.sample.Load() > 0 {
+		usable -= bound / 20
+	}
+	return usable
+}
+
+// spares returns the number of slots for spare counters.
+func (t *tenantCounters) spares() int64 {
+	most := min(t.bound.Load()/(spareShare*limit.MaxMatchingRules), mostSpares)
+	return 1 << max(bits.Len64(uint64(max(most, 1)))-1, 0)
+}
+
+// admitAll reserves room for the counters of the calls of a request. From the first call on for
+// which there is none, all calls of its tenant are bounded, so that they stay in order.
+func (c *Census) admitAll(r *request, calls []*engine.Call, m mode) {
+	next := 0
+	var full *tenantCounters
+	for _, call := range calls {
+		if call.Err != nil {
+			continue
+		}
+		s := &r.calls[next]
+		next++
+		if s.of = c.of(call.Tenant); s.of == full || !c.admit(call, s) {
+			full = s.of
+			// A slot that is being moved is bounded again when it has arrived.
+			if m == together && s.count > 0 {
+				r.bound(s)
+			}
+		}
+	}
+}
+
+// bound makes a call a bounded one.
+func (r *request) bound(s *sentCall) {
+	s.spare = &spareKeys{}
+	if s.compact {
+		r.sparesOfEntries(s, s.of.spares())
+	} else {
+		r.sparesOfCounters(s, s.of.spares())
+	}
+}
+
+// admit reserves room for the counters of a call, and reports whether there was any.
+func (c *Census) admit(call *engine.Call, s *sentCall) bool {
+	if call.DryRun || call.Cost == 0 { // it reads what a check would use
+		return s.of.room.Load() > 0
+	}
+	n := int64(len(call.Counters))
+	if s.of.room.Add(-n) < 0 {
+		s.of.room.Add(n)
+		c.bounded.Add(1)
+		c.hurry()
+		return false
+	}
+	s.reserved = n
+	return true
+}
+
+// forfeit records the calls of a request that had no answer: some of their counters may exist.
+func (c *Census) forfeit(r *request) {
+	for i := range r.calls {
+		s := &r.calls[i]
+		s.of.created.Add(s.reserved)
+		s.of.active.Store(true)
+	}
+}
+
+// settle records the counters of a call that was answered, and returns the room that it did not
+// use.
+func (c *Census) settle(call *engine.Call, s *sentCall) {
+	t, created := s.of, int64(0)
+	switch {
+	case errors.Is(call.Err, errStale): // nothing was counted
+	case call.Err != nil:
+		created = s.reserved // some may exist; the next look tells
+	case !call.DryRun && call.Outcome.Allowed && call.Cost > 0:
+		created = c.charged(call, s)
+	}
+	if created > 0 {
+		t.created.Add(created)
+	}
+	if unused := s.reserved - created; unused != 0 {
+		t.room.Add(unused)
+	}
+	if !t.active.Load() {
+		t.active.Store(true)
+	}
+}
+
+// charged adds the charged counters of a call to the list, and returns how many were new.
+func (c *Census) charged(call *engine.Call, s *sentCall) (created int64) {
+	verdicts := call.Outcome.Verdicts
+	for i := range call.Counters {
+		counter, v := &call.Counters[i], &verdicts[i]
+		cost := call.CostOf(i)
+		if !v.Allowed || cost == 0 || s.usedSpare(i) {
+			continue
+		}
+		resets, windowMS, first := v.ResetMS, counter.Numbers.WindowMS, true
+		if counter.Grouped { // the group is one key
+			for j := range call.Counters {
+				if o := &call.Counters[j]; j != i && o.Grouped && o.Key == counter.Key && verdicts[j].Allowed {
+					first = first && i < j
+					resets, windowMS = max(resets, verdicts[j].ResetMS), max(windowMS, o.Numbers.WindowMS)
+				}
+			}
+		}
+		if !first {
+			continue
+		}
+		c.touch(s.of, counter.Key, resets, windowMS)
+		if s.spare == nil && v.Overage == 0 && v.Remaining+cost >= counter.Numbers.Quota() {
+			created++ // it was not charged before
+		}
+	}
+	return created
+}
+
+// touch adds a counter that was charged to the tenant's list, soon, unless it is there already.
+func (c *Census) touch(t *tenantCounters, key string, resets, windowMS int64) {
+	at := len(key) - nameBytes
+	if at < 0 {
+		return
+	}
+	name := engine.ReadName(key[at:])
+	if name.High&(1<<t.sample.Load()-1) != 0 {
+		return
+	}
+	// The expiry of most counters moves with each charge. It is rounded up, so that a counter is
+	// added again only once in half a window.
+	const shortest = 2000
+	step := bits.Len64(uint64(max(windowMS, shortest))) - 1
+	expires := (resets>>step + 1) << step
+	value := (name.Low ^ name.High<<24 ^ uint64(expires)*oddFactor) | 1
+	slot := &c.told[(name.Low^name.High>>20)%uint64(len(c.told))]
+	if slot.Load() == value {
+		return
+	}
+	if !c.touches.TryEnqueue(touch{t, name, expires}) {
+		c.dropped.Add(1)
+		return
+	}
+	slot.Store(value)
+}
+
+// hurry makes Run look soon.
+func (c *Census) hurry() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run looks at the lists until ctx ends.
+func (c *Census) Run(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	var told time.Time
+	for {
+		now := time.Now()
+		if now.Sub(told) > tellAgain { // Redis may have lost a list
+			told = now
+			for i := range c.told {
+				c.told[i].Store(0)
+			}
+		}
+		c.look(ctx, now, false)
+		gap := time.NewTimer(lookGap)
+		select {
+		case <-ctx.Done():
+		case <-gap.C:
+		}
+		gap.Stop()
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-ticker.C:
+		}
+	}
+}
+
+// due reports whether it is time to look at the tenant's list.
+func (t *tenantCounters) due(now time.Time, created int64) bool {
+	return t.looked.IsZero() || t.room.Load() <= 0 || (created-t.seen)*lookSoon > t.granted || now.Sub(t.looked) >= lookLatest && t.active.Load()
+}
+
+// idle reports whether the tenant has made no call for forgetAfter, so that its list is not needed
+// here. If it returns, it begins as an unknown tenant.
+func (t *tenantCounters) idle(now time.Time) bool {
+	return !t.looked.IsZero() && !t.active.Load() && len(t.pending) == 0 && now.Sub(t.looked) >= forgetAfter
+}
+
+// look adds charged counters to the lists, and reads how many are alive, of all tenants or those
+// that are due.
+func (c *Census) look(ctx context.Context, now time.Time, all bool) {
+	var due []*tenantCounters
+	var created []int64
+	c.tenants.Range(func(tenant limit.TenantID, t *tenantCounters) bool {
+		if t.idle(now) {
+			c.tenants.Delete(tenant)
+			return true
+		}
+		if n := t.created.Load(); all || t.due(now, n) { // read before the queue is: these are in it
+			due, created = append(due, t), append(created, n)
+		}
+		return true
+	})
+	for {
+		found, ok := c.touches.TryDequeue()
+		if !ok {
+			break
+		}
+		found.of.pending = append(found.of.pending, found)
+	}
+	for len(due) > 0 {
+		n := min(len(due), lookTogether)
+		if !c.lookAt(ctx, now, due[:n], created[:n]) {
+			return
+		}
+		due, created = due[n:], created[n:]
+	}
+}
+
+// lookAt looks at the lists of some tenants in one round trip, and more if a list gets very many
+// counters. It returns false if the store is unavailable.
+func (c *Census) lookAt(ctx context.Context, now time.Time, due []*tenantCounters, created []int64) (available bool) {
+	within, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	pipe := c.o.Client.Pipeline()
+	replies := make([]*redis.Cmd, len(due))
+	for i, t := range due {
+		t.active.Store(false)
+		replies[i] = pipe.EvalSha(within, c.list.sha, []string{c.listKey(t.tenant, t.sample.Load())}, t.batch()...)
+	}
+	_, _ = pipe.Exec(within) // each reply has its own error
+	errs := 0
+	for i, t := range due {
+		alive, err := replies[i].Int64()
+		if err == nil {
+			t.told()
+			alive <<= t.sample.Load()
+		}
+		if redis.HasErrorPrefix(err, "NOSCRIPT") || err == nil && len(t.pending) > 0 {
+			alive, err = c.tell(ctx, t)
+		}
+		if err != nil {
+			t.pending = t.pending[:min(len(t.pending), touchQueue)] // do not grow for ever
+			t.active.Store(true)                                    // a later look repeats it
+			errs++
+			continue
+		}
+		t.looked = now
+		c.grant(t, alive, created[i])
+	}
+	return errs < mostLookErrors
+}
+
+// batch returns the next pending counters as arguments of the script.
+func (t *tenantCounters) batch() []any {
+	batch := t.pending[:min(len(t.pending), touchBatch)]
+	args := make([]any, 0, 2*len(batch))
+	for _, m := range batch {
+		args = append(args, m.expires, m.name.Append(nil))
+	}
+	return args
+}
+
+// told removes the counters of the last batch.
+func (t *tenantCounters) told() {
+	if t.pending = t.pending[min(len(t.pending), touchBatch):]; len(t.pending) == 0 {
+		t.pending = nil
+	}
+}
+
+// grant sets the room of a tenant with so many counters alive. created was read before they were
+// counted.
+func (c *Census) grant(t *tenantCounters, alive, created int64) {
+	t.alive.Store(alive)
+	if bound, known := c.o.Bound(t.tenant); known && c.boundOr(bound) != t.bound.Load() {
+		t.setBound(c.boundOr(bound))
+	}
+	granted := max(t.usable()-alive, 0)
+	if n := int64(c.o.Instances()); n > 1 { // others may have created some since, and will
+		granted /= 2 * n
+	}
+	t.room.Add(granted - t.granted + created - t.seen)
+	t.granted, t.seen = granted, created
+}
+
+// tell adds the pending counters to the list of a tenant, and returns how many are alive.
+func (c *Census) tell(ctx context.Context, t *tenantCounters) (alive int64, err error) {
+	for {
+		n, err := c.run(ctx, t.tenant, t.sample.Load(), t.batch())
+		if err != nil {
+			return 0, err
+		}
+		if t.told(); t.pending == nil {
+			return n << t.sample.Load(), nil
+		}
+	}
+}
+
+// run runs census.lua and returns the length of a list.
+func (c *Census) run(ctx context.Context, tenant limit.TenantID, sample uint32, args []any) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	keys := []string{c.listKey(tenant, sample)}
+	reply := c.o.Client.EvalSha(ctx, c.list.sha, keys, args...)
+	if redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+		reply = c.o.Client.Eval(ctx, c.list.text, keys, args...)
+	}
+	n, err := reply.Int64()
+	if err != nil {
+		return 0, fmt.Errorf("count the counters of a tenant: %w", err)
+	}
+	return n, nil
+}
+
+func (c *Census) listKey(tenant limit.TenantID, sample uint32) string {
+	return c.o.Prefix(tenant) + "n" + string(tenant[:]) + string(rune('0'+sample))
+}
+
+// Alive returns an estimate of the counters of a tenant with this bound (0: the default one) that
+// are alive, by the list that all instances share. The list is up to ten seconds old.
+func (c *Census) Alive(ctx context.Context, tenant limit.TenantID, bound int64) (int64, error) {
+	sample := sampleOf(c.boundOr(bound))
+	n, err := c.run(ctx, tenant, sample, nil)
+	return n << sample, err
+}

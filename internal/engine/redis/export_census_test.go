@@ -1,0 +1,30 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// Look makes the Census look at the lists of all tenants.
+func (c *Census) Look(ctx context.Context) { c.look(ctx, time.Now(), true) }
+
+// Left returns how many counters the instance may create for a tenant.
+func (c *Census) Left(tenant limit.TenantID) int64 { return c.of(tenant).room.Load() }
+
+// Spares returns the number of slots for spare counters of a tenant.
+func (c *Census) Spares(tenant limit.TenantID) int64 { return c.of(tenant).spares() }
+
+// Count does what the Census adds to a call that is answered.
+func (c *Census) Count() func(*engine.Call) {
+	r := newRequest()
+	return func(call *engine.Call) {
+		calls := [1]*engine.Call{call}
+		r.add(call)
+		c.admitAll(r, calls[:], together)
+		c.settle(call, &r.calls[0])
+		r.reset()
+	}
+}

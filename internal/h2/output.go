@@ -1,0 +1,208 @@
+package h2
+
+import (
+	"bytes"
+	"io"
+	"runtime"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+const (
+	// maxOutput is the number of bytes for the client from which the reader reads no more. A client
+	// that never reads is disconnected when a write has taken Limits.Write.
+	maxOutput = 64 << 10
+	// maxFrame is the size of frames that are sent and accepted: the least that HTTP/2 permits, and
+	// far more than a call needs.
+	maxFrame = 16 << 10
+	// tableSize is the size of the tables of headers in both directions, the default of HTTP/2.
+	tableSize = 4096
+)
+
+// output is what must be written to the client. It is an io.Writer for a Framer.
+type output struct{ b []byte }
+
+func (o *output) Write(b []byte) (int, error) {
+	o.b = append(o.b, b...)
+	return len(b), nil
+}
+
+// framerWrites takes the error of writing a frame to the output. The output accepts all writes, so
+// it can only be a mistake in the parameters of a frame.
+func (c *conn) framerWrites(err error) {
+	if err != nil {
+		panic("h2: invalid frame: " + err.Error())
+	}
+}
+
+// fixedBlock is a header list that is sent often. The first times it is encoded, later its encoding
+// is known: both fields of fixedBlocks are then in the client's table, and because all other fields
+// are never indexed, the table does not change any more.
+type fixedBlock struct {
+	fields []hpack.HeaderField
+	times  int
+	bytes  []byte
+}
+
+// encode returns the encoded list. The caller holds the lock.
+func (f *fixedBlock) encode(c *conn) []byte {
+	if f.bytes != nil {
+		return f.bytes
+	}
+	stable := c.answerHead.times > 0 && c.answerTail.times > 0
+	f.times++
+	block := c.encodeIndexed(f.fields)
+	if stable {
+		f.bytes = bytes.Clone(block)
+	}
+	return block
+}
+
+func (f *fixedBlock) forget() { f.times, f.bytes = 0, nil }
+
+// encode encodes a header list without changing the client's table. The result is valid until the
+// next call. The caller holds the lock.
+func (c *conn) encode(fields []hpack.HeaderField) []byte {
+	for i := range fields {
+		fields[i].Sensitive = fields[i].Name[0] != ':'
+	}
+	return c.encodeIndexed(fields)
+}
+
+func (c *conn) encodeIndexed(fields []hpack.HeaderField) []byte {
+	c.block.Reset()
+	for _, f := range fields {
+		c.framerWrites(c.encoder.WriteField(f)) // a buffer accepts all writes
+	}
+	return c.block.Bytes()
+}
+
+// sendHeaders appends a header block. The caller holds the lock.
+func (c *conn) sendHeaders(id uint32, block []byte, end bool) {
+	first := block[:min(len(block), maxFrame)]
+	rest := block[len(first):]
+	c.framerWrites(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndHeaders: len(rest) == 0, EndStream: end}))
+	for len(rest) > 0 {
+		next := rest[:min(len(rest), maxFrame)]
+		rest = rest[len(next):]
+		c.framerWrites(c.framer.WriteContinuation(id, len(rest) == 0, next))
+	}
+}
+
+// sendSome appends as much of b as the windows permit, and returns its length. The caller holds the
+// lock.
+func (c *conn) sendSome(s *Call, b []byte) (sent int) {
+	for sent < len(b) {
+		n := min(int64(len(b)-sent), int64(maxFrame), s.sendWindow, c.sendWindow)
+		if n <= 0 {
+			break
+		}
+		c.framerWrites(c.framer.WriteData(s.id, false, b[sent:sent+int(n)]))
+		s.sendWindow -= n
+		c.sendWindow -= n
+		sent += int(n)
+	}
+	return sent
+}
+
+// stick notes that s waits for a window. The caller holds the lock.
+func (c *conn) stick(s *Call) {
+	s.stuckSince = time.Now()
+	c.stuck = append(c.stuck, s)
+}
+
+// unstick removes s from the waiting streams. The caller holds the lock.
+func (c *conn) unstick(s *Call) {
+	for i, other := range c.stuck {
+		if other == s {
+			c.stuck = append(c.stuck[:i], c.stuck[i+1:]...)
+			return
+		}
+	}
+}
+
+// resume continues the streams that wait for a window, the first one first. The caller holds the
+// lock.
+func (c *conn) resume() {
+	kept := c.stuck[:0]
+	for _, s := range c.stuck {
+		if !s.direct {
+			s.windowWait.wake() // its handler continues itself, and leaves the list
+			kept = append(kept, s)
+			continue
+		}
+		s.rest = s.rest[c.sendSome(s, s.rest):]
+		if len(s.rest) > 0 {
+			kept = append(kept, s)
+			continue
+		}
+		c.sendHeaders(s.id, c.answerTail.encode(c), true)
+		c.answered(s)
+	}
+	clear(c.stuck[len(kept):])
+	c.stuck = kept
+}
+
+// flush writes the output, unless another goroutine does. The caller holds the lock, which flush
+// releases while it writes. patient lets goroutines that can run go first: they probably have more
+// to write.
+func (c *conn) flush(patient bool) {
+	if c.writing || len(c.out.b) == 0 || c.dead {
+		return
+	}
+	c.writing = true
+	if patient {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+	}
+	for len(c.out.b) > 0 && !c.dead {
+		c.out.b, c.spare = c.spare[:0], c.out.b
+		c.mu.Unlock()
+		// Setting a deadline costs as much as decoding a request, so it may be up to half too late.
+		if now := time.Now(); c.writeBy.Sub(now) < c.server.Limits.Write {
+			c.writeBy = now.Add(c.server.Limits.Write * 3 / 2)
+			_ = c.SetWriteDeadline(c.writeBy) // a closed connection fails to write
+		}
+		_, err := c.Write(c.spare)
+		c.mu.Lock()
+		if cap(c.spare) > maxOutput {
+			c.spare = nil
+		}
+		if err != nil {
+			c.kill()
+		}
+	}
+	c.writing = false
+	c.drained.Broadcast()
+}
+
+// flushAll writes the output, after the goroutine that does so has finished. The caller holds the
+// lock.
+func (c *conn) flushAll() {
+	for c.writing && !c.dead {
+		c.drained.Wait()
+	}
+	c.flush(false)
+}
+
+// finishWriting writes everything and closes the connection for writing. The client then reads
+// the last frames. If there were unread bytes, closing both directions would reset the connection,
+// and the client might lose them.
+func (c *conn) finishWriting() {
+	c.mu.Lock()
+	c.flushAll()
+	c.mu.Unlock()
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, lingerBytes)) // errors end it too
+}
+
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 256 << 10
+)

@@ -1,0 +1,157 @@
+package h2
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Limits bound what one connection may use. All of them are required.
+type Limits struct {
+	Streams     int           // concurrent streams of a connection, those in progress after a reset included
+	HeaderBytes int           // size of a header list, as HTTP/2 counts it
+	Window      int           // bytes of a request that may arrive before anybody waits for them
+	ConnWindow  int           // the same for all requests of a connection
+	Head        time.Duration // for the handshake, the preface, and the rest of a frame or header block
+	Body        time.Duration // for the body of a direct call, once it is waited for
+	Write       time.Duration // for a client to accept an answer
+	Idle        time.Duration // a connection without streams is closed after it
+	Ping        time.Duration // a client that is silent for it gets a ping
+	Pong        time.Duration // for the answer to that ping
+	LeastPing   time.Duration // minimum interval of a client's pings
+	Drain       time.Duration // for a client to read that the server stops, and to close the connection then
+	Frames      Budget        // frames that bring nothing: see flood.go
+	Resets      Budget        // streams that the client resets, or opens beyond Streams
+}
+
+// Config says how requests are answered. All functions are called concurrently.
+type Config struct {
+	Limits Limits
+	// Handshake prepares a connection, for example with TLS. Its state is nil without TLS. It must
+	// end when the deadline of the connection passes. nil: nothing to do.
+	Handshake func(net.Conn) (net.Conn, *tls.ConnectionState, error)
+	// Direct reports whether Call answers the request. It must not block.
+	Direct func(*Head) bool
+	// Call answers a request with Call.Answer or Call.Fail. It must not use the Call afterwards.
+	Call func(*Call)
+	// Handler answers all other requests.
+	Handler http.Handler
+	// Panicked is told of a panic of Call or Handler. The stream is reset.
+	Panicked func(fault any)
+}
+
+// Server serves connections.
+type Server struct {
+	Config
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	stopping  bool
+	empty     chan struct{} // closed when stopping is set and no connection is open
+}
+
+// New returns a server.
+func New(config Config) *Server {
+	return &Server{Config: config, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{})}
+}
+
+// Serve serves a listener until Shutdown, and then returns nil.
+func (s *Server) Serve(listener net.Listener) error {
+	s.mu.Lock()
+	stopping := s.stopping
+	if !stopping {
+		s.listeners[listener] = struct{}{}
+	}
+	s.mu.Unlock()
+	if stopping {
+		_ = listener.Close() // nobody reads the error, and no connection depends on it
+		return nil
+	}
+	for delay := time.Duration(0); ; {
+		socket, err := listener.Accept()
+		if err == nil {
+			delay = 0
+			go s.serve(socket)
+			continue
+		}
+		s.mu.Lock()
+		stopping := s.stopping
+		s.mu.Unlock()
+		if stopping {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		// Probably too many open files: wait until some are closed.
+		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+		time.Sleep(delay)
+	}
+}
+
+// serve serves one connection to its end.
+func (s *Server) serve(socket net.Conn) {
+	c := newConn(s, socket)
+	if !s.add(c) {
+		_ = socket.Close()
+		return
+	}
+	defer s.remove(c)
+	c.serve()
+}
+
+func (s *Server) add(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if s.stopping && len(s.conns) == 0 {
+		close(s.empty)
+	}
+}
+
+// Shutdown closes the listeners, asks all clients to connect elsewhere, and waits until their
+// requests are answered. Requests that Handler still answers when no direct call is in progress
+// are cancelled. If ctx ends, Shutdown closes all connections. It may be called once.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	for listener := range s.listeners {
+		_ = listener.Close() // it accepts no more either way
+	}
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	if len(conns) == 0 {
+		close(s.empty)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		go c.drain()
+	}
+	select {
+	case <-s.empty:
+		return nil
+	case <-ctx.Done():
+	}
+	for _, c := range conns {
+		c.abort()
+	}
+	<-s.empty
+	return ctx.Err()
+}

@@ -1,0 +1,169 @@
+// Package leases stores what a client may return of a lease. Units of a lease are charged when it
+// is granted. What the client does not grant comes back exactly once, on any instance.
+//
+// A record is a value in Redis with an expiry. Take replaces it by a mark in the same command that
+// reads it, so only one caller gets the record. A crash after Take leaves the units charged: they
+// count until their window ends. They are never returned twice.
+//
+// For example, a client returns 40 units of a lease and loses the answer. It repeats the return, at
+// another instance. The first Take gets the record and returns the units to the counters. The
+// second finds the mark, and returns nothing.
+//
+// A name is a keyed hash of the tenant and the lease, and a record is encrypted, because it has the
+// subject: Redis contains no customer data.
+package leases
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// Grace is how long after the end of a lease its record is kept, for a return that is late or is
+// repeated.
+const Grace = 10 * time.Second
+
+// Errors of Take.
+var (
+	ErrUnknown = errors.New("the tenant has no such lease, or it ended too long ago")
+	ErrTaken   = errors.New("the lease was returned before")
+	// ErrUnavailable: Redis did not answer. The record may be taken.
+	ErrUnavailable = errors.New("the records of leases are unavailable")
+)
+
+// Records stores records of leases. It is safe for concurrent use.
+type Records struct {
+	client  redis.UniversalClient
+	secret  [16]byte
+	aead    cipher.AEAD
+	away    func(key string) bool
+	timeout time.Duration
+
+	mu    sync.Mutex // guards local, which is used without a client
+	local map[string]localRecord
+}
+
+type localRecord struct {
+	value   []byte
+	expires time.Time
+}
+
+// Options are the parts and settings of Records.
+type Options struct {
+	Client  redis.UniversalClient // nil: records are stored only in this process
+	Secret  [16]byte              // of the deployment
+	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
+	Timeout time.Duration         // of one call to Redis; 0: 100 ms
+}
+
+// New returns Records.
+func New(o Options) *Records {
+	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, local: map[string]localRecord{}}
+	if r.away == nil {
+		r.away = func(string) bool { return false }
+	}
+	if r.timeout == 0 {
+		r.timeout = 100 * time.Millisecond
+	}
+	key := sha256.Sum256(append([]byte("leases of clients "), o.Secret[:]...))
+	block, err := aes.NewCipher(key[:])
+	if err == nil {
+		r.aead, err = cipher.NewGCMWithRandomNonce(block)
+	}
+	if err != nil { // the length of the key is valid
+		panic(err)
+	}
+	return r
+}
+
+// NewID returns the id of a lease, which nobody can guess.
+func NewID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return "lease_" + hex.EncodeToString(b[:])
+}
+
+func (r *Records) name(tenant uuid.UUID, id string) string {
+	b := append(append(r.secret[:], tenant[:]...), "lease "...)
+	sum := sha256.Sum256(append(b, id...))
+	return "w{" + hex.EncodeToString(sum[:16]) + "}lease"
+}
+
+// taken is the value of a record that was taken. Other values are longer.
+var taken = []byte("t")
+
+// Put stores the record of a lease that ends after life.
+func (r *Records) Put(ctx context.Context, tenant uuid.UUID, id string, record []byte, life time.Duration) error {
+	name := r.name(tenant, id)
+	value := r.aead.Seal(nil, nil, record, []byte(name))
+	if r.client == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.local[name] = localRecord{value, time.Now().Add(life + Grace)}
+		return nil
+	}
+	if r.away(name) {
+		return ErrUnavailable
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
+	defer cancel()
+	if err := r.client.Set(ctx, name, value, life+Grace).Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+// Take returns the record of a lease to its first caller.
+func (r *Records) Take(ctx context.Context, tenant uuid.UUID, id string) ([]byte, error) {
+	name := r.name(tenant, id)
+	value, err := r.swap(ctx, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(value) == len(taken):
+		return nil, ErrTaken
+	}
+	record, err := r.aead.Open(nil, nil, value, []byte(name))
+	if err != nil {
+		return nil, fmt.Errorf("%w: the record cannot be decrypted", ErrUnknown)
+	}
+	return record, nil
+}
+
+// swap replaces a value by the mark, and returns it.
+func (r *Records) swap(ctx context.Context, name string) ([]byte, error) {
+	if r.client == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		found, ok := r.local[name]
+		if !ok || time.Now().After(found.expires) {
+			return nil, ErrUnknown
+		}
+		r.local[name] = localRecord{taken, found.expires}
+		return found.value, nil
+	}
+	if r.away(name) {
+		return nil, ErrUnavailable
+	}
+	// If the client disconnects, the caller must still learn what it took.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
+	defer cancel()
+	value, err := r.client.SetArgs(ctx, name, taken, redis.SetArgs{Mode: "XX", KeepTTL: true, Get: true}).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil, ErrUnknown
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return []byte(value), nil
+}

@@ -1,0 +1,113 @@
+package leases_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/leases"
+	"weir/internal/testenv"
+)
+
+var (
+	tenant = uuid.MustParse("018f0000-0000-7000-8000-000000000001")
+	other  = uuid.MustParse("018f0000-0000-7000-8000-000000000002")
+)
+
+func client(t *testing.T) *redis.Client {
+	t.Helper()
+	options, err := redis.ParseURL(testenv.RedisURL(t))
+	require.NoError(t, err)
+	c := redis.NewClient(options)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// The first caller that takes a record gets it, on any instance, and no other one does.
+func TestARecordIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	redisClient := client(t)
+	for name, instances := range map[string][]*leases.Records{
+		"redis": {
+			leases.New(leases.Options{Client: redisClient, Timeout: 5 * time.Second}),
+			leases.New(leases.Options{Client: redisClient, Timeout: 5 * time.Second}),
+		},
+		"process": {leases.New(leases.Options{})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := leases.NewID()
+			require.NoError(t, instances[0].Put(t.Context(), tenant, id, []byte("of user_42"), time.Minute))
+			var got atomic.Int64
+			var all sync.WaitGroup
+			for n := range 16 {
+				all.Go(func() {
+					record, err := instances[n%len(instances)].Take(t.Context(), tenant, id)
+					if err == nil {
+						got.Add(1)
+						if string(record) != "of user_42" {
+							t.Errorf("%q", record)
+						}
+					} else if err != leases.ErrTaken {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			require.EqualValues(t, 1, got.Load())
+		})
+	}
+}
+
+func TestARecordBelongsToItsTenant(t *testing.T) {
+	t.Parallel()
+	r := leases.New(leases.Options{Client: client(t), Timeout: 5 * time.Second})
+	id := leases.NewID()
+	require.NoError(t, r.Put(t.Context(), tenant, id, []byte("x"), time.Minute))
+	_, err := r.Take(t.Context(), other, id)
+	require.ErrorIs(t, err, leases.ErrUnknown)
+	_, err = r.Take(t.Context(), tenant, leases.NewID())
+	require.ErrorIs(t, err, leases.ErrUnknown)
+	_, err = r.Take(t.Context(), tenant, id)
+	require.NoError(t, err)
+}
+
+// Redis has neither the subject nor the tenant in plain text, and a record expires.
+func TestRedisHasNoCustomerData(t *testing.T) {
+	t.Parallel()
+	c := client(t)
+	r := leases.New(leases.Options{Client: c, Secret: [16]byte{9}, Timeout: 5 * time.Second})
+	id := leases.NewID()
+	require.NoError(t, r.Put(t.Context(), tenant, id, []byte("subject user_42"), time.Second))
+	keys, err := c.Keys(t.Context(), "w{*}lease").Result()
+	require.NoError(t, err)
+	require.NotEmpty(t, keys)
+	for _, key := range keys {
+		value, err := c.Get(t.Context(), key).Result()
+		require.NoError(t, err)
+		require.NotContains(t, key, id)
+		require.NotContains(t, value, "user_42")
+		left, err := c.PTTL(t.Context(), key).Result()
+		require.NoError(t, err)
+		require.Positive(t, left)
+		require.LessOrEqual(t, left, time.Minute+leases.Grace)
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	away := leases.New(leases.Options{Client: client(t), Away: func(string) bool { return true }})
+	require.ErrorIs(t, away.Put(t.Context(), tenant, "x", nil, time.Second), leases.ErrUnavailable)
+	_, err := away.Take(t.Context(), tenant, "x")
+	require.ErrorIs(t, err, leases.ErrUnavailable)
+	closed := client(t)
+	require.NoError(t, closed.Close())
+	r := leases.New(leases.Options{Client: closed})
+	require.ErrorIs(t, r.Put(t.Context(), tenant, "x", nil, time.Second), leases.ErrUnavailable)
+	_, err = r.Take(t.Context(), tenant, "x")
+	require.ErrorIs(t, err, leases.ErrUnavailable)
+}

@@ -1,0 +1,187 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/tenants/db"
+)
+
+const (
+	creditsLock = 7_305_421 // of the server that sweeps, an advisory lock's number
+
+	openedAtOnce  = 500   // grants of one round
+	sweptAtOnce   = 500   // tenants of one round
+	settledAtOnce = 2_000 // totals of one tenant in one round
+)
+
+// CreditsSettled says what a round has done.
+type CreditsSettled struct {
+	Opened  int  // grants
+	Settled int  // totals
+	More    bool // there may be more
+}
+
+// SettleCredits stores what was spent of the grants of some tenants. The totals are in an outbox of
+// the counter store, which the check that spends writes in the same step, so nothing is lost with a
+// server. A total never falls, so several servers may store it, also twice. Errors: ErrUnavailable,
+// those of counters.
+func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, of []uuid.UUID) (out CreditsSettled, err error) {
+	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
+		return storeTotals(ctx, q, keys, counters, of, s.instant())
+	})
+	return out, err
+}
+
+// SweepCredits tells the counters of new grants, and settles the credits of the tenants after one
+// (the nil UUID: the first), whichever server has spent them. It returns where the next
+// round begins. One server at a time does it, for all of them; the others do nothing. Errors: as
+// for SettleCredits.
+func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, after uuid.UUID) (out CreditsSettled, last uuid.UUID, err error) {
+	opened := 0
+	last = after
+	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
+		mine, err := q.TryCreditsLock(ctx, creditsLock)
+		if err != nil || !mine {
+			return nil, err
+		}
+		if opened, err = openCredits(ctx, q, keys, counters); err != nil {
+			return nil, err
+		}
+		of, err := q.TenantsWithCredits(ctx, db.TenantsWithCreditsParams{After: after, Most: sweptAtOnce})
+		if err != nil {
+			return nil, err
+		}
+		if last = uuid.Nil; len(of) == sweptAtOnce {
+			last = of[len(of)-1]
+		}
+		return storeTotals(ctx, q, keys, counters, of, s.instant())
+	})
+	out.Opened = opened
+	out.More = out.More || opened == openedAtOnce
+	return out, last, err
+}
+
+// settled runs store in a transaction, and then removes the totals that it has stored from their
+// outboxes.
+func (s *Store) settled(
+	ctx context.Context, counters engine.CreditStore, out *CreditsSettled,
+	store func(context.Context, *db.Queries) (outboxes map[string][]limit.Spent, err error),
+) error {
+	var outboxes map[string][]limit.Spent
+	err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		outboxes, err = store(ctx, q)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("settle credits: %w", err)
+	}
+	var failed error
+	for outbox, totals := range outboxes {
+		out.Settled += len(totals)
+		out.More = out.More || len(totals) == settledAtOnce
+		failed = errors.Join(failed, counters.SettleCredits(ctx, outbox, totals))
+	}
+	return failed
+}
+
+// openCredits tells the counters of new grants.
+func openCredits(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore) (opened int, err error) {
+	rows, err := q.UnopenedCredits(ctx, openedAtOnce)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	ids := make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		ids[i] = row.ID
+		grant := limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)}
+		if _, err := counters.OpenCredits(ctx, keys.CreditsKey(row.TenantID, row.Subject, row.Rule), grant); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), q.MarkOpenedCredits(ctx, ids)
+}
+
+// storeTotals stores the totals of the outboxes of some tenants, and returns them by outbox.
+func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenants []uuid.UUID, now time.Time) (map[string][]limit.Spent, error) {
+	if len(tenants) == 0 {
+		return nil, nil
+	}
+	names := make([]string, len(tenants))
+	for i, tenant := range tenants {
+		names[i] = keys.CreditsOutbox(tenant)
+	}
+	found, err := counters.SpentCredits(ctx, names, settledAtOnce)
+	if err != nil {
+		return nil, err
+	}
+	outboxes := map[string][]limit.Spent{}
+	p := db.SettleCreditsParams{Now: now}
+	for i, totals := range found {
+		for _, total := range totals {
+			p.Tenants, p.Ids, p.Totals = append(p.Tenants, tenants[i]), append(p.Ids, uuid.UUID(total.ID)), append(p.Totals, total.Units)
+		}
+		if len(totals) > 0 {
+			outboxes[names[i]] = totals
+		}
+	}
+	if len(p.Ids) == 0 {
+		return nil, nil
+	}
+	return outboxes, q.SettleCredits(ctx, p)
+}
+
+// OpenCredits tells the counters what was spent of a subject's grants of a rule, after they have
+// lost it. It returns how many grants they did not know.
+func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, subject, rule string) (opened int, err error) {
+	var grants []limit.Spent
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.SpendableCredits(ctx, db.SpendableCreditsParams{TenantID: tenant, Subject: subject, Rule: rule, Most: 4 * limit.MaxGrants})
+		for _, row := range rows {
+			grants = append(grants, limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)})
+		}
+		return err
+	})
+	if err != nil || len(grants) == 0 {
+		return 0, err
+	}
+	return counters.OpenCredits(ctx, keys.CreditsKey(tenant, subject, rule), grants...)
+}
+
+// unixMilli returns an instant in milliseconds since 1970, and 0 for never.
+func unixMilli(t *time.Time) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// CreditsKeptFor is how long a grant is kept after it was revoked, spent or has expired: as long as
+// metered usage, with which it is compared.
+const CreditsKeptFor = MeteringRetention
+
+const creditsPurgeRows = 5000 // of one statement
+
+// PurgeCredits deletes grants of which nothing has been left for longer than CreditsKeptFor, and
+// returns their number. Several servers may call it concurrently. Error: ErrUnavailable.
+func (s *Store) PurgeCredits(ctx context.Context) (removed int64, err error) {
+	before := s.instant().Add(-CreditsKeptFor)
+	for n := int64(creditsPurgeRows); n == creditsPurgeRows; removed += n {
+		err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			n, err = q.PurgeCredits(ctx, db.PurgeCreditsParams{Before: before, Most: creditsPurgeRows})
+			return err
+		})
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}

@@ -1,0 +1,88 @@
+-- name: InsertCredits :one
+INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, expires_at, reference, reason, created_by, created_at)
+VALUES (@tenant_id, @id, @subject, @rule_id, @units, @expires_at, @reference, @reason, @created_by, @created_at)
+RETURNING *;
+
+-- name: RevokeCredits :exec
+UPDATE credit_grants SET revoked_by = @revoked_by, revoked_at = @revoked_at
+WHERE tenant_id = @tenant_id AND id = @id AND revoked_at IS NULL;
+
+-- name: StampCredits :exec
+-- Servers load the subject again, with its grants.
+UPDATE subjects SET version = @version, updated_at = now(), has_credits = true WHERE tenant_id = @tenant_id AND subject = @subject;
+
+-- name: Credits :many
+-- Newest first, behind the one that is named.
+SELECT g.*, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = @tenant_id AND g.subject = @subject AND (sqlc.narg(after)::uuid IS NULL OR g.id < sqlc.narg(after))
+ORDER BY g.id DESC LIMIT @most;
+
+-- name: CreditsByID :one
+SELECT g.*, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = @tenant_id AND g.subject = @subject AND g.id = @id;
+
+-- name: CreditsByReference :one
+SELECT g.*, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = @tenant_id AND g.reference = @reference AND g.reference <> '';
+
+-- name: CreditsOfPurchase :many
+-- The grants whose references begin with the purchase and a slash; 0 is the character after it.
+SELECT g.*, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = @tenant_id AND g.reference > @purchase::text || '/' AND g.reference < @purchase::text || '0' AND g.reference <> ''
+    AND g.revoked_at IS NULL ORDER BY g.id;
+
+-- name: CountOpenCredits :one
+-- Grants of which something is left, of a subject or of all of them, counted up to @most.
+SELECT count(*) FROM (
+    SELECT FROM credit_grants WHERE tenant_id = @tenant_id AND rule_id = @rule_id AND (@subject::text = '' OR subject = @subject)
+        AND revoked_at IS NULL AND spent < units AND (expires_at IS NULL OR expires_at > @now::timestamptz) LIMIT @most
+) AS few;
+
+-- name: CountSubjectsWithCredits :one
+-- Subjects with something left of a grant for a rule, counted up to @most.
+SELECT count(*) FROM (
+    SELECT DISTINCT subject FROM credit_grants WHERE tenant_id = @tenant_id AND rule_id = @rule_id
+        AND revoked_at IS NULL AND spent < units AND (expires_at IS NULL OR expires_at > @now::timestamptz) LIMIT @most
+) AS few;
+
+-- name: TryCreditsLock :one
+SELECT pg_try_advisory_xact_lock(@lock);
+
+-- name: UnopenedCredits :many
+SELECT g.tenant_id, g.id, g.subject, r.slug AS rule, g.spent, g.expires_at
+FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE NOT g.opened ORDER BY g.id LIMIT @most;
+
+-- name: MarkOpenedCredits :exec
+UPDATE credit_grants SET opened = true WHERE NOT opened AND id = ANY(@ids::uuid[]);
+
+-- name: SpendableCredits :many
+-- What the counters must know of a subject's grants of a rule. Those of which something is left come
+-- first: the others matter only to servers that have not heard yet that they are spent.
+SELECT g.id, g.spent, g.expires_at FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = @tenant_id AND g.subject = @subject AND r.slug = @rule
+    AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now()) ORDER BY g.spent < g.units DESC, g.id DESC LIMIT @most;
+
+-- name: TenantsWithCredits :many
+-- Tenants with a grant behind the one that is named, by one look into the index for each of them.
+WITH RECURSIVE with_credits AS (
+    (SELECT f.tenant_id, 1 AS place FROM credit_grants f WHERE f.tenant_id > @after ORDER BY f.tenant_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT g.tenant_id FROM credit_grants g WHERE g.tenant_id > w.tenant_id ORDER BY g.tenant_id LIMIT 1), w.place + 1
+    FROM with_credits w WHERE w.tenant_id IS NOT NULL AND w.place < @most::int
+)
+SELECT tenant_id::uuid AS tenant_id FROM with_credits WHERE tenant_id IS NOT NULL;
+
+-- name: SettleCredits :exec
+-- A total never falls, so it does not matter which server stores it, nor how often.
+UPDATE credit_grants g SET spent = least(g.units, t.total), spent_at = CASE WHEN t.total >= g.units THEN @now::timestamptz END
+FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@ids::uuid[]) AS id, unnest(@totals::bigint[]) AS total) AS t
+WHERE g.tenant_id = t.tenant_id AND g.id = t.id AND g.spent < t.total;
+
+-- name: PurgeCredits :execrows
+-- Grants that were revoked, spent or expired before an instant. Only grants that are older can be.
+DELETE FROM credit_grants WHERE (tenant_id, id) IN (
+    SELECT g.tenant_id, g.id FROM credit_grants g
+    WHERE g.created_at < @before::timestamptz
+        AND (g.revoked_at < @before OR g.expires_at < @before OR g.spent >= g.units AND coalesce(g.spent_at, g.created_at) < @before)
+    LIMIT @most);

@@ -1,0 +1,46 @@
+package tenants_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// Events are deleted when they are older than their tenant keeps them.
+func TestSecurityEventRetention(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d := tenantstest.NewWith(t, tenants.Config{Now: func() time.Time { return now }})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	_, err := d.Store.EditSecuritySettings(t.Context(), a, tenants.Match{}, func(s *tenants.SecuritySettings) error {
+		s.EventRetention.Text = "30d"
+		return nil
+	})
+	require.NoError(t, err)
+	for _, actor := range []tenants.Actor{a, b} {
+		require.NoError(t, d.Store.RecordExport(t.Context(), actor, "subjects", "csv"))
+	}
+	count := func(a tenants.Actor) int {
+		events, _, err := d.Store.SecurityEvents(t.Context(), a, tenants.EventFilter{Kind: tenants.EventExported}, tenants.Page{Limit: 10})
+		require.NoError(t, err)
+		return len(events)
+	}
+	now = now.Add(30*24*time.Hour - time.Minute)
+	_, err = d.Store.PurgeSecurityEvents(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, count(a))
+	now = now.Add(time.Hour)
+	_, err = d.Store.PurgeSecurityEvents(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, count(a))
+	require.Equal(t, 1, count(b), "another tenant keeps them for a year")
+	now = now.Add(366 * 24 * time.Hour)
+	_, err = d.Store.PurgeSecurityEvents(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, count(b))
+}

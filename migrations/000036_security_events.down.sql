@@ -1,0 +1,3 @@
+ALTER TABLE sessions DROP COLUMN proved_at;
+DROP TABLE security_settings;
+DROP TABLE security_events;

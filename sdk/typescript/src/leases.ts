@@ -1,0 +1,299 @@
+import type { Clock } from "./clock.js";
+import type { Decision } from "./decision.js";
+import type { NoDecision } from "./errors.js";
+import type { Question } from "./question.js";
+
+/** Units that the server has charged, and that this process may grant. */
+export interface Granted {
+  readonly id: string;
+  readonly units: number;
+  readonly lifeMs: number;
+  readonly decision: Decision;
+}
+
+/** The answer to a request for units: a lease, the denial of a check of cost 1, or how long to send each check. */
+export type LeaseAnswer = { granted: Granted } | { denial: Decision } | { refusedMs: number };
+
+/** What a return tells the server. */
+export interface LeaseReturn {
+  readonly id: string;
+  readonly units: number;
+  readonly allowed: number;
+  readonly denied: number;
+  readonly deniedUnits: number;
+}
+
+/** The part of the client that leases use. Both reject only if the call is wrong. */
+export interface LeaseSender {
+  lease(question: Question, units: number): Promise<LeaseAnswer | NoDecision>;
+  giveBack(back: LeaseReturn): Promise<NoDecision | null>;
+  denied(question: Question, denial: Decision, sentAt: number): void;
+}
+
+const busyChecks = 4; // within tickMs make a kind of check frequent
+const tickMs = 64;
+const aheadMs = 250; // units are requested for this long
+const idleMs = 100; // units that no check uses for this long are returned
+const low = 4; // units are requested again when less than 1/low is left, of units or of time
+const inspectMs = 25;
+const mostSets = 10_000;
+const mostInFlight = 16;
+const retries = 3; // of a return
+const retryMs = 250;
+const backoffMs = 200; // after a request without an answer
+const notNowMs = 1000; // after a denial
+const wrongMs = 10_000; // after a request that was wrong
+
+/** The units of one lease. They end by the monotonic clock, counted from before the request was sent. */
+class Lease {
+  left: number;
+  allowed = 0;
+  readonly #sentAt: number;
+  readonly #endsUnixMs: number;
+
+  constructor(
+    readonly granted: Granted,
+    sentAt: number,
+    sentUnixMs: number,
+  ) {
+    this.left = granted.units;
+    this.#sentAt = sentAt;
+    this.#endsUnixMs = sentUnixMs + granted.lifeMs; // the monotonic clock may stop while a machine sleeps
+  }
+
+  live(now: number, unixMs: number): boolean {
+    return now - this.#sentAt < this.granted.lifeMs && unixMs < this.#endsUnixMs;
+  }
+
+  /** Whether it is time to request more. */
+  low(now: number): boolean {
+    return this.left < Math.max(1, this.granted.units / low) || now - this.#sentAt > this.granted.lifeMs * (1 - 1 / low);
+  }
+
+  /** The decision of a check. What remains is what remained when the units were charged, and the units that are left. */
+  decide(question: Question, left: number, now: number): Decision {
+    const { decision } = this.granted;
+    const { remaining, limit, resetAfterMs } = decision;
+    const quota = decision.rules.find(({ rule }) => rule === decision.rule)?.burst ?? limit ?? Infinity;
+    return {
+      ...decision,
+      cost: question.cost,
+      remaining: remaining === null ? null : Math.min(remaining + left, quota),
+      resetAfterMs: resetAfterMs === null ? null : Math.max(0, resetAfterMs - Math.floor(now - this.#sentAt)),
+    };
+  }
+}
+
+/** The units of one kind of check: subject, resource, plan, attributes. */
+class LeaseSet {
+  /** Oldest first; at most two. */
+  leases: Lease[] = [];
+  /** Units of checks that the server has allowed since the last request. */
+  missed: number;
+  denied = 0;
+  deniedUnits = 0;
+  asking = false;
+  askedAt: number;
+  /** When units may be requested again. */
+  notBefore = 0;
+  usedAt: number;
+
+  constructor(
+    readonly question: Question,
+    units: number,
+    now: number,
+  ) {
+    this.missed = units;
+    this.askedAt = now - tickMs;
+    this.usedAt = now;
+  }
+}
+
+/**
+ * Decides frequent checks from units that the server has charged in advance. Every other check is sent as usual: units
+ * are requested in the background, so that no check waits for them.
+ */
+export class Leases {
+  readonly #sender: LeaseSender;
+  readonly #clock: Clock;
+  readonly #sets = new Map<string, LeaseSet>();
+  #rates = new Map<string, { checks: number; units: number }>();
+  #tick = 0;
+  #timer: ReturnType<typeof setInterval> | null = null;
+  #returns: { back: LeaseReturn; after: number; attempts: number }[] = [];
+  readonly #inFlight = new Set<Promise<void>>();
+  #closed = false;
+
+  constructor(sender: LeaseSender, clock: Clock) {
+    this.#sender = sender;
+    this.#clock = clock;
+  }
+
+  /** The number of kinds of checks that are frequent. */
+  get size(): number {
+    return this.#sets.size;
+  }
+
+  /** Decides a check from the units that are held, or returns null if there are too few. */
+  take(question: Question): Decision | null {
+    if (this.#sets.size === 0) return null;
+    const set = this.#sets.get(question.kind());
+    if (set === undefined) return null;
+    const now = this.#clock.now();
+    const unixMs = this.#clock.unixMs();
+    const live = set.leases.filter((lease) => lease.live(now, unixMs));
+    const newest = live.at(-1);
+    const from = live.find((lease) => lease.left >= question.cost);
+    if (from !== undefined) {
+      from.left -= question.cost;
+      from.allowed++;
+      set.usedAt = now;
+    }
+    if (newest === undefined || newest.low(now)) this.#request(set, now);
+    return from === undefined ? null : from.decide(question, live.reduce((sum, lease) => sum + lease.left, 0), now);
+  }
+
+  /** Notes that the server has allowed a check. If this kind of check is frequent, units are leased for the next ones. */
+  sent(question: Question, decision: Decision): void {
+    if (!decision.allowed || decision.replayed || question.explain || question.cost === 0 || this.#closed) return;
+    const now = this.#clock.now();
+    const kind = question.kind();
+    const set = this.#sets.get(kind);
+    if (set !== undefined) {
+      set.missed += question.cost;
+      set.usedAt = now;
+      if (!set.leases.some((lease) => lease.left > 0)) this.#request(set, now);
+      return;
+    }
+    const tick = Math.floor(now / tickMs);
+    if (tick !== this.#tick) {
+      this.#tick = tick;
+      this.#rates = new Map();
+    }
+    const rate = this.#rates.get(kind) ?? { checks: 0, units: 0 };
+    rate.checks++;
+    rate.units += question.cost;
+    this.#rates.set(kind, rate);
+    if (rate.checks < busyChecks || this.#sets.size >= mostSets) return;
+    const added = new LeaseSet(question, rate.units, now);
+    this.#sets.set(kind, added);
+    this.#start();
+    this.#request(added, now);
+  }
+
+  /** Notes that a check was denied from memory. */
+  remembered(question: Question): void {
+    const set = this.#sets.size === 0 ? undefined : this.#sets.get(question.kind());
+    if (set === undefined) return;
+    set.denied++;
+    set.deniedUnits += question.cost;
+    set.usedAt = this.#clock.now();
+  }
+
+  /** Ends all leases and returns their units. Afterwards, every check is sent. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    await Promise.all(this.#inFlight); // a request that is under way may still be granted
+    for (const set of this.#sets.values()) this.#retire(set, () => true);
+    this.#sets.clear();
+    while (this.#returns.length > 0) this.#giveBack(Infinity);
+    await Promise.all(this.#inFlight);
+    this.#stop();
+  }
+
+  #request(set: LeaseSet, now: number): void {
+    if (set.asking || this.#closed || now < set.notBefore || this.#inFlight.size >= mostInFlight) return;
+    set.asking = true;
+    this.#run(this.#ask(set, now).finally(() => (set.asking = false)));
+  }
+
+  #run(work: Promise<void>): void {
+    const done = work.finally(() => this.#inFlight.delete(done));
+    this.#inFlight.add(done);
+  }
+
+  async #ask(set: LeaseSet, sentAt: number): Promise<void> {
+    const sentUnixMs = this.#clock.unixMs();
+    const newest = set.leases.at(-1);
+    const used = set.missed + (newest === undefined ? 0 : newest.granted.units - newest.left);
+    const wanted = Math.round((used * aheadMs) / Math.max(1, sentAt - set.askedAt));
+    set.missed = 0;
+    set.askedAt = sentAt;
+    const units = Math.min(Math.max(wanted, 2), 1e15);
+    let answer: LeaseAnswer | NoDecision;
+    try {
+      answer = await this.#sender.lease(set.question, units);
+    } catch {
+      set.notBefore = sentAt + wrongMs; // a check gets the same error
+      return;
+    }
+    if ("granted" in answer) {
+      this.#retire(set, (_, i) => i < set.leases.length - 1);
+      set.leases.push(new Lease(answer.granted, sentAt, sentUnixMs));
+    } else if ("denial" in answer) {
+      this.#sender.denied(set.question, answer.denial, sentAt);
+      set.notBefore = sentAt + Math.min(Math.max(answer.denial.retryAfterMs ?? notNowMs, backoffMs / 4), notNowMs);
+    } else {
+      set.notBefore = sentAt + ("refusedMs" in answer ? answer.refusedMs : backoffMs);
+    }
+  }
+
+  /** Ends leases of a set, and queues their returns. */
+  #retire(set: LeaseSet, ends: (lease: Lease, i: number) => boolean): void {
+    const kept: Lease[] = [];
+    for (const [i, lease] of set.leases.entries()) {
+      if (!ends(lease, i)) {
+        kept.push(lease);
+        continue;
+      }
+      const { denied, deniedUnits } = set;
+      set.denied = set.deniedUnits = 0;
+      this.#returns.push({ back: { id: lease.granted.id, units: lease.left, allowed: lease.allowed, denied, deniedUnits }, after: 0, attempts: 0 });
+      lease.left = 0;
+    }
+    set.leases = kept;
+  }
+
+  #start(): void {
+    if (this.#timer !== null) return;
+    this.#timer = setInterval(() => this.#inspect(), inspectMs);
+    (this.#timer as { unref?: () => void }).unref?.(); // a process that ends strands its units, unless it calls close
+  }
+
+  #stop(): void {
+    if (this.#timer !== null) clearInterval(this.#timer);
+    this.#timer = null;
+  }
+
+  /** Returns what is over or not used, and forgets kinds of checks that are not frequent any more. */
+  #inspect(): void {
+    const now = this.#clock.now();
+    const unixMs = this.#clock.unixMs();
+    for (const [kind, set] of this.#sets) {
+      if (set.asking) continue;
+      const idle = now - set.usedAt >= idleMs;
+      this.#retire(set, (lease) => idle || !lease.live(now, unixMs));
+      // The set of a rule that cannot be leased stays, so that no request is sent for it.
+      if (idle && now >= set.notBefore) this.#sets.delete(kind);
+    }
+    this.#giveBack(now);
+    if (this.#sets.size === 0 && this.#returns.length === 0) this.#stop();
+  }
+
+  /** Sends the returns that are due. One without an answer is sent again: the server counts it once. */
+  #giveBack(now: number): void {
+    const due = this.#returns.filter(({ after }) => after <= now);
+    this.#returns = this.#returns.filter(({ after }) => after > now);
+    for (const { back, attempts } of due) {
+      this.#run(
+        this.#sender.giveBack(back).then(
+          (failure) => {
+            if (failure === null || attempts + 1 >= retries || this.#closed) return;
+            this.#returns.push({ back, attempts: attempts + 1, after: this.#clock.now() + retryMs });
+          },
+          () => {}, // the server refuses it
+        ),
+      );
+    }
+  }
+}

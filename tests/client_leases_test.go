@@ -1,0 +1,171 @@
+package tests
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// leaseClients are processes with a client that leases units, and the sum of what they allowed.
+type leaseClients struct {
+	t               *testing.T
+	program         string
+	key             string
+	allowed, leased atomic.Int64
+}
+
+// leaseProcess is one of them.
+type leaseProcess struct {
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stderr bytes.Buffer
+	read   chan struct{} // closed when its whole output was counted
+}
+
+func newLeaseClients(t *testing.T, key string) *leaseClients {
+	t.Helper()
+	c := &leaseClients{t: t, key: key, program: filepath.Join(t.TempDir(), "leasecallers")}
+	cmd := exec.Command("go", "build", "-o", c.program, "./internal/leasecallers")
+	cmd.Dir = filepath.Join(testenv.Root(), "sdk", "go")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return c
+}
+
+// start starts a process with 16 callers.
+func (c *leaseClients) start(url, subject string) *leaseProcess {
+	c.t.Helper()
+	p := &leaseProcess{cmd: exec.Command(c.program, url, c.key, subject, "leased", "16"), read: make(chan struct{})}
+	p.cmd.Stderr = &p.stderr
+	stdin, err := p.cmd.StdinPipe()
+	require.NoError(c.t, err)
+	stdout, err := p.cmd.StdoutPipe()
+	require.NoError(c.t, err)
+	p.stdin = stdin
+	require.NoError(c.t, p.cmd.Start())
+	go func() {
+		defer close(p.read)
+		buf := make([]byte, 4096)
+		for {
+			n, err := stdout.Read(buf)
+			c.allowed.Add(int64(n))
+			c.leased.Add(int64(bytes.Count(buf[:n], []byte{'l'})))
+			if err != nil {
+				return
+			}
+		}
+	}()
+	c.t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.read
+	})
+	return p
+}
+
+// kill ends the process without any chance to return units.
+func (p *leaseProcess) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.read
+	_ = p.cmd.Wait()
+}
+
+// stop ends the process, which returns its units.
+func (p *leaseProcess) stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.stdin.Close())
+	<-p.read
+	require.NoError(t, p.cmd.Wait(), p.stderr.String())
+}
+
+// until returns when the clients have allowed n checks.
+func (c *leaseClients) until(n int64) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool { return c.allowed.Load() >= n }, patience, tick/10, "%d of %d", c.allowed.Load(), n)
+}
+
+// Processes decide checks of one subject from leases, while a client is killed, connections are
+// cut, and a server is killed. All of them together never allow one unit more than the limit.
+func TestClientLeases(t *testing.T) {
+	const limit = 200_000
+	s := newSettings(t)
+	servers := []*instance{start(t, s).AwaitReady(), start(t, s).AwaitReady()}
+	tenant := newTenant(t, s, servers[0])
+	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"on_unavailable":"deny","consistency":"leased"}`,
+		limit, quietWindow(time.Now())), servers...)
+	doors := make([]*door, len(servers))
+	for i := range doors {
+		doors[i] = newDoor(t, servers[i].Address("WEIR_HTTP_ADDR"))
+		doors[i].open()
+	}
+	clients := newLeaseClients(t, tenant.key)
+	processes := make([]*leaseProcess, 4)
+	for i := range processes {
+		processes[i] = clients.start("http://"+doors[i%2].addr, "s")
+	}
+
+	clients.until(limit / 10)
+	processes[0].kill()
+	processes[0] = clients.start("http://"+doors[1].addr, "s")
+	clients.until(limit / 5)
+	doors[0].close()
+	clients.until(limit * 3 / 10) // by the other clients
+	doors[0].open()
+	clients.until(limit * 4 / 10)
+	servers[0].Kill()
+	doors[0].close()
+	servers[0] = start(t, s).AwaitReady()
+	doors[0].target = servers[0].Address("WEIR_HTTP_ADDR")
+	doors[0].open()
+	clients.until(limit / 2)
+	for _, p := range processes {
+		p.stop(t)
+	}
+	require.Positive(t, clients.leased.Load())
+	require.Greater(t, clients.leased.Load(), clients.allowed.Load()/2, "most checks were decided by clients")
+
+	// Everything that was allowed is charged. What is charged in addition was lost. Instances that
+	// stop return what they held themselves.
+	for i := range servers {
+		require.Zero(t, servers[i].Stop())
+		servers[i] = start(t, s).AwaitReady()
+	}
+	allowed := clients.allowed.Load()
+	remaining := remainingOf(t, tenant, servers[1], "s")
+	require.LessOrEqual(t, allowed, limit-remaining, "a check was allowed and not charged")
+	t.Logf("%d checks by 4 processes, %d of them from leases; %d of %d units lost by a killed client, a killed server and a cut",
+		allowed, clients.leased.Load(), limit-remaining-allowed, limit)
+
+	// With several new processes, the rest is used up, to the last unit.
+	for i := range processes {
+		processes[i] = clients.start(servers[i%2].URL(), "s")
+	}
+	require.Eventually(t, func() bool { return remainingOf(t, tenant, servers[1], "s") == 0 }, patience, tick)
+	for _, p := range processes {
+		p.stop(t)
+	}
+	require.LessOrEqual(t, clients.allowed.Load(), allowed+remaining)
+	require.Eventually(t, func() bool { // instances return what they hold
+		return clients.allowed.Load()+remainingOf(t, tenant, servers[1], "s") == allowed+remaining
+	}, patience, tick, "without faults, nothing is lost and nothing is added")
+}
+
+// remainingOf returns what the server says remains.
+func remainingOf(t *testing.T, tenant *client, i *instance, subject string) int64 {
+	t.Helper()
+	got, d, err := tenant.check(i.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"leased","cost":0}`, subject))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, got.status)
+	require.False(t, d.Degraded)
+	require.NotNil(t, d.Remaining)
+	return *d.Remaining
+}

@@ -1,0 +1,65 @@
+package tests
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// Every test that the threat model names exists, and every threat names one or says that there is
+// none. A renamed or deleted test would otherwise leave a promise that nothing shows.
+func TestThreatModelNamesTests(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "threats.md"))
+	require.NoError(t, err)
+	known := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func (Test\w+|Fuzz\w+)\(`)
+	require.NoError(t, filepath.WalkDir(testenv.Root(), func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != testenv.Root() || d.Name() == "node_modules"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		for _, found := range declared.FindAllSubmatch(source, -1) {
+			known[string(found[1])] = true
+		}
+		return err
+	}))
+	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
+	rows, column := 0, -1
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		last := strings.TrimSuffix(strings.TrimSpace(cells[len(cells)-1]), " |")
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			column = -1
+			continue
+		case last == "test":
+			column = len(cells)
+			continue
+		case column < 0 || strings.HasPrefix(line, "|---"):
+			continue
+		}
+		require.Len(t, cells, column, line)
+		tests := named.FindAllStringSubmatch(last, -1)
+		if len(tests) == 0 {
+			require.Equal(t, "no test", last, line)
+		}
+		for _, test := range tests {
+			require.True(t, known[test[1]], "there is no %s: %s", test[1], line)
+		}
+		rows++
+	}
+	require.Greater(t, rows, 50)
+}
