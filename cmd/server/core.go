@@ -43,7 +43,7 @@ type core struct {
 func (s *service) newCore(from *startup) *core {
 	c := &core{from: from, keys: check.NewKeys(from.Secrets.CounterKey), configAge: s.configAge(from)}
 	metrics := check.NewMetrics(s.registry)
-	c.instances = peers.New(s.cfg.Instances, s.registry)
+	c.instances = peers.New(s.cfg.Instances, from.Secrets.CounterKey[:], s.registry)
 	c.source = snapshot.NewSource(s.store, from.file)
 	c.policies = check.NewPolicies(c.source, c.keys, s.log, metrics)
 	c.policies.Limit(int64(s.cfg.PolicyMemory))

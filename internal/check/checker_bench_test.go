@@ -106,7 +106,7 @@ func benchChecker(b *testing.B) *Checker {
 	registry := prometheus.NewRegistry()
 	stack := engine.NewStack(engine.StackOptions{
 		Shared: engine.NewMemory(engine.MemoryOptions{}), Local: engine.NewMemory(engine.MemoryOptions{}),
-		Share: peers.New(1, registry).Share, Metrics: engine.NewMetrics(registry),
+		Share: peers.New(1, nil, registry).Share, Metrics: engine.NewMetrics(registry),
 	})
 	b.Cleanup(stack.Close)
 	return NewChecker(CheckerOptions{Keys: NewKeys([16]byte{1}), Engine: stack, Metrics: NewMetrics(registry)})

@@ -59,7 +59,7 @@ func newRig(t *testing.T, data PolicyData, subjects ...SubjectData) *rig {
 	r.store = &switchEngine{Engine: engine.NewMemory(engine.MemoryOptions{Clock: ms})}
 	registry := prometheus.NewRegistry()
 	r.registry, r.metrics = registry, NewMetrics(registry)
-	peers := peers.New(1, registry)
+	peers := peers.New(1, nil, registry)
 	r.stack = engine.NewStack(engine.StackOptions{
 		Shared: r.store, Local: engine.NewMemory(engine.MemoryOptions{Clock: ms}), Share: peers.Share, Metrics: engine.NewMetrics(registry), Clock: clock,
 	})

@@ -32,7 +32,7 @@ func newInstance(keys check.Keys, shared engine.Engine) *leasing {
 	registry := prometheus.NewRegistry()
 	stack := engine.NewStack(engine.StackOptions{
 		Shared: shared, Local: engine.NewMemory(engine.MemoryOptions{}),
-		Share: peers.New(1, registry).Share, Metrics: engine.NewMetrics(registry),
+		Share: peers.New(1, nil, registry).Share, Metrics: engine.NewMetrics(registry),
 	})
 	return &leasing{check.NewChecker(check.CheckerOptions{Keys: keys, Engine: stack, Metrics: check.NewMetrics(registry)}), stack}
 }
@@ -94,7 +94,7 @@ func (f *fleet) start(i int) {
 	clock := func() time.Time { return time.UnixMilli(f.now) }
 	stack := engine.NewStack(engine.StackOptions{
 		Shared: f.store, Local: engine.NewMemory(engine.MemoryOptions{}), Clock: clock,
-		Share: peers.New(1, f.registry[i]).Share, Metrics: engine.NewMetrics(f.registry[i]),
+		Share: peers.New(1, nil, f.registry[i]).Share, Metrics: engine.NewMetrics(f.registry[i]),
 	})
 	checker := check.NewChecker(check.CheckerOptions{Keys: f.keys, Engine: stack, Metrics: check.NewMetrics(f.registry[i]), Clock: clock})
 	f.instances[i] = &leasing{checker, stack}

@@ -2,8 +2,12 @@ package peers
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,10 +33,11 @@ const (
 // of a limit while Redis is unavailable. It uses the maximum of the last ten minutes, so a failing
 // Redis cannot reduce the number.
 type Peers struct {
-	id        string
-	least     int
-	instances prometheus.Gauge
-	share     atomic.Pointer[engine.Share]
+	id         string
+	deployment string // the first part of id
+	least      int
+	instances  prometheus.Gauge
+	share      atomic.Pointer[engine.Share]
 
 	mu    sync.Mutex
 	heard map[string]time.Time
@@ -47,10 +52,12 @@ type peak struct {
 	at  time.Time
 }
 
-// New returns a Peers that assumes least live instances until it discovers more.
-func New(least int, reg prometheus.Registerer) *Peers {
+// New returns a Peers that assumes least live instances until it discovers more. Only instances
+// with the same secret count, so deployments that share a Redis do not divide each other's limits.
+func New(least int, secret []byte, reg prometheus.Registerer) *Peers {
+	deployment := deploymentMark(secret)
 	p := &Peers{
-		id: uuid.NewString(), least: max(least, 1), heard: map[string]time.Time{},
+		id: deployment + uuid.NewString(), deployment: deployment, least: max(least, 1), heard: map[string]time.Time{},
 		instances: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_instances", Help: "Live instances of the service; local shares of limits are divided by it.",
 		}),
@@ -105,12 +112,28 @@ func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog
 			if !ok {
 				return
 			}
-			p.observe(m.Payload, time.Now())
+			if p.ours(m.Payload) {
+				p.observe(m.Payload, time.Now())
+			}
 		case now := <-tick.C:
 			publish()
 			p.observe(p.id, now)
 		}
 	}
+}
+
+// deploymentMark returns the first part of the names of all instances with this secret: eight digits
+// and a hyphen.
+func deploymentMark(secret []byte) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("instances"))
+	return hex.EncodeToString(mac.Sum(nil)[:4]) + "-"
+}
+
+// ours reports whether an instance of this deployment has the name. Names of older versions are
+// UUIDs and count too, so that limits stay divided while instances are replaced one by one.
+func (p *Peers) ours(id string) bool {
+	return strings.HasPrefix(id, p.deployment) || len(id) == len(uuid.Nil.String())
 }
 
 // maxPeers limits the size of the table, in case other programs use the channel.

@@ -1,17 +1,24 @@
 package peers
 
 import (
+	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
 )
 
 // Instances that stop publishing still count for a while, so a failing store does not reduce the
 // number.
 func TestPeers(t *testing.T) {
-	p := New(1, prometheus.NewRegistry())
+	p := New(1, nil, prometheus.NewRegistry())
 	now := time.Now()
 	for _, id := range []string{"a", "b", "c"} {
 		p.observe(id, now)
@@ -27,7 +34,7 @@ func TestPeers(t *testing.T) {
 // of the remainder. Otherwise a limit of 4 is 6 for three instances, and a limit of 50 is 51.
 func TestPlacesOutliveTheOutage(t *testing.T) {
 	now := time.Now()
-	instances := []*Peers{New(1, prometheus.NewRegistry()), New(1, prometheus.NewRegistry()), New(1, prometheus.NewRegistry())}
+	instances := []*Peers{New(1, nil, prometheus.NewRegistry()), New(1, nil, prometheus.NewRegistry()), New(1, nil, prometheus.NewRegistry())}
 	sum := func(limit int64) (sum int64) {
 		for _, p := range instances {
 			sum += p.Share().Of(limit)
@@ -55,11 +62,11 @@ func TestPlacesOutliveTheOutage(t *testing.T) {
 // peak. It must not use a part of the remainder that another instance may use too.
 func TestUnknownPlacesTakeNoRemainder(t *testing.T) {
 	now := time.Now()
-	alone := New(3, prometheus.NewRegistry())
+	alone := New(3, nil, prometheus.NewRegistry())
 	require.Equal(t, int64(1), alone.Share().Of(4))
 	require.Equal(t, int64(16), alone.Share().Of(50))
 
-	late := New(1, prometheus.NewRegistry())
+	late := New(1, nil, prometheus.NewRegistry())
 	late.mu.Lock()
 	late.most = []peak{{[]string{"a", "b", "c"}, now}}
 	late.mu.Unlock()
@@ -67,4 +74,48 @@ func TestUnknownPlacesTakeNoRemainder(t *testing.T) {
 	require.Equal(t, 3, late.Count())
 	require.Equal(t, int64(1), late.Share().Of(4))
 	require.Equal(t, int64(16), late.Share().Of(50))
+}
+
+// Deployments that share a Redis do not count each other's instances: limits would be divided by
+// too many, and lists of decisions would wait for answers that never come. Instances of an older
+// version, which publish a UUID, count.
+func TestDeploymentsThatShareRedis(t *testing.T) {
+	t.Parallel()
+	options, err := redis.ParseURL(testenv.RedisURL(t))
+	require.NoError(t, err)
+	client := redis.NewClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	t.Cleanup(stop)
+	start := func(secret string) *Peers {
+		p := New(1, []byte(secret), prometheus.NewRegistry())
+		running.Go(func() { p.Run(ctx, client, slog.New(slog.DiscardHandler)) })
+		return p
+	}
+	sub := client.Subscribe(ctx, peersChannel)
+	t.Cleanup(func() { _ = sub.Close() })
+	first, second, foreign := start("deployment 1"), start("deployment 1"), start("deployment 2")
+	for {
+		m, err := sub.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		if m.Payload == foreign.id {
+			break
+		}
+	}
+	published := time.Now()
+	for _, pair := range [][2]*Peers{{first, second}, {second, first}} { // what came later than the foreign name is there
+		require.Eventually(t, func() bool { return pair[0].heardAt(pair[1].id).After(published) }, 20*time.Second, time.Millisecond)
+		require.Zero(t, pair[0].heardAt(foreign.id))
+		require.Equal(t, 1, pair[0].Others())
+	}
+	require.True(t, first.ours(uuid.NewString()))
+}
+
+// heardAt returns when p last received a name.
+func (p *Peers) heardAt(id string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard[id]
 }

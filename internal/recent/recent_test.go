@@ -30,7 +30,7 @@ type rig struct {
 
 func newRig(t *testing.T, data check.PolicyData, subjects ...check.SubjectData) *rig {
 	t.Helper()
-	r := &rig{log: New(Options{Keys: check.NewKeys([16]byte{1}), Peers: peers.New(1, prometheus.NewRegistry())})}
+	r := &rig{log: New(Options{Keys: check.NewKeys([16]byte{1}), Peers: peers.New(1, nil, prometheus.NewRegistry())})}
 	r.Rig = checktest.NewRig(t, data, []check.Observer{r.log}, subjects...)
 	r.log.clock = r.Clock
 	return r
@@ -198,7 +198,7 @@ type member struct {
 func instance(t *testing.T, url string, secret byte) member {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	others := peers.New(1, registry)
+	others := peers.New(1, nil, registry)
 	client, err := redisengine.NewClient(url, redisengine.WithTimeout(testenv.RedisTimeout))
 	require.NoError(t, err)
 	keys := check.NewKeys([16]byte{secret})

@@ -51,7 +51,7 @@ func New(tb testing.TB, o Options) *Parts {
 	if o.Shared == nil {
 		o.Shared = engine.NewMemory(memory)
 	}
-	p.Metrics, p.Peers = check.NewMetrics(p.Registry), peers.New(o.Instances, p.Registry)
+	p.Metrics, p.Peers = check.NewMetrics(p.Registry), peers.New(o.Instances, nil, p.Registry)
 	p.Stack = engine.NewStack(engine.StackOptions{
 		Shared: o.Shared, Local: engine.NewMemory(memory), Share: p.Peers.Share,
 		Metrics: engine.NewMetrics(p.Registry), Clock: o.Clock,

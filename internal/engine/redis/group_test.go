@@ -223,7 +223,7 @@ func TestRulesJoinAndLeaveGroups(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	stack := engine.NewStack(engine.StackOptions{
 		Shared: redisengine.New(redisClient(t), redisOptions()), Local: engine.NewMemory(engine.MemoryOptions{}),
-		Share: peers.New(1, registry).Share, Metrics: engine.NewMetrics(registry),
+		Share: peers.New(1, nil, registry).Share, Metrics: engine.NewMetrics(registry),
 	})
 	defer stack.Close()
 	checker := check.NewChecker(check.CheckerOptions{Keys: keys, Engine: stack, Metrics: check.NewMetrics(registry)})
