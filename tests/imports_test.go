@@ -46,7 +46,7 @@ var importRules = []importRule{
 	{"internal/overload", []string{"cmd/server", "internal/api"}, true, "only HTTP refuses requests; the waits come as functions"},
 	{"internal/h2", []string{"internal/api"}, true, "it is a transport, which knows neither calls nor decisions"},
 	{"internal/places", []string{"internal/api", "internal/dashboard"}, false, "only requests have places; a decision waits for none"},
-	{"internal/seal", []string{"cmd/server", "internal/snapshot", "internal/tenants", "internal/seal"}, true, "secrets are encrypted where they are stored; no other package needs a key"},
+	{"internal/seal", []string{"cmd/server", "internal/snapshot", "internal/tenants", "internal/seal", "internal/once", "internal/leases", "internal/recent"}, true, "secrets are encrypted where they are stored or sent; no other package needs a key"},
 	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "only billing and its store need the events of providers"},
 	{"internal/billing", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/billing"}, false, "it works through the store, and the store must not know who calls it"},
 	{"internal/notify", []string{"cmd/server", "internal/notify"}, false, "notifications reach it through the store, so no other package needs it"},

@@ -15,7 +15,6 @@ package leases
 
 import (
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
@@ -27,6 +26,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+
+	"weir/internal/seal"
 )
 
 // Grace is how long after the end of a lease its record is kept, for a return that is late or is
@@ -75,14 +76,7 @@ func New(o Options) *Records {
 	if r.timeout == 0 {
 		r.timeout = 100 * time.Millisecond
 	}
-	key := sha256.Sum256(append([]byte("leases of clients "), o.Secret[:]...))
-	block, err := aes.NewCipher(key[:])
-	if err == nil {
-		r.aead, err = cipher.NewGCMWithRandomNonce(block)
-	}
-	if err != nil { // the length of the key is valid
-		panic(err)
-	}
+	r.aead = seal.AEAD(seal.Derive("leases of clients ", o.Secret))
 	return r
 }
 

@@ -27,7 +27,6 @@ import (
 	"bytes"
 	"compress/flate"
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
@@ -40,6 +39,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+
+	"weir/internal/seal"
 )
 
 // Lifetime is how long a record is stored, from its claim.
@@ -95,21 +96,9 @@ func New(o Options) *Records {
 	if r.wait == 0 {
 		r.wait = time.Second
 	}
-	r.prints = r.derive("prints of idempotent checks ")
-	key := r.derive("answers of idempotent checks ")
-	block, err := aes.NewCipher(key[:])
-	if err == nil {
-		r.aead, err = cipher.NewGCMWithRandomNonce(block)
-	}
-	if err != nil { // the length of the key is valid
-		panic(err)
-	}
+	r.prints = seal.Derive("prints of idempotent checks ", o.Secret)
+	r.aead = seal.AEAD(seal.Derive("answers of idempotent checks ", o.Secret))
 	return r
-}
-
-// derive returns a key for one purpose.
-func (r *Records) derive(purpose string) [sha256.Size]byte {
-	return sha256.Sum256(append([]byte(purpose), r.secret[:]...))
 }
 
 // Claim is the right and the obligation to execute a request: Finish or Release must follow.

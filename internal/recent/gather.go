@@ -2,11 +2,9 @@ package recent
 
 import (
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
@@ -16,6 +14,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/seal"
 )
 
 // recentChannel is the channel on which an instance requests the decisions of one tenant from all
@@ -68,6 +67,40 @@ type asking struct {
 	mu     sync.Mutex
 	client redis.UniversalClient // nil while Run does not run
 	open   map[uint64]chan recentAnswer
+	looked map[limit.TenantID]time.Time // when a page of a tenant last asked, on any instance
+}
+
+// lookedFor is how long a tenant counts as looked at after a page has asked.
+const lookedFor = 10 * time.Second
+
+// Looked returns the tenants at which somebody looks: those for which a page of the dashboard, of
+// any instance, has asked in the last ten seconds.
+func (r *Log) Looked() (tenants []limit.TenantID) {
+	now := r.clock()
+	r.ask.mu.Lock()
+	defer r.ask.mu.Unlock()
+	for tenant, at := range r.ask.looked {
+		if now.Sub(at) > lookedFor {
+			delete(r.ask.looked, tenant)
+			continue
+		}
+		tenants = append(tenants, tenant)
+	}
+	return tenants
+}
+
+// look notes that somebody looks at a tenant.
+func (r *Log) look(tenant limit.TenantID) {
+	if tenant == (limit.TenantID{}) {
+		return // a request for the state of instances
+	}
+	now := r.clock()
+	r.ask.mu.Lock()
+	defer r.ask.mu.Unlock()
+	if r.ask.looked == nil {
+		r.ask.looked = map[limit.TenantID]time.Time{}
+	}
+	r.ask.looked[tenant] = now
 }
 
 // List returns recent decisions of a tenant, from all instances that answer in time. It never
@@ -91,6 +124,7 @@ func (r *Log) Near(ctx context.Context, tenant limit.TenantID, most int) List {
 
 // gather sends a request to the other instances, and returns their answers within recentWait.
 func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
+	r.look(req.Tenant)
 	others := r.peers.Others()
 	out.Instances, out.Answered = others+1, 1
 	r.ask.mu.Lock()
@@ -115,7 +149,7 @@ func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, recentWait)
 	defer cancel()
-	if client.Publish(ctx, recentChannel, r.seal.close(message)).Err() != nil {
+	if client.Publish(ctx, recentChannel, r.aead.Seal(nil, nil, message, nil)).Err() != nil {
 		return out
 	}
 	for out.Answered < out.Instances {
@@ -153,7 +187,10 @@ func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.L
 			if !ok {
 				return
 			}
-			content, err := r.seal.open(m.Payload)
+			if len(m.Payload) > recentMessage {
+				continue
+			}
+			content, err := r.aead.Open(nil, nil, []byte(m.Payload), nil)
 			switch {
 			case err != nil:
 				log.Debug("cannot decrypt a message about recent decisions", "error", err)
@@ -190,6 +227,7 @@ func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content [
 	if json.Unmarshal(content, &req) != nil || req.From == r.peers.ID() {
 		return
 	}
+	r.look(req.Tenant)
 	a := recentAnswer{ID: req.ID}
 	switch {
 	case req.Instances:
@@ -208,41 +246,10 @@ func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content [
 	}
 	ctx, cancel := context.WithTimeout(ctx, recentWait)
 	defer cancel()
-	_ = client.Publish(ctx, recentChannel+":"+req.From, r.seal.close(message)).Err()
+	_ = client.Publish(ctx, recentChannel+":"+req.From, r.aead.Seal(nil, nil, message, nil)).Err()
 }
 
-// seal encrypts messages between the instances of one deployment, and detects forged ones.
-type seal struct{ aead cipher.AEAD }
-
-func newSeal(keys check.Keys) seal {
-	// The sizes are constants, so none of these calls fails.
-	block, err := aes.NewCipher(keys.Derive("weir recent decisions"))
-	if err != nil {
-		panic("recent: " + err.Error())
-	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		panic("recent: " + err.Error())
-	}
-	return seal{aead}
-}
-
-func (s seal) close(message []byte) []byte {
-	nonce := make([]byte, s.aead.NonceSize(), s.aead.NonceSize()+len(message)+s.aead.Overhead())
-	_, _ = rand.Read(nonce) // never fails: the runtime aborts instead
-	return s.aead.Seal(nonce, nonce, message, nil)
-}
-
-var errSealed = errors.New("not encrypted by an instance of this deployment")
-
-func (s seal) open(payload string) ([]byte, error) {
-	size := s.aead.NonceSize()
-	if len(payload) < size || len(payload) > recentMessage {
-		return nil, errSealed
-	}
-	content, err := s.aead.Open(nil, []byte(payload[:size]), []byte(payload[size:]), nil)
-	if err != nil {
-		return nil, errSealed
-	}
-	return content, nil
+// messagesAEAD encrypts messages between the instances of one deployment, and detects forged ones.
+func messagesAEAD(keys check.Keys) cipher.AEAD {
+	return seal.AEAD([sha256.Size]byte(keys.Derive("weir recent decisions")))
 }

@@ -3,6 +3,7 @@ package recent
 import (
 	"cmp"
 	"container/list"
+	"crypto/cipher"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -84,7 +85,7 @@ type Log struct {
 	seed  maphash.Seed
 	clock func() time.Time
 	peers *peers.Peers
-	seal  seal
+	aead  cipher.AEAD // of messages between instances
 	ask   asking
 	self  func() Instance
 
@@ -196,7 +197,7 @@ func New(o Options) *Log {
 		o.Self = func() (none Instance) { return none }
 	}
 	return &Log{
-		seed: maphash.MakeSeed(), clock: o.Clock, peers: o.Peers, seal: newSeal(o.Keys), self: o.Self, budget: recentBytes,
+		seed: maphash.MakeSeed(), clock: o.Clock, peers: o.Peers, aead: messagesAEAD(o.Keys), self: o.Self, budget: recentBytes,
 		tenants: map[limit.TenantID]*list.Element{}, order: list.New(),
 	}
 }

@@ -72,11 +72,12 @@ func (b *usageBuffer) cut(n int) (rows []Row) {
 	return rows
 }
 
-// cutSubjects removes and returns up to n lists.
-func (b *usageBuffer) cutSubjects(n int) (lists []Subjects) {
-	for key, top := range b.subjects {
-		if len(lists) == n {
-			break
+// cutSubjects removes and returns the lists with these keys.
+func (b *usageBuffer) cutSubjects(keys []Key) (lists []Subjects) {
+	for _, key := range keys {
+		top, there := b.subjects[key]
+		if !there { // shrink has merged or dropped it
+			continue
 		}
 		lists = append(lists, Subjects{Tenant: key.Tenant, StartMS: key.StartMS, Grain: key.Grain, TopSubjects: top})
 		delete(b.subjects, key)

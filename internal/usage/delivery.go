@@ -9,14 +9,19 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/internal/limit"
 )
 
 const (
 	usageFlushEvery    = time.Second
 	usageSubjectsEvery = 10 * time.Second // they cost the sink more, and are approximate in any case
+	usageRepackEvery   = time.Minute
 	usageAliveEvery    = 5 * time.Second  // an idle process still reports up to when it is complete
 	usageWriteTimeout  = 10 * time.Second // limits the wait for a sink that hangs
-	usageLastFlush     = 5 * time.Second  // to deliver the rest when the process ends
+	usageLastFlush     = 5 * time.Second  // to deliver the rest when the process ends, and
+	usageLongestFlush  = 20 * time.Second // for this at most if there are more rows than
+	usageFlushedRows   = 10_000           // in a second
 
 	maxBatchRows     = 5000
 	maxBatchSubjects = 200 // lists
@@ -28,15 +33,18 @@ type delivery struct {
 	log     *slog.Logger
 	clock   func() time.Time
 	limit   int64
+	looked  func() []limit.TenantID
 	metrics usageMetrics
 
 	mu       sync.Mutex // guards the fields below; held while the sink writes, never by a check
 	writer   uuid.UUID
 	waiting  usageBuffer
 	unacked  *Batch    // passed to the sink, and perhaps written: it must not change
-	tops     time.Time // when subjects were last delivered
+	tops     time.Time // when the subjects of all tenants, or of those that are looked at, were last delivered
+	repacked time.Time // when the buffer last freed memory
 	told     time.Time // when the sink last accepted a batch
 	failures int       // in a row
+	hold     hold
 }
 
 type usageMetrics struct {
@@ -47,7 +55,8 @@ type usageMetrics struct {
 }
 
 func newDelivery(o Options) *delivery {
-	d := &delivery{sink: o.Sink, log: o.Logger, clock: o.Clock, limit: o.BufferBytes, writer: uuid.New(), waiting: newUsageBuffer()}
+	d := &delivery{sink: o.Sink, log: o.Logger, clock: o.Clock, limit: o.BufferBytes, looked: o.Looked,
+		writer: uuid.New(), waiting: newUsageBuffer(), hold: hold{seconds: 1}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -73,7 +82,7 @@ func newDelivery(o Options) *delivery {
 }
 
 // Run delivers new counts every second until ctx ends, and then the rest, which takes at most five
-// seconds. While the sink fails, counts are buffered: per minute first, per hour if they exceed the
+// seconds, or twenty if there are many tenants. While the sink fails, counts are buffered: per minute first, per hour if they exceed the
 // buffer, and only then the oldest are dropped.
 func (u *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(usageFlushEvery)
@@ -81,9 +90,7 @@ func (u *Recorder) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), usageLastFlush)
-			defer cancel()
-			u.finish(last)
+			u.finish(context.WithoutCancel(ctx))
 			return
 		case <-ticks.C:
 			u.note(u.flush(ctx, false))
@@ -93,6 +100,12 @@ func (u *Recorder) Run(ctx context.Context) {
 
 // finish delivers the rest and ends the writer.
 func (u *Recorder) finish(ctx context.Context) {
+	u.mu.Lock()
+	u.drain(u.clock(), true, nil, &u.waiting)
+	rows := len(u.waiting.rows)
+	u.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, min(usageLastFlush+time.Duration(rows)*time.Second/usageFlushedRows, usageLongestFlush))
+	defer cancel()
 	for {
 		err := u.flush(ctx, true)
 		if err == nil {
@@ -138,19 +151,22 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 	// A check that is being decided now may be recorded after the drain.
 	now := u.clock()
 	complete := now.Add(-time.Second)
-	u.drain(now, &u.waiting)
+	looked := u.lookedAt()
+	if since := u.drain(now, last, looked, &u.waiting); since > 0 && since < complete.UnixMilli() {
+		complete = time.UnixMilli(since)
+	}
 	coarsened, lost := u.waiting.shrink(u.limit)
 	u.metrics.coarsened.Add(float64(coarsened))
 	u.metrics.lost.Add(float64(lost))
-	withSubjects := last || now.Sub(u.tops) >= usageSubjectsEvery
+	subjects := u.dueSubjects(now, last, looked)
 	for {
 		if u.unacked == nil {
-			u.unacked = u.next(complete, withSubjects, last, now)
+			u.unacked = u.next(complete, &subjects, last, now)
 		}
 		u.metrics.bytes.Set(float64(u.waiting.bytes))
 		if u.unacked == nil {
-			if withSubjects {
-				u.tops = now
+			if now.Sub(u.repacked) >= usageRepackEvery {
+				u.repacked = now
 				u.waiting.repack() // almost nothing is left, even after a long outage
 			}
 			return nil
@@ -169,13 +185,15 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 }
 
 // next returns the next batch of the buffer, or nil if there is nothing to send.
-func (u *Recorder) next(complete time.Time, withSubjects, last bool, now time.Time) *Batch {
+func (u *Recorder) next(complete time.Time, subjects *[]Key, last bool, now time.Time) *Batch {
 	b := &Batch{Writer: u.writer, ID: uuid.Must(uuid.NewV7())}
 	b.Rows = u.waiting.cut(maxBatchRows)
-	if withSubjects {
-		b.Subjects = u.waiting.cutSubjects(maxBatchSubjects)
+	if !last || len(u.waiting.rows) == 0 { // rows first: the time to end may be short
+		n := min(len(*subjects), maxBatchSubjects)
+		b.Subjects = u.waiting.cutSubjects((*subjects)[:n])
+		*subjects = (*subjects)[n:]
 	}
-	rest := len(u.waiting.rows) > 0 || withSubjects && len(u.waiting.subjects) > 0
+	rest := len(u.waiting.rows)+len(*subjects) > 0
 	if len(b.Rows) == 0 && len(b.Subjects) == 0 && !last && now.Sub(u.told) < usageAliveEvery {
 		return nil
 	}

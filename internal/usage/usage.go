@@ -146,13 +146,16 @@ type Options struct {
 	Logger      *slog.Logger     // nil: none
 	Clock       func() time.Time // nil: time.Now
 	BufferBytes int64            // approximate memory for counts that cannot be delivered; 0: 64 MiB
+	// Looked returns the tenants that somebody looks at now, whose counts are written every second.
+	// nil: none.
+	Looked func() []limit.TenantID
 }
 
 const defaultUsageBuffer = 64 << 20
 
-// Recorder counts decisions in this process, and passes the counts to a Sink every second. A check
-// adds to counters in memory, under a lock that it shares with some of the tenants. It never waits
-// for the sink. All methods are safe for concurrent use.
+// Recorder counts decisions in this process, and passes the counts to a Sink every second, or less
+// often if there are many tenants. A check adds to counters in memory, under a lock that it shares
+// with some of the tenants. It never waits for the sink. All methods are safe for concurrent use.
 type Recorder struct {
 	seed   maphash.Seed
 	shards [usageShards]usageShard
@@ -164,10 +167,14 @@ const usageShards = 64 // a power of two
 type usageShard struct {
 	mu      sync.Mutex
 	tenants map[limit.TenantID]*tenantUsage
-	dirty   []*tenantUsage // those with new counts since the last drain
-	rows    []Row          // of minutes that have ended since then
-	tops    []Subjects
-	_       [64]byte // keeps the locks of neighbours on different cache lines
+	dirty   []*tenantUsage // those with new counts since the shard was drained completely
+	urgent  []*tenantUsage // those of them that are drained in the next second
+	held    ended          // counts of minutes that have ended since then
+	soon    ended          // those of tenants that are drained every second
+	// heldSinceMS is the time of the first count since the shard was drained completely, in
+	// milliseconds since 1970; 0: there is none.
+	heldSinceMS int64
+	_           [64]byte // keeps the locks of neighbours on different cache lines
 }
 
 // New returns a Recorder; Run delivers its counts.
@@ -188,8 +195,7 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 	}
 	minute := now.UnixMilli() / time.Minute.Milliseconds()
 	hash := maphash.String(u.seed, d.Subject)
-	// The ids of tenants end in random bits.
-	s := &u.shards[tenant[len(tenant)-1]&(usageShards-1)]
+	s := &u.shards[shardOf(tenant)]
 	s.mu.Lock()
 	t := s.tenants[tenant]
 	if t == nil {
@@ -199,12 +205,22 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 	// Checks that began at the end of a minute may arrive after the first ones of the next. They
 	// count in the next minute, because otherwise the two minutes would alternate.
 	if minute > t.minute || minute < t.minute-1 {
-		s.closeMinute(t)
+		to := &s.held
+		if t.frequent {
+			to = &s.soon
+		}
+		t.closeMinute(to)
 		t.turn(minute)
 	}
 	if !t.dirty {
 		t.dirty = true
 		s.dirty = append(s.dirty, t)
+		if s.heldSinceMS == 0 {
+			s.heldSinceMS = now.UnixMilli()
+		}
+	}
+	if t.checksHeld += d.Checks(); t.checksHeld >= busyChecks {
+		s.hurry(t)
 	}
 	shadowDenied := t.cell(d.Plan, d.Resource).count(t, d)
 	t.checks.count(hash, d, shadowDenied)
@@ -214,50 +230,25 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 	s.mu.Unlock()
 }
 
-// drain moves all counts to a buffer, and removes tenants that have been idle for long.
-func (u *Recorder) drain(now time.Time, to *usageBuffer) {
-	oldest := now.Add(-usageIdle).UnixMilli() / time.Minute.Milliseconds()
-	for i := range u.shards {
-		s := &u.shards[i]
-		s.mu.Lock()
-		for _, t := range s.dirty {
-			s.closeMinute(t)
-		}
-		s.dirty = s.dirty[:0]
-		rows, tops := s.rows, s.tops
-		s.rows, s.tops = nil, nil
-		for id, t := range s.tenants {
-			if t.minute < oldest {
-				delete(s.tenants, id)
-			}
-		}
-		s.mu.Unlock()
-		for i := range rows {
-			to.add(&rows[i])
-		}
-		for i := range tops {
-			to.addSubjects(&tops[i])
-		}
-	}
-}
+// shardOf returns the shard of a tenant. The ids of tenants end in random bits.
+func shardOf(tenant limit.TenantID) int { return int(tenant[len(tenant)-1] & (usageShards - 1)) }
 
 // usageIdle is how long the counters of an idle tenant or cell are kept.
 const usageIdle = 5 * time.Minute
 
-// closeMinute moves the counts of t to the shard's ended minutes.
-func (s *usageShard) closeMinute(t *tenantUsage) {
+// closeMinute moves the counts of t.
+func (t *tenantUsage) closeMinute(to *ended) {
 	start := t.minute * time.Minute.Milliseconds()
 	for _, c := range t.changed {
 		if c.key.resource != "" {
 			t.resources[c.key.resource] += c.whole.Allowed + c.whole.Denied
 		}
-		s.rows = c.take(s.rows, Key{Tenant: t.tenant, StartMS: start, Plan: c.key.plan, Resource: c.key.resource})
+		to.rows = c.take(to.rows, Key{Tenant: t.tenant, StartMS: start, Plan: c.key.plan, Resource: c.key.resource})
 	}
 	t.changed = t.changed[:0]
 	if top := (TopSubjects{Checks: t.checks.take(), Denied: t.denied.take()}); len(top.Checks) > 0 {
-		s.tops = append(s.tops, Subjects{Tenant: t.tenant, StartMS: start, TopSubjects: top})
+		to.tops = append(to.tops, Subjects{Tenant: t.tenant, StartMS: start, TopSubjects: top})
 	}
-	t.dirty = false
 }
 
 // Limits for the number of counters of one tenant.
@@ -268,12 +259,17 @@ const (
 
 // tenantUsage has the counts of one tenant since the last drain, in one minute.
 type tenantUsage struct {
-	tenant  limit.TenantID
-	minute  int64 // since 1970; 0 before the first check
-	dirty   bool  // listed in its shard
-	cells   map[cellKey]*usageCell
-	last    *usageCell // the last one used, which the next check usually needs too
-	changed []*usageCell
+	tenant limit.TenantID
+	minute int64 // since 1970; 0 before the first check
+	dirty  bool  // listed in its shard
+	urgent bool  // listed in its shard as urgent
+	// frequent reports whether it was urgent since its shard was drained completely.
+	frequent bool
+	// checksHeld is how many checks were counted since the last drain, in all minutes.
+	checksHeld int64
+	cells      map[cellKey]*usageCell
+	last       *usageCell // the last one used, which the next check usually needs too
+	changed    []*usageCell
 	// resources are those with their own rows, with their checks in this hour. New resources get a
 	// row until the maximum is reached. At the end of each hour, only the busier half stays. A
 	// client that invents resources can therefore not create rows without end, nor displace

@@ -32,6 +32,7 @@ type ledger struct {
 	complete time.Time
 	ended    bool
 	writes   int
+	received int // rows
 }
 
 func newLedger() *ledger {
@@ -49,6 +50,7 @@ func (l *ledger) WriteUsage(_ context.Context, b *Batch) error {
 	l.writes++
 	if id := b.ID.String(); id > l.last[b.Writer] {
 		l.last[b.Writer] = id
+		l.received += len(b.Rows)
 		for _, row := range b.Rows {
 			counts := l.rows[row.Key]
 			counts.Add(row.Counts)
@@ -414,7 +416,7 @@ func TestSubjectListBounds(t *testing.T) {
 					deniedN++
 				}
 			}
-			u.drain(time.UnixMilli(checktest.Start), &buffer)
+			u.drain(time.UnixMilli(checktest.Start), true, nil, &buffer)
 			for _, top := range buffer.subjects {
 				sum = sum.Merge(top)
 			}
