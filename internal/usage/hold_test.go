@@ -90,8 +90,7 @@ func TestQuietTenantsAreWrittenTogether(t *testing.T) {
 		c.second()
 		require.EqualValues(t, 5+busyChecks*(second+1), c.written(busy), "in second %d", second)
 		require.EqualValues(t, second+1, c.written(looked), "in second %d", second)
-		// Every check that was decided before complete_until is written. Checks of one second have one
-		// instant here, so the number of earlier ones is a lower bound of the written ones.
+		// Every check that was decided before complete_until is written.
 		for earlier < len(c.decided) && c.decided[earlier].Before(c.ledger.complete) {
 			earlier++
 		}
