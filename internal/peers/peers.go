@@ -122,8 +122,8 @@ func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog
 	}
 }
 
-// deploymentMark returns the first part of the names of all instances with this secret: eight digits
-// and a hyphen.
+// deploymentMark returns the first part of the names of all instances with this secret: eight
+// digits and a hyphen.
 func deploymentMark(secret []byte) string {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("instances"))

@@ -82,8 +82,8 @@ func newDelivery(o Options) *delivery {
 }
 
 // Run delivers new counts every second until ctx ends, and then the rest, which takes at most five
-// seconds, or twenty if there are many tenants. While the sink fails, counts are buffered: per minute first, per hour if they exceed the
-// buffer, and only then the oldest are dropped.
+// seconds, or twenty if there are many tenants. While the sink fails, counts are buffered: per
+// minute first, per hour if they exceed the buffer, and only then the oldest are dropped.
 func (u *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(usageFlushEvery)
 	defer ticks.Stop()

@@ -19,8 +19,8 @@ import (
 // every two seconds have 50,000 tenants to write each second without a hold. With a hold of 32
 // seconds, about 3,100 are written each second, each with all of its counts since its last turn.
 const (
-	// maxHold is the longest time that counts are held, in flushes of a second each. It is a power of
-	// two that divides usageShards.
+	// maxHold is the longest time that counts are held, in flushes of a second each. It is a power
+	// of two that divides usageShards.
 	maxHold = 32
 	// The hold is doubled while more tenants than manyTenants are written in a second, and halved
 	// while there are fewer than fewTenants.

@@ -63,9 +63,9 @@ func (c *crowd) written(n int) (checks int64) {
 }
 
 // With few tenants, everything is written in the second after it was counted. With many, quiet
-// tenants are written together, at most 32 seconds later; busy tenants and those that somebody looks
-// at are still written every second. Nothing is lost or counted twice, and a batch never says that it
-// is complete up to an instant while an earlier check is not written.
+// tenants are written together, at most 32 seconds later; busy tenants and those that somebody
+// looks at are still written every second. Nothing is lost or counted twice, and a batch never says
+// that it is complete up to an instant while an earlier check is not written.
 func TestQuietTenantsAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 	const busy, looked, quiet, tenants = 1, 2, 3, 4000
