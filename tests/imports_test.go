@@ -33,7 +33,7 @@ var importRules = []importRule{
 	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not depend on pages"},
 	{"internal/tenants", []string{"cmd/server", "internal/api", "internal/billing", "internal/dashboard", "internal/notify", "internal/snapshot", "internal/tenants"}, false, "a check is decided without Postgres, so package check must not use it"},
 	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; only packages that store or show the counts need them"},
-	{"internal/recent", []string{"cmd/server", "internal/dashboard", "internal/recent"}, true, "recent decisions are for people: the dashboard shows them"},
+	{"internal/recent", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/recent"}, true, "recent decisions are for people: the dashboard and the API show them"},
 	{"internal/peers", []string{"cmd/server", "internal/recent", "internal/check/checktest", "internal/peers"}, true, "an engine gets its share from outside; only cmd/server and messages between instances know the other instances"},
 	{"internal/check", []string{"cmd/server", "cmd/weir", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/snapshot", "internal/engine/enginetest/conformance", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions; the conformance command sends checks as applications do, and weir replays logs"},
 	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "all layers above use an engine.Engine; only cmd/server knows that it is Redis"},

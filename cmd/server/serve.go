@@ -169,6 +169,8 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 		Billing:        biller,
 		PublicURL:      s.cfg.PublicURL,
 		CursorKey:      secrets.CursorKey[:],
+		Recent:         c.decisions,
+		Stopping:       ctx.Done(),
 	})
 	pages := dashboard.New(dashboard.Deps{
 		Store: s.store, Policies: c.policies, Checker: c.checker, Recent: c.decisions, Instances: c.instances.Count,

@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/term"
 )
 
 const description = `Asks a Weir server.
@@ -35,6 +37,7 @@ type cli struct {
 		Diff configDiffCmd `cmd:"" help:"Print what a push of a file would change. The exit code is 3 if anything would."`
 		Push configPushCmd `cmd:"" help:"Print what a file changes, and apply it after confirmation."`
 	} `cmd:"" help:"Keep the configuration in a file."`
+	Tail     tailCmd     `cmd:"" help:"Print decisions as they are made."`
 	Usage    usageCmd    `cmd:"" help:"Print how many checks were allowed and denied, over time."`
 	Audit    auditCmd    `cmd:"" help:"List the changes of the configuration, newest first."`
 	Simulate simulateCmd `cmd:"" help:"Print what rules would decide about requests of a file. Stores and counts nothing."`
@@ -49,7 +52,10 @@ type terminal struct {
 	getenv   func(string) string
 	output   string // table, json or csv
 
-	interactive bool // err is shown to a person
+	interactive bool                                 // err is shown to a person
+	colour      bool                                 // out shows colours
+	columns     func() int                           // width of out; nil or 0: unlimited
+	wait        func(time.Duration) <-chan time.Time // nil: time.After
 }
 
 // errNegative is the error of a command that succeeded with a negative answer.
@@ -59,6 +65,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	t := &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, interactive: isTerminal(os.Stderr)}
+	if isTerminal(os.Stdout) {
+		t.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+		t.columns = func() int {
+			width, _, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil {
+				return 0
+			}
+			return width
+		}
+	}
 	code := run(ctx, t, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -67,6 +83,21 @@ func main() {
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// width returns the width of out in characters; 0: unlimited.
+func (t *terminal) width() int {
+	if t.columns == nil {
+		return 0
+	}
+	return t.columns()
+}
+
+func (t *terminal) after(d time.Duration) <-chan time.Time {
+	if t.wait == nil {
+		return time.After(d)
+	}
+	return t.wait(d)
 }
 
 // run returns the exit code.

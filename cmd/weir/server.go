@@ -95,6 +95,31 @@ type answer struct {
 func (s *server) do(ctx context.Context, c call) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	r, err := s.request(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	response, err := httpClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	a, err := read(response)
+	if err != nil {
+		return nil, err
+	}
+	if a.status/100 == 2 || a.header.Get("Weir-Decision") == "deny" {
+		return a, nil
+	}
+	return nil, a.problem()
+}
+
+var httpClient = http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+	return http.ErrUseLastResponse // the key is for this server only
+}}
+
+// request returns a request with the key.
+func (s *server) request(ctx context.Context, c call) (*http.Request, error) {
 	to := s.URL + c.path
 	if len(c.query) > 0 {
 		to += "?" + c.query.Encode()
@@ -103,29 +128,25 @@ func (s *server) do(ctx context.Context, c call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{"Authorization": "Bearer " + s.Key, "Content-Type": c.contentType,
+	authorization := ""
+	if s.Key != "" {
+		authorization = "Bearer " + s.Key
+	}
+	for name, value := range map[string]string{"Authorization": authorization, "Content-Type": c.contentType,
 		"If-Match": c.ifMatch, "Accept": c.accept, "User-Agent": "weir"} {
 		if value != "" {
 			r.Header.Set(name, value)
 		}
 	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // the key is for this server only
-	}}
-	response, err := client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
+	return r, nil
+}
+
+func read(response *http.Response) (*answer, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return nil, err
 	}
-	a := &answer{status: response.StatusCode, header: response.Header, body: body}
-	if a.status/100 == 2 || a.header.Get("Weir-Decision") == "deny" {
-		return a, nil
-	}
-	return nil, a.problem()
+	return &answer{status: response.StatusCode, header: response.Header, body: body}, nil
 }
 
 // A problemError is an error of the server, usually a problem document (RFC 9457).

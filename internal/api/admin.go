@@ -14,6 +14,7 @@ import (
 	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
@@ -33,6 +34,9 @@ type admin struct {
 	invitationLink func(tenants.Invitation) string
 	billing        *billing.Runner
 	publicURL      string
+	authenticator  *tenants.Authenticator
+	recent         *recent.Log
+	stopping       <-chan struct{}
 	api            huma.API
 }
 
@@ -42,6 +46,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
 		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
+		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping,
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}
@@ -140,6 +145,8 @@ func (a *admin) routes() {
 
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate, about(
 		"simulate", "Subjects have no credits in a simulation: a request that does not fit in the window is denied."))
+
+	a.decisionRoutes()
 
 	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get the usage", a.getUsage)
 	a.meterRoutes()

@@ -160,6 +160,9 @@ var adminCases = map[string]adminCase{
 	"list-meter-pushes": {path: "/v1/billing/pushes?rule={rule}", status: 200, badPath: "/v1/billing/pushes?limit=0", names: []string{"query:limit"}},
 	"get-metered-usage": {path: "/v1/usage/metered?open=true", status: 200, badPath: "/v1/usage/metered?from=2026-01-31T12:30:00Z&grain=day", names: []string{"query:grain"}},
 
+	"list-decisions":   {path: "/v1/decisions?denied=true", pure: true, status: 200, badPath: "/v1/decisions?limit=301&since=soon", names: []string{"query:limit", "query:since"}},
+	"stream-decisions": {path: "/v1/decisions/stream?for=1s", pure: true, status: 200, badPath: "/v1/decisions/stream?for=2h", names: []string{"query:for"}},
+
 	"get-usage": {path: "/v1/usage?group_by=rule,plan", status: 200, badPath: "/v1/usage?from=1926-01-01T00:00:00Z&group_by=rules", names: []string{"query:group_by"}},
 
 	"list-audit":   {path: "/v1/audit?kind=rule&limit=1", status: 200, badPath: "/v1/audit?kind=rules", names: []string{"query:kind"}},

@@ -23,6 +23,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/check/checktest"
 	"weir/internal/engine"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -42,6 +43,10 @@ type adminStack struct {
 	instances  int // of the service, as serve's servers are to think; 0: one
 	invited    func(tenants.Invitation)
 	unsentLink func(tenants.Invitation) string // the link of an invitation; nil if it is sent by mail
+
+	recent        *recent.Log // of the last server, as the next two
+	authenticator *tenants.Authenticator
+	stop          func() // ends its streams
 
 	a, b                    tenants.Actor // as system, to prepare and look behind the API
 	key, other, operator    string        // all scopes: tenant A's, tenant B's, the operator's
@@ -110,8 +115,13 @@ func (s *adminStack) serve(store *tenants.Store) string {
 		options.Shared = s.counters
 	}
 	parts := checktest.New(s.t, options)
+	stopping := make(chan struct{})
+	s.stop = sync.OnceFunc(func() { close(stopping) })
+	s.t.Cleanup(s.stop)
+	s.authenticator = tenants.NewAuthenticator(s.store)
+	s.recent = recent.New(recent.Options{Keys: keys, Peers: parts.Peers})
 	server := httptest.NewUnstartedServer(New(Config{}, Deps{
-		Store: store, Authenticator: tenants.NewAuthenticator(s.store),
+		Store: store, Authenticator: s.authenticator, Stopping: stopping, Recent: s.recent,
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
 		Logger:  logger,
 		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],

@@ -31,6 +31,7 @@ import (
 	"weir/internal/once"
 	"weir/internal/origin"
 	"weir/internal/overload"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
@@ -81,7 +82,9 @@ type Deps struct {
 	Billing *billing.Runner
 	// PublicURL is the beginning of webhook addresses; "": the address that the caller used.
 	PublicURL string
-	CursorKey []byte // authenticates the cursors of lists; the same on all instances
+	Recent    *recent.Log     // decisions of all instances; required by the operations that show them
+	Stopping  <-chan struct{} // closed when streams must end; nil: never
+	CursorKey []byte          // authenticates the cursors of lists; the same on all instances
 }
 
 // Readiness says whether this instance can serve checks.

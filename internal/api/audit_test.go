@@ -31,6 +31,7 @@ func auditNames(a answer) (names []string) {
 
 func init() { // the decoder that checks answers against the document has to be told what is only text
 	openapi3filter.RegisterBodyDecoder(jsonLinesType, openapi3filter.PlainBodyDecoder)
+	openapi3filter.RegisterBodyDecoder(streamType, openapi3filter.PlainBodyDecoder)
 }
 
 // Changes can be found by each of the filters, and only by the tenant itself.

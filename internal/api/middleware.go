@@ -29,6 +29,7 @@ type request struct {
 	actor    tenants.Actor
 	authed   bool
 	code     string // of the problem that a hot route answered; "" for none
+	left     bool   // it no longer counts as in flight
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -51,6 +52,14 @@ func (q *request) Write(b []byte) (int, error) {
 
 // Unwrap lets http.ResponseController reach the connection.
 func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
+
+// leave ends that the request counts as in flight. A stream calls it before it ends.
+func (q *request) leave() {
+	if !q.left {
+		q.left = true
+		q.capacity.leave()
+	}
+}
 
 type requestKey struct{}
 
@@ -98,7 +107,7 @@ func (s *server) track(next http.Handler) http.Handler {
 
 		// Monitoring must work especially when the process is overloaded.
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
-		defer s.capacity.leave()
+		defer q.leave()
 		if !s.capacity.enter() && !health {
 			s.shed()
 			if isAuthorize(r.URL.EscapedPath()) {

@@ -250,6 +250,7 @@ var documentTags = []*huma.Tag{
 	{Name: "members", Description: "People who can sign in to the tenant's dashboard, and their roles"},
 	{Name: "audit", Description: "Who changed what"},
 	{Name: "simulate", Description: "What rules would decide, before they are live"},
+	{Name: "decisions", Description: "Decisions of the last minutes, and a stream of new ones"},
 	{Name: "usage", Description: "Decisions over time"},
 	{Name: "health", Description: "For load balancers"},
 	{Name: "tenants", Description: "All tenants; only for the operator"},

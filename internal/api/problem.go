@@ -64,6 +64,7 @@ const (
 	codeTierExceeded           = "TIER_EXCEEDED"
 	codeWriteRateExceeded      = "WRITE_RATE_EXCEEDED"
 	codeBulkBusy               = "BULK_BUSY"
+	codeTooManyStreams         = "TOO_MANY_STREAMS"
 	codeSimulationBusy         = "SIMULATION_BUSY"
 	codeSimulationTooLarge     = "SIMULATION_TOO_LARGE"
 	codeInvalidSignature       = "INVALID_SIGNATURE"
@@ -134,6 +135,7 @@ var problemTitles = map[string]string{
 	codeTierExceeded:           "The tenant's tier does not allow this",
 	codeWriteRateExceeded:      "The tenant exceeded its write rate",
 	codeBulkBusy:               "Too many imports or exports are running",
+	codeTooManyStreams:         "Too many streams are open",
 	codeSimulationBusy:         "Too many simulations are running",
 	codeSimulationTooLarge:     "The simulation is too large",
 	codeInvalidSignature:       "The signature is not valid",

@@ -68,7 +68,8 @@ type Query struct {
 	Most     int       // 0: all
 }
 
-func (q *Query) selects(d *Decision) bool {
+// Selects reports whether the decision meets the conditions.
+func (q *Query) Selects(d *Decision) bool {
 	return (!q.Denied || !d.Allowed) && (q.Subject == "" || q.Subject == d.Subject) && strings.HasPrefix(d.Subject, q.Prefix) &&
 		(q.Resource == "" || q.Resource == d.Resource) && (q.Rule == "" || q.Rule == d.Rule) && !d.At.Before(q.Since)
 }
@@ -87,7 +88,9 @@ type Log struct {
 	peers *peers.Peers
 	aead  cipher.AEAD // of messages between instances
 	ask   asking
-	self  func() Instance
+
+	following followers
+	self      func() Instance
 
 	seen   [recentSeen]atomic.Pointer[keptDecision] // the last recorded decisions, by hash
 	paces  [recentPaces]recentPace                  // by tenant
@@ -389,7 +392,7 @@ func (r *Log) list(tenant limit.TenantID, q Query) (out []Decision) {
 	t := e.Value.(*tenantRecent)
 	for _, entries := range [][]*keptDecision{t.denied.entries, t.allowed.entries} {
 		for _, k := range entries {
-			if q.selects(&k.Decision) {
+			if q.Selects(&k.Decision) {
 				d := k.Decision
 				if !d.Allowed {
 					d.Repeats = k.repeats.Load()

@@ -2,6 +2,7 @@
 package command
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"net/http"
@@ -124,6 +125,7 @@ func TestCommands(t *testing.T) {
 	lists(t, s)
 	checks(t, s)
 	history(t, s)
+	decisions(t, s)
 
 	nginx := s.must("gateway", "nginx")
 	require.Contains(t, nginx, "proxy_set_header Weir-Key "+key+";")
@@ -219,4 +221,45 @@ func history(t *testing.T, s *shell) {
 	stdout, stderr, code = s.run(strings.Repeat(line, 3), "replay", "--subject", "user", "--resource", "api", "-")
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "2 allowed, 1 denied", "the rules of the server allow 2 per hour")
+}
+
+// tail prints what was decided before, and what is decided while it runs.
+func decisions(t *testing.T, s *shell) {
+	require.Regexp(t, `(?m)^\d\d:\d\d:\d\d\.\d{3} DENY  user_42  api  api 0/2 left  retry in `, s.must("tail", "-n", "300", "--denied", "--for", "2s"))
+	for _, line := range strings.Split(strings.TrimSpace(s.must("-o", "json", "tail", "-n", "2", "--subject", "user_42", "--for", "2s")), "\n") {
+		var d struct{ Subject string }
+		require.NoError(t, json.Unmarshal([]byte(line), &d), line)
+		require.Equal(t, "user_42", d.Subject)
+	}
+	require.Empty(t, s.must("tail", "--subject", "nobody", "--for", "1s"))
+
+	cmd := exec.CommandContext(t.Context(), s.program, "tail", "-n", "0", "--prefix", "live_")
+	for name, value := range s.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := make(chan string, 100)
+	go func() {
+		for scan := bufio.NewScanner(out); scan.Scan(); {
+			lines <- scan.Text()
+		}
+		close(lines)
+	}()
+	// Checks before the stream is open are not in it.
+	require.Eventually(t, func() bool {
+		s.run("", "check", "live_1", "-r", "elsewhere")
+		select {
+		case line := <-lines:
+			require.Contains(t, line, " allow live_1  elsewhere")
+			return true
+		default:
+			return false
+		}
+	}, harness.Patience, harness.Tick)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	for range lines {
+	}
+	require.NoError(t, cmd.Wait(), "the exit code is 0 after Ctrl-C")
 }
