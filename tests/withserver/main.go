@@ -4,11 +4,13 @@
 //	scripts/dev.sh --test with go run ./tests/withserver CMD...
 //
 // CMD finds in its environment WEIR_TEST_URL, WEIR_TEST_KEY (a key of a tenant without rules, with
-// all scopes) and WEIR_TEST_PIDFILE, a file with the process id of the server. CMD may pause or
-// kill that process: a server that was killed is started again at the same address.
+// all scopes), WEIR_TEST_OPERATOR_KEY and WEIR_TEST_PIDFILE, a file with the process id of the
+// server. CMD may pause or kill that process: a server that was killed is started again at the same
+// address.
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -37,7 +39,7 @@ func run(t testing.TB, command []string) int {
 	dir, err := os.MkdirTemp("", "weir-withserver-")
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
-	settings := harness.NewSettings(t)
+	settings := harness.NewSettings(t).With(harness.Settings{"WEIR_ENCRYPTION_KEY": base64.StdEncoding.EncodeToString(make([]byte, 32))})
 	server := harness.Start(t, settings).AwaitReady()
 	settings["WEIR_HTTP_ADDR"] = server.Address("WEIR_HTTP_ADDR")
 	k := &keeper{t: t, settings: settings, pidFile: filepath.Join(dir, "pid"), ending: make(chan struct{}), server: server}
@@ -46,7 +48,9 @@ func run(t testing.TB, command []string) int {
 	keeping.Go(k.keep)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "WEIR_TEST_URL="+server.URL(), "WEIR_TEST_KEY="+newTenant(t, settings, server.URL()), "WEIR_TEST_PIDFILE="+k.pidFile)
+	operator := newOperatorKey(t, settings)
+	cmd.Env = append(os.Environ(), "WEIR_TEST_URL="+server.URL(), "WEIR_TEST_KEY="+newTenant(t, operator, server.URL()),
+		"WEIR_TEST_OPERATOR_KEY="+operator, "WEIR_TEST_PIDFILE="+k.pidFile)
 	err = cmd.Run()
 	close(k.ending)
 	keeping.Wait()
@@ -84,13 +88,17 @@ func (k *keeper) writePid() {
 	require.NoError(k.t, os.Rename(temporary, k.pidFile))
 }
 
-// newTenant creates a tenant and returns its first key.
-func newTenant(t testing.TB, s harness.Settings, url string) string {
+func newOperatorKey(t testing.TB, s harness.Settings) string {
 	stdout, stderr, code := harness.Run(t, s, "operator-key", "create", "clients")
 	require.Zero(t, code, stderr)
+	return strings.TrimSpace(stdout)
+}
+
+// newTenant creates a tenant and returns its first key.
+func newTenant(t testing.TB, operator, url string) string {
 	r, err := http.NewRequest(http.MethodPost, url+"/v1/tenants", strings.NewReader(`{"slug":"clients","name":"Clients"}`))
 	require.NoError(t, err)
-	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(stdout))
+	r.Header.Set("Authorization", "Bearer "+operator)
 	r.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
