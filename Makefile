@@ -16,7 +16,7 @@ NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-envoy screenshots readme-pictures gateways test-idempotency faults conformance bench microbench build generate web verify clean-dev test-billing
+.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults conformance bench microbench build generate web verify clean-dev test-billing
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,7 @@ test: ## run all tests under the race detector, with a private PostgreSQL and Re
 	@cd tests/faults && ../../scripts/dev.sh --test with go test ./...
 	@go -C tests/container test ./...
 	@$(MAKE) --no-print-directory test-client-go
+	@scripts/dev.sh --test with go run ./tests/withserver go -C terraform test -tags server ./...
 
 test-clients: test-client-go test-client-typescript test-client-python ## run the shared suite of the clients in every language, against a scripted server and a real one
 
@@ -60,6 +61,14 @@ test-client-python: ## run the tests of the Python client with Debian's Python, 
 		sh -c 'cd ../python && PYTHONPATH=src exec /usr/bin/python3 -W error -W ignore:unclosed:ResourceWarning -m unittest discover --top-level-directory . tests'
 	@cd sdk/python && rm -rf build src/*.egg-info && /usr/bin/python3 -m build --no-isolation --outdir build/dist >build.log 2>&1 || { cat build.log >&2; exit 1; }
 	@ls sdk/python/build/dist
+
+test-terraform: ## run the tests of the Terraform provider with Terraform or OpenTofu, which is built if neither is installed
+	@program=$$(scripts/terraform.sh) && scripts/dev.sh --test with go run ./tests/withserver \
+		env WEIR_TEST_TERRAFORM="$$program" go -C terraform test -tags server,terraform ./...
+
+generate-terraform: ## write the schemas and the reference of the Terraform provider, after a change of the API
+	@scripts/dev.sh --test with go run ./tests/withserver env WEIR_TEST_UPDATE=1 go -C terraform test -tags server -count=1 -run '^TestSchemasAreCurrent$$' ./internal/provider
+	@go -C terraform run ./internal/reference
 
 test-envoy: ## ask the rate-limit service with the client of envoyproxy/ratelimit and with grpcurl; the first build takes minutes
 	@scripts/dev.sh --test with go test -tags envoy ./tests -run 'EnvoyRatelimit|Grpcurl' -count=1 -v

@@ -134,7 +134,7 @@ func forEachGoFile(t *testing.T, visit func(file string, imports []string)) {
 			return err
 		}
 		if entry.IsDir() {
-			if base := entry.Name(); name != root && (strings.HasPrefix(base, ".") || base == "node_modules" || base == "testdata" || relative == "bench" || relative == "sdk/go") {
+			if base := entry.Name(); name != root && (strings.HasPrefix(base, ".") || base == "node_modules" || base == "testdata" || relative == "bench" || relative == "sdk/go" || relative == "terraform") {
 				return filepath.SkipDir
 			}
 			return nil

@@ -41,7 +41,11 @@ type Core struct {
 	state    map[string]instance // by address, such as weir_rule.api
 	order    []string            // in which the resources were created
 	Warnings []string            // of the last operation
+	between  func()
 }
+
+// BeforeApply calls f once, after the next resource was planned and before it is applied.
+func (c *Core) BeforeApply(f func()) { c.between = f }
 
 type instance struct {
 	typeName string
@@ -537,6 +541,10 @@ func (c *Core) resource(b block, schema *tfprotov6.Schema, config cty.Value, app
 	}
 	if !apply {
 		return planned.value, action, nil
+	}
+	if f := c.between; f != nil {
+		c.between = nil
+		f()
 	}
 	if action == Replace {
 		if err := c.destroy(b.address); err != nil {

@@ -64,6 +64,15 @@ type attribute struct {
 // unknown is a value that is not known yet.
 type unknown struct{}
 
+// plainDocs describe fields whose names say enough for the API.
+var plainDocs = map[string]string{
+	"created_at": "When it was created, RFC 3339", "updated_at": "When it was changed last, RFC 3339", "published_at": "When it was published, RFC 3339",
+	"created_by": "Who created it", "description": "For people", "email": "Address of the person", "id": "Id of the object", "labels": "Labels by name",
+	"match": "The requests that it matches", "name": "For people", "next_plan_at": "When the subject gets the next plan, RFC 3339", "number": "Number of the version",
+	"provider": "The billing system", "reason": "For people", "role": "Role of the member", "slug": "Name in the API", "state": "State of the object", "subject": "The subject",
+	"url": "The address", "version": "Increases with each change", "last_event_at": "When the newest event arrived, RFC 3339; null: never", "revoked_at": "When it was revoked, RFC 3339; null: it is in force",
+}
+
 // newAttribute derives an attribute from the schemas of a body and of an answer. One of them may be
 // nil.
 func newAttribute(all apiSchemas, name string, input, answer *apiSchema) *attribute {
@@ -78,8 +87,8 @@ func newAttribute(all apiSchemas, name string, input, answer *apiSchema) *attrib
 		a.doc = doc(answer)
 	}
 	in, out := all.resolve(input), all.resolve(answer)
-	if a.doc == "" && in == nil {
-		a.doc = doc(out)
+	if a.doc == "" {
+		a.doc = plainDocs[name]
 	}
 	s := in
 	if s == nil {

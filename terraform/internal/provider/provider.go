@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -34,7 +35,10 @@ const typeName = "weir"
 type Weir struct {
 	version string
 	getenv  func(string) string
-	pause   func(context.Context, time.Duration) error // nil: sleep
+
+	// For tests; nil: the defaults of the client.
+	transport http.RoundTripper
+	pause     func(context.Context, time.Duration) error
 }
 
 var _ provider.ProviderWithEphemeralResources = (*Weir)(nil)
@@ -83,7 +87,7 @@ func (p *Weir) Configure(ctx context.Context, req provider.ConfigureRequest, res
 		return
 	}
 	c := &client.Client{
-		URL: m.URL.ValueString(), Key: m.Key.ValueString(), Timeout: client.DefaultTimeout, Attempts: client.DefaultAttempts, Pause: p.pause,
+		URL: m.URL.ValueString(), Key: m.Key.ValueString(), Timeout: client.DefaultTimeout, Attempts: client.DefaultAttempts, Pause: p.pause, HTTP: p.transport,
 		UserAgent: fmt.Sprintf("terraform-provider-weir/%s (%s; %s) terraform/%s", p.version, runtime.GOOS, runtime.GOARCH, req.TerraformVersion),
 	}
 	if c.URL == "" {

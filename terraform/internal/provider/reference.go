@@ -88,9 +88,10 @@ func attributeTable(list []*attribute, resource bool) string {
 		for _, a := range list {
 			use := "read-only"
 			switch {
+			case !resource && prefix != "":
 			case a.required:
 				use = "required"
-			case a.optional && (resource || prefix == ""):
+			case a.optional:
 				use = "optional"
 			}
 			if a.sensitive {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,8 @@ type workspace interface {
 	Import(config, address, id string) error
 	// State returns the attributes of a resource, or nil.
 	State(address string) map[string]any
+	// BeforeApply calls f once, between the next plan and its apply.
+	BeforeApply(f func())
 	// Warned returns the warnings of the last operation.
 	Warned() string
 }
@@ -476,9 +479,82 @@ resource "weir_portal" "this" {
 		b.refused(weak.config("resource \"weir_rule\" \"x\" {\n  slug = \"x\"\n  limit = 1\n  window = \"1m\"\n}\n"), "403", "INSUFFICIENT_SCOPE", "Use an API key with this scope")
 		weak.key = "weir_key_" + strings.Repeat("A", 36)
 		b.refused(weak.config("resource \"weir_rule\" \"x\" {\n  slug = \"x\"\n  limit = 1\n  window = \"1m\"\n}\n"), "401", "Set WEIR_KEY")
+	},
+	"warnings": func(b *bench) {
+		_, err := b.Apply(b.config("resource \"weir_rule\" \"log\" {\n  slug = \"log\"\n  limit = 5000\n  window = \"1d\"\n  algorithm = \"sliding_window_log\"\n}\n"))
+		b.must(err)
+		if !strings.Contains(b.Warned(), "each counter stores up to 5000 instants") {
+			b.Errorf("no warning in %s", b.Warned())
+		}
+	},
+	"two changes at once": func(b *bench) {
+		config := func(limit int) string {
+			return b.config(fmt.Sprintf("resource \"weir_rule\" \"api\" {\n  slug = \"api\"\n  window = \"1m\"\n  limit = %d\n}\n", limit))
+		}
+		b.applies(config(1), "create weir_rule.api")
+		b.BeforeApply(func() { b.api(http.MethodPatch, "/v1/rules/api", `{"limit":7,"mode":"off"}`) })
+		b.refused(config(2), "PRECONDITION_FAILED", "412", "Changed since the plan: limit, mode", "Run the plan again")
+		b.stored("/v1/rules/api", map[string]any{"limit": 7, "mode": "off"})
+		b.applies(config(2), "update weir_rule.api")
+		b.stored("/v1/rules/api", map[string]any{"limit": 2, "mode": "enforce"})
 
-		// A warning does not stop the apply.
-		b.applies(b.config("resource \"weir_rule\" \"log\" {\n  slug = \"log\"\n  limit = 5000\n  window = \"1d\"\n  algorithm = \"sliding_window_log\"\n}\n"), "create weir_rule.log")
+		// Objects that share a version do not disturb each other.
+		plan := func(limit int) string {
+			return config(2) + fmt.Sprintf(`
+resource "weir_plan" "free" {
+  slug = "free"
+}
+resource "weir_plan_limit" "free" {
+  plan  = weir_plan.free.slug
+  rule  = weir_rule.api.slug
+  limit = %d
+}
+`, limit)
+		}
+		b.applies(plan(5), "create weir_plan.free", "create weir_plan_limit.free")
+		b.BeforeApply(func() { b.api(http.MethodPatch, "/v1/plans/free", `{"description":"by hand"}`) })
+		if _, err := b.Apply(plan(6)); err != nil {
+			b.Error(err)
+		}
+		b.stored("/v1/plans/free/limits/api", map[string]any{"limit": 6})
+		b.plans(plan(6), "update weir_plan.free")
+
+		// What somebody else did in the meantime needs no change.
+		b.BeforeApply(func() { b.api(http.MethodPatch, "/v1/rules/api", `{"limit":9}`) })
+		if _, err := b.Apply(config(9)); err != nil {
+			b.Error(err)
+		}
+		b.settled(config(9))
+	},
+	"examples": func(b *bench) {
+		module := filepath.Join("..", "..")
+		read := func(pattern string) (text string) {
+			files, err := filepath.Glob(filepath.Join(module, "examples", pattern))
+			b.must(err)
+			for _, file := range files {
+				content, err := os.ReadFile(file)
+				b.must(err)
+				text += string(content) + "\n"
+			}
+			return text
+		}
+		resources := read("resources/*/*.tf")
+		_, err := b.Apply(b.config(resources))
+		b.must(err)
+		b.settled(b.config(resources))
+		b.settled(b.config(resources + read("data-sources/*/*.tf") + read("ephemeral-resources/*/*.tf")))
+
+		readme, err := os.ReadFile(filepath.Join(module, "README.md"))
+		b.must(err)
+		_, example, _ := strings.Cut(string(readme), "\n}\nresource")
+		example, _, found := strings.Cut("resource"+example, "```")
+		if !found {
+			b.Fatal("README.md has no example")
+		}
+		b.settled(b.config(strings.Replace(resources, strings.TrimSpace(example), example, 1)))
+		if !strings.Contains(resources, strings.TrimSpace(example)) {
+			b.Errorf("the example of README.md is not the one of weir_rule: %s", example)
+		}
 	},
 	"keys": func(b *bench) {
 		config := b.config("resource \"weir_key\" \"k\" {\n  name = \"k\"\n  scopes = [\"read\", \"check\"]\n}\n")

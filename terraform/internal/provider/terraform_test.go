@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +16,8 @@ import (
 
 	"weir/terraform/internal/core"
 )
+
+const address = "weir-dev/weir" // of the provider; go run ./sdk/names changes it
 
 // program returns the Terraform or OpenTofu to test with. The tests fail without one.
 func program(t testing.TB) string {
@@ -45,7 +48,7 @@ func buildProvider(t testing.TB) string {
 		if built.folder, built.err = os.MkdirTemp("", "weir-terraform-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-o", filepath.Join(built.folder, "terraform-provider-weir"), ".")
+		build := exec.Command("go", "build", "-o", filepath.Join(built.folder, "terraform-provider-"+path.Base(address)), ".")
 		build.Dir = filepath.Join("..", "..")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
@@ -63,11 +66,14 @@ type commandLine struct {
 	program, folder string
 	environ         []string
 	output          string
+	between         func()
 }
+
+func (w *commandLine) BeforeApply(f func()) { w.between = f }
 
 func newCommandLine(t testing.TB) *commandLine {
 	w := &commandLine{TB: t, program: program(t), folder: t.TempDir()}
-	settings := fmt.Sprintf("provider_installation {\n  dev_overrides {\n    \"weir-dev/weir\" = %q\n  }\n  direct {}\n}\n", buildProvider(t))
+	settings := fmt.Sprintf("provider_installation {\n  dev_overrides {\n    %q = %q\n  }\n  direct {}\n}\n", address, buildProvider(t))
 	file := filepath.Join(w.folder, "cli.tfrc")
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
@@ -96,7 +102,7 @@ func (w *commandLine) run(args ...string) (string, error) {
 }
 
 func (w *commandLine) write(config string) {
-	head := "terraform {\n  required_providers {\n    weir = {\n      source = \"weir-dev/weir\"\n    }\n  }\n}\n"
+	head := fmt.Sprintf("terraform {\n  required_providers {\n    weir = {\n      source = %q\n    }\n  }\n}\n", address)
 	if err := os.WriteFile(filepath.Join(w.folder, "main.tf"), []byte(head+config), 0o600); err != nil {
 		w.Fatal(err)
 	}
@@ -141,6 +147,10 @@ func (w *commandLine) Plan(config string) (map[string]core.Action, error) { retu
 
 func (w *commandLine) Apply(config string) (map[string]core.Action, error) {
 	actions, err := w.plan(config)
+	if w.between != nil {
+		w.between()
+		w.between = nil
+	}
 	if err == nil {
 		_, err = w.run("apply", "-input=false", "-no-color", "-lock=false", "plan")
 	}

@@ -1,0 +1,3 @@
+data "weir_billing_endpoint" "stripe" {
+  id = data.weir_billing_endpoints.all.items[0].id
+}

@@ -1,0 +1,3 @@
+data "weir_key" "first" {
+  id = data.weir_keys.all.items[0].id
+}

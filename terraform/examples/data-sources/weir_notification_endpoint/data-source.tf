@@ -1,0 +1,3 @@
+data "weir_notification_endpoint" "operations" {
+  id = data.weir_notification_endpoints.all.items[0].id
+}

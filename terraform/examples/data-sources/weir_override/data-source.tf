@@ -1,0 +1,4 @@
+data "weir_override" "crawler" {
+  subject = "internal/crawler"
+  rule    = "api"
+}

@@ -1,0 +1,4 @@
+data "weir_overrides" "api" {
+  rule   = "api"
+  active = "true"
+}

@@ -1,0 +1,3 @@
+data "weir_plan" "pro" {
+  slug = "pro"
+}

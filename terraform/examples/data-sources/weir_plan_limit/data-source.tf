@@ -1,0 +1,4 @@
+data "weir_plan_limit" "pro_api" {
+  plan = "pro"
+  rule = "api"
+}

@@ -1,0 +1,3 @@
+data "weir_plan_versions" "pro" {
+  plan = "pro"
+}

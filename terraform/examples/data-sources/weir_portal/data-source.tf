@@ -1,0 +1,2 @@
+data "weir_portal" "this" {
+}

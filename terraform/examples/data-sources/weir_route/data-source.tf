@@ -1,0 +1,3 @@
+data "weir_route" "shop" {
+  slug = "shop"
+}

@@ -1,0 +1,3 @@
+data "weir_rule" "api" {
+  slug = "api"
+}

@@ -1,0 +1,3 @@
+data "weir_rules" "shadow" {
+  mode = "shadow"
+}

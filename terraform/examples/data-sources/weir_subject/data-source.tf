@@ -1,0 +1,3 @@
+data "weir_subject" "crawler" {
+  subject = "internal/crawler"
+}

@@ -1,0 +1,3 @@
+data "weir_subjects" "search" {
+  label = "team=search"
+}

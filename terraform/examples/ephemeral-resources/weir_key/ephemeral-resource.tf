@@ -1,0 +1,4 @@
+ephemeral "weir_key" "smoke_test" {
+  scopes   = ["check"]
+  lifetime = "10m"
+}

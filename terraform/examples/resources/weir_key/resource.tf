@@ -1,0 +1,4 @@
+resource "weir_key" "checkout" {
+  name   = "checkout"
+  scopes = ["check"]
+}

@@ -1,0 +1,4 @@
+resource "weir_member" "ada" {
+  email = "ada@example.com"
+  role  = "editor"
+}

@@ -1,0 +1,6 @@
+resource "weir_override" "crawler" {
+  subject = weir_subject.crawler.subject
+  rule    = weir_rule.api.slug
+  limit   = 5000
+  reason  = "nightly index"
+}

@@ -1,0 +1,3 @@
+resource "weir_tenant" "this" {
+  name = "Acme"
+}
