@@ -525,8 +525,8 @@ func (r *object) write(ctx context.Context, call client.Call, planned, state map
 	return answer, err
 }
 
-// The default plan can be deleted only after all others, which Terraform may be deleting at the same
-// time.
+// The default plan can be deleted only after all others, which Terraform may be deleting at the
+// same time.
 const (
 	defaultPlanAttempts = 30
 	defaultPlanPause    = 500 * time.Millisecond
@@ -599,7 +599,7 @@ func (r *object) parseID(ctx context.Context, id string) (map[string]any, error)
 	case 1:
 		named[k.key[0]] = id
 	default:
-		cut := strings.LastIndexByte(id, '/') // a subject may contain slashes, a slug does not
+		cut := strings.LastIndexByte(id, '/') // a slug contains no slash, a subject may
 		if cut < 0 {
 			return nil, fmt.Errorf("the id must have the form %s", strings.ToUpper(strings.Join(k.key, "/")))
 		}
