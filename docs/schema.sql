@@ -187,7 +187,7 @@ CREATE POLICY own_tenant ON billing_endpoints FOR ALL TO weir_app
 CREATE POLICY read_all ON billing_endpoints FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON billing_endpoints TO weir_app;
-GRANT SELECT (id, live, looked_at, provider, reconcile_at, signing_secrets, tenant_id, version) ON billing_endpoints TO weir_system;
+GRANT SELECT (id, live, looked_at, name, provider, reconcile_at, signing_secrets, tenant_id, version) ON billing_endpoints TO weir_system;
 
 CREATE TABLE billing_events (
     tenant_id uuid NOT NULL,
@@ -219,6 +219,7 @@ CREATE INDEX billing_events_due ON billing_events USING btree (due_at) WHERE (du
 CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, endpoint_id, id);
 CREATE INDEX billing_events_parked ON billing_events USING btree (tenant_id, endpoint_id, customer) WHERE (waits_for <> ''::text);
 CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
+CREATE INDEX billing_events_unapplied_of_endpoint ON billing_events USING btree (tenant_id, endpoint_id) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
 CREATE UNIQUE INDEX billing_events_duplicate ON billing_events USING btree (tenant_id, duplicate_of) WHERE (duplicate_of IS NOT NULL);
 CREATE UNIQUE INDEX billing_events_once ON billing_events USING btree (tenant_id, endpoint_id, provider_id) WHERE (duplicate_of IS NULL);
 ALTER TABLE billing_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
@@ -229,6 +230,24 @@ CREATE POLICY read_all ON billing_events FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON billing_events TO weir_app;
 GRANT SELECT (due_at, endpoint_id, id, outcome, received_at, tenant_id, waits_for) ON billing_events TO weir_system;
+
+CREATE TABLE billing_notices (
+    tenant_id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    settled_at timestamp with time zone,
+    PRIMARY KEY (tenant_id, endpoint_id),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE
+);
+ALTER TABLE billing_notices ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_notices FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY record ON billing_notices FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_notices TO weir_app;
+GRANT INSERT, SELECT, UPDATE ON billing_notices TO weir_system;
 
 CREATE TABLE billing_payments (
     tenant_id uuid NOT NULL,

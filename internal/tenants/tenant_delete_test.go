@@ -35,6 +35,7 @@ INSERT INTO billing_customers (tenant_id, endpoint_id, customer, facts) VALUES (
 INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, state, updated_at) VALUES ($1, $2, 'sub_1', '{}', now());
 INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body) VALUES ($1, $2, $2, 'evt_1', 'x', now(), now(), '');
 INSERT INTO billing_payments (tenant_id, endpoint_id, payment) VALUES ($1, $2, 'pi_1');
+INSERT INTO billing_notices (tenant_id, endpoint_id, sent_at) VALUES ($1, $2, now());
 INSERT INTO counter_changes (tenant_id, subject, action, from_plan, to_plan) VALUES ($1, 'alice', 'reset', 'free', 'pro');
 INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, created_at) VALUES ($1, $2, 'alice', $4, 1, now());
 INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)

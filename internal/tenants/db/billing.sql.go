@@ -229,6 +229,24 @@ func (q *Queries) BillingEventByID(ctx context.Context, arg BillingEventByIDPara
 	return i, err
 }
 
+const billingEventReceived = `-- name: BillingEventReceived :one
+SELECT EXISTS (SELECT FROM billing_events
+    WHERE tenant_id = $1 AND endpoint_id = $2 AND provider_id = $3 AND duplicate_of IS NULL)
+`
+
+type BillingEventReceivedParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	ProviderID string
+}
+
+func (q *Queries) BillingEventReceived(ctx context.Context, arg BillingEventReceivedParams) (bool, error) {
+	row := q.db.QueryRow(ctx, billingEventReceived, arg.TenantID, arg.EndpointID, arg.ProviderID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const billingPriceByName = `-- name: BillingPriceByName :one
 SELECT b.tenant_id, b.price, b.id, b.endpoint_id, b.plan_id, b.multiply, b.priority, b.created_at, b.updated_at, b.version, b.rule_id, b.units, b.expires_days, coalesce(p.slug, '')::text AS plan, coalesce(r.slug, '')::text AS rule FROM billing_prices b
 LEFT JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
@@ -676,6 +694,29 @@ func (q *Queries) DeleteBillingPrice(ctx context.Context, arg DeleteBillingPrice
 	return err
 }
 
+const dismissBillingEvent = `-- name: DismissBillingEvent :exec
+UPDATE billing_events SET outcome = 'ignored', why = $1, settled_at = $2, due_at = NULL, waits_for = ''
+WHERE tenant_id = $3 AND id = $4
+`
+
+type DismissBillingEventParams struct {
+	Why       string
+	SettledAt *time.Time
+	TenantID  uuid.UUID
+	ID        uuid.UUID
+}
+
+// It waits for nothing any more.
+func (q *Queries) DismissBillingEvent(ctx context.Context, arg DismissBillingEventParams) error {
+	_, err := q.db.Exec(ctx, dismissBillingEvent,
+		arg.Why,
+		arg.SettledAt,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
 const dueBillingEvents = `-- name: DueBillingEvents :many
 SELECT tenant_id, id FROM billing_events WHERE due_at <= $1 ORDER BY due_at, id LIMIT $2
 `
@@ -700,6 +741,76 @@ func (q *Queries) DueBillingEvents(ctx context.Context, arg DueBillingEventsPara
 	for rows.Next() {
 		var i DueBillingEventsRow
 		if err := rows.Scan(&i.TenantID, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const dueBillingNotices = `-- name: DueBillingNotices :many
+SELECT e.tenant_id, e.id, e.provider, e.name, n.parked, n.failed, n.oldest FROM billing_endpoints e
+LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE few.outcome = 'parked') AS parked, count(*) FILTER (WHERE few.outcome = 'failed') AS failed,
+        coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
+    FROM (SELECT v.outcome, v.received_at FROM billing_events v
+        WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
+            AND v.received_at <= $1 LIMIT $2) AS few) AS n
+WHERE n.parked + n.failed > 0 AND (b.sent_at IS NULL OR b.settled_at IS NULL AND b.sent_at <= $3
+        OR b.settled_at IS NOT NULL AND b.sent_at <= $4)
+    OR n.parked + n.failed = 0 AND b.sent_at IS NOT NULL AND b.settled_at IS NULL
+LIMIT $5
+`
+
+type DueBillingNoticesParams struct {
+	Before       time.Time
+	CountMost    int32
+	RepeatBefore time.Time
+	AgainBefore  time.Time
+	Most         int32
+}
+
+type DueBillingNoticesRow struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Provider string
+	Name     string
+	Parked   int64
+	Failed   int64
+	Oldest   time.Time
+}
+
+// Endpoints with events that were received before a time and are parked or failed, without those that
+// wait for a time, unless a notice was sent recently. And endpoints that had a notice and have no such
+// events any more.
+func (q *Queries) DueBillingNotices(ctx context.Context, arg DueBillingNoticesParams) ([]DueBillingNoticesRow, error) {
+	rows, err := q.db.Query(ctx, dueBillingNotices,
+		arg.Before,
+		arg.CountMost,
+		arg.RepeatBefore,
+		arg.AgainBefore,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DueBillingNoticesRow
+	for rows.Next() {
+		var i DueBillingNoticesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.ID,
+			&i.Provider,
+			&i.Name,
+			&i.Parked,
+			&i.Failed,
+			&i.Oldest,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -1032,6 +1143,37 @@ func (q *Queries) PutBillingCustomer(ctx context.Context, arg PutBillingCustomer
 	return err
 }
 
+const putBillingNotice = `-- name: PutBillingNotice :execrows
+INSERT INTO billing_notices (tenant_id, endpoint_id, sent_at)
+SELECT e.tenant_id, e.id, $1 FROM billing_endpoints e WHERE e.tenant_id = $2 AND e.id = $3
+ON CONFLICT (tenant_id, endpoint_id) DO UPDATE SET sent_at = excluded.sent_at, settled_at = NULL
+WHERE billing_notices.settled_at IS NULL AND billing_notices.sent_at <= $4
+    OR billing_notices.settled_at IS NOT NULL AND billing_notices.sent_at <= $5
+`
+
+type PutBillingNoticeParams struct {
+	Now          time.Time
+	TenantID     uuid.UUID
+	EndpointID   uuid.UUID
+	RepeatBefore time.Time
+	AgainBefore  time.Time
+}
+
+// 0 if another server has recorded it, or if the endpoint was deleted.
+func (q *Queries) PutBillingNotice(ctx context.Context, arg PutBillingNoticeParams) (int64, error) {
+	result, err := q.db.Exec(ctx, putBillingNotice,
+		arg.Now,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.RepeatBefore,
+		arg.AgainBefore,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const putBillingPayment = `-- name: PutBillingPayment :exec
 INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET purchase = excluded.purchase
@@ -1269,6 +1411,24 @@ func (q *Queries) SettleBillingEvent(ctx context.Context, arg SettleBillingEvent
 	return err
 }
 
+const settleBillingNotice = `-- name: SettleBillingNotice :execrows
+UPDATE billing_notices SET settled_at = $1 WHERE tenant_id = $2 AND endpoint_id = $3 AND settled_at IS NULL
+`
+
+type SettleBillingNoticeParams struct {
+	Now        *time.Time
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+}
+
+func (q *Queries) SettleBillingNotice(ctx context.Context, arg SettleBillingNoticeParams) (int64, error) {
+	result, err := q.db.Exec(ctx, settleBillingNotice, arg.Now, arg.TenantID, arg.EndpointID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const subjectByBillingRef = `-- name: SubjectByBillingRef :one
 SELECT subject FROM subjects WHERE tenant_id = $1 AND billing_ref = $2 AND billing_ref <> '' ORDER BY subject LIMIT 1
 `
@@ -1284,6 +1444,42 @@ func (q *Queries) SubjectByBillingRef(ctx context.Context, arg SubjectByBillingR
 	var subject string
 	err := row.Scan(&subject)
 	return subject, err
+}
+
+const subjectsByBillingRefs = `-- name: SubjectsByBillingRefs :many
+SELECT subject, billing_ref FROM subjects
+WHERE tenant_id = $1 AND billing_ref = ANY($2::text[]) AND billing_ref <> '' ORDER BY subject
+`
+
+type SubjectsByBillingRefsParams struct {
+	TenantID uuid.UUID
+	Refs     []string
+}
+
+type SubjectsByBillingRefsRow struct {
+	Subject    string
+	BillingRef string
+}
+
+// The subjects that have one of the references, in the order of their names.
+func (q *Queries) SubjectsByBillingRefs(ctx context.Context, arg SubjectsByBillingRefsParams) ([]SubjectsByBillingRefsRow, error) {
+	rows, err := q.db.Query(ctx, subjectsByBillingRefs, arg.TenantID, arg.Refs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SubjectsByBillingRefsRow
+	for rows.Next() {
+		var i SubjectsByBillingRefsRow
+		if err := rows.Scan(&i.Subject, &i.BillingRef); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const unseenBillingSubjects = `-- name: UnseenBillingSubjects :many

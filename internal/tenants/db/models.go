@@ -118,6 +118,13 @@ type BillingEvent struct {
 	Deliveries   int32
 }
 
+type BillingNotice struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	SentAt     time.Time
+	SettledAt  *time.Time
+}
+
 type BillingPayment struct {
 	TenantID   uuid.UUID
 	EndpointID uuid.UUID

@@ -121,6 +121,10 @@ INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provi
 VALUES (@tenant_id, @id, @endpoint_id, @provider_id, @type, @provider_at, @received_at, @body, @customer, @subscription, @subject, @due_at)
 ON CONFLICT (tenant_id, endpoint_id, provider_id) WHERE duplicate_of IS NULL DO NOTHING;
 
+-- name: BillingEventReceived :one
+SELECT EXISTS (SELECT FROM billing_events
+    WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND provider_id = @provider_id AND duplicate_of IS NULL);
+
 -- name: RecordBillingDuplicate :exec
 -- One row for all duplicates of an event.
 INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject,
@@ -141,6 +145,11 @@ SELECT * FROM billing_events WHERE tenant_id = @tenant_id AND id = @id FOR UPDAT
 -- name: SettleBillingEvent :exec
 UPDATE billing_events SET outcome = sqlc.narg(outcome), why = @why, settled_at = @settled_at, due_at = sqlc.narg(due_at), attempts = attempts + 1,
     waits_for = @waits_for, customer = @customer, subscription = @subscription, subject = @subject
+WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: DismissBillingEvent :exec
+-- It waits for nothing any more.
+UPDATE billing_events SET outcome = 'ignored', why = @why, settled_at = @settled_at, due_at = NULL, waits_for = ''
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PostponeBillingEvent :exec
@@ -194,6 +203,34 @@ FROM (SELECT outcome, waits_for FROM billing_events WHERE tenant_id = @tenant_id
 SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'failed') AS failed
 FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' LIMIT @most) AS few;
 
+-- name: DueBillingNotices :many
+-- Endpoints with events that were received before a time and are parked or failed, without those that
+-- wait for a time, unless a notice was sent recently. And endpoints that had a notice and have no such
+-- events any more.
+SELECT e.tenant_id, e.id, e.provider, e.name, n.parked, n.failed, n.oldest FROM billing_endpoints e
+LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE few.outcome = 'parked') AS parked, count(*) FILTER (WHERE few.outcome = 'failed') AS failed,
+        coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
+    FROM (SELECT v.outcome, v.received_at FROM billing_events v
+        WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
+            AND v.received_at <= @before LIMIT @count_most) AS few) AS n
+WHERE n.parked + n.failed > 0 AND (b.sent_at IS NULL OR b.settled_at IS NULL AND b.sent_at <= @repeat_before
+        OR b.settled_at IS NOT NULL AND b.sent_at <= @again_before)
+    OR n.parked + n.failed = 0 AND b.sent_at IS NOT NULL AND b.settled_at IS NULL
+LIMIT @most;
+
+-- name: PutBillingNotice :execrows
+-- 0 if another server has recorded it, or if the endpoint was deleted.
+INSERT INTO billing_notices (tenant_id, endpoint_id, sent_at)
+SELECT e.tenant_id, e.id, @now FROM billing_endpoints e WHERE e.tenant_id = @tenant_id AND e.id = @endpoint_id
+ON CONFLICT (tenant_id, endpoint_id) DO UPDATE SET sent_at = excluded.sent_at, settled_at = NULL
+WHERE billing_notices.settled_at IS NULL AND billing_notices.sent_at <= @repeat_before
+    OR billing_notices.settled_at IS NOT NULL AND billing_notices.sent_at <= @again_before;
+
+-- name: SettleBillingNotice :execrows
+UPDATE billing_notices SET settled_at = @now WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND settled_at IS NULL;
+
 -- name: BillingCustomer :one
 SELECT facts FROM billing_customers WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer;
 
@@ -223,3 +260,8 @@ ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excl
 -- name: SubjectByBillingRef :one
 -- If several subjects have the reference, always the same one.
 SELECT subject FROM subjects WHERE tenant_id = @tenant_id AND billing_ref = @billing_ref AND billing_ref <> '' ORDER BY subject LIMIT 1;
+
+-- name: SubjectsByBillingRefs :many
+-- The subjects that have one of the references, in the order of their names.
+SELECT subject, billing_ref FROM subjects
+WHERE tenant_id = @tenant_id AND billing_ref = ANY(@refs::text[]) AND billing_ref <> '' ORDER BY subject;
