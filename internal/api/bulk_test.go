@@ -262,7 +262,7 @@ func TestExportThatBreaksOff(t *testing.T) {
 	s.url = s.serve(s.store)
 	lines := make([]tenants.SubjectLine, 3000)
 	for i := range lines {
-		lines[i] = tenants.SubjectLine{Line: i + 1, Subject: fmt.Sprintf("%0250d", i), BillingRef: ptr(strings.Repeat("x", 250))}
+		lines[i] = tenants.SubjectLine{Line: i + 1, Subject: fmt.Sprintf("%0250d", i), BillingRef: ptr(fmt.Sprintf("%0250d", i))}
 	}
 	_, err := s.store.ImportSubjects(t.Context(), s.a, lines, tenants.ImportMode{})
 	require.NoError(t, err)

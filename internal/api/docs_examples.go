@@ -74,8 +74,8 @@ var docsExamples = map[string]string{
 // docsFiles are the files that /docs suggests for operations whose body is not JSON, by media type.
 var docsFiles = map[string]map[string]string{
 	"import-subjects": {
-		csvType:        "subject,state,billing_ref,labels\r\nuser_42,active,cus_8123,\"{\"\"region\"\":\"\"eu\"\"}\"\r\nuser_43,blocked,,\r\n",
-		jsonLinesType:  `{"subject":"user_42","billing_ref":"cus_8123","labels":{"region":"eu"}}` + "\n" + `{"subject":"user_43","state":"blocked"}` + "\n",
+		csvType:        "subject,state,billing_ref,labels\r\nuser_42,active,cus_5127,\"{\"\"region\"\":\"\"eu\"\"}\"\r\nuser_43,blocked,,\r\n",
+		jsonLinesType:  `{"subject":"user_42","billing_ref":"cus_5127","labels":{"region":"eu"}}` + "\n" + `{"subject":"user_43","state":"blocked"}` + "\n",
 		olderLinesType: `{"subject":"user_44"}` + "\n",
 	},
 }

@@ -33,6 +33,7 @@ type ruleView struct {
 	Limit               string // the rule's own
 	Changed             moment
 	Goes                []string // what is deleted with the rule
+	Kept                []string // why it cannot be deleted
 	LastHour            string   // what the rule did in the last hour
 	Ask                 string   // the mode that the address asks to switch to; "": none
 }
@@ -64,7 +65,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 		ruleRow: rowOf(&rule.Rule), Form: f, Version: rule.Version, Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
 		Lease: leaseSentences(&rule.Rule, d.Instances()),
 		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
-		Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
+		Goes: goesWith(reach), Kept: keptBy(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
 	}
 	if view.LastHour, err = d.lastHour(r.Context(), v, &rule.Rule); err != nil {
 		return err
@@ -131,6 +132,17 @@ func goesWith(reach tenants.RuleReach) (out []string) {
 		out = append(out, countText(reach.Overrides, "subject override is deleted.", "subject overrides are deleted."))
 	}
 	return append(out, "Its counters are deleted. Its usage and its history are kept.")
+}
+
+// keptBy describes what must be settled before a rule can be deleted.
+func keptBy(reach tenants.RuleReach) (out []string) {
+	if reach.Credits > 0 {
+		out = append(out, countText(reach.Credits, "subject has unspent credits for this rule. Revoke them", "subjects have unspent credits for this rule. Revoke them")+" on the pages of the subjects, or switch the rule off.")
+	}
+	if reach.Sold {
+		out = append(out, "A price grants credits for this rule. Remove its mapping on the billing page.")
+	}
+	return out
 }
 
 // countText formats a count that stops at tenants.MostCounted.

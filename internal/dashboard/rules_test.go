@@ -249,6 +249,26 @@ func TestDeleteRule(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)
 }
 
+// Credits that customers have not spent keep a rule, and the page says so before anything is sent.
+func TestDeleteRuleWithCredits(t *testing.T) {
+	s := newStack(t)
+	ctx := t.Context()
+	rule := limit.NewRule("reports")
+	rule.Algorithm, rule.Limit, rule.Window = limit.FixedWindow, 5, limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
+	_, err := s.store.CreateRule(ctx, s.a, rule)
+	require.NoError(t, err)
+	b := s.as("ann@example.com")
+	require.NotContains(t, b.get("/rules/reports").body, "cannot be deleted now")
+	grant, _, err := s.store.GrantCredits(ctx, s.a, "ada", tenants.NewCredits{Rule: "reports", Units: 10})
+	require.NoError(t, err)
+	got := b.get("/rules/reports")
+	require.Contains(t, got.body, "cannot be deleted now")
+	require.Contains(t, got.body, "1 subject has unspent credits for this rule.")
+	require.NotContains(t, got.body, `action="/rules/reports/delete"`)
+	require.NoError(t, s.store.RevokeCredits(ctx, s.a, "ada", grant.ID, tenants.Match{}))
+	require.Contains(t, b.get("/rules/reports").body, `action="/rules/reports/delete"`)
+}
+
 // The list shows the recent results of each rule, and has its filters in the address.
 func TestRulesList(t *testing.T) {
 	s := newStack(t)

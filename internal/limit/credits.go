@@ -35,23 +35,30 @@ func (n *Numbers) SpendsCredits() bool { return n.Overages() }
 
 // SpendsCredits reports whether checks can spend credits beyond the limits of the rule: each of its
 // counters belongs to one subject, and its units are never prefetched.
-func (r *Rule) SpendsCredits() bool { return r.creditsProblem() == nil }
+func (r *Rule) SpendsCredits() bool { return r.NoCredits() == "" }
 
-func (r *Rule) creditsProblem() *Problem {
+// NoCredits returns the field because of which checks cannot spend credits beyond the limits of the
+// rule, or "".
+func (r *Rule) NoCredits() (field string) {
+	field, _ = r.creditsProblem()
+	return field
+}
+
+func (r *Rule) creditsProblem() (field string, p *Problem) {
 	switch n := r.Numbers(); {
 	case r.Algorithm.Bucket():
-		return Wrong("Choose a rule with a fixed or sliding window.", "has the algorithm %s: credits need a window that can be full", r.Algorithm)
+		return "algorithm", Wrong("Choose a rule with a fixed or sliding window.", "has the algorithm %s: credits need a window that can be full", r.Algorithm)
 	case r.Algorithm == SlidingWindowLog:
-		return Wrong("Choose a rule with sliding_window_buckets, which is nearly as exact.", "has the algorithm sliding_window_log, which stores every request")
+		return "algorithm", Wrong("Choose a rule with sliding_window_buckets, which is nearly as exact.", "has the algorithm sliding_window_log, which stores every request")
 	case !n.SpendsCredits():
-		return Wrong("Choose a rule without a penalty.", "has a penalty, which would begin before the credits are spent")
+		return "penalty", Wrong("Choose a rule without a penalty.", "has a penalty, which would begin before the credits are spent")
 	case r.Consistency == Leased:
-		return Wrong("Choose a rule with the consistency strict.",
+		return "consistency", Wrong("Choose a rule with the consistency strict.",
 			"has the consistency leased: units that an instance has prefetched would count as used, and credits would be spent too early")
 	case !r.countsBySubject():
-		return Wrong("Choose a rule that counts by subject.", "does not count by subject, so its limit is shared with other subjects")
+		return "by", Wrong("Choose a rule that counts by subject.", "does not count by subject, so its limit is shared with other subjects")
 	}
-	return nil
+	return "", nil
 }
 
 func (r *Rule) countsBySubject() bool { return slices.Contains(r.By, "subject") }
@@ -59,7 +66,7 @@ func (r *Rule) countsBySubject() bool { return slices.Contains(r.By, "subject") 
 // CheckCredits returns an error of the field if checks cannot spend credits beyond the limits of
 // the rule.
 func (r *Rule) CheckCredits(field string) (errs FieldErrors) {
-	if p := r.creditsProblem(); p != nil {
+	if _, p := r.creditsProblem(); p != nil {
 		errs.Add(field, p)
 	}
 	return errs

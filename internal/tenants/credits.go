@@ -220,28 +220,19 @@ func (s *Store) RevokeCredits(ctx context.Context, a Actor, subject string, id u
 	})
 }
 
-// mayLoseCredits refuses a change of a rule beyond whose limits checks could no longer spend
-// credits, while something is left of a grant.
-func (c *change) mayLoseCredits(ctx context.Context, old Rule, r *limit.Rule) error {
-	errs := r.CheckCredits("")
-	if len(errs) == 0 || !old.Rule.SpendsCredits() {
-		return nil
+// losesCredits returns the field, and what is wrong with it, of a change of a rule with which
+// checks could no longer spend credits that subjects have; "" and nil if there is none.
+func (c *change) losesCredits(ctx context.Context, old Rule, r *limit.Rule) (field string, p *limit.Problem, err error) {
+	field = r.NoCredits()
+	if field == "" || !old.Rule.SpendsCredits() {
+		return "", nil, nil
 	}
-	open, err := c.CountOpenCredits(ctx, db.CountOpenCreditsParams{TenantID: c.tenant, RuleID: old.ID, Now: c.now, Most: 1})
-	if err != nil || open == 0 {
-		return err
+	held, err := c.creditsHeld(ctx, old.ID)
+	if err != nil || held == "" {
+		return "", nil, err
 	}
-	field := "by"
-	switch {
-	case r.Algorithm != old.Algorithm:
-		field = "algorithm"
-	case r.Penalty.MS != old.Penalty.MS:
-		field = "penalty"
-	case r.Consistency != old.Consistency:
-		field = "consistency"
-	}
-	return invalid(field, limit.Wrong("Revoke these credits first, or keep the value.",
-		"cannot change in this way: subjects have credits for the rule, and checks could not spend them"))
+	return field, limit.Wrong("Keep the value, or revoke these credits first.",
+		"cannot change in this way: %s for the rule, and checks could not spend them", held), nil
 }
 
 // creditsHeld says how many subjects have credits for a rule that can still be spent; "" if none

@@ -53,9 +53,14 @@ func TestRuleWithCreditsStays(t *testing.T) {
 			break
 		}
 	}
-	_, err = s.ApplyDocument(t.Context(), a, doc, tenants.Apply{Prune: true})
-	requireInvalid(t, err, "rules")
-	require.ErrorContains(t, err, "2 subjects have credits")
+	for _, preview := range []bool{true, false} {
+		_, err = s.ApplyDocument(t.Context(), a, doc, tenants.Apply{Prune: true, DryRun: preview})
+		requireInvalid(t, err, "rules")
+		require.ErrorContains(t, err, "2 subjects have credits")
+	}
+	reach, err := s.RuleReach(t.Context(), a, "api")
+	require.NoError(t, err)
+	require.Equal(t, int64(2), reach.Credits)
 	for i, g := range grants {
 		require.NoError(t, s.RevokeCredits(t.Context(), a, g.Subject, g.ID, tenants.Match{}))
 		if i == 1 {
@@ -66,6 +71,68 @@ func TestRuleWithCreditsStays(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.DeleteRule(t.Context(), a, "api", tenants.Match{}))
 	require.NoError(t, s.DeleteRule(t.Context(), a, "other", tenants.Match{}), "nobody has credits for it")
+}
+
+// A rule for which subjects have credits is not changed so that checks could not spend them, on any
+// way. The error has the field that prevents it, and how many subjects have credits.
+func TestRuleKeepsCreditsSpendable(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	_, err := s.CreateRule(t.Context(), a, fixedRule("api"))
+	require.NoError(t, err)
+	_, err = s.CreateRule(t.Context(), a, fixedRule("other"))
+	require.NoError(t, err)
+	var grants []tenants.Credits
+	for _, subject := range []string{"ada", "bob"} {
+		g, _, err := s.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 10})
+		require.NoError(t, err)
+		grants = append(grants, g)
+	}
+	changes := map[string]func(*limit.Rule){
+		"algorithm":   func(r *limit.Rule) { r.Algorithm, r.By = limit.TokenBucket, []string{"subject"} },
+		"by":          func(r *limit.Rule) { r.Algorithm, r.By = limit.SlidingWindowCounter, []string{"resource"} },
+		"penalty":     func(r *limit.Rule) { r.Penalty = limit.Duration{Text: "1m", MS: 60_000} },
+		"consistency": func(r *limit.Rule) { r.Consistency = limit.Leased },
+	}
+	ways := map[string]func(slug string, change func(*limit.Rule)) error{
+		"PATCH": func(slug string, change func(*limit.Rule)) error {
+			_, err := s.EditRule(t.Context(), a, slug, tenants.Match{}, func(r *limit.Rule) error { change(r); return nil })
+			return err
+		},
+		"PUT": func(slug string, change func(*limit.Rule)) error {
+			r := fixedRule(slug)
+			change(&r)
+			_, _, err := s.PutRule(t.Context(), a, r, tenants.Match{})
+			return err
+		},
+	}
+	for name, preview := range map[string]bool{"document": false, "preview of a document": true} {
+		ways[name] = func(slug string, change func(*limit.Rule)) error {
+			r := fixedRule(slug)
+			change(&r)
+			_, err := s.ApplyDocument(t.Context(), a, tenants.Document{Rules: []limit.Rule{r}}, tenants.Apply{DryRun: preview})
+			return err
+		}
+	}
+	for way, apply := range ways {
+		for field, change := range changes {
+			err := apply("api", change)
+			var wrong *tenants.InvalidError
+			require.ErrorAs(t, err, &wrong, "%s of %s", way, field)
+			require.Len(t, wrong.Fields, 1, "%s of %s", way, field)
+			require.Contains(t, []string{field, "rules.0." + field}, wrong.Fields[0].Field, way)
+			require.Contains(t, wrong.Fields[0].Message, "2 subjects have credits", way)
+			_, _, err = s.PutRule(t.Context(), a, fixedRule("other"), tenants.Match{}) // undoes the change before
+			require.NoError(t, err)
+			require.NoError(t, apply("other", change), "%s of %s: nobody has credits for it", way, field)
+		}
+		require.NoError(t, apply("api", func(r *limit.Rule) { r.Limit, r.Mode = 7, limit.Off }), way)
+	}
+	for _, g := range grants {
+		require.NoError(t, s.RevokeCredits(t.Context(), a, g.Subject, g.ID, tenants.Match{}))
+	}
+	require.NoError(t, ways["document"]("api", changes["by"]), "nothing is left of them")
 }
 
 // Credits are granted once for a reference, listed newest first, and revoked by an editor. Servers

@@ -95,13 +95,16 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	if err := c.reviseSubjects(ctx, r); err != nil {
 		return nil, err
 	}
+	if err := c.checkRefs(ctx, r); err != nil {
+		return nil, err
+	}
 	if err := c.checkKeptOverrides(ctx, r); err != nil {
 		return nil, err
 	}
 	if err := c.checkGonePlans(ctx, r); err != nil {
 		return nil, err
 	}
-	if err := c.checkGoneRules(ctx, r); err != nil {
+	if err := c.checkCredits(ctx, r); err != nil {
 		return nil, err
 	}
 	return r, r.refusal()
@@ -565,8 +568,9 @@ func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
 	return nil
 }
 
-// checkGoneRules refuses to delete rules for which subjects have credits.
-func (c *change) checkGoneRules(ctx context.Context, r *revision) error {
+// checkCredits refuses to delete rules for which subjects have credits, and to change them so that
+// checks could not spend these.
+func (c *change) checkCredits(ctx context.Context, r *revision) error {
 	for _, old := range r.goneRules {
 		held, err := c.creditsHeld(ctx, old.ID)
 		if err != nil {
@@ -574,6 +578,23 @@ func (c *change) checkGoneRules(ctx context.Context, r *revision) error {
 		}
 		if held != "" {
 			r.wrong("rules", limit.Wrong("Keep the rule, or revoke the credits first.", "omit rule %s, for which %s", old.Slug, held))
+		}
+	}
+	before := map[string]Rule{}
+	for _, old := range r.before.rules {
+		before[old.Slug] = old
+	}
+	for i := range r.Rules {
+		old, had := before[r.Rules[i].Slug]
+		if !had {
+			continue
+		}
+		field, problem, err := c.losesCredits(ctx, old, &r.Rules[i])
+		if err != nil {
+			return err
+		}
+		if problem != nil {
+			r.wrong(fmt.Sprintf("rules.%d.%s", i, field), problem)
 		}
 	}
 	return nil

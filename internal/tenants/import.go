@@ -188,6 +188,7 @@ type subjectImport struct {
 	plans   map[string]*Plan // by slug
 	rules   map[string]Rule  // by slug; only if a line has overrides
 	seen    map[string]int   // line of each subject
+	refs    refClaims
 	counts  ImportCounts
 	wrong   LinesError
 }
@@ -202,6 +203,12 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	c.trail.full = &auditRow{action: "import", kind: auditSubject}
 	m := &subjectImport{
 		change: c, mode: mode, plans: map[string]*Plan{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
+		refs: refClaims{gives: map[string]string{}, taken: map[string]string{}},
+	}
+	for i := range lines {
+		if ref := lines[i].BillingRef; ref != nil {
+			m.refs.gives[lines[i].Subject] = *ref
+		}
 	}
 	// Plans that were made while the tables were small would read the complete tables for each
 	// batch.
@@ -243,6 +250,15 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 	registered, err := m.registered(ctx, lines)
 	if err != nil {
+		return err
+	}
+	var refs []string
+	for i := range lines {
+		if ref := lines[i].BillingRef; ref != nil && registered[lines[i].Subject].BillingRef != *ref {
+			refs = append(refs, *ref)
+		}
+	}
+	if m.refs.holders, err = m.refHolders(ctx, refs); err != nil {
 		return err
 	}
 	w := importWrites{tenant: m.tenant, version: m.version, createdBy: m.actor.label()}
@@ -314,6 +330,9 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		if p := plan.chooseVersion(&now, &old); p != nil {
 			wrong = append(wrong, limit.FieldProblem("plan_version", p))
 		}
+	}
+	if other := m.refs.taker(l.Subject, now.BillingRef, old.BillingRef); other != "" {
+		wrong = append(wrong, limit.FieldProblem("billing_ref", refTaken(other)))
 	}
 	put, removed, more := m.compareOverrides(l, old)
 	if wrong = append(wrong, more...); len(wrong) > 0 {

@@ -25,7 +25,7 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	override := tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 500}, Reason: "launch <week>", ExpiresAt: &end}
 	labels := map[string]string{"region": "eu", "z": "ü&\"<"}
 	full := func(name string) tenants.Subject {
-		return tenants.Subject{Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "<cus>", Labels: labels}
+		return tenants.Subject{Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "<" + name + ">", Labels: labels}
 	}
 	// The subjects of the file, each with another one that is changed in the same way alone.
 	for _, name := range []string{"file-changed", "one-changed", "file-raised", "one-raised", "file-lowered", "one-lowered", "file-same"} {

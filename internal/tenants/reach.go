@@ -17,6 +17,10 @@ const MostCounted = 100_000
 type RuleReach struct {
 	Plans     []string // slugs of plans with a limit for it
 	Overrides int64    // including expired ones; at most MostCounted + 1
+	// Credits is how many subjects have credits for it that can still be spent, at most
+	// MostCounted + 1. While there are any, and while it is Sold, the rule cannot be deleted.
+	Credits int64
+	Sold    bool // a price grants credits for it
 }
 
 // RuleReach counts the objects that depend on a rule. Errors: ErrNotFound.
@@ -35,7 +39,13 @@ func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleRe
 				out.Plans = append(out.Plans, l.Slug)
 			}
 		}
-		out.Overrides, err = q.CountRuleOverrides(ctx, db.CountRuleOverridesParams{TenantID: a.tenant, RuleID: r.ID, Most: MostCounted + 1})
+		if out.Overrides, err = q.CountRuleOverrides(ctx, db.CountRuleOverridesParams{TenantID: a.tenant, RuleID: r.ID, Most: MostCounted + 1}); err != nil {
+			return err
+		}
+		if out.Sold, err = q.RuleHasBilling(ctx, db.RuleHasBillingParams{TenantID: a.tenant, RuleID: &r.ID}); err != nil {
+			return err
+		}
+		out.Credits, err = q.CountSubjectsWithCredits(ctx, db.CountSubjectsWithCreditsParams{TenantID: a.tenant, RuleID: r.ID, Now: s.instant(), Most: MostCounted + 1})
 		return err
 	})
 	return out, err

@@ -243,8 +243,11 @@ func (c *change) replaceRule(ctx context.Context, old Rule, r limit.Rule) (Rule,
 	if err := c.checkNumbersOf(ctx, old, r); err != nil {
 		return Rule{}, err
 	}
-	if err := c.mayLoseCredits(ctx, old, &r); err != nil {
+	switch field, problem, err := c.losesCredits(ctx, old, &r); {
+	case err != nil:
 		return Rule{}, err
+	case problem != nil:
+		return Rule{}, invalid(field, problem)
 	}
 	if r.Resource != old.Resource || r.Mode != limit.Off && old.Mode == limit.Off {
 		if err := c.checkMatching(ctx, &old, r); err != nil {

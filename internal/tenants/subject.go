@@ -31,7 +31,7 @@ type Subject struct {
 	PlanVersion, GivePlanVersion int
 	State                        check.SubjectState
 	Labels                       map[string]string // at most 32
-	BillingRef                   string            // its name in the billing system; up to 256 bytes
+	BillingRef                   string            // its name in the billing system, unique in the tenant; up to 256 bytes
 	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, in
 	// milliseconds; nil: calendar windows.
 	CycleAnchor *time.Time
@@ -112,7 +112,8 @@ func subjectProblem(subject string) *limit.Problem {
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
 // PutSubject registers a subject, or replaces it without its overrides; created reports which.
-// Errors: *InvalidError (also for an unknown plan), ErrPreconditionFailed.
+// Errors: *InvalidError (also for an unknown plan, or the reference of another subject),
+// ErrPreconditionFailed.
 func (s *Store) PutSubject(ctx context.Context, a Actor, in Subject, m Match) (out Subject, created bool, err error) {
 	if err := in.validate(); err != nil {
 		return Subject{}, false, err
@@ -293,6 +294,9 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 	if err != nil {
 		return Subject{}, err
 	}
+	if err := c.checkBillingRef(ctx, in.Subject, in.BillingRef, ""); err != nil {
+		return Subject{}, err
+	}
 	if in.NextPlanAt != nil {
 		if err := notPast("next_plan_at", *in.NextPlanAt, c.now); err != nil {
 			return Subject{}, err
@@ -352,6 +356,9 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	}
 	if in.same(&old) {
 		return old, nil
+	}
+	if err := c.checkBillingRef(ctx, in.Subject, in.BillingRef, old.BillingRef); err != nil {
+		return Subject{}, err
 	}
 	if !in.sameNext(&old) && in.NextPlanAt != nil {
 		if err := notPast("next_plan_at", *in.NextPlanAt, c.now); err != nil {

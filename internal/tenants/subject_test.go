@@ -21,9 +21,9 @@ func TestSubjectRoundTrip(t *testing.T) {
 	d, a, b := two(t)
 	s, ctx := d.Store, t.Context()
 	mustPlan(t, s, a, "pro")
-	for _, name := range []string{"user_42", "a/b", "..a", "%2F", "'; DROP TABLE subjects; --", "{tenant}", "Ünï", "\u202eabc", strings.Repeat("x", 256)} {
+	for i, name := range []string{"user_42", "a/b", "..a", "%2F", "'; DROP TABLE subjects; --", "{tenant}", "Ünï", "\u202eabc", strings.Repeat("x", 256)} {
 		in := tenants.Subject{
-			Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "cus_1", Multiplier: 7,
+			Subject: name, Plan: "pro", State: check.Blocked, BillingRef: fmt.Sprint("cus_", i), Multiplier: 7,
 			Labels: map[string]string{"team": "a", "x.y/z-1_2": "ü"},
 		}
 		put, created, err := s.PutSubject(ctx, a, in, tenants.Match{})
