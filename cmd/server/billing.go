@@ -97,6 +97,14 @@ func (c billingReconcileCommand) one(ctx context.Context, runner *billing.Runner
 	if err != nil {
 		return err
 	}
+	if sum.PurchasesErr != nil {
+		fmt.Printf("%s: purchases not compared: %v\n", name, sum.PurchasesErr)
+	}
+	if sum.Recovered > 0 && c.DryRun {
+		fmt.Printf("%s: %d events of purchases did not arrive\n", name, sum.Recovered)
+	} else if sum.Recovered > 0 {
+		fmt.Printf("%s: %d events of purchases did not arrive; a running server processes them now\n", name, sum.Recovered)
+	}
 	fmt.Printf("%s: %d subscriptions compared, %d %s, %d not settled\n", name, sum.Subscriptions, sum.Repaired, does, sum.Problems)
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -102,7 +103,7 @@ func (n *quotaNotices) compareTiers(ctx context.Context) error {
 			return err
 		}
 		n.log.Warn("a tenant has more than its tier includes", "tenant_id", t.ID, "tier", tier, "over", over)
-		n.mail(ctx, t, func(address string) mail.Letter {
+		n.mail(ctx, t.ID, func(address string) mail.Letter {
 			return mail.TierNotice(address, t.Slug, tier, over, n.post.Link("/usage"))
 		})
 		return nil
@@ -113,20 +114,35 @@ func (n *quotaNotices) send(ctx context.Context, t tenants.TenantInTier, quota s
 	if quota == "" {
 		quota = notice.Rule
 	}
-	n.mail(ctx, t, func(address string) mail.Letter {
+	n.mail(ctx, t.ID, func(address string) mail.Letter {
 		return mail.QuotaNotice(address, t.Slug, quota, notice.Percent, notice.Used, notice.Quota, notice.WindowEnd, n.post.Link("/usage"))
+	})
+}
+
+// billing mails that billing events of a tenant were not applied.
+func (n *quotaNotices) billing(ctx context.Context, notice tenants.BillingNotice) {
+	if notice.Settled() || !n.post.On() {
+		return
+	}
+	t, err := n.store.Tenant(ctx, tenants.AsSystem(notice.Tenant, "billing"))
+	if err != nil {
+		n.log.Warn("a notice was not mailed", "tenant_id", notice.Tenant, "error", err)
+		return
+	}
+	n.mail(ctx, notice.Tenant, func(address string) mail.Letter {
+		return mail.BillingNotice(address, t.Slug, cmp.Or(notice.Name, notice.Provider), notice.Parked, notice.Failed, n.post.Link("/billing/events"))
 	})
 }
 
 // mail mails a notice to the owners and admins of a tenant. The dashboard shows it in any case, so
 // a mail that fails is only logged.
-func (n *quotaNotices) mail(ctx context.Context, t tenants.TenantInTier, letter func(address string) mail.Letter) {
+func (n *quotaNotices) mail(ctx context.Context, tenant uuid.UUID, letter func(address string) mail.Letter) {
 	if !n.post.On() {
 		return
 	}
-	to, err := n.store.Managers(ctx, t.ID)
+	to, err := n.store.Managers(ctx, tenant)
 	if err != nil {
-		n.log.Warn("a notice was not mailed", "tenant_id", t.ID, "error", err)
+		n.log.Warn("a notice was not mailed", "tenant_id", tenant, "error", err)
 		return
 	}
 	for _, address := range to {

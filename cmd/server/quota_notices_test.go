@@ -138,3 +138,28 @@ func TestTierMails(t *testing.T) {
 		require.Equal(t, "https://weir.example/usage", l.Link.URL)
 	}
 }
+
+// The people who run a tenant are mailed when billing events were not applied, with the number and
+// the page that says why.
+func TestBillingNotices(t *testing.T) {
+	d := tenantstest.New(t)
+	ctx := t.Context()
+	a, _ := d.Tenant("acme")
+	_, err := d.Store.CreateMember(ctx, a, "ann@example.com", "correct horse", tenants.Owner)
+	require.NoError(t, err)
+	box := &mail.Box{}
+	post, err := mail.NewPost(mail.Options{Box: box, PublicURL: "https://weir.example", Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	n := &quotaNotices{store: d.Store, post: post, log: slog.New(slog.DiscardHandler)}
+	n.billing(ctx, tenants.BillingNotice{Tenant: a.TenantID(), Provider: "stripe", Parked: 2, Failed: 1})
+	n.billing(ctx, tenants.BillingNotice{Tenant: a.TenantID(), Provider: "stripe"}) // settled
+	ended, end := context.WithCancel(ctx)
+	end()
+	post.Run(ended) // sends what waits
+	letters := box.Letters()
+	require.Len(t, letters, 1)
+	require.Equal(t, "ann@example.com", letters[0].To)
+	require.Equal(t, "acme: billing events were not applied", letters[0].Subject)
+	require.Contains(t, letters[0].Before[0], "endpoint stripe of the tenant acme: 2 parked, 1 failed.")
+	require.Equal(t, "https://weir.example/billing/events", letters[0].Link.URL)
+}

@@ -143,7 +143,9 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	s.background.Go(func() { quotas.run(working) })
 	sender := notify.New(notify.Options{Store: s.store, Networks: s.cfg.notificationNetworks(), Logger: s.log, Registerer: s.registry})
 	s.background.Go(func() { sender.Run(working) })
-	biller := billing.New(billing.Options{Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry})
+	biller := billing.New(billing.Options{
+		Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry, Noticed: quotas.billing,
+	})
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
 	bound := overload.New(int64(s.cfg.MaxInFlight), runtime.GOMAXPROCS(0))

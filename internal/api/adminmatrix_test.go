@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/billing"
 	"weir/internal/limit"
 	"weir/internal/route"
 	"weir/internal/subscription"
@@ -123,7 +124,8 @@ var adminCases = map[string]adminCase{
 	"delete-billing-price":    {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 204, badPath: "/v1/billing/prices/{price}?x=1"},
 	"list-billing-events":     {path: "/v1/billing/events?outcome=parked", status: 200, badPath: "/v1/billing/events?outcome=lost", names: []string{"query:outcome"}},
 	"get-billing-event":       {path: "/v1/billing/events/{event}", foreign: "/v1/billing/events/{b-event}", status: 200, badPath: "/v1/billing/events/{event}?x=1"},
-	"replay-billing-event":    {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1"}, // of a subject's plan
+	"replay-billing-event":    {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1", rows: 2}, // the event's, and the subject's
+	"dismiss-billing-event":   {path: "/v1/billing/events/{event}/dismiss", foreign: "/v1/billing/events/{b-event}/dismiss", status: 200, badPath: "/v1/billing/events/{event}/dismiss?x=1"},
 
 	"list-security-events":    {path: "/v1/security-events?limit=1", status: 200, badPath: "/v1/security-events?kind=none", names: []string{"query:kind"}},
 	"get-security-settings":   {path: "/v1/security-settings", status: 200, badPath: "/v1/security-settings?x=1"},
@@ -423,6 +425,12 @@ func (s *adminStack) prepareBilling(id, prefix string, actor tenants.Actor, plan
 	require.NoError(s.t, err)
 	events, _, err := s.store.BillingEvents(ctx, actor, tenants.BillingEventFilter{Endpoint: &e.ID}, tenants.Page{Limit: 1})
 	require.NoError(s.t, err)
+	if strings.Contains(id, "dismiss") { // only an event that is parked or has failed can be dismissed
+		require.NoError(s.t, s.store.DeleteBillingPrice(ctx, actor, price, tenants.Match{}))
+		parked, err := billing.New(billing.Options{Store: s.store}).Replay(ctx, actor, events[0].ID)
+		require.NoError(s.t, err)
+		require.Equal(s.t, tenants.EventParked, parked.Outcome, parked.Why)
+	}
 	return []string{"{" + prefix + "endpoint}", e.ID.String(), "{" + prefix + "price}", price, "{" + prefix + "event}", events[0].ID.String()}
 }
 

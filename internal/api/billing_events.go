@@ -98,3 +98,15 @@ func (a *admin) replayBillingEvent(ctx context.Context, in *BillingEventPath) (*
 	}
 	return &answerOf[BillingEvent]{Body: billingEventAnswer(e)}, nil
 }
+
+func (a *admin) dismissBillingEvent(ctx context.Context, in *BillingEventPath) (*answerOf[BillingEvent], error) {
+	id, err := objectID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.store.DismissBillingEvent(ctx, actorFrom(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	return &answerOf[BillingEvent]{Body: billingEventAnswer(e)}, nil
+}

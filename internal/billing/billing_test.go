@@ -272,6 +272,150 @@ func TestRepeatedAndLateEvents(t *testing.T) {
 	require.ErrorAs(t, err, &conflict)
 }
 
+// A customer is one subject. An event that names another one by its metadata gives that one its
+// plan, but does not take the reference from the first.
+func TestOneCustomerOfTwoSubjects(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	for _, subject := range []string{"ada", "bob"} {
+		s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_"+subject, "cus_1", "active", subject, "price_pro"))))
+		require.Equal(t, "pro", s.plan(subject))
+	}
+	require.Contains(t, s.last().Why, `customer cus_1 is that of subject "ada"`)
+	for subject, ref := range map[string]string{"ada": "cus_1", "bob": ""} {
+		got, err := s.store.SubjectByName(t.Context(), s.a, subject)
+		require.NoError(t, err)
+		require.Equal(t, ref, got.BillingRef, subject)
+	}
+	// Without metadata, the event is for the subject with the reference.
+	s.pass(time.Minute)
+	e := s.send(s.event("customer.subscription.created", sub("sub_3", "cus_1", "active", "", "prod_scale")))
+	s.outcome(tenants.EventApplied, e)
+	require.Equal(t, "ada", e.Subject)
+	// Subjects that share a reference since an earlier release: always the first by name.
+	s.db.Exec("UPDATE subjects SET billing_ref = 'cus_1' WHERE subject = 'bob'")
+	s.pass(time.Minute)
+	e = s.send(s.event("customer.subscription.created", sub("sub_4", "cus_1", "active", "", "price_pro")))
+	s.outcome(tenants.EventApplied, e)
+	require.Equal(t, "ada", e.Subject)
+}
+
+// A person dismisses an event that will never be applied: it is counted no more, waits for nothing,
+// changes no plan, and a replay undoes it.
+func TestDismissedEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	ctx := t.Context()
+	unapplied := func(want tenants.UnappliedEvents) {
+		t.Helper()
+		n, err := s.store.UnappliedEvents(ctx, s.a)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	failed := s.send([]byte(`{"type":"subject.plan","subject":"ada","plan":"enterprise"}`))
+	s.outcome(tenants.EventFailed, failed)
+	later := s.send([]byte(`{"type":"subject.plan","subject":"bob","plan":"pro","effective_at":"2026-03-01T00:00:00Z"}`))
+	s.outcome(tenants.EventParked, later)
+	unapplied(tenants.UnappliedEvents{Parked: 1, Scheduled: 1, Failed: 1})
+	for _, e := range []tenants.BillingEvent{failed, later} {
+		got, err := s.store.DismissBillingEvent(ctx, s.a, e.ID)
+		require.NoError(t, err)
+		stored, err := s.store.BillingEventByID(ctx, s.a, e.ID)
+		require.NoError(t, err)
+		require.Equal(t, got, stored)
+		require.Equal(t, tenants.EventIgnored, stored.Outcome)
+		require.Contains(t, stored.Why, "dismissed by ")
+		require.Contains(t, stored.Why, e.Outcome+": "+e.Why)
+		_, err = s.store.DismissBillingEvent(ctx, s.a, e.ID)
+		var conflict *tenants.ConflictError
+		require.ErrorAs(t, err, &conflict, "it is dismissed already")
+	}
+	unapplied(tenants.UnappliedEvents{})
+	s.pass(60 * 24 * time.Hour) // the time of the second one comes
+	require.NoError(t, s.runner.Once(ctx))
+	require.Empty(t, s.plan("bob"), "it was dismissed")
+	rows, _, err := s.store.Audit(ctx, s.a, tenants.AuditFilter{Kind: "billing_event", Action: "dismiss"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, failed.ProviderID, rows[1].Target)
+	require.JSONEq(t, `{"outcome":"failed","why":"`+failed.Why+`"}`, string(rows[1].Before))
+
+	replayed, err := s.runner.Replay(ctx, s.a, later.ID)
+	require.NoError(t, err)
+	s.outcome(tenants.EventApplied, replayed)
+	require.Equal(t, "pro", s.plan("bob"))
+	replayed, err = s.runner.Replay(ctx, s.a, failed.ID)
+	require.NoError(t, err)
+	s.outcome(tenants.EventFailed, replayed)
+	unapplied(tenants.UnappliedEvents{Failed: 1})
+	rows, _, err = s.store.Audit(ctx, s.a, tenants.AuditFilter{Kind: "billing_event", Action: "replay"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	_, err = s.store.DismissBillingEvent(ctx, s.a, uuid.New())
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+}
+
+// A tenant is told that events wait or have failed: not at once, because most of them wait only for
+// another event, once a day while there are any, and once when there are none any more.
+func TestNoticesOfUnappliedEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Name: "Stripe, test mode"}, nil)
+	ctx := t.Context()
+	_, _, err := s.store.CreateNotificationEndpoint(ctx, s.a, tenants.NotificationEndpoint{URL: "https://example.com/hook", Enabled: true})
+	require.NoError(t, err)
+	notices := func(want ...string) {
+		t.Helper()
+		// Two servers look, and one of them sends.
+		require.NoError(t, s.runner.Notices(ctx))
+		require.NoError(t, billing.New(billing.Options{Store: s.store}).Notices(ctx))
+		list, _, err := s.store.NotificationDeliveries(ctx, s.a, tenants.DeliveryFilter{}, tenants.Page{})
+		require.NoError(t, err)
+		var types []string
+		for _, d := range list {
+			types = append(types, d.Type)
+		}
+		require.Equal(t, want, types, "newest first")
+	}
+	const unapplied, settled = tenants.BillingEventsUnapplied, tenants.BillingEventsSettled
+	first := s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_unknown")))
+	s.outcome(tenants.EventParked, first)
+	notices()
+	s.pass(time.Minute)
+	notices(unapplied)
+	list, _, err := s.store.NotificationDeliveries(ctx, s.a, tenants.DeliveryFilter{}, tenants.Page{})
+	require.NoError(t, err)
+	got, err := s.store.NotificationDelivery(ctx, s.a, list[0].ID)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"billing_events.unapplied","timestamp":"2026-01-31T12:01:00Z","data":{"endpoint":"`+s.endpoint.ID.String()+`",
+		"provider":"stripe","name":"Stripe, test mode","parked":1,"failed":0,"oldest_received_at":"2026-01-31T12:00:00Z"}}`, got.Body)
+
+	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "bob", "price_unknown")))
+	s.pass(23 * time.Hour)
+	notices(unapplied)
+	s.pass(time.Hour)
+	notices(unapplied, unapplied)
+	second := s.last()
+	for _, e := range []tenants.BillingEvent{first, second} {
+		_, err := s.store.DismissBillingEvent(ctx, s.a, e.ID)
+		require.NoError(t, err)
+	}
+	notices(settled, unapplied, unapplied)
+	s.pass(48 * time.Hour)
+	notices(settled, unapplied, unapplied)
+
+	// The next ones are told at once, and those after them not sooner than an hour later.
+	_, err = s.runner.Replay(ctx, s.a, first.ID)
+	require.NoError(t, err)
+	notices(unapplied, settled, unapplied, unapplied)
+	_, _, err = s.store.PutBillingPrice(ctx, s.a, tenants.BillingPrice{Price: "price_unknown", Plan: "late"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(ctx))
+	require.Equal(t, "late", s.plan("ada"))
+	notices(settled, unapplied, settled, unapplied, unapplied)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_3", "cus_3", "active", "cy", "price_other"))))
+	s.pass(59 * time.Minute)
+	notices(settled, unapplied, settled, unapplied, unapplied)
+	s.pass(time.Minute)
+	notices(unapplied, settled, unapplied, settled, unapplied, unapplied)
+}
+
 // An event of an unknown customer waits until the customer is known.
 func TestParkedEvents(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{}, nil)

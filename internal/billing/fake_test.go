@@ -25,6 +25,8 @@ type fakeStripe struct {
 	key           string
 	subscriptions []*stripe.Subscription // newest first, as Stripe lists them
 	lines         map[string][]obj       // of invoices and checkouts, by their ids
+	events        []json.RawMessage      // newest first
+	noEvents      bool                   // the key may not read events
 	asked         int
 	broken        bool
 	now           func() time.Time // the time of its responses; nil for the real time
@@ -41,6 +43,7 @@ func newFakeStripe(t *testing.T) *fakeStripe {
 	mux.HandleFunc("GET /v1/subscriptions", f.list)
 	mux.HandleFunc("GET /v1/checkout/sessions/{id}/line_items", f.listLines)
 	mux.HandleFunc("GET /v1/invoices/{id}/lines", f.listLines)
+	mux.HandleFunc("GET /v1/events", f.listEvents)
 	mux.HandleFunc("POST /v1/billing/meter_events", f.takeMeterEvent)
 	server := httptest.NewServer(f.authorized(mux))
 	t.Cleanup(server.Close)
@@ -111,6 +114,42 @@ func (f *fakeStripe) listLines(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.answer(w, obj{"object": "list", "url": r.URL.Path, "has_more": false, "data": lines})
+}
+
+// listEvents answers the events of the given types since the given time.
+func (f *fakeStripe) listEvents(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	since, err := strconv.ParseInt(query.Get("created[gte]"), 10, 64)
+	limit, err2 := strconv.Atoi(query.Get("limit"))
+	if err != nil || err2 != nil || query.Get("types[0]") == "" {
+		f.fail(w, http.StatusBadRequest, "parameter_invalid")
+		return
+	}
+	if f.noEvents {
+		f.fail(w, http.StatusForbidden, "")
+		return
+	}
+	var types []string
+	for name, values := range query {
+		if strings.HasPrefix(name, "types[") {
+			types = append(types, values...)
+		}
+	}
+	found, begun := []json.RawMessage{}, query.Get("starting_after") == ""
+	for _, text := range f.events {
+		var e struct {
+			ID, Type string
+			Created  int64
+		}
+		if err := json.Unmarshal(text, &e); err != nil {
+			f.t.Error(err)
+		}
+		if begun && slices.Contains(types, e.Type) && e.Created >= since {
+			found = append(found, text)
+		}
+		begun = begun || e.ID == query.Get("starting_after")
+	}
+	f.answer(w, obj{"object": "list", "url": "/v1/events", "has_more": len(found) > limit, "data": found[:min(limit, len(found))]})
 }
 
 // put sets a subscription.

@@ -1,13 +1,16 @@
 package billing_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v85"
 
+	"weir/internal/billing"
 	"weir/internal/limit"
 	"weir/internal/tenants"
 )
@@ -245,4 +248,78 @@ func TestRefunds(t *testing.T) {
 	}
 	s.send(paid("in_20", false))
 	require.Equal(t, int64(100), s.credits("ada")[len(s.credits("ada"))-1], "others stay")
+}
+
+// A purchase whose event was lost grants its credits when the endpoint is compared with Stripe. One
+// whose event arrived is not granted again. Nothing changes in a dry run, and plans are compared
+// also if the key may not read events.
+func TestReconcileRecoversPurchases(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{}, fake)
+	ctx := t.Context()
+	reconcile := func(dryRun bool) billing.Summary {
+		t.Helper()
+		e, err := s.store.BillingEndpointByID(ctx, s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		sum, err := s.runner.Reconcile(ctx, s.a.TenantID(), e, dryRun, nil)
+		require.NoError(t, err)
+		require.NoError(t, s.runner.Once(ctx))
+		return sum
+	}
+	paid := func(id string) []byte {
+		s.pass(time.Minute)
+		body := s.event("invoice.paid", bill(id, false, obj{"metadata": obj{"user": "ada"}}, "price_pack"))
+		fake.set(func(f *fakeStripe) { f.events = append([]json.RawMessage{body}, f.events...) })
+		return body
+	}
+	paid("in_before")
+	require.Zero(t, reconcile(false).Recovered, "nothing is sold yet")
+	s.sellCredits("price_pack", 100, 0)
+	s.pass(time.Minute)
+	s.outcome(tenants.EventApplied, s.send(paid("in_1")))
+	paid("in_2") // its event is lost
+	other := s.event("customer.created", obj{"id": "cus_1"})
+	fake.set(func(f *fakeStripe) { f.events = append([]json.RawMessage{other}, f.events...) })
+	require.Equal(t, []int64{100}, s.credits("ada"))
+
+	require.Equal(t, 2, reconcile(true).Recovered)
+	require.Equal(t, []int64{100}, s.credits("ada"))
+	fake.set(func(f *fakeStripe) { f.noEvents = true })
+	fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, map[string]string{"user": "ada"}, "price_pro")
+	sum := reconcile(false)
+	require.ErrorContains(t, sum.PurchasesErr, "403")
+	require.Equal(t, "pro", s.plan("ada"))
+	fake.set(func(f *fakeStripe) { f.noEvents = false })
+	require.Equal(t, 2, reconcile(false).Recovered, "also those from before the mapping")
+	require.Equal(t, []int64{100, 100, 100}, s.credits("ada"))
+	require.Zero(t, reconcile(false).Recovered)
+	require.Equal(t, []int64{100, 100, 100}, s.credits("ada"))
+	lost, _, err := s.store.BillingEvents(ctx, s.a, tenants.BillingEventFilter{Type: "invoice.paid"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, lost, 3)
+	for _, e := range lost {
+		s.outcome(tenants.EventApplied, e)
+	}
+
+	// The daily comparison asks for the time since the last one.
+	at := s.now()
+	s.pass(10 * 24 * time.Hour)
+	e, err := s.store.BillingEndpointByID(ctx, s.a, s.endpoint.ID)
+	require.NoError(t, err)
+	_, since, err := s.store.PurchasesSince(ctx, s.a.TenantID(), e, false)
+	require.NoError(t, err)
+	require.Equal(t, start, since, "not before the endpoint was created")
+	require.NotNil(t, e.ReconciledAt)
+	require.True(t, e.ReconciledAt.Equal(at))
+	s.pass(25 * 24 * time.Hour)
+	for all, want := range map[bool]time.Time{true: s.now().Add(-30 * 24 * time.Hour), false: s.now().Add(-30 * 24 * time.Hour)} {
+		_, since, err := s.store.PurchasesSince(ctx, s.a.TenantID(), e, all)
+		require.NoError(t, err)
+		require.Equal(t, want, since)
+	}
+	recent := s.now().Add(-24 * time.Hour)
+	e.ReconciledAt = &recent
+	_, since, err = s.store.PurchasesSince(ctx, s.a.TenantID(), e, false)
+	require.NoError(t, err)
+	require.Equal(t, recent.Add(-72*time.Hour), since)
 }

@@ -16,14 +16,23 @@ type Summary struct {
 	Subscriptions int // number of compared subscriptions
 	Repaired      int // those whose subject did not have the right plan
 	Problems      int // those that could not be settled
+	Recovered     int // events of purchases and refunds that had not arrived
+	// PurchasesErr is why purchases were not compared; nil: they were, or the endpoint sells none.
+	PurchasesErr error
 }
 
 // ErrNoAPIKey means that the endpoint cannot be compared with its provider.
 var ErrNoAPIKey = errors.New("the endpoint has no API key for requests to its provider")
 
 // Reconcile compares all subscriptions of an endpoint with those of the provider, and gives
-// subjects the resulting plans, unless dryRun. It calls report, unless nil, for each subscription.
+// subjects the resulting plans, unless dryRun. If the endpoint sells credits, it stores the events
+// of purchases that did not arrive: a Runner then processes them like others. It calls report,
+// unless nil, for each subscription.
 func (r *Runner) Reconcile(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
+	return r.reconcile(ctx, tenant, e, dryRun, true, report)
+}
+
+func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun, all bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
 	if e.APIKeyHint == "" {
 		return sum, ErrNoAPIKey
 	}
@@ -56,10 +65,30 @@ func (r *Runner) Reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 	if err := r.missing(ctx, tenant, e, client, seen, compare); err != nil {
 		return sum, err
 	}
+	// The key may lack the right to read events. That must not stop plans.
+	if sum.Recovered, sum.PurchasesErr = r.purchases(ctx, tenant, e, client, dryRun, all); ctx.Err() != nil {
+		return sum, ctx.Err()
+	}
 	if dryRun {
 		return sum, nil
 	}
 	return sum, r.Store.RecordReconcile(ctx, tenant, e.ID)
+}
+
+// purchases stores the events of purchases and refunds that did not arrive.
+func (r *Runner) purchases(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, client *subscription.Client, dryRun, all bool) (recovered int, err error) {
+	sells, since, err := r.Store.PurchasesSince(ctx, tenant, e, all)
+	if err != nil || !sells {
+		return 0, err
+	}
+	err = client.Purchases(ctx, since, func(event subscription.Event, body []byte) error {
+		missing, err := r.Store.RecoverBillingEvent(ctx, tenant, e, event, body, dryRun)
+		if missing && err == nil {
+			recovered++
+		}
+		return err
+	})
+	return recovered, err
 }
 
 // missing compares subscriptions that are stored here but not in the provider's list: they were

@@ -39,6 +39,9 @@ type Options struct {
 	HTTP       *http.Client          // for requests to the provider; nil for a client with a timeout
 	Logger     *slog.Logger          // nil for none
 	Registerer prometheus.Registerer // nil for no metrics
+	// Noticed is called with each notice about events that were not applied, after it was sent to
+	// the notification endpoints of the tenant; nil: nothing is.
+	Noticed func(context.Context, tenants.BillingNotice)
 	// Every is the interval between looking for due tasks; 0 for half a second. Wake ends it early.
 	Every time.Duration
 }
@@ -53,9 +56,10 @@ type Runner struct {
 }
 
 const (
-	lookEvery  = 500 * time.Millisecond
-	countEvery = 15 * time.Second // how often events are counted that were not applied
-	page       = 200              // maximum number of tasks per query
+	lookEvery   = 500 * time.Millisecond
+	countEvery  = 15 * time.Second // how often events are counted that were not applied
+	noticeEvery = 30 * time.Second // how often notices about such events are sent
+	page        = 200              // maximum number of tasks per query
 	// workers is the number of tenants whose events are processed concurrently: a part of the
 	// connections to Postgres, because the admin API needs the others.
 	workers = 2
@@ -113,7 +117,8 @@ func (r *Runner) Run(ctx context.Context) {
 	var comparing sync.WaitGroup
 	defer comparing.Wait()
 	comparing.Go(func() { r.runPushes(ctx) })
-	comparing.Go(func() { r.runCounts(ctx) })
+	comparing.Go(func() { r.repeat(ctx, countEvery, "count unapplied billing events", r.Count) })
+	comparing.Go(func() { r.repeat(ctx, noticeEvery, "send notices about unapplied billing events", r.Notices) })
 	slot := make(chan struct{}, 1) // one comparison at a time
 	failing := false
 	for {
@@ -173,13 +178,13 @@ func (r *Runner) measure(ctx context.Context, events int) {
 	}
 }
 
-// runCounts counts the events that were not applied until ctx ends.
-func (r *Runner) runCounts(ctx context.Context) {
-	ticker := time.NewTicker(countEvery)
+// repeat calls do until ctx ends.
+func (r *Runner) repeat(ctx context.Context, every time.Duration, what string, do func(context.Context) error) {
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		if err := r.Count(ctx); err != nil && ctx.Err() == nil {
-			r.Logger.WarnContext(ctx, "cannot count unapplied billing events; trying again", "error", err)
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			r.Logger.WarnContext(ctx, "billing: cannot "+what+"; trying again", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -187,6 +192,20 @@ func (r *Runner) runCounts(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// Notices sends the notices that are due about events that were not applied.
+func (r *Runner) Notices(ctx context.Context) error {
+	sent, err := r.Store.RecordBillingNotices(ctx, page)
+	for _, n := range sent {
+		if !n.Settled() {
+			r.Logger.WarnContext(ctx, "billing events are parked or have failed", "tenant_id", n.Tenant, "endpoint", n.Endpoint, "parked", n.Parked, "failed", n.Failed)
+		}
+		if r.Noticed != nil {
+			r.Noticed(ctx, n)
+		}
+	}
+	return err
 }
 
 // Count sets the metric of the events that were not applied.
@@ -347,9 +366,10 @@ func (r *Runner) daily(ctx context.Context, task tenants.BillingTask) {
 	e, err := r.Store.BillingEndpointByID(ctx, tenants.AsSystem(task.Tenant, "billing"), task.Endpoint)
 	if err == nil {
 		var sum Summary
-		if sum, err = r.Reconcile(ctx, task.Tenant, e, false, nil); err == nil {
+		if sum, err = r.reconcile(ctx, task.Tenant, e, false, false, nil); err == nil {
 			r.Logger.InfoContext(ctx, "billing reconciled", "tenant_id", task.Tenant, "endpoint", task.Endpoint,
-				"subscriptions", sum.Subscriptions, "repaired", sum.Repaired, "problems", sum.Problems)
+				"subscriptions", sum.Subscriptions, "repaired", sum.Repaired, "problems", sum.Problems, "recovered_events", sum.Recovered)
+			r.logFailure(ctx, "compare purchases", task, sum.PurchasesErr)
 		}
 	}
 	r.logFailure(ctx, "reconcile", task, err)

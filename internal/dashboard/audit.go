@@ -58,11 +58,11 @@ func (l *auditLine) Day() string { return l.At.UTC().Format("2 Jan 2006") }
 
 var auditActions = []option{
 	{"", "Any"}, {"create", "Created"}, {"update", "Changed"}, {"delete", "Deleted"}, {"rotate", "Rotated"},
-	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"}, {"test", "Sent a test"}, {"replay", "Replayed"},
+	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"}, {"test", "Sent a test"}, {"replay", "Replayed"}, {"dismiss", "Dismissed"},
 }
 
 var auditKinds = []option{
-	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"portal", "The customer page"}, {"portal_link", "A customer link"}, {"limit_request", "A request of a customer"}, {"credits", "Credits"}, {"notification_endpoint", "A notification endpoint"}, {"tenant", "The tenant"}, {"security", "The security settings"},
+	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"billing_event", "A billing event"}, {"migration", "A plan migration"}, {"portal", "The customer page"}, {"portal_link", "A customer link"}, {"limit_request", "A request of a customer"}, {"credits", "Credits"}, {"notification_endpoint", "A notification endpoint"}, {"tenant", "The tenant"}, {"security", "The security settings"},
 }
 
 // errVerifying: the maximum number of trails is being verified.
@@ -279,7 +279,7 @@ func offerRestores(lines []auditLine, newest bool) {
 func auditVerb(e *tenants.AuditEntry) string {
 	object := map[string]string{
 		"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
-		"endpoint": "the billing endpoint", "price": "the plan of the price", "migration": "the migration of plan",
+		"endpoint": "the billing endpoint", "price": "the plan of the price", "billing_event": "the billing event", "migration": "the migration of plan",
 		"security": "the", "portal": "the settings of the", "portal_link": "the customer link of", "limit_request": "the request of", "credits": "credits of", "notification_endpoint": "the notification endpoint",
 	}[e.Kind]
 	switch e.Action {
@@ -302,7 +302,12 @@ func auditVerb(e *tenants.AuditEntry) string {
 	case "test":
 		return "sent a test to " + object
 	case "replay":
+		if e.Kind == "billing_event" {
+			return "replayed " + object
+		}
 		return "replayed a delivery to " + object
+	case "dismiss":
+		return "dismissed " + object
 	}
 	return e.Action + " " + object
 }
@@ -326,6 +331,8 @@ func auditLink(e *tenants.AuditEntry) string {
 		return securityURL
 	case e.Kind == "notification_endpoint":
 		return notificationsURL
+	case e.Kind == "billing_event":
+		return "/billing/events"
 	case e.Kind == "migration":
 		return planVersionsURL(e.Target)
 	case e.Kind == "plan":

@@ -9,6 +9,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -186,6 +187,14 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		if f.invalid() {
 			break
 		}
+		if f.Get("do") != "edit" { // it has a form of its own, which shows the present values
+			if err = d.unmapped(r, v, f, p.Price); err != nil {
+				return err
+			}
+			if f.invalid() {
+				break
+			}
+		}
 		if _, _, err = d.Store.PutBillingPrice(r.Context(), v.actor(), p, f.match()); err == nil {
 			d.Billing.Wake()
 			said = "Price " + p.Price + " mapped to plan " + p.Plan + "."
@@ -212,6 +221,23 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		return d.showBilling(w, r, v, status, f)
 	}
 	return d.done(w, r, path, said)
+}
+
+// unmapped adds an error to a form that would replace the mapping of a price.
+func (d *dashboard) unmapped(r *http.Request, v *visit, f *form, price string) error {
+	old, err := d.Store.BillingPriceByID(r.Context(), v.actor(), price)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	stands := "the plan " + old.Plan
+	if c := old.Credits; c != nil {
+		stands = grouped(c.Units) + " credits for " + c.Rule
+	}
+	f.wrong("id", limit.Wrong("Use Edit in the row of the price below, or remove its mapping.", "stands for %s already", stands))
+	return nil
 }
 
 // price reads what a price stands for: a plan, or credits.
@@ -402,7 +428,7 @@ type eventRow struct {
 	ID, EventID, Type, Outcome, Tone, Why, Subject, Customer string
 	At, Received                                             moment
 	Deliveries                                               int64
-	Replayable                                               bool
+	Replayable, Dismissable                                  bool
 }
 
 // SubjectPath returns the page of the subject.
@@ -416,7 +442,7 @@ func eventRowOf(e tenants.BillingEvent) eventRow {
 	return eventRow{
 		ID: e.ID.String(), EventID: e.ProviderID, Type: e.Type, Outcome: nameOr(e.Outcome, "received"), Tone: outcomeTones[e.Outcome], Why: e.Why,
 		Subject: e.Subject, Customer: e.Customer, At: moment{e.ProviderAt}, Received: moment{e.ReceivedAt}, Deliveries: int64(e.Deliveries),
-		Replayable: e.DuplicateOf == nil,
+		Replayable: e.DuplicateOf == nil, Dismissable: e.Outcome == tenants.EventParked || e.Outcome == tenants.EventFailed,
 	}
 }
 
@@ -483,4 +509,21 @@ func (d *dashboard) replayEvent(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	return d.done(w, r, "/billing/events", "Replayed "+e.ProviderID+": "+e.Outcome+". "+sentence(e.Why))
+}
+
+// dismissEvent settles an event that is parked or has failed without applying it.
+func (d *dashboard) dismissEvent(w http.ResponseWriter, r *http.Request, v *visit, _ *form) error {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	e, err := d.Store.DismissBillingEvent(r.Context(), v.actor(), id)
+	var conflict *tenants.ConflictError
+	if errors.As(err, &conflict) {
+		return d.done(w, r, "/billing/events", sentence(conflict.Detail))
+	}
+	if err != nil {
+		return err
+	}
+	return d.done(w, r, "/billing/events", "Dismissed "+e.ProviderID+". Replay it to undo this.")
 }

@@ -45,6 +45,11 @@ func TestPricesOnPages(t *testing.T) {
 
 	plan := url.Values{"do": {"map"}, "id": {"price_pro"}, "endpoint": {endpoint}, "plan": {"pro"}, "priority": {"0"}}
 	require.Equal(t, http.StatusSeeOther, b.write("/billing", plan).status)
+	got = b.write("/billing", plan)
+	require.Equal(t, http.StatusUnprocessableEntity, got.status, "a mapping is not replaced without a word")
+	require.Contains(t, got.body, "Stands for the plan pro already")
+	taken := url.Values{"do": {"sell"}, "id": {"price_pro"}, "endpoint": {endpoint}, "rule": {"prepaid"}, "units": {"5"}}
+	require.Equal(t, http.StatusUnprocessableEntity, b.write("/billing", taken).status)
 	credits := url.Values{"do": {"sell"}, "id": {"price_pack"}, "endpoint": {endpoint}, "rule": {"prepaid"}, "units": {"5 000"}, "expires_after_days": {"30"}}
 	require.Equal(t, http.StatusSeeOther, b.write("/billing", credits).status)
 	page := b.get("/billing").body
@@ -115,4 +120,24 @@ func TestUnappliedEventsOnPages(t *testing.T) {
 	failed := b.get("/billing/events?outcome=failed").body
 	require.Contains(t, failed, "msg_1")
 	require.NotContains(t, failed, "msg_2")
+
+	events, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Outcome: tenants.EventFailed}, tenants.Page{})
+	require.NoError(t, err)
+	path := "/billing/events/" + events[0].ID.String()
+	require.Contains(t, failed, `action="`+path+`/dismiss"`)
+	require.Equal(t, http.StatusForbidden, s.as("editor@example.com").write(path+"/dismiss", url.Values{}).status)
+	require.NotContains(t, s.as("editor@example.com").get("/billing/events").body, "/dismiss")
+	require.Equal(t, http.StatusNotFound, b.write("/billing/events/"+endpoint.ID.String()+"/dismiss", url.Values{}).status)
+	require.Equal(t, http.StatusSeeOther, b.write(path+"/dismiss", url.Values{}).status)
+	page = b.get("/billing/events").body
+	require.Contains(t, page, "Dismissed msg_1.")
+	require.Contains(t, page, "Dismissed by ann@example.com; it was failed")
+	require.NotContains(t, page, `action="`+path+`/dismiss"`)
+	require.NotContains(t, b.get("/billing").body, "event failed")
+	require.Contains(t, b.get("/audit?kind=billing_event").body, "dismissed the billing event")
+	require.Equal(t, http.StatusSeeOther, b.write(path+"/dismiss", url.Values{}).status)
+	require.Contains(t, b.get("/billing/events").body, "Only an event that is parked or has failed can be dismissed")
+	require.Equal(t, http.StatusSeeOther, b.write(path+"/replay", url.Values{}).status)
+	require.Contains(t, b.get("/billing").body, "event failed")
+	require.Contains(t, b.get("/audit?kind=billing_event").body, "replayed the billing event")
 }

@@ -236,6 +236,7 @@ func (d *dashboard) handler() http.Handler {
 	r.Post("/billing/endpoints/{id}", d.proved(tenants.MayManage, d.actOnEndpoint))
 	r.Get("/billing/events", d.page(d.billingEvents))
 	r.Post("/billing/events/{id}/replay", d.write(tenants.MayManage, d.replayEvent))
+	r.Post("/billing/events/{id}/dismiss", d.write(tenants.MayManage, d.dismissEvent))
 
 	r.Get("/start", d.page(d.start))
 	r.Post("/start", d.write(tenants.MayManage, d.makeStart))

@@ -148,6 +148,21 @@ func QuotaNotice(to, tenant, quota string, percent int, used, whole int64, reset
 	}
 }
 
+// BillingNotice tells somebody who runs a tenant that events of a billing endpoint were not
+// applied.
+func BillingNotice(to, tenant, endpoint string, parked, failed int64, link string) Letter {
+	return Letter{
+		Kind: "notice", To: to, Subject: fmt.Sprintf("%s: billing events were not applied", short(tenant)),
+		Before: []string{fmt.Sprintf("Events of the billing endpoint %s of the tenant %s: %d parked, %d failed. Until they are applied, their customers keep the plan that they had.",
+			short(endpoint), short(tenant), parked, failed)},
+		Link: Link{"Show the billing events", link},
+		After: []string{
+			"The page says for each event what is missing. Map the price, make the customer known or remove the cause, or dismiss the event.",
+			"Owners and admins of the tenant receive this mail at most once a day while there are such events.",
+		},
+	}
+}
+
 // TierNotice tells somebody who runs a tenant that it has more than its tier includes.
 func TierNotice(to, tenant, tier string, over []string, link string) Letter {
 	return Letter{

@@ -3,6 +3,7 @@ package subscription
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -82,6 +83,48 @@ func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) er
 		}
 	}
 	return nil
+}
+
+// purchaseEvents are the types of events about purchases, payments and refunds.
+var purchaseEvents = []string{
+	"invoice.paid", "checkout.session.completed", "checkout.session.async_payment_succeeded", "invoice_payment.paid", "charge.refunded",
+}
+
+// Purchases calls each for the events about purchases and refunds since an instant, newest first,
+// with the body that a webhook has. The provider keeps events for 30 days. It returns the first
+// error of each.
+func (c *Client) Purchases(ctx context.Context, since time.Time, each func(Event, []byte) error) error {
+	params := &stripe.EventListParams{CreatedRange: &stripe.RangeQueryParams{GreaterThanOrEqual: since.Unix()}, Types: stripe.StringSlice(purchaseEvents)}
+	params.Limit = stripe.Int64(100)
+	for in, err := range c.api.V1Events.List(ctx, params).All(ctx) {
+		if err != nil {
+			return apiError("list events", err)
+		}
+		e, body, err := listedEvent(in)
+		if err != nil { // nor would a webhook store it
+			continue
+		}
+		if err := each(e, body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listedEvent returns an event of a list in the form in which a webhook sends it.
+func listedEvent(in *stripe.Event) (Event, []byte, error) {
+	if in.Data == nil {
+		return Event{}, nil, ErrMalformed
+	}
+	body, err := json.Marshal(map[string]any{
+		"id": in.ID, "object": "event", "type": in.Type, "created": in.Created, "livemode": in.Livemode, "api_version": in.APIVersion,
+		"data": map[string]any{"object": in.Data.Raw},
+	})
+	if err != nil || hasNUL(body) {
+		return Event{}, nil, ErrMalformed
+	}
+	e, err := ParseStripe(body)
+	return e, body, err
 }
 
 // fetched returns a snapshot of a subscription. Its time is the provider's, from the header Date of

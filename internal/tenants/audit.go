@@ -29,8 +29,8 @@ type AuditEntry struct {
 	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
-	Action    string // create, update, delete, revoke, rotate, reset, import, test, replay
-	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price, portal, portal_link, limit_request, notification_endpoint, security
+	Action    string // create, update, delete, revoke, rotate, reset, import, test, replay, dismiss
+	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price, billing_event, portal, portal_link, limit_request, notification_endpoint, security
 	Target    string // slug, subject, email, or id of a key
 	// Before and After are JSON objects with the fields that differ; null means not set. Before is
 	// nil for a created object, After for a deleted one.

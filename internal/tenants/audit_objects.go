@@ -26,6 +26,7 @@ const (
 	auditMember    = "member"
 	auditEndpoint  = "endpoint"      // of a billing system
 	auditPrice     = "price"         // of a billing system
+	auditEvent     = "billing_event" // that somebody dismissed or replayed
 	auditMigration = "migration"     // of subjects to a plan
 	auditPortal    = "portal"        // settings of the page for customers
 	auditLink      = "portal_link"   // to that page
@@ -36,7 +37,7 @@ const (
 )
 
 // auditKinds lists the kinds.
-var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditMigration,
+var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditEvent, auditMigration,
 	auditPortal, auditLink, auditRequest, auditCredits, auditNotified, auditSecurity}
 
 // trail records during a change which objects it writes, with their state before. At the end it

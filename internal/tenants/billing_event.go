@@ -1,7 +1,9 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"strings"
@@ -284,6 +286,46 @@ func (s *Store) AllUnappliedEvents(ctx context.Context) (out UnappliedEvents, er
 		return err
 	})
 	return out, err
+}
+
+// DismissBillingEvent settles an event that is parked or has failed without applying it: it becomes
+// ignored and waits for nothing. It changes no plan, and a replay undoes it. Errors: ErrForbidden,
+// ErrNotFound; *ConflictError for an event with another outcome.
+func (s *Store) DismissBillingEvent(ctx context.Context, a Actor, event uuid.UUID) (out BillingEvent, err error) {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		row, err := c.LockBillingEvent(ctx, db.LockBillingEventParams{TenantID: c.tenant, ID: event})
+		if err != nil {
+			return err
+		}
+		before := billingEventOf(row)
+		if before.Outcome != EventParked && before.Outcome != EventFailed {
+			return &ConflictError{CodeConflict, "only an event that is parked or has failed can be dismissed; this one is " + cmp.Or(before.Outcome, "not processed yet")}
+		}
+		out = before
+		out.Outcome, out.SettledAt = EventIgnored, &c.now
+		out.Why = shortWhy("dismissed by " + c.actor.label() + "; it was " + before.Outcome + ": " + before.Why)
+		if err := c.recordEvent("dismiss", before, out); err != nil {
+			return err
+		}
+		return c.DismissBillingEvent(ctx, db.DismissBillingEventParams{TenantID: c.tenant, ID: event, Why: out.Why, SettledAt: out.SettledAt})
+	})
+	return out, err
+}
+
+// recordEvent writes a row of the trail about an event whose outcome changes by the decision of an
+// actor.
+func (c *change) recordEvent(action string, before, after BillingEvent) error {
+	fields := func(e BillingEvent) json.RawMessage {
+		text, _ := json.Marshal(struct { // of texts, so it cannot fail
+			Outcome string `json:"outcome"`
+			Why     string `json:"why"`
+		}{e.Outcome, e.Why})
+		return text
+	}
+	c.trail.actions = append(c.trail.actions, auditRow{
+		action: action, kind: auditEvent, target: before.ProviderID, before: fields(before), after: fields(after),
+	})
+	return nil
 }
 
 // postponeFor returns how long to wait before an event is processed again, by the number of

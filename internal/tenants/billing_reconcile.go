@@ -129,3 +129,42 @@ func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID)
 		return q.RecordBillingReconcile(ctx, db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next})
 	})
 }
+
+const (
+	// eventsKeptFor is how long Stripe keeps events.
+	eventsKeptFor = 30 * 24 * time.Hour
+	// retriedFor is how long Stripe sends an event that did not arrive.
+	retriedFor = 3 * 24 * time.Hour
+)
+
+// PurchasesSince returns whether an endpoint sells credits, and from when on its purchases are
+// compared with the provider: since the last comparison, or with all, as long as the provider keeps
+// events.
+func (s *Store) PurchasesSince(ctx context.Context, tenant uuid.UUID, e BillingEndpoint, all bool) (sells bool, since time.Time, err error) {
+	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		sells, err = q.EndpointGrantsCredits(ctx, db.EndpointGrantsCreditsParams{TenantID: tenant, EndpointID: e.ID})
+		return err
+	})
+	since = s.instant().Add(-eventsKeptFor)
+	if e.CreatedAt.After(since) {
+		since = e.CreatedAt
+	}
+	if e.ReconciledAt != nil && !all && e.ReconciledAt.Add(-retriedFor).After(since) {
+		since = e.ReconciledAt.Add(-retriedFor)
+	}
+	return sells, since, err
+}
+
+// RecoverBillingEvent stores an event of the provider's list, unless it was received before, and
+// reports whether it was missing. With dryRun, nothing is stored.
+func (s *Store) RecoverBillingEvent(ctx context.Context, tenant uuid.UUID, e BillingEndpoint, event subscription.Event, body []byte, dryRun bool) (missing bool, err error) {
+	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		received, err := q.BillingEventReceived(ctx, db.BillingEventReceivedParams{TenantID: tenant, EndpointID: e.ID, ProviderID: event.ID})
+		missing = !received
+		return err
+	})
+	if err != nil || !missing || dryRun {
+		return missing, err
+	}
+	return s.StoreBillingEvent(ctx, Webhook{Tenant: tenant, Endpoint: e.ID, Provider: e.Provider}, event, body)
+}

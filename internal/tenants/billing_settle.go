@@ -115,7 +115,13 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 		if err != nil {
 			return err
 		}
+		before := out
 		out.Outcome, out.Why, out.SettledAt = verdict.outcome, verdict.why, &c.now
+		if replayedBy != "" {
+			if err := c.recordEvent("replay", before, out); err != nil {
+				return err
+			}
+		}
 		out.Customer, out.Subscription, out.Subject = w.Parsed.Customer, w.Parsed.Subscription, cmp.Or(verdict.subject, w.Parsed.Subject)
 		return c.SettleBillingEvent(ctx, db.SettleBillingEventParams{
 			TenantID: tenant, ID: row.ID, Outcome: &out.Outcome, Why: shortWhy(out.Why), SettledAt: &c.now, DueAt: verdict.due,
@@ -145,6 +151,7 @@ type settling struct {
 	tiers    map[string]subscription.Tier // by price; nil: not read yet
 	credits  map[string]*PriceCredits     // by price, read with tiers
 	changes  []string                     // of plans, in words
+	notes    []string                     // on what was not done
 	attempts int32                        // to process the event, before this one
 }
 
@@ -348,6 +355,9 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 	if len(st.changes) > done {
 		v.why = standing.Why + "; " + strings.Join(st.changes[done:], "; ")
 	}
+	for _, note := range st.notes {
+		v.why += "; " + note
+	}
 	return v, nil
 }
 
@@ -493,7 +503,16 @@ func (st *settling) write(ctx context.Context, subject, customer, plan string, s
 	}
 	in.Plan, in.Multiplier = plan, int(max(standing.Multiplier, 1))
 	if st.endpoint.Provider == StripeProvider {
-		in.BillingRef = cmp.Or(in.BillingRef, customer)
+		if in.BillingRef == "" {
+			other, err := st.otherWithRef(ctx, subject, customer)
+			if err != nil {
+				return err
+			}
+			if in.BillingRef = customer; other != "" {
+				in.BillingRef = ""
+				st.notes = append(st.notes, fmt.Sprintf("no billing_ref is set, because customer %s is that of subject %q", customer, other))
+			}
+		}
 	}
 	if !standing.Anchor.IsZero() { // windows follow the paid period
 		in.CycleAnchor = &standing.Anchor

@@ -24,6 +24,10 @@ const (
 	LimitRequestCreated = "limit_request.created"
 	LimitRequestSettled = "limit_request.settled"
 	SecurityEventAdded  = "security.event"
+	// BillingEventsUnapplied says that events of a billing endpoint are parked or have failed, and
+	// BillingEventsSettled that all of them were applied or dismissed.
+	BillingEventsUnapplied = "billing_events.unapplied"
+	BillingEventsSettled   = "billing_events.settled"
 	// TestNotification is sent to one endpoint on request, whatever types it gets.
 	TestNotification = "test"
 )
@@ -36,6 +40,8 @@ var NotificationTypes = []NotificationType{
 	{QuotaReached, "The tenant has used 80, 95 or 100 % of one of its own quotas"},
 	{LimitRequestCreated, "A customer requests a higher limit"},
 	{LimitRequestSettled, "Such a request was approved or refused"},
+	{BillingEventsUnapplied, "Billing events are parked or have failed, so customers may have the wrong plan"},
+	{BillingEventsSettled, "These events were applied or dismissed"},
 	{SecurityEventAdded, "A security event: a sign-in, a new browser, a changed password, member or API key, an export"},
 }
 

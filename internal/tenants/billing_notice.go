@@ -1,0 +1,99 @@
+package tenants
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+const (
+	// noticeAfter is how long an event is parked or failed before a notice: most of them wait only
+	// for another event that arrives moments later.
+	noticeAfter = time.Minute
+	// noticeRepeated is the interval between notices about the same endpoint while it has such
+	// events.
+	noticeRepeated = 24 * time.Hour
+	// noticeAgain is the shortest interval between two notices about the same endpoint, if the
+	// events of the first one were settled.
+	noticeAgain = time.Hour
+)
+
+// BillingNotice says that an endpoint has events that are parked or have failed, or that it has
+// none any more.
+type BillingNotice struct {
+	Tenant, Endpoint uuid.UUID
+	Name             string // of the endpoint; "": none
+	Provider         string
+	Parked, Failed   int64     // together at most MostUnapplied; both 0: settled
+	Oldest           time.Time // when the oldest of them was received
+}
+
+// Settled reports whether all events were applied or dismissed.
+func (n *BillingNotice) Settled() bool { return n.Parked+n.Failed == 0 }
+
+// billingNoticeData is the data of notifications about events that were not applied.
+type billingNoticeData struct {
+	Endpoint string     `json:"endpoint"`
+	Provider string     `json:"provider"`
+	Name     string     `json:"name"`
+	Parked   int64      `json:"parked"`
+	Failed   int64      `json:"failed"`
+	Oldest   *time.Time `json:"oldest_received_at"`
+}
+
+// RecordBillingNotices sends notifications about endpoints with events that are parked or have
+// failed, each at most once a day while there are such events, and about endpoints that have none
+// any more. It returns up to most of them. Each notice is recorded, so of several servers only one
+// sends it. Error: ErrUnavailable.
+func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []BillingNotice, err error) {
+	now := s.instant()
+	var due []db.DueBillingNoticesRow
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		due, err = q.DueBillingNotices(ctx, db.DueBillingNoticesParams{
+			Before: now.Add(-noticeAfter), RepeatBefore: now.Add(-noticeRepeated), AgainBefore: now.Add(-noticeAgain), CountMost: MostUnapplied, Most: int32(most),
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range due {
+		n := BillingNotice{
+			Tenant: row.TenantID, Endpoint: row.ID, Name: row.Name, Provider: row.Provider, Parked: row.Parked, Failed: row.Failed, Oldest: row.Oldest.UTC(),
+		}
+		fresh, err := s.recordBillingNotice(ctx, n, now)
+		if err != nil {
+			return sent, err
+		}
+		if fresh {
+			sent = append(sent, n)
+		}
+	}
+	return sent, nil
+}
+
+func (s *Store) recordBillingNotice(ctx context.Context, n BillingNotice, now time.Time) (fresh bool, err error) {
+	data := billingNoticeData{Endpoint: n.Endpoint.String(), Provider: n.Provider, Name: n.Name, Parked: n.Parked, Failed: n.Failed}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if n.Settled() {
+			rows, err := q.SettleBillingNotice(ctx, db.SettleBillingNoticeParams{TenantID: n.Tenant, EndpointID: n.Endpoint, Now: &now})
+			if fresh = rows > 0; err != nil || !fresh {
+				return err
+			}
+			return notify(ctx, q, n.Tenant, now, Notification{BillingEventsSettled, data})
+		}
+		rows, err := q.PutBillingNotice(ctx, db.PutBillingNoticeParams{
+			TenantID: n.Tenant, EndpointID: n.Endpoint, Now: now, RepeatBefore: now.Add(-noticeRepeated), AgainBefore: now.Add(-noticeAgain),
+		})
+		if fresh = rows > 0; err != nil || !fresh {
+			return err
+		}
+		data.Oldest = &n.Oldest
+		return notify(ctx, q, n.Tenant, now, Notification{BillingEventsUnapplied, data})
+	})
+	return fresh && err == nil, err
+}
