@@ -313,3 +313,13 @@ func TestAccents(t *testing.T) {
 	}
 	require.Equal(t, "#1a73e8", paletteOf("#1a73e8").Fill.String())
 }
+
+// The sentences of the customer page separate where a window begins from what is limited.
+func TestPortalWords(t *testing.T) {
+	t.Parallel()
+	day, err := limit.ParseWindow("day")
+	require.NoError(t, err)
+	r := limit.NewRule("exports")
+	r.Algorithm, r.Limit, r.Window, r.Resource = limit.FixedWindow, 100, day, "exports:*"
+	require.Equal(t, "You can use 100 units each day, from midnight UTC, on resources that start with “exports:”.", portalWords(&r, limit.Limit{}))
+}

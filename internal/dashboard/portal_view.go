@@ -212,7 +212,7 @@ func portalWords(r *limit.Rule, l limit.Limit) string {
 	if l.Limit > 0 {
 		rule.Limit, rule.Burst = l.Limit, l.Burst
 	}
-	words := "You can use " + strings.TrimSuffix(amount(&rule), ",") + " " + onResources(rule.Resource)
+	words := "You can use " + amount(&rule) + " " + onResources(rule.Resource)
 	if own := slices.DeleteFunc(slices.Clone(rule.By), func(by string) bool { return by == "subject" }); len(own) > 0 {
 		words += ", for " + strings.ToLower(countedBy(own)) + " separately"
 	}
