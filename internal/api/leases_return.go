@@ -28,6 +28,11 @@ type leaseReturn struct {
 	deniedUnits int64
 }
 
+// mostReported is how many allowed and how many denied checks of one return count. A client decides
+// fewer until its lease ends, in ten seconds at most. Without this bound, a few thousand returns
+// would exceed what the sums of usage can hold.
+const mostReported = 1_000_000_000
+
 // Names of the fields of leaseReturn.
 var returnFieldNames = []string{"units", "allowed", "denied", "denied_units"}
 
@@ -154,7 +159,8 @@ func (s *server) settleLease(ctx context.Context, policy *check.Policy, record *
 	s.Checker.Report(policy, check.Request{
 		Subject: record.Subject, Resource: record.Resource, Plan: record.Plan, Attributes: record.Attributes,
 	}, check.Reported{
-		Allowed: l.allowed, AllowedUnits: record.Grant.Units - l.units, Denied: l.denied, DeniedUnits: l.deniedUnits,
+		Allowed: min(l.allowed, mostReported), AllowedUnits: record.Grant.Units - l.units,
+		Denied: min(l.denied, mostReported), DeniedUnits: l.deniedUnits,
 	}, &sc.check)
 }
 

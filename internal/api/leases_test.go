@@ -124,6 +124,16 @@ func TestLease(t *testing.T) {
 	require.Equal(t, 2, counted)
 }
 
+// A client cannot report so many checks that the sums of usage overflow.
+func TestReportedChecksAreBounded(t *testing.T) {
+	s, seen := leaseStack(t)
+	const most = 1_000_000_000_000_000
+	l := s.post(leasesPath, fmt.Sprintf(`{"subject":"u","resource":"unlimited","units":%d}`, most)).lease()
+	require.EqualValues(t, most, l.Units, "no rule matches")
+	require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, fmt.Sprintf(`{"units":0,"allowed":%d,"denied":%[1]d,"denied_units":%[1]d}`, most)).status)
+	require.Equal(t, []reported{{"u", true, mostReported, most, 0}, {"u", false, mostReported, most, 0}}, seen.of("u"))
+}
+
 // Of many concurrent returns of one lease, one counts.
 func TestLeaseIsReturnedOnce(t *testing.T) {
 	s, _ := leaseStack(t)
