@@ -425,9 +425,14 @@ func (q *Queries) RevokeCredits(ctx context.Context, arg RevokeCreditsParams) er
 }
 
 const settleCredits = `-- name: SettleCredits :exec
-UPDATE credit_grants g SET spent = least(g.units, t.total), spent_at = CASE WHEN t.total >= g.units THEN $1::timestamptz END
-FROM (SELECT unnest($2::uuid[]) AS tenant_id, unnest($3::uuid[]) AS id, unnest($4::bigint[]) AS total) AS t
-WHERE g.tenant_id = t.tenant_id AND g.id = t.id AND g.spent < t.total
+WITH held AS (
+    SELECT g.tenant_id, g.id, t.total
+    FROM (SELECT unnest($2::uuid[]) AS tenant_id, unnest($3::uuid[]) AS id, unnest($4::bigint[]) AS total) AS t
+    JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
+    WHERE g.spent < t.total ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE OF g
+)
+UPDATE credit_grants g SET spent = least(g.units, h.total), spent_at = CASE WHEN h.total >= g.units THEN $1::timestamptz END
+FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id AND g.spent < h.total
 `
 
 type SettleCreditsParams struct {
@@ -437,7 +442,8 @@ type SettleCreditsParams struct {
 	Totals  []int64
 }
 
-// A total never falls, so it does not matter which server stores it, nor how often.
+// A total never falls, so it does not matter which server stores it, nor how often. The rows are
+// locked in the order of the key, so that two servers wait for each other and do not deadlock.
 func (q *Queries) SettleCredits(ctx context.Context, arg SettleCreditsParams) error {
 	_, err := q.db.Exec(ctx, settleCredits,
 		arg.Now,
