@@ -165,7 +165,7 @@ func (s *checkStack) serve(cfg Config, deps Deps) {
 		s.ordinary.Add(1)
 		handler.ServeHTTP(w, r)
 	})
-	s.server.Config = NewServer(s.handler, deps.Logger)
+	s.server.Config = NewServer(cfg.Proxies.Handler(s.handler), deps.Logger)
 	s.server.Listener = cfg.Lane.Listen(s.server.Listener)
 	s.server.Start()
 	s.t.Cleanup(s.server.Close)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -41,4 +42,30 @@ func testKeyBounds(t *testing.T, s *checkStack) {
 	s.contract.call(elsewhere, "GET", "/v1/rules", nil).problem(http.StatusForbidden, codeAddressNotAllowed)
 	s.key = own
 	require.Equal(t, int64(1), s.remaining("bound", "orders:create"), "two of three were counted, and nothing that was refused")
+}
+
+// Behind a trusted proxy, a key with networks works by the address of the client, on the lane too:
+// a key for the network of the proxy must not work for everybody.
+func TestKeyAddressesBehindProxies(t *testing.T) {
+	s := newCheckStack(t)
+	proxies, err := origin.ParseProxies("127.0.0.0/8")
+	require.NoError(t, err)
+	s.serve(Config{Headers: bothStyles, Proxies: proxies}, s.deps)
+	create := func(network string) string {
+		_, key, err := s.db.Store.CreateKey(t.Context(), s.actor, tenants.NewAPIKey{
+			Name: "bound", Scopes: []tenants.Scope{tenants.ScopeCheck}, Bounds: tenants.KeyBounds{Addresses: []string{network}},
+		})
+		require.NoError(t, err)
+		return key.Secret()
+	}
+	client, proxy := create("198.51.100.0/24"), create("127.0.0.0/8")
+	forwarded := header{"X-Forwarded-For", "198.51.100.7"}
+	for range 2 { // the second time on the lane
+		s.key = client
+		s.check(`{"subject":"forwarded"}`, forwarded).decision(http.StatusOK)
+		s.check(`{"subject":"forwarded"}`).problem(http.StatusForbidden, codeAddressNotAllowed)
+		s.key = proxy
+		s.check(`{"subject":"forwarded"}`, forwarded).problem(http.StatusForbidden, codeAddressNotAllowed)
+		s.check(`{"subject":"forwarded"}`).decision(http.StatusOK)
+	}
 }

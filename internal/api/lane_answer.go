@@ -28,7 +28,14 @@ func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Probl
 	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])
 }
 
-func (c *laneConn) caller() netip.Addr { return addressOfConn(c.Conn) }
+// caller does not know who sent a request that was forwarded: the connection is that of a proxy. A
+// key with networks is then refused here, so net/http decides, which knows the trusted proxies.
+func (c *laneConn) caller() netip.Addr {
+	if c.head.forwarded {
+		return netip.Addr{}
+	}
+	return addressOfConn(c.Conn)
+}
 
 func (c *laneConn) refuseResource(_ *scratch, resource string) *Problem {
 	return wrongResource(resource)

@@ -26,6 +26,7 @@ type laneHead struct {
 	deniedStatus int
 
 	idempotencyKey []byte // nil: none
+	forwarded      bool   // it has X-Forwarded-For
 
 	size int // of the whole request
 
@@ -51,6 +52,7 @@ const (
 	laneDeniedStatus
 	laneConnection
 	laneIdempotencyKey
+	laneForwarded
 
 	laneNeeded = laneHost | laneAuthorization | laneContentType | laneContentLength
 )
@@ -191,8 +193,11 @@ func laneHeader(name []byte) int {
 		if is(name, "idempotency-key") {
 			return laneIdempotencyKey
 		}
-		if is(name, "accept-encoding") || is(name, "accept-language") || is(name, "x-forwarded-for") {
+		if is(name, "accept-encoding") || is(name, "accept-language") {
 			return 0
+		}
+		if is(name, "x-forwarded-for") {
+			return laneForwarded
 		}
 	case 16:
 		if is(name, "x-forwarded-host") || is(name, "x-forwarded-port") {
@@ -262,6 +267,8 @@ func (h *laneHead) take(bit int, value []byte, length *int) bool {
 		default:
 			return false
 		}
+	case laneForwarded:
+		h.forwarded = true
 	case laneConnection:
 		return len(value) == len("keep-alive") && is(value, "keep-alive")
 	}
