@@ -1,0 +1,145 @@
+package tenants
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir/internal/limit"
+	"weir/internal/tenants/db"
+)
+
+// Registered subjects and their overrides in a document.
+
+func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
+	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return limit.ValidName(in.Subject) != nil }) {
+		r.Subjects = nil // they have errors already, and Postgres could not store them
+	}
+	if r.Subjects == nil {
+		return nil
+	}
+	var names []string // nil: all
+	if !r.prune {
+		names = make([]string, len(r.Subjects))
+		for i := range r.Subjects {
+			names[i] = r.Subjects[i].Subject
+		}
+	}
+	stored, err := readSubjects(ctx, c.Queries, c.tenant, names)
+	if err != nil {
+		return err
+	}
+	if len(stored) > MaxDocumentSubjects {
+		r.wrong("subjects", limit.Wrong("Apply the document without prune, or delete subjects one by one.", "cannot be pruned: the tenant has more than %d", MaxDocumentSubjects))
+		return nil
+	}
+	old := make(map[string]*Subject, len(stored))
+	for i := range stored {
+		old[stored[i].Subject] = &stored[i]
+	}
+	for i := range r.Subjects {
+		in := &r.Subjects[i]
+		c.reviseSubject(r, i, old[in.Subject])
+		delete(old, in.Subject)
+	}
+	if r.prune {
+		for _, name := range slices.Sorted(maps.Keys(old)) {
+			r.gone = append(r.gone, *old[name])
+			r.remove("subject", name, ", with its overrides", subjectFields(old[name], true))
+		}
+	}
+	return nil
+}
+
+// reviseSubject computes the changes of a subject; old is nil if it is not registered.
+func (c *change) reviseSubject(r *revision, i int, old *Subject) {
+	at := fmt.Sprintf("subjects.%d.", i)
+	now := &revisedSubject{Subject: r.Subjects[i], old: old}
+	r.subjects = append(r.subjects, now)
+	if now.Plan != "" && (r.plans[now.Plan] == nil) {
+		r.wrong(at+"plan", noSuchPlan)
+	} else if now.Plan != "" {
+		if p := r.plans[now.Plan].chooseVersion(&now.Subject, old); p != nil {
+			r.wrong(at+"plan_version", p)
+		}
+	}
+	if old != nil {
+		now.migration = old.migration
+		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // scheduled changes are not part of a document
+		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
+	}
+	slices.SortFunc(now.Overrides, func(a, b Override) int { return cmp.Compare(a.Rule, b.Rule) })
+	named := map[string]bool{}
+	for _, o := range now.Overrides {
+		named[o.Rule] = true
+		c.reviseOverride(r, now, at+"overrides."+o.Rule, o)
+	}
+	if old == nil {
+		r.create("subject", now.Subject.Subject, "", subjectFields(&now.Subject, true))
+		return
+	}
+	for _, o := range old.Overrides {
+		_, stays := r.rules[o.Rule]
+		if r.prune && now.Overrides != nil && stays && !named[o.Rule] && !o.over(c.now) {
+			now.drop = append(now.drop, o.Rule)
+			r.remove("override", now.Subject.Subject+"/"+o.Rule, "", overrideFields(o))
+		}
+	}
+}
+
+func (c *change) reviseOverride(r *revision, now *revisedSubject, at string, o Override) {
+	rule, exists := r.rules[o.Rule]
+	if !exists {
+		r.wrong(at, noSuchRule)
+		return
+	}
+	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
+	var before Override
+	had := false
+	if now.old != nil {
+		before, had = now.old.override(o.Rule)
+	}
+	same := had && before.same(o)
+	if _, renumbered := r.renumbered[o.Rule]; !same || renumbered {
+		r.problems = append(r.problems, prefixed(at+".", o.Limit.Validate(&rule.Rule))...)
+	}
+	if same { // an expired override may be in a document if the tenant has exactly this one
+		return
+	}
+	r.problems = append(r.problems, prefixed(at+".", o.validate(c.now))...)
+	now.put = append(now.put, o)
+	switch {
+	case now.old == nil: // part of the created subject
+	case !had:
+		r.create("override", now.Subject.Subject+"/"+o.Rule, "", overrideFields(o))
+	default:
+		r.update("override", now.Subject.Subject+"/"+o.Rule, overrideFields(before), overrideFields(o))
+	}
+}
+
+// checkKeptOverrides refuses a change of a rule that would make an override invalid that is not in
+// the document.
+func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
+	for _, slug := range slices.Sorted(maps.Keys(r.renumbered)) {
+		but := []string{}
+		for _, s := range r.gone {
+			but = append(but, s.Subject)
+		}
+		for _, s := range r.subjects {
+			if _, given := s.override(slug); given || slices.Contains(s.drop, slug) {
+				but = append(but, s.Subject.Subject)
+			}
+		}
+		rule := r.rules[slug]
+		numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: rule.ID, Now: &c.now, But: but})
+		if err != nil {
+			return err
+		}
+		for _, n := range numbers {
+			r.misfit(slug, "subject "+n.Subject, limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited).Validate(&rule.Rule))
+		}
+	}
+	return nil
+}
