@@ -3,11 +3,13 @@ package tenants_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"weir/internal/check"
 	"weir/internal/engine"
@@ -336,4 +338,59 @@ func TestPurgeCredits(t *testing.T) {
 	require.Equal(t, []string{"open"}, left(), "400 days after the last unit was spent")
 	now.nowMS += (4000 * day).Milliseconds()
 	require.Equal(t, []string{"open"}, left())
+}
+
+// totals is a counter store whose totals of all grants are the same, and grow with each round. It
+// returns them in the order of the list, as a hash of Redis returns its fields in any order.
+type totals struct {
+	engine.CreditStore
+	of    []limit.GrantID
+	units int64
+}
+
+func (c *totals) SpentCredits(context.Context, []string, int) ([][]limit.Spent, error) {
+	c.units++
+	out := make([]limit.Spent, len(c.of))
+	for i, id := range c.of {
+		out[i] = limit.Spent{ID: id, Units: c.units}
+	}
+	return [][]limit.Spent{out}, nil
+}
+
+func (*totals) SettleCredits(context.Context, string, []limit.Spent) error { return nil }
+
+// Two servers store what a tenant has spent, in opposite orders, without a deadlock.
+func TestSettleCreditsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, keys := d.Store, check.NewKeys([16]byte{1})
+	_, err := s.CreateRule(t.Context(), a, fixedRule("api"))
+	require.NoError(t, err)
+	var ids []limit.GrantID
+	for range 20 {
+		g, _, err := s.GrantCredits(t.Context(), a, "ada", tenants.NewCredits{Rule: "api", Units: 1_000_000})
+		require.NoError(t, err)
+		ids = append(ids, limit.GrantID(g.ID))
+	}
+	backwards := slices.Clone(ids)
+	slices.Reverse(backwards)
+	var servers errgroup.Group
+	for _, order := range [][]limit.GrantID{ids, backwards} {
+		counters := &totals{of: order}
+		servers.Go(func() error {
+			for range 100 {
+				if _, err := s.SettleCredits(t.Context(), keys, counters, []uuid.UUID{a.TenantID()}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, servers.Wait())
+	list, _, err := s.Credits(t.Context(), a, "ada", tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, list, 20)
+	for _, c := range list {
+		require.EqualValues(t, 100, c.Spent)
+	}
 }
