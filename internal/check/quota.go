@@ -233,7 +233,8 @@ func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (ou
 	if state.Degraded {
 		return nil
 	}
-	now := c.now()
+	// With another clock, usage at the end of a window would be that of the next one.
+	now := time.UnixMilli(state.NowMS)
 	subject, _ := platform.subjects.Load(slug)
 	for i := range state.Rules {
 		r := &state.Rules[i]

@@ -131,6 +131,13 @@ func TestQuotaUse(t *testing.T) {
 	require.GreaterOrEqual(t, u.Used, int64(8), "units that are held as leases are used")
 	now := r.now.Load()
 	require.Equal(t, now-now%3_600_000+3_600_000, u.WindowEnd.UnixMilli())
+
+	r.move(time.Hour - time.Second - time.Duration(now%3_600_000)*time.Millisecond)
+	r.checker.now = func() time.Time { return time.UnixMilli(r.now.Load()).Add(2 * time.Second) } // already in the next hour
+	uses = r.checker.Quotas(ctx, platform, "small")
+	require.Len(t, uses, 1)
+	require.Equal(t, []any{u.Used, u.WindowEnd, time.Hour - time.Second}, []any{uses[0].Used, uses[0].WindowEnd, uses[0].Elapsed}, "by the clock of the counters")
+
 	r.store.fail.Store(true)
 	require.Empty(t, r.checker.Quotas(ctx, platform, "small"), "nothing is known")
 
