@@ -16,7 +16,7 @@ NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults conformance bench microbench build generate web verify clean-dev test-billing
+.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ verify: ## fail on stale generated code, unformatted files, vet findings and unt
 vulnerabilities: ## fail if the code reaches a known vulnerability of a dependency; needs the network, for the database at vuln.go.dev
 	@go tool -modfile=tools/govulncheck.mod govulncheck ./... || { code=$$?; [ $$code = 3 ] || \
 		echo 'make vulnerabilities: nothing was verified, see the error above; it needs to reach https://vuln.go.dev' >&2; exit $$code; }
+
+sbom: ## write the software bill of materials of both binaries to bin/*.cdx.json (CycloneDX)
+	@scripts/sbom.sh
 
 clean-dev: ## stop the servers of run and test, and delete their data
 	@scripts/dev.sh reset
