@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -102,11 +101,7 @@ func newCheckStack(t *testing.T) *checkStack {
 // check waits for the first request for up to wait.
 func (s *checkStack) redisDeps(t testing.TB, wait time.Duration) Deps {
 	t.Helper()
-	options, err := redis.ParseURL(testenv.RedisURL(t))
-	require.NoError(t, err)
-	options.MaxRetries, options.ReadTimeout, options.WriteTimeout = -1, testenv.RedisTimeout, testenv.RedisTimeout
-	client := redis.NewClient(options)
-	t.Cleanup(func() { _ = client.Close() })
+	client := testenv.RedisClient(t)
 	// The timeout is long for slow test machines. The tests of the engine test timeouts.
 	deps := s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: testenv.RedisTimeout}))
 	deps.Once = once.New(once.Options{Client: client, Timeout: testenv.RedisTimeout, Wait: wait})

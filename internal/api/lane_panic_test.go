@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -138,14 +137,11 @@ func newFaultStack(t *testing.T, secure bool) *faultStack {
 	s.db = tenantstest.NewWith(t, tenants.Config{Now: s.faults.now})
 	s.ready.Store(&Readiness{})
 	s.prepare(t)
-	options, err := redis.ParseURL(testenv.RedisURL(t))
-	require.NoError(t, err)
-	client := redis.NewClient(options)
-	t.Cleanup(func() { _ = client.Close() })
+	client := testenv.RedisClient(t)
 	s.deps = s.newDeps(t, engine.NewMemory(engine.MemoryOptions{}))
 	s.deps.Checker = checktest.New(t, checktest.Options{
 		Keys: check.NewKeys([16]byte{7}), Clock: s.faults.clock,
-		Shared: faultyEngine{redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}), &s.faults},
+		Shared: faultyEngine{redisengine.New(client, redisengine.Options{Deadline: testenv.RedisTimeout}), &s.faults},
 	}).Checker
 	s.deps.Policies = check.NewPolicies(faultySource{s.db.Store, &s.faults}, check.NewKeys([16]byte{7}), s.deps.Logger,
 		check.NewMetrics(prometheus.NewRegistry()))
@@ -199,7 +195,7 @@ func (s *faultStack) panicked(panics int, logged string) {
 	require.Contains(s.t, s.log.String(), `"stack":"goroutine `)
 	require.NotContains(s.t, s.log.String(), s.key)
 	// An earlier request may have its answer already, and not have left its slot yet.
-	require.Eventually(s.t, func() bool { return s.deps.Metrics.inFlight.Load() == 0 }, 5*time.Second, 10*time.Millisecond,
+	require.Eventually(s.t, func() bool { return s.deps.Metrics.inFlight.Load() == 0 }, time.Minute, 10*time.Millisecond,
 		"the panic leaked an in-flight slot")
 }
 

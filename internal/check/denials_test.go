@@ -19,7 +19,7 @@ import (
 // Redis's own statistics.
 func TestDeniedChecksCostRedisLittle(t *testing.T) {
 	server := testenv.StartRedis(t)
-	client, err := redis.NewClient(server.URL)
+	client, err := redis.NewClient(server.URL, redis.WithTimeout(testenv.RedisTimeout))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	rule := minute("api", 2)

@@ -19,23 +19,14 @@ var (
 	other  = uuid.MustParse("018f0000-0000-7000-8000-000000000002")
 )
 
-func client(t *testing.T) *redis.Client {
-	t.Helper()
-	options, err := redis.ParseURL(testenv.RedisURL(t))
-	require.NoError(t, err)
-	c := redis.NewClient(options)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
 // The first caller that takes a record gets it, on any instance, and no other one does.
 func TestARecordIsTakenOnce(t *testing.T) {
 	t.Parallel()
-	redisClient := client(t)
+	redisClient := testenv.RedisClient(t)
 	for name, instances := range map[string][]*leases.Records{
 		"redis": {
-			leases.New(leases.Options{Client: redisClient, Timeout: 5 * time.Second}),
-			leases.New(leases.Options{Client: redisClient, Timeout: 5 * time.Second}),
+			leases.New(leases.Options{Client: redisClient, Timeout: testenv.RedisTimeout}),
+			leases.New(leases.Options{Client: redisClient, Timeout: testenv.RedisTimeout}),
 		},
 		"process": {leases.New(leases.Options{})},
 	} {
@@ -65,7 +56,7 @@ func TestARecordIsTakenOnce(t *testing.T) {
 
 func TestARecordBelongsToItsTenant(t *testing.T) {
 	t.Parallel()
-	r := leases.New(leases.Options{Client: client(t), Timeout: 5 * time.Second})
+	r := leases.New(leases.Options{Client: testenv.RedisClient(t), Timeout: testenv.RedisTimeout})
 	id := leases.NewID()
 	require.NoError(t, r.Put(t.Context(), tenant, id, []byte("x"), time.Minute))
 	_, err := r.Take(t.Context(), other, id)
@@ -79,13 +70,17 @@ func TestARecordBelongsToItsTenant(t *testing.T) {
 // Redis has neither the subject nor the tenant in plain text, and a record expires.
 func TestRedisHasNoCustomerData(t *testing.T) {
 	t.Parallel()
-	c := client(t)
-	r := leases.New(leases.Options{Client: c, Secret: [16]byte{9}, Timeout: 5 * time.Second})
+	options, err := redis.ParseURL(testenv.StartRedis(t).URL) // of its own: records of other tests come and go
+	require.NoError(t, err)
+	options.ReadTimeout = testenv.RedisTimeout
+	c := redis.NewClient(options)
+	t.Cleanup(func() { _ = c.Close() })
+	r := leases.New(leases.Options{Client: c, Secret: [16]byte{9}, Timeout: testenv.RedisTimeout})
 	id := leases.NewID()
-	require.NoError(t, r.Put(t.Context(), tenant, id, []byte("subject user_42"), time.Second))
+	require.NoError(t, r.Put(t.Context(), tenant, id, []byte("subject user_42"), time.Minute))
 	keys, err := c.Keys(t.Context(), "w{*}lease").Result()
 	require.NoError(t, err)
-	require.NotEmpty(t, keys)
+	require.Len(t, keys, 1)
 	for _, key := range keys {
 		value, err := c.Get(t.Context(), key).Result()
 		require.NoError(t, err)
@@ -100,11 +95,11 @@ func TestRedisHasNoCustomerData(t *testing.T) {
 
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
-	away := leases.New(leases.Options{Client: client(t), Away: func(string) bool { return true }})
+	away := leases.New(leases.Options{Client: testenv.RedisClient(t), Away: func(string) bool { return true }})
 	require.ErrorIs(t, away.Put(t.Context(), tenant, "x", nil, time.Second), leases.ErrUnavailable)
 	_, err := away.Take(t.Context(), tenant, "x")
 	require.ErrorIs(t, err, leases.ErrUnavailable)
-	closed := client(t)
+	closed := testenv.RedisClient(t)
 	require.NoError(t, closed.Close())
 	r := leases.New(leases.Options{Client: closed})
 	require.ErrorIs(t, r.Put(t.Context(), tenant, "x", nil, time.Second), leases.ErrUnavailable)

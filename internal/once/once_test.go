@@ -22,17 +22,13 @@ var (
 )
 
 func newRedis(t *testing.T) redis.UniversalClient {
-	options, err := redis.ParseURL(testenv.RedisURL(t))
-	require.NoError(t, err)
-	client := redis.NewClient(options)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	return testenv.RedisClient(t)
 }
 
 // both runs a test on records in Redis and on records in this process.
 func both(t *testing.T, test func(t *testing.T, r *Records)) {
 	t.Run("Redis", func(t *testing.T) {
-		test(t, New(Options{Client: newRedis(t), Timeout: 10 * time.Second, Wait: time.Millisecond}))
+		test(t, New(Options{Client: newRedis(t), Timeout: testenv.RedisTimeout, Wait: time.Millisecond}))
 	})
 	t.Run("local", func(t *testing.T) { test(t, New(Options{Wait: time.Millisecond})) })
 }
@@ -79,7 +75,7 @@ func TestRecords(t *testing.T) {
 func TestConcurrentClaims(t *testing.T) {
 	var instances []*Records
 	for range 3 {
-		instances = append(instances, New(Options{Client: newRedis(t), Timeout: 10 * time.Second, Wait: 20 * time.Second}))
+		instances = append(instances, New(Options{Client: newRedis(t), Timeout: testenv.RedisTimeout, Wait: time.Minute}))
 	}
 	for range 20 {
 		key := uuid.NewString()
@@ -112,7 +108,7 @@ func TestConcurrentClaims(t *testing.T) {
 // Every record expires, whatever happens to its claim, and Redis contains no keys of clients.
 func TestRecordsExpire(t *testing.T) {
 	client := newRedis(t)
-	r := New(Options{Client: client, Timeout: 10 * time.Second})
+	r := New(Options{Client: client, Timeout: testenv.RedisTimeout})
 	for _, finish := range []bool{false, true} {
 		claim, _, err := r.Begin(ctx, tenant, "secret-"+uuid.NewString(), print1)
 		require.NoError(t, err)
@@ -155,7 +151,7 @@ func TestWithoutRedis(t *testing.T) {
 	require.Equal(t, "x", string(answer))
 
 	key := uuid.NewString()
-	r = New(Options{Client: newRedis(t), Timeout: 10 * time.Second})
+	r = New(Options{Client: newRedis(t), Timeout: testenv.RedisTimeout})
 	claim, _, err = r.Begin(ctx, tenant, key, print1)
 	require.NoError(t, err)
 	r.client = away
@@ -167,7 +163,7 @@ func TestWithoutRedis(t *testing.T) {
 
 // If a claim in this process is released, a waiting repeat gets it.
 func TestLocalWaiters(t *testing.T) {
-	r := New(Options{Wait: 20 * time.Second})
+	r := New(Options{Wait: time.Minute})
 	claim, _, err := r.Begin(ctx, tenant, "k", print1)
 	require.NoError(t, err)
 	next := make(chan *Claim)
@@ -212,7 +208,7 @@ func TestLocalBounds(t *testing.T) {
 
 func TestUnreadableRecords(t *testing.T) {
 	client := newRedis(t)
-	r := New(Options{Client: client, Timeout: 10 * time.Second})
+	r := New(Options{Client: client, Timeout: testenv.RedisTimeout})
 	for _, record := range []string{"", "P", "d" + string(print1[:]) + "of an earlier version", "Z" + string(print1[:]) + "not encrypted"} {
 		key := uuid.NewString()
 		require.NoError(t, client.Set(ctx, r.name(tenant, key), record, time.Minute).Err())
@@ -226,7 +222,7 @@ func TestUnreadableRecords(t *testing.T) {
 // either. A person who can write to it cannot change an answer or move one to another key.
 func TestRecordsAreEncrypted(t *testing.T) {
 	client := newRedis(t)
-	r := New(Options{Client: client, Secret: [16]byte{1}, Timeout: 10 * time.Second})
+	r := New(Options{Client: client, Secret: [16]byte{1}, Timeout: testenv.RedisTimeout})
 	record := func(key, answer string) (name, stored string) {
 		claim, _, err := r.Begin(ctx, tenant, key, print1)
 		require.NoError(t, err)
@@ -254,7 +250,7 @@ func TestRecordsAreEncrypted(t *testing.T) {
 	_, _, err := r.Begin(ctx, tenant, key, print1)
 	require.Error(t, err, "the answer belongs to another key")
 
-	elsewhere := New(Options{Client: client, Secret: [16]byte{2}})
+	elsewhere := New(Options{Client: client, Secret: [16]byte{2}, Timeout: testenv.RedisTimeout})
 	elsewhere.secret = r.secret // the same name, other keys
 	require.NoError(t, client.Set(ctx, name, stored, time.Minute).Err())
 	_, _, err = elsewhere.Begin(ctx, tenant, key, print1)

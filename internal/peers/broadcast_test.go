@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
@@ -17,10 +16,7 @@ import (
 // Messages that another program publishes are ignored.
 func TestBroadcast(t *testing.T) {
 	t.Parallel()
-	options, err := redis.ParseURL(testenv.RedisURL(t))
-	require.NoError(t, err)
-	client := redis.NewClient(options)
-	t.Cleanup(func() { _ = client.Close() })
+	client := testenv.RedisClient(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)
@@ -33,7 +29,7 @@ func TestBroadcast(t *testing.T) {
 	sender := NewBroadcast("test", []byte("secret"))
 	run(sender, func([]byte) {})
 	sender.Send([]byte("early"))
-	require.Eventually(t, func() bool { return len(sender.out) == 0 }, 10*time.Second, time.Millisecond, "sent")
+	require.Eventually(t, func() bool { return len(sender.out) == 0 }, time.Minute, time.Millisecond, "sent")
 
 	run(NewBroadcast("test", []byte("secret")), func(m []byte) { received <- string(m) })
 	require.Equal(t, "early", <-received, "sent again")

@@ -2,11 +2,13 @@ package testenv
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +26,7 @@ type Cluster struct {
 }
 
 // clusterPatience is the timeout for a Cluster to agree on a state.
-const clusterPatience = 30 * time.Second
+const clusterPatience = 2 * time.Minute
 
 // StartCluster starts a Cluster with this many masters, each with this many replicas, on free
 // loopback ports, and stops it after the test. A failed master is detected after nodeTimeout. Only
@@ -44,7 +46,7 @@ func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Dur
 		node := StartRedis(tb, "cluster-enabled yes", "cluster-port "+bus, "cluster-config-file nodes.conf",
 			"cluster-node-timeout 500", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0",
 			"repl-diskless-sync-delay 0", "cluster-allow-replica-migration no")
-		client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
+		client := adminOf(node.addr())
 		defer client.Close()
 		c.nodes[node.addr()] = node
 		query.Add("addr", node.addr())
@@ -106,7 +108,7 @@ func (c *Cluster) MasterOf(key string) *Redis {
 		if node.cmd == nil {
 			continue
 		}
-		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		client := adminOf(addr)
 		defer client.Close()
 		slot, err := client.ClusterKeySlot(context.Background(), key).Result()
 		require.NoError(c.tb, err)
@@ -124,24 +126,55 @@ func (c *Cluster) MasterOf(key string) *Redis {
 
 func (r *Redis) addr() string { return "127.0.0.1:" + r.port }
 
+// freePort returns a port on which nothing listens. It is below those that the kernel gives to
+// connections and listeners of other tests, which would take it before the server does, or while a
+// test has stopped its server. No port is returned twice in a process, and processes begin at
+// different ones.
 func freePort(tb testing.TB) string {
 	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(tb, err)
-	require.NoError(tb, listener.Close())
-	return port
+	for range ports {
+		port := strconv.Itoa(firstPort + int(lastPort.Add(1)%ports))
+		listener, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			require.NoError(tb, listener.Close())
+			return port
+		}
+	}
+	require.Fail(tb, "no free port")
+	return ""
 }
+
+// The ports of the servers of tests.
+const (
+	firstPort = 10_000
+	ports     = 10_000
+)
+
+var lastPort = func() *atomic.Uint32 {
+	var last atomic.Uint32
+	last.Store(rand.Uint32N(ports))
+	return &last
+}()
 
 // Failover promotes a replica of a master, as an operator does before maintenance.
 func (c *Cluster) Failover(master *Redis) {
 	c.tb.Helper()
+	c.promote(master)
+}
+
+// TakeOver promotes a replica of a master that is gone, as its replicas do after the node timeout.
+func (c *Cluster) TakeOver(master *Redis) {
+	c.tb.Helper()
+	c.promote(master, "takeover")
+}
+
+func (c *Cluster) promote(master *Redis, how ...any) {
+	c.tb.Helper()
 	for addr, node := range c.nodes {
-		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		client := adminOf(addr)
 		defer client.Close()
 		if info := client.Info(context.Background(), "replication").Val(); node != master && strings.Contains(info, "role:slave") && strings.Contains(info, "master_port:"+master.port+"\r") {
-			require.NoError(c.tb, client.ClusterFailover(context.Background()).Err())
+			require.NoError(c.tb, client.Do(context.Background(), append([]any{"cluster", "failover"}, how...)...).Err())
 			return
 		}
 	}
@@ -298,7 +331,7 @@ func (c *Cluster) id(node *Redis) (id string) {
 
 // on calls do with a client of one node.
 func (c *Cluster) on(node *Redis, do func(context.Context, *redis.Client)) {
-	client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
+	client := adminOf(node.addr())
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), clusterPatience)
 	defer cancel()

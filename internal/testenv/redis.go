@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,16 +54,35 @@ func (r *Redis) Start() {
 	cmd.Stdin = strings.NewReader(fmt.Sprintf("port %s\nbind 127.0.0.1\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n%s\n",
 		r.port, strings.Join(r.settings, "\n")))
 	cmd.Dir = r.dir
+	var output lastOutput
+	cmd.Stdout, cmd.Stderr = &output, &output
 	EndWithParent(cmd)
 	require.NoError(r.tb, cmd.Start())
 	r.cmd = cmd
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + r.port, MaxRetries: -1})
+	client := adminOf("127.0.0.1:" + r.port)
 	defer client.Close()
-	require.Eventually(r.tb, func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		return client.Ping(ctx).Err() == nil
-	}, 20*time.Second, 10*time.Millisecond, "Redis did not start")
+	require.Eventually(r.tb, func() bool { return client.Ping(context.Background()).Err() == nil },
+		clusterPatience, 10*time.Millisecond, "Redis did not start: %s", &output)
+}
+
+// RedisClient returns a client of the Redis that all tests share, for code that takes a client as
+// it is. It is patient, and sends nothing twice.
+func RedisClient(tb testing.TB) *redis.Client {
+	tb.Helper()
+	options, err := redis.ParseURL(RedisURL(tb))
+	require.NoError(tb, err)
+	options.MaxRetries = -1
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = RedisTimeout, RedisTimeout, RedisTimeout, RedisTimeout
+	client := redis.NewClient(options)
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// adminOf returns a client for the test itself. It is patient: a machine that runs many tests may
+// not schedule a server for longer than the default timeouts.
+func adminOf(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: RedisTimeout, ReadTimeout: RedisTimeout,
+		WriteTimeout: RedisTimeout, PoolTimeout: RedisTimeout})
 }
 
 // Kill ends the server with SIGKILL, without closing its sockets or saving its data.
@@ -83,6 +103,26 @@ func (r *Redis) Pause() {
 func (r *Redis) Resume() {
 	r.tb.Helper()
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// lastOutput keeps the end of what a server writes, for the error of a test that could not start it.
+type lastOutput struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (o *lastOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, p...)
+	o.text = o.text[max(0, len(o.text)-2000):]
+	return len(p), nil
+}
+
+func (o *lastOutput) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.text)
 }
 
 // replicationField returns one field of INFO replication, or "" if the server does not answer.

@@ -41,7 +41,7 @@ func StartSentinels(tb testing.TB, replicas int, downAfter time.Duration) *Senti
 	ctx, cancel := context.WithTimeout(context.Background(), clusterPatience)
 	defer cancel()
 	for _, node := range s.nodes[1:] {
-		client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
+		client := adminOf(node.addr())
 		defer client.Close()
 		require.Eventually(tb, func() bool {
 			return replicationField(ctx, client, "master_link_status") == "up"
@@ -55,7 +55,7 @@ func StartSentinels(tb testing.TB, replicas int, downAfter time.Duration) *Senti
 	}
 	s.URL = "redis://" + s.addrs[0] + "/0?" + query.Encode()
 	for _, addr := range s.addrs {
-		client := redis.NewSentinelClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		client := sentinelOf(addr)
 		defer client.Close()
 		require.Eventually(tb, func() bool {
 			others, errOthers := client.Sentinels(ctx, sentinelName).Result()
@@ -90,7 +90,7 @@ sentinel parallel-syncs %[3]s 2
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it reports only the signal
 	})
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port, MaxRetries: -1})
+	client := adminOf("127.0.0.1:" + port)
 	defer client.Close()
 	require.Eventually(s.tb, func() bool {
 		return client.Ping(context.Background()).Err() == nil
@@ -98,12 +98,18 @@ sentinel parallel-syncs %[3]s 2
 	return "127.0.0.1:" + port
 }
 
+// sentinelOf is adminOf for a Sentinel.
+func sentinelOf(addr string) *redis.SentinelClient {
+	return redis.NewSentinelClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: RedisTimeout, ReadTimeout: RedisTimeout,
+		WriteTimeout: RedisTimeout, PoolTimeout: RedisTimeout})
+}
+
 // Primary returns the server that most Sentinels name as the primary, or nil while they disagree.
 func (s *Sentinels) Primary() *Redis {
 	s.tb.Helper()
 	votes := map[string]int{}
 	for _, addr := range s.addrs {
-		client := redis.NewSentinelClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		client := sentinelOf(addr)
 		host, err := client.GetMasterAddrByName(context.Background(), sentinelName).Result()
 		_ = client.Close()
 		if err == nil && len(host) == 2 {
@@ -120,7 +126,7 @@ func (s *Sentinels) Primary() *Redis {
 
 // Role returns whether a server says that it is a "master" or a "slave".
 func (s *Sentinels) Role(node *Redis) string {
-	client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
+	client := adminOf(node.addr())
 	defer client.Close()
 	return replicationField(context.Background(), client, "role")
 }
@@ -128,7 +134,7 @@ func (s *Sentinels) Role(node *Redis) string {
 // Failover makes the Sentinels replace the primary by a replica, although it works.
 func (s *Sentinels) Failover() {
 	s.tb.Helper()
-	client := redis.NewSentinelClient(&redis.Options{Addr: s.addrs[0], MaxRetries: -1})
+	client := sentinelOf(s.addrs[0])
 	defer client.Close()
 	require.NoError(s.tb, client.Failover(context.Background(), sentinelName).Err())
 }
