@@ -29,7 +29,7 @@ func newShards(t *testing.T, masters, replicasEach int) (*testenv.Cluster, *Engi
 }
 
 // clusterPatience is how long a call may take while a Cluster changes.
-const clusterPatience = 20 * time.Second
+const clusterPatience = 2 * time.Minute
 
 // awaitAcross waits until so many nodes are known to run scripts across slots.
 func (e *Engine) awaitAcross(t testing.TB, nodes int) {
