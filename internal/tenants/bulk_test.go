@@ -227,7 +227,7 @@ func TestImportDoesNotBlockOtherTenants(t *testing.T) {
 			var waiting bool
 			return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
 				WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting) == nil && waiting
-		}, 5*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		mustSubject(t, d.Store, b, tenants.Subject{Subject: "other"})
 		require.Empty(t, ended, "the import is still running")
 		require.NoError(t, tx.Rollback(ctx))

@@ -52,17 +52,16 @@ func watch(t *testing.T, s *tenants.Store) *watched {
 	return w
 }
 
-// until waits for a change of the tenant that satisfies ok, and returns how long that took.
-func (w *watched) until(tenant uuid.UUID, ok func(tenants.Change) bool) time.Duration {
+// until waits for a change of the tenant that satisfies ok.
+func (w *watched) until(tenant uuid.UUID, ok func(tenants.Change) bool) {
 	w.t.Helper()
-	began := time.Now()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		w.mu.Lock()
 		c, known := w.latest[tenant]
 		w.mu.Unlock()
 		if known && ok(c) {
-			return time.Since(began)
+			return
 		}
 		select {
 		case <-w.reported:
@@ -77,7 +76,7 @@ func (w *watched) listening() uint32 {
 	select {
 	case pid := <-w.listens:
 		return pid
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(w.t, "no listener began")
 		return 0
 	}
@@ -90,7 +89,7 @@ func TestWatch(t *testing.T) {
 	w := watch(t, d.Store)
 	select {
 	case <-d.Store.Watcher().Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "not ready")
 	}
 	w.until(b.TenantID(), func(tenants.Change) bool { return true })
@@ -127,8 +126,7 @@ func TestWatchWithoutNotifications(t *testing.T) {
 	for i := range 3 {
 		changed, _, err := d.Store.PutRule(t.Context(), a, limited(rule("r"), int64(i+1)), tenants.Match{})
 		require.NoError(t, err)
-		took := w.until(a.TenantID(), func(c tenants.Change) bool { return c.PolicyVersion == changed.Version })
-		require.Less(t, took, 5*time.Second) // 0.5 s on a machine with nothing else to do
+		w.until(a.TenantID(), func(c tenants.Change) bool { return c.PolicyVersion == changed.Version })
 	}
 }
 
@@ -166,11 +164,11 @@ func TestWatchOutage(t *testing.T) {
 	p.cut()
 	changed := mustRule(t, d.Store, a, rule("r"))
 	require.NoError(t, d.Store.DeleteTenant(t.Context(), operator, "tenant-b", tenants.Match{}))
-	require.Eventually(t, func() bool { return s.Watcher().Age() > time.Second }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.Watcher().Age() > time.Second }, time.Minute, 10*time.Millisecond)
 	p.restore()
 	w.until(a.TenantID(), func(c tenants.Change) bool { return c.PolicyVersion == changed.Version })
 	w.until(b.TenantID(), func(c tenants.Change) bool { return c.Gone })
-	require.Eventually(t, func() bool { return s.Watcher().Age() < time.Second }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.Watcher().Age() < time.Second }, time.Minute, 10*time.Millisecond)
 }
 
 // After the restore of a backup, instances follow the database, even if its versions are equal to
@@ -222,7 +220,7 @@ func TestRestoreBringsKeyBack(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := auth.Authenticate(t.Context(), key.Secret())
 			return err == want // nil, or exactly this one
-		}, 20*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 	}
 	answers(nil)
 	before := versionsOf(t, d, a)

@@ -443,7 +443,7 @@ func TestApplyTakesItsNumberLast(t *testing.T) {
 			var waits bool
 			err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))`).Scan(&waits)
 			return err == nil && waits
-		}, 10*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 		for _, statement := range []string{"SET LOCAL ROLE weir_app", "SELECT set_config('weir.tenant_id', '" + a.TenantID().String() + "', true)"} {
 			_, err = tx.Exec(ctx, statement)
 			require.NoError(t, err)

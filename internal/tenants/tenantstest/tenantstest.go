@@ -172,7 +172,7 @@ var template = func() func(server string) (string, error) {
 const templateLock = 7_305_417
 
 func ensureTemplate(server string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	name, err := templateName()
 	if err != nil {
@@ -220,10 +220,13 @@ func templateName() (string, error) {
 	return "weir_template_" + hex.EncodeToString(hash.Sum(nil)[:8]), err
 }
 
+// patience is the timeout of creating and deleting a database, also of waiting for others that do.
+const patience = 5 * time.Minute
+
 // admin runs a statement on the server's own database. A clone fails while another one reads the
 // template (55006, object in use), so it is retried.
 func admin(server, statement string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, server)
 	if err != nil {
