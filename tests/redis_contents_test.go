@@ -136,10 +136,10 @@ func TestRedisHasNoAnswers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	tenant.do(http.MethodPost, i.URL()+"/v1/subjects/subjectcanary/reset", `{"reason":"reasoncanary"}`, http.StatusOK)
+	stored := redisContents(t, admin)  // before the answers expire
 	second := start(t, s).AwaitReady() // the instances exchange messages
 	require.Eventually(t, func() bool { return strings.Contains(second.Metrics(), "weir_instances 2") }, patience, tick)
-
-	stored := redisContents(t, admin)
+	stored += redisContents(t, admin)
 	require.Greater(t, strings.Count(stored, "}once\n"), 20, "the answers are stored")
 	require.Contains(t, stored, "}lease\n")
 	for _, text := range []string{stored, heard.String()} {

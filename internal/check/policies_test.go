@@ -84,7 +84,7 @@ func newPolicies(source PolicySource) (*Policies, *Metrics) {
 
 func eventually(t *testing.T, f func() bool) {
 	t.Helper()
-	require.Eventually(t, f, 5*time.Second, time.Millisecond)
+	require.Eventually(t, f, time.Minute, time.Millisecond)
 }
 
 // A change takes effect. If a configuration is invalid or unreadable, the last valid one stays

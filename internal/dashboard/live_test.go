@@ -49,7 +49,7 @@ func (b *browser) listen(path string) *events {
 // awaits waits for a line that contains a text.
 func (e *events) awaits(text string) {
 	e.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case line, open := <-e.lines:
@@ -66,7 +66,7 @@ func (e *events) awaits(text string) {
 // ends waits until the server ends the stream.
 func (e *events) ends() {
 	e.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case _, open := <-e.lines:

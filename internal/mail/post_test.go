@@ -59,7 +59,7 @@ func sent(t *testing.T, p *Post, l Letter) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no result for the letter")
 		return nil
 	}
@@ -189,7 +189,7 @@ func TestStop(t *testing.T) {
 		server.mu.Lock()
 		defer server.mu.Unlock()
 		return len(server.refuse) == 1
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	cancel()
 	all.Wait()
 	first, second := <-results, <-results

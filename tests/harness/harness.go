@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
@@ -184,6 +186,15 @@ func Exec(t testing.TB, databaseURL, statement string) {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	require.NoError(t, err)
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, statement)
-	require.NoError(t, err)
+	for {
+		_, err = conn.Exec(ctx, statement)
+		var inUse *pgconn.PgError
+		if !errors.As(err, &inUse) || inUse.Code != "55006" {
+			break
+		}
+		// A session that was told to end has not ended yet, on a machine that is busy.
+		_, err = conn.Exec(ctx, "SELECT pg_sleep(0.05)")
+		require.NoError(t, err)
+	}
+	require.NoError(t, err, statement)
 }

@@ -151,7 +151,7 @@ func TestRedisCluster(t *testing.T) {
 	require.Eventually(t, func() bool {
 		info, err := plain.ClusterInfo(ctx).Result()
 		return err == nil && strings.Contains(info, "cluster_state:ok")
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	addr := strings.TrimSuffix(strings.TrimPrefix(server.URL, "redis://"), "/0")
 	client := clientOf(t, "redis://"+addr+"?addr="+addr)
 	eng := redisengine.New(client, redisOptions())
