@@ -142,7 +142,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 func TestDrainOverHTTP2(t *testing.T) {
 	t.Parallel()
 	s, _ := secureSettings(t)
-	i := start(t, s.With(settings{"WEIR_DRAIN": "2s"})).AwaitReady()
+	i := start(t, s.With(settings{"WEIR_DRAIN": drain})).AwaitReady()
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // accepts the test's certificate
 	defer transport.CloseIdleConnections()
 	get := func() *http.Response {

@@ -42,7 +42,7 @@ func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Dur
 	}
 	var members []member
 	for range masters * (1 + replicasEach) {
-		bus := freePort(tb)
+		bus := FreePort(tb)
 		node := StartRedis(tb, "cluster-enabled yes", "cluster-port "+bus, "cluster-config-file nodes.conf",
 			"cluster-node-timeout 500", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0",
 			"repl-diskless-sync-delay 0", "cluster-allow-replica-migration no")
@@ -126,11 +126,11 @@ func (c *Cluster) MasterOf(key string) *Redis {
 
 func (r *Redis) addr() string { return "127.0.0.1:" + r.port }
 
-// freePort returns a port on which nothing listens. It is below those that the kernel gives to
+// FreePort returns a port on which nothing listens. It is below those that the kernel gives to
 // connections and listeners of other tests, which would take it before the server does, or while a
 // test has stopped its server. No port is returned twice in a process, and processes begin at
 // different ones.
-func freePort(tb testing.TB) string {
+func FreePort(tb testing.TB) string {
 	tb.Helper()
 	for range ports {
 		port := strconv.Itoa(firstPort + int(lastPort.Add(1)%ports))
@@ -255,7 +255,7 @@ func (m *Move) Finish() {
 // AddMaster adds a master without slots, and returns when all nodes know it.
 func (c *Cluster) AddMaster() *Redis {
 	c.tb.Helper()
-	bus := freePort(c.tb)
+	bus := FreePort(c.tb)
 	known := c.running()[0]
 	node := StartRedis(c.tb, "cluster-enabled yes", "cluster-port "+bus, "cluster-config-file nodes.conf",
 		"cluster-node-timeout 60000", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0", "repl-diskless-sync-delay 0",

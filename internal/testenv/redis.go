@@ -31,7 +31,7 @@ type Redis struct {
 // and fails the test without it.
 func StartRedis(tb testing.TB, settings ...string) *Redis {
 	tb.Helper()
-	port := freePort(tb)
+	port := FreePort(tb)
 	r := &Redis{URL: "redis://127.0.0.1:" + port + "/0", tb: tb, port: port, settings: settings, dir: tb.TempDir()}
 	tb.Cleanup(func() {
 		if r.cmd != nil {

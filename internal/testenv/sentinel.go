@@ -68,7 +68,7 @@ func StartSentinels(tb testing.TB, replicas int, downAfter time.Duration) *Senti
 
 func (s *Sentinels) startSentinel(primary *Redis, downAfter time.Duration) (addr string) {
 	s.tb.Helper()
-	dir, port := s.tb.TempDir(), freePort(s.tb)
+	dir, port := s.tb.TempDir(), FreePort(s.tb)
 	file := filepath.Join(dir, "sentinel.conf") // a Sentinel writes its state into it
 	require.NoError(s.tb, os.WriteFile(file, fmt.Appendf(nil, `port %s
 bind 127.0.0.1
