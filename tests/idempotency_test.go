@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
 )
 
 // idempotentWrites is the number of requests of the test below. WEIR_TEST_IDEMPOTENT_WRITES sets
@@ -122,8 +124,8 @@ type killedRun struct {
 
 func newKilledRun(t *testing.T, s settings) *killedRun {
 	t.Helper()
+	s["WEIR_HTTP_ADDR"] = "127.0.0.1:" + testenv.FreePort(t) // the same after each start
 	i := start(t, s).AwaitReady()
-	s["WEIR_HTTP_ADDR"] = i.Address("WEIR_HTTP_ADDR") // the same after each start
 	return &killedRun{t: t, settings: s, tenant: newTenant(t, s, i), server: i, url: i.URL()}
 }
 

@@ -170,7 +170,7 @@ func TestTinyWindows(t *testing.T) {
 // A client that opens no window, or never reads, cannot keep answers for long.
 func TestAnswersThatNobodyTakes(t *testing.T) {
 	_, addr := serveFor(t, func(config *Config) {
-		config.Limits.Write = 50 * time.Millisecond
+		config.Limits.Write = time.Second
 		config.Limits.Ping = 20 * time.Millisecond
 	})
 	for _, path := range []string{callPath, handlerPath} {
@@ -204,7 +204,7 @@ func TestAnswersThatNobodyTakes(t *testing.T) {
 
 // A body that does not arrive ends its call only.
 func TestSlowBody(t *testing.T) {
-	_, addr := serveFor(t, func(config *Config) { config.Limits.Body = 5 * time.Millisecond })
+	_, addr := serveFor(t, func(config *Config) { config.Limits.Body = 500 * time.Millisecond })
 	c := dial(t, addr)
 	c.open(1, callPath, false)
 	c.data(1, false, "a part")
@@ -215,27 +215,28 @@ func TestSlowBody(t *testing.T) {
 
 // A client that begins something and stops loses its connection.
 func TestHalfFrames(t *testing.T) {
-	_, addr := serveFor(t, func(config *Config) { config.Limits.Head = 30 * time.Millisecond })
-	closed := func(c *client) {
-		_, err := io.Copy(io.Discard, c)
-		require.NoError(t, err)
-	}
-	closed(dialSilently(t, addr))
+	// The limit is longer than a busy machine may take from a connection to its first bytes. All
+	// clients wait for it at the same time.
+	_, addr := serveFor(t, func(config *Config) { config.Limits.Head = 3 * time.Second })
+	stopped := []*client{dialSilently(t, addr)}
 	c := dialSilently(t, addr)
 	_, err := io.WriteString(c, http2.ClientPreface[:10])
 	require.NoError(t, err)
-	closed(c)
+	stopped = append(stopped, c)
 	c = dialSilently(t, addr)
 	_, err = io.WriteString(c, http2.ClientPreface)
 	require.NoError(t, err)
-	closed(c)
+	stopped = append(stopped, c)
 	c = dial(t, addr)
 	require.NoError(t, c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.head(callPath)}))
-	closed(c)
+	stopped = append(stopped, c)
 	c = dial(t, addr)
 	_, err = c.Write([]byte{0, 1, 0, 0, 0, 0, 0, 0, 1, 'x'}) // data of 256 bytes
 	require.NoError(t, err)
-	closed(c)
+	for i, c := range append(stopped, c) {
+		_, err := io.Copy(io.Discard, c)
+		require.NoError(t, err, "client %d", i)
+	}
 	c = dialSilently(t, addr)
 	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: long enough\r\n\r\n")
 	require.NoError(t, err)
@@ -245,7 +246,7 @@ func TestHalfFrames(t *testing.T) {
 // Silent clients get a ping, and those that do not answer are disconnected. So are idle ones.
 func TestSilence(t *testing.T) {
 	_, addr := serveFor(t, func(config *Config) {
-		config.Limits.Ping, config.Limits.Pong = 10*time.Millisecond, 20*time.Millisecond
+		config.Limits.Ping, config.Limits.Pong = 10*time.Millisecond, 3*time.Second // as long as a busy machine may need for an answer
 	})
 	c := dial(t, addr)
 	for range 3 {
@@ -255,7 +256,7 @@ func TestSilence(t *testing.T) {
 	_, err := io.Copy(io.Discard, c)
 	require.NoError(t, err, "disconnected after a ping without an answer")
 
-	_, addr = serveFor(t, func(config *Config) { config.Limits.Ping, config.Limits.Idle = 10*time.Millisecond, time.Millisecond })
+	_, addr = serveFor(t, func(config *Config) { config.Limits.Ping, config.Limits.Idle = 2*time.Second, time.Second })
 	c = dial(t, addr)
 	goAway := c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FrameGoAway })
 	require.Equal(t, http2.ErrCodeNo, goAway.(*http2.GoAwayFrame).ErrCode)
