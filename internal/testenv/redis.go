@@ -105,7 +105,8 @@ func (r *Redis) Resume() {
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// lastOutput keeps the end of what a server writes, for the error of a test that could not start it.
+// lastOutput keeps the end of what a server writes, for the error of a test that could not start
+// it.
 type lastOutput struct {
 	mu   sync.Mutex
 	text []byte
