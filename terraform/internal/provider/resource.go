@@ -477,7 +477,11 @@ func (r *object) change(ctx context.Context, config, planned, state map[string]a
 	if k.replaces {
 		return r.write(ctx, client.Call{Method: put, Path: at, Body: k.bodyOf(config), IfMatch: etag}, planned, state)
 	}
-	body := k.patchOf(config, planned, state)
+	before, err := r.withUnmanaged(ctx, config, state)
+	if err != nil {
+		return nil, err
+	}
+	body := k.patchOf(config, planned, before)
 	if number := planned["newest_version"]; number != nil && isKnown(number) && !sameNumber(number, state["newest_version"]) {
 		version := map[string]any{}
 		if limits, changed := body["limits"]; changed {
@@ -496,11 +500,32 @@ func (r *object) change(ctx context.Context, config, planned, state map[string]a
 	return r.write(ctx, client.Call{Method: patch, Path: at, Body: body, IfMatch: etag}, planned, state)
 }
 
+// withUnmanaged returns the state with what the server has of attributes that the plan begins to
+// manage, so that a patch also deletes what is not configured.
+func (r *object) withUnmanaged(ctx context.Context, config, state map[string]any) (map[string]any, error) {
+	before := maps.Clone(state)
+	for _, a := range r.kind.attributes {
+		if !a.unmanaged || config[a.name] == nil || state[a.name] != nil {
+			continue
+		}
+		now, err := r.client.Do(ctx, client.Call{Method: http.MethodGet, Path: r.kind.pathOf(state)})
+		if err != nil {
+			return nil, err
+		}
+		before[a.name] = now.Body[a.apiName()]
+	}
+	return before, nil
+}
+
+// maxConflicts is how often other changes of the same version may come first. Terraform makes ten
+// changes at a time, such as of ten limits of one plan.
+const maxConflicts = 50
+
 // write changes an object if it is what the plan was made for. Objects can share a version, such as
 // the limits of a plan, so another version alone does not mean that this part has changed.
 func (r *object) write(ctx context.Context, call client.Call, planned, state map[string]any) (*client.Answer, error) {
 	answer, err := r.client.Do(ctx, call)
-	for range 5 {
+	for range maxConflicts {
 		if !client.Is(err, http.StatusPreconditionFailed, "") {
 			return answer, err
 		}

@@ -299,6 +299,10 @@ resource "weir_portal" "this" {
 		b.has("weir_member.ada", map[string]any{"email": "Ada@Example.com", "state": "invited"})
 		b.stored("/v1/billing/prices/price_pro_monthly", map[string]any{"plan": "pro", "multiply": false})
 		b.stored("/v1/tenant", map[string]any{"name": "Acme"})
+		newest, _ := b.api(http.MethodGet, "/v1/audit?limit=1", "")["items"].([]any)[0].(map[string]any)
+		if agent, _ := newest["user_agent"].(string); !strings.HasPrefix(agent, "terraform-provider-weir/") || !strings.Contains(agent, "terraform/1.") {
+			b.Errorf("the user agent is %q", agent)
+		}
 
 		secret, _ := b.State("weir_key.checkout")["secret"].(string)
 		if !strings.HasPrefix(secret, "weir_key_") {
@@ -394,6 +398,65 @@ resource "weir_plan" "free" {
 		b.stored("/v1/subjects/a", map[string]any{"labels": map[string]any{"two": "3"}})
 		b.applies(labels(`state = "blocked"`), "update weir_subject.a")
 		b.stored("/v1/subjects/a", map[string]any{"labels": map[string]any{}, "state": "blocked"})
+	},
+	"limits that are not managed": func(b *bench) {
+		plan := func(fields string) string {
+			return b.config("resource \"weir_rule\" \"api\" {\n  slug = \"api\"\n  limit = 1\n  window = \"1m\"\n}\n" +
+				"resource \"weir_plan\" \"p\" {\n  slug = \"p\"\n" + fields + "\n}\n")
+		}
+		b.applies(plan("limits = { (weir_rule.api.slug) = { limit = 2 } }"), "create weir_rule.api", "create weir_plan.p")
+		b.applies(plan(""), "update weir_plan.p") // it is left as it is
+		b.stored("/v1/plans/p/limits/api", map[string]any{"limit": 2})
+		b.api(http.MethodPut, "/v1/plans/p/limits/api", `{"limit":3}`)
+		b.settled(plan(""))
+		b.applies(plan("limits = {}"), "update weir_plan.p") // none, and managed
+		b.stored("/v1/plans/p", map[string]any{"limits": map[string]any{}})
+		b.api(http.MethodPut, "/v1/plans/p/limits/api", `{"limit":3}`)
+		b.applies(plan("limits = {}"), "update weir_plan.p")
+		b.applies(plan("limits = { (weir_rule.api.slug) = { limit = 4, warn_at = 0.5, overage = \"allow\" } }"), "update weir_plan.p")
+		b.applies(plan("limits = { (weir_rule.api.slug) = { unlimited = true } }"), "update weir_plan.p")
+		b.stored("/v1/plans/p/limits/api", map[string]any{"limit": nil, "unlimited": true, "warn_at": nil, "overage": nil})
+	},
+	"customer page": func(b *bench) {
+		const logo = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+		config := b.config("resource \"weir_portal\" \"this\" {\n  logo = \"" + logo + "\"\n  accent = \"#1a73e8\"\n  auto_approve_percent = 50\n}\n")
+		b.api(http.MethodPatch, "/v1/portal", `{"brand":"By hand"}`)
+		b.applies(config, "create weir_portal.this")
+		b.stored("/v1/portal", map[string]any{"brand": nil, "accent": "#1a73e8", "auto_approve_percent": 50, "auto_approve_for": "1d"})
+		b.api(http.MethodPatch, "/v1/portal", `{"logo":null,"requests":false}`)
+		b.applies(config, "update weir_portal.this")
+		if b.api(http.MethodGet, "/v1/portal", "")["logo"] == nil {
+			b.Error("the logo was not restored")
+		}
+	},
+	"prices": func(b *bench) {
+		price := func(fields string) string {
+			return b.config(`
+resource "weir_rule" "api" {
+  slug      = "api"
+  limit     = 1
+  window    = "1m"
+}
+resource "weir_plan" "pro" {
+  slug = "pro"
+}
+resource "weir_billing_endpoint" "e" {
+  system          = "stripe"
+  signing_secrets = ["whsec_example"]
+}
+resource "weir_billing_price" "p" {
+  id       = "price/1"
+  endpoint = weir_billing_endpoint.e.id
+` + fields + "\n}\n")
+		}
+		b.applies(price("credits = { rule = weir_rule.api.slug, units = 100 }"),
+			"create weir_rule.api", "create weir_plan.pro", "create weir_billing_endpoint.e", "create weir_billing_price.p")
+		b.applies(price("credits = { rule = weir_rule.api.slug, units = 100, expires_after_days = 30 }"), "update weir_billing_price.p")
+		b.api(http.MethodPut, "/v1/billing/prices/price%2F1", `{"plan":"pro","multiply":true}`)
+		b.applies(price("plan = weir_plan.pro.slug\n priority = 3"), "update weir_billing_price.p")
+		b.stored("/v1/billing/prices/price%2F1", map[string]any{"plan": "pro", "multiply": false, "priority": 3, "credits": nil})
+		b.api(http.MethodDelete, "/v1/billing/prices/price%2F1", "")
+		b.applies(price("plan = weir_plan.pro.slug"), "create weir_billing_price.p")
 	},
 	"import": func(b *bench) {
 		b.api(http.MethodPost, "/v1/rules", `{"slug":"api","limit":100,"window":"1m","penalty":"10s"}`)

@@ -191,6 +191,41 @@ func (w *commandLine) State(address string) map[string]any {
 
 func (w *commandLine) Warned() string { return flatten(w.output) }
 
+// TestDocumentation verifies the format of the examples, and that Terraform accepts the
+// configurations of the documentation.
+func TestDocumentation(t *testing.T) {
+	w := newCommandLine(t)
+	module, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := w.run("fmt", "-check", "-recursive", "-diff", filepath.Join(module, "examples")); err != nil {
+		t.Errorf("%s%v", out, err)
+	}
+	for _, file := range []string{filepath.Join(module, "README.md"), filepath.Join(module, "..", "docs", "terraform.md")} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, block, _ := strings.Cut(string(text), "```terraform\n")
+		block, _, found := strings.Cut(block, "```")
+		if !found {
+			t.Fatalf("%s has no configuration", file)
+		}
+		if strings.Contains(block, "required_providers") {
+			err = os.WriteFile(filepath.Join(w.folder, "main.tf"), []byte(block), 0o600)
+		} else {
+			w.write(block)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.run("validate", "-no-color"); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
 // TestTerraform runs the scenarios with Terraform.
 func TestTerraform(t *testing.T) {
 	if _, err := exec.LookPath(program(t)); err != nil {
