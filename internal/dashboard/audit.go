@@ -44,7 +44,8 @@ type auditLine struct {
 	Whole                                      bool // of a created or deleted object
 	Told                                       bool // What says the change of the subject in words
 	Deleted                                    bool
-	Restore                                    *undo // restores the rule to its state after this row; nil: none
+	name                                       string // of a rule or a plan; "": not known
+	Restore                                    *undo  // restores the rule to its state after this row; nil: none
 }
 
 // Machine, Clock and Day return the time of the row.
@@ -89,7 +90,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 		if err != nil && f.refuse(err) == 0 {
 			return err
 		}
-		view.Rows, view.Later = auditLines(rows, d.ruleNames(r.Context(), v.actor().TenantID())), f.Get("after") != ""
+		view.Rows, view.Later = auditLines(rows, d.ruleNames(r.Context(), v.actor().TenantID()), d.planNames(r.Context(), v.actor())), f.Get("after") != ""
 		if next != "" {
 			view.Next = auditAddress(f.values, "after", next, "")
 		}
@@ -107,7 +108,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	if f.invalid() {
 		status = http.StatusUnprocessableEntity
 	}
-	v.frame.Title = "Audit"
+	v.frame.Title = "Audit trail"
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
 }
 
@@ -234,7 +235,7 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 	}
 }
 
-func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
+func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) []auditLine {
 	lines := make([]auditLine, len(entries))
 	for i := range entries {
 		e := &entries[i]
@@ -243,7 +244,14 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
 			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: fieldChanges(e.Before, e.After),
 			Whole: e.Before == nil || e.After == nil, Deleted: e.Action == "delete",
 		}
-		if verb := subjectVerb(e, lines[i].Changes, names); verb != "" {
+		switch e.Kind {
+		case "rule":
+			lines[i].name = names[e.Target]
+		case "plan", "migration":
+			lines[i].name = plans[e.Target]
+		}
+		nameFields(lines[i].Changes, names, plans)
+		if verb := subjectVerb(e, lines[i].Changes, names, plans); verb != "" {
 			lines[i].What, lines[i].Told = verb, true
 		}
 		if e.UserAgent != "" {
@@ -360,16 +368,22 @@ func (l *auditLine) Called() string {
 // RestoreName is the name of the button for screen readers.
 func (l *auditLine) RestoreName() string {
 	if l.Deleted {
-		return "Restore deleted rule " + l.Target
+		return "Restore deleted rule " + l.Named()
 	}
-	return "Restore " + l.Target
+	return "Restore " + l.Named()
 }
 
-// Folded reports whether the fields are those of a whole object, which is long and rarely needed,
-// or are in the sentence already.
-func (l *auditLine) Folded() bool {
+// Named returns the name of the object for its row: that of a rule or a plan, rather than the slug.
+func (l *auditLine) Named() string { return firstOf(l.name, l.Called()) }
+
+// Brief returns the changes for the line of the row: none if they are those of a whole object, or
+// are in the sentence already.
+func (l *auditLine) Brief() []fieldChange {
 	const few = 2
-	return l.Told && len(l.Changes) > 1 || l.Whole && len(l.Changes) > few
+	if l.Told || l.Whole {
+		return nil
+	}
+	return l.Changes[:min(len(l.Changes), few)]
 }
 
 func firstOf(texts ...string) string {

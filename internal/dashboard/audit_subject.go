@@ -10,7 +10,7 @@ import (
 // subjectVerb describes a change of a subject: "boosted API requests to 200 until 23 Nov 2026,
 // 10:00 UTC for". It is "" for a change of several fields, which the list of fields explains
 // better.
-func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames) string {
+func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, plans planNames) string {
 	if e.Kind != "subject" || e.Action == "delete" || e.Action == "reset" || e.Action == "import" {
 		return ""
 	}
@@ -39,7 +39,7 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames) 
 		if plan.After == "" {
 			return "moved to the default plan"
 		}
-		return "changed the plan to " + plan.After + " for"
+		return "changed the plan to " + plans.Of(plan.After) + " for"
 	case len(rules) == 0 && plan == nil && state != nil:
 		switch state.After {
 		case "blocked":

@@ -23,10 +23,10 @@ func TestAuditPage(t *testing.T) {
 	s.member(s.a, "viewer@example.com", tenants.Viewer)
 	b := s.as("viewer@example.com")
 	got := b.get("/audit")
-	require.Contains(t, got.body, `<a class="mono" href="/rules/requests">requests</a>`)
+	require.Contains(t, got.body, `<a href="/rules/requests">Rule mark</a>`)
 	require.Contains(t, got.body, "<dt>Limit</dt><dd><del><span class=\"hidden\">before: </span>10</del> <ins><span class=\"hidden\">after: </span>1,500</ins></dd>")
 	require.Contains(t, got.body, "“Because mark”")
-	require.Contains(t, got.body, "Limit of the override for requests")
+	require.Contains(t, got.body, "Limit of the override for Rule mark")
 	require.Contains(t, got.body, "Key mark", "a key is shown by its name")
 
 	count := func(query string) int { return strings.Count(b.get("/audit?"+query).body, `<li id="row-`) }
@@ -137,4 +137,7 @@ func TestFieldChanges(t *testing.T) {
 	}, got)
 	require.Equal(t, []fieldChange{{"limit", "Limit", "", "5"}}, fieldChanges(nil, json.RawMessage(`{"limit": 5}`)))
 	require.Empty(t, fieldChanges(nil, nil))
+	named := fieldChanges(json.RawMessage(`{"plan": "free", "overrides": {"api": {"limit": 1}}}`), json.RawMessage(`{"plan": "pro", "overrides": {"api": {"limit": 2}}}`))
+	nameFields(named, ruleNames{"api": "API requests"}, planNames{"free": "Free"})
+	require.Equal(t, []fieldChange{{"overrides\x00api\x00limit", "Limit of the override for API requests", "1", "2"}, {"plan", "Plan", "Free", "pro"}}, named)
 }

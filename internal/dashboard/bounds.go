@@ -103,7 +103,7 @@ func (d *dashboard) boundsOf(ctx context.Context, tenant uuid.UUID) (*boundsView
 		return nil, err
 	}
 	b := use.Bounds
-	view := &boundsView{Tier: use.Plan}
+	view := &boundsView{Tier: d.tierName(ctx, use.Plan)}
 	view.add("Rules", "rules", int64(use.Rules), int64(b.Rules))
 	view.add("Rules matching one check", "rules matching one check", int64(use.MatchingRules), int64(b.MatchingRules))
 	view.addWindow(use.LongestWindow, b.LongestWindow)
@@ -189,4 +189,9 @@ func (v *boundsView) notices() (texts []string) {
 		}
 	}
 	return texts
+}
+
+// tierName returns the name of a tier, which is a plan of the operator's tenant.
+func (d *dashboard) tierName(ctx context.Context, slug string) string {
+	return d.planNames(ctx, tenants.AsSystem(d.Platform, "tier")).Of(slug)
 }

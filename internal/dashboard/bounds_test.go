@@ -65,14 +65,14 @@ func TestTierBounds(t *testing.T) {
 	for _, page := range []page{ann.get("/usage"), olga.get("/tenants/tenant-a")} {
 		require.Equal(t, http.StatusOK, page.status)
 		for _, words := range []string{
-			"Tier free", `<strong>Rules</strong> <span class="count">4 of 5`, "80 %", "1h of 1h", "kept for 30 days",
+			"Tier Free", `<strong>Rules</strong> <span class="count">4 of 5`, "80 %", "1h of 1h", "kept for 30 days",
 			`<strong>Members, with invited ones</strong> <span class="count">` + itoa(int64(len(members))) + " of 1",
 		} {
 			require.Contains(t, page.body, words)
 		}
 	}
 	require.Greater(t, len(members), 1)
-	require.Contains(t, ann.get("/").body, "The tier free includes less than this tenant has: "+itoa(int64(len(members)))+" members of 1.")
+	require.Contains(t, ann.get("/").body, "The tier Free includes less than this tenant has: "+itoa(int64(len(members)))+" members of 1.")
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "includes less than")
 
 	// A form says what the tier does not allow, and what to do.

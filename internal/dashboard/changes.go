@@ -109,6 +109,24 @@ var fieldWords = map[string]string{
 	"revoked_at": "Revoked",
 }
 
+// nameFields replaces the slugs of rules and plans in changes by their names.
+func nameFields(changes []fieldChange, rules ruleNames, plans planNames) {
+	for i := range changes {
+		c := &changes[i]
+		parts := strings.Split(c.Path, "\x00")
+		switch {
+		case len(parts) == 3 && (parts[0] == "limits" || parts[0] == "overrides"):
+			parts[1] = rules.Of(parts[1])
+			c.Name = fieldName(strings.Join(parts, "\x00"))
+		case len(parts) == 3 && parts[0] == "plan_limits":
+			parts[1] = plans.Of(parts[1])
+			c.Name = fieldName(strings.Join(parts, "\x00"))
+		case c.Path == "plan" || c.Path == "next_plan":
+			c.Before, c.After = plans.Of(c.Before), plans.Of(c.After)
+		}
+	}
+}
+
 // fieldName returns the label of a field, with the object that it belongs to.
 func fieldName(path string) string {
 	parts := strings.Split(path, "\x00")

@@ -25,6 +25,9 @@ type decisionsView struct {
 	Range    *rangeView
 	Rows     []decisionRow
 	Watching watching
+	Chart    *chart
+	Detail   *decisionRow // the chosen decision; nil: none is chosen, or no instance remembers it
+	Sentence string       // of the rule that decided it, as it is now
 
 	Rules, Resources []string // to choose from
 }
@@ -32,6 +35,7 @@ type decisionsView struct {
 // decisionFilter is the filter in the page's address.
 type decisionFilter struct {
 	Subject, Resource, Rule, Show string
+	Pick                          string // the chosen decision; see decisionRow.Pick
 	Span                          listSpan
 	values                        url.Values
 }
@@ -60,11 +64,40 @@ func decisionQuery(values url.Values) string {
 // Query returns the filter as part of an address.
 func (f *decisionFilter) Query() string { return decisionQuery(f.values) }
 
+// Live returns the address of the updates.
+func (f *decisionFilter) Live() string { return "/live" + f.With(f.Pick) }
+
+// With returns the address of the page with a chosen decision; "" for none.
+func (f *decisionFilter) With(pick string) string {
+	query := f.Query()
+	if pick != "" && query != "" {
+		query += "&"
+	}
+	if pick != "" {
+		query += "pick=" + url.QueryEscape(pick)
+	}
+	if query == "" {
+		return "/decisions"
+	}
+	return "/decisions?" + query
+}
+
 // AnyTime returns the address of the page without bounds of time.
 func (f *decisionFilter) AnyTime() string {
 	all := withBounds(f.values, "", "")
 	all.Del("period")
 	return "/decisions?" + decisionQuery(all)
+}
+
+// Usage returns the page with the most denied subjects of the chosen period, which usage keeps for
+// longer; "" if none is chosen.
+func (f *decisionFilter) Usage() string {
+	if f.Span.From.IsZero() || f.Span.To.IsZero() {
+		return ""
+	}
+	return "/usage?" + url.Values{
+		"period": {custom}, "from": {f.Span.From.UTC().Format(minuteForm)}, "to": {f.Span.To.UTC().Format(minuteForm)}, "by": {"subject"}, "top": {"denied"},
+	}.Encode()
 }
 
 // Filtered reports whether a filter other than the kind of decision is set.
@@ -80,21 +113,26 @@ type decisionRow struct {
 	Again                   string // when the same check would be allowed
 	Repeats                 string // "27 times in 4 s"; "" if it was not repeated
 
+	Picked bool // its details are beside the list
+
 	first, last time.Time // of the equal denials
 	times       int64
+	source      string // of the limit, as in " (plan Pro)"
+	least, most int64  // milliseconds that they were told to wait; 0: not known
+	decision    recent.Decision
 }
 
 // Machine and Clock return the time of the row.
 func (r *decisionRow) Machine() string { return r.At.UTC().Format(time.RFC3339Nano) }
 
-// Clock includes milliseconds, because several rows may be in one second.
-func (r *decisionRow) Clock() string { return r.At.UTC().Format("15:04:05.000") }
+// Clock is the time of day.
+func (r *decisionRow) Clock() string { return r.At.UTC().Format("15:04:05") }
 
 func decisionColumns(ofMany bool) string {
 	if ofMany {
-		return "5"
+		return "7"
 	}
-	return "4"
+	return "6"
 }
 
 // Day returns the date of the row.
@@ -104,12 +142,12 @@ func (r *decisionRow) Day() string { return r.At.UTC().Format("2 Jan 2006") }
 // length is checked. Errors are added to the form.
 func decisionFilterOf(f *form) decisionFilter {
 	out := decisionFilter{
-		Subject: f.Get("subject"), Resource: f.Get("resource"), Rule: f.Get("rule"), Show: f.Get("show"), Span: spanOf(f, decisionPeriods), values: f.values,
+		Subject: f.Get("subject"), Resource: f.Get("resource"), Rule: f.Get("rule"), Show: f.Get("show"), Pick: f.Get("pick"), Span: spanOf(f, decisionPeriods), values: f.values,
 	}
 	if out.Show != "" {
 		oneOf(f, "show", decisionKinds)
 	}
-	for _, field := range []struct{ name, text string }{{"subject", out.Subject}, {"resource", out.Resource}, {"rule", out.Rule}} {
+	for _, field := range []struct{ name, text string }{{"subject", out.Subject}, {"resource", out.Resource}, {"rule", out.Rule}, {"pick", out.Pick}} {
 		if len(field.text) > limit.MaxNameBytes {
 			f.wrong(field.name, limit.MustBe("at most %d bytes", limit.MaxNameBytes))
 		}
@@ -117,7 +155,7 @@ func decisionFilterOf(f *form) decisionFilter {
 	return out
 }
 
-func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, f *decisionFilter, now time.Time) decisionsView {
+func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, plans planNames, f *decisionFilter, now time.Time) decisionsView {
 	query := recent.Query{Prefix: f.Subject, Resource: f.Resource, Rule: f.Rule, Denied: f.Denied(), Most: mostDecisions}
 	since, until := f.Span.bounds(now)
 	if since != nil {
@@ -131,16 +169,24 @@ func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, f *deci
 		list.Decisions = slices.DeleteFunc(list.Decisions, func(d recent.Decision) bool { return !d.At.Before(*until) })
 		list.Decisions = list.Decisions[:min(len(list.Decisions), mostDecisions)]
 	}
-	return decisionsView{Filter: *f, Rows: decisionRows(list.Decisions, d.ruleNames(ctx, tenant)), Watching: watching{list.Answered, list.Instances}}
+	view := decisionsView{Filter: *f, Rows: decisionRows(list.Decisions, d.ruleNames(ctx, tenant), plans), Watching: watching{list.Answered, list.Instances}}
+	view.Detail = view.picked()
+	return view
 }
 
 // decisions shows recent decisions.
-func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) error {
+func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) (err error) {
 	form := &form{values: r.URL.Query()}
 	f := decisionFilterOf(form)
 	view, status := decisionsView{Filter: f}, http.StatusUnprocessableEntity
 	if !form.invalid() {
-		view, status = d.readDecisions(r.Context(), v.actor().TenantID(), &f, v.now), http.StatusOK
+		view, status = d.readDecisions(r.Context(), v.actor().TenantID(), d.planNames(r.Context(), v.actor()), &f, v.now), http.StatusOK
+		if view.Detail != nil {
+			view.Sentence = d.sentenceOf(r.Context(), v.actor(), view.Detail.Rule)
+		}
+		if view.Chart, err = d.decisionChart(r.Context(), v.actor(), &f, v.now); err != nil {
+			return err
+		}
 	}
 	view.Form = form
 	view.Range = listRange(form, decisionPeriods, nil, func(values url.Values) string { return "/decisions?" + decisionQuery(values) })
@@ -173,18 +219,29 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 	if form.invalid() {
 		return &tenants.InvalidError{Fields: form.stray()}
 	}
-	tenant := v.actor().TenantID()
-	return d.live(w, r, v, "decisions "+f.Query(), func(ctx context.Context, _ int) ([]part, error) {
-		view := d.readDecisions(ctx, tenant, &f, d.Now())
-		return []part{{"rows", decisionList(&view)}}, nil
+	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
+	var plans planNames
+	return d.live(w, r, v, "decisions "+f.With(f.Pick), func(ctx context.Context, tick int) (parts []part, err error) {
+		if tick%overviewSlow == 0 {
+			plans = d.planNames(ctx, actor)
+		}
+		view := d.readDecisions(ctx, actor.TenantID(), plans, &f, d.Now())
+		parts = append(parts, part{"rows", decisionList(&view)})
+		if tick%2 == 1 { // usage is written once a second, and read half as often
+			return parts, nil
+		}
+		if view.Chart, err = d.decisionChart(ctx, actor, &f, d.Now()); err != nil {
+			return nil, err
+		}
+		return append(parts, part{"sums", chartSums(view.Chart)}, part{"plot", decisionPlot(&view)}, part{"series", chartSeries(view.Chart)}), nil
 	})
 }
 
 // recentDenials returns the recent denials of one subject, newest first, and the number of
 // instances that reported them.
-func (d *dashboard) recentDenials(ctx context.Context, tenant uuid.UUID, subject string, most int) ([]decisionRow, watching) {
+func (d *dashboard) recentDenials(ctx context.Context, tenant uuid.UUID, subject string, most int, plans planNames) ([]decisionRow, watching) {
 	list := d.recent(ctx, tenant, recent.Query{Subject: subject, Denied: true, Most: most})
-	return decisionRows(list.Decisions, d.ruleNames(ctx, tenant)), watching{list.Answered, list.Instances}
+	return decisionRows(list.Decisions, d.ruleNames(ctx, tenant), plans), watching{list.Answered, list.Instances}
 }
 
 // foldWithin is the longest pause between two equal denials that one row shows.
@@ -192,20 +249,20 @@ const foldWithin = 5 * time.Second
 
 // decisionRows returns decisions in words, newest first. Equal denials that follow each other
 // within foldWithin are one row, with their number and the time from the first to the last one.
-func decisionRows(list []recent.Decision, names ruleNames) []decisionRow {
+func decisionRows(list []recent.Decision, names ruleNames, plans planNames) []decisionRow {
 	rows := make([]decisionRow, 0, len(list))
-	type sameKey struct{ subject, resource, rule, code, cost string }
-	folded := map[sameKey]int{} // the row of the last equal denial
+	folded := map[decisionKey]int{} // the row of the last equal denial
 	for i := range list {
 		r := &list[i]
-		key := sameKey{r.Subject, r.Resource, r.Rule, string(r.Code), itoa(r.Cost)}
+		key := keyOf(r)
 		if at, seen := folded[key]; seen && !r.Allowed && rows[at].first.Sub(r.At) <= foldWithin {
 			rows[at].first, rows[at].times = r.At, rows[at].times+1+r.Repeats
+			rows[at].least, rows[at].most = min(rows[at].least, r.RetryAfterMS), max(rows[at].most, r.RetryAfterMS)
 			continue
 		}
 		row := decisionRow{
 			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule, Name: names.Of(r.Rule),
-			Why: reasonText(r), Again: retryText(r), first: r.At, last: r.At, times: 1 + r.Repeats,
+			Why: reasonText(r, plans), Again: retryText(r), first: r.At, last: r.At, times: 1 + r.Repeats, least: r.RetryAfterMS, most: r.RetryAfterMS, decision: *r, source: sourceText(r.Source, plans),
 		}
 		if r.Repeats > 0 {
 			row.last = row.last.Add(recent.RepeatsWithin)
@@ -225,7 +282,7 @@ func decisionRows(list []recent.Decision, names ruleNames) []decisionRow {
 }
 
 // reasonText explains a decision in a sentence.
-func reasonText(d *recent.Decision) string {
+func reasonText(d *recent.Decision, plans planNames) string {
 	switch {
 	case d.Code == check.SubjectBlocked:
 		return "The subject is blocked."
@@ -238,13 +295,13 @@ func reasonText(d *recent.Decision) string {
 	case !d.Allowed && d.Penalized:
 		return "Penalty after an earlier denial."
 	case !d.Allowed && d.Remaining > 0 && d.Remaining >= d.Cost:
-		return "With other checks of the same request, the cost was more than the " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " that remained" + sourceText(d.Source) + "."
+		return "With other checks of the same request, the cost was more than the " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " that remained" + sourceText(d.Source, plans) + "."
 	case !d.Allowed && d.Remaining > 0:
-		return "The cost was " + grouped(d.Cost) + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " remained" + sourceText(d.Source) + "."
+		return "The cost was " + grouped(d.Cost) + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " remained" + sourceText(d.Source, plans) + "."
 	case !d.Allowed && d.Quota == 1:
-		return "1 of 1 used" + sourceText(d.Source) + "."
+		return "1 of 1 used" + sourceText(d.Source, plans) + "."
 	case !d.Allowed:
-		return grouped(d.Quota) + " of " + grouped(d.Quota) + " used" + sourceText(d.Source) + "."
+		return grouped(d.Quota) + " of " + grouped(d.Quota) + " used" + sourceText(d.Source, plans) + "."
 	case d.Rule == "" && d.Degraded:
 		return "Redis was unavailable, and no rule denied."
 	case d.Rule == "":
@@ -253,17 +310,17 @@ func reasonText(d *recent.Decision) string {
 		return "Within the limit, counted by this instance because Redis was unavailable."
 	}
 	if d.Uncounted {
-		return "Within the limit" + sourceText(d.Source) + "."
+		return "Within the limit" + sourceText(d.Source, plans) + "."
 	}
-	return grouped(d.Remaining) + " of " + grouped(d.Quota) + " remaining" + sourceText(d.Source) + "."
+	return grouped(d.Remaining) + " of " + grouped(d.Quota) + " remaining" + sourceText(d.Source, plans) + "."
 }
 
 // sourceText names the source of a limit, unless it is the rule's own.
-func sourceText(source string) string {
+func sourceText(source string, plans planNames) string {
 	if source == "rule" {
 		return ""
 	}
-	return " (" + strings.TrimPrefix(strings.TrimPrefix(originText(source), "from "), "an ") + ")"
+	return " (" + strings.TrimPrefix(strings.TrimPrefix(originText(source, plans), "from "), "an ") + ")"
 }
 
 // retryText says when the same check would have been allowed, relative to the decision.

@@ -25,14 +25,14 @@ func TestRecentDecisions(t *testing.T) {
 	require.Contains(t, b.get("/decisions?show=all").body, "No recent checks")
 	s.ask(s.a, "user_1", 25)
 	got := b.get("/decisions")
-	require.Contains(t, got.body, `<a class="mono" href="/subjects/user_1">user_1</a>`)
+	require.Contains(t, got.body, `<a href="/subjects/user_1">user_1</a>`)
 	require.Contains(t, got.body, `<a href="/rules/requests">Rule mark</a>`)
-	require.Contains(t, got.body, "20 of 20 used (plan free).")
+	require.Contains(t, got.body, "20 of 20 used (plan Plan mark).")
 	require.Regexp(t, `in (1 min|\d+ s)`, got.body)
-	require.NotContains(t, got.body, ">allowed</span>")
-	require.Contains(t, b.get("/subjects/user_1?tab=denials").body, "20 of 20 used (plan free).", "also on the subject's page")
+	require.NotContains(t, got.body, ">Allowed</span>")
+	require.Contains(t, b.get("/subjects/user_1?tab=denials").body, "20 of 20 used (plan Plan mark).", "also on the subject's page")
 	require.Contains(t, b.get("/subjects/user_2?tab=denials").body, "No recent denials on this instance.")
-	require.Contains(t, b.get("/decisions?show=all").body, ">allowed</span>")
+	require.Contains(t, b.get("/decisions?show=all").body, ">Allowed</span>")
 	for query, found := range map[string]bool{
 		"subject=user": true, "subject=user_2": false, "rule=requests": true, "rule=by-ip": false, "resource=orders&subject=user_1": true, "resource=order": false,
 	} {
@@ -62,12 +62,35 @@ func TestRepeatsAreFolded(t *testing.T) {
 	rows := decisionRows([]recent.Decision{ // newest first
 		denied(20*time.Second, "a", 0), denied(3*time.Second, "a", 9), denied(2500*time.Millisecond, "b", 0), denied(1500*time.Millisecond, "a", 9),
 		denied(0, "a", 6), allowed, allowed,
-	}, ruleNames{"api": "API"})
+	}, ruleNames{"api": "API"}, nil)
 	var got []string
 	for i := range rows {
 		got = append(got, rows[i].Subject+" "+rows[i].Repeats)
 	}
 	require.Equal(t, []string{"a ", "a 27 times in 4 s", "b ", "a ", "a "}, got)
+}
+
+// The address of a row stays valid while later equal denials are added to it, and names no other
+// row.
+func TestPickOfARow(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	denied := func(after time.Duration, subject string) recent.Decision {
+		return recent.Decision{At: at.Add(after), Subject: subject, Rule: "api", Code: check.RateLimitExceeded, Quota: 5, RetryAfterMS: int64(20_000 - after.Milliseconds())}
+	}
+	before := decisionRows([]recent.Decision{denied(time.Second, "a"), denied(time.Second, "b"), denied(0, "a")}, nil, nil)
+	require.Len(t, before, 2)
+	view := decisionsView{Filter: decisionFilter{Pick: before[0].Pick()}}
+	view.Rows = decisionRows([]recent.Decision{denied(4*time.Second, "a"), denied(time.Second, "a"), denied(time.Second, "b"), denied(0, "a")}, nil, nil)
+	row := view.picked()
+	require.NotNil(t, row)
+	require.True(t, row.Picked)
+	require.False(t, view.Rows[1].Picked)
+	require.Equal(t, "3 denials in 4 s", row.Title())
+	require.Equal(t, "Each request was told to wait 16 s to 20 s.", row.Told())
+	for _, pick := range []string{"", "x", "-", before[0].Pick() + "0", "zzz-" + keyOf(&row.decision).sum()} {
+		view.Filter.Pick = pick
+		require.Nil(t, view.picked(), "%q", pick)
+	}
 }
 
 // The sentence must be the real reason, because support forwards it to customers.
@@ -97,10 +120,10 @@ func TestWhyThen(t *testing.T) {
 		"1 of 1 used. in 2 s":                                                        denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Quota = 1 }),
 		"No rule with a limit matched. ":                                             {Allowed: true},
 		"Redis was unavailable, and no rule denied. ":                                {Allowed: true, Degraded: true},
-		"3 of 9 remaining (plan pro). ":                                              {Allowed: true, Rule: "api", Source: "plan:pro", Remaining: 3, Quota: 9},
+		"3 of 9 remaining (plan Pro). ":                                              {Allowed: true, Rule: "api", Source: "plan:pro", Remaining: 3, Quota: 9},
 		"Within the limit, counted by this instance because Redis was unavailable. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
 	} {
-		require.Equal(t, want, reasonText(d)+" "+retryText(d))
+		require.Equal(t, want, reasonText(d, planNames{"pro": "Pro"})+" "+retryText(d))
 	}
 }
 
@@ -120,6 +143,7 @@ func TestDecisionsOfATime(t *testing.T) {
 		got = b.get("/decisions?show=all" + query).body
 		require.NotContains(t, got, `href="/subjects/user_1"`, query)
 		require.Contains(t, got, "No instance remembers decisions of this period.", query)
+		require.Equal(t, strings.Contains(query, "&to="), strings.Contains(got, "View usage of this period"), query)
 	}
 	require.Contains(t, b.get("/decisions?show=all&period=5m").body, `href="/subjects/user_1"`)
 	s.clock.move(6 * time.Minute)

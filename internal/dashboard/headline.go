@@ -3,8 +3,10 @@ package dashboard
 import (
 	"net/url"
 	"strings"
+	"time"
 
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // headline is the most important fact about a period, in one sentence.
@@ -14,6 +16,7 @@ type headline struct {
 	Denied  string // its part about denials, between Text and Since
 	Since   string
 	Note    string
+	Boost   bool // its denials are still coming
 }
 
 // Denials returns the address of the subject's denied checks.
@@ -63,8 +66,41 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 	if top := subjects[0]; top.Denied*100 >= c.Denied*outstanding {
 		out.Subject, out.Text = top.Subject, "causes"
 		out.Denied = percent(min(top.Denied, c.Denied), c.Denied) + " of denials"
+		if from := c.deniedSince(); !from.IsZero() && from.After(c.From) {
+			out.Since, out.Boost = "since "+c.sinceText(from), true
+			if m := c.markBefore(from); m != nil {
+				out.Note += " Last change before, at " + m.Text + "."
+			}
+		}
 	} else {
 		out.Note += " No single subject stands out."
 	}
 	return out
+}
+
+// sinceText names a time of the chart: the time of day, with the date if that is another day.
+func (c *chart) sinceText(at time.Time) string {
+	at = at.UTC()
+	if c.Grain == usage.Day {
+		return at.Format("2 Jan")
+	}
+	if now := c.Now.UTC(); at.YearDay() != now.YearDay() || at.Year() != now.Year() {
+		return at.Format("2 Jan, 15:04 UTC")
+	}
+	return at.Format("15:04 UTC")
+}
+
+// causeWithin is the longest time between a change and denials that it may have caused, in grains.
+const causeWithin = 5
+
+// markBefore returns the last change of the configuration shortly before a time, or in its grain.
+func (c *chart) markBefore(at time.Time) *chartMark {
+	length := c.Grain.Duration()
+	for i := len(c.Marks) - 1; i >= 0; i-- {
+		m := &c.Marks[i]
+		if m.At.Before(at.Add(length)) && m.At.After(at.Add(-causeWithin*length)) {
+			return m
+		}
+	}
+	return nil
 }

@@ -2,8 +2,11 @@ package dashboard
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/usage"
 )
 
 // The first sentence of the overview is the most important one.
@@ -34,6 +37,17 @@ func TestHeadline(t *testing.T) {
 	} {
 		require.Equal(t, c.want, headlineOf(&chart{Allowed: c.allowed, Denied: c.denied}, "1 hour", c.denying, c.subjects), name)
 	}
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	c := newChart("", stretchUntil(at, usage.Minute, 60), nil)
+	for i := range 5 { // the newest five minutes
+		c.Bars[len(c.Bars)-1-i].Denied = 4
+	}
+	c.Denied = 20
+	c.Marks = []chartMark{{At: at.Add(-40 * time.Minute), Text: "an older change"}, {At: at.Add(-5 * time.Minute), Text: "11:55 UTC: mia changed the rule API requests, Limit 120 to 100"}}
+	h := headlineOf(&c, "1 hour", nil, []deniedSubject{{"acme", 18}})
+	require.Equal(t, "since 11:56 UTC", h.Since, "the denials have not stopped")
+	require.True(t, h.Boost)
+	require.Contains(t, h.Note, "Last change before, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
 	require.Equal(t, "in the last 7 days", (func() string { h := headlineOf(&chart{Denied: 1}, "7 days", nil, nil); return h.Since })())
 }
 

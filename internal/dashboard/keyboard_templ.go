@@ -48,7 +48,7 @@ func keyboardHelp() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</button></form></header><div class=\"keylists\"><section><h3>Anywhere</h3><dl><div><dt><kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>Search, or run an action</dd></div><div><dt><kbd>/</kbd></dt><dd>Search on this page, or everywhere</dd></div><div><dt><kbd>?</kbd></dt><dd>Show the shortcuts</dd></div><div><dt><kbd>Esc</kbd></dt><dd>Close what is open</dd></div></dl><h3>In the search</h3><dl><div><dt><kbd>reset</kbd> name</dt><dd>Also boost, override, plan, block, unblock, exempt</dd></div><div><dt><kbd>enforce</kbd> rule</dt><dd>Also shadow, off, edit, history, delete</dd></div><div><dt><kbd>edit</kbd> plan</dt><dd>Also versions, publish, default, delete</dd></div><div><dt><kbd>invite</kbd> email</dt><dd>Also role, remove</dd></div><div><dt><kbd>dark</kbd></dt><dd>Also light, auto</dd></div></dl></section><section><h3>Go to</h3><dl>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</button></form></header><div class=\"keylists\"><section><h3>Anywhere</h3><dl><div><dt><kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>Search, or run an action</dd></div><div><dt><kbd>/</kbd></dt><dd>Search on this page, or everywhere</dd></div><div><dt><kbd>?</kbd></dt><dd>Show the shortcuts</dd></div><div><dt><kbd>j</kbd> <kbd>k</kbd></dt><dd>Next, previous decision</dd></div><div><dt><kbd>Esc</kbd></dt><dd>Close what is open</dd></div></dl><h3>In the search</h3><dl><div><dt><kbd>reset</kbd> name</dt><dd>Also boost, override, plan, block, unblock, exempt</dd></div><div><dt><kbd>enforce</kbd> rule</dt><dd>Also shadow, off, edit, history, delete</dd></div><div><dt><kbd>edit</kbd> plan</dt><dd>Also versions, publish, default, delete</dd></div><div><dt><kbd>invite</kbd> email</dt><dd>Also role, remove</dd></div><div><dt><kbd>dark</kbd></dt><dd>Also light, auto</dd></div></dl></section><section><h3>Go to</h3><dl>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -60,7 +60,7 @@ func keyboardHelp() templ.Component {
 			var templ_7745c5c3_Var2 string
 			templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(s.Key)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 46, Col: 40}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 47, Col: 40}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var2))
 			if templ_7745c5c3_Err != nil {
@@ -73,7 +73,7 @@ func keyboardHelp() templ.Component {
 			var templ_7745c5c3_Var3 templ.SafeURL
 			templ_7745c5c3_Var3, templ_7745c5c3_Err = templ.JoinURLErrs(templ.URL(s.Path))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 46, Col: 84}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 47, Col: 84}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var3))
 			if templ_7745c5c3_Err != nil {
@@ -86,7 +86,7 @@ func keyboardHelp() templ.Component {
 			var templ_7745c5c3_Var4 string
 			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(s.Key)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 46, Col: 102}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 47, Col: 102}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var4))
 			if templ_7745c5c3_Err != nil {
@@ -99,7 +99,7 @@ func keyboardHelp() templ.Component {
 			var templ_7745c5c3_Var5 string
 			templ_7745c5c3_Var5, templ_7745c5c3_Err = templ.JoinStringErrs(s.Name)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 46, Col: 113}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `keyboard.templ`, Line: 47, Col: 113}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var5))
 			if templ_7745c5c3_Err != nil {

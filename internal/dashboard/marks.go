@@ -31,7 +31,7 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 	}
 	slices.SortStableFunc(entries, func(x, y tenants.AuditEntry) int { return x.At.Compare(y.At) })
 	names := d.ruleNames(ctx, a.TenantID())
-	lines := auditLines(entries, names)
+	lines := auditLines(entries, names, d.planNames(ctx, a))
 	var out []chartMark
 	for first := 0; first < len(lines); {
 		start := lines[first].At.UTC().Truncate(s.Grain.Duration())
@@ -39,7 +39,7 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 		for next < len(lines) && lines[next].At.Before(start.Add(s.Grain.Duration())) {
 			next++
 		}
-		mark := chartMark{At: lines[first].At, Text: markText(&lines[first], names), Link: markLink(&lines[first])}
+		mark := chartMark{At: lines[first].At, Text: markText(&lines[first]), Link: markLink(&lines[first])}
 		if more := next - first - 1; more > 0 {
 			mark.Text += " and " + plural(int64(more), "more change", "more changes")
 			mark.Link = "/audit?from=" + start.Format(minuteForm) + "&to=" + start.Add(s.Grain.Duration()).Format(minuteForm)
@@ -52,12 +52,8 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 
 // markText describes a change: "15:04 UTC: mia@example.com changed the rule API requests, Limit 120
 // to 100".
-func markText(l *auditLine, names ruleNames) string {
-	target := l.Called()
-	if l.Kind == "rule" {
-		target = names.Of(target)
-	}
-	text := l.At.UTC().Format("15:04 UTC") + ": " + l.Who + " " + l.What + " " + target
+func markText(l *auditLine) string {
+	text := l.At.UTC().Format("15:04 UTC") + ": " + l.Who + " " + l.What + " " + l.Named()
 	if len(l.Changes) == 1 && !l.Whole && l.Kind != "subject" {
 		c := &l.Changes[0]
 		text += ", " + c.Name + " " + firstOf(c.Before, "none") + " to " + firstOf(c.After, "none")

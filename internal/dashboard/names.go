@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+
+	"weir/internal/tenants"
 )
 
 // ruleNames are the names of a tenant's rules by their slugs. Pages show names and link by slugs.
@@ -21,6 +23,21 @@ func (d *dashboard) ruleNames(ctx context.Context, tenant uuid.UUID) ruleNames {
 	}
 	for r := range policy.EachRule() {
 		names[r.Slug] = r.Name
+	}
+	return names
+}
+
+// planNames are the names of a tenant's plans by their slugs.
+type planNames map[string]string
+
+// Of returns the name of a plan, or its slug if it has none or is deleted.
+func (n planNames) Of(slug string) string { return nameOr(n[slug], slug) }
+
+// planNames reads the names of the tenant's plans. If Postgres does not answer, slugs are used.
+func (d *dashboard) planNames(ctx context.Context, a tenants.Actor) planNames {
+	names, err := d.Store.PlanNames(ctx, a)
+	if err != nil {
+		return nil
 	}
 	return names
 }

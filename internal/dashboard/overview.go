@@ -270,9 +270,9 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 		return err
 	}
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
-	logarithmic := r.URL.Query().Get("scale") == scaleLog
+	logarithmic, boost := r.URL.Query().Get("scale") == scaleLog, v.frame.May.Reset
 	var marks []chartMark
-	return d.live(w, r, v, "overview "+p.Value+" "+strconv.FormatBool(logarithmic), func(ctx context.Context, tick int) ([]part, error) {
+	return d.live(w, r, v, "overview "+p.Value+" "+strconv.FormatBool(logarithmic)+" "+strconv.FormatBool(boost), func(ctx context.Context, tick int) ([]part, error) {
 		now, view := d.Now(), overviewView{Period: p, Log: logarithmic}
 		if tick%2 == 1 { // usage is written once a second, and read half as often
 			return nil, nil
@@ -295,7 +295,7 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 		if err := d.readPeriod(ctx, actor, &view, now); err != nil {
 			return nil, err
 		}
-		parts = append(parts, part{"headline", attention(&view.Headline)}, part{"denied", deniedTable(view.Denied)})
+		parts = append(parts, part{"headline", attention(&view.Headline, boost)}, part{"denied", deniedTable(view.Denied)})
 		return append(parts, part{"sums", chartSums(&view.Chart)}, part{"plot", chartPlot(&view.Chart)}, part{"series", chartSeries(&view.Chart)}, part{"denying", denyingTable(view.Denying)}), nil
 	})
 }

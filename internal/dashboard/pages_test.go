@@ -89,7 +89,7 @@ func TestPages(t *testing.T) {
 		"/keys":                   {"Key mark", "check, read, write, manage", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
 		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "0 of 30 used", "is also counted per ip", "active"},
-		"/subjects/unknown":       {"Not registered (uses the default plan)", "20 per minute", "from plan free"},
+		"/subjects/unknown":       {"Not registered (uses the default plan)", "20 per minute", "from plan Plan mark"},
 		"/subjects/a%2Fb%3Fc%25d": {"<h1 class=\"mono\">a/b?c%d</h1>"},
 	} {
 		got := s.as("ann@example.com").get(path)

@@ -69,7 +69,7 @@ func (d *dashboard) usedUnder(ctx context.Context, policy *check.Policy, rule, s
 	state := d.Checker.Inspect(ctx, policy, check.Request{Subject: subject})
 	for i := range state.Rules {
 		if r := &state.Rules[i]; r.Rule.Slug == rule && !r.Uncounted && !r.Unlimited {
-			l := limitViewOf(r)
+			l := limitViewOf(r, nil)
 			return l.UsedText()
 		}
 	}

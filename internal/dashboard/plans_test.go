@@ -174,11 +174,11 @@ func TestLimitViewOfWarningAndOverage(t *testing.T) {
 		Rule: &limit.Rule{Slug: "monthly", Algorithm: limit.FixedWindow, Window: window(t, "1h")}, Allowed: true, Limit: 100, Quota: 100,
 		Remaining: 15, Warning: true, WarnAt: warnAt, MayExceed: true,
 	}
-	l := limitViewOf(&r)
+	l := limitViewOf(&r, nil)
 	require.Equal(t, "Warning, beyond 80 %", l.Note)
 	require.Equal(t, "85 of 100 used", l.UsedText())
 	r.Remaining, r.Overage = 0, 250
-	l = limitViewOf(&r)
+	l = limitViewOf(&r, nil)
 	require.Equal(t, "Overage 250", l.Note)
 	require.Equal(t, "350 of 100 used", l.UsedText())
 }

@@ -89,7 +89,7 @@ func (d *dashboard) tryRequest(r *http.Request, v *visit, on *route.Route, tried
 	if err != nil {
 		return nil, err
 	}
-	answer.Verdict = verdictOf(&decisions[0])
+	answer.Verdict = verdictOf(&decisions[0], d.planNames(r.Context(), v.actor()))
 	return answer, nil
 }
 

@@ -65,7 +65,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 		ruleRow: rowOf(&rule.Rule), Form: f, Version: rule.Version, Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
 		Lease: leaseSentences(&rule.Rule, d.Instances()),
 		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
-		Goes: goesWith(reach), Kept: keptBy(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
+		Goes: goesWith(reach, d.planNames(r.Context(), v.actor())), Kept: keptBy(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
 	}
 	if view.LastHour, err = d.lastHour(r.Context(), v, &rule.Rule); err != nil {
 		return err
@@ -124,9 +124,13 @@ func warningTexts(r *limit.Rule, instances int) (out []string) {
 }
 
 // goesWith describes what is deleted with a rule.
-func goesWith(reach tenants.RuleReach) (out []string) {
+func goesWith(reach tenants.RuleReach, plans planNames) (out []string) {
 	if n := int64(len(reach.Plans)); n > 0 {
-		out = append(out, plural(n, "plan loses its limit for this rule: ", "plans lose their limit for this rule: ")+strings.Join(reach.Plans, ", ")+".")
+		names := make([]string, n)
+		for i, slug := range reach.Plans {
+			names[i] = plans.Of(slug)
+		}
+		out = append(out, plural(n, "plan loses its limit for this rule: ", "plans lose their limit for this rule: ")+strings.Join(names, ", ")+".")
 	}
 	if reach.Overrides > 0 {
 		out = append(out, countText(reach.Overrides, "subject override is deleted.", "subject overrides are deleted."))
@@ -217,10 +221,11 @@ func (d *dashboard) deleteRule(w http.ResponseWriter, r *http.Request, v *visit,
 	if err != nil {
 		return err
 	}
+	name := d.ruleNames(r.Context(), v.actor().TenantID()).Of(slug)
 	if err := d.Store.DeleteRule(r.Context(), v.actor(), slug, f.match()); err != nil {
 		return d.refusedOnRule(w, r, v, f, err)
 	}
-	said := "Rule “" + slug + "” deleted."
+	said := "Rule “" + name + "” deleted."
 	if len(reach.Plans) > 0 || reach.Overrides > 0 {
 		said += " Undo restores it without its plan limits and overrides."
 	}

@@ -240,12 +240,12 @@ func TestDeleteRule(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	got := b.get("/rules/requests")
-	require.Contains(t, got.body, "1 plan loses its limit for this rule: free.")
+	require.Contains(t, got.body, "1 plan loses its limit for this rule: Plan mark.")
 	require.Contains(t, got.body, "1 subject override is deleted.")
 	got = b.post("/rules/requests/delete", s.ruleForm("version", s.ruleVersion("requests")))
 	require.Equal(t, http.StatusSeeOther, got.status)
 	require.Equal(t, "/rules", got.header.Get("Location"))
-	require.Contains(t, b.get("/rules").body, "Rule “requests” deleted.")
+	require.Contains(t, b.get("/rules").body, "Rule “Rule mark” deleted.")
 	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)
 }
 

@@ -23,6 +23,7 @@ var tenantCommands = []struct {
 	operator    bool
 }{
 	{"Create rule", "/rules/new", tenants.MayEdit, false},
+	{"Restore deleted rule", "/audit?kind=rule", tenants.MayEdit, false},
 	{"Create plan", "/plans/new", tenants.MayEdit, false},
 	{"Create route", "/routes/new", tenants.MayEdit, false},
 	{"Create API key", "/keys?open=create-api-key", tenants.MayManage, false},

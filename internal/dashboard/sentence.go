@@ -182,9 +182,9 @@ func windowName(w limit.Window) string {
 }
 
 // originText describes the source of a limit.
-func originText(source string) string {
+func originText(source string, plans planNames) string {
 	if plan, ok := strings.CutPrefix(source, "plan:"); ok {
-		return "from plan " + plan
+		return "from plan " + plans.Of(plan)
 	}
 	if source == "override" {
 		return "from an override"

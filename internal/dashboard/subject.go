@@ -61,6 +61,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 		return d.render(w, r, status, seenRows(seen))
 	}
 	limits := d.Checker.Inspect(r.Context(), policy, values)
+	view.plans = d.planNames(r.Context(), v.actor())
 	view.fill(limits, asked)
 	if query.Get("fragment") == "limits" {
 		return d.render(w, r, status, liveLimits(v.frame, &view))

@@ -162,6 +162,9 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	case len(slugs) == 0:
 		return "Nothing to reset: no rule is counted per subject.", nil
 	}
+	for i := range slugs {
+		slugs[i] = d.ruleName(ctx, s, slugs[i])
+	}
 	return "Limits of " + s.subject + " reset: " + strings.Join(slugs, ", ") + ".", nil
 }
 
@@ -192,7 +195,7 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 		s.wrong("rule", limit.Wrong("Choose another rule.", "no longer exists"))
 		return "", nil
 	}
-	return "Limit of " + s.subject + " under " + o.Rule + " boosted to " + plainLimit(lim) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
+	return "Limit of " + s.subject + " under " + d.ruleName(ctx, s, o.Rule) + " boosted to " + plainLimit(lim) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
 }
 
 // boosted returns the limit of a boost: a multiple of the current one, or another.
@@ -251,7 +254,7 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 		s.wrong("rule", limit.MustBe("one of the tenant's rules"))
 		return "", nil
 	}
-	return "Override of " + s.subject + " under " + o.Rule + " set to " + plainLimit(o.Limit) + ".", err
+	return "Override of " + s.subject + " under " + d.ruleName(ctx, s, o.Rule) + " set to " + plainLimit(o.Limit) + ".", err
 }
 
 // removeOverride deletes the subject's limit.
@@ -265,7 +268,7 @@ func (d *dashboard) removeOverride(ctx context.Context, s *subjectChange) (strin
 		s.undo = overrideFields(before)
 	}
 	err = d.Store.DeleteOverride(ctx, s.visit.actor(), s.subject, rule, tenants.Match{})
-	return "Override of " + s.subject + " under " + rule + " removed.", err
+	return "Override of " + s.subject + " under " + d.ruleName(ctx, s, rule) + " removed.", err
 }
 
 // editSubject changes the stored fields of the subject, and registers it if necessary.
@@ -387,4 +390,9 @@ func (f *form) instant(name string) *time.Time {
 	}
 	f.wrong(name, limit.MustBe("a time such as 2026-12-31 18:00"))
 	return nil
+}
+
+// ruleName returns the name of a rule for a message.
+func (d *dashboard) ruleName(ctx context.Context, s *subjectChange, slug string) string {
+	return d.ruleNames(ctx, s.visit.actor().TenantID()).Of(slug)
 }

@@ -30,10 +30,10 @@ func TestSupportFreesACustomer(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Equal(t, "/subjects/user_7", got.header.Get("Location"))
 	got = b.get("/subjects/user_7")
-	require.Contains(t, got.body, "user_7 reset: requests")
+	require.Contains(t, got.body, "user_7 reset: Rule mark")
 	require.Contains(t, got.body, "they wrote in", "the trail shows it")
 	require.NotContains(t, got.body, "Denied by")
-	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 reset: requests", "the message is shown once")
+	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 reset: Rule mark", "the message is shown once")
 	require.True(t, s.check("user_7", 1).Allowed)
 }
 

@@ -45,12 +45,12 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	if view.Plans, err = d.planOptions(ctx, v, "Default plan"); err != nil {
 		return err
 	}
-	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied)
+	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied, view.plans)
 	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
 	names := d.ruleNames(ctx, v.actor().TenantID())
 	for i := range entries {
 		e := &entries[i]
-		what := subjectVerb(e, fieldChanges(e.Before, e.After), names)
+		what := subjectVerb(e, fieldChanges(e.Before, e.After), names, view.plans)
 		if what == "" {
 			what = auditVerb(e)
 		}

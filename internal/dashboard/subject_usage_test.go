@@ -126,7 +126,7 @@ func TestSubjectTabs(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_1", map[string][]string{"do": {"reset"}, "reason": {"they wrote in"}}).status)
 	got := b.get("/subjects/user_1?tab=usage").body
 	require.Regexp(t, `(?s)Last 1 hour.*40.*8.*Last 30 days`, got, "one more denial is remembered")
-	require.Contains(t, b.get("/subjects/user_1?tab=denials").body, "20 of 20 used (plan free).")
+	require.Contains(t, b.get("/subjects/user_1?tab=denials").body, "20 of 20 used (plan Plan mark).")
 	require.Contains(t, b.get("/subjects/user_1?tab=audit").body, "they wrote in")
 	require.Contains(t, b.get("/subjects/user_1?tab=audit&attributes.ip=192.0.2.1").body, `href="/subjects/user_1?attributes.ip=192.0.2.1&amp;tab=usage"`)
 }

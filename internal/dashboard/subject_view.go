@@ -26,6 +26,7 @@ type subjectView struct {
 	LabelLines        string
 	BillingRef        string
 	CycleAnchor       *time.Time
+	plans             planNames
 	NextPlan          string // slug; "": no change is scheduled
 	NextPlanAt        *time.Time
 	Limits            []limitView
@@ -179,7 +180,10 @@ func (l *limitView) Over() string {
 }
 
 // PlanName returns the name of the plan.
-func (view *subjectView) PlanName() string { return nameOfOption(view.Plans, view.Plan) }
+func (view *subjectView) PlanName() string { return view.plans.Of(view.Plan) }
+
+// NextPlanName returns the name of the plan that the subject gets next.
+func (view *subjectView) NextPlanName() string { return view.plans.Of(view.NextPlan) }
 
 type hiddenView struct{ Rule, Name, Why string }
 
@@ -246,7 +250,7 @@ func (view *subjectView) fill(limits check.SubjectLimits, asked map[string]strin
 	view.State, view.Plan, view.Degraded = limits.State.String(), limits.Plan, limits.Degraded
 	view.AnyRule = len(limits.Rules)+len(limits.Hidden) > 0
 	for i := range limits.Rules {
-		view.Limits = append(view.Limits, limitViewOf(&limits.Rules[i]))
+		view.Limits = append(view.Limits, limitViewOf(&limits.Rules[i], view.plans))
 	}
 	fields := map[string]bool{}
 	for field := range asked {
@@ -281,9 +285,9 @@ func whyHidden(h *check.HiddenRule) string {
 	return string(h.Reason)
 }
 
-func limitViewOf(r *check.RuleDecision) limitView {
+func limitViewOf(r *check.RuleDecision, plans planNames) limitView {
 	l := limitView{
-		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Unlimited: r.Unlimited,
+		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source, plans), Unlimited: r.Unlimited,
 		Uncounted: r.Uncounted, Remaining: r.Remaining, Quota: r.Quota, Overage: r.Overage,
 	}
 	if r.HasCredits && !r.Degraded {

@@ -157,12 +157,12 @@ func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) 
 	if left.State != check.Active {
 		view.Blocked = left.State.String()
 	}
-	quotas := map[string]bool{}
+	quotas, tiers := map[string]bool{}, d.planNames(ctx, v.actor())
 	for i := range left.Rules {
 		if left.Rules[i].Limit == noQuota { // a quota of another tenant
 			continue
 		}
-		view.Quotas = append(view.Quotas, limitViewOf(&left.Rules[i]))
+		view.Quotas = append(view.Quotas, limitViewOf(&left.Rules[i], tiers))
 		quotas[left.Rules[i].Rule.Slug] = true
 	}
 	for _, h := range left.Hidden {
@@ -296,3 +296,6 @@ func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenan
 
 // NewQuota returns the page on which the operator creates a quota.
 func (view *tenantView) NewQuota() string { return view.Path() + "/quota" }
+
+// TierName returns the name of the tier that checks use.
+func (view *tenantView) TierName() string { return nameOfOption(view.Tiers, view.TierInUse) }

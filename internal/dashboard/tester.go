@@ -83,7 +83,7 @@ func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) err
 	if err != nil {
 		return err
 	}
-	view.Verdict = verdictOf(&decisions[0])
+	view.Verdict = verdictOf(&decisions[0], d.planNames(r.Context(), v.actor()))
 	view.Verdict.Codes = codeSamples(&request)
 	return d.render(w, r, http.StatusOK, testerPage(v.frame, &view))
 }
@@ -212,7 +212,7 @@ func (f *form) attribute(r *check.Request, field, name, value string) {
 	}
 }
 
-func verdictOf(d *check.Decision) *testerVerdict {
+func verdictOf(d *check.Decision, plans planNames) *testerVerdict {
 	v := &testerVerdict{Subject: d.Subject, Headline: "Allowed", Tone: "good", Degraded: d.Degraded}
 	if !d.Allowed {
 		v.Headline, v.Tone = "Denied", "bad"
@@ -222,10 +222,10 @@ func verdictOf(d *check.Decision) *testerVerdict {
 		v.Details = append(v.Details, "Wait "+span(d.DelayMS)+" before you proceed: the rule is a queue.")
 	}
 	if d.Plan != "" {
-		v.Details = append(v.Details, "Limits of plan "+d.Plan+" apply, except where an override is set.")
+		v.Details = append(v.Details, "Limits of plan "+plans.Of(d.Plan)+" apply, except where an override is set.")
 	}
 	for i := range d.Rules {
-		v.Rules = append(v.Rules, testerRuleOf(d, i))
+		v.Rules = append(v.Rules, testerRuleOf(d, i, plans))
 	}
 	slices.SortStableFunc(v.Rules, func(a, b testerRule) int { return b.rank() - a.rank() })
 	for _, s := range d.Skipped {
@@ -289,10 +289,10 @@ func waitWords(ms int64) string {
 	return inWords(time.Duration(ms) * time.Millisecond)
 }
 
-func testerRuleOf(d *check.Decision, i int) testerRule {
+func testerRuleOf(d *check.Decision, i int, plans planNames) testerRule {
 	r := &d.Rules[i]
 	t := testerRule{
-		Slug: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Sentence: ruleSentence(r.Rule),
+		Slug: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source, plans), Sentence: ruleSentence(r.Rule),
 		Number:  limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
 		Verdict: "allows", Decides: i == d.Deciding,
 	}

@@ -60,7 +60,7 @@ func TestTesterExplains(t *testing.T) {
 		require.Equal(t, http.StatusOK, got.status, got.body)
 		checkHeaders(t, got, "/tester")
 		for _, words := range []string{
-			"Allowed", "17 of 20 remaining after this check", "20 per minute", "(from plan free)", "decides", "shadow: would deny",
+			"Allowed", "17 of 20 remaining after this check", "20 per minute", "(from plan Plan mark)", "decides", "shadow: would deny",
 			"is counted per ip, which the check lacks", "</a> is off", "1 rule is for another resource", "“exports:”",
 		} {
 			require.Contains(t, got.body, words)

@@ -201,7 +201,8 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 		s.Before = false // lists of subjects can be read only for a limited number of periods
 	}
 	var err error
-	if view.Chart, err = d.series(ctx, a, usageTitle(&query), s, whole); err != nil {
+	rules, plans := d.ruleNames(ctx, a.TenantID()), d.planNames(ctx, a)
+	if view.Chart, err = d.series(ctx, a, usageTitle(&query, rules, plans), s, whole); err != nil {
 		return err
 	}
 	view.Chart.Zoom = zoomAddress(view.Form.values)
@@ -242,10 +243,12 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 	}
 	if view.By != "" {
 		view.Groups = usageGroups(view.By, report.Items, query.DeniedFirst)
-		if view.By == "rule" {
-			names := d.ruleNames(ctx, a.TenantID())
-			for i := range view.Groups {
-				view.Groups[i].Title = names.Of(view.Groups[i].Name)
+		for i := range view.Groups {
+			switch g := &view.Groups[i]; {
+			case view.By == "rule":
+				g.Title = rules.Of(g.Name)
+			case view.By == "plan" && g.Name != "":
+				g.Title = plans.Of(g.Name)
 			}
 		}
 		addTrends(view.Groups, view.By, all, s)
@@ -287,9 +290,9 @@ func zoomAddress(values url.Values) string {
 	return "/usage?" + out.Encode()
 }
 
-func usageTitle(q *tenants.UsageQuery) string {
+func usageTitle(q *tenants.UsageQuery, rules ruleNames, plans planNames) string {
 	var of []string
-	for _, part := range []struct{ name, value string }{{"rule", q.Rule}, {"plan", q.Plan}, {"resource", q.Resource}, {"subject", q.Subject}} {
+	for _, part := range []struct{ name, value string }{{"rule", rules.Of(q.Rule)}, {"plan", plans.Of(q.Plan)}, {"resource", q.Resource}, {"subject", q.Subject}} {
 		if part.value != "" {
 			of = append(of, part.name+" "+part.value)
 		}

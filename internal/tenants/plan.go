@@ -184,6 +184,24 @@ func (s *Store) Plans(ctx context.Context, a Actor, p Page) (out []Plan, next st
 	return out, next, err
 }
 
+// maxPlanNames is the maximum number of plans that PlanNames reads.
+const maxPlanNames = 1000
+
+// PlanNames returns the names of the newest plans by slug, without those that have none.
+func (s *Store) PlanNames(ctx context.Context, a Actor) (out map[string]string, err error) {
+	out = map[string]string{}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.Plans(ctx, db.PlansParams{TenantID: a.tenant, Most: maxPlanNames})
+		for i := range rows {
+			if rows[i].Name != "" {
+				out[rows[i].Slug] = rows[i].Name
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
 // DeletePlan deletes a plan with its limits. Errors: ErrNotFound, ErrPreconditionFailed,
 // *ConflictError with CodeDefaultPlan while there are other plans, or with CodePlanInUse.
 func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) error {

@@ -203,3 +203,16 @@ func TestPlansPages(t *testing.T) {
 	require.Len(t, rest, 1)
 	require.Equal(t, "one", rest[0].Slug)
 }
+
+func TestPlanNames(t *testing.T) {
+	t.Parallel()
+	d, a, other := two(t)
+	mustPlan(t, d.Store, a, "bare")
+	for _, actor := range []tenants.Actor{a, other} {
+		_, _, err := d.Store.PutPlan(t.Context(), actor, tenants.Plan{Slug: "pro", Name: "Pro of " + actor.TenantID().String()}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	names, err := d.Store.PlanNames(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"pro": "Pro of " + a.TenantID().String()}, names)
+}

@@ -38,6 +38,10 @@ func TestDensity(t *testing.T) {
 	}
 	p.open("/subjects/umbrella").sees("Exports")
 	require.LessOrEqual(t, mustEval[int](p, `Math.max(...[...document.querySelectorAll(".limits > .limit")].map(row => row.offsetHeight))`), 38, "each limit of a subject")
+	for _, path := range []string{"/audit"} {
+		p.open(path)
+		require.LessOrEqual(t, mustEval[int](p, `Math.max(...[...document.querySelectorAll(".decided tbody tr, .trail > li")].map(row => row.offsetHeight))`), 38, "%s", path)
+	}
 	p.width = 2560
 	p.must(p.screen(p.height), "set a wide screen")
 	box := mustEval[[]int](p.open("/rules"), `(main => { const b = main.getBoundingClientRect(); return [b.width, b.left - 232, innerWidth - b.right].map(Math.round) })(document.querySelector("main"))`)

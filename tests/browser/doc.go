@@ -12,7 +12,7 @@
 //		p.within("Actions").click("Reset")
 //		p.fill("Reason", "called us")
 //		p.click("Reset 1 limit")
-//		p.sees("user_42 reset: requests")
+//		p.sees("user_42 reset: Requests")
 //		p.check()
 //	}
 //

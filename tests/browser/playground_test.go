@@ -49,6 +49,12 @@ func TestPlaygroundInTheFrame(t *testing.T) {
 	p := demo(t).as(tenants.Viewer).open("/").click("Playground").at("/playground")
 	p.sees("Audit trail").sees("Fixed window allowed 20 within 1.9 seconds").check()
 	p.click("Spammer").sees("four times the limit")
+	for _, width := range []int{1280, 1440} {
+		p.width = width
+		p.must(p.screen(p.height), "set the width of the screen")
+		p.open("/playground").sees("Results as a table").click("Allowed requests over time")
+		require.True(t, mustEval[bool](p, `[...document.querySelectorAll(".playground .scroll")].every(e => e.scrollWidth <= e.clientWidth)`), "the tables fit beside the navigation at %d pixels", width)
+	}
 	p.open("/playground/token-bucket").sees("Audit trail").click("Subjects").at("/subjects")
 
 	// The reference has a way back. The page has the same bar without its script.

@@ -33,7 +33,7 @@ func TestRuleWalk(t *testing.T) {
 	p.at("/rules/api-requests").sees("can use 50 units in any minute on all resources. Requests over the limit are only reported")
 
 	p.click("Delete rule").sees("Its counters are deleted").check()
-	p.click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")
+	p.click("Delete rule").at("/rules").sees("Rule “API requests” deleted.").sees("No rules yet")
 }
 
 // Before a lower limit of a plan is saved, the page names who is over it, also one that is denied

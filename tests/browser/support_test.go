@@ -33,7 +33,7 @@ func TestSupportResetsLimitsInFourClicks(t *testing.T) {
 	p.fill("Search for a subject, rule, plan, page or action", "user_42").press(kb.Enter)
 	p.at("/subjects/user_42").sees("Denied by")
 	p.within("Denied by").fill("Reason", "they wrote in")
-	click(p, "Reset 1 limit").sees("user_42 reset: requests")
+	click(p, "Reset 1 limit").sees("user_42 reset: Requests")
 	require.LessOrEqual(t, clicks, 4)
 	require.True(t, w.ask(key, "user_42", "requests"))
 	p.check()
@@ -54,7 +54,7 @@ func TestResetKeepsOtherLimits(t *testing.T) {
 	p.click("Boost limit").check()
 	require.Equal(t, "requests", mustEval[string](p, `document.getElementById("boost-rule").value`))
 	p.press(kb.Escape).within("Denied by").fill("Reason", "they wrote in").click("Reset 1 limit")
-	p.sees("Limits of user_42 reset: requests.").sees("0 of 2 used").sees("1 of 100 used")
+	p.sees("Limits of user_42 reset: Requests.").sees("0 of 2 used").sees("1 of 100 used")
 }
 
 // Support finds a customer who is not registered by a part of the name, and a misspelled name is

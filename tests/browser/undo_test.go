@@ -22,12 +22,12 @@ func TestUndo(t *testing.T) {
 	p.click("Boost limit").fill("Reason", "a sale")
 	p.within("Raises the limit of one rule").click("Boost limit")
 	p.sees("boosted to 20").sees("0 of 20 used")
-	p.click("Undo").sees("Override of eve under orders removed.").sees("0 of 10 used")
+	p.click("Undo").sees("Override of eve under Orders removed.").sees("0 of 10 used")
 	p.open("/audit?kind=subject").sees("boosted Orders to 20 until").seesNot("created the subject")
 
 	p.open("/rules/orders").click("Shadow").sees("is in shadow.").click("Undo").sees("Rule “Orders” is enforced.")
 	p.click("Delete rule").sees("Its counters are deleted").click("Delete rule")
-	p.at("/rules").sees("Rule “orders” deleted.").click("Undo")
+	p.at("/rules").sees("Rule “Orders” deleted.").click("Undo")
 	p.at("/rules/orders").sees("Rule “Orders” restored.").sees("Each subject can use 10 units")
 }
 
@@ -37,11 +37,11 @@ func TestRestoreFromAuditTrail(t *testing.T) {
 	w := newTenant(t)
 	w.rule("orders", 10)
 	p := w.as(tenants.Editor).open("/rules/orders/edit").sees("Save changes").fill("Limit", "5").click("Save changes").sees("Rule “Orders” saved.")
-	p.open("/audit?kind=rule").sees("changed the rule orders").check()
-	p.within("created the rule").click("Restore orders")
+	p.open("/audit?kind=rule").sees("changed the rule Orders").check()
+	p.within("created the rule").click("Restore Orders")
 	p.at("/rules/orders").sees("Each subject can use 10 units").sees("Rule restored to its state of")
 	p.phone().open("/audit?kind=rule").check()
-	w.as(tenants.Viewer).open("/audit?kind=rule").hasNot("Restore orders")
+	w.as(tenants.Viewer).open("/audit?kind=rule").hasNot("Restore Orders")
 }
 
 // A form with changes asks before the person leaves it. The draft of a new rule is kept, and comes

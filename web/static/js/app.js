@@ -19,7 +19,7 @@
   // or an error, or else the start of the page's content, or its heading.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target !== document.body) return;
-    const first = ["[data-focus]", "[data-drawer][open] .sheet :is(input:not([type=hidden]), select, textarea)", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
+    const first = ["[data-focus]", "[data-drawer][open] .sheet :is(input:not([type=hidden]), select, textarea)", "[data-drawer][open] .sheet .buttons button", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
     if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
   });
 
@@ -94,6 +94,7 @@
     if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
     const open = document.querySelector("[data-drawer][open]") ?? document.querySelector("[data-pop][open]");
     if (open) close(open);
+    else if (!event.target.matches?.("input, textarea, select")) document.querySelector("[data-close]")?.click();
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-drawer-close]");

@@ -28,6 +28,15 @@
     }
   }
 
+  // The next or the previous row of a list whose rows have details.
+  function step(by) {
+    const rows = [...document.querySelectorAll("a[data-row]")];
+    const now = rows.findIndex((a) => a.closest("tr").hasAttribute("aria-current"));
+    const next = now < 0 ? rows[0] : rows[now + by];
+    next?.click();
+    return rows.length > 0;
+  }
+
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     if (document.querySelector("dialog[open]") || off()) return;
@@ -45,6 +54,10 @@
         break;
       case "/":
         search();
+        break;
+      case "j":
+      case "k":
+        if (!step(event.key === "j" ? 1 : -1)) return;
         break;
       case "g":
         going = event.timeStamp;
