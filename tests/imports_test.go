@@ -67,6 +67,7 @@ var importRules = []importRule{
 	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "one package writes HTML"},
 	{"google.golang.org/grpc", []string{"internal/api"}, false, "gRPC is a transport, as HTTP is"},
 	{"github.com/envoyproxy/go-control-plane", []string{"internal/api"}, false, "one package communicates with gateways"},
+	{"charm.land/bubbletea", []string{"cmd/weir"}, true, "only the command draws on a terminal"},
 	{"github.com/alecthomas/kong", []string{"cmd/server", "cmd/weir"}, true, "one package reads the settings and passes them as values"},
 	{"github.com/stripe/stripe-go", []string{"internal/subscription"}, true, "one package communicates with Stripe"},
 	{"github.com/standard-webhooks/standard-webhooks", []string{"internal/notify", "internal/subscription"}, true, "signatures are verified in one place, and made in one"},

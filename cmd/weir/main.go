@@ -38,6 +38,7 @@ type cli struct {
 		Push configPushCmd `cmd:"" help:"Print what a file changes, and apply it after confirmation."`
 	} `cmd:"" help:"Keep the configuration in a file."`
 	Tail     tailCmd     `cmd:"" help:"Print decisions as they are made."`
+	Top      topCmd      `cmd:"" help:"Show the busiest and the most denied subjects."`
 	Usage    usageCmd    `cmd:"" help:"Print how many checks were allowed and denied, over time."`
 	Audit    auditCmd    `cmd:"" help:"List the changes of the configuration, newest first."`
 	Simulate simulateCmd `cmd:"" help:"Print what rules would decide about requests of a file. Stores and counts nothing."`

@@ -322,5 +322,5 @@ func shorten(s string, width int) string {
 	if len(runes) <= width {
 		return s
 	}
-	return string(runes[:width-1]) + "…"
+	return string(runes[:max(width-1, 0)]) + "…"
 }

@@ -233,6 +233,9 @@ func decisions(t *testing.T, s *shell) {
 	}
 	require.Empty(t, s.must("tail", "--subject", "nobody", "--for", "1s"))
 
+	// The usage of a check is written within a second.
+	require.Eventually(t, func() bool { return strings.Contains(s.must("top"), "user_42") }, harness.Patience, harness.Tick)
+
 	cmd := exec.CommandContext(t.Context(), s.program, "tail", "-n", "0", "--prefix", "live_")
 	for name, value := range s.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
