@@ -44,6 +44,8 @@ type cli struct {
 	Simulate simulateCmd `cmd:"" help:"Print what rules would decide about requests of a file. Stores and counts nothing."`
 	Replay   replayCmd   `cmd:"" help:"Print what rules would have decided about the requests of an access log. Only the rules come from the server."`
 	Gateway  gatewayCmd  `cmd:"" help:"Print the configuration of a gateway with the address and the key filled in."`
+
+	Completion completionCmd `cmd:"" help:"Print a script that completes the command line in a shell."`
 }
 
 // A terminal has the input and output of a command.
@@ -107,6 +109,12 @@ func run(ctx context.Context, t *terminal, args []string) (code int) {
 	ended := -1
 	parser := kong.Must(&c, kong.Name("weir"), kong.Description(description), kong.Writers(t.out, t.err),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Exit(func(code int) { ended = code }))
+	if len(args) > 0 && args[0] == completeCommand {
+		for _, word := range complete(parser.Model, args[1:]) {
+			fmt.Fprintln(t.out, word)
+		}
+		return 0
+	}
 	command, err := parser.Parse(args)
 	if ended >= 0 { // it has printed the help
 		return ended

@@ -33,7 +33,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	stdout, _, code := s.run("", "--help")
 	require.Zero(t, code)
-	for _, command := range []string{"login", "check", "explain", "rules", "plans", "subjects", "keys", "config pull", "config diff", "config push", "gateway", "usage", "audit", "simulate", "replay", "tail", "top"} {
+	for _, command := range []string{"login", "check", "explain", "rules", "plans", "subjects", "keys", "config pull", "config diff", "config push", "gateway", "usage", "audit", "simulate", "replay", "tail", "top", "completion"} {
 		require.Contains(t, stdout, command)
 	}
 	for name, env := range map[string]map[string]string{
