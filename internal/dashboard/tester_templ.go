@@ -667,7 +667,7 @@ func codeSection(codes []codeSample) templ.Component {
 			templ_7745c5c3_Var25 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 54, "<section class=\"card\" aria-labelledby=\"code\"><h2 id=\"code\">Code</h2><p class=\"muted\">This code sends a real check, which counts. It reads <code>WEIR_URL</code> and <code>WEIR_KEY</code> from the environment.</p>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 54, "<section class=\"card\" aria-labelledby=\"code\"><h2 id=\"code\">Code</h2><p class=\"muted\">This code sends a real check, which counts. In Go, TypeScript and Python it uses the client. It reads <code>WEIR_URL</code> and <code>WEIR_KEY</code> from the environment.</p>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

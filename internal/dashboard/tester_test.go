@@ -187,7 +187,10 @@ func TestCodeSamples(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			sent = r
 			body, _ = io.ReadAll(r.Body)
-			_, _ = io.WriteString(w, `{"allowed":true,"retry_after_ms":0}`)
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Weir-Decision", "allow")
+			_, _ = io.WriteString(w, `{"allowed":true,"subject":"s","resource":"r","cost":1,"plan":null,"rule":null,"limit":null,"remaining":null,`+
+				`"retry_after_ms":null,"reset_after_ms":null,"rules":[],"degraded":false}`)
 		}))
 		t.Cleanup(server.Close)
 		run := func(name string, args ...string) string {
@@ -195,7 +198,11 @@ func TestCodeSamples(t *testing.T) {
 			command.Env = append(os.Environ(), "WEIR_URL="+server.URL, "WEIR_KEY=secret", "GOFLAGS=", "GOWORK=off")
 			command.Dir = t.TempDir()
 			if name == "go" {
-				for file, text := range map[string]string{"main.go": goCheck(&r), "go.mod": "module sample\n\ngo 1.26\n"} {
+				client := filepath.Join(testenv.Root(), "sdk", "go")
+				module := "module sample\n\ngo 1.26\n\nrequire " + goClient + " v0.0.0\n\nreplace " + goClient + " => " + client + "\n"
+				// On a slow machine, a check could take longer than the default timeouts.
+				patient := strings.Replace(goCheck(&r), `os.Getenv("WEIR_KEY"))`, `os.Getenv("WEIR_KEY"), weir.WithTimeout(60e9), weir.WithConnectTimeout(60e9))`, 1)
+				for file, text := range map[string]string{"main.go": patient, "go.mod": module} {
 					require.NoError(t, os.WriteFile(filepath.Join(command.Dir, file), []byte(text), 0o600))
 				}
 			}
@@ -203,7 +210,7 @@ func TestCodeSamples(t *testing.T) {
 			require.NoError(t, err, "%s", out)
 			return string(out)
 		}
-		want := checkJSON(&r, "")
+		want := checkJSON(&r)
 
 		require.Equal(t, "allowed: true\n", run("go", "run", "."))
 		require.JSONEq(t, want, string(body))
@@ -220,13 +227,59 @@ func TestCodeSamples(t *testing.T) {
 		result := api.Transform(typeScriptCheck(&r), api.TransformOptions{Loader: api.LoaderTS, Format: api.FormatESModule, Target: api.ES2022})
 		require.Empty(t, result.Errors)
 		require.Empty(t, result.Warnings)
-		_, literal, found := strings.Cut(typeScriptCheck(&r), "JSON.stringify(")
+		// Keys have no quotes. The values are JSON, which scripts parse as it is.
+		_, call, found := strings.Cut(typeScriptCheck(&r), "client.check({ ")
 		require.True(t, found)
-		literal, _, found = strings.Cut(literal, "),\n});")
+		call, _, found = strings.Cut(call, " });\nconsole")
 		require.True(t, found)
-		require.JSONEq(t, want, literal, "the body is JSON, which scripts parse")
+		require.JSONEq(t, want, "{"+quoteKeys(call, ": ")+"}")
+
+		_, call, found = strings.Cut(pythonCheck(&r), "client.check(")
+		require.True(t, found)
+		call, _, found = strings.Cut(call, ")\nprint")
+		require.True(t, found)
+		call = "subject=" + call
+		if r.Resource != "default" {
+			call = strings.Replace(call, ", "+jsonText(r.Resource), ", resource="+jsonText(r.Resource), 1)
+		}
+		require.JSONEq(t, want, "{"+quoteKeys(call, "=")+"}")
 	}
 	var plain map[string]any
-	require.NoError(t, json.Unmarshal([]byte(checkJSON(&check.Request{Subject: "a", Resource: "default", Cost: 1}, "")), &plain))
+	require.NoError(t, json.Unmarshal([]byte(checkJSON(&check.Request{Subject: "a", Resource: "default", Cost: 1})), &plain))
 	require.Equal(t, map[string]any{"subject": "a"}, plain, "defaults are omitted")
+}
+
+const goClient = "github.com/weir-dev/weir-go"
+
+// quoteKeys makes JSON of arguments with names.
+func quoteKeys(arguments, is string) string {
+	for _, name := range []string{"subject", "resource", "cost", "plan", "attributes"} {
+		if rest, found := strings.CutPrefix(arguments, name+is); found {
+			arguments = jsonText(name) + ":" + rest
+		}
+		arguments = strings.Replace(arguments, ", "+name+is, ", "+jsonText(name)+":", 1)
+	}
+	return arguments
+}
+
+// The tester suggests the code of the documentation.
+func TestCodeSamplesAreThoseOfTheDocumentation(t *testing.T) {
+	r := check.Request{Subject: "user_42", Resource: "orders:create", Cost: 1}
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(testenv.Root(), filepath.FromSlash(name)))
+		require.NoError(t, err)
+		return string(text)
+	}
+	_, first, found := strings.Cut(read("sdk/go/examples/first/main.go"), "package main\n")
+	require.True(t, found)
+	require.Equal(t, "package main\n"+first, goCheck(&r))
+	require.Equal(t, read("sdk/typescript/test/samples/first.ts"), typeScriptCheck(&r))
+	require.Equal(t, read("sdk/python/tests/samples/first.py"), pythonCheck(&r))
+	require.Contains(t, read("docs/clients/typescript.md"), typeScriptCheck(&r))
+	require.Contains(t, read("docs/clients/python.md"), pythonCheck(&r))
+	var languages []string
+	for _, sample := range codeSamples(&r) {
+		languages = append(languages, sample.Language)
+	}
+	require.Equal(t, []string{"curl", "Go", "TypeScript", "Python"}, languages)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
+	"weir/internal/testenv"
 )
 
 // A member asks why a customer is denied, using the keyboard. A developer copies the same check as
@@ -34,16 +35,19 @@ func TestTesterWalk(t *testing.T) {
 	p.phone().check()
 	p.desktop().fill("Cost", "").click("Test check").sees("0 of 2 remaining after this check")
 
-	for id, run := range map[string][]string{"curl": {"bash", "sample"}, "go": {"go", "run", "sample.go"}} {
+	for id, run := range map[string][]string{"curl": {"bash", "sample"}, "go": {"go", "run", "."}} {
 		dir := t.TempDir()
 		text := mustEval[string](p, `document.getElementById("code-`+id+`").textContent`)
 		name := "sample"
 		if id == "go" {
 			name = "sample.go"
+			client := "github.com/weir-dev/weir-go"
+			module := "module sample\n\ngo 1.26\n\nrequire " + client + " v0.0.0\n\nreplace " + client + " => " + filepath.Join(testenv.Root(), "sdk", "go") + "\n"
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o600))
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		command := exec.CommandContext(t.Context(), run[0], run[1:]...)
-		command.Dir, command.Env = dir, append(os.Environ(), "WEIR_URL="+w.url, "WEIR_KEY="+key)
+		command.Dir, command.Env = dir, append(os.Environ(), "WEIR_URL="+w.url, "WEIR_KEY="+key, "GOWORK=off")
 		out, err := command.Output()
 		require.NoError(t, err, id)
 		require.Regexp(t, `"allowed":|allowed: `, string(out), id)
