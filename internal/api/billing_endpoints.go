@@ -32,7 +32,7 @@ type BillingEndpoint struct {
 // BillingEndpointFields are the optional fields of an endpoint.
 type BillingEndpointFields struct {
 	Name         Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
-	APIKey       Optional[string] `json:"api_key,omitempty" doc:"Restricted API key of the provider with read access to subscriptions and customers; stored encrypted, never shown; null: none"`
+	APIKey       Optional[string] `json:"api_key,omitempty" doc:"Restricted API key of the provider with read access to subscriptions and customers, and to invoices, checkout sessions and events if it sells credits; stored encrypted, never shown; null: none"`
 	SubjectFrom  Optional[string] `json:"subject_from,omitempty" doc:"customer (default), client_reference_id, or metadata.KEY"`
 	GraceDays    Optional[int64]  `json:"grace_days,omitempty" minimum:"0" maximum:"365" doc:"Default 7"`
 	FallbackPlan Optional[string] `json:"fallback_plan,omitempty" doc:"Slug of a plan; null (default): the tenant's default plan"`

@@ -117,7 +117,7 @@ func billingPage(f frame, v *billingView) templ.Component {
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = textField(field{Form: v.Sent("connect"), Name: "api_key", Label: "Restricted API key", Type: "password", Hint: "Optional, for Stripe: read access to subscriptions and customers. Weir then fetches subscriptions if events leave questions open, and compares all of them once a day.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = textField(field{Form: v.Sent("connect"), Name: "api_key", Label: "Restricted API key", Type: "password", Hint: "Optional, for Stripe: read access to subscriptions and customers, and to invoices, checkout sessions and events if you sell credits. Weir then fetches subscriptions if events leave questions open, and compares all of them once a day.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -1433,7 +1433,7 @@ func endpointPage(f frame, v *endpointView) templ.Component {
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = textField(field{Form: v.Sent("key"), Name: "api_key", Label: "Restricted API key", Type: "password", Hint: "Read access to subscriptions and customers. Leave it empty to remove the key.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = textField(field{Form: v.Sent("key"), Name: "api_key", Label: "Restricted API key", Type: "password", Hint: "Read access to subscriptions and customers, and to invoices, checkout sessions and events if you sell credits. Leave it empty to remove the key.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}

@@ -21,7 +21,8 @@ const StripeAPI = "https://api.stripe.com"
 var ErrGone = errors.New("the provider has no such object")
 
 // Client reads from Stripe's API with an endpoint's restricted key, which needs read access to
-// subscriptions and customers. It writes meter events only.
+// subscriptions and customers, and to invoices, checkouts and events to sell credits. It writes
+// meter events only.
 type Client struct {
 	api *stripe.Client
 	now func() time.Time
