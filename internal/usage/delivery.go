@@ -40,11 +40,18 @@ type delivery struct {
 	writer   uuid.UUID
 	waiting  usageBuffer
 	unacked  *Batch    // passed to the sink, and perhaps written: it must not change
+	refused  []refused // parts of a batch that the sink has refused as a whole
 	tops     time.Time // when the subjects of all tenants, or of those that are looked at, were last delivered
 	repacked time.Time // when the buffer last freed memory
 	told     time.Time // when the sink last accepted a batch
 	failures int       // in a row
 	hold     hold
+}
+
+// refused is a part of a refused batch, to be sent alone.
+type refused struct {
+	rows     []Row
+	subjects []Subjects
 }
 
 type usageMetrics struct {
@@ -119,6 +126,9 @@ func (u *Recorder) finish(ctx context.Context) {
 			if u.unacked != nil {
 				lost += checksOf(u.unacked.Rows)
 			}
+			for _, part := range u.refused {
+				lost += checksOf(part.rows)
+			}
 			u.metrics.lost.Add(float64(lost))
 			u.log.Error("usage is lost: it could not be written before the process ended", "checks", lost, "error", err)
 			return
@@ -178,7 +188,7 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 		}
 		ended := u.unacked.Last
 		u.unacked, u.told = nil, now
-		if ended {
+		if ended && len(u.refused) == 0 {
 			return nil
 		}
 	}
@@ -187,13 +197,17 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 // next returns the next batch of the buffer, or nil if there is nothing to send.
 func (u *Recorder) next(complete time.Time, subjects *[]Key, last bool, now time.Time) *Batch {
 	b := &Batch{Writer: u.writer, ID: uuid.Must(uuid.NewV7())}
-	b.Rows = u.waiting.cut(maxBatchRows)
-	if !last || len(u.waiting.rows) == 0 { // rows first: the time to end may be short
-		n := min(len(*subjects), maxBatchSubjects)
-		b.Subjects = u.waiting.cutSubjects((*subjects)[:n])
-		*subjects = (*subjects)[n:]
+	if n := len(u.refused); n > 0 {
+		b.Rows, b.Subjects, u.refused = u.refused[n-1].rows, u.refused[n-1].subjects, u.refused[:n-1]
+	} else {
+		b.Rows = u.waiting.cut(maxBatchRows)
+		if !last || len(u.waiting.rows) == 0 { // rows first: the time to end may be short
+			n := min(len(*subjects), maxBatchSubjects)
+			b.Subjects = u.waiting.cutSubjects((*subjects)[:n])
+			*subjects = (*subjects)[n:]
+		}
 	}
-	rest := len(u.waiting.rows)+len(*subjects) > 0
+	rest := len(u.waiting.rows)+len(*subjects)+len(u.refused) > 0
 	if len(b.Rows) == 0 && len(b.Subjects) == 0 && !last && now.Sub(u.told) < usageAliveEvery {
 		return nil
 	}
@@ -201,10 +215,19 @@ func (u *Recorder) next(complete time.Time, subjects *[]Key, last bool, now time
 	if oldest, some := u.waiting.oldest(); some && oldest.Before(complete) {
 		b.CompleteUntil = oldest
 	}
+	for _, part := range u.refused {
+		for i := range part.rows {
+			if start := time.UnixMilli(part.rows[i].StartMS); start.Before(b.CompleteUntil) {
+				b.CompleteUntil = start
+			}
+		}
+	}
 	b.Last = last && !rest
 	return b
 }
 
+// write passes the batch to the sink. Of a batch that is refused, the rows are sent again in smaller
+// parts, until the refused row is alone: the usage of other tenants must not be lost with it.
 func (u *Recorder) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
 	defer cancel()
@@ -212,9 +235,19 @@ func (u *Recorder) write(ctx context.Context) error {
 	if !errors.Is(err, ErrRefused) {
 		return err
 	}
-	lost := checksOf(u.unacked.Rows)
-	u.metrics.lost.Add(float64(lost))
-	u.log.Error("usage is lost: the store refuses it", "checks", lost, "error", err)
+	rows, subjects := u.unacked.Rows, u.unacked.Subjects
+	switch halfRows, halfSubjects := len(rows)/2, len(subjects)/2; {
+	case len(rows) > 0 && len(subjects) > 0:
+		u.refused = append(u.refused, refused{subjects: subjects}, refused{rows: rows})
+	case len(rows) > 1:
+		u.refused = append(u.refused, refused{rows: rows[halfRows:]}, refused{rows: rows[:halfRows]})
+	case len(subjects) > 1:
+		u.refused = append(u.refused, refused{subjects: subjects[halfSubjects:]}, refused{subjects: subjects[:halfSubjects]})
+	default:
+		lost := checksOf(rows)
+		u.metrics.lost.Add(float64(lost))
+		u.log.Error("usage is lost: the store refuses it", "checks", lost, "lists", len(subjects), "error", err)
+	}
 	return nil
 }
 

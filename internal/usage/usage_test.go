@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,7 +26,8 @@ import (
 type ledger struct {
 	mu       sync.Mutex
 	away     error // the error of every write, if not nil
-	loseAcks int   // this many writes succeed but return an error
+	refuse   func(*Batch) bool
+	loseAcks int // this many writes succeed but return an error
 	last     map[uuid.UUID]string
 	rows     map[Key]Counts
 	subjects map[Key]TopSubjects
@@ -46,6 +48,9 @@ func (l *ledger) WriteUsage(_ context.Context, b *Batch) error {
 	defer l.mu.Unlock()
 	if l.away != nil {
 		return l.away
+	}
+	if l.refuse != nil && l.refuse(b) {
+		return fmt.Errorf("%w: why", ErrRefused)
 	}
 	l.writes++
 	if id := b.ID.String(); id > l.last[b.Writer] {
@@ -294,6 +299,28 @@ func TestUsageRefused(t *testing.T) {
 	r.flush()
 	require.EqualValues(t, 1, r.ledger.checks())
 	require.EqualValues(t, 1, testutil.ToFloat64(r.usage.metrics.lost))
+}
+
+// A row that the store refuses is lost alone: not with it the usage of other tenants in its batch,
+// nor the lists of subjects.
+func TestOneRefusedRow(t *testing.T) {
+	for _, ending := range []bool{false, true} {
+		c := newCrowd(t)
+		const bad, tenants = 17, 300
+		c.ledger.refuse = func(b *Batch) bool {
+			return slices.ContainsFunc(b.Rows, func(r Row) bool { return r.Tenant == member(bad) })
+		}
+		for n := range tenants {
+			c.check(n, 2)
+		}
+		c.now = c.now.Add(time.Second)
+		require.NoError(t, c.u.flush(context.Background(), ending))
+		require.EqualValues(t, 2*(tenants-1), c.ledger.checks())
+		require.EqualValues(t, 2, testutil.ToFloat64(c.u.metrics.lost))
+		require.Len(t, c.ledger.subjects, tenants)
+		require.Equal(t, ending, c.ledger.ended)
+		require.Empty(t, c.u.refused)
+	}
 }
 
 // Usage is delivered within about a second while the process runs, and the rest when it ends.
