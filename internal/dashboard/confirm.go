@@ -27,8 +27,8 @@ type sentField struct {
 	Value string `json:"value"`
 }
 
-// proved is write for changes of keys, members, billing and the security settings: the person must
-// have entered the password a short time ago. Otherwise a page asks for it, and sends the form
+// proved is write for changes of keys, members, billing, notifications and the security settings:
+// the person must have entered the password a short time ago. Otherwise a page asks for it, and sends the form
 // again with it. A browser that somebody left open, or a session that was stolen, is not enough.
 func (d *dashboard) proved(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.write(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {

@@ -80,8 +80,8 @@ func TestSecurityEvents(t *testing.T) {
 	require.NotContains(t, b.get("/settings/security?period=7d").body, "Sign-in blocked</span>", "the period ends now")
 }
 
-// Keys, members, billing and the security settings need a password that was entered a short time
-// ago. The form that waits is then done with its own fields.
+// Keys, members, billing, notifications and the security settings need a password that was entered
+// a short time ago. The form that waits is then done with its own fields.
 func TestConfirmPassword(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")
@@ -95,7 +95,8 @@ func TestConfirmPassword(t *testing.T) {
 	require.Equal(t, http.StatusOK, b.write("/keys", fields()).status, "after the sign-in")
 	s.clock.move(15 * time.Minute)
 	for path, form := range map[string]url.Values{
-		"/keys": fields(), "/members/invite": {"email": {"eve@example.com"}, "role": {"admin"}}, "/billing": {"do": {"create"}}, securityURL: {"session_idle": {"1h"}},
+		"/keys": fields(), "/members/invite": {"email": {"eve@example.com"}, "role": {"admin"}}, "/billing": {"do": {"create"}},
+		notificationsURL: {"url": {"https://example.com/hook"}}, securityURL: {"session_idle": {"1h"}},
 	} {
 		got := b.write(path, form)
 		require.Equal(t, http.StatusForbidden, got.status, path)
