@@ -234,10 +234,29 @@ func (s *Store) RecordOfEmail(ctx context.Context, email string, kind EventKind)
 	return err
 }
 
+// exportRepeats is how long further exports of the same data by the same actor from the same address
+// are part of the first one's event. Exports do not change anything, so nothing else limits how
+// often a key may repeat them.
+const exportRepeats = time.Minute
+
+const recentExportSQL = `SELECT EXISTS (SELECT FROM security_events WHERE tenant_id = $1 AND at > $2 AND kind = $3
+	AND target = $4 AND actor_kind = $5 AND actor_id IS NOT DISTINCT FROM $6 AND actor_name = $7 AND address = $8)`
+
 // RecordExport records that the actor exported data, such as "audit". Errors: ErrUnavailable.
 func (s *Store) RecordExport(ctx context.Context, a Actor, what, format string) error {
-	return s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
+			return err
+		}
+		origin, _ := ctx.Value(originKey{}).(Origin)
+		var id *uuid.UUID
+		if a.id != uuid.Nil {
+			id = &a.id
+		}
+		var repeated bool
+		err := tx.QueryRow(ctx, recentExportSQL, a.tenant, s.instant().Add(-exportRepeats), string(EventExported), what,
+			a.kind.String(), id, a.name, origin.Address).Scan(&repeated)
+		if err != nil || repeated {
 			return err
 		}
 		e := newEvent{kind: EventExported, target: what}

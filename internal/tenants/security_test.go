@@ -44,3 +44,30 @@ func TestSecurityEventRetention(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, count(b))
 }
+
+// A key that exports in a loop adds one event a minute, and not one for each export. Another kind of
+// data, another actor and another tenant have events of their own.
+func TestRepeatedExportsAreOneEvent(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d := tenantstest.NewWith(t, tenants.Config{Now: func() time.Time { return now }})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	other := tenants.AsSystem(a.TenantID(), "another program")
+	for range 3 {
+		for _, actor := range []tenants.Actor{a, b, other} {
+			require.NoError(t, d.Store.RecordExport(t.Context(), actor, "subjects", "csv"))
+		}
+	}
+	require.NoError(t, d.Store.RecordExport(t.Context(), a, "audit trail", "csv"))
+	count := func(a tenants.Actor) int {
+		events, _, err := d.Store.SecurityEvents(t.Context(), a, tenants.EventFilter{Kind: tenants.EventExported}, tenants.Page{Limit: 10})
+		require.NoError(t, err)
+		return len(events)
+	}
+	require.Equal(t, 3, count(a))
+	require.Equal(t, 1, count(b))
+	now = now.Add(time.Minute)
+	require.NoError(t, d.Store.RecordExport(t.Context(), a, "subjects", "csv"))
+	require.Equal(t, 4, count(a))
+}
