@@ -28,8 +28,9 @@ type sentField struct {
 }
 
 // proved is write for changes of keys, members, billing, notifications and the security settings:
-// the person must have entered the password a short time ago. Otherwise a page asks for it, and sends the form
-// again with it. A browser that somebody left open, or a session that was stolen, is not enough.
+// the person must have entered the password a short time ago. Otherwise a page asks for it, and
+// sends the form again with it. A browser that somebody left open, or a session that was stolen, is
+// not enough.
 func (d *dashboard) proved(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.write(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 		if d.Now().Before(v.session.ConfirmUntil()) {

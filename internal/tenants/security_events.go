@@ -234,9 +234,9 @@ func (s *Store) RecordOfEmail(ctx context.Context, email string, kind EventKind)
 	return err
 }
 
-// exportRepeats is how long further exports of the same data by the same actor from the same address
-// are part of the first one's event. Exports do not change anything, so nothing else limits how
-// often a key may repeat them.
+// exportRepeats is how long further exports of the same data by the same actor from the same
+// address are part of the first one's event. Exports do not change anything, so nothing else limits
+// how often a key may repeat them.
 const exportRepeats = time.Minute
 
 const recentExportSQL = `SELECT EXISTS (SELECT FROM security_events WHERE tenant_id = $1 AND at > $2 AND kind = $3

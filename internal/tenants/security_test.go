@@ -45,8 +45,8 @@ func TestSecurityEventRetention(t *testing.T) {
 	require.Zero(t, count(b))
 }
 
-// A key that exports in a loop adds one event a minute, and not one for each export. Another kind of
-// data, another actor and another tenant have events of their own.
+// A key that exports in a loop adds one event a minute, and not one for each export. Another kind
+// of data, another actor and another tenant have events of their own.
 func TestRepeatedExportsAreOneEvent(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -226,8 +226,9 @@ func (u *Recorder) next(complete time.Time, subjects *[]Key, last bool, now time
 	return b
 }
 
-// write passes the batch to the sink. Of a batch that is refused, the rows are sent again in smaller
-// parts, until the refused row is alone: the usage of other tenants must not be lost with it.
+// write passes the batch to the sink. Of a batch that is refused, the rows are sent again in
+// smaller parts, until the refused row is alone: the usage of other tenants must not be lost with
+// it.
 func (u *Recorder) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
 	defer cancel()

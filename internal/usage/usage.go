@@ -135,8 +135,8 @@ type Sink interface {
 	// WriteUsage adds a batch to the stored counts, all of it or nothing. It may be called again
 	// with a batch whose outcome is unknown: if the batch was written before, it does not count
 	// again. A writer writes its batches in order, each only after the previous one was written or
-	// refused. After ErrRefused its rows are sent again in smaller batches, until one that is refused
-	// has a single row, which is dropped. After any other error the batch is retried.
+	// refused. After ErrRefused its rows are sent again in smaller batches, until one that is
+	// refused has a single row, which is dropped. After any other error the batch is retried.
 	WriteUsage(ctx context.Context, batch *Batch) error
 }
 
