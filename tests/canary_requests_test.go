@@ -74,8 +74,11 @@ func (c *canaryRun) misuseKeys() {
 			if len(method) > 7 || method == "PARAMETERS" {
 				continue
 			}
-			known := base + parameter.ReplaceAllString(path, "missing")
-			send(method, known+"?key="+key, "", http.Header{"Cookie": {"key=" + key}, "X-Api-Key": {key}})
+			known := base + parameter.ReplaceAllString(path, "missing") + "?"
+			if strings.HasSuffix(path, "/stream") {
+				known += "for=1s&" // it would last an hour
+			}
+			send(method, known+"key="+key, "", http.Header{"Cookie": {"key=" + key}, "X-Api-Key": {key}})
 			send(method, known, `{"`+key+`":"`+key+`"}`, http.Header{"Authorization": {"Bearer " + key}, "Content-Type": {"application/json"}})
 			send(method, known, `{"`+key, http.Header{"Authorization": {"Bearer " + key}, "Content-Type": {"application/json"}})
 			if method == http.MethodGet {

@@ -127,7 +127,11 @@ func (b boundsCase) try(s *openapi3.Schema) (tried int) {
 		check(true, strings.Repeat("a", int(s.MinLength)-1), "too short")
 	}
 	if s.MaxLength != nil {
-		check(false, strings.Repeat("a", int(*s.MaxLength)), "the longest")
+		longest := strings.Repeat("a", int(*s.MaxLength))
+		if b.field == "billing_ref" { // which only one subject may have
+			longest = b.id + longest[len(b.id):]
+		}
+		check(false, longest, "the longest")
 		check(true, strings.Repeat("a", int(*s.MaxLength)+1), "too long")
 	}
 	if s.Pattern != "" {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -49,46 +48,4 @@ func (w *world) subscribes(e tenants.BillingEndpoint, id, subject, price string)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusOK, response.StatusCode)
-}
-
-// An admin maps prices, is not surprised by a mapping that exists, and dismisses an event that can
-// never be applied.
-func TestBillingInUse(t *testing.T) {
-	t.Parallel()
-	w := newTenant(t)
-	ctx := t.Context()
-	_, err := w.store.CreatePlan(ctx, w.actor, tenants.Plan{Slug: "pro", Name: "Pro"})
-	require.NoError(t, err)
-	reports := limit.NewRule("reports")
-	month, err := limit.ParseWindow("month")
-	require.NoError(t, err)
-	reports.Algorithm, reports.Limit, reports.Window, reports.Metering = limit.FixedWindow, 1000, month, limit.MeterUnits
-	_, err = w.store.CreateRule(ctx, w.actor, reports)
-	require.NoError(t, err)
-	e, err := w.store.CreateBillingEndpoint(ctx, w.actor, tenants.BillingEndpoint{Provider: tenants.StripeProvider, Name: "Stripe, test mode",
-		SubjectFrom: tenants.FromMetadata + "user_id", GraceDays: 7}, tenants.BillingSecrets{Signing: []string{"whsec_browser"}})
-	require.NoError(t, err)
-	_, _, err = w.store.PutBillingPrice(ctx, w.actor, tenants.BillingPrice{Price: "price_1PGx3uLkdIwHu7ixRtPl7Wxq", Endpoint: e.ID, Plan: "pro", Multiply: true}, tenants.Match{})
-	require.NoError(t, err)
-	w.subscribes(e, "evt_1PGx5aLkdIwHu7ix0pYcQ1a2", "ada", "price_1PGx3uLkdIwHu7ixRtPl7Wxq")
-	w.subscribes(e, "evt_1PGx9bLkdIwHu7ixZ83nBd7q", "bob", "price_of_an_old_offer")
-
-	p := w.as(tenants.Owner).openUntil("/billing", "1 event is parked")
-	p.click("Map price").fill("Price or product ID", "price_1PGx3uLkdIwHu7ixRtPl7Wxq").inspect("billing-map")
-	p.allow(422).click("Map price").sees("Stands for the plan pro already").inspect("billing-mapped")
-	p.open("/billing").click("Sell credits").inspect("billing-sell")
-	p.open("/billing").inspect("billing-prices")
-	p.open("/billing/events?outcome=parked").sees("price_of_an_old_offer").inspect("billing-parked")
-	p.click("Dismiss").sees("no longer counted").inspect("billing-dismiss")
-	p.click("Dismiss event").sees("Dismissed evt_1PGx9bLkdIwHu7ixZ83nBd7q").sees("ignored").inspect("billing-dismissed")
-	p.open("/billing").seesNot("event is parked")
-	p.open("/audit?kind=billing_event").sees("dismissed the billing event").sees("evt_1PGx9bLkdIwHu7ixZ83nBd7q")
-
-	_, _, err = w.store.GrantCredits(ctx, w.actor, "ada", tenants.NewCredits{Rule: "reports", Units: 5000, Reference: "in_1PGx/il_1PGx"})
-	require.NoError(t, err)
-	p.open("/subjects/ada").inspect("billing-subject").click("Grant credits").inspect("billing-grant")
-	p.open("/rules/reports").click("Delete rule").sees("1 subject has unspent credits").inspect("billing-rule-kept")
-	require.True(t, w.ask(w.key(), "ada", "reports:create"))
-	p.openUntil("/metered", "ada").inspect("billing-metered")
-	p.open("/plans").inspect("billing-plans")
 }

@@ -25,7 +25,7 @@ const (
 	phoneWidth, phoneHeight     = 390, 844
 
 	// patience is the timeout of a step. Passing tests wait much less.
-	patience = time.Minute
+	patience = 2 * time.Minute
 	tick     = 20 * time.Millisecond
 )
 

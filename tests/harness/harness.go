@@ -26,7 +26,7 @@ import (
 
 // Patience is the timeout of all waits. It is long, because test machines are slow at times, and
 // passing tests do not wait that long.
-const Patience = 60 * time.Second
+const Patience = 3 * time.Minute
 
 // Tick is the polling interval for changes without a signal.
 const Tick = 10 * time.Millisecond
