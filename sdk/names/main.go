@@ -47,7 +47,7 @@ var kinds = []kind{
 	{"pypi", func(n *Names) *string { return &n.PyPI }, regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`),
 		"sdk/python/pyproject.toml", regexp.MustCompile(`(?m)^name = "([^"]+)"`)},
 	{"terraform", func(n *Names) *string { return &n.Terraform }, regexp.MustCompile(`^[a-z0-9-]+/[a-z0-9-]+$`),
-		"terraform/main.go", regexp.MustCompile(`"registry\.terraform\.io/([^"]+)"`)},
+		"terraform/main.go", regexp.MustCompile(`const name = "([^"]+)"`)},
 }
 
 func main() {
