@@ -26,6 +26,11 @@ type Spent struct {
 // MaxGrants is the maximum number of grants of one counter that a call can spend.
 const MaxGrants = 50
 
+// MaxBalance is the maximum sum of credits that a call computes with: with a limit it is below
+// 2^53, up to which the counter store computes exactly. A larger balance counts as this one. It is
+// more than any cost, so it decides the same.
+const MaxBalance int64 = 8_000_000_000_000_000
+
 // OpenedWithinMS is the wait for a grant that is not open yet.
 const OpenedWithinMS int64 = 1000
 
@@ -75,8 +80,8 @@ func (r *Rule) CheckCredits(field string) (errs FieldErrors) {
 // Purse is the credits of one counter in a call. Its twin is lua/credits.lua.
 type Purse struct {
 	Grants   []PurseGrant // that are open, in the order in which they are spent
-	Unopened int64        // units of grants of which nobody has said what was spent
-	Balance  int64        // of the open grants, before the call
+	Unopened int64        // units of grants of which nobody has said what was spent, up to MaxBalance
+	Balance  int64        // of the open grants, before the call, up to MaxBalance
 	Spends   int64        // by the call, if it is allowed
 }
 
@@ -97,12 +102,12 @@ func (p *Purse) Fill(grants []Grant, now int64, spent func(GrantID) (int64, bool
 		}
 		units, open := spent(g.ID)
 		if !open {
-			p.Unopened += g.Units
+			p.Unopened = min(p.Unopened+g.Units, MaxBalance)
 			continue
 		}
 		left := max(0, g.Units-units)
 		p.Grants = append(p.Grants, PurseGrant{ID: g.ID, Left: left, ExpiresMS: g.ExpiresMS})
-		p.Balance += left
+		p.Balance = min(p.Balance+left, MaxBalance)
 	}
 }
 

@@ -138,6 +138,28 @@ func testCreditsUnopened(t *testing.T, eng engine.Engine) {
 	require.EqualValues(t, 2, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits, "a total is never reduced")
 }
 
+// A sum of credits beyond 2^53 is not exact in every engine, so all of them compute with the same
+// smaller one, which no cost exceeds.
+func testCreditsLarge(t *testing.T, eng engine.Engine) {
+	var grants []limit.Grant
+	for n := range 12 {
+		grants = append(grants, grantOf(n, limit.MaxFixedLimit, 0))
+	}
+	c := withCredits(t, eng, counter(Prefix()+"k", five(limit.FixedWindow)), grants...)
+	for n := range int64(3) {
+		cost := int64(1)
+		if n == 0 {
+			cost = 6 // the window has 5
+		}
+		v := ask(t, eng, start, cost, c).Outcome.Verdicts[0]
+		require.Equal(t, []any{true, int64(1), limit.MaxBalance - 1}, []any{v.Allowed, v.CreditsSpent, v.Credits})
+		require.Equal(t, map[limit.GrantID]int64{grants[0].ID: n + 1}, unsettled(t, eng, c))
+	}
+	v := ask(t, eng, start, limit.MaxFixedLimit, c).Outcome.Verdicts[0]
+	require.Equal(t, []any{true, limit.MaxFixedLimit, limit.MaxBalance - limit.MaxFixedLimit}, []any{v.Allowed, v.CreditsSpent, v.Credits})
+	require.Equal(t, map[limit.GrantID]int64{grants[0].ID: limit.MaxFixedLimit, grants[1].ID: 3}, unsettled(t, eng, c))
+}
+
 // Many clients together get the units of the window and the credits, and no unit more.
 func testCreditsConcurrent(t *testing.T, eng engine.Engine) {
 	first, second := grantOf(1, 37, start+1_000_000), grantOf(2, 63, 0)

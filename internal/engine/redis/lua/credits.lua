@@ -14,6 +14,7 @@
 
 local CREDITS = VERSION + 10
 local GRANT_SIZE = 29
+local MAX_BALANCE = 8000000000000000 -- limit.MaxBalance; the sum with a limit is below 2^53
 local CREDITS_LIFE = 34560000000 -- 400 days
 local OUTBOX_LIFE = 2592000000 -- 30 days
 local OPENED_WITHIN = 1000 -- ms
@@ -40,9 +41,9 @@ local function read_credits(s, at, now)
       if n then
         local left = max(0, units - spents[n])
         s.grants[#s.grants + 1] = { n, left, till }
-        s.balance = s.balance + left
+        s.balance = min(s.balance + left, MAX_BALANCE)
       else
-        s.unopened = s.unopened + units
+        s.unopened = min(s.unopened + units, MAX_BALANCE)
       end
     end
   end
