@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -33,15 +34,17 @@ import (
 )
 
 const (
-	lookEvery  = time.Second
-	page       = 1000             // endpoints per look
-	mostAtOnce = 32               // requests of one instance
-	mostTenant = 4                // of them to endpoints of one tenant
-	patience   = 15 * time.Second // for one request
-	firstWait  = 5 * time.Second  // after the first failure; it doubles
-	longest    = 3 * time.Hour    // between two attempts
-	jitter     = 0.2              // share by which a wait is longer or shorter
-	keptAnswer = 512              // bytes that are read of an answer
+	lookEvery   = time.Second
+	page        = 1000             // endpoints per look
+	mostAtOnce  = 32               // requests of one instance
+	mostTenant  = 4                // of them to endpoints of one tenant
+	mostAwaited = mostAtOnce / 2   // of them to endpoints that did not answer before
+	patience    = 15 * time.Second // for one request
+	firstWait   = 5 * time.Second  // after the first failure; it doubles
+	longest     = 3 * time.Hour    // between two attempts
+	jitter      = 0.2              // share by which a wait is longer or shorter
+	keptAnswer  = 512              // bytes that are read of an answer
+	suspectFor  = time.Hour        // after an endpoint did not answer
 )
 
 // Options are the settings of a Sender.
@@ -60,9 +63,14 @@ type Sender struct {
 	attempts *prometheus.CounterVec // outcome
 	backlog  prometheus.Gauge
 
-	mu      sync.Mutex
-	working map[tenants.DeliveryTask]bool // endpoints that this instance sends to
-	tenants map[uuid.UUID]int             // how many of them each tenant has
+	mu sync.Mutex
+	// working are the endpoints that this instance sends to, and whether they are suspects.
+	working map[tenants.DeliveryTask]bool
+	tenants map[uuid.UUID]int // how many of them each tenant has
+	// suspects are endpoints that did not answer, and when. Together they get half of the places,
+	// so that endpoints that hang do not delay the others, however many tenants they belong to.
+	suspects map[tenants.DeliveryTask]time.Time
+	awaited  int // suspects in working
 }
 
 // outcomes are the values of the label of a metric.
@@ -77,7 +85,7 @@ func New(o Options) *Sender {
 		o.Every = lookEvery
 	}
 	s := &Sender{
-		Options: o, client: newClient(o.Networks), working: map[tenants.DeliveryTask]bool{}, tenants: map[uuid.UUID]int{},
+		Options: o, client: newClient(o.Networks), working: map[tenants.DeliveryTask]bool{}, tenants: map[uuid.UUID]int{}, suspects: map[tenants.DeliveryTask]time.Time{},
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_notification_attempts_total",
 			Help: "Attempts of this instance to deliver a notification, by outcome: delivered, failed (it is tried again) or parked.",
@@ -125,6 +133,7 @@ func (s *Sender) look(ctx context.Context, slots chan struct{}, all *sync.WaitGr
 	if waiting, err := s.Store.DeliveryBacklog(ctx); err == nil {
 		s.backlog.Set(float64(waiting))
 	}
+	s.forget(time.Now())
 	for _, task := range due {
 		if !s.begin(task) {
 			continue
@@ -143,26 +152,53 @@ func (s *Sender) look(ctx context.Context, slots chan struct{}, all *sync.WaitGr
 	return nil
 }
 
-// begin reserves an endpoint, unless this instance already sends to it, or to too many of its
-// tenant.
+// begin reserves an endpoint, unless this instance already sends to it, to too many of its tenant,
+// or to too many that did not answer.
 func (s *Sender) begin(task tenants.DeliveryTask) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.working[task] || s.tenants[task.Tenant] >= mostTenant {
+	_, busy := s.working[task]
+	_, suspect := s.suspects[task]
+	if busy || s.tenants[task.Tenant] >= mostTenant || suspect && s.awaited >= mostAwaited {
 		return false
 	}
-	s.working[task] = true
+	s.working[task] = suspect
 	s.tenants[task.Tenant]++
+	if suspect {
+		s.awaited++
+	}
 	return true
 }
 
 func (s *Sender) end(task tenants.DeliveryTask) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.working[task] {
+		s.awaited--
+	}
 	delete(s.working, task)
 	if s.tenants[task.Tenant]--; s.tenants[task.Tenant] == 0 {
 		delete(s.tenants, task.Tenant)
 	}
+}
+
+// judge remembers whether an endpoint has answered.
+func (s *Sender) judge(task tenants.DeliveryTask, answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if answered {
+		delete(s.suspects, task)
+	} else {
+		s.suspects[task] = time.Now()
+	}
+}
+
+// forget clears endpoints that did not answer long ago: most have been tried since, and the others
+// have nothing to get any more.
+func (s *Sender) forget(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.suspects, func(_ tenants.DeliveryTask, since time.Time) bool { return now.Sub(since) > suspectFor })
 }
 
 // send sends what an endpoint has due, one after the other, until one fails: an endpoint that does
@@ -182,6 +218,7 @@ func (s *Sender) send(ctx context.Context, task tenants.DeliveryTask) {
 			result = tenants.DeliveryResult{Why: "the signing secret cannot be decrypted: the operator must add its key to WEIR_ENCRYPTION_KEY"}
 		} else {
 			result = s.attempt(ctx, work)
+			s.judge(task, result.Delivered || result.Status != 0 || result.Final)
 		}
 		if ctx.Err() != nil && !result.Delivered {
 			return // stopped, not refused: another server repeats it when the lease ends

@@ -3,6 +3,7 @@ package notify_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -428,6 +430,62 @@ func TestSilentEndpoints(t *testing.T) {
 		attempted += d.Attempts
 	}
 	require.Equal(t, 4, attempted)
+}
+
+// Endpoints that did not answer before get half of the places, so those of many tenants do not
+// delay the others.
+func TestSilentEndpointsOfManyTenants(t *testing.T) {
+	r := newRig(t)
+	silent := make(chan struct{})
+	arrived := make(chan struct{}, 100)
+	var hangs atomic.Bool
+	hang := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if !hangs.Load() {
+			panic(http.ErrAbortHandler) // ends the connection without an answer
+		}
+		arrived <- struct{}{}
+		<-silent
+	}))
+	t.Cleanup(hang.Close)
+	t.Cleanup(func() { close(silent) })
+	notifyAll := func(of []tenants.Actor) {
+		for _, a := range of {
+			require.NoError(t, r.store.Notify(t.Context(), a.TenantID(), tenants.Notification{Type: tenants.QuotaReached}))
+		}
+	}
+	endpoint := func(a tenants.Actor, url string) tenants.NotificationEndpoint {
+		e, _, err := r.store.CreateNotificationEndpoint(t.Context(), a, tenants.NotificationEndpoint{URL: url, Enabled: true})
+		require.NoError(t, err)
+		return e
+	}
+	var many []tenants.Actor
+	for n := range 8 {
+		a, _ := r.db.Tenant(fmt.Sprint("silent-", n))
+		many = append(many, a)
+		for range 4 {
+			endpoint(a, hang.URL)
+		}
+	}
+	other, _ := r.db.Tenant("tenant-b")
+	server := newReceiver(t)
+	endpoint(other, server.URL)
+
+	sender := notify.New(notify.Options{Store: r.store, Networks: loopback, Every: 10 * time.Millisecond})
+	notifyAll(many)
+	require.NoError(t, sender.Once(t.Context()), "nobody answers")
+	hangs.Store(true)
+	notifyAll(many)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { sender.Run(ctx) })
+	for range 16 {
+		<-arrived
+	}
+	require.NoError(t, r.store.Notify(ctx, other.TenantID(), tenants.Notification{Type: tenants.QuotaReached}))
+	require.Eventually(t, func() bool { return len(server.take()) == 1 }, time.Minute, time.Millisecond, "while 16 endpoints hang")
+	require.Empty(t, arrived, "half of the places are free for others")
+	cancel()
+	running.Wait()
 }
 
 // A tenant has a bounded number of notifications in an hour. What is beyond is counted.
