@@ -255,17 +255,22 @@ CREATE TABLE billing_payments (
     payment text COLLATE "C" NOT NULL,
     purchase text COLLATE "C" NOT NULL DEFAULT ''::text,
     refunded boolean NOT NULL DEFAULT false,
+    seen_at timestamp with time zone NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, endpoint_id, payment),
     FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
     CHECK (((octet_length(payment) >= 1) AND (octet_length(payment) <= 255))),
     CHECK ((octet_length(purchase) <= 255))
 );
+CREATE INDEX billing_payments_age ON billing_payments USING btree (seen_at);
 CREATE INDEX billing_payments_purchase ON billing_payments USING btree (tenant_id, endpoint_id, purchase) WHERE (purchase <> ''::text);
 ALTER TABLE billing_payments ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON billing_payments FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY purge ON billing_payments FOR ALL TO weir_system
+    USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON billing_payments TO weir_app;
+GRANT DELETE, SELECT ON billing_payments TO weir_system;
 
 CREATE TABLE billing_prices (
     tenant_id uuid NOT NULL,
@@ -406,7 +411,7 @@ CREATE POLICY settle ON credit_grants FOR ALL TO weir_system
     WITH CHECK (true);
 GRANT DELETE ON credit_grants TO weir_system;
 GRANT INSERT, SELECT ON credit_grants TO weir_app;
-GRANT SELECT (created_at, expires_at, id, opened, revoked_at, rule_id, spent, spent_at, subject, tenant_id, units) ON credit_grants TO weir_system;
+GRANT SELECT (created_at, expires_at, id, opened, reference, revoked_at, rule_id, spent, spent_at, subject, tenant_id, units) ON credit_grants TO weir_system;
 GRANT UPDATE (opened, spent, spent_at) ON credit_grants TO weir_system;
 GRANT UPDATE (revoked_at, revoked_by) ON credit_grants TO weir_app;
 

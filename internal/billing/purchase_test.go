@@ -1,12 +1,14 @@
 package billing_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v85"
 
@@ -106,10 +108,11 @@ func TestPurchasesByInvoice(t *testing.T) {
 	s.sellCredits("price_pack", 7000, 0)
 	s.outcome(tenants.EventDuplicate, s.send(s.event("invoice.payment_succeeded", bill("in_1", false, nil, "price_pack"))))
 
-	// An older version of the API, a quantity, a product; a proration and a credit sell nothing.
-	lines := bill("in_2", true, nil, "price_large", "price_large", "price_large")
+	// An older version of the API, a quantity, a product; a proration, a credit, a trial and a line
+	// without a quantity sell nothing.
+	lines := bill("in_2", true, nil, "price_large", "price_large", "price_large", "price_large", "price_large")
 	data := lines["lines"].(obj)["data"].([]obj)
-	data[0]["quantity"], data[1]["proration"], data[2]["amount"] = 3, true, -1000
+	data[0]["quantity"], data[1]["proration"], data[2]["amount"], data[3]["amount"], data[4]["quantity"] = 3, true, -1000, 0, 0
 	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", lines)))
 	require.Equal(t, []int64{5000, 60_000}, s.credits("ada"))
 	s.outcome(tenants.EventIgnored, s.send(s.event("invoice.paid", bill("in_3", false, nil, "price_shirt"))))
@@ -248,6 +251,22 @@ func TestRefunds(t *testing.T) {
 	}
 	s.send(paid("in_20", false))
 	require.Equal(t, int64(100), s.credits("ada")[len(s.credits("ada"))-1], "others stay")
+
+	// Payments are kept as long as the grants of their purchases, but not for less than 400 days.
+	s.send(paid("in_30", true))
+	payments := func() (names []string) {
+		_, err := s.store.PurgeCredits(t.Context())
+		require.NoError(t, err)
+		s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			rows, _ := conn.Query(ctx, "SELECT payment FROM billing_payments ORDER BY payment")
+			names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			require.NoError(t, err)
+		})
+		return names
+	}
+	require.Len(t, payments(), 2+len(orders)+1)
+	s.pass(401 * 24 * time.Hour)
+	require.Equal(t, []string{"pi_in_30"}, payments())
 }
 
 // A purchase whose event was lost grants its credits when the endpoint is compared with Stripe. One

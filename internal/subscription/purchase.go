@@ -55,7 +55,9 @@ type stripeLine struct {
 	} `json:"parent"`
 }
 
-// line returns what was paid, or false for a proration or a credit, which sell nothing.
+// line returns what was paid, or false for a proration, a credit, and a line without an amount or a
+// quantity, such as that of a trial, which sell nothing. The amount of an invoice's line is that
+// before discounts.
 func (l *stripeLine) line() (Line, bool) {
 	price := cmp.Or(l.Price, l.Plan, &stripePlan{})
 	out := Line{
@@ -66,7 +68,7 @@ func (l *stripeLine) line() (Line, bool) {
 		out.Quantity = *l.Quantity
 	}
 	prorated := l.Proration || l.Parent.Item.Proration || l.Parent.Subscription.Proration
-	return out, out.ID != "" && out.Price != "" && out.Quantity > 0 && !prorated && (l.Amount == nil || *l.Amount >= 0)
+	return out, out.ID != "" && out.Price != "" && out.Quantity > 0 && !prorated && (l.Amount == nil || *l.Amount > 0)
 }
 
 // stripePayment is the payment of an invoice since 2025-03-31.

@@ -68,7 +68,7 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, subject
 	}
 	if p.Payment != "" {
 		err := st.PutBillingPayment(ctx, db.PutBillingPaymentParams{
-			TenantID: st.tenant, EndpointID: st.endpoint.ID, Payment: p.Payment, Purchase: p.ID,
+			TenantID: st.tenant, EndpointID: st.endpoint.ID, Payment: p.Payment, Purchase: p.ID, Now: st.now,
 		})
 		if err != nil {
 			return verdict{}, err
@@ -179,7 +179,7 @@ func (st *settling) refund(ctx context.Context, payment string) (verdict, error)
 	if err := st.LockBillingPurchases(ctx, st.endpoint.ID.String()); err != nil {
 		return verdict{}, err
 	}
-	purchase, err := st.PutBillingRefund(ctx, db.PutBillingRefundParams{TenantID: st.tenant, EndpointID: st.endpoint.ID, Payment: payment})
+	purchase, err := st.PutBillingRefund(ctx, db.PutBillingRefundParams{TenantID: st.tenant, EndpointID: st.endpoint.ID, Payment: payment, Now: st.now})
 	if err != nil {
 		return verdict{}, err
 	}

@@ -46,14 +46,16 @@ func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters eng
 // round begins. One server at a time does it, for all of them; the others do nothing. Errors: as
 // for SettleCredits.
 func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, after uuid.UUID) (out CreditsSettled, last uuid.UUID, err error) {
-	opened := 0
+	// In a transaction of its own: one that has locked new grants must not wait for other grants,
+	// because a server that settles them may wait for the new ones.
+	opened, err := s.openNewCredits(ctx, keys, counters)
+	if err != nil {
+		return out, after, err
+	}
 	last = after
 	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
 		mine, err := q.TryCreditsLock(ctx, creditsLock)
 		if err != nil || !mine {
-			return nil, err
-		}
-		if opened, err = openCredits(ctx, q, keys, counters); err != nil {
 			return nil, err
 		}
 		of, err := q.TenantsWithCredits(ctx, db.TenantsWithCreditsParams{After: after, Most: sweptAtOnce})
@@ -68,6 +70,22 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 	out.Opened = opened
 	out.More = out.More || opened == openedAtOnce
 	return out, last, err
+}
+
+// openNewCredits tells the counters of new grants, unless another server does.
+func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore) (opened int, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		opened = 0
+		mine, err := q.TryCreditsLock(ctx, creditsLock)
+		if err == nil && mine {
+			opened, err = openCredits(ctx, q, keys, counters)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("open credits: %w", err)
+	}
+	return opened, nil
 }
 
 // settled runs store in a transaction, and then removes the totals that it has stored from their
@@ -168,15 +186,38 @@ func unixMilli(t *time.Time) int64 {
 // metered usage, with which it is compared.
 const CreditsKeptFor = MeteringRetention
 
-const creditsPurgeRows = 5000 // of one statement
+const (
+	creditsPurgeRows = 5000      // of one statement
+	purgeLock        = 7_305_422 // of the server that deletes them, an advisory lock's number
+)
 
 // PurgeCredits deletes grants of which nothing has been left for longer than CreditsKeptFor, and
-// returns their number. Several servers may call it concurrently. Error: ErrUnavailable.
+// returns their number. It also deletes payments that are as old and have no grants. One server at
+// a time does it; the others do nothing. Error: ErrUnavailable.
 func (s *Store) PurgeCredits(ctx context.Context) (removed int64, err error) {
 	before := s.instant().Add(-CreditsKeptFor)
+	removed, err = s.purgeAlone(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
+		return q.PurgeCredits(ctx, db.PurgeCreditsParams{Before: before, Most: creditsPurgeRows})
+	})
+	if err != nil {
+		return removed, err
+	}
+	_, err = s.purgeAlone(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
+		return q.PurgeBillingPayments(ctx, db.PurgeBillingPaymentsParams{Before: before, Most: creditsPurgeRows})
+	})
+	return removed, err
+}
+
+// purgeAlone repeats a statement that deletes up to creditsPurgeRows, until fewer are left. Servers
+// that delete the same rows in different orders would deadlock, so one does it.
+func (s *Store) purgeAlone(ctx context.Context, purge func(context.Context, *db.Queries) (int64, error)) (removed int64, err error) {
 	for n := int64(creditsPurgeRows); n == creditsPurgeRows; removed += n {
-		err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			n, err = q.PurgeCredits(ctx, db.PurgeCreditsParams{Before: before, Most: creditsPurgeRows})
+		err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+			n = 0
+			mine, err := q.TryCreditsLock(ctx, purgeLock)
+			if err == nil && mine {
+				n, err = purge(ctx, q)
+			}
 			return err
 		})
 		if err != nil {

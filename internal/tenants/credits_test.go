@@ -394,3 +394,34 @@ func TestSettleCreditsInAnyOrder(t *testing.T) {
 		require.EqualValues(t, 100, c.Spent)
 	}
 }
+
+// probed calls probe while totals are being settled.
+type probed struct {
+	engine.CreditStore
+	probe func()
+}
+
+func (c *probed) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
+	c.probe()
+	return c.CreditStore.SpentCredits(ctx, outboxes, most)
+}
+
+// A sweep that settles totals holds no locks of grants that it has opened: another server could
+// wait for them, and hold those that the sweep waits for.
+func TestSweepHoldsNoOpenedGrants(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, keys := d.Store, check.NewKeys([16]byte{1})
+	_, err := s.CreateRule(t.Context(), a, fixedRule("api"))
+	require.NoError(t, err)
+	g, _, err := s.GrantCredits(t.Context(), a, "ada", tenants.NewCredits{Rule: "api", Units: 5})
+	require.NoError(t, err)
+	probes := 0
+	counters := &probed{engine.NewMemory(engine.MemoryOptions{}), func() {
+		probes++
+		d.Exec("SELECT FROM credit_grants WHERE id = $1 FOR UPDATE NOWAIT", g.ID)
+	}}
+	done, _, err := s.SweepCredits(t.Context(), keys, counters, uuid.Nil)
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 1}, []int{done.Opened, probes})
+}

@@ -1121,6 +1121,29 @@ func (q *Queries) PurchaseRefunded(ctx context.Context, arg PurchaseRefundedPara
 	return exists, err
 }
 
+const purgeBillingPayments = `-- name: PurgeBillingPayments :execrows
+DELETE FROM billing_payments WHERE (tenant_id, endpoint_id, payment) IN (
+    SELECT p.tenant_id, p.endpoint_id, p.payment FROM billing_payments p
+    WHERE p.seen_at < $1::timestamptz AND NOT EXISTS (
+        SELECT FROM credit_grants g WHERE g.tenant_id = p.tenant_id AND p.purchase <> ''
+            AND g.reference > p.purchase || '/' AND g.reference < p.purchase || '0' AND g.reference <> '')
+    LIMIT $2)
+`
+
+type PurgeBillingPaymentsParams struct {
+	Before time.Time
+	Most   int32
+}
+
+// Payments from before an instant whose purchases have no grants.
+func (q *Queries) PurgeBillingPayments(ctx context.Context, arg PurgeBillingPaymentsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeBillingPayments, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const putBillingCustomer = `-- name: PutBillingCustomer :exec
 INSERT INTO billing_customers (tenant_id, endpoint_id, customer, facts) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant_id, endpoint_id, customer) DO UPDATE SET facts = excluded.facts
@@ -1175,7 +1198,7 @@ func (q *Queries) PutBillingNotice(ctx context.Context, arg PutBillingNoticePara
 }
 
 const putBillingPayment = `-- name: PutBillingPayment :exec
-INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase) VALUES ($1, $2, $3, $4)
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase, seen_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET purchase = excluded.purchase
 `
 
@@ -1184,6 +1207,7 @@ type PutBillingPaymentParams struct {
 	EndpointID uuid.UUID
 	Payment    string
 	Purchase   string
+	Now        time.Time
 }
 
 func (q *Queries) PutBillingPayment(ctx context.Context, arg PutBillingPaymentParams) error {
@@ -1192,12 +1216,13 @@ func (q *Queries) PutBillingPayment(ctx context.Context, arg PutBillingPaymentPa
 		arg.EndpointID,
 		arg.Payment,
 		arg.Purchase,
+		arg.Now,
 	)
 	return err
 }
 
 const putBillingRefund = `-- name: PutBillingRefund :one
-INSERT INTO billing_payments (tenant_id, endpoint_id, payment, refunded) VALUES ($1, $2, $3, true)
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, refunded, seen_at) VALUES ($1, $2, $3, true, $4)
 ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET refunded = true
 RETURNING purchase
 `
@@ -1206,10 +1231,16 @@ type PutBillingRefundParams struct {
 	TenantID   uuid.UUID
 	EndpointID uuid.UUID
 	Payment    string
+	Now        time.Time
 }
 
 func (q *Queries) PutBillingRefund(ctx context.Context, arg PutBillingRefundParams) (string, error) {
-	row := q.db.QueryRow(ctx, putBillingRefund, arg.TenantID, arg.EndpointID, arg.Payment)
+	row := q.db.QueryRow(ctx, putBillingRefund,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Payment,
+		arg.Now,
+	)
 	var purchase string
 	err := row.Scan(&purchase)
 	return purchase, err

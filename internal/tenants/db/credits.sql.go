@@ -372,9 +372,13 @@ func (q *Queries) InsertCredits(ctx context.Context, arg InsertCreditsParams) (C
 }
 
 const markOpenedCredits = `-- name: MarkOpenedCredits :exec
-UPDATE credit_grants SET opened = true WHERE NOT opened AND id = ANY($1::uuid[])
+WITH held AS (
+    SELECT g.tenant_id, g.id FROM credit_grants g WHERE NOT g.opened AND g.id = ANY($1::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+)
+UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id
 `
 
+// The rows are locked in the order of the key, as those of SettleCredits.
 func (q *Queries) MarkOpenedCredits(ctx context.Context, ids []uuid.UUID) error {
 	_, err := q.db.Exec(ctx, markOpenedCredits, ids)
 	return err

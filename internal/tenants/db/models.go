@@ -131,6 +131,7 @@ type BillingPayment struct {
 	Payment    string
 	Purchase   string
 	Refunded   bool
+	SeenAt     time.Time
 }
 
 type BillingPrice struct {

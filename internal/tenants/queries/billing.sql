@@ -100,17 +100,26 @@ SELECT EXISTS (SELECT FROM billing_prices WHERE tenant_id = @tenant_id AND endpo
 SELECT pg_advisory_xact_lock(hashtextextended(@endpoint, 0));
 
 -- name: PutBillingPayment :exec
-INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase) VALUES (@tenant_id, @endpoint_id, @payment, @purchase)
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, purchase, seen_at) VALUES (@tenant_id, @endpoint_id, @payment, @purchase, @now)
 ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET purchase = excluded.purchase;
 
 -- name: PutBillingRefund :one
-INSERT INTO billing_payments (tenant_id, endpoint_id, payment, refunded) VALUES (@tenant_id, @endpoint_id, @payment, true)
+INSERT INTO billing_payments (tenant_id, endpoint_id, payment, refunded, seen_at) VALUES (@tenant_id, @endpoint_id, @payment, true, @now)
 ON CONFLICT (tenant_id, endpoint_id, payment) DO UPDATE SET refunded = true
 RETURNING purchase;
 
 -- name: PurchaseRefunded :one
 SELECT EXISTS (SELECT FROM billing_payments b
     WHERE b.tenant_id = @tenant_id AND b.endpoint_id = @endpoint_id AND b.purchase = @purchase AND b.purchase <> '' AND b.refunded);
+
+-- name: PurgeBillingPayments :execrows
+-- Payments from before an instant whose purchases have no grants.
+DELETE FROM billing_payments WHERE (tenant_id, endpoint_id, payment) IN (
+    SELECT p.tenant_id, p.endpoint_id, p.payment FROM billing_payments p
+    WHERE p.seen_at < @before::timestamptz AND NOT EXISTS (
+        SELECT FROM credit_grants g WHERE g.tenant_id = p.tenant_id AND p.purchase <> ''
+            AND g.reference > p.purchase || '/' AND g.reference < p.purchase || '0' AND g.reference <> '')
+    LIMIT @most);
 
 -- name: PlanHasBilling :one
 SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = @tenant_id AND plan_id = @plan_id)

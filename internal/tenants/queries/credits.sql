@@ -54,7 +54,11 @@ FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule
 WHERE NOT g.opened ORDER BY g.id LIMIT @most;
 
 -- name: MarkOpenedCredits :exec
-UPDATE credit_grants SET opened = true WHERE NOT opened AND id = ANY(@ids::uuid[]);
+-- The rows are locked in the order of the key, as those of SettleCredits.
+WITH held AS (
+    SELECT g.tenant_id, g.id FROM credit_grants g WHERE NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+)
+UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id;
 
 -- name: SpendableCredits :many
 -- What the counters must know of a subject's grants of a rule. Those of which something is left come
