@@ -25,13 +25,13 @@ type endpointRow struct {
 func (e endpointRow) Path() string { return "/billing/endpoints/" + e.ID }
 
 type priceRow struct {
-	Price, Endpoint, EndpointName, Plan string
-	Rule, Credits, Expiry               string // of a price that stands for credits
-	Multiply                            bool
-	Priority                            int64
-	Units                               int64
-	Days                                string
-	Version                             int64
+	Price, Endpoint, EndpointName, Plan, PlanName string
+	Rule, Credits, Expiry                         string // of a price that stands for credits
+	Multiply                                      bool
+	Priority                                      int64
+	Units                                         int64
+	Days                                          string
+	Version                                       int64
 }
 
 type billingView struct {
@@ -85,6 +85,10 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 	if view.Rules, err = d.creditRules(r, v); err != nil {
 		return err
 	}
+	plans := map[string]string{}
+	for _, o := range view.Plans {
+		plans[o.Value] = o.Name
+	}
 	names := map[uuid.UUID]string{}
 	for _, e := range endpoints {
 		row := d.endpointRowOf(r, e)
@@ -96,8 +100,8 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 	}
 	for _, p := range prices {
 		row := priceRow{
-			Price: p.Price, Endpoint: p.Endpoint.String(), EndpointName: names[p.Endpoint], Plan: p.Plan, Multiply: p.Multiply, Priority: int64(p.Priority),
-			Version: p.Version,
+			Price: p.Price, Endpoint: p.Endpoint.String(), EndpointName: names[p.Endpoint], Plan: p.Plan, PlanName: nameOr(plans[p.Plan], p.Plan),
+			Multiply: p.Multiply, Priority: int64(p.Priority), Version: p.Version,
 		}
 		if c := p.Credits; c != nil {
 			row.Rule, row.Credits, row.Units = c.Rule, grouped(c.Units)+" credits for ", c.Units

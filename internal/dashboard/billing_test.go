@@ -55,7 +55,7 @@ func TestPricesOnPages(t *testing.T) {
 	page := b.get("/billing").body
 	for _, text := range []string{
 		"Each purchase of price_pack grants 5,000 credits for prepaid.", "5,000 credits for <a href=\"/rules/prepaid\">prepaid</a>, for 30 days",
-		"multiplies the credits", `plan <a href="/plans">pro</a>`,
+		"multiplies the credits", `plan <a href="/plans#pro">`,
 	} {
 		require.Contains(t, page, text)
 	}

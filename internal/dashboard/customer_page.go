@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,9 +32,25 @@ type customerPageView struct {
 	Sent       *form
 }
 
-// Origins and Offered are the lists, one per line.
+// Origins returns the origins, one per line.
 func (v *customerPageView) Origins() string { return strings.Join(v.Portal.FrameOrigins, "\n") }
-func (v *customerPageView) Offered() string { return strings.Join(v.Portal.OfferedPlans, "\n") }
+
+// fewPlans is how many plans the page offers to choose at least, if there are so many.
+const fewPlans = 8
+
+// Offered returns the chosen plans, followed by "" for further ones: a tenant with few plans has a
+// place for each, and one with many has two more than it chose.
+func (v *customerPageView) Offered() []string {
+	chosen := v.Portal.OfferedPlans
+	if v.Sent.values != nil {
+		chosen = v.Sent.all("offered_plans")
+	}
+	places := min(max(fewPlans, len(chosen)+2), len(v.Plans), tenants.MaxOfferedPlans)
+	return append(slices.Clone(chosen), make([]string, max(places-len(chosen), 0))...)
+}
+
+// PlanChoices returns the plans, and none.
+func (v *customerPageView) PlanChoices() []option { return append([]option{{"", "None"}}, v.Plans...) }
 
 // Accent returns the colour for the input, which needs one.
 func (v *customerPageView) Accent() string { return nameOr(v.Portal.Accent, weirAccent) }
@@ -101,13 +119,14 @@ func (d *dashboard) changeCustomerPage(w http.ResponseWriter, r *http.Request, v
 		} else if f.Checked("remove_logo", false) {
 			p.Logo = nil
 		}
-		p.FrameOrigins, p.OfferedPlans = strings.Fields(f.Get("frame_origins")), strings.Fields(f.Get("offered_plans"))
+		p.FrameOrigins, p.OfferedPlans = strings.Fields(f.Get("frame_origins")), f.all("offered_plans")
 		p.Requests, p.AutoPercent = f.Checked("requests", false), int(min(percent, tenants.MaxAutoPercent+1))
 		p.AutoFor.Text, p.AutoEvery.Text = f.Get("auto_approve_for"), f.Get("auto_approve_every")
 		return nil
 	})
 	if status := f.refuse(err); status != 0 {
-		f.gather("frame_origins", "offered_plans")
+		f.gather("frame_origins", "line")
+		f.gather("offered_plans", "plan")
 		return d.showCustomerPage(w, r, v, status, f)
 	}
 	if err != nil {
@@ -116,15 +135,21 @@ func (d *dashboard) changeCustomerPage(w http.ResponseWriter, r *http.Request, v
 	return d.done(w, r, customerPageURL, "Saved.")
 }
 
-// gather moves the first error of an entry of a list to the list's field.
-func (f *form) gather(lists ...string) {
-	for _, list := range lists {
-		for name, problem := range f.errors {
-			index, isEntry := strings.CutPrefix(name, list+".")
-			if isEntry {
-				delete(f.errors, name)
-				f.wrong(list, &limit.Problem{Message: "line " + index + " " + problem.Message, Fix: problem.Fix})
-			}
+// all returns the values of a field that a form has several times, without empty ones.
+func (f *form) all(name string) []string {
+	return slices.DeleteFunc(slices.Clone(f.values[name]), func(value string) bool { return value == "" })
+}
+
+// gather moves the first error of an entry of a list to the list's field. The entries are counted
+// from 1, as lines for example.
+func (f *form) gather(list, entry string) {
+	for _, name := range slices.Sorted(maps.Keys(f.errors)) {
+		problem := f.errors[name]
+		index, isEntry := strings.CutPrefix(name, list+".")
+		if isEntry {
+			delete(f.errors, name)
+			number, _ := strconv.Atoi(index)
+			f.wrong(list, &limit.Problem{Message: entry + " " + strconv.Itoa(number+1) + " " + problem.Message, Fix: problem.Fix})
 		}
 	}
 }
@@ -309,16 +334,4 @@ func ticked(on bool) string {
 		return "on"
 	}
 	return ""
-}
-
-func offeredHint(plans []option) string {
-	hint := "Optional. Plans by slug, one per line, the smallest first. A customer sees what the next one gives."
-	if len(plans) == 0 {
-		return hint
-	}
-	slugs := make([]string, len(plans))
-	for i, p := range plans {
-		slugs[i] = p.Value
-	}
-	return hint + " Plans: " + strings.Join(slugs, ", ") + "."
 }

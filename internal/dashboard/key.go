@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -91,12 +92,16 @@ func keyID(r *http.Request) (uuid.UUID, error) {
 	return id, nil
 }
 
-// bounds reads the networks and resources of a key's form: one per line, or separated by commas.
-func (f *form) bounds() tenants.KeyBounds {
-	list := func(name string) []string {
-		return strings.FieldsFunc(f.Get(name), func(c rune) bool { return c == '\n' || c == '\r' || c == ',' || c == ' ' })
+// bounds reads the networks and resources of a key's form, one per line. Networks may also be
+// separated by commas or spaces, which resources such as "GET /orders" can contain.
+func (f *form) bounds() (b tenants.KeyBounds) {
+	b.Addresses = strings.FieldsFunc(f.Get("addresses"), func(c rune) bool { return c == ',' || unicode.IsSpace(c) })
+	for line := range strings.Lines(f.Get("resources")) {
+		if line = strings.TrimSpace(line); line != "" {
+			b.Resources = append(b.Resources, line)
+		}
 	}
-	return tenants.KeyBounds{Addresses: list("addresses"), Resources: list("resources")}
+	return b
 }
 
 // foldBounds shows an error of one line of a list at the list.

@@ -118,3 +118,13 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, admin.write("/settings", url.Values{"name": {string(make([]byte, 300))}}).status)
 	require.Equal(t, http.StatusPreconditionFailed, admin.write("/settings", url.Values{"name": {"x"}, "version": {"1"}}).status)
 }
+
+// A resource can contain spaces and commas, so each line is one. Networks cannot.
+func TestKeyFormBounds(t *testing.T) {
+	f := &form{values: url.Values{"resources": {" GET /orders \r\n\r\nsearch, all\n"}, "addresses": {"192.0.2.0/24, 2001:db8::/32\r\n10.0.0.1 10.0.0.2"}}}
+	require.Equal(t, tenants.KeyBounds{
+		Addresses: []string{"192.0.2.0/24", "2001:db8::/32", "10.0.0.1", "10.0.0.2"}, Resources: []string{"GET /orders", "search, all"},
+	}, f.bounds())
+	none := (&form{values: url.Values{}}).bounds()
+	require.Empty(t, append(none.Addresses, none.Resources...))
+}

@@ -233,6 +233,8 @@ func foreseenOf(f check.Foresight, total int64) foreseenView {
 	switch n := int64(len(subjects)); {
 	case f.Degraded:
 		view.Sentence = "Subjects over a new limit: unknown. Redis is unavailable."
+	case n == 0 && f.Compared == 1:
+		view.Sentence = "The compared subject would not be over a limit now."
 	case n == 0:
 		view.Sentence = "None of the " + plural(int64(f.Compared), "compared subject", "compared subjects") +
 			" would be over a limit now."

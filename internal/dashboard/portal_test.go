@@ -295,7 +295,7 @@ func TestCustomerPageSettings(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, refused.status)
 	require.Contains(t, refused.body, "Must be a PNG, JPEG or WebP picture")
 	fields["frame_origins"] = "https://ok.example\r\nhttp://bad.example"
-	require.Contains(t, send("ann@example.com", fields, nil).body, "Line 1 must be an origin")
+	require.Contains(t, send("ann@example.com", fields, nil).body, "Line 2 must be an origin")
 	require.Equal(t, http.StatusForbidden, send("editor@example.com", fields, nil).status)
 	require.Equal(t, http.StatusBadRequest, send("ann@example.com", fields, make([]byte, 500<<10)).status)
 }
@@ -322,4 +322,29 @@ func TestPortalWords(t *testing.T) {
 	r := limit.NewRule("exports")
 	r.Algorithm, r.Limit, r.Window, r.Resource = limit.FixedWindow, 100, day, "exports:*"
 	require.Equal(t, "You can use 100 units each day, from midnight UTC, on resources that start with “exports:”.", portalWords(&r, limit.Limit{}))
+}
+
+// The offered plans are chosen in order, among those that exist.
+func TestOfferedPlans(t *testing.T) {
+	s := newStack(t)
+	for _, slug := range []string{"free", "pro"} {
+		_, err := s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: slug, Name: strings.ToUpper(slug)})
+		require.NoError(t, err)
+	}
+	ann := s.as("ann@example.com")
+	form := func(plans ...string) url.Values {
+		return url.Values{"offered_plans": plans, "requests": {"on"}, "auto_approve_percent": {"0"}, "auto_approve_for": {"1d"}, "auto_approve_every": {"30d"}}
+	}
+	require.Equal(t, http.StatusSeeOther, ann.write(customerPageURL, form("pro", "", "free")).status)
+	portal, err := s.store.Portal(t.Context(), s.a)
+	require.NoError(t, err)
+	require.Equal(t, []string{"pro", "free"}, portal.OfferedPlans)
+	page := ann.get(customerPageURL).body
+	require.Equal(t, 2, strings.Count(page, `name="offered_plans"`), "a place for each plan")
+	require.Contains(t, page, `<option value="pro" selected>PRO</option>`)
+	for twice, wrong := range map[string]string{"free": "Plan 2 is a duplicate.", "gone": "Plan 2 names no plan of this tenant."} {
+		got := ann.write(customerPageURL, form("free", twice))
+		require.Equal(t, http.StatusUnprocessableEntity, got.status)
+		require.Contains(t, got.body, wrong)
+	}
 }

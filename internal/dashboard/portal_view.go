@@ -134,9 +134,12 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 	return d.render(w, r, status, portalHomePage(&v))
 }
 
+// requestApproved is the state of an approved request, on the customer page.
+const requestApproved = "approved"
+
 // said is the message after a request was sent.
 func (q *portalRequest) said(brand string) string {
-	if q.State == "Approved" {
+	if q.State == requestApproved {
 		return "Approved: " + q.Rule + " is now " + q.Asked + "."
 	}
 	return "Your request was sent to " + brand + "."
@@ -235,12 +238,12 @@ func (d *dashboard) readPortalRequests(ctx context.Context, visit *tenants.Porta
 	}
 	for i := range list {
 		q := &list[i]
-		row := portalRequest{Rule: nameOr(names[q.Rule], q.Rule), Asked: grouped(q.Asked), State: "Waiting for an answer", Tone: "warn", Answer: q.Answer, At: moment{q.CreatedAt}}
+		row := portalRequest{Rule: nameOr(names[q.Rule], q.Rule), Asked: grouped(q.Asked), State: "waiting for an answer", Tone: "warn", Answer: q.Answer, At: moment{q.CreatedAt}}
 		switch q.State {
 		case tenants.RequestApproved:
-			row.State, row.Tone, row.Asked, row.Until = "Approved", "good", grouped(q.Granted), momentOf(q.GrantedUntil)
+			row.State, row.Tone, row.Asked, row.Until = requestApproved, "good", grouped(q.Granted), momentOf(q.GrantedUntil)
 		case tenants.RequestRefused:
-			row.State, row.Tone = "Refused", "bad"
+			row.State, row.Tone = "refused", "bad"
 		}
 		v.Requests = append(v.Requests, row)
 	}

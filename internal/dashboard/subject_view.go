@@ -125,6 +125,16 @@ func (view *subjectView) RuleOptions() (out []option) {
 	return out
 }
 
+// CreditOptions returns those of the rules for which credits can be granted.
+func (view *subjectView) CreditOptions() (out []option) {
+	for _, l := range view.Limits {
+		if l.Spends {
+			out = append(out, option{l.Rule, l.Name + ": " + l.Number})
+		}
+	}
+	return out
+}
+
 type trailLine struct {
 	At                moment
 	Who, What, Reason string
@@ -138,6 +148,7 @@ type limitView struct {
 	Remaining, Quota, Overage      int64
 	Left                           int64 // of 1000
 	Credits                        string
+	Spends                         bool // checks can spend credits beyond the limit
 	Whole                          string
 	Denies                         bool // it would deny a check of cost 1 now
 	waitMS                         int64
@@ -212,7 +223,7 @@ type overrideView struct {
 
 // opensMore reports whether an action of the menu is open.
 func (view *subjectView) opensMore(ctx context.Context) bool {
-	for _, do := range []string{"override", doGrant, doLink, "details", "delete"} {
+	for _, do := range []string{"override", doLink, "details", "delete"} {
 		if view.open == do || view.Sent(do).invalid() {
 			return true
 		}
@@ -224,7 +235,7 @@ func (view *subjectView) opensMore(ctx context.Context) bool {
 			}
 		}
 	}
-	for _, name := range []string{"Set override", "Grant credits", "Exempt", "Copy customer link", "Edit details", "Delete registration"} {
+	for _, name := range []string{"Set override", "Exempt", "Copy customer link", "Edit details", "Delete registration"} {
 		if opens(ctx, actionName(name)) {
 			return true
 		}
@@ -289,6 +300,7 @@ func limitViewOf(r *check.RuleDecision, plans planNames) limitView {
 	l := limitView{
 		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source, plans), Unlimited: r.Unlimited,
 		Uncounted: r.Uncounted, Remaining: r.Remaining, Quota: r.Quota, Overage: r.Overage,
+		Spends: r.Rule.SpendsCredits(),
 	}
 	if r.HasCredits && !r.Degraded {
 		l.Credits = plural(r.Credits, "credit", "credits") + " left"

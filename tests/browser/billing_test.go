@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -48,4 +49,61 @@ func (w *world) subscribes(e tenants.BillingEndpoint, id, subject, price string)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusOK, response.StatusCode)
+}
+
+// An admin maps prices, is not surprised by a mapping that exists, dismisses an event that can
+// never be applied, grants credits, and migrates a subject to a new version of its plan. The
+// customer sees the result.
+func TestBillingInUse(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	ctx := t.Context()
+	for _, plan := range []tenants.Plan{{Slug: "pro", Name: "Pro"}, {Slug: "scale", Name: "Scale"}} {
+		_, err := w.store.CreatePlan(ctx, w.actor, plan)
+		require.NoError(t, err)
+	}
+	status, answer := w.post(w.key(), "/v1/rules", map[string]any{
+		"slug": "reports", "name": "Reports", "resource": "reports:*", "algorithm": "fixed_window", "limit": 1000, "window": "month", "metering": "units",
+	})
+	require.Equal(t, http.StatusCreated, status, "%s", answer)
+	_, _, err := w.store.PutPlanLimit(ctx, w.actor, "scale", "reports", limit.Limit{Limit: 9000}, tenants.Match{})
+	require.NoError(t, err)
+	e, err := w.store.CreateBillingEndpoint(ctx, w.actor, tenants.BillingEndpoint{
+		Provider: tenants.StripeProvider, Name: "Stripe, test mode",
+		SubjectFrom: tenants.FromMetadata + "user_id", GraceDays: 7,
+	}, tenants.BillingSecrets{Signing: []string{"whsec_browser"}})
+	require.NoError(t, err)
+	_, _, err = w.store.PutBillingPrice(ctx, w.actor, tenants.BillingPrice{Price: "price_1PGx3uLkdIwHu7ixRtPl7Wxq", Endpoint: e.ID, Plan: "pro", Multiply: true}, tenants.Match{})
+	require.NoError(t, err)
+	w.subscribes(e, "evt_1PGx5aLkdIwHu7ix0pYcQ1a2", "ada", "price_1PGx3uLkdIwHu7ixRtPl7Wxq")
+	w.subscribes(e, "evt_1PGx9bLkdIwHu7ixZ83nBd7q", "bob", "price_of_an_old_offer")
+
+	p := w.as(tenants.Owner).openUntil("/billing", "1 event is parked. 1 waits for a mapped price")
+	p.click("Map price").fill("Price or product ID", "price_1PGx3uLkdIwHu7ixRtPl7Wxq").shot("billing-map")
+	p.allow(422).click("Map price").sees("Stands for the plan pro already").shot("billing-mapped")
+	p.open("/billing").click("Sell credits").inspect("billing-sell")
+	p.open("/billing").inspect("billing-prices")
+	p.open("/billing/events?outcome=parked").sees("price_of_an_old_offer").inspect("billing-parked")
+	p.click("Dismiss").sees("no longer counted").shot("billing-dismiss")
+	p.click("Dismiss event").sees("Dismissed evt_1PGx9bLkdIwHu7ixZ83nBd7q").sees("ignored").shot("billing-dismissed")
+	p.click("Replay evt_1PGx5aLkdIwHu7ix0pYcQ1a2").sees("Replayed evt_1PGx5aLkdIwHu7ix0pYcQ1a2: applied.").shot("billing-replayed")
+	p.open("/billing").seesNot("event is parked")
+	p.open("/audit?kind=billing_event").sees("dismissed the billing event").sees("evt_1PGx9bLkdIwHu7ixZ83nBd7q")
+
+	p.open("/subjects/ada").click("Grant credits").fill("Units", "5 000").fill("Reference", "in_1PGx/il_1PGx").fill("Reason", "They paid by bank transfer").inspect("billing-grant")
+	p.click("Grant credits").sees("5,000 credits for reports granted to ada.")
+	p.openUntil("/subjects/ada", "5,000 credits left").inspect("billing-subject")
+	p.open("/rules/reports").click("Delete rule").sees("1 subject has unspent credits").shot("billing-rule-kept")
+	require.True(t, w.ask(w.key(), "ada", "reports:create"))
+	p.openUntil("/metered", "ada").inspect("billing-metered")
+
+	p.open("/plans/pro/versions").click("Publish version").click("Publish version 2").sees("Version 2 newest").inspect("plan-versions-two")
+	p.click("Preview migration").sees("gets version 2 now").inspect("plan-migration")
+	p.click("Migrate 1 subject")
+	p.openUntil("/plans/pro/versions", "done").inspect("plan-migrated")
+
+	p.open("/settings/customer-page").choose("Plan 1", "Pro").choose("Plan 2", "Pro")
+	p.allow(422).click("Save changes").sees("Plan 2 is a duplicate").shot("customer-page-settings-wrong")
+	p.choose("Plan 2", "Scale").click("Save changes").sees("Saved.").inspect("customer-page-settings-plans")
+	w.customer("ada").sees("5,000 credits left").sees("Metered usage this month").sees("What plan Scale gives").inspect("customer-page-billing")
 }

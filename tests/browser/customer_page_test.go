@@ -41,7 +41,7 @@ func TestCustomerAsksForMore(t *testing.T) {
 	p := w.customer(`<i>"&'/..`).sees("You can use 10 units").sees("Northwind <b>Maps</b>")
 	p.check()
 	p.click("Request a higher limit").fill("New limit", "25").fill("What do you need it for?", "A long night").click("Send request")
-	p.sees("Your request was sent").sees("Waiting for an answer")
+	p.sees("Your request was sent").sees("waiting for an answer")
 
 	support := w.as(tenants.Support).open("/requests").sees("10 to 25").sees("A long night")
 	support.click("Approve").click("Approve request").sees("Approved: 25")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/seal"
 	"weir/internal/tenants"
 	"weir/tests/harness"
 )
@@ -38,13 +39,16 @@ var running = sync.OnceValue(func() *service {
 	dir, err := os.MkdirTemp("", "weir-browser-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	settings := harness.NewSettings(t)
+	key := seal.NewKey()
+	ring, err := seal.Parse(key)
+	require.NoError(t, err)
+	settings := harness.NewSettings(t).With(harness.Settings{"WEIR_ENCRYPTION_KEY": key})
 	i := harness.StartDemo(t, settings, dir)
 	s := &service{env: harness.DemoEnv(t, dir)}
 	address := i.Address("WEIR_HTTP_ADDR")
 	s.url = "http://localhost" + address[strings.LastIndex(address, ":"):]
 	ctx := context.Background()
-	s.store, err = tenants.Open(ctx, tenants.Config{DatabaseURL: settings["WEIR_DATABASE_URL"]})
+	s.store, err = tenants.Open(ctx, tenants.Config{DatabaseURL: settings["WEIR_DATABASE_URL"], Seal: ring})
 	require.NoError(t, err)
 	t.Cleanup(s.store.Close)
 	s.demo, err = s.store.TenantBySlugOrID(ctx, tenants.AsOperator("tests"), "demo")
