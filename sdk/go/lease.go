@@ -23,7 +23,8 @@ type leases struct {
 	count  atomic.Int64 // of sets
 	closed atomic.Bool
 
-	mu      sync.Mutex // guards changes of shards, and the fields below
+	mu      sync.Mutex    // guards changes of shards, and the fields below
+	every   time.Duration // between inspections; tests inspect by hand
 	running bool
 	returns []*leaseReturn
 	queue   chan *leaseSet
@@ -104,7 +105,8 @@ type lease struct {
 
 func newLeases(c *Client) *leases {
 	return &leases{
-		client: c, seed: maphash.MakeSeed(), queue: make(chan *leaseSet, 256), places: make(chan struct{}, leaseInFlight),
+		client: c, seed: maphash.MakeSeed(), every: leaseInspect,
+		queue: make(chan *leaseSet, 256), places: make(chan struct{}, leaseInFlight),
 	}
 }
 
@@ -124,11 +126,11 @@ func (l *leases) take(check *Check, now time.Time, d *Decision) bool {
 	}
 	cost := max(check.Cost, 1)
 	left, ok := held.grant(now, cost)
-	if left < held.low || now.Sub(held.sentAt) > held.early {
-		l.request(set, now)
-	}
 	if !ok {
 		return false
+	}
+	if held.scarce(now, left) {
+		l.request(set, now)
 	}
 	held.decide(now, cost, left, d)
 	return true
@@ -136,16 +138,23 @@ func (l *leases) take(check *Check, now time.Time, d *Decision) bool {
 
 // grant takes cost units from the lease, from the older lease first, and returns how many are left.
 func (h *lease) grant(now time.Time, cost int64) (left int64, ok bool) {
-	older := h.older.Load()
-	if older != nil && older.live(now) {
+	beside := int64(0)
+	if older := h.older.Load(); older != nil && older.live(now) {
 		if left, ok = older.grantOwn(cost); ok {
 			return left + max(0, h.left.Load()), true
 		}
+		beside = left
 	}
 	if !h.live(now) {
 		return 0, false
 	}
-	return h.grantOwn(cost)
+	left, ok = h.grantOwn(cost)
+	return left + beside, ok
+}
+
+// scarce reports whether it is time to lease more units, with this many left.
+func (h *lease) scarce(now time.Time, left int64) bool {
+	return left < h.low || now.Sub(h.sentAt) > h.early
 }
 
 func (h *lease) grantOwn(cost int64) (left int64, ok bool) {
@@ -264,7 +273,7 @@ func (l *leases) sent(q *question, d *Decision) {
 	now := l.client.clock.Now()
 	if set := l.find(&q.Check); set != nil {
 		set.missed.Add(q.Cost)
-		if set.lease.Load().held(now) == 0 {
+		if held := set.lease.Load(); held == nil || held.scarce(now, held.held(now)) {
 			l.request(set, now)
 		}
 		return

@@ -21,7 +21,7 @@ func (l *leases) start() {
 // ends when no kind of check is frequent.
 func (l *leases) run(stop, ended chan struct{}) {
 	defer close(ended)
-	ticker := time.NewTicker(leaseInspect)
+	ticker := time.NewTicker(l.every)
 	defer ticker.Stop()
 	for {
 		select {
@@ -31,20 +31,26 @@ func (l *leases) run(stop, ended chan struct{}) {
 				return
 			}
 		case <-ticker.C:
-			l.inspect(l.client.clock.Now(), false)
-			for r := l.due(l.client.clock.Now()); r != nil; r = l.due(l.client.clock.Now()) {
-				if !l.background(stop, func() { l.giveBack(r) }) {
-					l.keep(r)
-					return
-				}
-			}
-			if l.rest() {
+			if !l.round(stop) || l.rest() {
 				return
 			}
 		case <-stop:
 			return
 		}
 	}
+}
+
+// round ends leases that are over or not used, and sends the returns that are due. It returns false
+// if the client is closed meanwhile.
+func (l *leases) round(stop chan struct{}) bool {
+	l.inspect(l.client.clock.Now(), false)
+	for r := l.due(l.client.clock.Now()); r != nil; r = l.due(l.client.clock.Now()) {
+		if !l.background(stop, func() { l.giveBack(r) }) {
+			l.keep(r)
+			return false
+		}
+	}
+	return true
 }
 
 // background runs a request in a goroutine of its own, when there is a place for it. It returns

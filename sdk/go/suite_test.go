@@ -48,6 +48,7 @@ type suiteOptions struct {
 	Breaker      *bool    `json:"breaker"`
 	DenialMemory *bool    `json:"denial_memory"`
 	Batching     bool     `json:"batching"`
+	Leases       bool     `json:"leases"`
 }
 
 func (o *suiteOptions) options() []Option {
@@ -69,6 +70,9 @@ func (o *suiteOptions) options() []Option {
 	}
 	if o.Batching {
 		options = append(options, WithBatching())
+	}
+	if o.Leases {
+		options = append(options, WithLeases())
 	}
 	return options
 }
@@ -94,6 +98,9 @@ type step struct {
 	AwaitRequests int             `json:"await_requests"`
 	AwaitWaiting  int             `json:"await_waiting"`
 	Release       bool            `json:"release"`
+	Settle        bool            `json:"settle"`
+	Inspect       bool            `json:"inspect"`
+	Close         bool            `json:"close"`
 	AdvanceMS     int64           `json:"advance_ms"`
 	Server        string          `json:"server"`
 }
@@ -103,6 +110,7 @@ type expectation struct {
 	Decisions     []entry         `json:"decisions"`
 	Misuse        map[string]any  `json:"misuse"`
 	Requests      *int            `json:"requests"`
+	Leased        *int            `json:"leased"`
 	Request       *requestPattern `json:"request"`
 	RequestBefore *requestPattern `json:"request_before"`
 	Breaker       string          `json:"breaker"`
@@ -129,7 +137,7 @@ type requestPattern struct {
 
 func TestSuite(t *testing.T) {
 	fixtures := readFixtures(t)
-	for _, file := range []string{"requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait"} {
+	for _, file := range []string{"requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait", "leases"} {
 		var table struct {
 			Cases []suiteCase `json:"cases"`
 		}
@@ -180,6 +188,9 @@ func newPlay(t *testing.T, fixtures map[string]fixture, c suiteCase) *play {
 	client, err := New("http://"+p.server.Address, "weir_test_key", options...)
 	must(t, err)
 	p.client = client
+	if client.leased != nil {
+		client.leased.every = time.Hour // the cases inspect leases on the virtual clock
+	}
 	t.Cleanup(client.Close)
 	return p
 }
@@ -229,11 +240,21 @@ func (p *play) step(name string, s step) {
 		p.awaitWaiting(s.AwaitWaiting)
 	case s.Release:
 		p.server.Release()
+	case s.Settle:
+		p.settle()
+	case s.Inspect:
+		p.client.leased.round(nil)
+		p.settle()
+	case s.Close:
+		p.client.Close()
+		if s.Expect != nil {
+			p.compare(name, s.Expect, nil)
+		}
 	case s.AdvanceMS > 0:
 		p.clock.advance(time.Duration(s.AdvanceMS) * time.Millisecond)
 	case s.Server == "down":
 		p.server.Down()
-		p.client.Close()
+		p.client.transport.(*http.Transport).CloseIdleConnections()
 	case s.Server == "up":
 		p.server.up()
 	case s.Expect != nil:
@@ -255,6 +276,30 @@ func (p *play) awaitWaiting(n int) {
 		}
 		if time.Now().After(deadline) {
 			p.t.Fatalf("%d of %d checks wait", waiting, n)
+		}
+	}
+}
+
+// settle polls until no request of leases is under way, because no caller waits for them.
+func (p *play) settle() {
+	p.t.Helper()
+	l := p.client.leased
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		busy := len(l.queue) + len(l.places)
+		for i := range l.shards {
+			if sets := l.shards[i].Load(); sets != nil {
+				for _, set := range *sets {
+					if set.busy.Load() {
+						busy++
+					}
+				}
+			}
+		}
+		if busy == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%d requests of leases do not end", busy)
 		}
 	}
 }
@@ -378,6 +423,9 @@ func (p *play) compare(name string, e *expectation, r *callResult) {
 	}
 	if e.Requests != nil && p.server.Count() != *e.Requests {
 		p.t.Errorf("%s: %d requests, want %d", name, p.server.Count(), *e.Requests)
+	}
+	if e.Leased != nil && p.client.leased.count.Load() != int64(*e.Leased) {
+		p.t.Errorf("%s: %d kinds of checks are leased, want %d", name, p.client.leased.count.Load(), *e.Leased)
 	}
 	p.compareRequest(name, e.Request, 0)
 	p.compareRequest(name, e.RequestBefore, 1)
@@ -616,6 +664,7 @@ func TestSuiteOptions(t *testing.T) {
 			Breaker            bool    `json:"breaker"`
 			DenialMemory       bool    `json:"denial_memory"`
 			Batching           bool    `json:"batching"`
+			Leases             bool    `json:"leases"`
 			MaxIdleConnections int     `json:"max_idle_connections"`
 		} `json:"defaults"`
 		Limits  map[string]float64 `json:"limits"`
@@ -634,6 +683,7 @@ func TestSuiteOptions(t *testing.T) {
 		"timeout_ms": client.timeout.Milliseconds() == d.TimeoutMS, "connect_timeout_ms": client.connectTimeout.Milliseconds() == d.ConnectTimeoutMS,
 		"on_failure": string(client.onFailure) == d.OnFailure, "local_share": client.localShare == d.LocalShare, "breaker": (client.brk != nil) == d.Breaker,
 		"denial_memory": (client.memory != nil) == d.DenialMemory, "batching": (client.batcher != nil) == d.Batching,
+		"leases":               (client.leased != nil) == d.Leases,
 		"max_idle_connections": transport.MaxIdleConnsPerHost == d.MaxIdleConnections && transport.MaxIdleConns == d.MaxIdleConnections,
 	} {
 		if !equal {

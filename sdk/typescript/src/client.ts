@@ -137,6 +137,16 @@ export class Client implements Checker {
     return this.#batcher?.waiting ?? 0;
   }
 
+  /** The number of kinds of checks for which units are leased. */
+  get leased(): number {
+    return this.#leases?.size ?? 0;
+  }
+
+  /** The number of requests for units, and of returns, that are under way. */
+  get leasing(): number {
+    return this.#leases?.inFlight ?? 0;
+  }
+
   /** Returns leased units. The client stays usable, without leases. */
   async close(): Promise<void> {
     await this.#leases?.close();

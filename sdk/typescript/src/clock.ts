@@ -6,6 +6,8 @@ export interface Clock {
   unixMs(): number;
   /** Resolves after this many milliseconds, or rejects with the signal's reason. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
+  /** Calls run at this interval until the returned function is called. It does not keep the process alive. */
+  every(ms: number, run: () => void): () => void;
 }
 
 /** The maximum duration of a timer. */
@@ -18,6 +20,11 @@ export const systemClock: Clock = {
     for (let left = ms; left > 0; left -= longestTimer) {
       await timer(Math.min(left, longestTimer), signal);
     }
+  },
+  every(ms, run) {
+    const id = setInterval(run, ms);
+    (id as { unref?: () => void }).unref?.(); // only Node, Bun and Deno have it
+    return () => clearInterval(id);
   },
 };
 

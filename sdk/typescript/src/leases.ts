@@ -65,9 +65,9 @@ class Lease {
     return now - this.#sentAt < this.granted.lifeMs && unixMs < this.#endsUnixMs;
   }
 
-  /** Whether it is time to request more. */
-  low(now: number): boolean {
-    return this.left < Math.max(1, this.granted.units / low) || now - this.#sentAt > this.granted.lifeMs * (1 - 1 / low);
+  /** Whether it is time to lease more units, with this many left. */
+  scarce(now: number, left: number): boolean {
+    return left < Math.max(1, Math.floor(this.granted.units / low)) || now - this.#sentAt > this.granted.lifeMs * (1 - 1 / low);
   }
 
   /** The decision of a check. What remains is what remained when the units were charged, and the units that are left. */
@@ -77,6 +77,8 @@ class Lease {
     const quota = decision.rules.find(({ rule }) => rule === decision.rule)?.burst ?? limit ?? Infinity;
     return {
       ...decision,
+      subject: question.subject,
+      resource: question.resource,
       cost: question.cost,
       remaining: remaining === null ? null : Math.min(remaining + left, quota),
       resetAfterMs: resetAfterMs === null ? null : Math.max(0, resetAfterMs - Math.floor(now - this.#sentAt)),
@@ -107,7 +109,14 @@ class LeaseSet {
     this.askedAt = now - tickMs;
     this.usedAt = now;
   }
+
+  /** The leases that have not ended. */
+  live(now: number, unixMs: number): Lease[] {
+    return this.leases.filter((lease) => lease.live(now, unixMs));
+  }
 }
+
+const sum = (leases: readonly Lease[]) => leases.reduce((units, { left }) => units + left, 0);
 
 /**
  * Decides frequent checks from units that the server has charged in advance. Every other check is sent as usual: units
@@ -119,7 +128,7 @@ export class Leases {
   readonly #sets = new Map<string, LeaseSet>();
   #rates = new Map<string, { checks: number; units: number }>();
   #tick = 0;
-  #timer: ReturnType<typeof setInterval> | null = null;
+  #stopInspecting: (() => void) | null = null;
   #returns: { back: LeaseReturn; after: number; attempts: number }[] = [];
   readonly #inFlight = new Set<Promise<void>>();
   #closed = false;
@@ -134,23 +143,26 @@ export class Leases {
     return this.#sets.size;
   }
 
+  /** The number of requests that are under way. */
+  get inFlight(): number {
+    return this.#inFlight.size;
+  }
+
   /** Decides a check from the units that are held, or returns null if there are too few. */
   take(question: Question): Decision | null {
     if (this.#sets.size === 0) return null;
     const set = this.#sets.get(question.kind());
     if (set === undefined) return null;
     const now = this.#clock.now();
-    const unixMs = this.#clock.unixMs();
-    const live = set.leases.filter((lease) => lease.live(now, unixMs));
-    const newest = live.at(-1);
+    const live = set.live(now, this.#clock.unixMs());
     const from = live.find((lease) => lease.left >= question.cost);
-    if (from !== undefined) {
-      from.left -= question.cost;
-      from.allowed++;
-      set.usedAt = now;
-    }
-    if (newest === undefined || newest.low(now)) this.#request(set, now);
-    return from === undefined ? null : from.decide(question, live.reduce((sum, lease) => sum + lease.left, 0), now);
+    if (from === undefined) return null;
+    from.left -= question.cost;
+    from.allowed++;
+    set.usedAt = now;
+    const left = sum(live);
+    if (live.at(-1)?.scarce(now, left)) this.#request(set, now);
+    return from.decide(question, left, now);
   }
 
   /** Notes that the server has allowed a check. If this kind of check is frequent, units are leased for the next ones. */
@@ -162,7 +174,8 @@ export class Leases {
     if (set !== undefined) {
       set.missed += question.cost;
       set.usedAt = now;
-      if (!set.leases.some((lease) => lease.left > 0)) this.#request(set, now);
+      const live = set.live(now, this.#clock.unixMs());
+      if (live.at(-1)?.scarce(now, sum(live)) ?? true) this.#request(set, now);
       return;
     }
     const tick = Math.floor(now / tickMs);
@@ -183,7 +196,7 @@ export class Leases {
 
   /** Notes that a check was denied from memory. */
   remembered(question: Question): void {
-    const set = this.#sets.size === 0 ? undefined : this.#sets.get(question.kind());
+    const set = this.#sets.size === 0 || question.cost === 0 ? undefined : this.#sets.get(question.kind());
     if (set === undefined) return;
     set.denied++;
     set.deniedUnits += question.cost;
@@ -216,7 +229,7 @@ export class Leases {
     const sentUnixMs = this.#clock.unixMs();
     const newest = set.leases.at(-1);
     const used = set.missed + (newest === undefined ? 0 : newest.granted.units - newest.left);
-    const wanted = Math.round((used * aheadMs) / Math.max(1, sentAt - set.askedAt));
+    const wanted = Math.floor((used * aheadMs) / Math.max(1, sentAt - set.askedAt));
     set.missed = 0;
     set.askedAt = sentAt;
     const units = Math.min(Math.max(wanted, 2), 1e15);
@@ -228,7 +241,9 @@ export class Leases {
       return;
     }
     if ("granted" in answer) {
-      this.#retire(set, (_, i) => i < set.leases.length - 1);
+      const now = this.#clock.now();
+      const unixMs = this.#clock.unixMs();
+      this.#retire(set, (lease, i) => i < set.leases.length - 1 || lease.left === 0 || !lease.live(now, unixMs));
       set.leases.push(new Lease(answer.granted, sentAt, sentUnixMs));
     } else if ("denial" in answer) {
       this.#sender.denied(set.question, answer.denial, sentAt);
@@ -255,14 +270,12 @@ export class Leases {
   }
 
   #start(): void {
-    if (this.#timer !== null) return;
-    this.#timer = setInterval(() => this.#inspect(), inspectMs);
-    (this.#timer as { unref?: () => void }).unref?.(); // a process that ends strands its units, unless it calls close
+    this.#stopInspecting ??= this.#clock.every(inspectMs, () => this.#inspect());
   }
 
   #stop(): void {
-    if (this.#timer !== null) clearInterval(this.#timer);
-    this.#timer = null;
+    this.#stopInspecting?.();
+    this.#stopInspecting = null;
   }
 
   /** Returns what is over or not used, and forgets kinds of checks that are not frequent any more. */
@@ -290,6 +303,7 @@ export class Leases {
           (failure) => {
             if (failure === null || attempts + 1 >= retries || this.#closed) return;
             this.#returns.push({ back, attempts: attempts + 1, after: this.#clock.now() + retryMs });
+            this.#start(); // it may have stopped while this request was under way
           },
           () => {}, // the server refuses it
         ),

@@ -29,6 +29,9 @@ interface Step {
   await_requests?: number;
   await_waiting?: number;
   release?: boolean;
+  settle?: boolean;
+  inspect?: boolean;
+  close?: boolean;
   advance_ms?: number;
   server?: "up" | "down";
 }
@@ -42,7 +45,7 @@ interface Case {
   steps: Step[];
 }
 
-for (const file of ["requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait"]) {
+for (const file of ["requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait", "leases"]) {
   const { cases } = readSuite<{ cases: Case[] }>(file);
   assert(cases.length > 0);
   for (const one of cases) {
@@ -95,6 +98,12 @@ async function play(one: Case, server: ScriptedServer): Promise<void> {
       await eventually(`${step.await_waiting} waiting checks`, () => client.waiting === step.await_waiting);
     } else if (step.release) {
       await server.tell("release");
+    } else if (step.settle || step.inspect) {
+      if (step.inspect) clock.tick();
+      await eventually("no request of leases is under way", () => client.leasing === 0);
+    } else if (step.close) {
+      await client.close();
+      await compare(step.expect);
     } else if (step.advance_ms) {
       clock.advance(step.advance_ms);
     } else if (step.server) {
@@ -145,6 +154,7 @@ test("options: defaults", () => {
       breaker: defaults.breaker,
       denial_memory: defaults.denialMemory,
       batching: defaults.batching,
+      leases: defaults.leases,
     },
     settable,
   );

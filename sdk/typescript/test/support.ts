@@ -97,6 +97,7 @@ async function tell(method: string, url: string, body?: unknown): Promise<unknow
 /** A clock that advances only explicitly and by sleeping. */
 export class FakeClock implements Clock {
   readonly slept: number[] = [];
+  readonly #periodic = new Set<() => void>();
   #now = 1_800_000_000_000;
 
   now(): number {
@@ -109,6 +110,16 @@ export class FakeClock implements Clock {
 
   advance(ms: number): void {
     this.#now += ms;
+  }
+
+  every(_: number, run: () => void): () => void {
+    this.#periodic.add(run);
+    return () => this.#periodic.delete(run);
+  }
+
+  /** Does the periodic work once. */
+  tick(): void {
+    for (const run of this.#periodic) run();
   }
 
   async sleep(ms: number, signal?: AbortSignal): Promise<void> {
@@ -143,6 +154,7 @@ export interface SuiteOptions {
   breaker?: boolean;
   denial_memory?: boolean;
   batching?: boolean;
+  leases?: boolean;
 }
 
 /** The options of a case with this client's names. */
@@ -156,6 +168,7 @@ export function clientOptions(url: string, options: SuiteOptions = {}): ClientOp
     breaker: options.breaker,
     denialMemory: options.denial_memory,
     batching: options.batching,
+    leases: options.leases,
   };
 }
 
@@ -217,6 +230,7 @@ export interface Expectation extends Entry {
   decisions?: Entry[];
   misuse?: Record<string, unknown>;
   requests?: number;
+  leased?: number;
   request?: RequestPattern;
   request_before?: RequestPattern;
   breaker?: string;
@@ -300,6 +314,7 @@ function filled(body: unknown): unknown {
 export async function compareSeen(expected: Expectation, server: ScriptedServer, client: Client, logger: CountingLogger): Promise<void> {
   if (expected.breaker) assert.equal(client.breakerState, expected.breaker);
   if (expected.warnings !== undefined) assert.equal(logger.warnings, expected.warnings);
+  if (expected.leased !== undefined) assert.equal(client.leased, expected.leased, "leased");
   if (expected.requests === undefined && !expected.request && !expected.request_before) return;
   const { requests, latest } = await server.seen();
   if (expected.requests !== undefined) assert.equal(requests, expected.requests, "requests");
