@@ -309,9 +309,15 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 		}
 		return e, webhookMalformed, invalid(fields...)
 	case err != nil:
-		return e, webhookMalformed, newProblem(http.StatusBadRequest, codeMalformedEvent, "The signature is valid, and the body is not an event that can be read.")
+		return e, webhookMalformed, newProblem(http.StatusBadRequest, codeMalformedEvent, "The signature is valid, but the body is not an event: "+eventForms[known.Provider]+".")
 	}
 	return e, "", nil
+}
+
+// eventForms says what an event of each provider needs.
+var eventForms = map[string]string{
+	tenants.StripeProvider:  "it must be one JSON object with id, type, created and data.object, as Stripe sends it",
+	tenants.GenericProvider: "it must be one JSON object with a type, and the headers must have a webhook-id",
 }
 
 // overRate counts an event of an endpoint. If there were too many, it returns how long to wait.

@@ -152,12 +152,26 @@ func TestGenericWebhook(t *testing.T) {
 	s.settle()
 	require.Equal(t, "pro", s.planOf("ada"))
 
-	body = `{"type":"subject.plan","subject":"ada","plan":"pro","quantity":0,"seats":2}`
-	signature, err = hook.Sign("msg_2", now, []byte(body))
-	require.NoError(t, err)
-	refused := s.call("", http.MethodPost, hookOf(t, endpoint), body, header{"webhook-id", "msg_2"}, headers[1], header{"webhook-signature", signature})
+	send := func(id, body string) answer {
+		signature, err := hook.Sign(id, now, []byte(body))
+		require.NoError(t, err)
+		return s.call("", http.MethodPost, hookOf(t, endpoint), body, header{"webhook-id", id}, headers[1], header{"webhook-signature", signature})
+	}
+	refused := send("msg_2", `{"type":"subject.plan","subject":"ada","plan":"pro","quantity":0,"seats":2}`)
 	require.Equal(t, []string{"/quantity", "/seats"}, refused.pointers(422, codeInvalidRequest))
-	require.Len(t, s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"], 1)
+	require.Contains(t, send("msg_3", `{"subject":"ada"}`).problem(400, codeMalformedEvent).Detail, "one JSON object with a type")
+	events := func() []map[string]any {
+		return items(s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200))
+	}
+	require.Len(t, events(), 1)
+	require.Equal(t, `the newest event names plan pro; subject "ada" moved from the default plan to pro`, events()[0]["why"])
+
+	// What does not exist is named in the outcome, because the sender gets no other answer.
+	send("msg_4", `{"type":"subject.plan","subject":"ada","plan":"gone"}`).ok(200)
+	send("msg_5", `{"type":"subject.credits","subject":"ada","rule":"gone","units":5}`).ok(200)
+	s.settle()
+	require.Equal(t, `rule names no rule of this tenant: "gone"`, events()[0]["why"])
+	require.Equal(t, `plan names no plan of this tenant: "gone"`, events()[1]["why"])
 }
 
 // Secrets are never returned: not in an answer, the trail, the log or the database.

@@ -166,6 +166,6 @@ func (o *object) refuseOthers() {
 	known := slices.Clone(o.read)
 	slices.Sort(known)
 	for _, name := range names[:min(len(names), maxWrong)] {
-		o.wrong.Add(shortName(name), limit.Wrong("Remove it.", "is unknown; the fields of this event are %v", known))
+		o.wrong.Add(shortName(name), limit.Wrong("Remove it.", "is unknown; the fields of this event are %s", strings.Join(known, ", ")))
 	}
 }

@@ -180,7 +180,7 @@ func TestGenericFields(t *testing.T) {
 		plan(`,"effective_at":"soon"`):                                                "effective_at must be a time from 1970-01-01T00:00:00Z",
 		plan(`,"effective_at":"1969-01-01T00:00:00Z"`):                                "effective_at must be a time from 1970-01-01T00:00:00Z",
 		plan(`,"cycle_anchor":5`):                                                     "cycle_anchor must be a time from 0001-01-01T00:00:00Z",
-		plan(`,"seats":2`):                                                            "seats is unknown; the fields of this event are [cycle_anchor effective_at plan quantity subject type]",
+		plan(`,"seats":2`):                                                            "seats is unknown; the fields of this event are cycle_anchor, effective_at, plan, quantity, subject, type",
 		plan(`,"Quantity":2`):                                                         "Quantity is unknown",
 		plan(`,"units":2`):                                                            "units is unknown",
 		`{"type":"subject.plan","plan":"pro"}`:                                        "subject is required",

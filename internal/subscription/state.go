@@ -348,6 +348,9 @@ func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
 	switch n := s.Newest; n.Status {
 	case Active, Trialing, PastDue, Unpaid:
 		out.Right, out.Why = Entitled, "the subscription is "+string(n.Status)
+		if n.Plan != "" { // an event of the generic webhook, which knows no subscriptions
+			out.Why = "the newest event names plan " + n.Plan
+		}
 		failing := s.failing()
 		if len(failing) == 0 {
 			if n.Status == PastDue || n.Status == Unpaid { // a payment succeeded in the same second or later

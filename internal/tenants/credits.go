@@ -99,7 +99,7 @@ func (c *change) grantCredits(ctx context.Context, subject string, n NewCredits)
 	}
 	r, err := c.rule(ctx, n.Rule)
 	if errors.Is(err, ErrNotFound) {
-		return Credits{}, false, invalid("rule", limit.Wrong("Use the slug of a rule.", "names no rule of the tenant"))
+		return Credits{}, false, invalid("rule", limit.Wrong(noSuchRule.Fix, "%s: %q", noSuchRule.Message, n.Rule))
 	}
 	if err != nil {
 		return Credits{}, false, err

@@ -78,6 +78,11 @@ func invalid(field string, p *limit.Problem) error {
 	return &InvalidError{Fields: []limit.FieldError{limit.FieldProblem(field, p)}}
 }
 
+// noPlan is the problem of a reference to a plan that does not exist, in words that name it.
+func noPlan(slug string) *limit.Problem {
+	return limit.Wrong(noSuchPlan.Fix, "%s: %q", noSuchPlan.Message, slug)
+}
+
 // Problems that occur in several places.
 var (
 	noSuchPlan     = &limit.Problem{Message: "names no plan of this tenant", Fix: "Create the plan first, or use one that GET /v1/plans lists."}

@@ -272,7 +272,7 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 func (c *change) planNamed(ctx context.Context, slug string) (Plan, error) {
 	plan, err := c.plan(ctx, slug)
 	if errors.Is(err, ErrNotFound) {
-		return Plan{}, invalid("plan", noSuchPlan)
+		return Plan{}, invalid("plan", noPlan(slug))
 	}
 	return plan, err
 }
@@ -284,7 +284,7 @@ func (c *change) nextPlanID(ctx context.Context, s Subject) (*uuid.UUID, error) 
 	}
 	plan, err := c.plan(ctx, s.NextPlan)
 	if errors.Is(err, ErrNotFound) {
-		return nil, invalid("next_plan", noSuchPlan)
+		return nil, invalid("next_plan", noPlan(s.NextPlan))
 	}
 	return &plan.ID, err
 }
