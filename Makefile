@@ -111,7 +111,7 @@ microbench: ## run the Go benchmarks of a check; ARGS="-old REV" compares with a
 	@scripts/microbench.sh $(ARGS)
 
 generate: ## regenerate code from queries and pages, the charts of the algorithms, and docs/schema.sql
-	@go tool -modfile=tools/sqlc.mod sqlc generate
+	@scripts/queries.sh generate
 	@go tool templ generate -path internal/dashboard
 	@go run ./internal/engine/enginetest/pictures docs/img
 	@scripts/dev.sh --test with go test ./migrations -run SchemaDocument -update

@@ -119,7 +119,12 @@ func (w *watch) onEvent(event any) {
 			for _, arg := range e.Args {
 				words = append(words, string(arg.Value)+arg.Description)
 			}
-			w.fault("an error on the console: %s", strings.Join(words, " "))
+			text := strings.Join(words, " ")
+			// A page that is left while it loads a part, such as a preview, aborts that request.
+			// htmx logs this as an error. A request that fails is also logged as htmx:sendError.
+			if !strings.HasPrefix(text, "htmx:sendAbort") && !strings.HasPrefix(text, "htmx:afterRequest") {
+				w.fault("an error on the console: %s", text)
+			}
 		}
 	case *log.EventEntryAdded:
 		// Errors of the network are reported by onNetworkEvent.
