@@ -6,14 +6,13 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/testenv"
+	"weir/tests/harness"
 )
 
 // leaseClients are processes with a client that leases units, and the sum of what they allowed.
@@ -34,12 +33,7 @@ type leaseProcess struct {
 
 func newLeaseClients(t *testing.T, key string) *leaseClients {
 	t.Helper()
-	c := &leaseClients{t: t, key: key, program: filepath.Join(t.TempDir(), "leasecallers")}
-	cmd := exec.Command("go", "build", "-o", c.program, "./internal/leasecallers")
-	cmd.Dir = filepath.Join(testenv.Root(), "sdk", "go")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return c
+	return &leaseClients{t: t, key: key, program: harness.Program(t, "sdk/go", "./internal/leasecallers")}
 }
 
 // start starts a process with 16 callers.

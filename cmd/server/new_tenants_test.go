@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,12 +26,14 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
+var newTenants = flag.Int64("new-tenants", 400, "how many tenants TestWritesOfNewTenantsAreInForce creates")
+
 // A new customer's first key works, and each of their writes is in force for the next check at the
 // same instance, while other tenants sign up, are loaded and are evicted. The test has a thousand
 // tenants: with the races that it is about, one in thirty found an old policy.
 func TestWritesOfNewTenantsAreInForce(t *testing.T) {
-	t.Run("preloaded", func(t *testing.T) { testNewTenants(t, 500, 0) })
-	t.Run("evicted", func(t *testing.T) { testNewTenants(t, 500, 150_000) }) // a few dozen of them
+	t.Run("preloaded", func(t *testing.T) { testNewTenants(t, *newTenants/2, 0) })
+	t.Run("evicted", func(t *testing.T) { testNewTenants(t, *newTenants/2, 150_000) }) // a few dozen of them
 }
 
 func testNewTenants(t *testing.T, count int64, policyMemory int64) {

@@ -1,15 +1,23 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"weir/internal/testenv"
 )
+
+// TestMain is the command itself where the binary of the tests is called weir, so that a shell can
+// run the command without building it.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "weir" {
+		main()
+	}
+	os.Exit(m.Run())
+}
 
 func TestCompletion(t *testing.T) {
 	s := &shell{t: t, env: map[string]string{}}
@@ -46,10 +54,9 @@ func TestCompletion(t *testing.T) {
 // The script works in the shell that it is for. zsh and fish are tried where they are installed.
 func TestCompletionInShells(t *testing.T) {
 	folder := t.TempDir()
-	build := exec.Command("go", "build", "-o", filepath.Join(folder, "weir"), "./cmd/weir")
-	build.Dir = testenv.Root()
-	output, err := build.CombinedOutput()
-	require.NoError(t, err, string(output))
+	program, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(program, filepath.Join(folder, "weir")))
 	// Each script completes one command line as the shell does when Tab is pressed, and prints it.
 	for name, script := range map[string]string{
 		"bash": `. <(weir completion bash)

@@ -773,7 +773,7 @@ func TestReconcile(t *testing.T) {
 	require.False(t, mine, "one instance does it")
 }
 
-var events = flag.Int("events", 1000, "how many events TestShuffledEvents sends")
+var events = flag.Int("events", 500, "how many events TestShuffledEvents sends")
 
 // Events may arrive in any order and repeatedly, and several instances may settle them: every
 // customer ends with the same plan.

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/docs/gateways"
-	"weir/internal/testenv"
 	"weir/tests/harness"
 )
 
@@ -30,12 +29,7 @@ type shell struct {
 
 func newShell(t *testing.T) *shell {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "weir")
-	build := exec.Command("go", "build", "-o", program, "./cmd/weir")
-	build.Dir = testenv.Root()
-	output, err := build.CombinedOutput()
-	require.NoError(t, err, string(output))
-	return &shell{t: t, program: program, env: map[string]string{"XDG_CONFIG_HOME": t.TempDir()}}
+	return &shell{t: t, program: harness.Program(t, "", "./cmd/weir"), env: map[string]string{"XDG_CONFIG_HOME": t.TempDir()}}
 }
 
 // run returns what the command prints, and its exit code.

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -31,19 +30,16 @@ const Patience = 3 * time.Minute
 // Tick is the polling interval for changes without a signal.
 const Tick = 10 * time.Millisecond
 
-var binary struct {
-	once sync.Once
-	path string
-	err  error
+var programs struct {
+	mu     sync.Mutex
+	folder string
+	built  map[string]string // by name
 }
 
 // Main is for TestMain: it runs the tests, closes what they shared, and returns the exit code.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.end()
-	if binary.path != "" {
-		_ = os.RemoveAll(filepath.Dir(binary.path))
-	}
 	return code
 }
 
@@ -52,35 +48,43 @@ func Main(m *testing.M) int {
 func Outside(f func(t testing.TB) int) int {
 	code := f(shared)
 	shared.end()
-	if binary.path != "" {
-		_ = os.RemoveAll(filepath.Dir(binary.path))
-	}
 	return code
 }
 
-// Server builds the program, once for all tests of a package, and returns its path. It uses the
-// race detector if the tests do.
+// Server returns the path of the server's program, as Program.
 func Server(t testing.TB) string {
 	t.Helper()
-	binary.once.Do(func() {
-		dir, err := os.MkdirTemp("", "weir-tests-")
-		if err != nil {
-			binary.err = err
-			return
-		}
-		binary.path = filepath.Join(dir, "server")
-		args := []string{"build", "-o", binary.path}
-		if raceDetector {
-			args = append(args, "-race")
-		}
-		cmd := exec.Command("go", append(args, "./cmd/server")...)
-		cmd.Dir = testenv.Root()
-		if out, err := cmd.CombinedOutput(); err != nil {
-			binary.err = fmt.Errorf("go build: %w\n%s", err, out)
-		}
-	})
-	require.NoError(t, binary.err)
-	return binary.path
+	return Program(t, "", "./cmd/server")
+}
+
+// Program builds a main package in a folder of the checkout, once for all tests of a package, and
+// returns the program's path. It uses the race detector if the tests do, not only to find races:
+// the packages that it shares with the tests are then compiled already.
+func Program(t testing.TB, folder, main string) string {
+	t.Helper()
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	name := filepath.Base(main)
+	if program := programs.built[name]; program != "" {
+		return program
+	}
+	if programs.folder == "" {
+		folder, err := os.MkdirTemp("", "weir-tests-")
+		require.NoError(t, err)
+		shared.Cleanup(func() { _ = os.RemoveAll(folder) })
+		programs.folder, programs.built = folder, map[string]string{}
+	}
+	program := filepath.Join(programs.folder, name)
+	args := []string{"build", "-o", program}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	cmd := exec.Command("go", append(args, main)...)
+	cmd.Dir = filepath.Join(testenv.Root(), folder)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "go build: %s", out)
+	programs.built[name] = program
+	return program
 }
 
 // Settings are variables of a server's environment.
