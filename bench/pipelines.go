@@ -207,7 +207,8 @@ func (s *stage) traffic(ctx context.Context) (in, out float64, err error) {
 // drive makes checks for a time, and returns the latencies in microseconds. With a rate, a latency
 // counts from when the check was due.
 func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration) (*hdrhistogram.Histogram, error) {
-	end := time.Now().Add(last)
+	began := time.Now()
+	end := began.Add(last)
 	due := make(chan time.Time, d.callers)
 	total := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
 	var together sync.Mutex
@@ -217,7 +218,7 @@ func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration)
 		callers.Go(func() {
 			seen := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
 			call := engine.Call{Cost: 1, Counters: make([]engine.Counter, 1)}
-			for at := time.Now(); at.Before(end); {
+			for at := began; d.rate > 0 || at.Before(end); {
 				if d.rate > 0 {
 					var more bool
 					if at, more = <-due; !more {
@@ -244,7 +245,7 @@ func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration)
 		})
 	}
 	if d.rate > 0 {
-		pace(end, d.rate, due, &failure)
+		pace(began, end, d.rate, due, &failure)
 	}
 	close(due)
 	callers.Wait()
@@ -256,12 +257,11 @@ func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration)
 
 // pace sends the time of each check when it is due, by the kernel's clock. Timers of the runtime
 // are up to a millisecond late.
-func pace(end time.Time, rate int, due chan<- time.Time, failure *atomic.Pointer[error]) {
+func pace(began, end time.Time, rate int, due chan<- time.Time, failure *atomic.Pointer[error]) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begin := time.Now()
 	for i := 0; ; i++ {
-		at := begin.Add(time.Duration(i) * time.Second / time.Duration(rate))
+		at := began.Add(time.Duration(i) * time.Second / time.Duration(rate))
 		if !at.Before(end) || failure.Load() != nil {
 			return
 		}
