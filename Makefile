@@ -21,7 +21,7 @@ SLOWEST := ./tests/browser ./tests ./tests/gateways ./internal/api
 PACKAGES = $$(( $$(getconf _NPROCESSORS_ONLN) + 2 ))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
+.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults soak conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ test-idempotency: ## send 10 000 idempotent writes while the server is killed re
 faults: ## measure what the service does during faults, and write the table in docs/reliability.md; ROWS=R1,R2 runs some rows, all take half an hour
 	@set -o pipefail; cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 60m -run '^TestRows$$' . \
 		-args -rows "$(or $(ROWS),all)" -report "$(abspath docs/reliability.md)" | grep -vE '^ *(=== |--- PASS)'
+
+soak: ## inject a random fault every 30 s under load, and write the section in docs/reliability.md; an hour, or TIME=10m
+	@set -o pipefail; cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 26h -run '^TestSoak$$' . \
+		-args -soak $(or $(TIME),1h) -soak-every 30s -soak-seed $(or $(SEED),1) -soak-report "$(abspath docs/reliability.md)" | grep -vE '^ *(=== |--- PASS)'
 
 test-billing: ## send 10 000 billing events in order, and shuffled and repeated while the server is killed; takes about ten minutes
 	@scripts/dev.sh --test with go test ./tests -run '^TestBillingEventsSurviveKills$$' -count=1 -v -timeout 45m -args -billing-events 10000 -billing-kills 20

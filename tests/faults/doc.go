@@ -14,6 +14,7 @@
 //     fault.
 //   - row_test.go has the list of rows, and what a case reports. report_test.go writes the table.
 //   - One file for each table has the cases: nofault, redis, postgres, processes and tenants.
+//   - soak_test.go injects random faults for a long time.
 //
 // Example. Case R1 kills Redis. The rule `local` of the probe tenant allows 24 units per 2 seconds
 // to each subject. The load asks for 40, over three instances. Before the fault the oracle finds 24
