@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -336,7 +337,7 @@ func TestDismissedEvents(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, 2)
 	require.Equal(t, failed.ProviderID, rows[1].Target)
-	require.JSONEq(t, `{"outcome":"failed","why":"`+failed.Why+`"}`, string(rows[1].Before))
+	require.JSONEq(t, `{"outcome":"failed","why":`+strconv.Quote(failed.Why)+`}`, string(rows[1].Before))
 
 	replayed, err := s.runner.Replay(ctx, s.a, later.ID)
 	require.NoError(t, err)
