@@ -180,6 +180,17 @@ func (s *stack) plan(subject string) string {
 	return got.Plan
 }
 
+// gracePeriods returns the grace periods of a subject, which are all of the tenant.
+func (s *stack) gracePeriods(subject string) []tenants.GracePeriod {
+	s.t.Helper()
+	all, err := s.store.GracePeriods(s.t.Context(), s.a, 10)
+	require.NoError(s.t, err)
+	of, err := s.store.GracePeriodsOf(s.t.Context(), s.a, subject)
+	require.NoError(s.t, err)
+	require.Equal(s.t, all, of)
+	return all
+}
+
 func (s *stack) outcome(want string, e tenants.BillingEvent) {
 	s.t.Helper()
 	require.Equal(s.t, want, e.Outcome, "%s: %s", e.Type, e.Why)
@@ -208,12 +219,22 @@ func TestCustomerLifecycle(t *testing.T) {
 	s.pass(30 * day) // a payment fails
 	s.outcome(tenants.EventApplied, s.send(s.event("invoice.payment_failed", invoice("sub_1"))))
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "past_due", "ada", "price_scale"))))
+	grace := []tenants.GracePeriod{{Subject: "ada", Subscription: "sub_1", EndsAt: s.now().Add(3 * day).Truncate(time.Second).UTC(), FallbackPlan: "free"}}
+	require.Equal(t, grace, s.gracePeriods("ada"))
+	other, _ := s.db.Tenant("tenant-b")
+	foreign, err := s.store.GracePeriods(t.Context(), other, 10)
+	require.NoError(t, err)
+	require.Empty(t, foreign)
+	foreign, err = s.store.GracePeriodsOf(t.Context(), other, "ada")
+	require.NoError(t, err)
+	require.Empty(t, foreign)
 	s.pass(3*day - time.Second)
 	require.NoError(t, s.runner.Once(t.Context()))
 	require.Equal(t, "scale", s.plan("ada"), "the grace period has not ended")
 	s.pass(time.Second)
 	require.NoError(t, s.runner.Once(t.Context()))
 	require.Equal(t, "free", s.plan("ada"), "the grace period ended, without any event")
+	require.Empty(t, s.gracePeriods("ada"))
 
 	s.pass(hour)
 	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", invoice("sub_1"))))

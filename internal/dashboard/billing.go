@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -20,6 +21,10 @@ type endpointRow struct {
 	Grace, Fallback         string
 	LastEvent               *moment // nil if no event has arrived
 }
+
+// Stripe reports whether the endpoint has the settings of Stripe. The events of other systems name
+// the subject and the plan themselves.
+func (e endpointRow) Stripe() bool { return e.Provider == providerNames[tenants.StripeProvider] }
 
 // Path returns the endpoint's page.
 func (e endpointRow) Path() string { return "/billing/endpoints/" + e.ID }
@@ -42,8 +47,32 @@ type billingView struct {
 	Choices   []option // the endpoints
 	Encrypts  bool     // secrets can be stored
 	Unapplied tenants.UnappliedEvents
+	Grace     []graceRow
+	MoreGrace bool
 
 	sentForms
+}
+
+// graceRow is a customer whose payment failed.
+type graceRow struct {
+	Subject, Subscription, Then string
+	Ends                        moment
+}
+
+// maxGraceShown is how many grace periods the page lists.
+const maxGraceShown = 50
+
+// readGrace reads the grace periods that end first. plans are names by slug.
+func (d *dashboard) readGrace(ctx context.Context, v *visit, view *billingView, plans map[string]string) error {
+	periods, err := d.Store.GracePeriods(ctx, v.actor(), maxGraceShown+1)
+	if view.MoreGrace = len(periods) > maxGraceShown; view.MoreGrace {
+		periods = periods[:maxGraceShown]
+	}
+	for _, g := range periods {
+		then := nameOr(plans[g.FallbackPlan], nameOr(g.FallbackPlan, "Default plan"))
+		view.Grace = append(view.Grace, graceRow{g.Subject, g.Subscription, then, moment{g.EndsAt}})
+	}
+	return err
 }
 
 // Waiting returns how many events wait for a price or a customer, or cannot be read.
@@ -88,6 +117,9 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 	plans := map[string]string{}
 	for _, o := range view.Plans {
 		plans[o.Value] = o.Name
+	}
+	if err := d.readGrace(ctx, v, &view, plans); err != nil {
+		return err
 	}
 	names := map[uuid.UUID]string{}
 	for _, e := range endpoints {
@@ -293,6 +325,7 @@ type endpointView struct {
 // eventWait waits for the first event of an endpoint, or shows the newest one.
 type eventWait struct {
 	Endpoint string
+	Stripe   bool
 	Events   []eventRow // the newest event, if any
 }
 
@@ -334,7 +367,7 @@ func (d *dashboard) showEndpoint(w http.ResponseWriter, r *http.Request, v *visi
 	if view.Plans, err = d.planChoices(r, v); err != nil {
 		return err
 	}
-	if view.Wait, err = d.eventWait(r, v, id); err != nil {
+	if view.Wait, err = d.eventWait(r, v, e); err != nil {
 		return err
 	}
 	v.frame.Title = view.Name
@@ -348,9 +381,9 @@ func cutMetadata(from string) (key string, ok bool) {
 	return "", false
 }
 
-func (d *dashboard) eventWait(r *http.Request, v *visit, id uuid.UUID) (eventWait, error) {
-	events, _, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Endpoint: &id}, tenants.Page{Limit: 1})
-	wait := eventWait{Endpoint: id.String()}
+func (d *dashboard) eventWait(r *http.Request, v *visit, e tenants.BillingEndpoint) (eventWait, error) {
+	events, _, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Endpoint: &e.ID}, tenants.Page{Limit: 1})
+	wait := eventWait{Endpoint: e.ID.String(), Stripe: e.Provider == tenants.StripeProvider}
 	for _, e := range events {
 		wait.Events = append(wait.Events, eventRowOf(e))
 	}
@@ -363,10 +396,11 @@ func (d *dashboard) waitForEvent(w http.ResponseWriter, r *http.Request, v *visi
 	if err != nil {
 		return err
 	}
-	if _, err := d.Store.BillingEndpointByID(r.Context(), v.actor(), id); err != nil {
+	e, err := d.Store.BillingEndpointByID(r.Context(), v.actor(), id)
+	if err != nil {
 		return err
 	}
-	wait, err := d.eventWait(r, v, id)
+	wait, err := d.eventWait(r, v, e)
 	if err != nil {
 		return err
 	}
@@ -388,11 +422,17 @@ func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *vis
 	switch f.Get("do") {
 	case "edit":
 		var in tenants.BillingEndpoint
-		if f.endpoint(&in); f.invalid() {
+		full := f.values.Has("grace_days") // the form of a signed webhook has only the name
+		if full {
+			f.endpoint(&in)
+		}
+		if f.invalid() {
 			break
 		}
 		edit(func(e *tenants.BillingEndpoint) tenants.BillingSecrets {
-			e.Name, e.SubjectFrom, e.GraceDays, e.FallbackPlan = f.Get("name"), in.SubjectFrom, in.GraceDays, in.FallbackPlan
+			if e.Name = f.Get("name"); full {
+				e.SubjectFrom, e.GraceDays, e.FallbackPlan = in.SubjectFrom, in.GraceDays, in.FallbackPlan
+			}
 			return tenants.BillingSecrets{}
 		})
 	case "add":

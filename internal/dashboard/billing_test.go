@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
@@ -88,6 +89,56 @@ func TestPricesOnPages(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, s.as("editor@example.com").write("/billing", credits).status)
 	require.Equal(t, http.StatusSeeOther, b.write("/billing", url.Values{"do": {"unmap"}, "id": {"price_pack"}}).status)
 	require.NotContains(t, b.get("/billing").body, "multiplies the credits")
+}
+
+// The pages of billing and of a subject say until when a customer whose payment failed keeps the
+// plan. The page of a signed webhook has no settings that would have no effect.
+func TestGracePeriodsOnPages(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	for slug, name := range map[string]string{"pro": "Professional", "basic": "Basic"} {
+		_, err := s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: slug, Name: name})
+		require.NoError(t, err)
+	}
+	secrets := tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}}
+	stripe, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{
+		Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user", GraceDays: 7, FallbackPlan: "basic",
+	}, secrets)
+	require.NoError(t, err)
+	_, _, err = s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: "price_pro", Plan: "pro"}, tenants.Match{})
+	require.NoError(t, err)
+	b := s.as("ann@example.com")
+	require.NotContains(t, b.get("/billing").body, "Failed payments")
+
+	failed := s.clock.Now().UTC().Add(-time.Hour).Truncate(time.Second)
+	body := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"customer.subscription.updated","created":%d,"livemode":false,"data":{"object":{
+		"id":"sub_1","object":"subscription","customer":"cus_1","status":"past_due","created":1,"metadata":{"user":"ada"},"items":{"data":[{"quantity":1,"price":{"id":"price_pro"}}]}}}}`, failed.Unix())
+	e, err := subscription.ParseStripe(body)
+	require.NoError(t, err)
+	_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: stripe.ID}, e, body)
+	require.NoError(t, err)
+	require.NoError(t, billing.New(billing.Options{Store: s.store}).Once(t.Context()))
+	ends := failed.AddDate(0, 0, 7).Format("2 Jan 2006, 15:04 UTC")
+	page := b.get("/billing").body
+	for _, text := range []string{"Failed payments", `<a href="/subjects/ada">ada</a>`, "sub_1", ends, "Basic"} {
+		require.Contains(t, page, text)
+	}
+	require.Contains(t, b.get("/subjects/ada").body, "keeps the plan until "+ends+", then Basic")
+	require.NotContains(t, b.get("/subjects/bob").body, "Payment failed")
+
+	own, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{Provider: tenants.GenericProvider, Name: "Own", SubjectFrom: tenants.FromCustomer, GraceDays: 3}, secrets)
+	require.NoError(t, err)
+	path := "/billing/endpoints/" + own.ID.String()
+	require.Contains(t, b.get("/billing").body, "Its events name the plan")
+	page = b.get(path).body
+	require.Contains(t, page, "named by each event")
+	require.NotContains(t, page, "Grace period")
+	require.NotContains(t, page, "In Stripe")
+	require.Equal(t, http.StatusSeeOther, b.write(path, url.Values{"do": {"edit"}, "name": {"Our shop"}}).status)
+	renamed, err := s.store.BillingEndpointByID(t.Context(), s.a, own.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{"Our shop", tenants.FromCustomer, 3}, []any{renamed.Name, renamed.SubjectFrom, renamed.GraceDays})
+	require.Contains(t, b.get("/billing/endpoints/"+stripe.ID.String()).body, "Grace period")
 }
 
 // The page of billing says how many events were not applied, and links to them.

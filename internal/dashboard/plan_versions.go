@@ -112,8 +112,12 @@ func (d *dashboard) versionsOf(ctx context.Context, v *visit, slug string) (*ver
 		}
 	}
 	migrations, _, err := d.Store.PlanMigrations(ctx, v.actor(), slug, tenants.Page{Limit: maxMigrations})
+	names := planNames{slug: view.Name}
+	for _, p := range plans {
+		names[p.Slug] = p.Name
+	}
 	for i := range migrations {
-		line := migrationLineOf(&migrations[i])
+		line := migrationLineOf(&migrations[i], names)
 		view.Migrations, view.Open = append(view.Migrations, line), view.Open || line.Open
 	}
 	return view, err
@@ -148,14 +152,14 @@ func (d *dashboard) versionLines(
 	return nil
 }
 
-func migrationLineOf(m *tenants.PlanMigration) migrationLine {
+func migrationLineOf(m *tenants.PlanMigration, plans planNames) migrationLine {
 	line := migrationLine{
-		ID: m.ID.String(), From: "Older versions", To: m.To + ", newest version", State: m.State,
-		Created: m.CreatedAt.Format("2006-01-02 15:04 UTC") + ", " + m.CreatedBy, Open: m.EndedAt == nil,
-		When: m.StartsAt.Format("2006-01-02 15:04 UTC"),
+		ID: m.ID.String(), From: "Older versions", To: plans.Of(m.To) + ", newest version", State: m.State,
+		Created: moment{m.CreatedAt}.Human() + ", " + m.CreatedBy, Open: m.EndedAt == nil,
+		When: moment{m.StartsAt}.Human(),
 	}
 	if m.To != m.Plan {
-		line.From, line.To = "Any version", m.To
+		line.From, line.To = "Any version", plans.Of(m.To)
 	}
 	if m.FromVersion > 0 {
 		line.From = "Version " + strconv.Itoa(m.FromVersion)
@@ -371,13 +375,16 @@ func (d *dashboard) scheduledLines(
 	if err != nil {
 		return nil, err
 	}
+	plans := d.planNames(ctx, v.actor())
 	for _, s := range scheduled {
 		line := scheduledLine{
-			Subject: s.Subject, From: nameOr(s.Plan, "default plan"), To: s.NextPlan,
-			At: s.At.Format("2006-01-02 15:04 UTC"),
+			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: moment{s.At}.Human(),
 		}
 		if s.PlanVersion > 1 || s.Plan == s.NextPlan {
-			line.From += " " + strconv.Itoa(s.PlanVersion)
+			line.From += ", version " + strconv.Itoa(s.PlanVersion)
+		}
+		if s.Plan == s.NextPlan {
+			line.To += ", newest version"
 		}
 		f := d.Checker.Foresee(ctx, policy, check.PlanChange{Plan: s.NextPlan}, []string{s.Subject})
 		line.Unknown = f.Degraded

@@ -34,7 +34,7 @@ func windowsOf(f *form, draft *limit.Rule, now time.Time) *nextWindows {
 		out.Whose = "a subject without a cycle anchor"
 		if at := f.instant(anchorField); at != nil {
 			anchorMS = at.UnixMilli()
-			out.Whose = "a subject with the cycle anchor " + at.UTC().Format("2006-01-02 15:04") + " UTC"
+			out.Whose = "a subject with the cycle anchor " + moment{*at}.Human()
 		}
 	}
 	windows := cycle.Windows(anchorMS)

@@ -39,7 +39,7 @@ func TestNextWindows(t *testing.T) {
 	require.Equal(t, []string{
 		"Sat 31 Jan 2026 09:30 CET", "Sat 28 Feb 2026 09:30 CET", "Tue 31 Mar 2026 09:30 CEST", "Thu 30 Apr 2026 09:30 CEST", "Sun 31 May 2026 09:30 CEST",
 	}, starts(anchored))
-	require.Equal(t, "a subject with the cycle anchor 2025-10-31 08:30 UTC", windowsOf(anchored, &r, now).Whose)
+	require.Equal(t, "a subject with the cycle anchor 31 Oct 2025, 08:30 UTC", windowsOf(anchored, &r, now).Whose)
 	wrong := &form{values: url.Values{anchorField: {"soon"}}}
 	windowsOf(wrong, &r, now)
 	require.True(t, wrong.invalid())

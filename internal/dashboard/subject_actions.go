@@ -306,7 +306,7 @@ func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, 
 		return nil
 	})
 	if at != nil {
-		return "Plan of " + s.subject + " changes to " + plan + " at " + at.UTC().Format("2006-01-02 15:04") + " UTC.", err
+		return "Plan of " + s.subject + " changes to " + plan + " at " + moment{*at}.Human() + ".", err
 	}
 	return "Plan of " + s.subject + " changed to " + nameOr(plan, "the default plan") + ".", err
 }

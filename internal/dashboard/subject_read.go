@@ -39,6 +39,9 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	case !errors.Is(err, tenants.ErrNotFound):
 		return err
 	}
+	if view.Grace, err = d.Store.GracePeriodsOf(ctx, v.actor(), view.Subject); err != nil {
+		return err
+	}
 	if view.Credits, err = d.readCredits(ctx, v, view.Subject); err != nil {
 		return err
 	}

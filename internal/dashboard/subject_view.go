@@ -29,6 +29,7 @@ type subjectView struct {
 	plans             planNames
 	NextPlan          string // slug; "": no change is scheduled
 	NextPlanAt        *time.Time
+	Grace             []tenants.GracePeriod // after failed payments
 	Limits            []limitView
 	Hidden            []hiddenView
 	All               bool         // show every limit
@@ -192,6 +193,11 @@ func (l *limitView) Over() string {
 
 // PlanName returns the name of the plan.
 func (view *subjectView) PlanName() string { return view.plans.Of(view.Plan) }
+
+// AfterGrace returns the name of the plan after a grace period.
+func (view *subjectView) AfterGrace(g tenants.GracePeriod) string {
+	return nameOr(view.plans.Of(g.FallbackPlan), "the default plan")
+}
 
 // NextPlanName returns the name of the plan that the subject gets next.
 func (view *subjectView) NextPlanName() string { return view.plans.Of(view.NextPlan) }

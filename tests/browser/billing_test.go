@@ -35,11 +35,17 @@ func TestBilling(t *testing.T) {
 
 // subscribes sends a signed event of Stripe: a subject subscribes to a price.
 func (w *world) subscribes(e tenants.BillingEndpoint, id, subject, price string) {
+	w.t.Helper()
+	w.sends(e, id, "customer.subscription.created", "active", subject, price)
+}
+
+// sends sends a signed event of Stripe about the subscription of a subject.
+func (w *world) sends(e tenants.BillingEndpoint, id, kind, status, subject, price string) {
 	t := w.t
 	t.Helper()
 	now := strconv.FormatInt(time.Now().Unix(), 10)
-	body := `{"object":"event","id":"` + id + `","type":"customer.subscription.created","created":` + now + `,"livemode":false,"data":{"object":{"id":"sub_` + id + `",
-		"customer":"cus_` + subject + `","status":"active","metadata":{"user_id":"` + subject + `"},"items":{"data":[{"quantity":1,"price":{"id":"` + price + `"}}]}}}}`
+	body := `{"object":"event","id":"` + id + `","type":"` + kind + `","created":` + now + `,"livemode":false,"data":{"object":{"id":"sub_` + subject + `",
+		"customer":"cus_` + subject + `","status":"` + status + `","metadata":{"user_id":"` + subject + `"},"items":{"data":[{"quantity":1,"price":{"id":"` + price + `"}}]}}}}`
 	mac := hmac.New(sha256.New, []byte("whsec_browser"))
 	mac.Write([]byte(now + "." + body))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.env["WEIR_URL"]+"/v1/webhooks/stripe/"+e.ID.String(), strings.NewReader(body))
@@ -88,6 +94,8 @@ func TestBillingInUse(t *testing.T) {
 	p.click("Dismiss event").sees("Dismissed evt_1PGx9bLkdIwHu7ixZ83nBd7q").sees("ignored").shot("billing-dismissed")
 	p.click("Replay evt_1PGx5aLkdIwHu7ix0pYcQ1a2").sees("Replayed evt_1PGx5aLkdIwHu7ix0pYcQ1a2: applied.").shot("billing-replayed")
 	p.open("/billing").seesNot("event is parked")
+	w.sends(e, "evt_1PGxTz3LkdIwHu7ixpastdue", "customer.subscription.updated", "past_due", "ada", "price_1PGx3uLkdIwHu7ixRtPl7Wxq")
+	p.openUntil("/billing", "Failed payments").inspect("billing-grace")
 	p.open("/audit?kind=billing_event").sees("dismissed the billing event").sees("evt_1PGx9bLkdIwHu7ixZ83nBd7q")
 
 	p.open("/subjects/ada").click("Grant credits").fill("Units", "5 000").fill("Reference", "in_1PGx/il_1PGx").fill("Reason", "They paid by bank transfer").inspect("billing-grant")

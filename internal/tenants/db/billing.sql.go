@@ -906,6 +906,101 @@ func (q *Queries) EndpointGrantsCredits(ctx context.Context, arg EndpointGrantsC
 	return exists, err
 }
 
+const gracePeriods = `-- name: GracePeriods :many
+SELECT s.subject, s.subscription, s.due_at::timestamptz AS ends_at, coalesce(p.slug, '') AS fallback_plan
+FROM billing_subscriptions s
+JOIN billing_endpoints e ON e.tenant_id = s.tenant_id AND e.id = s.endpoint_id
+LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE s.tenant_id = $1 AND s.due_at IS NOT NULL AND s.subject <> ''
+ORDER BY s.due_at, s.subscription LIMIT $2
+`
+
+type GracePeriodsParams struct {
+	TenantID uuid.UUID
+	Most     int32
+}
+
+type GracePeriodsRow struct {
+	Subject      string
+	Subscription string
+	EndsAt       time.Time
+	FallbackPlan string
+}
+
+// Subscriptions of a tenant whose grace period has not ended, in the order of the ends.
+func (q *Queries) GracePeriods(ctx context.Context, arg GracePeriodsParams) ([]GracePeriodsRow, error) {
+	rows, err := q.db.Query(ctx, gracePeriods, arg.TenantID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GracePeriodsRow
+	for rows.Next() {
+		var i GracePeriodsRow
+		if err := rows.Scan(
+			&i.Subject,
+			&i.Subscription,
+			&i.EndsAt,
+			&i.FallbackPlan,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const gracePeriodsOfSubject = `-- name: GracePeriodsOfSubject :many
+SELECT s.subject, s.subscription, s.due_at::timestamptz AS ends_at, coalesce(p.slug, '') AS fallback_plan
+FROM billing_endpoints e
+JOIN billing_subscriptions s ON s.tenant_id = e.tenant_id AND s.endpoint_id = e.id AND s.subject = $1
+LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE e.tenant_id = $2 AND s.due_at IS NOT NULL
+ORDER BY s.due_at, s.subscription LIMIT $3
+`
+
+type GracePeriodsOfSubjectParams struct {
+	Subject  string
+	TenantID uuid.UUID
+	Most     int32
+}
+
+type GracePeriodsOfSubjectRow struct {
+	Subject      string
+	Subscription string
+	EndsAt       time.Time
+	FallbackPlan string
+}
+
+// The same of one subject. The index of subjects begins with the endpoint.
+func (q *Queries) GracePeriodsOfSubject(ctx context.Context, arg GracePeriodsOfSubjectParams) ([]GracePeriodsOfSubjectRow, error) {
+	rows, err := q.db.Query(ctx, gracePeriodsOfSubject, arg.Subject, arg.TenantID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GracePeriodsOfSubjectRow
+	for rows.Next() {
+		var i GracePeriodsOfSubjectRow
+		if err := rows.Scan(
+			&i.Subject,
+			&i.Subscription,
+			&i.EndsAt,
+			&i.FallbackPlan,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertBillingEndpoint = `-- name: InsertBillingEndpoint :one
 INSERT INTO billing_endpoints (tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint,
     subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, reconcile_at, version)

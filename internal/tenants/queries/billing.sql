@@ -266,6 +266,24 @@ VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, sq
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
     state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at;
 
+-- name: GracePeriods :many
+-- Subscriptions of a tenant whose grace period has not ended, in the order of the ends.
+SELECT s.subject, s.subscription, s.due_at::timestamptz AS ends_at, coalesce(p.slug, '') AS fallback_plan
+FROM billing_subscriptions s
+JOIN billing_endpoints e ON e.tenant_id = s.tenant_id AND e.id = s.endpoint_id
+LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE s.tenant_id = @tenant_id AND s.due_at IS NOT NULL AND s.subject <> ''
+ORDER BY s.due_at, s.subscription LIMIT @most;
+
+-- name: GracePeriodsOfSubject :many
+-- The same of one subject. The index of subjects begins with the endpoint.
+SELECT s.subject, s.subscription, s.due_at::timestamptz AS ends_at, coalesce(p.slug, '') AS fallback_plan
+FROM billing_endpoints e
+JOIN billing_subscriptions s ON s.tenant_id = e.tenant_id AND s.endpoint_id = e.id AND s.subject = @subject
+LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE e.tenant_id = @tenant_id AND s.due_at IS NOT NULL
+ORDER BY s.due_at, s.subscription LIMIT @most;
+
 -- name: SubjectByBillingRef :one
 -- If several subjects have the reference, always the same one.
 SELECT subject FROM subjects WHERE tenant_id = @tenant_id AND billing_ref = @billing_ref AND billing_ref <> '' ORDER BY subject LIMIT 1;
