@@ -130,8 +130,7 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 		return result, p
 	}
 	if known.Live != nil && e.Live != nil && *known.Live != *e.Live {
-		return webhookWrongMode, newProblem(http.StatusBadRequest, codeWrongMode, "The event is of "+modeName(*e.Live)+
-			", and the endpoint takes events of "+modeName(*known.Live)+". Replace its signing secrets to change that.")
+		return webhookWrongMode, wrongMode(*e.Live)
 	}
 	if wait := w.overRate(ctx, known.Webhook); wait > 0 {
 		return webhookLimited, newProblem(http.StatusTooManyRequests, codeWebhookRateExceeded,
@@ -143,6 +142,8 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	defer give(w.writes)
 	first, err := w.Store.StoreBillingEvent(ctx, known.Webhook, e, body)
 	switch {
+	case errors.Is(err, tenants.ErrWrongMode) && e.Live != nil:
+		return webhookWrongMode, wrongMode(*e.Live)
 	case err != nil:
 		p := problemOf(err)
 		if p.Status >= http.StatusInternalServerError {
@@ -154,6 +155,12 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	}
 	w.billing.Wake()
 	return webhookStored, nil
+}
+
+// wrongMode is the answer to an event of another mode than that of the endpoint.
+func wrongMode(live bool) *Problem {
+	return newProblem(http.StatusBadRequest, codeWrongMode, "The event is of "+modeName(live)+
+		", and the endpoint takes events of "+modeName(!live)+". Replace its signing secrets to change that.")
 }
 
 func modeName(live bool) string {

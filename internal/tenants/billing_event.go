@@ -67,7 +67,8 @@ func (f BillingEventFilter) validate() error {
 }
 
 // StoreBillingEvent stores a verified event. first reports whether it was not received before.
-// SettleBillingEvent decides its outcome later. Error: ErrUnavailable.
+// SettleBillingEvent decides its outcome later. Errors: ErrUnavailable; ErrWrongMode, also if w is
+// older than the event that determined the mode.
 func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription.Event, body []byte) (first bool, err error) {
 	now := s.instant()
 	a := AsSystem(w.Tenant, "billing")
@@ -85,7 +86,11 @@ func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription
 				TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Now: now,
 			})
 		}
-		return q.RecordBillingEndpointEvent(ctx, db.RecordBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
+		rows, err = q.RecordBillingEndpointEvent(ctx, db.RecordBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
+		if err == nil && rows == 0 {
+			return ErrWrongMode
+		}
+		return err
 	})
 	return first, err
 }

@@ -22,6 +22,8 @@ var (
 	ErrPreconditionFailed = errors.New("the object has changed or does not exist")
 	// ErrMissing: the object does not exist, but Match requires it. It is an ErrPreconditionFailed.
 	ErrMissing = fmt.Errorf("%w: there is none", ErrPreconditionFailed)
+	// ErrWrongMode: the endpoint takes the events of another mode of the billing system.
+	ErrWrongMode = errors.New("the event is of another mode than the endpoint")
 	// ErrUnavailable: Postgres is unavailable, overloaded or read-only. A write that was
 	// interrupted may have been committed.
 	ErrUnavailable = errors.New("the database is not available")

@@ -1404,8 +1404,9 @@ func (q *Queries) RecordBillingDuplicate(ctx context.Context, arg RecordBillingD
 	return err
 }
 
-const recordBillingEndpointEvent = `-- name: RecordBillingEndpointEvent :exec
-UPDATE billing_endpoints SET last_event_at = $1, live = coalesce(live, $2) WHERE tenant_id = $3 AND id = $4
+const recordBillingEndpointEvent = `-- name: RecordBillingEndpointEvent :execrows
+UPDATE billing_endpoints SET last_event_at = $1, live = coalesce(live, $2)
+WHERE tenant_id = $3 AND id = $4 AND coalesce(live = $2, true)
 `
 
 type RecordBillingEndpointEventParams struct {
@@ -1415,14 +1416,18 @@ type RecordBillingEndpointEventParams struct {
 	ID       uuid.UUID
 }
 
-func (q *Queries) RecordBillingEndpointEvent(ctx context.Context, arg RecordBillingEndpointEventParams) error {
-	_, err := q.db.Exec(ctx, recordBillingEndpointEvent,
+// The first event of a mode determines that of the endpoint. Then there is no row for the other mode.
+func (q *Queries) RecordBillingEndpointEvent(ctx context.Context, arg RecordBillingEndpointEventParams) (int64, error) {
+	result, err := q.db.Exec(ctx, recordBillingEndpointEvent,
 		arg.At,
 		arg.Live,
 		arg.TenantID,
 		arg.ID,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const recordBillingEndpointLook = `-- name: RecordBillingEndpointLook :exec

@@ -36,8 +36,10 @@ SELECT count(*) FROM billing_endpoints WHERE tenant_id = @tenant_id;
 UPDATE billing_endpoints SET signing_secrets = @signing_secrets, api_key = @api_key
 WHERE tenant_id = @tenant_id AND id = @id AND version = @version;
 
--- name: RecordBillingEndpointEvent :exec
-UPDATE billing_endpoints SET last_event_at = @at, live = coalesce(live, sqlc.narg(live)) WHERE tenant_id = @tenant_id AND id = @id;
+-- name: RecordBillingEndpointEvent :execrows
+-- The first event of a mode determines that of the endpoint. Then there is no row for the other mode.
+UPDATE billing_endpoints SET last_event_at = @at, live = coalesce(live, sqlc.narg(live))
+WHERE tenant_id = @tenant_id AND id = @id AND coalesce(live = sqlc.narg(live), true);
 
 -- name: RecordBillingEndpointLook :exec
 UPDATE billing_endpoints SET looked_at = greatest(looked_at, @version) WHERE tenant_id = @tenant_id AND id = @id;
