@@ -436,6 +436,41 @@ CREATE TABLE deployment_secrets (
 );
 GRANT SELECT ON deployment_secrets TO weir_system;
 
+CREATE TABLE device_logins (
+    id uuid NOT NULL,
+    device_hash bytea NOT NULL,
+    user_hash bytea NOT NULL,
+    machine text NOT NULL,
+    address text NOT NULL,
+    scopes text[] NOT NULL,
+    state text NOT NULL,
+    chosen_tenant uuid,
+    person_id uuid,
+    interval_s integer NOT NULL,
+    polled_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (id),
+    UNIQUE (device_hash),
+    UNIQUE (user_hash),
+    FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
+    CHECK (((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4))),
+    CHECK (((char_length(machine) >= 1) AND (char_length(machine) <= 100))),
+    CHECK (((interval_s >= 1) AND (interval_s <= 600))),
+    CHECK (((state = 'approved'::text) = (chosen_tenant IS NOT NULL))),
+    CHECK (((state = 'approved'::text) = (person_id IS NOT NULL))),
+    CHECK ((octet_length(device_hash) = 32)),
+    CHECK ((octet_length(user_hash) = 32)),
+    CHECK ((state = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text])))
+);
+CREATE INDEX device_logins_end ON device_logins USING btree (expires_at);
+CREATE INDEX device_logins_person ON device_logins USING btree (person_id);
+ALTER TABLE device_logins ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_logins ON device_logins FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON device_logins TO weir_system;
+
 CREATE TABLE idempotency_keys (
     tenant_id uuid NOT NULL,
     key text COLLATE "C" NOT NULL,

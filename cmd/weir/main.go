@@ -25,7 +25,7 @@ configuration differs.`
 type cli struct {
 	Output string `short:"o" enum:"table,json,csv" default:"table" help:"How to print: ${enum}."`
 
-	Login    loginCmd   `cmd:"" help:"Store the address of a server and a key, which is read from standard input."`
+	Login    loginCmd   `cmd:"" help:"Sign in: store the address of a server and a key that you approve in the browser."`
 	Check    checkCmd   `cmd:"" help:"Check whether a subject may do something now, and count it."`
 	Explain  explainCmd `cmd:"" help:"Print what a check would answer, and which rules do not apply and why. Consumes nothing."`
 	Rules    rulesCmd   `cmd:"" help:"List the rules."`

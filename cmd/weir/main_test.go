@@ -51,9 +51,10 @@ func TestCommandLine(t *testing.T) {
 	_, stderr, code := s.run("", "gateway", "toaster")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "nginx")
+	s.env = map[string]string{"HOME": t.TempDir()}
 	_, _, code = s.run("", "login", "localhost")
 	require.Equal(t, 1, code)
-	_, stderr, code = s.run("", "login", "http://localhost:1")
+	_, stderr, code = s.run("", "login", "--with-key", "http://localhost:1")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "the key is empty")
 }

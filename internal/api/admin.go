@@ -58,6 +58,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a.routes()
 	describeChecks(a.api)
 	describeWebhooks(a.api)
+	describeDevices(a.api)
 	describeAnswers(a.api.OpenAPI())
 	noteShown(a.api.OpenAPI())
 	describeBounds(a.api.OpenAPI())

@@ -338,7 +338,7 @@ func (s *adminStack) operations() map[string]documented {
 	out := map[string]documented{}
 	for path, item := range s.doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			if !slices.Contains(op.Tags, "check") && !slices.Contains(op.Tags, "health") && !slices.Contains(op.Tags, "webhooks") {
+			if !slices.Contains(op.Tags, "check") && !slices.Contains(op.Tags, "health") && !slices.Contains(op.Tags, "webhooks") && !slices.Contains(op.Tags, "device-logins") {
 				out[op.OperationID] = documented{method: method, path: path, op: op}
 			}
 		}

@@ -155,6 +155,7 @@ func New(cfg Config, deps Deps) chi.Router {
 	}
 	deps.Billing = s.billing
 	mountWebhooks(r, s)
+	mountDevices(r, s)
 	mountAdmin(r, deps)
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)

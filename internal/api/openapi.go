@@ -246,6 +246,7 @@ var documentTags = []*huma.Tag{
 	{Name: "portal", Description: "The page on which a customer sees their own limits, and their requests for higher ones"},
 	{Name: "notifications", Description: "Signed webhooks about the tenant, to endpoints that it configures"},
 	{Name: "billing", Description: "Billing systems that move subjects between plans"},
+	{Name: "device-logins", Description: "API keys for programs without a browser, which a member approves on the dashboard"},
 	{Name: "webhooks", Description: "Where billing systems send their events"},
 	{Name: "members", Description: "People who can sign in to the tenant's dashboard, and their roles"},
 	{Name: "audit", Description: "Who changed what"},

@@ -71,6 +71,7 @@ const (
 	codeMalformedEvent         = "MALFORMED_EVENT"
 	codeWrongMode              = "WRONG_MODE"
 	codeWebhookRateExceeded    = "WEBHOOK_RATE_EXCEEDED"
+	codeLoginRateExceeded      = "LOGIN_RATE_EXCEEDED"
 	codeEncryptionKeyMissing   = "ENCRYPTION_KEY_MISSING"
 	codeInternal               = "INTERNAL"
 	codeKeyLookupUnavailable   = "KEY_LOOKUP_UNAVAILABLE"
@@ -142,6 +143,7 @@ var problemTitles = map[string]string{
 	codeMalformedEvent:         "The body is not an event",
 	codeWrongMode:              "The event is of another mode",
 	codeWebhookRateExceeded:    "The endpoint exceeded its rate of events",
+	codeLoginRateExceeded:      "Too many sign-ins",
 	codeEncryptionKeyMissing:   "The installation has no encryption key",
 	codeInternal:               "Internal error",
 	codeKeyLookupUnavailable:   "The API key cannot be verified now",

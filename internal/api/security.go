@@ -51,7 +51,7 @@ type SecurityEvent struct {
 // SecurityEventParams select events.
 type SecurityEventParams struct {
 	PageParams
-	Kind    string `query:"kind" enum:"sign_in.succeeded,sign_in.failed,sign_in.blocked,device.new,session.ended,password.link_sent,password.changed,password.confirmed,email.link_sent,email.changed,member.added,member.changed,member.removed,key.created,key.changed,key.rotated,key.revoked,settings.changed,data.exported" doc:"Only events of this kind"`
+	Kind    string `query:"kind" enum:"sign_in.succeeded,sign_in.failed,sign_in.blocked,device.new,session.ended,password.link_sent,password.changed,password.confirmed,email.link_sent,email.changed,member.added,member.changed,member.removed,key.created,key.changed,key.rotated,key.revoked,device.approved,device.denied,settings.changed,data.exported" doc:"Only events of this kind"`
 	Actor   string `query:"actor" doc:"Only events with this actor, by name or id"`
 	Address string `query:"address" doc:"Only events from this address"`
 	From    string `query:"from" format:"date-time" doc:"Start of the period, RFC 3339"`

@@ -77,6 +77,7 @@ type dashboard struct {
 	limits     signInLimits
 	deviceKey  []byte    // signs the cookies of browsers
 	invited    *throttle // invitations
+	codes      *throttle // codes of terminals
 	playground *playground
 	errands    chan struct{}          // has a place for each concurrent task after an answer
 	after      sync.WaitGroup         // of these tasks
@@ -125,6 +126,7 @@ func newDashboard(deps Deps) *dashboard {
 		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
+	d.codes = d.newThrottle("device", codeRules...)
 	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), d.newThrottle("portal", portalRules...)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	d.hub, d.verifying = newHub(d), make(chan struct{}, maxVerifying)
@@ -223,6 +225,9 @@ func (d *dashboard) handler() http.Handler {
 	r.Post("/keys", d.proved(tenants.MayManage, d.createKey))
 	r.Get("/keys/{id}", d.page(d.key))
 	r.Post("/keys/{id}", d.proved(tenants.MayManage, d.actOnKey))
+	r.Get(deviceURL, d.page(d.devicePage))
+	r.Post(deviceURL, d.proved(tenants.MayManage, d.approveDevice))
+	r.Post(denyDeviceURL, d.write(tenants.MayManage, d.denyDevice))
 	r.Get("/members", d.page(d.members))
 	r.Post("/members/{id}", d.proved(tenants.MayManage, d.changeMember))
 	r.Post("/members/invite", d.proved(tenants.MayManage, d.invite))
@@ -282,7 +287,7 @@ var segments = map[string]bool{
 	"forgot": true, "reset": true, "email": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "metered": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "routes": true, "subjects": true, "keys": true, "members": true, "billing": true,
-	"tenants": true, "instances": true, "portal": true, "requests": true,
+	"tenants": true, "instances": true, "portal": true, "requests": true, "device": true,
 }
 
 // Serves reports whether a path belongs to the dashboard. Other handlers of the listener serve all

@@ -20,7 +20,7 @@ import (
 func pagePaths(mark string) []string {
 	return []string{
 		"/", "/rules", "/rules/requests", "/plans", "/routes", "/routes/edge", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
-		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester", "/billing", "/billing/events",
+		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/device", "/tester", "/billing", "/billing/events",
 		"/settings", "/settings/security", "/settings/security?kind=sign_in.succeeded", "/settings/customer-page", "/settings/notifications", "/requests", "/requests?show=all",
 		"/tester?subject=" + url.QueryEscape("ada "+mark),
 		"/?period=30d", "/usage", "/metered", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",

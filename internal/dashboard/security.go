@@ -44,7 +44,7 @@ var eventWords = map[tenants.EventKind]string{
 	tenants.EventEmailLink: "Email link sent", tenants.EventEmailChanged: "Email changed",
 	tenants.EventMemberAdded: "Member added", tenants.EventMemberChanged: "Member changed", tenants.EventMemberRemoved: "Member removed",
 	tenants.EventKeyCreated: "API key created", tenants.EventKeyChanged: "API key changed", tenants.EventKeyRotated: "API key rotated",
-	tenants.EventKeyRevoked: "API key revoked", tenants.EventSettings: "Security settings changed", tenants.EventExported: "Data exported",
+	tenants.EventKeyRevoked: "API key revoked", tenants.EventDeviceApproved: "Terminal sign-in approved", tenants.EventDeviceDenied: "Terminal sign-in denied", tenants.EventSettings: "Security settings changed", tenants.EventExported: "Data exported",
 }
 
 // keptFor returns a number of days, such as "365d", in words.

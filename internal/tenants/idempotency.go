@@ -323,6 +323,9 @@ func (s *Store) Purge(ctx context.Context) error {
 		if err := q.PurgeNotifications(ctx, now.Add(-NotificationRetention)); err != nil {
 			return err
 		}
+		if err := q.PurgeDeviceLogins(ctx, now); err != nil {
+			return err
+		}
 		return q.PurgeAccountLinks(ctx, now)
 	})
 	if err != nil {

@@ -41,6 +41,8 @@ const (
 	EventKeyChanged      EventKind = "key.changed"
 	EventKeyRotated      EventKind = "key.rotated"
 	EventKeyRevoked      EventKind = "key.revoked"
+	EventDeviceApproved  EventKind = "device.approved" // a sign-in of the command weir
+	EventDeviceDenied    EventKind = "device.denied"
 	EventSettings        EventKind = "settings.changed" // the security settings
 	EventExported        EventKind = "data.exported"
 )
@@ -50,7 +52,7 @@ var EventKinds = []EventKind{
 	EventSignIn, EventSignInFailed, EventSignInBlocked, EventNewDevice, EventSessionEnded, EventPasswordLink, EventPasswordChanged, EventConfirmed,
 	EventEmailLink, EventEmailChanged,
 	EventMemberAdded, EventMemberChanged, EventMemberRemoved, EventKeyCreated, EventKeyChanged, EventKeyRotated, EventKeyRevoked,
-	EventSettings, EventExported,
+	EventDeviceApproved, EventDeviceDenied, EventSettings, EventExported,
 }
 
 // SecurityEvent is one event of a tenant.

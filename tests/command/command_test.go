@@ -102,10 +102,10 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "weir login")
 
-	_, stderr, code = s.run("weir_nonsense\n", "login", url)
+	_, stderr, code = s.run("weir_nonsense\n", "login", "--with-key", url)
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "MALFORMED_KEY")
-	_, stderr, code = s.run(key+"\n", "login", url+"/")
+	_, stderr, code = s.run(key+"\n", "login", "--with-key", url+"/")
 	require.Zero(t, code, stderr)
 	require.NotContains(t, stderr, key)
 	stored := filepath.Join(s.env["XDG_CONFIG_HOME"], "weir", "login.json")

@@ -210,6 +210,22 @@ type DeploymentSecret struct {
 	CursorKey  []byte
 }
 
+type DeviceLogin struct {
+	ID           uuid.UUID
+	DeviceHash   []byte
+	UserHash     []byte
+	Machine      string
+	Address      string
+	Scopes       []string
+	State        string
+	ChosenTenant *uuid.UUID
+	PersonID     *uuid.UUID
+	IntervalS    int32
+	PolledAt     *time.Time
+	CreatedAt    time.Time
+	ExpiresAt    time.Time
+}
+
 type IdempotencyKey struct {
 	TenantID    uuid.UUID
 	Key         string
