@@ -10,14 +10,10 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humachi"
-	"github.com/danielgtaylor/huma/v2/negotiation"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
 )
-
-const jsonLinesType = "application/jsonl"
 
 // AuditParams select rows of the trail.
 type AuditParams struct {
@@ -33,48 +29,10 @@ type AuditParams struct {
 	asked askedForm
 }
 
-// askedForm is what a request says about the form of the answer, in addition to the parameters.
-type askedForm struct {
-	limited bool   // it has the parameter limit
-	accept  string // its header Accept
-}
-
 // Resolve is called by huma after it has read the parameters.
 func (in *AuditParams) Resolve(ctx huma.Context) []error {
 	in.asked = askedFormOf(ctx)
 	return nil
-}
-
-func askedFormOf(ctx huma.Context) askedForm {
-	return askedForm{limited: ctx.Query("limit") != "", accept: ctx.Header("Accept")}
-}
-
-// format returns json, csv or jsonl. parameter is the value of the parameter format, "" for none.
-func (f *askedForm) format(parameter string) string {
-	if parameter != "" {
-		return parameter
-	}
-	switch negotiation.SelectQValueFast(f.accept, []string{jsonType, csvType, jsonLinesType}) {
-	case csvType:
-		return "csv"
-	case jsonLinesType:
-		return "jsonl"
-	}
-	return "json"
-}
-
-// pagesOnly refuses parameters that an export of all rows would ignore.
-func (f *askedForm) pagesOnly(cursor string) error {
-	var wrong []ProblemField
-	for _, given := range []struct {
-		name string
-		is   bool
-	}{{"cursor", cursor != ""}, {"limit", f.limited}} {
-		if given.is {
-			wrong = append(wrong, wrongField("query:"+given.name, limit.Wrong("Omit it, or use format=json.", "is only for format=json: other formats have all rows")))
-		}
-	}
-	return invalidIfAny(wrong)
 }
 
 // AuditEntry is one row of the trail.
@@ -156,113 +114,26 @@ func (AuditFields) Schema(huma.Registry) *huma.Schema {
 // trail registers the list of audit rows, which can also be a table or lines of JSON.
 func (a *admin) trail(path, id, summary string) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
-	ok := jsonResponse[List[AuditEntry]](a.api, "OK")
-	for _, other := range []string{csvType, jsonLinesType} {
-		ok.Content[other] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
-	}
-	op.Responses["200"] = ok
+	op.Responses["200"] = exportableResponse[AuditEntry](a)
 	register(a, op, a.listAudit)
 }
 
 func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamResponse, error) {
-	filter, err := in.filter()
+	from, to, err := periodOf(in.From, in.To)
 	if err != nil {
 		return nil, err
 	}
+	filter := tenants.AuditFilter{Actor: in.Actor, Action: in.Action, Kind: in.Kind, Target: in.Target, From: from, To: to}
 	fetch := func(p tenants.Page) ([]tenants.AuditEntry, string, error) {
 		items, next, err := a.store.Audit(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
 	}
-	if format := in.asked.format(in.Format); format != "json" {
-		if err := in.asked.pagesOnly(in.Cursor); err != nil {
-			return nil, err
-		}
-		return a.exportAudit(ctx, format, fetch)
-	}
-	name := fmt.Sprintf("audit %q", []string{in.Actor, in.Action, in.Kind, in.Target, in.From, in.To})
-	list, err := listPage(ctx, a, name, in.PageParams, auditAnswer, fetch)
-	if err != nil {
-		return nil, err
-	}
-	body, err := json.Marshal(list.Body)
-	if err != nil {
-		return nil, err
-	}
-	return varying(jsonAnswer(body)), nil
-}
-
-// varying adds to an answer that it depends on the header Accept.
-func varying(answer *huma.StreamResponse) *huma.StreamResponse {
-	return &huma.StreamResponse{Body: func(ctx huma.Context) {
-		ctx.SetHeader("Vary", "Accept")
-		answer.Body(ctx)
-	}}
-}
-
-func (in *AuditParams) filter() (tenants.AuditFilter, error) {
-	f := tenants.AuditFilter{Actor: in.Actor, Action: in.Action, Kind: in.Kind, Target: in.Target}
-	for _, bound := range []struct {
-		name, text string
-		to         **time.Time
-	}{{"from", in.From, &f.From}, {"to", in.To, &f.To}} {
-		if bound.text == "" {
-			continue
-		}
-		t, err := time.Parse(time.RFC3339, bound.text)
-		if err != nil {
-			return f, invalid(wrongField("query:"+bound.name, notRFC3339))
-		}
-		*bound.to = &t
-	}
-	return f, nil
-}
-
-// auditExportRows is the number of rows of an export in memory.
-const auditExportRows = 1000
-
-// exportAudit streams all rows. It reads the first page before it sends anything, so that it can
-// report errors of the request.
-func (a *admin) exportAudit(ctx context.Context, format string, fetch func(tenants.Page) ([]tenants.AuditEntry, string, error)) (*huma.StreamResponse, error) {
-	rows, next, err := fetch(tenants.Page{Limit: auditExportRows})
-	if err != nil {
-		return nil, err
-	}
-	if err := a.store.RecordExport(ctx, actorFrom(ctx), "audit trail", format); err != nil {
-		return nil, err
-	}
-	return &huma.StreamResponse{Body: func(hctx huma.Context) {
-		contentType := jsonLinesType
-		if format == "csv" {
-			contentType = csvType + "; charset=utf-8"
-		}
-		hctx.SetHeader("Content-Type", contentType)
-		hctx.SetHeader("Content-Disposition", `attachment; filename="audit.`+format+`"`)
-		hctx.SetHeader("Vary", "Accept")
-		_, w := humachi.Unwrap(hctx)
-		deadline := http.NewResponseController(w)
-		out := newAuditWriter(format, w)
-		for {
-			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // if it cannot be set, there is no deadline
-			if err := out(rows); err != nil {
-				return // the client has disconnected
-			}
-			if next == "" {
-				return
-			}
-			if rows, next, err = fetch(tenants.Page{Limit: auditExportRows, After: next}); err != nil {
-				a.problem(hctx.Context(), err)
-				panic(http.ErrAbortHandler) // the client must not take a part for the whole
-			}
-		}
-	}}, nil
-}
-
-// newAuditWriter returns a function that writes rows as a table, or as one line of JSON each.
-func newAuditWriter(format string, w io.Writer) func(rows []tenants.AuditEntry) error {
-	if format == "csv" {
-		return tenants.NewAuditTable(w).Write
-	}
-	return tenants.NewAuditLines(w)
+	return listOrExport(ctx, a, &in.asked, in.Format, in.PageParams, exportableList[tenants.AuditEntry, AuditEntry]{
+		what: "audit trail", file: "audit", fetch: fetch, answer: auditAnswer,
+		name:  fmt.Sprintf("audit %q", []string{in.Actor, in.Action, in.Kind, in.Target, in.From, in.To}),
+		table: func(w io.Writer) rowWriter[tenants.AuditEntry] { return tenants.NewAuditTable(w).Write },
+		lines: tenants.NewAuditLines,
+	})
 }
 
 func (a *admin) verifyAudit(ctx context.Context, in *AuditVerifyParams) (*huma.StreamResponse, error) {

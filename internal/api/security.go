@@ -2,13 +2,11 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"weir/internal/tenants"
 )
@@ -71,11 +69,7 @@ func (in *SecurityEventParams) Resolve(ctx huma.Context) []error {
 func (a *admin) securityRoutes() {
 	op := a.operation(http.MethodGet, "/v1/security-events", "list-security-events", "List the security events", []option{about(
 		"security", "Sign-ins, new browsers, and changes of passwords, members and API keys; newest first.")})
-	ok := jsonResponse[List[SecurityEvent]](a.api, "OK")
-	for _, other := range []string{csvType, jsonLinesType} {
-		ok.Content[other] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
-	}
-	op.Responses["200"] = ok
+	op.Responses["200"] = exportableResponse[SecurityEvent](a)
 	register(a, op, a.listSecurityEvents)
 	tag := about("security", "")
 	read(a, "/v1/security-settings", "get-security-settings", "Get the settings of sessions and security events", a.getSecuritySettings, tag)
@@ -129,69 +123,18 @@ func securityEventAnswer(e tenants.SecurityEvent) SecurityEvent {
 }
 
 func (a *admin) listSecurityEvents(ctx context.Context, in *SecurityEventParams) (*huma.StreamResponse, error) {
-	period, err := (&AuditParams{From: in.From, To: in.To}).filter()
+	from, to, err := periodOf(in.From, in.To)
 	if err != nil {
 		return nil, err
 	}
-	filter := tenants.EventFilter{Kind: tenants.EventKind(in.Kind), Actor: in.Actor, Address: in.Address, From: period.From, To: period.To}
+	filter := tenants.EventFilter{Kind: tenants.EventKind(in.Kind), Actor: in.Actor, Address: in.Address, From: from, To: to}
 	fetch := func(p tenants.Page) ([]tenants.SecurityEvent, string, error) {
 		items, next, err := a.store.SecurityEvents(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
 	}
-	if format := in.asked.format(in.Format); format != "json" {
-		if err := in.asked.pagesOnly(in.Cursor); err != nil {
-			return nil, err
-		}
-		return a.exportSecurityEvents(ctx, format, fetch)
-	}
-	name := fmt.Sprintf("security events %q", []string{in.Kind, in.Actor, in.Address, in.From, in.To})
-	list, err := listPage(ctx, a, name, in.PageParams, securityEventAnswer, fetch)
-	if err != nil {
-		return nil, err
-	}
-	body, err := json.Marshal(list.Body)
-	if err != nil {
-		return nil, err
-	}
-	return varying(jsonAnswer(body)), nil
-}
-
-// exportSecurityEvents streams all events. It reads the first page before it sends anything, so
-// that it can report errors of the request.
-func (a *admin) exportSecurityEvents(ctx context.Context, format string, fetch func(tenants.Page) ([]tenants.SecurityEvent, string, error)) (*huma.StreamResponse, error) {
-	events, next, err := fetch(tenants.Page{Limit: auditExportRows})
-	if err != nil {
-		return nil, err
-	}
-	if err := a.store.RecordExport(ctx, actorFrom(ctx), "security events", format); err != nil {
-		return nil, err
-	}
-	return &huma.StreamResponse{Body: func(hctx huma.Context) {
-		contentType := jsonLinesType
-		if format == "csv" {
-			contentType = csvType + "; charset=utf-8"
-		}
-		hctx.SetHeader("Content-Type", contentType)
-		hctx.SetHeader("Content-Disposition", `attachment; filename="security-events.`+format+`"`)
-		hctx.SetHeader("Vary", "Accept")
-		_, w := humachi.Unwrap(hctx)
-		deadline := http.NewResponseController(w)
-		write := tenants.NewEventLines(w)
-		if format == "csv" {
-			write = tenants.NewEventTable(w)
-		}
-		for {
-			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // if it cannot be set, there is no deadline
-			if err := write(events); err != nil {
-				return // the client has disconnected
-			}
-			if next == "" {
-				return
-			}
-			if events, next, err = fetch(tenants.Page{Limit: auditExportRows, After: next}); err != nil {
-				a.problem(hctx.Context(), err)
-				panic(http.ErrAbortHandler) // the client must not take a part for the whole
-			}
-		}
-	}}, nil
+	return listOrExport(ctx, a, &in.asked, in.Format, in.PageParams, exportableList[tenants.SecurityEvent, SecurityEvent]{
+		what: "security events", file: "security-events", fetch: fetch, answer: securityEventAnswer,
+		name:  fmt.Sprintf("security events %q", []string{in.Kind, in.Actor, in.Address, in.From, in.To}),
+		table: tenants.NewEventTable, lines: tenants.NewEventLines,
+	})
 }
