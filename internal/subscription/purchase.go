@@ -139,7 +139,7 @@ func checkoutPurchase(raw json.RawMessage) *Purchase {
 func (e *Event) payment(raw json.RawMessage) {
 	var in stripePayment
 	if err := json.Unmarshal(raw, &in); err != nil {
-		e.unreadable("the payment of the invoice is not of a known form: %v", err)
+		e.unknownForm("the payment of the invoice", err)
 		return
 	}
 	if in.Invoice == "" || in.id() == "" {

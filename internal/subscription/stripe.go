@@ -131,6 +131,17 @@ func (e *Event) unreadable(format string, args ...any) {
 	}
 }
 
+// unknownForm says what of an object cannot be parsed, in the words of JSON: people read it in the
+// outcome of the event.
+func (e *Event) unknownForm(what string, err error) {
+	why := what + " is not of a known form"
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) && wrong.Field != "" {
+		why += ": the type of " + wrong.Field + " is " + wrong.Value
+	}
+	e.unreadable("%s", why)
+}
+
 // reference is an id, or an expanded object with an id.
 type reference string
 
@@ -189,7 +200,7 @@ var ranks = map[string]int{"customer.subscription.created": 0, "customer.subscri
 func (e *Event) subscription(in *stripe.Event) {
 	var sub stripeSubscription
 	if err := json.Unmarshal(in.Data.Raw, &sub); err != nil {
-		e.unreadable("the subscription is not of a known form: %v", err)
+		e.unknownForm("the subscription", err)
 		return
 	}
 	e.Subscription, e.Customer = sub.ID, string(sub.Customer)
@@ -299,7 +310,7 @@ func (e *Event) invoice(raw json.RawMessage) {
 		} `json:"parent"`
 	}
 	if err := json.Unmarshal(raw, &invoice); err != nil {
-		e.unreadable("the invoice is not of a known form: %v", err)
+		e.unknownForm("the invoice", err)
 		return
 	}
 	e.Customer, e.Subscription = string(invoice.Customer), string(invoice.Subscription)
@@ -342,7 +353,7 @@ func (e *Event) checkout(raw json.RawMessage) {
 		Metadata     map[string]string `json:"metadata"`
 	}
 	if err := json.Unmarshal(raw, &session); err != nil {
-		e.unreadable("the checkout is not of a known form: %v", err)
+		e.unknownForm("the checkout", err)
 		return
 	}
 	e.Customer, e.Subscription, e.Purchase = string(session.Customer), string(session.Subscription), checkoutPurchase(raw)

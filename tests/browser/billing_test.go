@@ -95,7 +95,12 @@ func TestBillingInUse(t *testing.T) {
 	p.click("Replay evt_1PGx5aLkdIwHu7ix0pYcQ1a2").sees("Replayed evt_1PGx5aLkdIwHu7ix0pYcQ1a2: applied.").shot("billing-replayed")
 	p.open("/billing").seesNot("event is parked")
 	w.sends(e, "evt_1PGxTz3LkdIwHu7ixpastdue", "customer.subscription.updated", "past_due", "ada", "price_1PGx3uLkdIwHu7ixRtPl7Wxq")
+	own, err := w.store.CreateBillingEndpoint(ctx, w.actor, tenants.BillingEndpoint{
+		Provider: tenants.GenericProvider, Name: "Our shop", SubjectFrom: tenants.FromCustomer,
+	}, tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+	require.NoError(t, err)
 	p.openUntil("/billing", "Failed payments").inspect("billing-grace")
+	p.open("/billing/endpoints/" + own.ID.String()).sees("named by each event").inspect("billing-signed")
 	p.open("/audit?kind=billing_event").sees("dismissed the billing event").sees("evt_1PGx9bLkdIwHu7ixZ83nBd7q")
 
 	p.open("/subjects/ada").click("Grant credits").fill("Units", "5 000").fill("Reference", "in_1PGx/il_1PGx").fill("Reason", "They paid by bank transfer").inspect("billing-grant")
