@@ -516,7 +516,7 @@ func versionsPage(f frame, v *versionsView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.Migrations) > 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 45, "<section class=\"card flush\" aria-labelledby=\"migrations\"><div class=\"cardhead\"><h2 id=\"migrations\">Migrations</h2></div><table class=\"stack\"><caption class=\"hidden\">Migrations of this plan</caption> <thead><tr><th scope=\"col\">Created</th><th scope=\"col\">From</th><th scope=\"col\">To</th><th scope=\"col\">When</th><th scope=\"col\">State</th><th scope=\"col\">Progress</th><th scope=\"col\"><span class=\"hidden\">Action</span></th></tr></thead> <tbody>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 45, "<section class=\"card flush\" aria-labelledby=\"migrations\"><div class=\"cardhead\"><h2 id=\"migrations\">Migrations</h2></div><table class=\"stack wraps\"><caption class=\"hidden\">Migrations of this plan</caption> <thead><tr><th scope=\"col\">Created</th><th scope=\"col\">From</th><th scope=\"col\">To</th><th scope=\"col\">When</th><th scope=\"col\">State</th><th scope=\"col\">Progress</th><th scope=\"col\"><span class=\"hidden\">Action</span></th></tr></thead> <tbody>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

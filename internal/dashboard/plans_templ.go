@@ -34,7 +34,7 @@ func scheduledPlans(v *plansView) templ.Component {
 			templ_7745c5c3_Var1 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<section class=\"card flush\" aria-labelledby=\"scheduled\"><div class=\"cardhead\"><h2 id=\"scheduled\">Scheduled plan changes</h2></div><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Scheduled plan changes\"><table class=\"tight\"><caption class=\"hidden\">Scheduled plan changes</caption> <thead><tr><th scope=\"col\">Subject</th><th scope=\"col\">From</th><th scope=\"col\">To</th><th scope=\"col\">At</th><th scope=\"col\">Over a limit if changed now</th></tr></thead> <tbody>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<section class=\"card flush\"><div class=\"cardhead\"><h2 id=\"scheduled\">Scheduled plan changes</h2></div><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Scheduled plan changes\"><table class=\"tight\"><caption class=\"hidden\">Scheduled plan changes</caption> <thead><tr><th scope=\"col\">Subject</th><th scope=\"col\">From</th><th scope=\"col\">To</th><th scope=\"col\">At</th><th scope=\"col\">Over a limit if changed now</th></tr></thead> <tbody>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -113,7 +113,12 @@ func TestBillingInUse(t *testing.T) {
 	p.open("/plans/pro/versions").click("Publish version").click("Publish version 2").sees("Version 2 newest").inspect("plan-versions-two")
 	p.click("Preview migration").sees("gets version 2 now").inspect("plan-migration")
 	p.click("Migrate 1 subject")
-	p.openUntil("/plans/pro/versions", "done").inspect("plan-migrated")
+	p.openUntil("/plans/pro/versions", "1 of 1 moved").inspect("plan-migrated")
+	p.click("Publish version").click("Publish version 3").sees("Version 3 newest").choose("When", "At the end of each subject's cycle").click("Preview migration")
+	p.sees("Migrate 1 subject").click("Migrate 1 subject")
+	p.openUntil("/plans/pro/versions", "1 scheduled").inspect("plan-migration-scheduled")
+	p.open("/plans").sees("Pro, newest version").inspect("plans-scheduled")
+	p.open("/plans/pro/versions").click("Cancel migration").sees("canceled")
 
 	p.open("/settings/customer-page").choose("Plan 1", "Pro").choose("Plan 2", "Pro")
 	p.allow(422).click("Save changes").sees("Plan 2 is a duplicate").shot("customer-page-settings-wrong")
