@@ -85,7 +85,7 @@ func newCanaryRun(t *testing.T) *canaryRun {
 		"WEIR_PUBLIC_URL": "https://weir.example", "WEIR_SIGNUP": "open",
 		"WEIR_ENCRYPTION_KEY": base64.StdEncoding.EncodeToString(key), "WEIR_SNAPSHOT_FILE": filepath.Join(t.TempDir(), "snapshot"),
 		"WEIR_STRIPE_URL": c.stripe.URL, "WEIR_NOTIFICATION_NETWORKS": "127.0.0.0/8,::1/128",
-	})
+	}).With(c.secureSettings())
 	return c
 }
 
@@ -201,6 +201,7 @@ func TestNoSecretIsWrittenAnywhere(t *testing.T) {
 	b := c.useTheDashboard()
 	c.misuseKeys()
 	c.askTheGateway()
+	c.askOverTLS()
 
 	// A second instance reads what the first wrote, and writes the snapshot file.
 	second := start(t, c.settings).AwaitReady()
