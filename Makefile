@@ -113,7 +113,7 @@ conformance: ## run the test vectors under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }
 	@scripts/dev.sh --test with sh -c 'exec go run ./internal/engine/enginetest/conformance -redis "$$WEIR_TEST_REDIS_URL" "$$1"' sh "$(DIR)"
 
-bench: ## benchmark the service, a bare HTTP server and other rate limiters; ARGS="-h" lists the options
+bench: ## benchmark the service, a bare HTTP server and other rate limiters; ARGS="-h" lists the options, ARGS=clients measures the Go client
 	@bench/run.sh $(ARGS)
 
 microbench: ## run the Go benchmarks of a check; ARGS="-old REV" compares with another commit
