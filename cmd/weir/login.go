@@ -112,7 +112,7 @@ func (c *loginCmd) askMember(ctx context.Context, t *terminal, s *server) error 
 		select {
 		case <-t.after(time.Duration(max(every, 1)) * time.Second):
 		case <-ctx.Done():
-			return ctx.Err()
+			return errors.New("interrupted: the machine is not signed in")
 		}
 		var poll devicePoll
 		if err := s.post(ctx, "/v1/device-logins/poll", map[string]any{"device_code": login.DeviceCode}, &poll); err != nil {
