@@ -77,6 +77,16 @@ func limitIs(t *testing.T, policies *check.Policies, a tenants.Actor, limit int6
 	}
 }
 
+// onceEach reports whether there were queries, and each of them was sent once.
+func onceEach(asked map[string]int) bool {
+	for _, n := range asked {
+		if n != 1 {
+			return false
+		}
+	}
+	return len(asked) > 0
+}
+
 // A change causes the same queries for any number of tenants, and none about a tenant that is not
 // in memory except for its versions.
 func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
@@ -97,16 +107,20 @@ func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 			require.Eventually(t, limitIs(t, policies, a, 10+limit), time.Minute, time.Millisecond)
 		}
 		require.NoError(t, policies.Settle(t.Context(), a.TenantID())) // no other read of them is running
-		counting.take()
-		_, _, err := d.Store.PutRule(t.Context(), a, limited(rule("api"), 2), tenants.Match{})
-		require.NoError(t, err)
-		require.Eventually(t, limitIs(t, policies, a, 2), time.Minute, time.Millisecond)
-		changed := counting.take()
-		require.Equal(t, 1, changed["FROM rules"], "%v", changed)
-		require.Equal(t, 1, changed["changed_version"], "%v", changed)
+		// Twice a second the versions are compared without a change, too, maybe just then.
+		changed := map[string]int{}
+		for limit := int64(100); limit < 120 && !onceEach(changed); limit++ {
+			counting.take()
+			_, _, err := d.Store.PutRule(t.Context(), a, limited(rule("api"), limit), tenants.Match{})
+			require.NoError(t, err)
+			require.Eventually(t, limitIs(t, policies, a, limit), time.Minute, time.Millisecond)
+			changed = counting.take()
+			require.Equal(t, 1, changed["FROM rules"], "%v", changed)
+		}
+		require.True(t, onceEach(changed), "%v", changed)
 
 		heard := versionsOf(t, d, b).config
-		_, _, err = d.Store.PutRule(t.Context(), b, limited(rule("api"), 2), tenants.Match{})
+		_, _, err := d.Store.PutRule(t.Context(), b, limited(rule("api"), 2), tenants.Match{})
 		require.NoError(t, err)
 		// It is seen when the next change of a is, because changes are in order.
 		_, _, err = d.Store.PutRule(t.Context(), a, limited(rule("api"), 3), tenants.Match{})
