@@ -72,6 +72,14 @@ func TestDeviceLoginsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, code, s.send(r).json()["code"], body)
 	}
+	for _, c := range []struct {
+		body any
+		code string
+	}{{obj{"code": "x"}, codeUnknownField}, {obj{"device_code": 7}, codeInvalidRequest}, {[]string{"x"}, codeMalformedJSON}} {
+		refused := s.call("", http.MethodPost, devicePollPath, c.body)
+		require.Equal(t, c.code, refused.json()["code"], c.body)
+		require.GreaterOrEqual(t, refused.status, http.StatusBadRequest)
+	}
 	for _, unknown := range []string{"", "x", strings.Repeat("A", 43)} {
 		require.Equal(t, "expired", s.call("", http.MethodPost, devicePollPath, obj{"device_code": unknown}).ok(200).json()["status"])
 	}

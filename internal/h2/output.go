@@ -190,16 +190,20 @@ func (c *conn) flushAll() {
 
 // finishWriting writes everything and closes the connection for writing. The client then reads
 // the last frames. If there were unread bytes, closing both directions would reset the connection,
-// and the client might lose them.
+// and the client might lose them. So what the client still sends is discarded, and from lingerBytes
+// on left unread, for lingerTime in all.
 func (c *conn) finishWriting() {
 	c.mu.Lock()
 	c.flushAll()
 	c.mu.Unlock()
 	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+	closeAt := time.Now().Add(lingerTime)
+	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(closeAt) != nil {
 		return
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, lingerBytes)) // errors end it too
+	if n, err := io.Copy(io.Discard, io.LimitReader(c.Conn, lingerBytes)); err == nil && n == lingerBytes {
+		time.Sleep(time.Until(closeAt))
+	}
 }
 
 const (
