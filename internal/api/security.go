@@ -15,8 +15,8 @@ import (
 
 // SecuritySettings are the settings, as the API shows them.
 type SecuritySettings struct {
-	SessionIdle    string     `json:"session_idle" doc:"A session of the dashboard ends so long after its last use"`
-	SessionLife    string     `json:"session_life" doc:"And so long after the sign-in"`
+	SessionIdle    string     `json:"session_idle" doc:"A session of the dashboard ends this long after its last use"`
+	SessionLife    string     `json:"session_life" doc:"And this long after the sign-in"`
 	MaxSessions    int64      `json:"max_sessions" doc:"Of each member; a further sign-in ends the least recently used one"`
 	ConfirmAfter   string     `json:"confirm_after" doc:"How long after the last entry of the password a member may change keys, members, billing and these settings in the dashboard without entering it again"`
 	EventRetention string     `json:"event_retention" doc:"How long security events are kept"`

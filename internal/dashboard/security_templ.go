@@ -103,11 +103,11 @@ func securityPage(f frame, v *securityView) templ.Component {
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "session_idle", Label: "Session idle time", Value: v.Settings.SessionIdle.Text, Hint: "A session ends so long after its last use: 5m to 12h.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "session_idle", Label: "Session idle time", Value: v.Settings.SessionIdle.Text, Hint: "A session ends this long after its last use: 5m to 12h.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "session_life", Label: "Session lifetime", Value: v.Settings.SessionLife.Text, Hint: "And so long after the sign-in: 1h to 7d.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "session_life", Label: "Session lifetime", Value: v.Settings.SessionLife.Text, Hint: "And this long after the sign-in: 1h to 7d.", Attrs: templ.Attributes{"autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -15,8 +15,8 @@ import (
 // SecuritySettings are a tenant's settings for the sessions of its members and for its security
 // events.
 type SecuritySettings struct {
-	SessionIdle limit.Duration // a session ends so long after its last request
-	SessionLife limit.Duration // and so long after its sign-in
+	SessionIdle limit.Duration // a session ends this long after its last request
+	SessionLife limit.Duration // and this long after its sign-in
 	MaxSessions int            // of each member; a further sign-in ends the least recently used one
 	// ConfirmAfter is how long after the last entry of the password a member may change keys,
 	// members, billing and these settings. After it, the password is required again.
