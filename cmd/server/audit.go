@@ -41,7 +41,7 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 		}
 		*given.to = &mark
 	}
-	store, err := openStore(ctx, cfg, log)
+	store, err := openStore(ctx, cfg, log, commandWait)
 	if err != nil {
 		return err
 	}

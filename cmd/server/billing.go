@@ -44,7 +44,7 @@ func (c billingReconcileCommand) Run(ctx context.Context, cfg *Config, log *slog
 		}
 		only = id
 	}
-	store, err := openStore(ctx, cfg, log)
+	store, err := openStore(ctx, cfg, log, commandWait)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (billingRotateCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 	if cfg.EncryptionKey == "" {
 		return settingError("WEIR_ENCRYPTION_KEY is not set")
 	}
-	store, err := openStore(ctx, cfg, log)
+	store, err := openStore(ctx, cfg, log, commandWait)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 	if err := d.ensureEncryptionKey(cfg); err != nil {
 		return err
 	}
-	store, err := openStore(ctx, cfg, log)
+	store, err := openStore(ctx, cfg, log, commandWait)
 	if err != nil {
 		return err
 	}

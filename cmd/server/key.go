@@ -19,7 +19,7 @@ func (c operatorKeyCreateCommand) Run(ctx context.Context, cfg *Config, log *slo
 	if err := cfg.requireDatabase(); err != nil {
 		return err
 	}
-	store, err := openStore(ctx, cfg, log)
+	store, err := openStore(ctx, cfg, log, commandWait)
 	if err != nil {
 		return err
 	}

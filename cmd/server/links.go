@@ -95,7 +95,7 @@ func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*te
 	if err := firstError(cfg.requireDatabase(), cfg.requireMail()); err != nil {
 		return err
 	}
-	store, err := openStore(ctx, cfg, log)
+	store, err := openStore(ctx, cfg, log, commandWait)
 	if err != nil {
 		return err
 	}

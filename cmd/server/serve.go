@@ -56,7 +56,7 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 	if s.style, err = api.ParseHeaderStyle(cfg.Headers); err != nil {
 		return nil, fmt.Errorf("WEIR_HEADERS: %w", err)
 	}
-	if s.store, err = openStore(ctx, cfg, log); err != nil {
+	if s.store, err = openStore(ctx, cfg, log, 0); err != nil {
 		return nil, err
 	}
 	redis.SetLogger(redisLog{log})
@@ -184,7 +184,13 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	return nil
 }
 
-func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Store, error) {
+// commandWait is how long a command waits for a connection to Postgres. A person waits for the
+// result, so it is longer than that of a request.
+const commandWait = 5 * time.Second
+
+// openStore opens the configuration in Postgres. wait is how long an operation waits for a
+// connection; 0 is the default.
+func openStore(ctx context.Context, cfg *Config, log *slog.Logger, wait time.Duration) (*tenants.Store, error) {
 	ring, err := cfg.ring()
 	if err != nil {
 		return nil, err
@@ -195,7 +201,7 @@ func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Sto
 		credentials = cfg.databaseFile.credentials
 	}
 	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{
-		DatabaseURL: string(cfg.DatabaseURL), ListenURL: string(cfg.DatabaseListenURL), Logger: log, Seal: ring, Credentials: credentials,
+		DatabaseURL: string(cfg.DatabaseURL), ListenURL: string(cfg.DatabaseListenURL), Logger: log, Seal: ring, Credentials: credentials, Acquire: wait,
 		WriteRates: tenants.WriteRates{Writes: cfg.WriteRate, Resets: cfg.ResetRate},
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 )
 
 // A question has the arguments of check and explain.
@@ -94,13 +95,16 @@ func (d *decision) print(t *terminal, full json.RawMessage) error {
 			return err
 		}
 	}
-	if len(d.Rules) > 0 || t.output == "csv" {
-		columns := []string{"rule", "mode", "allowed", "source", "limit", "remaining", "retry_after_ms", "reset_after_ms"}
+	columns := []string{"rule", "mode", "allowed", "source", "limit", "remaining", "retry_after_ms", "reset_after_ms"}
+	if t.output == "csv" {
+		return t.print(slices.Concat(d.Rules, d.Skipped), append(columns, "reason", "attribute")...)
+	}
+	if len(d.Rules) > 0 {
 		if err := t.print(d.Rules, columns...); err != nil {
 			return err
 		}
 	}
-	if len(d.Skipped) > 0 && t.output == "table" {
+	if len(d.Skipped) > 0 {
 		return t.print(d.Skipped, "rule", "reason", "attribute")
 	}
 	return nil

@@ -66,3 +66,18 @@ func TestTablesAreSafe(t *testing.T) {
 	require.NoError(t, shown.print([]json.RawMessage{[]byte(`{"a": "x\u001b[2Jy\nz", "b": 1000000000000000, "c": ["d", "e"], "f": {"g": 1}}`)}, "a", "b", "c", "f", "h"))
 	require.Equal(t, "A         B                 C    F        H\nx\ufffd[2Jy\ufffdz  1000000000000000  d e  {\"g\":1}  -\n", out.String())
 }
+
+// A table that is wider than the terminal is printed as lines that fit, and nothing is cut.
+func TestTablesOnANarrowTerminal(t *testing.T) {
+	objects := []json.RawMessage{[]byte(`{"rule": "api-requests", "retry_after_ms": 1250}`), []byte(`{"rule": "exports"}`)}
+	for width, want := range map[int]string{
+		0:  "RULE          RETRY AFTER MS\napi-requests  1250\nexports       -\n",
+		28: "RULE          RETRY AFTER MS\napi-requests  1250\nexports       -\n",
+		27: "RULE            api-requests\nRETRY AFTER MS  1250\n\nRULE            exports\nRETRY AFTER MS  -\n",
+	} {
+		var out bytes.Buffer
+		shown := &terminal{out: &out, output: "table", columns: func() int { return width }}
+		require.NoError(t, shown.print(objects, "rule", "retry_after_ms"))
+		require.Equal(t, want, out.String(), width)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // print prints objects in the format of the option output. Each is a JSON object. columns are the
@@ -48,7 +49,7 @@ func (t *terminal) printRows(rows [][]string) error {
 		w := csv.NewWriter(t.out)
 		return w.WriteAll(rows)
 	}
-	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	widths := make([]int, len(rows[0])) // in characters
 	for i, row := range rows {
 		for j := range row {
 			row[j] = plain(row[j])
@@ -57,8 +58,36 @@ func (t *terminal) printRows(rows [][]string) error {
 			} else if row[j] == "" {
 				row[j] = "-"
 			}
+			widths[j] = max(widths[j], utf8.RuneCountInString(row[j]))
 		}
+	}
+	total := columnGap * (len(widths) - 1)
+	for _, width := range widths {
+		total += width
+	}
+	if width := t.width(); width > 0 && total > width {
+		return t.printBlocks(rows)
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, columnGap, ' ', 0)
+	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}
+
+const columnGap = 2 // spaces between two columns of a table
+
+// printBlocks prints a table that is wider than the terminal: a block of lines for each row, with a
+// line for each column. Nothing is cut, and the lines of a table would break.
+func (t *terminal) printBlocks(rows [][]string) error {
+	w := tabwriter.NewWriter(t.out, 0, 0, columnGap, ' ', 0)
+	for i, row := range rows[1:] {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		for j, value := range row {
+			fmt.Fprintln(w, rows[0][j]+"\t"+value)
+		}
 	}
 	return w.Flush()
 }

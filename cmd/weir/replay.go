@@ -333,8 +333,12 @@ func (r *replay) print(t *terminal) error {
 	if r.Unreadable > 0 {
 		fmt.Fprintf(t.out, "%d lines were skipped: %s\n", r.Unreadable, plain(r.firstUnreadable.Error()))
 	}
-	fmt.Fprintf(t.out, "\n  requests  %s\n  denied    %s\n\n", bars(r.Intervals, func(s replaySlice) int64 { return s.Allowed + s.Denied }),
-		bars(r.Intervals, func(s replaySlice) int64 { return s.Denied }))
+	shown := r.Intervals
+	if width := t.width(); width > 0 {
+		shown = merge(shown, max(width-len("  requests  "), 1))
+	}
+	fmt.Fprintf(t.out, "\n  requests  %s\n  denied    %s\n\n", bars(shown, func(s replaySlice) int64 { return s.Allowed + s.Denied }),
+		bars(shown, func(s replaySlice) int64 { return s.Denied }))
 	rows := [][]string{{"rule", "mode", "checked", "denied", "share", "denied_subjects"}}
 	for _, rule := range r.Rules {
 		rows = append(rows, []string{rule.Rule, rule.Mode, number(rule.Checked), number(rule.Denied), percent(rule.Denied, rule.Checked), number(rule.Subjects)})
@@ -348,6 +352,20 @@ func (r *replay) print(t *terminal) error {
 		rows = append(rows, []string{s.Subject, number(s.Allowed), number(s.Denied)})
 	}
 	return t.printRows(rows)
+}
+
+// merge adds neighboring intervals together, so that at most n remain. All but the last one have
+// the same length.
+func merge(intervals []replaySlice, n int) (merged []replaySlice) {
+	for together := range slices.Chunk(intervals, (len(intervals)+n-1)/n) {
+		sum := replaySlice{Start: together[0].Start}
+		for _, at := range together {
+			sum.Allowed += at.Allowed
+			sum.Denied += at.Denied
+		}
+		merged = append(merged, sum)
+	}
+	return merged
 }
 
 // bars draws a bar for each interval. The highest has the height of a line. An interval with a

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -132,5 +133,31 @@ func BenchmarkReplay(b *testing.B) {
 		var out, err bytes.Buffer
 		t := &terminal{in: bytes.NewReader(log.Bytes()), out: &out, err: &err, getenv: os.Getenv}
 		require.Zero(b, run(b.Context(), t, []string{"replay", "-f", rules, "-"}), err.String())
+	}
+}
+
+// The picture of a replay fits the terminal, and counts each request once.
+func TestReplayOnANarrowTerminal(t *testing.T) {
+	intervals := make([]replaySlice, 60)
+	for i := range intervals {
+		intervals[i] = replaySlice{Start: time.Unix(int64(i), 0), Allowed: 1, Denied: int64(i % 2)}
+	}
+	for _, n := range []int{1, 7, 30, 59, 60, 200} {
+		merged := merge(intervals, n)
+		require.LessOrEqual(t, len(merged), n)
+		var allowed, denied int64
+		for _, at := range merged {
+			allowed, denied = allowed+at.Allowed, denied+at.Denied
+		}
+		require.Equal(t, []int64{60, 30}, []int64{allowed, denied}, n)
+		require.Equal(t, intervals[0].Start, merged[0].Start)
+	}
+	var out bytes.Buffer
+	r := replay{From: new(time.Time), To: new(time.Time), Intervals: intervals}
+	require.NoError(t, r.print(&terminal{out: &out, output: "table", columns: func() int { return 40 }}))
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "█") {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 40)
+		}
 	}
 }

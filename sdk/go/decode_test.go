@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -54,6 +55,9 @@ func TestScannerReadsWhatServersAnswer(t *testing.T) {
 		var w wireDecision
 		if answer.Headers["Weir-Decision"] != "allow" && answer.Headers["Weir-Decision"] != "deny" {
 			continue
+		}
+		if strings.HasPrefix(string(answer.Body), `{"lease":`) {
+			continue // encoding/json reads leases, one for many checks
 		}
 		if !scanDecision(string(answer.Body), &w) {
 			t.Errorf("%s is left to encoding/json", name)

@@ -193,6 +193,7 @@ func checks(t *testing.T, s *shell) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &answer))
 	require.Equal(t, "pro", answer.Plan)
 	require.Contains(t, s.must("explain", "user_43", "-r", "elsewhere"), "resource_mismatch")
+	require.Contains(t, s.must("-o", "csv", "explain", "user_43", "-r", "elsewhere"), ",resource_mismatch,")
 	_, stderr, code = s.run("", "check", "user_42", "-p", "platinum")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "/plan")

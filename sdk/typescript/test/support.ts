@@ -62,6 +62,9 @@ export class ScriptedServer {
 
   async tell(what: "up" | "down" | "release"): Promise<void> {
     await tell("POST", `${this.control}/${what}`);
+    // The server has closed its connections. One turn of the event loop lets fetch notice, so that
+    // it does not send the next request over one of them.
+    if (what === "down") await new Promise((resolve) => setImmediate(resolve));
   }
 
   async await(requests: number): Promise<void> {
