@@ -488,6 +488,7 @@ func BenchmarkLease(b *testing.B) {
 			all.Wait()
 			b.StopTimer()
 			b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
 			b.ReportMetric(float64(sent.Load())/float64(b.N), "sent/op")
 		})
 	}
