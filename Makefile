@@ -21,7 +21,7 @@ SLOWEST := ./tests/browser ./tests ./tests/gateways ./internal/api
 PACKAGES = $$(( $$(getconf _NPROCESSORS_ONLN) + 2 ))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults soak conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
+.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults soak fuzz conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ soak: ## inject a random fault every 30 s under load, and write the section in d
 
 test-billing: ## send 10 000 billing events in order, and shuffled and repeated while the server is killed; takes about ten minutes
 	@scripts/dev.sh --test with go test ./tests -run '^TestBillingEventsSurviveKills$$' -count=1 -v -timeout 45m -args -billing-events 10000 -billing-kills 20
+
+fuzz: ## run every fuzz target for TIME=30s; NAME=pattern selects
+	@scripts/dev.sh --test with scripts/fuzz.sh $(or $(TIME),30s) '$(or $(NAME),.)'
 
 conformance: ## run the test vectors under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }

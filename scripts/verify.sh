@@ -53,5 +53,5 @@ step "modules are tidy, terraform" go -C terraform mod tidy -diff
 step "names to publish under agree" go run ./sdk/names -check
 step "modules are tidy, tests/container" go -C tests/container mod tidy -diff
 step "modules are tidy, tests/faults" go -C tests/faults mod tidy -diff
-step "scripts parse" bash -n scripts/dev.sh scripts/queries.sh scripts/verify.sh scripts/microbench.sh scripts/sbom.sh scripts/terraform.sh web/vendor.sh tests/browser/vendor.sh .ci/run
+step "scripts parse" bash -n scripts/dev.sh scripts/queries.sh scripts/verify.sh scripts/microbench.sh scripts/fuzz.sh scripts/sbom.sh scripts/terraform.sh web/vendor.sh tests/browser/vendor.sh .ci/run
 exit $failed
