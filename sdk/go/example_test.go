@@ -2,9 +2,11 @@ package weir_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -114,12 +116,15 @@ func ExampleGuard() {
 	mux := http.NewServeMux()
 	mux.Handle("GET /orders/{id}", guard.Handler(orders)) // the resource is "GET /orders/{id}"
 
-	fmt.Println(mux != nil)
-	// Output: true
+	response := httptest.NewRecorder()
+	mux.ServeHTTP(response, httptest.NewRequest("GET", "/orders/7", nil))
+	fmt.Println(response.Code, client.Asked()[0].Resource)
+	// Output: 429 GET /orders/{id}
 }
 
 func ExampleRouteOf() {
 	client, mux := weirtest.DenyAll(), http.NewServeMux()
+	mux.Handle("GET /orders/{id}", http.NotFoundHandler())
 
 	guard := weir.Guard{
 		Checker:  client,
@@ -129,8 +134,17 @@ func ExampleRouteOf() {
 	}
 	handler := guard.Handler(mux) // in front of all routes
 
-	fmt.Println(handler != nil)
-	// Output: true
+	for _, path := range []string{"/orders/7", "/healthz"} {
+		request, response := httptest.NewRequest("GET", path, nil), httptest.NewRecorder()
+		request.Header.Set("X-Customer", "user_42")
+		handler.ServeHTTP(response, request)
+		fmt.Println(response.Code, len(client.Asked()))
+	}
+	fmt.Println(client.Asked()[0].Resource)
+	// Output:
+	// 429 1
+	// 404 1
+	// GET /orders/{id}
 }
 
 func ExampleTransport() {
@@ -138,8 +152,10 @@ func ExampleTransport() {
 
 	caller := http.Client{Transport: &weir.Transport{Checker: client}}
 
-	fmt.Println(caller.Transport != nil)
-	// Output: true
+	_, err := caller.Get("http://partner.example.com/orders")
+	var denied *weir.DeniedError
+	fmt.Println(errors.As(err, &denied), client.Asked()[0].Resource)
+	// Output: true GET partner.example.com
 }
 
 func ExampleClient_Wait() {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -313,4 +314,15 @@ func TestServerRestarts(t *testing.T) {
 	eventually(t, "no decision", func() bool { return !decided() })
 	eventually(t, "another process", func() bool { return serverPid(t) != pid })
 	eventually(t, "a decision", decided)
+}
+
+// The program of the README works as it stands.
+func TestFirstCheck(t *testing.T) {
+	program := exec.CommandContext(t.Context(), "go", "run", "./examples/first")
+	program.Env = append(os.Environ(), "WEIR_URL="+environment(t, "WEIR_TEST_URL"), "WEIR_KEY="+environment(t, "WEIR_TEST_KEY"))
+	out, err := program.CombinedOutput()
+	must(t, err)
+	if got := string(out); got != "allowed: true\n" {
+		t.Error(got)
+	}
 }
