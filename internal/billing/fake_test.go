@@ -28,6 +28,7 @@ type fakeStripe struct {
 	events        []json.RawMessage      // newest first
 	noEvents      bool                   // the key may not read events
 	asked         int
+	listed        int // lists of subscriptions
 	broken        bool
 	now           func() time.Time // the time of its responses; nil for the real time
 	meter         meterEvents
@@ -41,6 +42,7 @@ func newFakeStripe(t *testing.T) *fakeStripe {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/subscriptions/{id}", f.retrieve)
 	mux.HandleFunc("GET /v1/subscriptions", f.list)
+	mux.HandleFunc("GET /v1/subscription_items", f.listItems)
 	mux.HandleFunc("GET /v1/checkout/sessions/{id}/line_items", f.listLines)
 	mux.HandleFunc("GET /v1/invoices/{id}/lines", f.listLines)
 	mux.HandleFunc("GET /v1/events", f.listEvents)
@@ -86,7 +88,7 @@ func (f *fakeStripe) answer(w http.ResponseWriter, v any) {
 func (f *fakeStripe) retrieve(w http.ResponseWriter, r *http.Request) {
 	for _, s := range f.subscriptions {
 		if s.ID == r.PathValue("id") {
-			f.answer(w, s)
+			f.answer(w, withFirstItems(s))
 			return
 		}
 	}
@@ -99,12 +101,43 @@ func (f *fakeStripe) list(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, http.StatusBadRequest, "parameter_invalid")
 		return
 	}
+	f.listed++
 	all := f.subscriptions
 	if after := r.URL.Query().Get("starting_after"); after != "" {
 		i := slices.IndexFunc(all, func(s *stripe.Subscription) bool { return s.ID == after })
 		all = all[i+1:]
 	}
-	f.answer(w, map[string]any{"object": "list", "url": "/v1/subscriptions", "has_more": len(all) > limit, "data": all[:min(limit, len(all))]})
+	page := []*stripe.Subscription{}
+	for _, s := range all[:min(limit, len(all))] {
+		page = append(page, withFirstItems(s))
+	}
+	f.answer(w, obj{"object": "list", "url": "/v1/subscriptions", "has_more": len(all) > limit, "data": page})
+}
+
+// firstItems is how many items a subscription has itself.
+const firstItems = 10
+
+func withFirstItems(s *stripe.Subscription) *stripe.Subscription {
+	if len(s.Items.Data) <= firstItems {
+		return s
+	}
+	short := *s
+	short.Items = &stripe.SubscriptionItemList{ListMeta: stripe.ListMeta{HasMore: true}, Data: s.Items.Data[:firstItems]}
+	return &short
+}
+
+// listItems answers the items of a subscription after the given one.
+func (f *fakeStripe) listItems(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	for _, s := range f.subscriptions {
+		after := slices.IndexFunc(s.Items.Data, func(i *stripe.SubscriptionItem) bool { return i.ID == query.Get("starting_after") })
+		if s.ID != query.Get("subscription") || after < 0 {
+			continue
+		}
+		f.answer(w, obj{"object": "list", "url": "/v1/subscription_items", "has_more": false, "data": s.Items.Data[after+1:]})
+		return
+	}
+	f.fail(w, http.StatusNotFound, "resource_missing")
 }
 
 func (f *fakeStripe) listLines(w http.ResponseWriter, r *http.Request) {
@@ -186,6 +219,13 @@ func (f *fakeStripe) requests() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked
+}
+
+// lists returns how often subscriptions were listed.
+func (f *fakeStripe) lists() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.listed
 }
 
 // The client reads the fake in the same way as Stripe, which makes tests with it meaningful.

@@ -317,8 +317,8 @@ func (r *Runner) fetchLines(ctx context.Context, tenant uuid.UUID, w *tenants.Bi
 }
 
 // fetch requests the subscription of an event from the provider, if the endpoint has an API key and
-// the event is not conclusive: its order within a second is unknown, it cannot be parsed, or its
-// subject is unknown.
+// the event is not conclusive: its order within a second is unknown, it cannot be parsed, it lacks
+// items, or its subject is unknown.
 func (r *Runner) fetch(ctx context.Context, tenant uuid.UUID, w *tenants.BillingWork) (*subscription.Fetched, error) {
 	e := &w.Parsed
 	if w.Endpoint.APIKeyHint == "" || e.Subscription == "" {
@@ -328,9 +328,9 @@ func (r *Runner) fetch(ctx context.Context, tenant uuid.UUID, w *tenants.Billing
 	switch e.Kind {
 	case subscription.Changed:
 		key, fromMetadata := strings.CutPrefix(w.Endpoint.SubjectFrom, tenants.FromMetadata)
-		wanted = w.State.Tied(e.Snapshot) || fromMetadata && w.Subject == "" && e.Snapshot.Metadata[key] == ""
+		wanted = e.Snapshot.Partial || w.State.Tied(e.Snapshot) || fromMetadata && w.Subject == "" && e.Snapshot.Metadata[key] == ""
 	case subscription.PaymentFailed, subscription.PaymentMade:
-		wanted = w.State.Newest == nil
+		wanted = w.State.Newest == nil || w.State.Newest.Partial
 	case subscription.Unreadable:
 		wanted = true
 	}

@@ -61,7 +61,7 @@ func (c *Client) Subscription(ctx context.Context, id string) (Fetched, error) {
 	if err != nil {
 		return Fetched{}, apiError("fetch subscription "+id, err)
 	}
-	return c.fetched(sub, sub.LastResponse)
+	return c.fetched(ctx, sub, sub.LastResponse)
 }
 
 // Subscriptions calls each for all subscriptions, including ended ones. It returns the first error
@@ -75,7 +75,7 @@ func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) er
 		if err != nil {
 			return apiError("list subscriptions", err)
 		}
-		fetched, err := c.fetched(sub, list.LastResponse())
+		fetched, err := c.fetched(ctx, sub, list.LastResponse())
 		if err != nil {
 			return err
 		}
@@ -128,9 +128,9 @@ func listedEvent(in *stripe.Event) (Event, []byte, error) {
 	return e, body, err
 }
 
-// fetched returns a snapshot of a subscription. Its time is the provider's, from the header Date of
+// fetched returns a snapshot of a subscription, with all of its items. Its time is the provider's, from the header Date of
 // the response. Snapshots of one second are in the order of our requests.
-func (c *Client) fetched(sub *stripe.Subscription, response *stripe.APIResponse) (Fetched, error) {
+func (c *Client) fetched(ctx context.Context, sub *stripe.Subscription, response *stripe.APIResponse) (Fetched, error) {
 	if sub.Customer == nil {
 		return Fetched{}, fmt.Errorf("subscription %s has no customer", sub.ID)
 	}
@@ -138,17 +138,19 @@ func (c *Client) fetched(sub *stripe.Subscription, response *stripe.APIResponse)
 		ID: sub.ID, Status: Status(sub.Status), Customer: reference(sub.Customer.ID), Created: sub.Created,
 		BillingCycleAnchor: sub.BillingCycleAnchor, Metadata: sub.Metadata,
 	}
-	if sub.Items != nil {
-		for _, i := range sub.Items.Data {
-			item := stripeItem{Quantity: i.Quantity, CurrentPeriodStart: i.CurrentPeriodStart, Deleted: i.Deleted}
-			if i.Price != nil {
-				item.Price = &stripePlan{ID: i.Price.ID}
-				if i.Price.Product != nil {
-					item.Price.Product = reference(i.Price.Product.ID)
-				}
+	items, err := c.items(ctx, sub)
+	if err != nil {
+		return Fetched{}, err
+	}
+	for _, i := range items {
+		item := stripeItem{Quantity: i.Quantity, CurrentPeriodStart: i.CurrentPeriodStart, Deleted: i.Deleted}
+		if i.Price != nil {
+			item.Price = &stripePlan{ID: i.Price.ID}
+			if i.Price.Product != nil {
+				item.Price.Product = reference(i.Price.Product.ID)
 			}
-			form.Items.Data = append(form.Items.Data, item)
 		}
+		form.Items.Data = append(form.Items.Data, item)
 	}
 	snapshot, why := form.snapshot()
 	if why != "" {
@@ -163,6 +165,26 @@ func (c *Client) fetched(sub *stripe.Subscription, response *stripe.APIResponse)
 	}
 	snapshot.At, snapshot.Rank, snapshot.Event = at.Unix(), 1, FetchedEvent+now.Format("2006-01-02T15:04:05.000000000Z")
 	return Fetched{ID: sub.ID, Snapshot: snapshot, Metadata: shortMetadata(sub.Customer.Metadata), Gone: sub.Customer.Deleted}, nil
+}
+
+// items returns all items of a subscription, which has only the first ones itself.
+func (c *Client) items(ctx context.Context, sub *stripe.Subscription) ([]*stripe.SubscriptionItem, error) {
+	if sub.Items == nil {
+		return nil, nil
+	}
+	all := sub.Items.Data
+	if !sub.Items.HasMore || len(all) == 0 {
+		return all, nil
+	}
+	params := &stripe.SubscriptionItemListParams{Subscription: &sub.ID}
+	params.Limit, params.StartingAfter = stripe.Int64(100), &all[len(all)-1].ID
+	for i, err := range c.api.V1SubscriptionItems.List(ctx, params).All(ctx) {
+		if err != nil {
+			return nil, apiError("list the items of subscription "+sub.ID, err)
+		}
+		all = append(all, i)
+	}
+	return all, nil
 }
 
 // FetchedEvent is the prefix of Event in a fetched snapshot. It sorts after the ids of events.

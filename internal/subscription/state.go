@@ -2,6 +2,7 @@ package subscription
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +62,8 @@ type Snapshot struct {
 	Status   Status `json:"status"`
 	Customer string `json:"customer,omitempty"`
 	Items    []Item `json:"items,omitempty"`
-	Plan     string `json:"plan,omitempty"` // of a generic event: the plan itself, instead of items
+	Partial  bool   `json:"partial,omitempty"` // there are more items
+	Plan     string `json:"plan,omitempty"`    // of a generic event: the plan itself, instead of items
 	Created  int64  `json:"created,omitempty"`
 	Anchor   int64  `json:"anchor,omitempty"` // start of the billing cycle, seconds since 1970; 0 if unknown
 	// Metadata may have the subject.
@@ -287,6 +289,7 @@ type Standing struct {
 	Until      time.Time // end of the grace period, and of the standing; zero for never
 	Why        string    // the reason as text
 	Unmapped   []string  // prices without a plan, if no price has one and that matters
+	Partial    bool      // Unknown, because some of its items are
 }
 
 // MaxMultiplier is the maximum multiplier of limits.
@@ -303,6 +306,9 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 	switch {
 	case n.Plan != "" && len(n.Items) > 0: // a generic event with a quantity
 		out.Multiplier = min(max(n.Items[0].Quantity, 1), MaxMultiplier)
+	case n.Partial:
+		s.judgePartial(&out, now, grace)
+		return out
 	case n.Plan == "":
 		item, tier, found := choose(n.Items, lookup)
 		if !found {
@@ -322,20 +328,38 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 	return out
 }
 
+// judgePartial sets the right if only the first items are known. One of the others may give another
+// plan, so it is unknown which plan the subscription gives; its end is not.
+func (s *State) judgePartial(out *Standing, now time.Time, grace time.Duration) {
+	s.judge(out, now, grace)
+	if out.Right == Entitled {
+		out.Right, out.Partial = Unknown, true
+		out.Why = fmt.Sprintf("only the first %d items of the subscription are known, and another one may give the plan: "+
+			"add an api_key with read access to subscriptions to the endpoint, then replay the event", len(s.Newest.Items))
+		return
+	}
+	s.judgeEnd(out)
+}
+
 // judgeUnmapped sets the right if no price is mapped. An end needs no mapping, but concerns only a
 // subscription that gave a plan before: the others are of products that have no plan.
 func (s *State) judgeUnmapped(out *Standing, now time.Time, grace time.Duration) {
 	s.judge(out, now, grace)
-	switch {
-	case out.Right == Ended && s.Gave:
-	case out.Right == Ended:
+	if out.Right == Ended {
+		s.judgeEnd(out)
+		return
+	}
+	for _, i := range s.Newest.Items { // Until stays, as the end of the grace period may take the plan away
+		out.Unmapped = append(out.Unmapped, i.Price)
+	}
+	out.Right, out.Why = Unknown, "no price of the subscription is mapped to a plan: "+strings.Join(out.Unmapped, ", ")
+}
+
+// judgeEnd sets the right of an ended subscription by whether it gave a plan before.
+func (s *State) judgeEnd(out *Standing) {
+	if out.Right == Ended && !s.Gave {
 		out.Right = Unknown
 		out.Why += "; it never gave a plan"
-	default: // Until stays, as the end of the grace period may take the plan away
-		for _, i := range s.Newest.Items {
-			out.Unmapped = append(out.Unmapped, i.Price)
-		}
-		out.Right, out.Why = Unknown, "no price of the subscription is mapped to a plan: "+strings.Join(out.Unmapped, ", ")
 	}
 }
 

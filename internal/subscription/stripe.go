@@ -257,6 +257,7 @@ func (sub *stripeSubscription) snapshot() (s *Snapshot, why string) {
 	if len(s.Items) == 0 {
 		return nil, "the subscription has no items"
 	}
+	s.Partial = sub.Items.HasMore
 	if s.Anchor < 0 || s.Anchor > maxTime || s.Created < 0 || s.Created > maxTime {
 		return nil, "a time of the subscription is out of range"
 	}

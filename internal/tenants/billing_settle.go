@@ -336,6 +336,10 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 	switch {
 	case subject == "":
 		return parked("subject", "%s", st.unknown(row.Customer)), nil
+	case standing.Partial:
+		v := parked("", "%s", standing.Why)
+		v.subject = subject
+		return v, nil
 	case standing.Right == subscription.Unknown && st.sellsCredits(&state):
 		return verdict{outcome: EventIgnored, why: "its prices stand for credits, which a paid invoice grants", subject: subject}, nil
 	case standing.Right == subscription.Unknown && standing.Unmapped != nil:
