@@ -146,7 +146,7 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 
 // schedule sets the scheduled plan change from a body, after all other fields, because the cycle
 // depends on the anchor.
-func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
+func (f *NextPlanFields) schedule(s *tenants.Subject, now time.Time) []ProblemField {
 	if f.NextPlan.Set {
 		s.NextPlan = f.NextPlan.or("")
 		if s.NextPlan == "" && !f.NextPlanAt.Set { // it is cancelled
@@ -158,7 +158,7 @@ func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
 	case f.NextPlanAt.Null:
 		s.NextPlanAt = nil
 	case f.NextPlanAt.Value == "cycle_end":
-		s.NextPlanAt = ptr(tenants.CycleEnd(s.CycleAnchor, time.Now()))
+		s.NextPlanAt = ptr(tenants.CycleEnd(s.CycleAnchor, now))
 	default:
 		at, err := time.Parse(time.RFC3339Nano, f.NextPlanAt.Value)
 		if err != nil {
@@ -243,7 +243,7 @@ func (a *admin) putSubject(ctx context.Context, in *struct {
 	Body SubjectPut
 }) (*object[Subject], error) {
 	s := tenants.Subject{Subject: in.SubjectPath.Subject, Labels: in.Body.Labels.or(nil)}
-	if errs := append(in.Body.SubjectFields.apply(&s), in.Body.schedule(&s)...); len(errs) > 0 {
+	if errs := append(in.Body.SubjectFields.apply(&s), in.Body.schedule(&s, a.store.Now())...); len(errs) > 0 {
 		return nil, invalid(errs...)
 	}
 	put, created, err := a.store.PutSubject(ctx, actorFrom(ctx), s, conditionsFrom(ctx).match)
@@ -259,7 +259,7 @@ func (a *admin) patchSubject(ctx context.Context, in *struct {
 }) (*object[Subject], error) {
 	s, err := a.store.EditSubject(ctx, actorFrom(ctx), in.SubjectPath.Subject, conditionsFrom(ctx).match, func(s *tenants.Subject) error {
 		s.Labels = patchLabels(s.Labels, in.Body.Labels)
-		return invalidIfAny(append(in.Body.SubjectFields.apply(s), in.Body.schedule(s)...))
+		return invalidIfAny(append(in.Body.SubjectFields.apply(s), in.Body.schedule(s, a.store.Now())...))
 	})
 	if err != nil {
 		return nil, err

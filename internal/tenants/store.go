@@ -318,6 +318,9 @@ func (c *change) next(ctx context.Context, p parts) (int64, error) {
 	})
 }
 
+// Now returns the time by which scheduled changes are due.
+func (s *Store) Now() time.Time { return s.instant() }
+
 // instant returns the time in the precision of Postgres.
 func (s *Store) instant() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
 
