@@ -44,7 +44,8 @@ type adminStack struct {
 	invited    func(tenants.Invitation)
 	unsentLink func(tenants.Invitation) string // the link of an invitation; nil if it is sent by mail
 
-	recent        *recent.Log // of the last server, as the next two
+	recent        *recent.Log // of the last server, as the next three
+	metrics       *Metrics
 	authenticator *tenants.Authenticator
 	stop          func() // ends its streams
 
@@ -120,11 +121,12 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	s.t.Cleanup(s.stop)
 	s.authenticator = tenants.NewAuthenticator(s.store)
 	s.recent = recent.New(recent.Options{Keys: keys, Peers: parts.Peers})
+	s.metrics = NewMetrics(prometheus.NewRegistry())
 	server := httptest.NewUnstartedServer(New(Config{}, Deps{
 		Store: store, Authenticator: s.authenticator, Stopping: stopping, Recent: s.recent,
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
 		Logger:  logger,
-		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
+		Metrics: s.metrics, CursorKey: secrets.CursorKey[:],
 		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.unsentLink,
 	}))
 	if s.buffer > 0 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v85/webhook"
@@ -61,6 +62,17 @@ func (s *adminStack) planOf(subject string) any {
 	return s.call(s.key, http.MethodGet, "/v1/subjects/"+subject, nil).ok(200).json()["plan"]
 }
 
+// counted returns how many webhooks of a provider were counted, by their results.
+func (s *adminStack) counted(provider string) map[string]int {
+	out := map[string]int{}
+	for _, result := range webhookResults {
+		if n := testutil.ToFloat64(s.metrics.webhooks.WithLabelValues(provider, result)); n > 0 {
+			out[result] = int(n)
+		}
+	}
+	return out
+}
+
 func hookOf(t *testing.T, endpoint map[string]any) string {
 	t.Helper()
 	_, path, found := strings.Cut(endpoint["url"].(string), "/v1/")
@@ -69,7 +81,7 @@ func hookOf(t *testing.T, endpoint map[string]any) string {
 }
 
 // After a customer pays, the subject has the plan. Events without a valid signature, old ones and
-// those of another endpoint change nothing.
+// those of another endpoint change nothing, and each is counted.
 func TestStripeWebhook(t *testing.T) {
 	s, endpoint := billingStack(t)
 	hook := hookOf(t, endpoint)
@@ -97,6 +109,10 @@ func TestStripeWebhook(t *testing.T) {
 		s.call("", http.MethodPost, c.path, c.body, c.header).problem(c.status, c.code)
 		require.Empty(t, s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"], name)
 	}
+
+	refused := map[string]int{webhookBadSignature: 3, webhookOldSignature: 2, webhookMalformed: 1, webhookNoEndpoint: 2, webhookBadBody: 1}
+	require.Equal(t, refused, s.counted("stripe"))
+	require.Equal(t, map[string]int{webhookNoEndpoint: 1}, s.counted("generic"))
 
 	// Another tenant: its secret is not valid for this endpoint, and its events are separate.
 	other := s.call(s.other, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{"whsec_of_b"}}).ok(201).json()
@@ -127,6 +143,9 @@ func TestStripeWebhook(t *testing.T) {
 	wrong := s.call("", http.MethodPost, hook, test, stripeSignature(test, stripeSecret, now)).problem(400, codeWrongMode)
 	require.Equal(t, "The event is of test mode, and the endpoint takes events of live mode. Replace its signing secrets to change that.", wrong.Detail)
 	require.Len(t, s.call(s.key, http.MethodGet, "/v1/billing/events?endpoint="+endpoint["id"].(string), nil).ok(200).json()["items"], 3)
+	refused[webhookBadSignature]++
+	refused[webhookStored], refused[webhookDuplicate], refused[webhookWrongMode] = 3, 1, 1
+	require.Equal(t, refused, s.counted("stripe"))
 }
 
 func TestGenericWebhook(t *testing.T) {
@@ -163,7 +182,15 @@ func TestGenericWebhook(t *testing.T) {
 		return items(s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200))
 	}
 	require.Len(t, events(), 1)
+	old := now.Add(-6 * time.Minute)
+	signature, err = hook.Sign("msg_1", old, []byte(body))
+	require.NoError(t, err)
+	s.call("", http.MethodPost, hookOf(t, endpoint), body, header{"webhook-id", "msg_1"},
+		header{"webhook-timestamp", strconv.FormatInt(old.Unix(), 10)}, header{"webhook-signature", signature}).problem(400, codeInvalidSignature)
+	require.Equal(t, map[string]int{webhookStored: 1, webhookBadSignature: 1, webhookOldSignature: 1, webhookMalformed: 2}, s.counted("generic"))
 	require.Equal(t, `the newest event names plan pro; subject "ada" moved from the default plan to pro`, events()[0]["why"])
+	send("msg_1", body).ok(200)
+	require.Equal(t, 1, s.counted("generic")[webhookDuplicate])
 
 	// What does not exist is named in the outcome, because the sender gets no other answer.
 	send("msg_4", `{"type":"subject.plan","subject":"ada","plan":"gone"}`).ok(200)
@@ -237,6 +264,7 @@ func TestSlowWebhooks(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return s.call("", http.MethodPost, hook, "{}", header{"X-None", "x"}).status == http.StatusServiceUnavailable
 	}, time.Minute, 10*time.Millisecond)
+	require.Positive(t, s.counted("stripe")[webhookBusy])
 	s.call("", http.MethodPost, hookOf(t, second), body, stripeSignature(body, stripeSecret, now)).ok(200)
 }
 
