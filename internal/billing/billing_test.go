@@ -1,6 +1,7 @@
 package billing_test
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -133,6 +134,12 @@ func sub(id, customer, status, user string, prices ...string) obj {
 	return obj{"id": id, "customer": customer, "status": status, "created": 1_690_000_000, "metadata": metadata, "items": obj{"data": items}}
 }
 
+// anchored returns a subscription with the start of its billing cycle.
+func anchored(subscription obj, at time.Time) obj {
+	subscription["billing_cycle_anchor"] = at.Unix()
+	return subscription
+}
+
 func invoice(subscription string) obj {
 	return obj{"customer": "cus_1", "parent": obj{"subscription_details": obj{"subscription": subscription}}}
 }
@@ -180,6 +187,17 @@ func (s *stack) plan(subject string) string {
 	return got.Plan
 }
 
+// anchor returns the subject's cycle anchor; the zero time if there is none.
+func (s *stack) anchor(subject string) (at time.Time) {
+	s.t.Helper()
+	got, err := s.store.SubjectByName(s.t.Context(), s.a, subject)
+	require.NoError(s.t, err)
+	if got.CycleAnchor != nil {
+		at = got.CycleAnchor.UTC()
+	}
+	return at
+}
+
 // gracePeriods returns the grace periods of a subject, which are all of the tenant.
 func (s *stack) gracePeriods(subject string) []tenants.GracePeriod {
 	s.t.Helper()
@@ -201,18 +219,21 @@ func (s *stack) outcome(want string, e tenants.BillingEvent) {
 func TestCustomerLifecycle(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{GraceDays: 3, FallbackPlan: "free"}, nil)
 	const hour, day = time.Hour, 24 * time.Hour
+	signedUp, moved := start.Add(-20*day), start.Add(-5*day)
 
 	s.outcome(tenants.EventIgnored, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "incomplete", "ada", "price_pro"))))
 	require.Equal(t, "", s.plan("ada"), "the first payment is not made")
 	s.pass(time.Minute)
-	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_pro"))))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", anchored(sub("sub_1", "cus_1", "active", "ada", "price_pro"), signedUp))))
 	require.Equal(t, "pro", s.plan("ada"))
+	require.Equal(t, signedUp, s.anchor("ada"), "windows follow the paid period")
 	ada, err := s.store.SubjectByName(t.Context(), s.a, "ada")
 	require.NoError(t, err)
 	require.Equal(t, "cus_1", ada.BillingRef)
 	s.pass(hour)
-	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_scale"))))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", anchored(sub("sub_1", "cus_1", "active", "ada", "price_scale"), moved))))
 	require.Equal(t, "scale", s.plan("ada"), "mapped by its product")
+	require.Equal(t, moved, s.anchor("ada"), "the upgrade began another period")
 	s.pass(hour)
 	s.outcome(tenants.EventIgnored, s.send(s.event("customer.subscription.trial_will_end", sub("sub_1", "cus_1", "active", "ada", "price_scale"))))
 
@@ -248,6 +269,7 @@ func TestCustomerLifecycle(t *testing.T) {
 	s.pass(hour)
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.deleted", sub("sub_1", "cus_1", "canceled", "ada", "price_scale"))))
 	require.Equal(t, "free", s.plan("ada"))
+	require.Equal(t, moved, s.anchor("ada"), "the end of the subscription, and events without an anchor, keep it")
 
 	s.pass(hour) // the customer returns, with two subscriptions
 	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_1", "active", "ada", "price_pro")))
@@ -652,6 +674,7 @@ func TestGenericEvents(t *testing.T) {
 	}
 	s.outcome(tenants.EventApplied, s.send(body("pro", s.now())))
 	require.Equal(t, "pro", s.plan("ada"))
+	require.Zero(t, s.anchor("ada"))
 	ada, err := s.store.SubjectByName(t.Context(), s.a, "ada")
 	require.NoError(t, err)
 	require.Equal(t, 3, ada.Multiplier)
@@ -665,6 +688,14 @@ func TestGenericEvents(t *testing.T) {
 	require.NoError(t, s.runner.Once(t.Context()))
 	require.Equal(t, "scale", s.plan("ada"))
 	s.outcome(tenants.EventApplied, s.last())
+	for _, anchor := range []string{"2026-01-15T08:00:00Z", "2026-01-20T00:00:00Z"} {
+		s.pass(time.Hour)
+		s.outcome(tenants.EventApplied, s.send([]byte(`{"type":"subject.plan","subject":"ada","plan":"scale","cycle_anchor":"`+anchor+`"}`)))
+		require.Equal(t, anchor, s.anchor("ada").Format(time.RFC3339))
+	}
+	s.pass(time.Hour)
+	s.outcome(tenants.EventApplied, s.send(body("scale", s.now())))
+	require.Equal(t, "2026-01-20T00:00:00Z", s.anchor("ada").Format(time.RFC3339), "an event without an anchor keeps it")
 	s.pass(time.Hour)
 	s.outcome(tenants.EventFailed, s.send(body("no-such-plan", s.now())))
 	require.Equal(t, "scale", s.plan("ada"))
@@ -793,6 +824,35 @@ func TestReconcile(t *testing.T) {
 	mine, err = s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
 	require.NoError(t, err)
 	require.False(t, mine, "one instance does it")
+}
+
+// A running server compares an endpoint with the provider when it has a new API key, and a day later
+// again. Of two instances, one does it.
+func TestDailyComparison(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{}, fake)
+	for n, price := range []string{"price_pro", "price_scale"} {
+		fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, map[string]string{"user": "ada"}, price)
+		if n == 0 {
+			working, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+			var instances sync.WaitGroup
+			for range 2 {
+				runner := billing.New(billing.Options{Store: s.store, StripeURL: fake.url, Every: 10 * time.Millisecond})
+				instances.Go(func() { runner.Run(working) })
+			}
+			defer instances.Wait()
+			defer stop()
+		} else {
+			s.pass(24 * time.Hour)
+		}
+		require.Eventually(t, func() bool {
+			e, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+			require.NoError(t, err)
+			return e.ReconciledAt != nil && e.ReconciledAt.Equal(s.now())
+		}, time.Minute, 10*time.Millisecond)
+		require.Equal(t, strings.TrimPrefix(price, "price_"), s.plan("ada"))
+		require.Equal(t, n+1, fake.lists(), "one instance compares, once a day")
+	}
 }
 
 var events = flag.Int("events", 500, "how many events TestShuffledEvents sends")
