@@ -939,7 +939,7 @@ func editPrice(f frame, v *billingView, p priceRow) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 89, " <p class=\"hint\">Subjects that have a plan by this price get the new one with their next event, or when you reconcile.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 89, " <p class=\"hint\">Subjects that have a plan by this price get the new one with their next event, or when the endpoint is compared with Stripe, which is once a day if it has an API key.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
