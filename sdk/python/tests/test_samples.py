@@ -65,6 +65,10 @@ class SamplesTest(unittest.TestCase):
         _, share, _ = run("options", [], lambda module: module["client"]._core.local._share)
         self.assertEqual(0.25, share)
 
+    def test_leases(self):
+        _, background, _ = run("leases", [], lambda module: module["client"]._leasing)
+        self.assertIsNotNone(background)
+
     def test_flask(self):
         use = lambda module: ask_wsgi(module["app"], "GET", "/orders/7", {"X-Customer": "user_42"})  # noqa: E731
         _, (status, _, body), asked = run("flask_app", ["allowed"], use)

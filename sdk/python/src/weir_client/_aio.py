@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from ._breaker import BreakerState
 from ._check import MAX_BATCH, Check, Question, ask, ask_batch
@@ -28,6 +28,12 @@ from ._decision import Decision
 from ._errors import MisuseError, NoDecision, Undecided
 from ._hooks import Call, Hooks, Telling
 from ._http import AsyncConnections
+from ._lease_answer import LeaseAnswer
+from ._leases import Job
+from ._leasing import Tasks
+
+
+_T = TypeVar("_T")
 
 
 class AsyncChecker(Protocol):
@@ -66,6 +72,7 @@ class AsyncClient:
         breaker: bool = True,
         denial_memory: bool = True,
         batching: bool = False,
+        leases: bool = False,
         hooks: Sequence[Hooks] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -78,11 +85,14 @@ class AsyncClient:
             local_share=local_share,
             breaker=breaker,
             denial_memory=denial_memory,
+            leases=leases,
             hooks=hooks,
             clock=clock,
         )
         self._connections = AsyncConnections(self._core.address, self._core.connect_timeout)
         self._batcher = _Batcher(self) if batching else None
+        held = self._core.leases
+        self._leasing = None if held is None else Tasks(held, self._send_lease)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -91,7 +101,9 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes idle connections. The client stays usable."""
+        """Returns leased units and closes idle connections. The client stays usable, without leases."""
+        if self._leasing is not None:
+            await self._leasing.close()
         await self._connections.close()
 
     @property
@@ -103,6 +115,11 @@ class AsyncClient:
     def waiting(self) -> int:
         """The number of checks that wait for a batch."""
         return self._batcher.waiting if self._batcher else 0
+
+    @property
+    def leased(self) -> int:
+        """The number of kinds of checks for which units are leased."""
+        return self._core.leases.size if self._core.leases else 0
 
     async def check(
         self,
@@ -226,14 +243,23 @@ class AsyncClient:
         """Sends one question."""
         core = self._core
         sent_at = core.clock.now()
+        decision = await self._counted(lambda: self._send(question, core.check_request(question, headers), until))
+        if isinstance(decision, NoDecision):
+            return core.fallback(question, decision)
+        core.learn(question, decision, sent_at)
+        return decision
+
+    async def _counted(self, send: Callable[[], Awaitable[_T]]) -> _T | NoDecision:
+        """Sends if the breaker allows it, and reports the result to it."""
+        core = self._core
         ticket = core.enter()
         if ticket is None:
-            return core.fallback(question, BREAKER_OPEN)
+            return BREAKER_OPEN
         try:
-            decision = await self._send(question, core.check_request(question, headers), until)
+            answer = await send()
         except Undecided as error:
             core.undecided(ticket, error.failure)
-            return core.fallback(question, error.failure)
+            return error.failure
         except MisuseError:
             core.answered(ticket)
             raise
@@ -241,8 +267,7 @@ class AsyncClient:
             core.cancelled(ticket)
             raise
         core.answered(ticket)
-        core.learn(question, decision, sent_at)
-        return decision
+        return answer
 
     async def _send(self, question: Question, request: bytes, until: float) -> Decision:
         """Sends once more if there is an idempotency key and the connection failed before an answer began."""
@@ -258,25 +283,23 @@ class AsyncClient:
         self, questions: Sequence[Question], headers: Mapping[str, str], until: float
     ) -> list[Decision] | NoDecision:
         """Sends one batch."""
-        core = self._core
-        ticket = core.enter()
-        if ticket is None:
-            return BREAKER_OPEN
-        try:
-            request = core.batch_request(questions, headers)
-            answer = await self._connections.exchange(request, until, MAX_BATCH_ANSWER)
-            decisions = core.read_batch(answer, len(questions))
-        except Undecided as error:
-            core.undecided(ticket, error.failure)
-            return error.failure
-        except MisuseError:
-            core.answered(ticket)
-            raise
-        except BaseException:
-            core.cancelled(ticket)
-            raise
-        core.answered(ticket)
-        return decisions
+        return await self._counted(lambda: self._exchange_batch(questions, headers, until))
+
+    async def _exchange_batch(
+        self, questions: Sequence[Question], headers: Mapping[str, str], until: float
+    ) -> list[Decision]:
+        request = self._core.batch_request(questions, headers)
+        answer = await self._connections.exchange(request, until, MAX_BATCH_ANSWER)
+        return self._core.read_batch(answer, len(questions))
+
+    async def _send_lease(self, job: Job) -> LeaseAnswer | None:
+        """Requests or returns units of a lease."""
+        return await self._counted(lambda: self._exchange_lease(job))
+
+    async def _exchange_lease(self, job: Job) -> LeaseAnswer | None:
+        until = time.monotonic() + self._core.timeout
+        answer = await self._connections.exchange(self._core.lease_request(job), until, MAX_ANSWER)
+        return self._core.read_lease(job, answer)
 
 
 class _Waiter:

@@ -66,8 +66,12 @@ class Question:
 
     def key(self) -> object:
         """A value that is the same for two questions if and only if they are equal."""
-        attributes = tuple(sorted(self.attributes.items()))
-        return self.cost, self.subject, self.resource, self.plan, attributes
+        return self.cost, self.kind()
+
+    def kind(self) -> object:
+        """A value that is the same for two questions if and only if they differ at most in their cost."""
+        attributes = tuple(sorted(self.attributes.items())) if self.attributes else ()
+        return self.subject, self.resource, self.plan, attributes
 
     @property
     def alone(self) -> bool:
