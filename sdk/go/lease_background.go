@@ -82,15 +82,17 @@ func (l *leases) rest() bool {
 }
 
 // wanted returns how many units to request: those that this kind of check used since the last
-// request, for leaseAhead. The caller holds set.busy.
+// request, for leaseAhead, or for as long as the server lets this client hold them. The caller
+// holds set.busy.
 func (s *leaseSet) wanted(now time.Time) int64 {
-	used := s.missed.Swap(0)
+	used, ahead := s.missed.Swap(0), leaseAhead
 	if held := s.lease.Load(); held != nil {
 		used += held.units - max(0, held.left.Load())
+		ahead = max(ahead, held.life)
 	}
 	since := max(now.Sub(s.askedAt), time.Millisecond)
 	s.askedAt = now
-	wanted := float64(used) * float64(leaseAhead) / float64(since)
+	wanted := float64(used) * float64(ahead) / float64(since)
 	return int64(min(max(wanted, leaseLeast), maxCost))
 }
 
@@ -126,6 +128,9 @@ func (l *leases) ask(set *leaseSet) {
 		}
 		set.backOff(sentAt, min(max(wait, leaseBackoff/4), leaseNotNow))
 	default:
+		if granted.units < leaseLeast { // so little is left that leases would cost more than checks
+			set.backOff(sentAt, leaseNotNow)
+		}
 		l.store(set, granted)
 	}
 }

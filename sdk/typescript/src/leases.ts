@@ -32,7 +32,8 @@ export interface LeaseSender {
 
 const busyChecks = 4; // within tickMs make a kind of check frequent
 const tickMs = 64;
-const aheadMs = 250; // units are requested for this long
+const aheadMs = 250; // units are requested for this long, or for as long as the server lets this process hold them
+const leastUnits = 2; // of a request; with fewer in a lease, the next one waits for notNowMs
 const idleMs = 100; // units that no check uses for this long are returned
 const low = 4; // units are requested again when less than 1/low is left, of units or of time
 const inspectMs = 25;
@@ -41,7 +42,7 @@ const mostInFlight = 16;
 const retries = 3; // of a return
 const retryMs = 250;
 const backoffMs = 200; // after a request without an answer
-const notNowMs = 1000; // after a denial
+const notNowMs = 1000; // after a denial, or if little is left
 const wrongMs = 10_000; // after a request that was wrong
 
 /** The units of one lease. They end by the monotonic clock, counted from before the request was sent. */
@@ -229,10 +230,11 @@ export class Leases {
     const sentUnixMs = this.#clock.unixMs();
     const newest = set.leases.at(-1);
     const used = set.missed + (newest === undefined ? 0 : newest.granted.units - newest.left);
-    const wanted = Math.floor((used * aheadMs) / Math.max(1, sentAt - set.askedAt));
+    const ahead = Math.max(aheadMs, newest?.granted.lifeMs ?? 0);
+    const wanted = Math.floor((used * ahead) / Math.max(1, sentAt - set.askedAt));
     set.missed = 0;
     set.askedAt = sentAt;
-    const units = Math.min(Math.max(wanted, 2), 1e15);
+    const units = Math.min(Math.max(wanted, leastUnits), 1e15);
     let answer: LeaseAnswer | NoDecision;
     try {
       answer = await this.#sender.lease(set.question, units);
@@ -241,6 +243,8 @@ export class Leases {
       return;
     }
     if ("granted" in answer) {
+      // So little is left that leases would cost more than checks.
+      if (answer.granted.units < leastUnits) set.notBefore = sentAt + notNowMs;
       const now = this.#clock.now();
       const unixMs = this.#clock.unixMs();
       this.#retire(set, (lease, i) => i < set.leases.length - 1 || lease.left === 0 || !lease.live(now, unixMs));
