@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"github.com/stripe/stripe-go/v85"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -41,6 +40,7 @@ func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, http.StatusBadRequest, "resource_missing")
 		return
 	case f.meter.seen[identifier]:
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = fmt.Fprintf(w, `{"error": {"type": "invalid_request_error", "message": "An event already exists with identifier %s."}}`, identifier)
 		return
@@ -53,7 +53,10 @@ func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
 		f.meter.lose--
 		panic(http.ErrAbortHandler)
 	}
-	f.answer(w, &stripe.BillingMeterEvent{Object: "billing.meter_event", Identifier: identifier, EventName: f.meter.name})
+	f.answer(w, obj{
+		"object": "billing.meter_event", "identifier": identifier, "event_name": f.meter.name, "created": time.Now().Unix(), "livemode": false,
+		"payload": obj{"stripe_customer_id": customer, "value": r.FormValue("payload[value]")}, "timestamp": stamp,
+	})
 }
 
 type pushRig struct {
