@@ -314,7 +314,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	}
 	if wrong := validate(f.registry, schema, tree); len(wrong) > 0 {
 		for _, field := range wrong {
-			f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message, Fix: field.Fix})
+			f.wrong.Add(number, limit.FieldProblem(field.Pointer, &limit.Problem{Message: field.Message, Fix: field.Fix}))
 		}
 		return l, nil
 	}
@@ -363,7 +363,7 @@ func (f *importFile) overridesOf(number int, in map[string]Optional[ConfigOverri
 			o.Limit = body.patch(limit.Limit{}, "/overrides/"+escapePointer(rule), &wrong)
 			o.Reason, o.StartsAt, o.ExpiresAt = body.Reason.or(""), optionalTime(body.StartsAt), optionalTime(body.ExpiresAt)
 			for _, field := range wrong {
-				f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message, Fix: field.Fix})
+				f.wrong.Add(number, limit.FieldProblem(field.Pointer, &limit.Problem{Message: field.Message, Fix: field.Fix}))
 			}
 		}
 		out = append(out, o)

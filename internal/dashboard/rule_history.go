@@ -234,7 +234,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	for _, e := range f.stray() {
-		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". " + e.Fix + " "
+		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". " + e.FormFix() + " "
 	}
 	return d.showHistory(w, r, v, f, status)
 }
@@ -260,7 +260,7 @@ func (d *dashboard) restoreDeleted(w http.ResponseWriter, r *http.Request, v *vi
 	if status := f.refuse(err); status != 0 {
 		said := "The rule “" + slug + "” cannot be restored. " + f.problem
 		for _, e := range f.stray() {
-			said += sentence(e.Field+" "+e.Message) + " " + e.Fix
+			said += sentence(e.Field+" "+e.Message) + " " + e.FormFix()
 		}
 		return d.done(w, r, "/rules", said)
 	}

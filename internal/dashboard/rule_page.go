@@ -243,7 +243,7 @@ func (d *dashboard) refusedOnRule(w http.ResponseWriter, r *http.Request, v *vis
 		return err
 	}
 	for _, e := range f.stray() {
-		f.problem += sentence(e.Field+" "+e.Message) + " " + e.Fix
+		f.problem += sentence(e.Field+" "+e.Message) + " " + e.FormFix()
 	}
 	return d.showRule(w, r, v, f, status)
 }

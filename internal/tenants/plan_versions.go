@@ -33,7 +33,7 @@ const MaxOlderVersions = 50
 // NewestPlanVersion stands for the newest version in Subject.GivePlanVersion.
 const NewestPlanVersion = -1
 
-var noSuchVersion = &limit.Problem{Message: "names no version of this plan", Fix: "Use one that GET /v1/plans/{plan}/versions lists, or omit it."}
+var noSuchVersion = limit.NotListed("GET /v1/plans/{plan}/versions", "Use one %s, or omit it.", "names no version of this plan")
 
 // PublishPlan publishes a new version of a plan: its subjects keep the current limits as an older
 // version, and subjects that get the plan from now on have the new limits. Nil limits repeat the
