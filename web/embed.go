@@ -1,5 +1,11 @@
 // Package web has the files that browsers load: styles, scripts, icons, and files of other projects
 // (vendor.sh). The binary embeds all of them, so pages need no other server.
+//
+// The path of a file contains a hash of its content, so browsers keep it without asking again.
+//
+// Example: Path("js/docs.js") returns a path with a hash. Serve answers it with the file,
+// compressed if the browser accepts gzip, and lets the browser keep it for a year. After a change
+// of the file, pages name another path.
 package web
 
 import (

@@ -8,6 +8,13 @@
 //
 // The admin API is defined once, as operations with types. Routing, validation and the OpenAPI
 // document are derived from that. Errors are problem documents (problem.go).
+//
+// Example: POST /v1/check with {"subject":"ann"}. The lane reads the head and the body. decide.go
+// finds the tenant of the key, that the key has the scope check, and the tenant's policy. It
+// decodes the body and takes one unit of the tenant's own quota. The checker decides: 10 per
+// minute, 3 used, so the check is allowed and 6 units remain. The answer is 200 with the rate-limit
+// headers and the decision as JSON. If anything in the request is unusual, the lane passes the
+// connection to net/http, which runs the same sequence.
 package api
 
 import (
