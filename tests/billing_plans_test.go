@@ -60,8 +60,8 @@ func (p *paying) usesUp(subject string) {
 }
 
 // A customer whose quota is used up pays. Another instance than the one that got the event admits
-// the customer, within a second unless the machine has no time for it, and the counters in Redis are
-// those of the plan's on_change. The other steps of a customer's life, by a clock, are in
+// the customer, within a second unless the machine has no time for it, and the counters in Redis
+// are those of the plan's on_change. The other steps of a customer's life, by a clock, are in
 // cmd/server.
 func TestPaidWithinASecond(t *testing.T) {
 	t.Parallel()

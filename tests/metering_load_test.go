@@ -116,8 +116,8 @@ func (l *meteredLoad) recorded(since time.Time) map[string]invoiced {
 }
 
 // Under load of 64 clients on two instances, through an outage of Postgres and the restart of an
-// instance, the metered units, the overage and the spent credits are the sums of the answers, to the
-// unit.
+// instance, the metered units, the overage and the spent credits are the sums of the answers, to
+// the unit.
 func TestMeteringAddsUpUnderLoad(t *testing.T) {
 	s := newSettings(t)
 	database, err := url.Parse(s["WEIR_DATABASE_URL"])

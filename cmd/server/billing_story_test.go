@@ -184,8 +184,8 @@ func (s *story) becomes(limit int, remaining map[string]int, why string) {
 	}
 }
 
-// stays is becomes for what must not change: before it looks, all jobs that could change it have had
-// nothing left to do.
+// stays is becomes for what must not change: before it looks, all jobs that could change it have
+// had nothing left to do.
 func (s *story) stays(limit int, remaining map[string]int, why string) {
 	s.t.Helper()
 	require.NoError(s.t, billing.New(billing.Options{Store: s.db.Store}).Once(s.t.Context()))

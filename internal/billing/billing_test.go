@@ -826,8 +826,8 @@ func TestReconcile(t *testing.T) {
 	require.False(t, mine, "one instance does it")
 }
 
-// A running server compares an endpoint with the provider when it has a new API key, and a day later
-// again. Of two instances, one does it.
+// A running server compares an endpoint with the provider when it has a new API key, and a day
+// later again. Of two instances, one does it.
 func TestDailyComparison(t *testing.T) {
 	fake := newFakeStripe(t)
 	s := newStack(t, tenants.BillingEndpoint{}, fake)

@@ -128,8 +128,9 @@ func listedEvent(in *stripe.Event) (Event, []byte, error) {
 	return e, body, err
 }
 
-// fetched returns a snapshot of a subscription, with all of its items. Its time is the provider's, from the header Date of
-// the response. Snapshots of one second are in the order of our requests.
+// fetched returns a snapshot of a subscription, with all of its items. Its time is the
+// provider's, from the header Date of the response. Snapshots of one second are in the order of
+// our requests.
 func (c *Client) fetched(ctx context.Context, sub *stripe.Subscription, response *stripe.APIResponse) (Fetched, error) {
 	if sub.Customer == nil {
 		return Fetched{}, fmt.Errorf("subscription %s has no customer", sub.ID)
