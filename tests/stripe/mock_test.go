@@ -1,7 +1,7 @@
 // Package stripe holds the client of internal/subscription, and the fake of the tests of
 // internal/billing, to the OpenAPI document of Stripe's API. The document and the server that
-// answers by it are those of stripe-mock, Stripe's own mock server. It is a separate module, so that
-// these do not become dependencies of the product.
+// answers by it are those of stripe-mock, Stripe's own mock server. It is a separate module, so
+// that these do not become dependencies of the product.
 package stripe
 
 import (
