@@ -152,7 +152,7 @@ func fixedWindow(r *limit.Rule) string {
 // limitText formats a limit for a table: "100 per minute", with the capacity of a bucket.
 func limitText(r *limit.Rule, l limit.Limit) string {
 	if l.Unlimited {
-		return "unlimited"
+		return "unlimited" + meteringText(l.Metering)
 	}
 	text := rate(l.Limit, windowName(r.Window))
 	if burst := l.Burst; r.Algorithm.Bucket() && burst != 0 && burst != l.Limit {
@@ -171,7 +171,20 @@ func limitText(r *limit.Rule, l limit.Limit) string {
 	case l.Overage == limit.OverageDeny && r.Overage == limit.OverageAllow:
 		text += ", overage denied"
 	}
-	return text
+	return text + meteringText(l.Metering)
+}
+
+// meteringText is the part of limitText about what a plan's limit invoices.
+func meteringText(m limit.PlanMetering) string {
+	switch m {
+	case limit.PlanMeterNone:
+		return ", not metered"
+	case limit.PlanMeterUnits:
+		return ", all units invoiced"
+	case limit.PlanMeterOverage:
+		return ", overage invoiced"
+	}
+	return ""
 }
 
 func windowName(w limit.Window) string {

@@ -124,6 +124,24 @@ func (m Metering) String() string { return meteringNames.Of(m) }
 // ParseMetering returns the metering with a name such as "units".
 func ParseMetering(s string) (Metering, error) { return meteringNames.Parse(s) }
 
+// PlanMetering is the metering that the limit of a plan sets for a rule.
+type PlanMetering uint8
+
+// MeterAsRule leaves it to the rule.
+const (
+	MeterAsRule PlanMetering = iota
+	PlanMeterNone
+	PlanMeterUnits
+	PlanMeterOverage
+)
+
+var planMeteringNames = Names[PlanMetering]{PlanMeterNone: "none", PlanMeterUnits: "units", PlanMeterOverage: "overage"}
+
+func (m PlanMetering) String() string { return planMeteringNames.Of(m) }
+
+// ParsePlanMetering returns the metering of a plan's limit with a name such as "none".
+func ParsePlanMetering(s string) (PlanMetering, error) { return planMeteringNames.Parse(s) }
+
 // Ranges of the API. The engine itself accepts everything that docs/algorithms.md allows.
 const (
 	MaxLimit             int64 = 1_000_000_000         // limit, burst and cost, except:
@@ -393,10 +411,11 @@ type Limit struct {
 	Limit     int64 // units of cost per window; 0 when Unlimited
 	Burst     int64 // capacity of a bucket; 0: the same as Limit
 	Unlimited bool  // the rule neither counts nor denies
-	// WarnAt and Overage replace those of the rule; if they are not set, the rule's own apply. Only
-	// the limit of a plan has them.
-	WarnAt  Portion
-	Overage Overage
+	// WarnAt, Overage and Metering replace those of the rule; if they are not set, the rule's own
+	// apply. Only the limit of a plan has them.
+	WarnAt   Portion
+	Overage  Overage
+	Metering PlanMetering // also of an unlimited one
 }
 
 // Validate returns one error for each field that is out of range for rule r.

@@ -255,7 +255,7 @@ func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Pla
 		return err
 	}
 	for _, l := range limits {
-		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage)
+		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
 	return nil
 }
@@ -312,7 +312,7 @@ func (c *change) putOlder(ctx context.Context, plan uuid.UUID, before, after []P
 			lim := v.Limits[slug]
 			err := c.PutPlanVersionLimit(ctx, db.PutPlanVersionLimitParams{
 				TenantID: c.tenant, PlanID: plan, Number: number, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
-				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage),
+				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage), Metering: nameOrNull(lim.Metering.String()),
 			})
 			if err != nil {
 				return err

@@ -319,7 +319,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		if l.Number > 0 {
 			whose += fmt.Sprintf(" (version %d)", l.Number)
 		}
-		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage), whose)
+		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering), whose)
 	}
 	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
 	if err != nil {

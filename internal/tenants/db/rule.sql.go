@@ -359,11 +359,11 @@ func (q *Queries) RulePatterns(ctx context.Context, arg RulePatternsParams) ([]R
 }
 
 const rulePlanLimits = `-- name: RulePlanLimits :many
-SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM (
-    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
     UNION ALL
-    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
 ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id
 ORDER BY p.slug, l.number
 `
@@ -381,6 +381,7 @@ type RulePlanLimitsRow struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 // number is 0 for the newest version of a plan.
@@ -401,6 +402,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 			&i.Unlimited,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
 		); err != nil {
 			return nil, err
 		}

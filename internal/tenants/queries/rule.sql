@@ -40,11 +40,11 @@ DELETE FROM rules WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RulePlanLimits :many
 -- number is 0 for the newest version of a plan.
-SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM (
-    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
     UNION ALL
-    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
 ) AS l JOIN plans p ON p.tenant_id = @tenant_id AND p.id = l.plan_id
 ORDER BY p.slug, l.number;
 

@@ -108,7 +108,7 @@ var kinds = []*kind{
 		notes: "Use it to manage single limits. To manage all limits of a plan, use `limits` of `weir_plan` instead; not both for the same plan.",
 		path:  "/v1/plans/{plan}/limits/{rule}", key: []string{"plan", "rule"},
 		pathDocs:  map[string]string{"plan": "Slug of the plan", "rule": "Slug of the rule"},
-		fallbacks: map[string]any{"limit": nil, "burst": nil, "warn_at": nil, "overage": nil, "unlimited": false},
+		fallbacks: map[string]any{"limit": nil, "burst": nil, "warn_at": nil, "overage": nil, "metering": nil, "unlimited": false},
 	},
 	{
 		name: "subject", plural: "subjects", input: "SubjectPut", answer: "Subject", method: put,
