@@ -33,6 +33,7 @@ test: ## run all tests under the race detector, with a private PostgreSQL and Re
 	@scripts/dev.sh --test compiler
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test gateways
+	@scripts/dev.sh --test node
 	@scripts/dev.sh --test with env GOFLAGS="$$(go env GOFLAGS) -ldflags=-w $(NO_RACE:%=-gcflags=%=-race=false)" \
 		$(GOTESTSUM) --format standard-quiet -- -race -vet=off -timeout 30m -p $(PACKAGES) $(SLOWEST) ./...
 	@scripts/dev.sh --test with go test ./internal/engine ./internal/engine/redis -run '^TestLeasesNeverExceed$$|^TestGrantsNeverExceed$$|^TestRandomSequences$$'

@@ -657,8 +657,12 @@ CREATE TABLE metered_totals (
     checks bigint NOT NULL,
     late_units bigint NOT NULL,
     unattributed_units bigint NOT NULL,
+    free_units bigint NOT NULL DEFAULT 0,
+    billed_units bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, start, rule),
+    CHECK ((billed_units >= 0)),
     CHECK ((checks >= 0)),
+    CHECK ((free_units >= 0)),
     CHECK ((late_units >= 0)),
     CHECK ((overage_units >= 0)),
     CHECK ((unattributed_units >= 0)),
@@ -684,9 +688,13 @@ CREATE TABLE metered_usage (
     overage_units bigint NOT NULL,
     checks bigint NOT NULL,
     late_units bigint NOT NULL,
+    free_units bigint NOT NULL DEFAULT 0,
+    billed_units bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, start, subject, rule),
     CHECK ((((EXTRACT(epoch FROM start))::bigint % (3600)::bigint) = 0)),
+    CHECK ((billed_units >= 0)),
     CHECK ((checks >= 0)),
+    CHECK ((free_units >= 0)),
     CHECK ((late_units >= 0)),
     CHECK ((overage_units >= 0)),
     CHECK ((subject <> ''::text)),
@@ -918,6 +926,7 @@ CREATE TABLE plan_limits (
     version bigint NOT NULL,
     warn_at double precision,
     overage text,
+    metering text,
     PRIMARY KEY (tenant_id, plan_id, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
@@ -928,6 +937,7 @@ CREATE TABLE plan_limits (
     CHECK (((overage IS NULL) OR (NOT unlimited))),
     CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((warn_at IS NULL) OR (NOT unlimited))),
+    CHECK ((metering = ANY (ARRAY['none'::text, 'units'::text, 'overage'::text]))),
     CHECK ((overage = ANY (ARRAY['deny'::text, 'allow'::text]))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
@@ -939,7 +949,7 @@ CREATE POLICY own_tenant ON plan_limits FOR ALL TO weir_app
 CREATE POLICY read_all ON plan_limits FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plan_limits TO weir_app;
-GRANT SELECT (burst_units, limit_units, overage, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
+GRANT SELECT (burst_units, limit_units, metering, overage, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
 
 CREATE TABLE plan_migrations (
     tenant_id uuid NOT NULL,
@@ -987,6 +997,7 @@ CREATE TABLE plan_version_limits (
     unlimited boolean NOT NULL DEFAULT false,
     warn_at double precision,
     overage text,
+    metering text,
     PRIMARY KEY (tenant_id, plan_id, number, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id, number) REFERENCES plan_versions(tenant_id, plan_id, number) ON DELETE CASCADE,
@@ -997,6 +1008,7 @@ CREATE TABLE plan_version_limits (
     CHECK (((overage IS NULL) OR (NOT unlimited))),
     CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((warn_at IS NULL) OR (NOT unlimited))),
+    CHECK ((metering = ANY (ARRAY['none'::text, 'units'::text, 'overage'::text]))),
     CHECK ((overage = ANY (ARRAY['deny'::text, 'allow'::text]))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
