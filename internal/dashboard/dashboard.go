@@ -239,7 +239,8 @@ func (d *dashboard) handler() http.Handler {
 	r.Get("/billing/endpoints/{id}", d.page(d.endpointPage))
 	r.Get("/billing/endpoints/{id}/wait", d.page(d.waitForEvent))
 	r.Post("/billing/endpoints/{id}", d.proved(tenants.MayManage, d.actOnEndpoint))
-	r.Get("/billing/events", d.page(d.billingEvents))
+	r.Get(billingEventsPath, d.page(d.billingEvents))
+	r.Get("/live"+billingEventsPath, d.stream(d.liveEvents))
 	r.Post("/billing/events/{id}/replay", d.proved(tenants.MayManage, d.replayEvent))
 	r.Post("/billing/events/{id}/dismiss", d.proved(tenants.MayManage, d.dismissEvent))
 
