@@ -16,6 +16,7 @@ from .samples.fake import OrdersTest  # noqa: F401: it is run here
 from .samples.hooks import PrintHooks
 from .samples.outcomes import create_order
 from .samples.wait import export_all
+from .samples.with_lease import import_rows
 from .support import PACKAGE, ScriptedServer
 from .test_middleware import ask_asgi, ask_wsgi
 
@@ -91,6 +92,10 @@ class SamplesTest(unittest.TestCase):
 
     def test_wait(self):
         self.assertTrue(export_all(Fake.allow_all(), "user_42"))
+
+    def test_with_lease(self):
+        fake = Fake.script(allowed(), allowed(), denied(3000))
+        self.assertEqual(2, import_rows(fake, "user_42", ["a", "b", "c", "d"]))
 
     def test_hooks(self):
         with ScriptedServer(["allowed"]) as server, contextlib.redirect_stdout(io.StringIO()) as printed:

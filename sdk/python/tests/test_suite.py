@@ -32,6 +32,7 @@ FILES = (
     "batch",
     "wait",
     "leases",
+    "with_lease",
 )
 
 
@@ -86,6 +87,19 @@ class SyncSuite(SuiteTestCase):
         result = None
         if "start" in step:
             started[step["start"]] = Started(client, step["call"], step["args"])
+        elif step.get("call") == "with_lease":
+            try:
+                with client.with_lease(**step["args"]) as self.lease:
+                    for inner in step["steps"]:
+                        self.step(inner, client, server, clock, logged, started)
+            except MisuseError as error:
+                self.compare_result(expected, error)
+        elif "lease" in step:
+            try:
+                result = self.lease.check(**step["lease"])
+            except MisuseError as error:
+                result = error
+            self.compare_result(expected, result)
         elif "call" in step:
             for _ in range(step.get("repeat", 1)):
                 slept = len(clock.slept)
@@ -156,6 +170,15 @@ class AsyncSuite(SuiteTestCase):
         if "start" in step:
             call = call_of(client, step["call"], step["args"])
             started[step["start"]] = asyncio.create_task(call)
+        elif step.get("call") == "with_lease":
+            try:
+                async with client.with_lease(**step["args"]) as self.lease:
+                    for inner in step["steps"]:
+                        await self.step(inner, client, server, clock, logged, started)
+            except MisuseError as error:
+                self.compare_result(expected, error)
+        elif "lease" in step:
+            self.compare_result(expected, await self.result_of(self.lease.check(**step["lease"])))
         elif "call" in step:
             for _ in range(step.get("repeat", 1)):
                 slept = len(clock.slept)

@@ -46,7 +46,7 @@ const notNowMs = 1000; // after a denial, or if little is left
 const wrongMs = 10_000; // after a request that was wrong
 
 /** The units of one lease. They end by the monotonic clock, counted from before the request was sent. */
-class Lease {
+export class Held {
   left: number;
   allowed = 0;
   readonly #sentAt: number;
@@ -90,7 +90,7 @@ class Lease {
 /** The units of one kind of check: subject, resource, plan, attributes. */
 class LeaseSet {
   /** Oldest first; at most two. */
-  leases: Lease[] = [];
+  leases: Held[] = [];
   /** Units of checks that the server has allowed since the last request. */
   missed: number;
   denied = 0;
@@ -112,12 +112,12 @@ class LeaseSet {
   }
 
   /** The leases that have not ended. */
-  live(now: number, unixMs: number): Lease[] {
+  live(now: number, unixMs: number): Held[] {
     return this.leases.filter((lease) => lease.live(now, unixMs));
   }
 }
 
-const sum = (leases: readonly Lease[]) => leases.reduce((units, { left }) => units + left, 0);
+const sum = (leases: readonly Held[]) => leases.reduce((units, { left }) => units + left, 0);
 
 /**
  * Decides frequent checks from units that the server has charged in advance. Every other check is sent as usual: units
@@ -248,7 +248,7 @@ export class Leases {
       const now = this.#clock.now();
       const unixMs = this.#clock.unixMs();
       this.#retire(set, (lease, i) => i < set.leases.length - 1 || lease.left === 0 || !lease.live(now, unixMs));
-      set.leases.push(new Lease(answer.granted, sentAt, sentUnixMs));
+      set.leases.push(new Held(answer.granted, sentAt, sentUnixMs));
     } else if ("denial" in answer) {
       this.#sender.denied(set.question, answer.denial, sentAt);
       set.notBefore = sentAt + Math.min(Math.max(answer.denial.retryAfterMs ?? notNowMs, backoffMs / 4), notNowMs);
@@ -258,8 +258,8 @@ export class Leases {
   }
 
   /** Ends leases of a set, and queues their returns. */
-  #retire(set: LeaseSet, ends: (lease: Lease, i: number) => boolean): void {
-    const kept: Lease[] = [];
+  #retire(set: LeaseSet, ends: (lease: Held, i: number) => boolean): void {
+    const kept: Held[] = [];
     for (const [i, lease] of set.leases.entries()) {
       if (!ends(lease, i)) {
         kept.push(lease);

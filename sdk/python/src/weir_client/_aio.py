@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal, Protocol, TypeVar
 
 from ._breaker import BreakerState
@@ -29,7 +30,8 @@ from ._errors import MisuseError, NoDecision, Undecided
 from ._hooks import Call, Hooks, Telling
 from ._http import AsyncConnections
 from ._lease_answer import LeaseAnswer
-from ._leases import Job
+from ._lease import Block
+from ._leases import Held, Job, Return
 from ._leasing import Tasks
 
 
@@ -52,6 +54,23 @@ class AsyncChecker(Protocol):
     ) -> Decision: ...
 
     async def hold(self, decision: Decision) -> None: ...
+
+
+class AsyncLease(Block):
+    """The units of with_lease."""
+
+    def __init__(self, client: AsyncClient, check: Check, held: Held | None) -> None:
+        super().__init__(check, held, client._core.clock)
+        self._client = client
+
+    async def check(self, cost: int | None = None, *, traceparent: str | None = None) -> Decision:
+        """Decides a check. If the lease has too few units, or has ended, the check is sent."""
+        check, question = self._costing(cost)
+        decision = self._take(question)
+        if decision is None:
+            return await self._client._single("check", check, traceparent)
+        Telling(self._client._core.hooks, Call("check", (check,)), traceparent).end((decision,))
+        return decision
 
 
 class AsyncClient:
@@ -209,6 +228,37 @@ class AsyncClient:
             if pause is None:
                 return decision
             await core.clock.sleep_async(pause)
+
+    @asynccontextmanager
+    async def with_lease(
+        self,
+        subject: str,
+        resource: str | None = None,
+        *,
+        units: int,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> AsyncIterator[AsyncLease]:
+        """Takes units for an async with block, like Client.with_lease."""
+        check = Check(subject, resource, None, plan, attributes)
+        asked = self._core.ask_lease(check, units)
+        answer = await self._send_lease(asked)
+        lease = AsyncLease(self, check, self._core.hold_lease(asked, answer))
+        try:
+            yield lease
+        finally:
+            back = lease._end()
+            if back is not None:
+                await self._return_lease(back)
+
+    async def _return_lease(self, back: Return) -> None:
+        """The server counts a return once, so it is sent again if its connection failed."""
+        try:
+            failure = await self._send_lease(back)
+            if isinstance(failure, NoDecision) and failure.cause in ("connection_lost", "connection_refused"):
+                await self._send_lease(back)
+        except MisuseError:
+            pass  # the lease has ended
 
     async def hold(self, decision: Decision) -> None:
         """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""

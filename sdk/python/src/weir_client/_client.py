@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, Protocol, TypeVar
 
 from ._breaker import BreakerState
@@ -28,7 +29,8 @@ from ._errors import MisuseError, NoDecision, Undecided
 from ._hooks import Call, Hooks, Telling
 from ._http import Connections
 from ._lease_answer import LeaseAnswer
-from ._leases import Job
+from ._lease import Block
+from ._leases import Held, Job, Return
 from ._leasing import Threads
 
 _T = TypeVar("_T")
@@ -55,6 +57,23 @@ class Checker(Protocol):
     ) -> Decision: ...
 
     def hold(self, decision: Decision) -> None: ...
+
+
+class Lease(Block):
+    """The units of with_lease. It is thread-safe."""
+
+    def __init__(self, client: Client, check: Check, held: Held | None) -> None:
+        super().__init__(check, held, client._core.clock)
+        self._client = client
+
+    def check(self, cost: int | None = None, *, traceparent: str | None = None) -> Decision:
+        """Decides a check. If the lease has too few units, or has ended, the check is sent."""
+        check, question = self._costing(cost)
+        decision = self._take(question)
+        if decision is None:
+            return self._client._single("check", check, traceparent)
+        Telling(self._client._core.hooks, Call("check", (check,)), traceparent).end((decision,))
+        return decision
 
 
 class Client:
@@ -240,6 +259,45 @@ class Client:
             if pause is None:
                 return decision
             core.clock.sleep(pause)
+
+    @contextmanager
+    def with_lease(
+        self,
+        subject: str,
+        resource: str | None = None,
+        *,
+        units: int,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Iterator[Lease]:
+        """Takes up to that many units at the beginning of a with block, and returns the rest at its end.
+
+        The units are for checks with this subject, resource, plan and attributes: lease.check(cost) decides
+        them in memory. It needs no option, and is for work that knows how many units it will use: an
+        import, an export.
+
+        The server gives fewer units if a quarter of what remains is less, and none if a rule is not leased
+        or it does not answer. The checks that find too few units are sent.
+        """
+        check = Check(subject, resource, None, plan, attributes)
+        asked = self._core.ask_lease(check, units)
+        answer = self._send_lease(asked)
+        lease = Lease(self, check, self._core.hold_lease(asked, answer))
+        try:
+            yield lease
+        finally:
+            back = lease._end()
+            if back is not None:
+                self._return_lease(back)
+
+    def _return_lease(self, back: Return) -> None:
+        """The server counts a return once, so it is sent again if its connection failed."""
+        try:
+            failure = self._send_lease(back)
+            if isinstance(failure, NoDecision) and failure.cause in ("connection_lost", "connection_refused"):
+                self._send_lease(back)
+        except MisuseError:
+            pass  # the lease has ended
 
     def hold(self, decision: Decision) -> None:
         """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""

@@ -10,15 +10,15 @@ from typing import Literal
 from urllib.parse import SplitResult, quote, urlsplit
 
 from ._breaker import PROBE_INTERVAL_MS, Breaker, BreakerState, Ticket
-from ._check import Question, encode
+from ._check import MAX_COST, Check, Question, ask, encode
 from ._clock import Clock
 from ._decision import Decision, Denial, Nonsense, decode_batch, decode_decision, parse
 from ._errors import Cause, FieldError, MisuseError, NoDecision, Undecided, invalid
 from ._headers import HEADERS, headers_of, whole_number
 from ._hooks import Hooks
 from ._http import Address, Answer
-from ._lease_answer import LeaseAnswer, Refused, decode_lease
-from ._leases import Ask, Job, Leases, Return
+from ._lease_answer import Granted, LeaseAnswer, Refused, decode_lease
+from ._leases import Ask, Held, Job, Leases, Return
 from ._local import Local
 from ._memory import Memory
 from ._version import VERSION
@@ -115,6 +115,19 @@ class Core:
     def batch_request(self, questions: Sequence[Question], headers: Mapping[str, str]) -> bytes:
         body = encode({"checks": [question.body() for question in questions]})
         return self._request("/v1/check/batch", headers, body)
+
+    def ask_lease(self, check: Check, units: int) -> Ask:
+        """Validates a request for units of with_lease."""
+        question = ask(check)
+        if not isinstance(units, int) or isinstance(units, bool) or not 1 <= units <= MAX_COST:
+            raise invalid("/units", f"is {units!r}", "Pass a whole number from 1 to 1000000000000000.")
+        return Ask(question, units, self.clock.now(), self.clock.unix_ms())
+
+    def hold_lease(self, asked: Ask, answer: LeaseAnswer | None) -> Held | None:
+        """Holds the units that were leased, or remembers a denial."""
+        if isinstance(answer, Decision) and self.memory is not None:
+            self.memory.remember(asked.question, answer, asked.sent_at)
+        return Held(answer, asked.sent_at, asked.sent_unix_ms) if isinstance(answer, Granted) else None
 
     def lease_request(self, job: Job) -> bytes:
         """A request for units, or their return."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ._check import Question
+from ._check import MAX_COST, Question
 from ._clock import Clock
 from ._decision import Decision
 from ._errors import NoDecision
@@ -26,7 +26,6 @@ _AHEAD_MS = 250  # units are requested for this long
 _IDLE_MS = 100  # units that no check uses for this long are returned
 _LOW = 4  # units are requested again when less than 1/_LOW is left, of units or of time
 _LEAST = 2  # units of a request
-_MOST_UNITS = 10**15
 _MOST_SETS = 10_000
 _RETRIES = 3  # of a return
 _RETRY_MS = 250
@@ -35,7 +34,7 @@ _NOT_NOW_MS = 1000  # after a denial
 _WRONG_MS = 10_000  # after a request that was wrong
 
 
-class Lease:
+class Held:
     """The units of one lease. They end by the monotonic clock, counted from before the request was sent."""
 
     __slots__ = ("allowed", "granted", "left", "_ends_unix_ms", "_sent_at")
@@ -80,7 +79,7 @@ class _Set:
 
     def __init__(self, question: Question, units: int, now: float) -> None:
         self.question = question
-        self.leases: list[Lease] = []  # oldest first; at most two
+        self.leases: list[Held] = []  # oldest first; at most two
         self.missed = units  # of checks that the server has allowed since the last request
         self.denied = 0
         self.denied_units = 0
@@ -89,7 +88,7 @@ class _Set:
         self.not_before = 0.0  # when units may be requested again
         self.used_at = now
 
-    def live(self, now: float, unix_ms: float) -> list[Lease]:
+    def live(self, now: float, unix_ms: float) -> list[Held]:
         return [lease for lease in self.leases if lease.live(now, unix_ms)]
 
     def wanted(self, now: float) -> int:
@@ -100,7 +99,7 @@ class _Set:
         wanted = int(used * _AHEAD_MS / max(1.0, now - self.asked_at))
         self.missed = 0
         self.asked_at = now
-        return min(max(wanted, _LEAST), _MOST_UNITS)
+        return min(max(wanted, _LEAST), MAX_COST)
 
 
 @dataclass(eq=False, slots=True)
@@ -297,7 +296,7 @@ class Leases:
             if isinstance(result, Granted):
                 newest = of.leases[-1] if of.leases else None
                 self._retire(of, lambda lease: lease is not newest or lease.left == 0 or not lease.live(now, unix_ms))
-                of.leases.append(Lease(result, job.sent_at, job.sent_unix_ms))
+                of.leases.append(Held(result, job.sent_at, job.sent_unix_ms))
                 return
             of.not_before = job.sent_at + _pause(result)
         if isinstance(result, Decision) and self._memory is not None:
@@ -354,7 +353,7 @@ class Leases:
                 self._retire(of, lambda _: True)
             self._sets.clear()
 
-    def _retire(self, of: _Set, ends: Callable[[Lease], bool]) -> None:
+    def _retire(self, of: _Set, ends: Callable[[Held], bool]) -> None:
         """Ends leases of a set, and queues their returns. The caller holds the lock."""
         kept = []
         for lease in of.leases:
