@@ -106,9 +106,9 @@ func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s 
 		checks = math.Round(checks + extra)
 	}
 	denied := int64(math.Round(checks * share))
-	whole := counts(int64(checks)-denied, denied)
+	total := counts(int64(checks)-denied, denied)
 	if s.shadow != "" {
-		whole.ShadowDenied = int64(checks * 0.015)
+		total.ShadowDenied = int64(checks * 0.015)
 	}
 	row := func(rule string, c usage.Counts) {
 		h.rows = append(h.rows, usage.Row{
@@ -116,18 +116,18 @@ func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s 
 			Counts: c,
 		})
 	}
-	row("", whole)
+	row("", total)
 	for _, rule := range s.rules {
 		own := counts(int64(checks), 0)
 		switch rule {
 		case s.denying:
-			own = counts(whole.Allowed, whole.Denied)
+			own = counts(total.Allowed, total.Denied)
 		case s.shadow:
-			own.ShadowDenied = whole.ShadowDenied
+			own.ShadowDenied = total.ShadowDenied
 		}
 		row(rule, own)
 	}
-	return whole
+	return total
 }
 
 // counts returns the counts of checks with cost 1.

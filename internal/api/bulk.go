@@ -204,7 +204,7 @@ func (s *slots) takeFor(tenant uuid.UUID, this transfer) (release func(), p *Pro
 			"The first request with this Idempotency-Key is still running. Try again.").withRetryAfter(bulkRetryAfter)
 	case busy:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
-			"This instance already runs such a transfer of the tenant.").withRetryAfter(bulkRetryAfter)
+			"This instance already runs an import or export of the tenant. Wait until it ends.").withRetryAfter(bulkRetryAfter)
 	case len(s.running)+s.enqueue(tenant) >= s.most:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance runs its maximum number of transfers.").withRetryAfter(bulkRetryAfter)

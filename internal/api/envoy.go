@@ -147,11 +147,11 @@ func (q *envoyQuestion) receive() ([]byte, *Problem) {
 		case err != nil:
 			return nil, newProblem(http.StatusBadRequest, codeMalformedMessage, "The message ended before it was complete.")
 		}
-		whole, p := q.messageSize(arrived)
-		if p != nil || whole == size {
+		full, p := q.messageSize(arrived)
+		if p != nil || full == size {
 			return arrived, p
 		}
-		size = whole
+		size = full
 	}
 }
 

@@ -158,8 +158,8 @@ func barHeight(n, most int64) int64 {
 	if n == 0 {
 		return 0
 	}
-	const room = chartHeight - 40 // leaves space for two bars of minimal height
-	return max(15, int64(float64(n)/float64(most)*room))
+	const space = chartHeight - 40 // leaves space for two bars of minimal height
+	return max(15, int64(float64(n)/float64(most)*space))
 }
 
 // Clock names a grain by its start.
@@ -342,10 +342,10 @@ func (c *chart) Ticks() (out []tick) {
 		5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour,
 		6 * time.Hour, 12 * time.Hour, 24 * time.Hour, 2 * 24 * time.Hour, 5 * 24 * time.Hour, 10 * 24 * time.Hour, 30 * 24 * time.Hour, 60 * 24 * time.Hour,
 	}
-	whole := c.To.Sub(c.From)
+	length := c.To.Sub(c.From)
 	step := steps[len(steps)-1]
 	for _, s := range steps {
-		if s >= c.Grain.Duration() && whole/s <= 8 {
+		if s >= c.Grain.Duration() && length/s <= 8 {
 			step = s
 			break
 		}
@@ -358,7 +358,7 @@ func (c *chart) Ticks() (out []tick) {
 		if step >= 24*time.Hour || at.Hour() == 0 && at.Minute() == 0 && step > time.Hour {
 			format = "2 Jan"
 		}
-		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(whole)
+		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(length)
 		out = append(out, tick{X: percentage(x), Text: at.Format(format), At: at, Odd: len(out)%2 == 1})
 	}
 	return out

@@ -122,11 +122,11 @@ func withCursor(path string, values url.Values, cursor string) string {
 	return path + "?" + values.Encode()
 }
 
-func percent(part, whole int64) string {
-	if whole == 0 {
+func percent(part, total int64) string {
+	if total == 0 {
 		return "0\u202f%"
 	}
-	share := 100 * float64(part) / float64(whole)
+	share := 100 * float64(part) / float64(total)
 	switch {
 	case part == 0:
 		return "0\u202f%"

@@ -193,16 +193,16 @@ func usageFields(err error) error {
 }
 
 func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageView, s stretch, query tenants.UsageQuery) error {
-	whole := query
-	whole.ByRule, whole.ByPlan, whole.ByResource, whole.BySubject = false, false, false, false
-	if whole.Subject == "" {
-		whole.DeniedFirst = false
+	total := query
+	total.ByRule, total.ByPlan, total.ByResource, total.BySubject = false, false, false, false
+	if total.Subject == "" {
+		total.DeniedFirst = false
 	} else if s.count() > 500 {
 		s.Before = false // lists of subjects can be read only for a limited number of periods
 	}
 	var err error
 	rules, plans := d.ruleNames(ctx, a.TenantID()), d.planNames(ctx, a)
-	if view.Chart, err = d.series(ctx, a, usageTitle(&query, rules, plans), s, whole); err != nil {
+	if view.Chart, err = d.series(ctx, a, usageTitle(&query, rules, plans), s, total); err != nil {
 		return err
 	}
 	view.Chart.Zoom = zoomAddress(view.Form.values)

@@ -105,11 +105,11 @@ type splitColumn struct {
 
 // Columns returns the parts of a column, from the bottom up.
 func (s *split) Columns(i int, most int64) (out []splitColumn) {
-	const room = deniedBottom - plotTop
+	const space = deniedBottom - plotTop
 	y := deniedBottom
 	for _, p := range s.Parts {
 		if n := p.Values[i]; n > 0 {
-			height := float64(n) / float64(most) * room
+			height := float64(n) / float64(most) * space
 			y -= height
 			out = append(out, splitColumn{p.Class, column{percentage(y), percentage(height)}})
 		}

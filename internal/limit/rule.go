@@ -274,7 +274,7 @@ func (r *Rule) checkConsistency(errs *FieldErrors) {
 func (r *Rule) checkZone(errs *FieldErrors) {
 	if r.Window.Calendar == NoCalendar {
 		if r.ZoneName() != "UTC" {
-			errs.Add("zone", Wrong("Omit it, or use such a window.", "is only for a window of day, week, month or year"))
+			errs.Add("zone", Wrong("Omit it, or use a window of day, week, month or year.", "is only for a window of day, week, month or year"))
 		}
 	} else if _, err := zoneOf(r.Zone); err != nil {
 		errs.Add("zone", ProblemOf(err))
@@ -286,7 +286,7 @@ func (r *Rule) checkAnchor(errs *FieldErrors) {
 	switch {
 	case r.Anchor != AnchorSubject:
 	case r.Window.Calendar == NoCalendar:
-		errs.Add("anchor", Wrong("Use calendar, or such a window.", "can be subject only with a window of day, week, month or year"))
+		errs.Add("anchor", Wrong("Use calendar, or a window of day, week, month or year.", "can be subject only with a window of day, week, month or year"))
 	case !slices.Contains(r.By, "subject"):
 		errs.Add("anchor", Wrong("Use calendar, or count by subject.",
 			"can be subject only if by contains subject: a counter that subjects share has only one window"))

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/stripe/stripe-go/v85"
@@ -190,9 +189,6 @@ func (c *Client) items(ctx context.Context, sub *stripe.Subscription) ([]*stripe
 
 // FetchedEvent is the prefix of Event in a fetched snapshot. It sorts after the ids of events.
 const FetchedEvent = "fetched "
-
-// WasFetched reports whether the snapshot comes from the provider's API instead of an event.
-func (a *Snapshot) WasFetched() bool { return strings.HasPrefix(a.Event, FetchedEvent) }
 
 func apiError(what string, err error) error {
 	var failed *stripe.Error

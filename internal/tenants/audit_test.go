@@ -357,11 +357,11 @@ func TestTamperedTrails(t *testing.T) {
 		mustRule(t, s, b, rule(fmt.Sprintf("r%d", i)))
 		require.NoError(t, s.DeleteRule(t.Context(), a, fmt.Sprintf("r%d", i), tenants.Match{}))
 	}
-	whole := trailIsIntact(t, s, a)
-	require.True(t, whole.Valid, whole.Problem)
+	verified := trailIsIntact(t, s, a)
+	require.True(t, verified.Valid, verified.Problem)
 	const last = 2 + 2*18
-	require.EqualValues(t, last, whole.Rows)
-	remembered := whole.Head
+	require.EqualValues(t, last, verified.Rows)
+	remembered := verified.Head
 	again, err := tenants.ParseAuditMark(remembered.String())
 	require.NoError(t, err)
 	require.Equal(t, remembered, again)

@@ -20,9 +20,6 @@ const (
 	RequestRefused  = "refused"
 )
 
-// LimitRequestStates lists the states.
-var LimitRequestStates = []string{RequestOpen, RequestApproved, RequestRefused}
-
 const (
 	// LimitRequestRetention is how long a settled request is kept.
 	LimitRequestRetention = 400 * 24 * time.Hour
@@ -45,7 +42,7 @@ type LimitRequest struct {
 	Subject, Rule string
 	Had, Asked    int64
 	Note          string // the customer's
-	State         string // one of LimitRequestStates
+	State         string // RequestOpen, RequestApproved or RequestRefused
 	Automatic     bool   // approved by the settings
 	Granted       int64  // 0 unless approved
 	GrantedUntil  *time.Time

@@ -91,13 +91,13 @@ func (q *MeteredQuery) fill(now time.Time) {
 
 func (q *MeteredQuery) validate() error {
 	var errs limit.FieldErrors
-	whole := limit.Wrong("Use a time such as 2026-01-31T13:00:00Z: metered usage is counted by hour.", "must be a whole hour")
+	notHour := limit.Wrong("Use a time such as 2026-01-31T13:00:00Z: metered usage is counted by hour.", "must be a whole hour")
 	for _, f := range []struct {
 		name string
 		at   time.Time
 	}{{"from", q.From}, {"to", q.To}} {
 		if !f.at.Equal(f.at.Truncate(time.Hour)) {
-			errs.Add(f.name, whole)
+			errs.Add(f.name, notHour)
 		}
 	}
 	if !q.From.Before(q.To) {

@@ -104,10 +104,10 @@ func (q *UsageQuery) fill(now time.Time) {
 		q.From = q.To.Add(-[...]time.Duration{time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}[q.Grain])
 	}
 	q.From = q.From.UTC().Truncate(length)
-	if whole := q.To.UTC().Truncate(length); whole.Before(q.To) {
-		q.To = whole.Add(length)
+	if end := q.To.UTC().Truncate(length); end.Before(q.To) {
+		q.To = end.Add(length)
 	} else {
-		q.To = whole
+		q.To = end
 	}
 }
 
