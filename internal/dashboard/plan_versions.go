@@ -155,8 +155,8 @@ func (d *dashboard) versionLines(
 func migrationLineOf(m *tenants.PlanMigration, plans planNames) migrationLine {
 	line := migrationLine{
 		ID: m.ID.String(), From: "Older versions", To: plans.Of(m.To) + ", newest version", State: m.State,
-		Created: moment{m.CreatedAt}.Human() + ", " + m.CreatedBy, Open: m.EndedAt == nil,
-		When: moment{m.StartsAt}.Human(),
+		Created: spoken(m.CreatedAt, "minute") + ", " + m.CreatedBy, Open: m.EndedAt == nil,
+		When: spoken(m.StartsAt, "minute"),
 	}
 	if m.To != m.Plan {
 		line.From, line.To = "Any version", plans.Of(m.To)
@@ -280,7 +280,7 @@ func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *
 	}
 	to := "version " + strconv.Itoa(plan.NewestVersion)
 	if in.To != "" && in.To != slug {
-		to = "plan " + in.To
+		to = "plan " + d.planNames(r.Context(), v.actor()).Of(in.To)
 	}
 	when := " now."
 	if in.AtCycleEnd {
@@ -378,7 +378,7 @@ func (d *dashboard) scheduledLines(
 	plans, rules := d.planNames(ctx, v.actor()), d.ruleNames(ctx, v.actor().TenantID())
 	for _, s := range scheduled {
 		line := scheduledLine{
-			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: moment{s.At}.Human(),
+			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: spoken(s.At, "minute"),
 		}
 		if s.PlanVersion > 1 || s.Plan == s.NextPlan {
 			line.From += ", version " + strconv.Itoa(s.PlanVersion)

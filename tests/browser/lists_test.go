@@ -84,6 +84,7 @@ func TestFiltersApplyAsTyped(t *testing.T) {
 	p.settle()
 	require.Equal(t, "target", mustEval[string](p, "document.activeElement.name"))
 	p.open("/usage?period=7d&rule=api-requests").fill("Rule", "order-bursts").sees("Checks of rule Bursts of orders")
+	require.True(t, mustEval[bool](demo(t).as(tenants.Editor).open("/rules/new"), `document.querySelector("[name=resource]").list.options.length > 0`), "the editor suggests resources")
 }
 
 // While an answer takes long, a line at the top and the content say so.
