@@ -96,7 +96,7 @@ func TestAuditTrail(t *testing.T) {
 		{"a subject by its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
 			return err
-		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}},"replaced_limits":{"r":200}}`, ""},
+		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}},"replaced_limits":{"r":6}}`, ""},
 		{"a deleted subject", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",
 			`{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, "", ""},
 		{"a deleted rule with its limits", func() error { return s.DeleteRule(ctx, a, "r", tenants.Match{}) }, "delete", "rule:r",
