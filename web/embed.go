@@ -81,7 +81,7 @@ func (a assets) add(name string, content []byte) {
 	hashed := Prefix + strings.TrimSuffix(name, extension) + "-" + hex.EncodeToString(sum[:8]) + extension
 	served := &asset{contentType: contentTypes[extension], plain: content}
 	if extension != ".woff2" { // it is compressed already
-		served.gzipped = sync.OnceValue(func() []byte { return compress(content) })
+		served.gzipped = sync.OnceValue(func() []byte { return Compress(content) })
 	}
 	a.paths[name], a.byPath[hashed] = hashed, served
 }
@@ -142,7 +142,8 @@ func AcceptsGzip(r *http.Request) bool {
 	return false
 }
 
-func compress(content []byte) []byte {
+// Compress returns a page compressed with gzip, to be kept: it compresses slowly and well.
+func Compress(content []byte) []byte {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err == nil {

@@ -232,10 +232,10 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		}
 		if _, _, err = d.Store.PutBillingPrice(r.Context(), v.actor(), p, f.match()); err == nil {
 			d.Billing.Wake()
-			said = "Price " + p.Price + " mapped to plan " + p.Plan + "."
+			said = "Price " + p.Price + " mapped to plan " + d.planNames(r.Context(), v.actor()).Of(p.Plan) + "."
 		}
 		if err == nil && p.Credits != nil {
-			said = "Each purchase of " + p.Price + " grants " + grouped(p.Credits.Units) + " credits for " + p.Credits.Rule + "."
+			said = "Each purchase of " + p.Price + " grants " + grouped(p.Credits.Units) + " credits for " + d.ruleNames(r.Context(), v.actor().TenantID()).Of(p.Credits.Rule) + "."
 		}
 	case "unmap":
 		if err = d.Store.DeleteBillingPrice(r.Context(), v.actor(), f.Get("id"), tenants.Match{}); err == nil {
@@ -267,9 +267,9 @@ func (d *dashboard) unmapped(r *http.Request, v *visit, f *form, price string) e
 	if err != nil {
 		return err
 	}
-	stands := "the plan " + old.Plan
+	stands := "the plan " + d.planNames(r.Context(), v.actor()).Of(old.Plan)
 	if c := old.Credits; c != nil {
-		stands = grouped(c.Units) + " credits for " + c.Rule
+		stands = grouped(c.Units) + " credits for " + d.ruleNames(r.Context(), v.actor().TenantID()).Of(c.Rule)
 	}
 	f.wrong("id", limit.Wrong("Use Edit in the row of the price below, or remove its mapping.", "stands for %s already", stands))
 	return nil

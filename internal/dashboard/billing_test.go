@@ -48,7 +48,7 @@ func TestPricesOnPages(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.write("/billing", plan).status)
 	got = b.write("/billing", plan)
 	require.Equal(t, http.StatusUnprocessableEntity, got.status, "a mapping is not replaced without a word")
-	require.Contains(t, got.body, "Stands for the plan pro already")
+	require.Contains(t, got.body, "Stands for the plan Pro already")
 	taken := url.Values{"do": {"sell"}, "id": {"price_pro"}, "endpoint": {endpoint}, "rule": {"prepaid"}, "units": {"5"}}
 	require.Equal(t, http.StatusUnprocessableEntity, b.write("/billing", taken).status)
 	credits := url.Values{"do": {"sell"}, "id": {"price_pack"}, "endpoint": {endpoint}, "rule": {"prepaid"}, "units": {"5 000"}, "expires_after_days": {"30"}}
@@ -123,7 +123,7 @@ func TestGracePeriodsOnPages(t *testing.T) {
 	for _, text := range []string{"Failed payments", `<a href="/subjects/ada">ada</a>`, "sub_1", ends, "Basic"} {
 		require.Contains(t, page, text)
 	}
-	require.Contains(t, b.get("/subjects/ada").body, "keeps the plan until "+ends+", then Basic")
+	require.Regexp(t, "keeps the plan until <time[^>]*>"+ends+"</time>, then Basic", b.get("/subjects/ada").body)
 	require.NotContains(t, b.get("/subjects/bob").body, "Payment failed")
 
 	own, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{Provider: tenants.GenericProvider, Name: "Own", SubjectFrom: tenants.FromCustomer, GraceDays: 3}, secrets)

@@ -171,11 +171,12 @@ func meteredRowOf(m *tenants.MeteredItem, title string, metering map[string]limi
 
 // pushesOf reads what was recently sent to the provider.
 func (d *dashboard) pushesOf(ctx context.Context, a tenants.Actor, view *meteredView) error {
+	names := d.ruleNames(ctx, a.TenantID())
 	pushes, _, err := d.Store.MeterPushes(ctx, a, view.Rule, tenants.Page{Limit: mostPushes})
 	for i := range pushes {
 		p := &pushes[i]
 		row := pushRow{
-			Start: moment{p.Start}, Rule: p.Rule, Event: p.MeterEvent, Subjects: p.Pushed, Units: p.PushedUnits, Open: p.Parked + p.Failed,
+			Start: moment{p.Start}, Rule: names.Of(p.Rule), Event: p.MeterEvent, Subjects: p.Pushed, Units: p.PushedUnits, Open: p.Parked + p.Failed,
 			State: p.State(), Tone: pushTones[p.State()], Why: p.Why,
 		}
 		if row.Why == "" && len(p.Problems) > 0 {

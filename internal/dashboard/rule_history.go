@@ -223,7 +223,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return nil
 	})
 	if err == nil {
-		return d.done(w, r, ruleURL(slug), "Rule restored to its state of "+wanted.At.Human()+".")
+		return d.done(w, r, ruleURL(slug), "Rule restored to its state of "+spoken(wanted.At.At, "minute")+".")
 	}
 	if errors.Is(err, tenants.ErrPreconditionFailed) {
 		f.problem = "Nothing restored. Somebody else changed this rule after you opened the page. Review their change, then try again."

@@ -92,11 +92,11 @@ func TestAuditTrail(t *testing.T) {
 		{"its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "=alice", tenants.Override{Rule: "r", Limit: limit.Limit{Unlimited: true}, Reason: "a launch", ExpiresAt: &expiry}, tenants.Match{})
 			return err
-		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05Z"}}}`, "a launch"},
+		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05Z"}},"replaced_limits":{"r":6}}`, "a launch"},
 		{"a subject by its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
 			return err
-		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, ""},
+		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}},"replaced_limits":{"r":6}}`, ""},
 		{"a deleted subject", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",
 			`{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, "", ""},
 		{"a deleted rule with its limits", func() error { return s.DeleteRule(ctx, a, "r", tenants.Match{}) }, "delete", "rule:r",

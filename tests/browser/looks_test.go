@@ -31,6 +31,7 @@ const operator tenants.Role = "operator"
 // looks has every page.
 var looks = []look{
 	{"login", "/login", "", "Sign in"},
+	{"docs", "/docs", "", "Send requests from this page"},
 	{"overview", "/", tenants.Owner, "Overview"},
 	{"overview-month", "/?period=30d", tenants.Viewer, "Checks in the last 30 days"},
 	{"decisions", "/decisions?show=all", tenants.Support, "Decisions"},
@@ -70,6 +71,7 @@ var looks = []look{
 	{"billing", "/billing", tenants.Owner, "Failed payments"},
 	{"metered", "/metered", tenants.Viewer, "northwind"},
 	{"billing-events", "/billing/events", tenants.Viewer, "pied-piper"},
+	{"operator", "/?period=24h", operator, "Checks of all tenants"},
 	{"tenants", "/tenants", operator, "Demo Inc."},
 	{"tenant", "/tenants/demo", operator, "Tier and quota"},
 	{"instances", "/instances", operator, "this instance"},
