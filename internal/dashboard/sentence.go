@@ -46,7 +46,7 @@ func outageSentence(o limit.OnUnavailable) string {
 }
 
 // leaseSentences describe for a leased rule, with its own limits, how early it may deny, and how
-// many units a crash can strand, and for how long.
+// many units a crash can strand, and for how long, and how long a client may hold units.
 func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	if r.Consistency != limit.Leased {
 		return nil
@@ -78,7 +78,9 @@ func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	default:
 		stranded += "until their window ends"
 	}
-	return []string{ahead, early + ".", stranded + ", for at most " + exactly(bounds.StrandedMS, true) + "."}
+	clients := "A client that leases units may hold them for at most " + exactly(r.ClientLease().Milliseconds(), true) +
+		". Changes take effect for it when its lease ends."
+	return []string{ahead, early + ".", stranded + ", for at most " + exactly(bounds.StrandedMS, true) + ".", clients}
 }
 
 func countedBy(by []string) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -151,6 +152,8 @@ const (
 	MaxWindowMS          int64 = 366 * dayMS
 	MaxSubBuckets        int64 = 120
 	MaxPenaltyMS         int64 = 30 * dayMS
+	MinLeaseMS           int64 = 50 // of a client
+	MaxLeaseMS           int64 = 10_000
 	MaxRules                   = 1_000 // of a tenant
 	MaxMatchingRules           = 32    // of one check
 	MaxBy                      = 16    // values that one rule counts by
@@ -180,10 +183,11 @@ type Rule struct {
 	OnUnavailable OnUnavailable
 	Penalty       Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
 	Consistency   Consistency
-	Zone          string  // IANA time zone of a calendar window; "": UTC
-	Anchor        Anchor  // of a calendar window
-	Overage       Overage // OverageAllow, or OverageUnset: denies
-	WarnAt        Portion // checks beyond this share of the quota carry a warning; 0: none does
+	Lease         Duration // how long a client may hold units of a leased rule; 0: LeaseHold
+	Zone          string   // IANA time zone of a calendar window; "": UTC
+	Anchor        Anchor   // of a calendar window
+	Overage       Overage  // OverageAllow, or OverageUnset: denies
+	WarnAt        Portion  // checks beyond this share of the quota carry a warning; 0: none does
 	Metering      Metering
 	MeterEvent    string // name of the billing system's meter that gets the units; "": none
 }
@@ -268,6 +272,25 @@ func (r *Rule) checkConsistency(errs *FieldErrors) {
 		errs.Add("consistency", Wrong("Choose strict, or remove the penalty.",
 			"cannot be leased with a penalty, because a denial must start the penalty on all instances"))
 	}
+}
+
+// checkLease refuses a lease of a strict rule, and one that is out of range.
+func (r *Rule) checkLease(errs *FieldErrors) {
+	switch ms := r.Lease.MS; {
+	case ms == 0:
+	case r.Consistency != Leased:
+		errs.Add("lease", Wrong("Omit it, or set consistency to leased. In a merge patch, set it to null.", "is only for a rule with the consistency leased"))
+	case ms < MinLeaseMS || ms > MaxLeaseMS:
+		errs.Add("lease", MustBe("a duration from 50ms to 10s"))
+	}
+}
+
+// ClientLease returns for how long a client may hold units of the rule.
+func (r *Rule) ClientLease() time.Duration {
+	if r.Lease.MS == 0 {
+		return LeaseHold
+	}
+	return time.Duration(r.Lease.MS) * time.Millisecond
 }
 
 // checkZone refuses an unknown zone, and a zone for a window that has none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/big"
+	"slices"
 	"time"
 
 	"weir/internal/engine"
@@ -48,6 +49,14 @@ func (r *Reference) Reset(_ context.Context, keys ...string) error {
 		delete(r.counters, key)
 	}
 	return nil
+}
+
+// Forget deletes requests before an instant, so that long runs stay fast. They must be older than
+// two windows of every rule.
+func (r *Reference) Forget(before int64) {
+	for _, rec := range r.counters {
+		rec.events = slices.DeleteFunc(rec.events, func(e event) bool { return e.at < before })
+	}
 }
 
 // Evaluate decides the calls in order.

@@ -590,6 +590,8 @@ type Rule struct {
 	Overage       *string
 	Metering      string
 	MeterEvent    string
+	LeaseText     string
+	LeaseMs       *int64
 }
 
 type SecurityEvent struct {
