@@ -1254,6 +1254,8 @@ CREATE TABLE rules (
     overage text,
     metering text NOT NULL DEFAULT 'none'::text,
     meter_event text NOT NULL DEFAULT ''::text,
+    lease_text text NOT NULL DEFAULT ''::text,
+    lease_ms bigint,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -1274,6 +1276,8 @@ END),
     CHECK (((burst_units IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text])))),
     CHECK (((cardinality(by_values) <= 16) AND (array_position(by_values, NULL::text) IS NULL) AND (array_position(by_values, ''::text) IS NULL) AND (array_to_string(by_values, ','::text) ~ '^((subject|resource|attributes\.[A-Za-z0-9_.-]{1,64})(,(subject|resource|attributes\.[A-Za-z0-9_.-]{1,64}))*)?$'::text))),
     CHECK (((consistency = 'strict'::text) OR ((algorithm <> ALL (ARRAY['sliding_window_log'::text, 'leaky_bucket_queue'::text])) AND (penalty_ms IS NULL)))),
+    CHECK (((lease_ms >= 50) AND (lease_ms <= 10000))),
+    CHECK (((lease_ms IS NULL) = (lease_text = ''::text))),
     CHECK (((limit_units >= 1) AND (limit_units <=
 CASE
     WHEN (algorithm = ANY (ARRAY['fixed_window'::text, 'fixed_window_first_hit'::text])) THEN '1000000000000000'::bigint

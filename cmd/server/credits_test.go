@@ -109,9 +109,9 @@ func (f *creditFleet) spent() map[uuid.UUID]int64 {
 	return out
 }
 
-// Three instances with many callers allow exactly the units of the window and the credits, and spend
-// no credit while the window has units left. One of the instances is killed in between. What it has
-// spent is still stored in Postgres.
+// Three instances with many callers allow exactly the units of the window and the credits, and
+// spend no credit while the window has units left. One of the instances is killed in between. What
+// it has spent is still stored in Postgres.
 func TestCreditsOfAFleet(t *testing.T) {
 	t.Parallel()
 	f := newCreditFleet(t, 3)

@@ -326,18 +326,18 @@ type handedConn struct {
 	// headBy is that of the lane, until net/http has set its deadlines for the first request. It
 	// would give the client all of its time again.
 	headBy time.Time
-	whole  bool // headBy is for the whole request
+	toBody bool // headBy is for head and body
 }
 
 // SetReadDeadline implements net.Conn. net/http first sets the deadline for the head, then that for
-// the whole request.
+// head and body.
 func (c *handedConn) SetReadDeadline(t time.Time) error {
 	if !c.headBy.IsZero() {
 		t = earlier(t, c.headBy)
-		if c.whole {
+		if c.toBody {
 			c.headBy = time.Time{}
 		} else {
-			c.headBy, c.whole = c.headBy.Add(readTimeout-readHeaderTimeout), true
+			c.headBy, c.toBody = c.headBy.Add(readTimeout-readHeaderTimeout), true
 		}
 	}
 	return c.Conn.SetReadDeadline(t)

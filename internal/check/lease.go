@@ -19,8 +19,8 @@ type Lease struct {
 // NotLeasableError is the error of Lease for a request whose checks cannot be decided from memory
 // now. Each check must be sent.
 type NotLeasableError struct {
-	// Rules are the rules because of which no lease is possible. They are nil if other requests took
-	// the units several times.
+	// Rules are the rules because of which no lease is possible. They are nil if other requests
+	// took the units several times.
 	Rules []NotLeasable
 	// Now: a lease of these rules is possible, but not at the moment.
 	Now bool

@@ -152,8 +152,8 @@ func (d *dashboard) readTenant(ctx context.Context, v *visit, view *tenantView, 
 	values.Set("period", nameOr(values.Get("period"), view.Period.Value))
 	view.Chart.Log = values.Get("scale") == scaleLog
 	view.Chart.Scale, view.Chart.Zoom = otherScale(view.Path(), values, view.Chart.Log), view.Path()+"?"+zoomParameters(values).Encode()
-	if whole := unzoomed(values); whole != nil {
-		view.Chart.Whole = view.Path() + "?" + whole.Encode()
+	if full := unzoomed(values); full != nil {
+		view.Chart.Whole = view.Path() + "?" + full.Encode()
 	}
 	return nil
 }

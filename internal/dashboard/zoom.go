@@ -6,10 +6,10 @@ import (
 )
 
 // A script zooms into a part of a chart: it opens the address of Zoom with from and to. The
-// parameter "whole" keeps the period from which somebody zoomed, so that a link leads back to it.
+// parameter "full" keeps the period from which somebody zoomed, so that a link leads back to it.
 
 // zoomedFrom is the parameter.
-const zoomedFrom = "whole"
+const zoomedFrom = "full"
 
 // boundsBetween separates the two times of a period that has no name.
 const boundsBetween = "~"
@@ -18,11 +18,11 @@ const boundsBetween = "~"
 func zoomParameters(values url.Values) url.Values {
 	out := copied(values)
 	if out.Get(zoomedFrom) == "" {
-		whole := out.Get("period")
-		if whole == custom {
-			whole = out.Get("from") + boundsBetween + out.Get("to")
+		full := out.Get("period")
+		if full == custom {
+			full = out.Get("from") + boundsBetween + out.Get("to")
 		}
-		out.Set(zoomedFrom, whole)
+		out.Set(zoomedFrom, full)
 	}
 	for _, name := range []string{"from", "to", "grain", "format"} {
 		out.Del(name)
@@ -33,17 +33,17 @@ func zoomParameters(values url.Values) url.Values {
 
 // unzoomed returns the parameters of the period from which somebody zoomed; nil: nobody did.
 func unzoomed(values url.Values) url.Values {
-	whole := values.Get(zoomedFrom)
-	if whole == "" {
+	full := values.Get(zoomedFrom)
+	if full == "" {
 		return nil
 	}
 	out := withBounds(values, "", "")
 	out.Del("format")
-	if from, to, ofBounds := strings.Cut(whole, boundsBetween); ofBounds {
+	if from, to, ofBounds := strings.Cut(full, boundsBetween); ofBounds {
 		out = withBounds(out, from, to)
-		whole = custom
+		full = custom
 	}
-	out.Set("period", whole)
+	out.Set("period", full)
 	return out
 }
 
@@ -52,8 +52,8 @@ func zoomAddress(values url.Values) string { return "/usage?" + zoomParameters(v
 
 // unzoomedAddress returns the usage page of the period from which somebody zoomed; "": nobody did.
 func unzoomedAddress(values url.Values) string {
-	if whole := unzoomed(values); whole != nil {
-		return "/usage?" + whole.Encode()
+	if full := unzoomed(values); full != nil {
+		return "/usage?" + full.Encode()
 	}
 	return ""
 }

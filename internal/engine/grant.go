@@ -70,8 +70,8 @@ func (e *RefusedError) Error() string { return refusals[e.Why] }
 const (
 	// grantShortest is the shortest life that is worth a grant.
 	grantShortest = 20 * time.Millisecond
-	// grantLeastHoldMS is the shortest time for which units of a bucket are held: what is left of it
-	// after clockDrift is at least grantShortest.
+	// grantLeastHoldMS is the shortest time for which units of a bucket are held: what is left of
+	// it after clockDrift is at least grantShortest.
 	grantLeastHoldMS = 25
 	// clockDrift is by how much the clock of a client may be slower than that of the store: one
 	// part in clockDrift.

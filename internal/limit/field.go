@@ -259,7 +259,8 @@ func anchorValue() value {
 	return v
 }
 
-// leaseValue is how long a client may hold units of a leased rule. The default is stored as not set.
+// leaseValue is how long a client may hold units of a leased rule. The default is stored as not
+// set.
 func leaseValue() value {
 	v := duration(func(r *Rule) *Duration { return &r.Lease })
 	get, set := v.get, v.set

@@ -7,9 +7,9 @@
 // client is ahead by the duration SKEW, as if the clocks of machines were apart.
 //
 // For each allowed check it writes a record of 18 bytes to its standard output: l if it was decided
-// from a lease, s if the server decided; the number of the resource; and the microseconds since 1970
-// before and after the check, by the machine's own clock, little-endian. The record is written by
-// the caller before its next check, so it is not lost if the process is killed. The process ends
+// from a lease, s if the server decided; the number of the resource; and the microseconds since
+// 1970 before and after the check, by the machine's own clock, little-endian. The record is written
+// by the caller before its next check, so it is not lost if the process is killed. The process ends
 // when its standard input does, and returns its units before.
 package main
 
