@@ -63,9 +63,9 @@ func leaseStack(t *testing.T) (*checkStack, *reports) {
 	t.Helper()
 	seen := &reports{}
 	s := newCheckStack(t)
-	long, shadow := leasedRule("long", 1000), leasedRule("shadow", 8)
-	long.Lease, shadow.Mode = limit.Duration{Text: "10s", MS: 10_000}, limit.Shadow
-	for _, r := range []limit.Rule{leasedRule("leased", 1000), leasedRule("small", 9), long, shadow} {
+	long, watched := leasedRule("long", 1000), leasedRule("watched", 8)
+	long.Lease, watched.Mode = limit.Duration{Text: "10s", MS: 10_000}, limit.Shadow
+	for _, r := range []limit.Rule{leasedRule("leased", 1000), leasedRule("small", 9), long, watched} {
 		_, err := s.db.Store.CreateRule(t.Context(), s.actor, r)
 		require.NoError(t, err)
 	}
@@ -179,12 +179,12 @@ func TestNotLeasable(t *testing.T) {
 	require.ElementsMatch(t, []string{"rule:first-hit", "rule:strict"}, []string{p.Errors[0].Pointer, p.Errors[1].Pointer})
 
 	// A rule that has nothing left to lease now is named, too.
-	s.check(`{"subject":"u","resource":"shadow","cost":8}`).decision(200)
-	a = s.post(leasesPath, `{"subject":"u","resource":"shadow","units":10}`)
+	s.check(`{"subject":"u","resource":"watched","cost":8}`).decision(200)
+	a = s.post(leasesPath, `{"subject":"u","resource":"watched","units":10}`)
 	p = a.problem(http.StatusConflict, codeNotLeasable)
 	require.Equal(t, "1", a.header.Get("Retry-After"))
 	require.Len(t, p.Errors, 1)
-	require.Equal(t, "rule:shadow", p.Errors[0].Pointer)
+	require.Equal(t, "rule:watched", p.Errors[0].Pointer)
 
 	s.post(leasesPath, `{"subject":"exempt","resource":"leased","units":10}`).lease() // it acts as in shadow mode
 
