@@ -132,15 +132,15 @@ func (l *leasedLimits) replay(granted []grantedCheck) (refused []grantedCheck) {
 		if now%1_000 == 0 {
 			model.Forget(now - 3*longest)
 		}
-		room := int64(len(waiting))
-		if all := send(now, room); all.Outcome.Allowed {
+		left := int64(len(waiting))
+		if all := send(now, left); all.Outcome.Allowed {
 			waiting = waiting[:0]
 		} else {
 			for _, v := range all.Outcome.Verdicts {
-				room = min(room, v.Remaining)
+				left = min(left, v.Remaining)
 			}
-			if room > 0 && send(now, room).Outcome.Allowed {
-				waiting = waiting[room:]
+			if left > 0 && send(now, left).Outcome.Allowed {
+				waiting = waiting[left:]
 			}
 		}
 		for len(waiting) > 0 && waiting[0].to/1000 <= now {
