@@ -237,7 +237,7 @@ func (g *GRPC) shouldRateLimit(call *h2.Call) {
 	start := time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		s.shed()
+		s.capacity.refuse()
 		s.metrics.observe(routeEnvoy, "", http.StatusServiceUnavailable, time.Since(start))
 		failCall(call, overloaded())
 		return
