@@ -155,10 +155,10 @@ func New(cfg Config, deps Deps) chi.Router {
 		s.billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	deps.Billing = s.billing
-	strangers := r.With(admitStranger)
-	mountWebhooks(strangers, s)
-	mountDevices(strangers, s)
-	mountDocs(strangers, mountAdmin(r, deps))
+	open := r.With(admitUnknown)
+	mountWebhooks(open, s)
+	mountDevices(open, s)
+	mountDocs(open, mountAdmin(r, deps))
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)
 	}
@@ -183,9 +183,9 @@ func NewInternal(metrics prometheus.Gatherer, hosts []string) http.Handler {
 }
 
 // ownHosts refuses requests for another host. A web page can point its own name at the internal
-// address, and a browser that reaches it would then let the page read the answers. Over the loopback
-// interface, the service answers to localhost. Over others, it answers to addresses, and to names
-// without a dot, such as those of containers, because no web page has one.
+// address, and a browser that reaches it would then let the page read the answers. Over the
+// loopback interface, the service answers to localhost. Over others, it answers to addresses, and
+// to names without a dot, such as those of containers, because no web page has one.
 func ownHosts(hosts []string) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -328,8 +328,8 @@ func TestInternalHosts(t *testing.T) {
 	}
 }
 
-// An internal address that others can reach answers to addresses, to names without a dot, which only
-// the own network resolves, and to the configured names.
+// An internal address that others can reach answers to addresses, to names without a dot, which
+// only the own network resolves, and to the configured names.
 func TestInternalHostsOfTheNetwork(t *testing.T) {
 	h := NewInternal(prometheus.NewRegistry(), []string{"metrics.example"})
 	for host, want := range map[string]int{

@@ -153,7 +153,8 @@ func (s *slots) wanted() bool {
 	return len(s.queue) > 0
 }
 
-// leaveQueue removes a tenant from the queue, and all that have given up. The caller holds the lock.
+// leaveQueue removes a tenant from the queue, and all that have given up. The caller holds the
+// lock.
 func (s *slots) leaveQueue(tenant uuid.UUID) {
 	now := s.now()
 	s.queue = slices.DeleteFunc(s.queue, func(w waiting) bool { return w.tenant == tenant || !w.until.After(now) })

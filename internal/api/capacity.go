@@ -25,12 +25,12 @@ import (
 // most 64 requests to the admin API in flight, and clients without a key have 128 together. Their
 // checks do not count here.
 type capacity struct {
-	inFlight  *atomic.Int64
-	bound     *overload.Bound
-	shed      prometheus.Counter
-	seed      maphash.Seed
-	strangers atomic.Int64 // requests without a key
-	shares    [shareCells]share
+	inFlight *atomic.Int64
+	bound    *overload.Bound
+	shed     prometheus.Counter
+	seed     maphash.Seed
+	unknown  atomic.Int64 // requests without a key
+	shares   [shareCells]share
 }
 
 // The shares of tenants are in cells, by a hash with a random seed. Two tenants in the same cell
@@ -91,11 +91,11 @@ func admitTenant(next http.Handler) http.Handler {
 	})
 }
 
-// admitStranger limits the requests of clients without a key.
-func admitStranger(next http.Handler) http.Handler {
+// admitUnknown limits the requests of clients without a key.
+func admitUnknown(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := requestFrom(r.Context()).capacity
-		a.admit(w, r, &a.strangers, a.bound.Strangers(), next)
+		a.admit(w, r, &a.unknown, a.bound.Unknown(), next)
 	})
 }
 

@@ -7,9 +7,9 @@ import (
 )
 
 // framing follows the requests on a connection that net/http reads, to find one with two lengths:
-// with Content-Length and Transfer-Encoding, or in HTTP/1.0 with Transfer-Encoding. Proxies differ in
-// which of them they use, so what follows may be part of the body for one and a second request for
-// another (RFC 9112, 6.3). net/http uses Transfer-Encoding, removes the other header and keeps the
+// with Content-Length and Transfer-Encoding, or in HTTP/1.0 with Transfer-Encoding. Proxies differ
+// in which of them they use, so what follows may be part of the body for one and a second request
+// for another (RFC 9112, 6.3). net/http uses Transfer-Encoding, removes the other header and keeps the
 // connection. framing makes the head malformed instead, so that net/http answers 400 and closes.
 //
 // It reads the same bytes as net/http, in the same order. What it cannot follow, net/http refuses.

@@ -43,9 +43,8 @@ func TestFraming(t *testing.T) {
 		bare   = "GET / HTTP/1.1\nHost: weir\n\n"
 		both   = "POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n"
 		old    = " HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n"
-		body   = "POST / HTTP/1.1\r\n" + host + "Content-Length: 96\r\n\r\n" + both
 	)
-	require.Len(t, both, 96)
+	body := "POST / HTTP/1.1\r\n" + host + "Content-Length: " + itoa(int64(len(both))) + "\r\n\r\n" + both
 	for _, single := range []bool{false, true} {
 		for _, before := range []string{"", plain, length, chunks, bare, body, plain + length + chunks + bare + body} {
 			read, poisoned := readAll(t, before, single)

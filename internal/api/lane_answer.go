@@ -137,15 +137,23 @@ func (sc *scratch) appendAnswer(b []byte, status int, c *laneConn) []byte {
 	default:
 		b = append(b, "HTTP/1.1 429 Too Many Requests\r\nCache-Control: no-store\r\nContent-Type: application/json\r\n"...)
 	}
-	from := 0
+	from, browser := 0, c.browserLines()
 	for i := range sc.headers.count {
+		switch name := sc.headers.names[i]; { // in the order of the names, as net/http
+		case name[0] == 'W' && len(browser) == len(secureBrowserLines):
+			b = append(b, secureLine...)
+			browser = browserLines
+		case name[0] == 'X':
+			b = append(b, browser...)
+			browser = ""
+		}
 		b = append(b, sc.headers.names[i]...)
 		b = append(b, ": "...)
 		b = append(b, sc.headers.buf[from:sc.headers.ends[i]]...)
 		b = append(b, "\r\n"...)
 		from = sc.headers.ends[i]
 	}
-	b = append(b, c.browserLines()...)
+	b = append(b, browser...)
 	b = append(b, "X-Request-Id: "...)
 	if c.head.requestID != nil {
 		b = append(b, c.head.requestID...)
@@ -166,7 +174,8 @@ func (sc *scratch) appendAnswer(b []byte, status int, c *laneConn) []byte {
 // The headers for browsers, as of the other answers (SetBrowserHeaders).
 const (
 	browserLines       = "X-Content-Type-Options: nosniff\r\n"
-	secureBrowserLines = browserLines + "Strict-Transport-Security: max-age=31536000\r\n"
+	secureLine         = "Strict-Transport-Security: max-age=31536000\r\n"
+	secureBrowserLines = secureLine + browserLines
 )
 
 // browserLines returns the headers for browsers of the answer to the request that c has read.

@@ -138,7 +138,6 @@ func testLaneHandsOver(t *testing.T, s *checkStack) {
 		"a signed length":          s.head("Content-Length: +"+itoa(int64(len(body)))) + body,
 		"no length":                s.head(),
 		"chunks":                   s.head("Transfer-Encoding: chunked") + chunked,
-		"chunks and a length":      s.head(length, "Transfer-Encoding: chunked") + chunked,
 		"expecting":                s.head(length, "Expect: 100-continue") + body,
 		"an encoding":              s.head(length, "Content-Encoding: identity") + body,
 		"closing":                  s.head(length, "Connection: close") + body,

@@ -32,8 +32,8 @@ func (s *checkStack) secureServer(most int64) (url string, trust *tls.Config) {
 	return server.URL, clientTLS(server)
 }
 
-// streams sends one request on each of n HTTP/2 streams, over as many connections as that takes, and
-// returns the answers as they arrive.
+// streams sends one request on each of n HTTP/2 streams, over as many connections as that takes,
+// and returns the answers as they arrive.
 func streams(t *testing.T, n int, trust *tls.Config, request func(ctx context.Context) *http.Request) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -134,7 +134,7 @@ func TestAdminRequestsLeaveRoomForChecks(t *testing.T) {
 
 // Anybody can send webhooks of endpoints that do not exist. They wait for their turn at Postgres,
 // and have a small share of the places, too.
-func TestStrangersLeaveRoomForChecks(t *testing.T) {
+func TestUnknownClientsLeaveRoomForChecks(t *testing.T) {
 	s := newCheckStack(t)
 	const n, bound = 200, 100
 	url, trust := s.secureServer(bound)
@@ -144,7 +144,7 @@ func TestStrangersLeaveRoomForChecks(t *testing.T) {
 		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/webhooks/stripe/"+uuid.NewString(), strings.NewReader("{}"))
 		return r
 	})
-	crowded(t, answers, n, bound, overload.Fixed(bound).Strangers(), func() {
+	crowded(t, answers, n, bound, overload.Fixed(bound).Unknown(), func() {
 		require.Equal(t, 200, checkAs(t, url, trust, s.other))
 	})
 }
@@ -169,11 +169,11 @@ func TestAdminShareEnds(t *testing.T) {
 	share.admin.Add(-most)
 	require.Equal(t, 200, s.contract.call(s.key, http.MethodGet, "/v1/rules", nil).status)
 
-	registered.capacity.strangers.Add(registered.capacity.bound.Strangers())
+	registered.capacity.unknown.Add(registered.capacity.bound.Unknown())
 	s.contract.call("", http.MethodGet, "/docs", nil).problem(503, codeOverloaded)
 	require.Equal(t, 200, s.contract.call("", http.MethodGet, healthPath, nil).status)
 	require.Equal(t, 200, s.contract.call(s.key, http.MethodGet, "/v1/rules", nil).status, "they are known")
-	registered.capacity.strangers.Add(-registered.capacity.bound.Strangers())
+	registered.capacity.unknown.Add(-registered.capacity.bound.Unknown())
 	require.Equal(t, 200, s.contract.call("", http.MethodGet, "/docs", nil).status)
-	require.Eventually(t, func() bool { return registered.capacity.strangers.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return registered.capacity.unknown.Load() == 0 }, time.Minute, time.Millisecond)
 }

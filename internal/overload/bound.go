@@ -105,12 +105,12 @@ func (b *Bound) Share() int64 {
 	return max(min(bound, startPerThread*b.threads), bound/2)
 }
 
-// Small returns the maximum of one tenant's requests to the admin API. Most of them wait for one of a
-// few connections to Postgres, so more of them would only wait longer.
+// Small returns the maximum of one tenant's requests to the admin API. Most of them wait for one of
+// a few connections to Postgres, so more of them would only wait longer.
 func (b *Bound) Small() int64 { return min(max(leastSmall, b.Limit()/8), mostSmall, b.Share()) }
 
-// Strangers returns the maximum of requests without a key, of all clients together.
-func (b *Bound) Strangers() int64 { return min(2*b.Small(), b.Share()) }
+// Unknown returns the maximum of requests without a key, of all clients together.
+func (b *Bound) Unknown() int64 { return min(2*b.Small(), b.Share()) }
 
 // Refuse notes a refusal, and returns how long the connection must pause.
 func (b *Bound) Refuse() time.Duration {

@@ -37,7 +37,7 @@ var (
 const (
 	maxLookups    = 50 // per second, of keys that are not in memory
 	lookupTimeout = 2 * time.Second
-	// MaxWaiting is the number of requests that may wait for lookups at once, also for the same one.
+	// MaxWaiting is the number of requests that may wait for lookups at once, also for the same.
 	MaxWaiting = 256
 	// Unknown keys are remembered for one to two periods, at most maxUnknown of them.
 	unknownPeriod = 2 * time.Second
