@@ -244,7 +244,7 @@ func (d *dashboard) handler() http.Handler {
 	r.Post("/billing/events/{id}/dismiss", d.proved(tenants.MayManage, d.dismissEvent))
 
 	r.Get("/start", d.page(d.start))
-	r.Post("/start", d.write(tenants.MayManage, d.makeStart))
+	r.Post("/start", d.proved(tenants.MayManage, d.makeStart))
 	r.Get("/start/wait", d.page(d.waitForCheck))
 	r.Get("/settings", d.page(d.settings))
 	r.Post("/settings", d.write(tenants.MayConfigure, d.changeSettings))
