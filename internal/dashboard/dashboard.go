@@ -79,12 +79,12 @@ type dashboard struct {
 	invited    *throttle // invitations
 	codes      *throttle // codes of terminals
 	playground *playground
-	errands    chan struct{}          // has a place for each concurrent task after an answer
-	after      sync.WaitGroup         // of these tasks
-	forms      *places.Places[string] // places for forms that are being sent, by address
-	working    chan struct{}          // has a place for each concurrent request
-	trying     chan struct{}          // has a place for each concurrent preview of a rule
-	observers  map[string]observer    // by pattern of the route
+	errands    chan struct{}             // has a place for each concurrent task after an answer
+	after      sync.WaitGroup            // of these tasks
+	forms      *places.Places[string]    // places for forms that are being sent, by address
+	working    *places.Places[string]    // places for concurrent requests, by address
+	trying     *places.Places[uuid.UUID] // places for concurrent previews of rules, by tenant
+	observers  map[string]observer       // by pattern of the route
 	hub        *hub
 
 	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
@@ -96,7 +96,10 @@ type dashboard struct {
 
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
 // slow down checks. It is more than Postgres can answer concurrently.
-const maxWorking = 64
+const (
+	maxWorking        = 64
+	maxAddressWorking = maxWorking / 2 // of one address, which many people may share
+)
 
 // maxErrands is the maximum number of concurrent tasks after answers.
 const maxErrands = 4
@@ -123,7 +126,8 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
+		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms),
+		working: places.New[string](maxWorking, maxAddressWorking), trying: places.New[uuid.UUID](maxTrying, maxTenantTrying),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
 	d.codes = d.newThrottle("device", codeRules...)

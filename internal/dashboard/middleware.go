@@ -58,15 +58,14 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		select {
-		case d.working <- struct{}{}:
-			leave := sync.OnceFunc(func() { <-d.working })
-			defer leave()
-			r = r.WithContext(context.WithValue(r.Context(), placeKey{}, leave))
-		default:
+		place, ok := d.working.Take(addressOf(r.RemoteAddr))
+		if !ok {
 			d.answer(w, r, errBusy)
 			return
 		}
+		leave := sync.OnceFunc(place)
+		defer leave()
+		r = r.WithContext(context.WithValue(r.Context(), placeKey{}, leave))
 		next.ServeHTTP(w, withOpen(withTheme(r)))
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -36,7 +38,29 @@ type try struct {
 }
 
 // maxTrying limits concurrent previews, so that enough CPU time is left for checks.
-const maxTrying = 2
+const (
+	maxTrying       = 2
+	maxTenantTrying = 1 // leaves a place for other tenants
+	tryPatience     = time.Second
+)
+
+// tryPlace takes a place for a preview. It waits up to tryPatience for one.
+func (d *dashboard) tryPlace(ctx context.Context, tenant uuid.UUID) (leave func(), ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, tryPatience)
+	defer cancel()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		if leave, ok = d.trying.Take(tenant); ok {
+			return leave, true
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
 
 // effectOf reads a draft, for the rule with this slug ("": a new one), and simulates it. Errors are
 // added to the form.
@@ -70,15 +94,12 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Warnings = warningTexts(&draft, d.Instances())
 	view.Windows = windowsOf(f, &draft, v.now)
 	view.Resets = saved != nil && resetsCounters(saved, &draft)
-	select {
-	case d.trying <- struct{}{}:
-		defer func() { <-d.trying }()
-	case <-time.After(time.Second):
+	leave, ok := d.tryPlace(r.Context(), v.actor().TenantID())
+	if !ok {
 		view.Busy = true
 		return view, nil
-	case <-r.Context().Done():
-		return view, nil
 	}
+	defer leave()
 	var err error
 	if view.Tries, err = tries(r.Context(), &draft, v.now); err != nil {
 		return nil, err
