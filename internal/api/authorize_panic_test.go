@@ -60,13 +60,13 @@ func testPanicsOfGateways(t *testing.T, secure bool) {
 			}
 		})
 	}
-	// The customer sends what the route reads.
+	// What the route reads of the request is of the customer.
 	for _, slug := range []string{"/open", "/closed"} {
 		a := ask(t, "address", http.MethodGet, slug)
 		require.Equal(t, decisionDeny, a.header.Get(decisionHeader))
 		require.EqualValues(t, requestInvalid, a.decision(http.StatusForbidden).Error.Code)
 	}
-	// The next request is answered as usual.
+	// The next request is answered as ever.
 	c := s.dial()
 	c.send(s.askRoute("GET", "/open", "X-User: a"))
 	require.Equal(t, decisionAllow, c.receive().header.Get(decisionHeader))

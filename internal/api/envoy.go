@@ -147,11 +147,11 @@ func (q *envoyQuestion) receive() ([]byte, *Problem) {
 		case err != nil:
 			return nil, newProblem(http.StatusBadRequest, codeMalformedMessage, "The message ended before it was complete.")
 		}
-		full, p := q.messageSize(arrived)
-		if p != nil || full == size {
+		whole, p := q.messageSize(arrived)
+		if p != nil || whole == size {
 			return arrived, p
 		}
-		size = full
+		size = whole
 	}
 }
 
@@ -237,7 +237,7 @@ func (g *GRPC) shouldRateLimit(call *h2.Call) {
 	start := time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		s.capacity.refuse()
+		s.shed()
 		s.metrics.observe(routeEnvoy, "", http.StatusServiceUnavailable, time.Since(start))
 		failCall(call, overloaded())
 		return

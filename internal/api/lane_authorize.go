@@ -186,7 +186,6 @@ func laneAskHeader(name []byte) int {
 func (h *laneHead) takeAsk(bit int, value []byte) bool {
 	switch bit {
 	case laneHost:
-		h.host = value
 		return laneHostname(value)
 	case laneKey:
 		h.key = value

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -67,7 +68,12 @@ func (d *dashboard) readPortalMetered(ctx context.Context, visit *tenants.Portal
 	if err != nil {
 		return err
 	}
-	metered := policy.Metered()
+	metered := map[string]bool{}
+	for rule := range policy.EachRule() {
+		if rule.Metering != limit.MeterNone {
+			metered[rule.Slug] = true
+		}
+	}
 	if len(metered) == 0 { // as of most tenants
 		return nil
 	}

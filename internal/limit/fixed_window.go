@@ -1,8 +1,7 @@
 package limit
 
 // fixedWindow counts what was allowed in the current window. Windows are aligned to 1970, or are
-// calendar windows. The twins are fixed_window.lua, and fixed_at and first_end in
-// evaluate_many.lua.
+// calendar windows.
 type fixedWindow struct {
 	immediate
 	end     int64 // of the last counted window

@@ -1,7 +1,6 @@
 package limit
 
-// Judgement is the part of one counter in a call that an engine decides in this process. Its twin
-// is evaluate_one.lua: decide for Admit, charge for Charge, conclude for Finish.
+// Judgement is the part of one counter in a call that an engine decides in this process.
 type Judgement struct {
 	Numbers *Numbers
 	State   State

@@ -82,17 +82,15 @@ func (l *leases) rest() bool {
 }
 
 // wanted returns how many units to request: those that this kind of check used since the last
-// request, for leaseAhead, or for as long as the server lets this client hold them. The caller
-// holds set.busy.
+// request, for leaseAhead. The caller holds set.busy.
 func (s *leaseSet) wanted(now time.Time) int64 {
-	used, ahead := s.missed.Swap(0), leaseAhead
+	used := s.missed.Swap(0)
 	if held := s.lease.Load(); held != nil {
 		used += held.units - max(0, held.left.Load())
-		ahead = max(ahead, held.life)
 	}
 	since := max(now.Sub(s.askedAt), time.Millisecond)
 	s.askedAt = now
-	wanted := float64(used) * float64(ahead) / float64(since)
+	wanted := float64(used) * float64(leaseAhead) / float64(since)
 	return int64(min(max(wanted, leaseLeast), maxCost))
 }
 
@@ -101,7 +99,16 @@ func (l *leases) ask(set *leaseSet) {
 	defer set.busy.Store(false)
 	c := l.client
 	sentAt := c.clock.Now()
-	granted, denial, failure, err := c.requestLease(context.Background(), &set.check, func() int64 { return set.wanted(sentAt) }, sentAt)
+	leave, ok := c.brk.enter(sentAt)
+	if !ok {
+		set.backOff(sentAt, leaseBackoff)
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), c.timeout, errTimeout)
+	defer cancel()
+	wanted := set.wanted(sentAt)
+	granted, denial, err := c.sendLease(ctx, &set.check, wanted, sentAt)
+	failure, err := c.settle(leave, err)
 	switch refused := (*refusedLease)(nil); {
 	case errors.As(err, &refused):
 		set.backOff(sentAt, refused.wait)
@@ -110,16 +117,15 @@ func (l *leases) ask(set *leaseSet) {
 	case failure != nil:
 		set.backOff(sentAt, leaseBackoff)
 	case denial != nil:
-		c.rememberDenial(&set.check, denial, sentAt)
+		q := question{Check: set.check}
+		q.Cost = 1
+		c.memory.remember(&q, denial, sentAt)
 		wait, known := denial.RetryAfter()
 		if !known {
 			wait = leaseNotNow
 		}
 		set.backOff(sentAt, min(max(wait, leaseBackoff/4), leaseNotNow))
 	default:
-		if granted.units < leaseLeast { // so little is left that leases would cost more than checks
-			set.backOff(sentAt, leaseNotNow)
-		}
 		l.store(set, granted)
 	}
 }
@@ -154,18 +160,13 @@ type leaseReturn struct {
 
 // retire ends a lease and queues its return.
 func (l *leases) retire(set *leaseSet, gone *lease) {
-	r, ok := gone.giveUp()
+	left, ok := gone.end()
 	if !ok {
 		return
 	}
-	r.denied, r.deniedUnits = set.denied.Swap(0), set.units.Swap(0)
+	r := &leaseReturn{id: gone.id, units: left, denied: set.denied.Swap(0), deniedUnits: set.units.Swap(0)}
+	r.allowed = max(0, gone.units-left-gone.beyond.Load())
 	l.keep(r)
-}
-
-// giveUp ends a lease, and returns its return; ok is false if it had ended.
-func (h *lease) giveUp() (r *leaseReturn, ok bool) {
-	left, ok := h.end()
-	return &leaseReturn{id: h.id, units: left, allowed: max(0, h.units-left-h.beyond.Load())}, ok
 }
 
 // retireAll ends all leases of a set. The caller holds set.busy.
@@ -244,13 +245,20 @@ func (l *leases) keep(r *leaseReturn) {
 // giveBack sends a return. If the server does not answer, it is sent again: the server counts it
 // once.
 func (l *leases) giveBack(r *leaseReturn) {
-	if l.client.returnLease(context.Background(), r) == nil {
-		return
+	c := l.client
+	leave, ok := c.brk.enter(c.clock.Now())
+	if ok {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), c.timeout, errTimeout)
+		failure, err := c.settle(leave, c.sendReturn(ctx, r))
+		cancel()
+		if failure == nil || err != nil {
+			return
+		}
 	}
 	if r.attempts++; r.attempts >= leaseRetries || l.closed.Load() {
 		return
 	}
-	r.after = l.client.clock.Now().Add(leaseRetry)
+	r.after = c.clock.Now().Add(leaseRetry)
 	l.keep(r)
 }
 

@@ -88,8 +88,7 @@ const (
 	markSlot = " --@slot" // the line ends with it
 )
 
-// linesOf returns the lines of a file that a form of a script has, without those that are only a
-// comment: Redis keeps the text of every script in memory.
+// linesOf returns the lines of a file that a form of a script has.
 func linesOf(lua []byte, node bool) string {
 	var text strings.Builder
 	for line := range strings.Lines(string(lua)) {
@@ -97,7 +96,7 @@ func linesOf(lua []byte, node bool) string {
 		code, marked := strings.CutPrefix(strings.TrimLeft(line, " "), markNode)
 		slotCode, slotMarked := strings.CutSuffix(line, markSlot)
 		switch {
-		case marked && !node, slotMarked && node, !marked && strings.HasPrefix(strings.TrimLeft(line, " "), "--"):
+		case marked && !node, slotMarked && node:
 			continue
 		case marked:
 			line = code

@@ -313,8 +313,6 @@ type MeteredTotal struct {
 	Checks            int64
 	LateUnits         int64
 	UnattributedUnits int64
-	FreeUnits         int64
-	BilledUnits       int64
 }
 
 type MeteredUsage struct {
@@ -326,8 +324,6 @@ type MeteredUsage struct {
 	OverageUnits int64
 	Checks       int64
 	LateUnits    int64
-	FreeUnits    int64
-	BilledUnits  int64
 }
 
 type MeteringGap struct {
@@ -454,7 +450,6 @@ type PlanLimit struct {
 	Version    int64
 	WarnAt     *float64
 	Overage    *string
-	Metering   *string
 }
 
 type PlanMigration struct {
@@ -490,7 +485,6 @@ type PlanVersionLimit struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
-	Metering   *string
 }
 
 type Portal struct {
@@ -590,8 +584,6 @@ type Rule struct {
 	Overage       *string
 	Metering      string
 	MeterEvent    string
-	LeaseText     string
-	LeaseMs       *int64
 }
 
 type SecurityEvent struct {

@@ -1,16 +1,14 @@
-// On request, converts the list of operations at /docs to a reference that can send requests. Until
-// then, if this fails, or if scripts are off, the list is shown.
+// Converts the list of operations at /docs to a reference that can send requests. If this fails, or
+// scripts are off, the list is shown.
 "use strict";
 
 (() => {
   const root = document.documentElement;
-  const button = document.getElementById("try");
+  root.classList.add("interactive"); // hides the list before the first paint
 
-  // The theme is the one that was chosen in the dashboard, or that of the system.
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const colour = () => root.classList.toggle("dark-mode", dark()); // the class that Swagger UI uses
-  system.addEventListener("change", colour);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const colour = () => root.classList.toggle("dark-mode", dark.matches); // the class that Swagger UI uses
+  dark.addEventListener("change", colour);
   colour();
 
   // The operations for reading come first.
@@ -18,28 +16,11 @@
   const order = (a, b) =>
     a.get("path").localeCompare(b.get("path")) || methods.indexOf(a.get("method")) - methods.indexOf(b.get("method"));
 
-  function loaded(element, attributes) {
-    return new Promise((done, failed) => {
-      const part = Object.assign(document.createElement(element), attributes);
-      part.addEventListener("load", done);
-      part.addEventListener("error", failed);
-      document.head.prepend(part); // before docs.css, which changes the colours of Swagger UI
-    });
-  }
-
-  async function open() {
-    button.disabled = true;
-    try {
-      await Promise.all([
-        loaded("link", { rel: "stylesheet", href: button.dataset.styleSrc }),
-        loaded("script", { src: button.dataset.bundleSrc }),
-      ]);
-    } catch {
-      button.disabled = false;
+  document.addEventListener("DOMContentLoaded", () => {
+    if (!window.SwaggerUIBundle) {
+      root.classList.remove("interactive");
       return;
     }
-    button.hidden = true;
-    root.classList.add("interactive"); // hides the list
     SwaggerUIBundle({
       url: "/openapi.json",
       dom_id: "#reference",
@@ -51,13 +32,9 @@
       operationsSorter: order,
       persistAuthorization: false, // the browser does not store the key
       requestSnippetsEnabled: false,
-      syntaxHighlight: { activated: true, theme: dark() ? "agate" : "idea" },
+      syntaxHighlight: { activated: true, theme: dark.matches ? "agate" : "idea" },
       tryItOutEnabled: true,
       validatorUrl: null, // the document is not sent to a third party
     });
-  }
-
-  button.hidden = false;
-  button.addEventListener("click", open);
-  if (location.hash.startsWith("#/")) open(); // a link to an operation of Swagger UI
+  });
 })();

@@ -1,7 +1,2 @@
--- A bucket, as bucket.lua describes it. The twin is leaky_bucket.go.
---
--- In       a counter s, as for bucket.lua
--- Out      algorithms[7]
---
--- Example: that of bucket.lua.
+-- The twin of leaky_bucket.go.
 algorithms[7] = bucket

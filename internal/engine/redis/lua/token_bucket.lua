@@ -1,7 +1,2 @@
--- A bucket, as bucket.lua describes it. The twin is token_bucket.go.
---
--- In       a counter s, as for bucket.lua
--- Out      algorithms[6]
---
--- Example: that of bucket.lua.
+-- The twin of token_bucket.go.
 algorithms[6] = bucket
