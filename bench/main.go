@@ -38,6 +38,7 @@ type options struct {
 	pages   pagesOptions
 	scale   scaleOptions
 	crowded crowdedOptions
+	metered meteredOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -73,6 +74,9 @@ func parseOptions(args []string) (o options, err error) {
 	flags.BoolVar(&o.crowded.neighbours, "neighbours", false, "measure only what a tenant notices of another one that sends as fast as it can")
 	flags.StringVar(&o.crowded.before, "before", "", "with -overload and -neighbours: also measure the server of another checkout in this `folder`, in turns")
 	flags.IntVar(&o.crowded.connections, "overload-connections", 2000, "with -overload: number of connections")
+	flags.BoolVar(&o.metered.wanted, "metered", false, "measure only metered usage: checks of many subjects, and the rows that they take")
+	flags.IntVar(&o.metered.subjects, "metered-subjects", 1_000_000, "with -metered: number of subjects")
+	flags.DurationVar(&o.metered.measure, "metered-time", time.Minute, "with -metered: how long to check them, in turn")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -101,7 +105,7 @@ func parseOptions(args []string) (o options, err error) {
 	case o.measure < 10*time.Millisecond || o.measure > 10*time.Minute || o.warm < 0 || o.warm > time.Minute:
 		return o, errors.New("-measure must be 10ms to 10m, and -warm up to 1m")
 	}
-	return o, errors.Join(o.admin.validate(), o.pages.validate(), o.scale.validate())
+	return o, errors.Join(o.admin.validate(), o.pages.validate(), o.scale.validate(), o.metered.validate())
 }
 
 func list(text string) []string {
@@ -143,6 +147,9 @@ func run(o options) error {
 	}
 	if o.scale.wanted {
 		return measureScale(ctx, o)
+	}
+	if o.metered.wanted {
+		return measureMetered(ctx, o)
 	}
 	if o.crowded.overload || o.crowded.neighbours {
 		return measureCrowded(ctx, o)

@@ -248,6 +248,9 @@ func (c *cast) batchGroup(bare cell, weir func(string, *load.Traffic) cell) grou
 	return g
 }
 
+// Two of billedRules: the one that the others are compared with, and the metered one.
+const unbilled, metered = 0, 3
+
 // billedRules have what billing adds to a rule, one thing each.
 var billedRules = []struct {
 	slug, name string
@@ -260,12 +263,21 @@ var billedRules = []struct {
 	{"year", "calendar year, anchored at the subject", rule{Slug: "requests", Algorithm: "fixed_window", Limit: generous, Window: "year", Anchor: "subject"}},
 }
 
-// billingGroup shows what each part of billing adds to a check.
+// billingGroup shows what each part of billing adds to a check: after the rows of checks without
+// it, each row is compared with the nearest base before it, which has the same rule without that
+// part.
 func (c *cast) billingGroup(bare cell, weir func(string, *load.Traffic) cell, uniform *load.Traffic) group {
-	g := group{"billing", "Billing", []cell{bare, weir("sliding window, no billing", uniform)}}
-	for i, b := range billedRules {
-		g.cells = append(g.cells, weir(b.name, spread(c.billed[i], load.Uniform)))
+	g := group{"billing", "Billing: compared with the nearest row above whose ratios are 1.00", []cell{bare, weir("sliding window, no billing", uniform)}}
+	add := func(name string, traffic *load.Traffic, base bool) {
+		row := weir(name, traffic)
+		row.base = base
+		g.cells = append(g.cells, row)
 	}
+	for i, b := range billedRules {
+		add(b.name, spread(c.billed[i], load.Uniform), i == unbilled)
+	}
+	add("one busy subject, fixed window of a day", hot(c.billed[unbilled], "hot"), true)
+	add("one busy subject, metered", hot(c.billed[metered], "hot"), false)
 	return g
 }
 

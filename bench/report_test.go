@@ -99,7 +99,7 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{2000, 10000}, o.rates)
 	require.Empty(t, o.groups)
-	for _, args := range [][]string{{"-rounds", "0"}, {"-rates", "x"}, {"-rates", "0"}, {"-measure", "1ms"}, {"-tenants", "0"}, {"more"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-rates", "x"}, {"-rates", "0"}, {"-measure", "1ms"}, {"-tenants", "0"}, {"-metered-subjects", "0"}, {"-metered-time", "1ms"}, {"more"}} {
 		_, err := parseOptions(args)
 		require.Error(t, err, "%v", args)
 	}

@@ -657,8 +657,12 @@ CREATE TABLE metered_totals (
     checks bigint NOT NULL,
     late_units bigint NOT NULL,
     unattributed_units bigint NOT NULL,
+    free_units bigint NOT NULL DEFAULT 0,
+    billed_units bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, start, rule),
+    CHECK ((billed_units >= 0)),
     CHECK ((checks >= 0)),
+    CHECK ((free_units >= 0)),
     CHECK ((late_units >= 0)),
     CHECK ((overage_units >= 0)),
     CHECK ((unattributed_units >= 0)),
@@ -684,9 +688,13 @@ CREATE TABLE metered_usage (
     overage_units bigint NOT NULL,
     checks bigint NOT NULL,
     late_units bigint NOT NULL,
+    free_units bigint NOT NULL DEFAULT 0,
+    billed_units bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, start, subject, rule),
     CHECK ((((EXTRACT(epoch FROM start))::bigint % (3600)::bigint) = 0)),
+    CHECK ((billed_units >= 0)),
     CHECK ((checks >= 0)),
+    CHECK ((free_units >= 0)),
     CHECK ((late_units >= 0)),
     CHECK ((overage_units >= 0)),
     CHECK ((subject <> ''::text)),
@@ -918,6 +926,7 @@ CREATE TABLE plan_limits (
     version bigint NOT NULL,
     warn_at double precision,
     overage text,
+    metering text,
     PRIMARY KEY (tenant_id, plan_id, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
@@ -928,6 +937,7 @@ CREATE TABLE plan_limits (
     CHECK (((overage IS NULL) OR (NOT unlimited))),
     CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((warn_at IS NULL) OR (NOT unlimited))),
+    CHECK ((metering = ANY (ARRAY['none'::text, 'units'::text, 'overage'::text]))),
     CHECK ((overage = ANY (ARRAY['deny'::text, 'allow'::text]))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
@@ -939,7 +949,7 @@ CREATE POLICY own_tenant ON plan_limits FOR ALL TO weir_app
 CREATE POLICY read_all ON plan_limits FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plan_limits TO weir_app;
-GRANT SELECT (burst_units, limit_units, overage, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
+GRANT SELECT (burst_units, limit_units, metering, overage, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
 
 CREATE TABLE plan_migrations (
     tenant_id uuid NOT NULL,
@@ -987,6 +997,7 @@ CREATE TABLE plan_version_limits (
     unlimited boolean NOT NULL DEFAULT false,
     warn_at double precision,
     overage text,
+    metering text,
     PRIMARY KEY (tenant_id, plan_id, number, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id, number) REFERENCES plan_versions(tenant_id, plan_id, number) ON DELETE CASCADE,
@@ -997,6 +1008,7 @@ CREATE TABLE plan_version_limits (
     CHECK (((overage IS NULL) OR (NOT unlimited))),
     CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((warn_at IS NULL) OR (NOT unlimited))),
+    CHECK ((metering = ANY (ARRAY['none'::text, 'units'::text, 'overage'::text]))),
     CHECK ((overage = ANY (ARRAY['deny'::text, 'allow'::text]))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
@@ -1242,6 +1254,8 @@ CREATE TABLE rules (
     overage text,
     metering text NOT NULL DEFAULT 'none'::text,
     meter_event text NOT NULL DEFAULT ''::text,
+    lease_text text NOT NULL DEFAULT ''::text,
+    lease_ms bigint,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -1262,6 +1276,8 @@ END),
     CHECK (((burst_units IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text])))),
     CHECK (((cardinality(by_values) <= 16) AND (array_position(by_values, NULL::text) IS NULL) AND (array_position(by_values, ''::text) IS NULL) AND (array_to_string(by_values, ','::text) ~ '^((subject|resource|attributes\.[A-Za-z0-9_.-]{1,64})(,(subject|resource|attributes\.[A-Za-z0-9_.-]{1,64}))*)?$'::text))),
     CHECK (((consistency = 'strict'::text) OR ((algorithm <> ALL (ARRAY['sliding_window_log'::text, 'leaky_bucket_queue'::text])) AND (penalty_ms IS NULL)))),
+    CHECK (((lease_ms >= 50) AND (lease_ms <= 10000))),
+    CHECK (((lease_ms IS NULL) = (lease_text = ''::text))),
     CHECK (((limit_units >= 1) AND (limit_units <=
 CASE
     WHEN (algorithm = ANY (ARRAY['fixed_window'::text, 'fixed_window_first_hit'::text])) THEN '1000000000000000'::bigint

@@ -80,14 +80,15 @@ func (b *billingStory) tenant(operator *client, slug string) *storyTenant {
 	for _, plan := range []string{"free", "pro", "scale"} {
 		out.do(http.MethodPut, url+"/v1/plans/"+plan, `{}`, http.StatusCreated)
 	}
+	out.do(http.MethodPut, url+"/v1/rules/api", `{"resource":"api","algorithm":"fixed_window","limit":1,"window":"month"}`, http.StatusCreated)
 	for n := range storyEndpoints {
 		var endpoint struct{ ID, URL string }
 		got := out.do(http.MethodPost, url+"/v1/billing/endpoints", `{"provider":"stripe","signing_secrets":["whsec_story"],
 			"subject_from":"metadata.user","grace_days":2,"fallback_plan":"free"}`, http.StatusCreated)
 		require.NoError(b.t, json.Unmarshal(got.body, &endpoint))
 		out.hooks = append(out.hooks, "/v1/webhooks/stripe/"+endpoint.ID)
-		for _, plan := range []string{"pro", "scale"} {
-			out.do(http.MethodPut, fmt.Sprintf("%s/v1/billing/prices/price_%s_%d", url, plan, n), `{"plan":"`+plan+`","endpoint":"`+endpoint.ID+`"}`, http.StatusCreated)
+		for price, stands := range map[string]string{"pro": `"plan":"pro"`, "scale": `"plan":"scale","multiply":true`, "pack": `"credits":{"rule":"api","units":10}`} {
+			out.do(http.MethodPut, fmt.Sprintf("%s/v1/billing/prices/price_%s_%d", url, price, n), `{`+stands+`,"endpoint":"`+endpoint.ID+`"}`, http.StatusCreated)
 		}
 	}
 	return out
@@ -100,9 +101,11 @@ type storyEvent struct {
 }
 
 // storyEvents returns events in the order of the provider's time. Their customers pay, fail to pay,
-// change, pause and cancel, with up to two subscriptions each.
+// change their plan, its quantity and their cycle, pause and cancel, with up to two subscriptions
+// each. They buy credits, of which some are refunded, and some customers are deleted.
 func storyEvents(random *rand.Rand, count int) (out []storyEvent) {
-	customers := max(count/20, 1)
+	customers := storyCustomers(count)
+	purchases := map[int][]int{} // of each customer, not refunded
 	began := time.Now().Add(-time.Duration(count)*13*time.Minute - 30*24*time.Hour)
 	for n := range count {
 		customer := random.IntN(customers)
@@ -111,11 +114,12 @@ func storyEvents(random *rand.Rand, count int) (out []storyEvent) {
 		price := fmt.Sprintf("price_%s_%d", []string{"pro", "scale"}[random.IntN(2)], endpoint)
 		typ, object := "customer.subscription.updated", ""
 		subscribed := func(status string) string {
-			return fmt.Sprintf(`{"id":%q,"customer":%q,"status":%q,"created":1690000000,"metadata":{"user":%q},"items":{"data":[{"quantity":1,"price":{"id":%q}}]}}`,
-				subscription, name, status, user, price)
+			return fmt.Sprintf(`{"id":%q,"customer":%q,"status":%q,"created":1690000000,"billing_cycle_anchor":%d,"metadata":{"user":%q},
+				"items":{"data":[{"quantity":%d,"price":{"id":%q}}]}}`,
+				subscription, name, status, 1_690_000_000+random.IntN(4)*86_400, user, 1+random.IntN(5), price)
 		}
 		bill := fmt.Sprintf(`{"customer":%q,"parent":{"subscription_details":{"subscription":%q}}}`, name, subscription)
-		switch random.IntN(10) {
+		switch random.IntN(12) {
 		case 0:
 			typ, object = "invoice.payment_failed", bill
 		case 1:
@@ -124,6 +128,18 @@ func storyEvents(random *rand.Rand, count int) (out []storyEvent) {
 			typ, object = "customer.subscription.deleted", subscribed("canceled")
 		case 3:
 			typ, object = "customer.updated", fmt.Sprintf(`{"id":%q,"metadata":{"user":%q}}`, name, user)
+		case 4:
+			typ, object = "invoice.paid", fmt.Sprintf(`{"id":"in_%[1]d","customer":%[2]q,"payment_intent":"pi_%[1]d","metadata":{"user":%[3]q},
+				"lines":{"data":[{"id":"il_%[1]d","quantity":%[4]d,"price":{"id":"price_pack_%[5]d"}}]}}`, n, name, user, 1+random.IntN(3), endpoint)
+			purchases[customer] = append(purchases[customer], n)
+		case 5:
+			typ, object = "customer.deleted", fmt.Sprintf(`{"id":%q}`, name)
+			if bought := purchases[customer]; len(bought) > 0 {
+				typ, object = "charge.refunded", fmt.Sprintf(`{"id":"ch_%[1]d","payment_intent":"pi_%[1]d","customer":%[2]q,"refunded":true}`, bought[0], name)
+				purchases[customer] = bought[1:]
+			} else if random.IntN(3) > 0 { // few customers are deleted
+				typ, object = "invoice.paid", bill
+			}
 		default:
 			object = subscribed([]string{"active", "active", "trialing", "past_due", "paused", "unpaid"}[random.IntN(6)])
 		}
@@ -132,6 +148,9 @@ func storyEvents(random *rand.Rand, count int) (out []storyEvent) {
 	}
 	return out
 }
+
+// storyCustomers is the number of customers of so many events.
+func storyCustomers(count int) int { return max(count/20, 1) }
 
 // send sends events over several connections. After as many answers as kills has numbers, in
 // ascending order, the server is killed: other requests are on their way at that moment, and events
@@ -264,9 +283,30 @@ func (b *billingStory) subjects(of *storyTenant) string {
 	return string(of.do(http.MethodGet, b.url()+"/v1/bulk/subjects", "", http.StatusOK).body)
 }
 
+// credits returns the balance of each customer who has one, and their sum. A refund that arrives
+// before its purchase leaves no grant behind, and one that arrives after it leaves a grant of 0.
+func (b *billingStory) credits(of *storyTenant, customers int) (balances map[string]int, sum int) {
+	b.t.Helper()
+	balances = map[string]int{}
+	for n := range customers {
+		user := fmt.Sprintf("user-%d", n)
+		var grants struct{ Items []struct{ Balance int } }
+		got := of.do(http.MethodGet, b.url()+"/v1/subjects/"+user+"/credits?limit=200", "", http.StatusOK)
+		require.NoError(b.t, json.Unmarshal(got.body, &grants))
+		for _, grant := range grants.Items {
+			sum += grant.Balance
+			if grant.Balance > 0 {
+				balances[user] += grant.Balance
+			}
+		}
+	}
+	return balances, sum
+}
+
 // Events may arrive in any order, repeatedly and over several connections, while the server is
-// killed again and again: every customer ends with the same plan as if the events had arrived in
-// order at a server that never failed, and no event is lost or stored twice.
+// killed again and again: every customer ends with the same plan, quantity, cycle and credits as if
+// the events had arrived in order at a server that never failed, and no event is lost or stored
+// twice.
 func TestBillingEventsSurviveKills(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(2026, 11))
@@ -319,6 +359,12 @@ func TestBillingEventsSurviveKills(t *testing.T) {
 		require.Contains(t, want, `"plan":"`+plan+`"`, "the events lead to every plan")
 	}
 	require.Greater(t, strings.Count(want, "\n"), len(events)/40)
+	require.Regexp(t, `"multiplier":[2-5]`, want)
+	require.Contains(t, want, `"cycle_anchor":"2023-07-2`)
+	balances, sum := b.credits(ordered, storyCustomers(len(events)))
+	require.Positive(t, sum)
+	shuffledBalances, _ := b.credits(shuffled, storyCustomers(len(events)))
+	require.Equal(t, balances, shuffledBalances)
 }
 
 // numbers returns different numbers from 1 to most, in ascending order.

@@ -64,13 +64,23 @@ func TestBillingExample(t *testing.T) {
 			w.env["SIGNATURE"] = string(signature)
 			require.Equal(t, stripeSignature("whsec_example", w.env["NOW"], w.env["BODY"]), w.env["SIGNATURE"])
 			signed++
+		case strings.HasPrefix(line, "KEY=$("), strings.HasPrefix(line, `SIGNATURE=$(printf '%s' "msg_1.$NOW.$BODY" |`):
+			name, _, _ := strings.Cut(line, "=")
+			shell := exec.CommandContext(t.Context(), "sh", "-c", "set -eu; "+line+`; printf %s "$`+name+`"`)
+			shell.Env = append(os.Environ(), "NOW="+w.env["NOW"], "BODY="+w.env["BODY"], "KEY="+w.env["KEY"])
+			value, err := shell.Output()
+			require.NoError(t, err, line)
+			w.env[name] = string(value)
+			if name == "SIGNATURE" {
+				signed++
+			}
 		default:
 			w.line(strings.ReplaceAll(line, `-d "$BODY"`, `-d '`+w.env["BODY"]+`'`))
 		}
 	}
 	require.Empty(t, w.last.line, "a status for the last command")
-	require.Equal(t, 15, w.ran)
-	require.Equal(t, 2, signed)
+	require.Equal(t, 19, w.ran)
+	require.Equal(t, 3, signed)
 }
 
 // A customer signs up, pays, is allowed by another instance, upgrades, fails to pay, and leaves.

@@ -42,14 +42,14 @@ func forms(secret string) map[string]string {
 		"URL": url.QueryEscape(secret), "path": url.PathEscape(secret), "bytes": fmt.Sprintf("%d", []byte(secret)), "quoted": fmt.Sprintf("%q", secret),
 	}
 	for offset := range 3 {
-		whole := append(make([]byte, offset), secret...)
-		whole = whole[:len(whole)/3*3] // the last bytes depend on what follows
+		full := append(make([]byte, offset), secret...)
+		full = full[:len(full)/3*3] // the last bytes depend on what follows
 		first := 4
 		if offset == 0 {
 			first = 0
 		}
-		all[fmt.Sprintf("base64 at %d", offset)] = base64.StdEncoding.EncodeToString(whole)[first:]
-		all[fmt.Sprintf("base64url at %d", offset)] = base64.URLEncoding.EncodeToString(whole)[first:]
+		all[fmt.Sprintf("base64 at %d", offset)] = base64.StdEncoding.EncodeToString(full)[first:]
+		all[fmt.Sprintf("base64url at %d", offset)] = base64.URLEncoding.EncodeToString(full)[first:]
 	}
 	return all
 }

@@ -1,11 +1,15 @@
 package tests
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,31 +19,49 @@ import (
 	"weir/tests/harness"
 )
 
-// leaseClients are processes with a client that leases units, and the sum of what they allowed.
+// leaseClients are processes with a client that leases units, and what they allowed.
 type leaseClients struct {
 	t               *testing.T
 	program         string
 	key             string
+	resources       []string
 	allowed, leased atomic.Int64
+
+	mu      sync.Mutex
+	granted []grantedCheck
 }
+
+// grantedCheck is a check that a client allowed at some instant from one to the other, by the clock
+// of this machine.
+type grantedCheck struct {
+	resource int
+	leased   bool
+	from, to int64 // microseconds since 1970
+}
+
+// leaseRecord is the number of bytes of a record of leasecallers.
+const leaseRecord = 18
 
 // leaseProcess is one of them.
 type leaseProcess struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	stderr bytes.Buffer
-	read   chan struct{} // closed when its whole output was counted
+	read   chan struct{} // closed when its whole output was recorded
 }
 
-func newLeaseClients(t *testing.T, key string) *leaseClients {
+func newLeaseClients(t *testing.T, key string, resources ...string) *leaseClients {
 	t.Helper()
-	return &leaseClients{t: t, key: key, program: harness.Program(t, "sdk/go", "./internal/leasecallers")}
+	return &leaseClients{t: t, key: key, resources: resources, program: harness.Program(t, "sdk/go", "./internal/leasecallers")}
 }
 
-// start starts a process with 16 callers.
-func (c *leaseClients) start(url, subject string) *leaseProcess {
+// start starts a process with 16 callers for each resource, whose clock is ahead by skew.
+func (c *leaseClients) start(url, subject string, skew time.Duration) *leaseProcess {
 	c.t.Helper()
-	p := &leaseProcess{cmd: exec.Command(c.program, url, c.key, subject, "leased", "16"), read: make(chan struct{})}
+	p := &leaseProcess{
+		cmd:  exec.Command(c.program, url, c.key, subject, strings.Join(c.resources, ","), "16", skew.String()),
+		read: make(chan struct{}),
+	}
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	require.NoError(c.t, err)
@@ -49,14 +71,12 @@ func (c *leaseClients) start(url, subject string) *leaseProcess {
 	require.NoError(c.t, p.cmd.Start())
 	go func() {
 		defer close(p.read)
-		buf := make([]byte, 4096)
+		in, record := bufio.NewReader(stdout), make([]byte, leaseRecord)
 		for {
-			n, err := stdout.Read(buf)
-			c.allowed.Add(int64(n))
-			c.leased.Add(int64(bytes.Count(buf[:n], []byte{'l'})))
-			if err != nil {
+			if _, err := io.ReadFull(in, record); err != nil {
 				return
 			}
+			c.add(record)
 		}
 	}()
 	c.t.Cleanup(func() {
@@ -64,6 +84,21 @@ func (c *leaseClients) start(url, subject string) *leaseProcess {
 		<-p.read
 	})
 	return p
+}
+
+// add records a check that a process allowed.
+func (c *leaseClients) add(record []byte) {
+	g := grantedCheck{
+		leased: record[0] == 'l', resource: int(record[1]),
+		from: int64(binary.LittleEndian.Uint64(record[2:])), to: int64(binary.LittleEndian.Uint64(record[10:])),
+	}
+	c.mu.Lock()
+	c.granted = append(c.granted, g)
+	c.mu.Unlock()
+	c.allowed.Add(1)
+	if g.leased {
+		c.leased.Add(1)
+	}
 }
 
 // kill ends the process without any chance to return units.
@@ -101,15 +136,15 @@ func TestClientLeases(t *testing.T) {
 		doors[i] = newDoor(t, servers[i].Address("WEIR_HTTP_ADDR"))
 		doors[i].open()
 	}
-	clients := newLeaseClients(t, tenant.key)
+	clients := newLeaseClients(t, tenant.key, "leased")
 	processes := make([]*leaseProcess, 4)
 	for i := range processes {
-		processes[i] = clients.start("http://"+doors[i%2].addr, "s")
+		processes[i] = clients.start("http://"+doors[i%2].addr, "s", 0)
 	}
 
 	clients.until(limit / 10)
 	processes[0].kill()
-	processes[0] = clients.start("http://"+doors[1].addr, "s")
+	processes[0] = clients.start("http://"+doors[1].addr, "s", 0)
 	clients.until(limit / 5)
 	doors[0].close()
 	clients.until(limit * 3 / 10) // by the other clients
@@ -142,7 +177,7 @@ func TestClientLeases(t *testing.T) {
 
 	// With several new processes, the rest is used up, to the last unit.
 	for i := range processes {
-		processes[i] = clients.start(servers[i%2].URL(), "s")
+		processes[i] = clients.start(servers[i%2].URL(), "s", 0)
 	}
 	require.Eventually(t, func() bool { return remainingOf(t, tenant, servers[1], "s") == 0 }, patience, tick)
 	for _, p := range processes {

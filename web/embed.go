@@ -1,5 +1,11 @@
 // Package web has the files that browsers load: styles, scripts, icons, and files of other projects
 // (vendor.sh). The binary embeds all of them, so pages need no other server.
+//
+// The path of a file contains a hash of its content, so browsers keep it without asking again.
+//
+// Example: Path("js/docs.js") returns a path with a hash. Serve answers it with the file,
+// compressed if the browser accepts gzip, and lets the browser keep it for a year. After a change
+// of the file, pages name another path.
 package web
 
 import (
@@ -75,7 +81,7 @@ func (a assets) add(name string, content []byte) {
 	hashed := Prefix + strings.TrimSuffix(name, extension) + "-" + hex.EncodeToString(sum[:8]) + extension
 	served := &asset{contentType: contentTypes[extension], plain: content}
 	if extension != ".woff2" { // it is compressed already
-		served.gzipped = sync.OnceValue(func() []byte { return compress(content) })
+		served.gzipped = sync.OnceValue(func() []byte { return Compress(content) })
 	}
 	a.paths[name], a.byPath[hashed] = hashed, served
 }
@@ -136,7 +142,8 @@ func AcceptsGzip(r *http.Request) bool {
 	return false
 }
 
-func compress(content []byte) []byte {
+// Compress returns a page compressed with gzip, to be kept: it compresses slowly and well.
+func Compress(content []byte) []byte {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err == nil {

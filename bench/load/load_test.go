@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -138,6 +139,24 @@ func TestTrafficIsReproducible(t *testing.T) {
 			}
 		}
 		require.NotZero(t, differ, "connections must not send the same sequence")
+	}
+}
+
+func TestInTurnSendsEachOnceBeforeAnyTwice(t *testing.T) {
+	requests := make([]Request, 10)
+	for i := range requests {
+		requests[i].Path = strconv.Itoa(i)
+	}
+	traffic := NewTraffic(requests, InTurn, 1)
+	one, two := traffic.picker(0), traffic.picker(1)
+	seen := map[string]int{}
+	for range 10 {
+		seen[one().Path]++
+		seen[two().Path]++
+	}
+	require.Len(t, seen, 10)
+	for path, n := range seen {
+		require.Equal(t, 2, n, path)
 	}
 }
 

@@ -21,14 +21,14 @@ type schedule struct {
 // at returns when request i is due. It is computed from the start for each request, so that errors
 // do not accumulate.
 func (s schedule) at(i int64) time.Time {
-	whole, part := i/s.rate, i%s.rate
-	return s.start.Add(time.Duration(whole)*time.Second + time.Duration(part*int64(time.Second)/s.rate))
+	seconds, part := i/s.rate, i%s.rate
+	return s.start.Add(time.Duration(seconds)*time.Second + time.Duration(part*int64(time.Second)/s.rate))
 }
 
 // count returns how many requests are due in the first d.
 func (s schedule) count(d time.Duration) int64 {
-	whole, part := int64(d/time.Second), int64(d%time.Second)
-	return whole*s.rate + (part*s.rate+int64(time.Second)-1)/int64(time.Second)
+	seconds, part := int64(d/time.Second), int64(d%time.Second)
+	return seconds*s.rate + (part*s.rate+int64(time.Second)-1)/int64(time.Second)
 }
 
 // Open sends rate requests per second over HTTP/1.1, with or without TLS, each at its own time on

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync/atomic"
 )
 
 // Request is a prepared request, so that sending it costs only a write.
@@ -22,14 +23,16 @@ type Choice int
 const (
 	Uniform Choice = iota // all equally often
 	Zipf                  // with the exponent 1.1; the first is the most frequent
+	InTurn                // each after the one before it, over all connections
 )
 
 // Traffic is a fixed set of requests and the way to choose among them. With the same seed, every
-// connection sends the same requests in the same order in each run.
+// connection sends the same requests in the same order in each run, except with InTurn.
 type Traffic struct {
 	requests []Request
 	choice   Choice
 	seed     uint64
+	next     atomic.Uint64 // InTurn
 }
 
 const zipfExponent = 1.1
@@ -57,6 +60,9 @@ func (r *Request) prepare() {
 func (t *Traffic) picker(connection int) func() *Request {
 	if len(t.requests) == 1 {
 		return func() *Request { return &t.requests[0] }
+	}
+	if t.choice == InTurn {
+		return func() *Request { return &t.requests[(t.next.Add(1)-1)%uint64(len(t.requests))] }
 	}
 	random := rand.New(rand.NewPCG(t.seed, uint64(connection)))
 	if t.choice == Zipf {

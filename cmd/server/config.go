@@ -47,6 +47,8 @@ type Config struct {
 	GRPCTLS      bool   `env:"WEIR_GRPC_TLS" name:"grpc-tls" default:"false" help:"Serve gRPC with TLS, with WEIR_TLS_CERT and WEIR_TLS_KEY. Off by default: clients connect without TLS (h2c)."`
 	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Address of /metrics and profiles. Keep it private. off disables it."`
 
+	InternalHosts string `env:"WEIR_INTERNAL_HOSTS" placeholder:"HOST,..." help:"Further host names of WEIR_INTERNAL_ADDR, separated by commas. Requests for other names are refused. Addresses and, over a network, names without a dot need not be listed."`
+
 	ProfileContention bool `env:"WEIR_PROFILE_CONTENTION" default:"false" help:"Collect the profiles mutex and block, at the cost of a few percent of the CPU time. Off by default."`
 
 	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies in front of the server, separated by commas. From them, X-Forwarded-For has the client's address. By default, the header is ignored."`

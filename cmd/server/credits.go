@@ -53,8 +53,8 @@ func newCreditKeeper(store *tenants.Store, keys check.Keys, counters engine.Cred
 	return k
 }
 
-// decided is told of each decision by a rule with credits of the subject. It never waits: what a
-// full channel does not take, another check misses again.
+// decided is called for each decision by a rule for which the subject has credits. It never waits:
+// if the channel is full, the grants stay closed, and another check reports them again.
 func (k *creditKeeper) decided(tenant limit.TenantID, subject string, r *check.RuleDecision) {
 	if r.CreditsSpent > 0 {
 		if _, noted := k.spenders.Load(tenant); !noted {
@@ -86,9 +86,9 @@ func (k *creditKeeper) run(ctx context.Context) {
 	})
 }
 
-// settle stores what the tenants have spent whose checks this instance decided. A tenant is removed
-// before its counters are read: a check that still finds it noted has spent before, so the reading
-// includes what it spent.
+// settle stores the spent credits of the tenants whose checks this instance decided. A tenant is
+// removed from spenders before its counters are read. A check that spends later adds it again. A
+// check that still found it there had spent before, so its units are included.
 func (k *creditKeeper) settle(ctx context.Context) (done tenants.CreditsSettled, err error) {
 	var spenders []limit.TenantID
 	k.spenders.Range(func(tenant limit.TenantID, _ struct{}) bool {

@@ -109,9 +109,9 @@ func (f *creditFleet) spent() map[uuid.UUID]int64 {
 	return out
 }
 
-// Three instances with many callers admit the units of the window and the credits, no unit more and
-// none less, and no credit while the window has room. One of the instances ends in between without
-// any farewell, and what it has spent is in Postgres still.
+// Three instances with many callers allow exactly the units of the window and the credits, and
+// spend no credit while the window has units left. One of the instances is killed in between. What
+// it has spent is still stored in Postgres.
 func TestCreditsOfAFleet(t *testing.T) {
 	t.Parallel()
 	f := newCreditFleet(t, 3)
@@ -150,7 +150,7 @@ func TestCreditsOfAFleet(t *testing.T) {
 			paid.Add(r.CreditsSpent)
 		}
 	}
-	require.Zero(t, order.Load(), "credits spent while the window had room")
+	require.Zero(t, order.Load(), "credits spent while the window had units left")
 	require.EqualValues(t, 333, admitted.Load())
 	require.EqualValues(t, 233, paid.Load())
 	f.settle()
@@ -171,7 +171,7 @@ func TestCreditsOfSpenders(t *testing.T) {
 		return done
 	}
 	f.check(0, 1)
-	require.Zero(t, settle(0), "the window had room")
+	require.Zero(t, settle(0), "the window had units left")
 	require.EqualValues(t, 3, f.check(0, 3).CreditsSpent)
 	require.Zero(t, settle(1), "another instance decided it")
 	require.Equal(t, tenants.CreditsSettled{Settled: 1}, settle(0))

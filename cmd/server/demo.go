@@ -216,8 +216,8 @@ func seedTier(ctx context.Context, store *tenants.Store, platform tenants.Tenant
 	return err
 }
 
-// seedTenant creates the tenant with its rules, plans, routes, subjects and history. If the tenant
-// exists, it changes nothing: a deleted rule of the demo stays deleted.
+// seedTenant creates the tenant with its rules, plans, routes, subjects, billing and history. If
+// the tenant exists, it changes nothing: a deleted rule of the demo stays deleted.
 func seedTenant(ctx context.Context, store *tenants.Store, platform tenants.Tenant) (tenants.Tenant, error) {
 	operator := tenants.AsOperator("demo")
 	tenant, err := store.TenantBySlugOrID(ctx, operator, demoSlug)
@@ -238,6 +238,9 @@ func seedTenant(ctx context.Context, store *tenants.Store, platform tenants.Tena
 			return err
 		}
 		if err := seedPolicy(ctx, store, actor); err != nil {
+			return err
+		}
+		if err := seedBilling(ctx, store, actor, time.Now()); err != nil {
 			return err
 		}
 		return seedHistory(ctx, store, tenant.ID, time.Now())

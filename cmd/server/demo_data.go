@@ -40,19 +40,30 @@ func demoRules() []limit.Rule {
 			Resource: "search:*", Algorithm: limit.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
 			By: []string{"subject"}, Mode: limit.Shadow,
 		},
+		{
+			Slug: "message-bursts", Name: "Messages per second", Description: "How fast a customer sends. A bulk job is queued, so it does not count.",
+			Resource: "messages:send", Algorithm: limit.SlidingWindowCounter, Limit: 2, Window: window("1s"), By: []string{"subject"},
+		},
+		{
+			Slug: "messages", Name: "Messages per month", Description: "The quota of a plan, from the day of each customer's invoice. Messages beyond it are metered and invoiced.",
+			Resource: "messages:*", Algorithm: limit.FixedWindow, Limit: 50, Window: window("month"), By: []string{"subject"},
+			Anchor: limit.AnchorSubject, Metering: limit.MeterOverage,
+		},
 	}
 }
 
+// demoPlans returns the plans in their first versions.
 func demoPlans() []tenants.Plan {
+	pro := demoProLimits()
+	pro["messages"] = limit.Limit{Limit: 1_000, WarnAt: portion(0.8), Overage: limit.OverageAllow}
 	return []tenants.Plan{
 		{Slug: "free", Name: "Free", Default: true, Limits: map[string]limit.Limit{
-			"api-requests": {Limit: 100},
+			"api-requests": {Limit: 100}, "messages": {Limit: 50, WarnAt: portion(0.8)},
 		}},
-		{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{
-			"api-requests": {Limit: 1000}, "order-bursts": {Limit: 10, Burst: 50}, "exports": {Limit: 100},
-		}},
+		{Slug: "pro", Name: "Pro", Limits: pro},
 		{Slug: "enterprise", Name: "Enterprise", Limits: map[string]limit.Limit{
 			"api-requests": {Unlimited: true}, "order-bursts": {Limit: 100, Burst: 500}, "exports": {Unlimited: true},
+			"message-bursts": {Limit: 100}, "messages": {Limit: 250_000, WarnAt: portion(0.9), Overage: limit.OverageAllow},
 		}},
 	}
 }
@@ -102,7 +113,7 @@ func demoSubjects() []tenants.Subject {
 	}
 }
 
-// window and duration parse the demo's own values.
+// window, duration and portion parse the demo's own values.
 func window(s string) limit.Window {
 	w, err := limit.ParseWindow(s)
 	if err != nil {
@@ -117,4 +128,12 @@ func duration(s string) limit.Duration {
 		panic(err)
 	}
 	return d
+}
+
+func portion(value float64) limit.Portion {
+	p, err := limit.PortionOf(value)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }

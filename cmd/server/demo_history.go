@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -107,9 +106,9 @@ func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s 
 		checks = math.Round(checks + extra)
 	}
 	denied := int64(math.Round(checks * share))
-	whole := counts(int64(checks)-denied, denied)
+	total := counts(int64(checks)-denied, denied)
 	if s.shadow != "" {
-		whole.ShadowDenied = int64(checks * 0.015)
+		total.ShadowDenied = int64(checks * 0.015)
 	}
 	row := func(rule string, c usage.Counts) {
 		h.rows = append(h.rows, usage.Row{
@@ -117,18 +116,18 @@ func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s 
 			Counts: c,
 		})
 	}
-	row("", whole)
+	row("", total)
 	for _, rule := range s.rules {
 		own := counts(int64(checks), 0)
 		switch rule {
 		case s.denying:
-			own = counts(whole.Allowed, whole.Denied)
+			own = counts(total.Allowed, total.Denied)
 		case s.shadow:
-			own.ShadowDenied = whole.ShadowDenied
+			own.ShadowDenied = total.ShadowDenied
 		}
 		row(rule, own)
 	}
-	return whole
+	return total
 }
 
 // counts returns the counts of checks with cost 1.
@@ -175,21 +174,18 @@ func (h *history) busiest(grain usage.Grain, at time.Time, all usage.Counts) {
 	h.subjects = append(h.subjects, usage.Subjects{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, TopSubjects: top})
 }
 
-// makeTraffic makes a few checks of the demo's customers, so that pages about the present show
-// subjects near a limit and recent denials.
-func makeTraffic(ctx context.Context, url, key string) error {
-	if url == "" {
-		return nil // not worth a certificate pool for HTTPS alone
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	type checks struct {
-		times             int
-		subject, resource string
-		cost              int64
-		ip                string
-	}
-	for _, c := range []checks{
+// demoChecks are equal checks of one of the demo's customers.
+type demoChecks struct {
+	times             int
+	subject, resource string
+	cost              int64
+	ip                string
+}
+
+// demoTraffic returns checks after which pages about the present show subjects near a limit and
+// recent denials.
+func demoTraffic() []demoChecks {
+	return []demoChecks{
 		{4, "acme", "orders:create", 3, "198.51.100.20"},
 		{3, "initech", "search:products", 300, "198.51.100.31"},
 		{2, "umbrella", "search:products", 44, "198.51.100.44"},
@@ -199,7 +195,45 @@ func makeTraffic(ctx context.Context, url, key string) error {
 		{6, "globex", "orders:create", 5, "198.51.100.7"},
 		{2, "scraper", "search:products", 1, "203.0.113.80"},
 		{9, "soylent", "mails:send", 1, "198.51.100.62"},
-	} {
+	}
+}
+
+// demoMessages returns checks that use up the months of some customers: one is warned, one is over
+// its quota and pays for it, and one spends credits. No check costs more than API requests allow in
+// a minute. Only the first start sends them, because a
+// month does not end between two starts.
+func demoMessages() []demoChecks {
+	return []demoChecks{
+		{1, "acme", "messages:bulk", 118_400, "198.51.100.20"},
+		{1, "soylent", "messages:bulk", 920, "198.51.100.62"},
+		{1, "user_7", "messages:bulk", 1_240, "198.51.100.70"},
+		{1, "northwind", "messages:bulk", 4_600, "198.51.100.90"},
+		{4, "globex", "messages:bulk", 16, "198.51.100.7"},
+		{3, "northwind", "messages:send", 1, "198.51.100.90"},
+	}
+}
+
+// trafficWithin bounds makeTraffic. It takes a fraction of a second, and longer on a busy machine.
+const trafficWithin = 20 * time.Second
+
+// makeTraffic sends the events of the demo's billing systems, and makes a few checks of its
+// customers.
+func makeTraffic(ctx context.Context, url, key string) error {
+	if url == "" {
+		return nil // not worth a certificate pool for HTTPS alone
+	}
+	ctx, cancel := context.WithTimeout(ctx, trafficWithin)
+	defer cancel()
+	client := demoClient{url, key}
+	traffic := demoTraffic()
+	first, err := client.sendDemoEvents(ctx, time.Now())
+	if err != nil {
+		return fmt.Errorf("billing events: %w", err)
+	}
+	if first {
+		traffic = append(traffic, demoMessages()...)
+	}
+	for _, c := range traffic {
 		for range c.times {
 			body, err := json.Marshal(map[string]any{
 				"subject": c.subject, "resource": c.resource, "cost": c.cost, "attributes": map[string]string{"ip": c.ip},
@@ -207,21 +241,8 @@ func makeTraffic(ctx context.Context, url, key string) error {
 			if err != nil {
 				return err
 			}
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/check", bytes.NewReader(body))
-			if err != nil {
-				return err
-			}
-			request.Header.Set("Authorization", "Bearer "+key)
-			request.Header.Set("Content-Type", "application/json")
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				return err
-			}
-			if err := response.Body.Close(); err != nil {
-				return err
-			}
-			if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
-				return fmt.Errorf("check of %s: unexpected status %s", c.subject, response.Status)
+			if err := client.do(ctx, http.MethodPost, "/v1/check", nil, body, nil); err != nil {
+				return fmt.Errorf("check of %s: %w", c.subject, err)
 			}
 		}
 	}

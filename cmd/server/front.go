@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -37,6 +38,7 @@ type front struct {
 	cert     *certificate
 	proxies  origin.Proxies
 	failed   chan error // receives the error of a part that must not fail
+	patience time.Duration
 }
 
 // endpoint is one address and the server on it.
@@ -56,7 +58,7 @@ type callEndpoint struct {
 
 // openFront opens all listeners, or none.
 func openFront(cfg *Config, log *slog.Logger, registry *prometheus.Registry) (*front, error) {
-	f := &front{log: log, lane: api.NewLane(), failed: make(chan error, 1)}
+	f := &front{log: log, lane: api.NewLane(), failed: make(chan error, 1), patience: shutdownTime}
 	f.notReady("The service is starting.")
 	f.handle(http.HandlerFunc(f.serveStarting))
 	if err := f.open(cfg, registry); err != nil {
@@ -101,7 +103,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		}
 	}
 	if serves(cfg.InternalAddr) {
-		server := api.NewServer(api.NewInternal(registry), f.log)
+		server := api.NewServer(api.NewInternal(registry, strings.FieldsFunc(cfg.InternalHosts, func(c rune) bool { return c == ',' || c == ' ' })), f.log)
 		server.WriteTimeout = 0 // a profile takes as long as the request specifies
 		if f.internal, err = listen("WEIR_INTERNAL_ADDR", cfg.InternalAddr, server); err != nil {
 			return err
@@ -215,6 +217,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
+	api.SetBrowserHeaders(w.Header(), r)
 	if r.URL.Path == "/healthz" {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"status":"ok"}` + "\n"))
@@ -234,7 +237,8 @@ func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 }
 
 // drain continues to serve for a while, so that load balancers notice that /readyz fails and send
-// requests elsewhere. Then it waits for concurrent requests.
+// requests elsewhere. Then it waits for concurrent requests, but not for clients that never read
+// their answers: interrupting them is part of an orderly end, and no error.
 func (f *front) drain(wait time.Duration) error {
 	f.draining.Store(true)
 	f.lane.Drain()
@@ -244,22 +248,24 @@ func (f *front) drain(wait time.Duration) error {
 	f.log.Info("draining", "for", wait.String())
 	timer := time.NewTimer(wait)
 	<-timer.C
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	ctx, cancel := context.WithTimeout(context.Background(), f.patience)
 	defer cancel()
 	var errs []error
-	for _, e := range f.public {
-		if err := e.server.Shutdown(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("requests to %s were interrupted: %w", e.name, err))
+	ended := func(what string, err error) {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			f.log.Warn("interrupted", "what", what, "after", f.patience.String())
+		case err != nil:
+			errs = append(errs, fmt.Errorf("end %s: %w", what, err))
 		}
+	}
+	for _, e := range f.public {
+		ended("requests to "+e.name, e.server.Shutdown(ctx))
 	}
 	if f.calls != nil {
-		if err := f.calls.server.Shutdown(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("calls to WEIR_GRPC_ADDR were interrupted: %w", err))
-		}
+		ended("calls to WEIR_GRPC_ADDR", f.calls.server.Shutdown(ctx))
 	}
-	if err := f.lane.Shutdown(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("checks were interrupted: %w", err))
-	}
+	ended("checks", f.lane.Shutdown(ctx))
 	if f.internal != nil {
 		errs = append(errs, f.internal.server.Close())
 	}

@@ -1,6 +1,11 @@
 // Command server is Weir: it serves checks, the admin API and the dashboard, and has commands for
 // the operator of a deployment. config.go reads the settings from the environment. serve.go builds
 // the parts of the server in order and closes them in reverse.
+//
+// Example: `server serve` with WEIR_DATABASE_URL and WEIR_REDIS_URL reads the settings, connects to
+// Postgres and Redis, builds the engines, the checker and the HTTP servers, and waits. On SIGTERM,
+// /readyz answers 503 for the time of WEIR_DRAIN. Then the servers stop, the leases are returned,
+// the usage is written, and the connections are closed.
 package main
 
 import (

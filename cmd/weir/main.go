@@ -1,5 +1,8 @@
 // Command weir is a client of Weir for terminals and scripts: checks, lists, the configuration as a
 // file, and configurations of gateways.
+//
+// Example: `weir check ann` sends POST /v1/check to the server of the stored login, and prints
+// the decision. Its exit code is 0 if the check is allowed, and 3 if it is denied.
 package main
 
 import (

@@ -173,9 +173,9 @@ func (f *topFrame) render() string {
 	if f.failure != "" {
 		lines[2] = f.paint(shorten("cannot update: "+plain(f.failure), f.width))
 	}
-	room := max(f.height-len(lines), 4)
+	rows := max(f.height-len(lines), 4)
 	if f.width >= topWide {
-		left, right := f.list("BUSIEST", d.Busiest, false, f.width/2-1, room), f.list("MOST DENIED", d.MostDenied, true, f.width-f.width/2-1, room)
+		left, right := f.list("BUSIEST", d.Busiest, false, f.width/2-1, rows), f.list("MOST DENIED", d.MostDenied, true, f.width-f.width/2-1, rows)
 		for i := range max(len(left), len(right)) {
 			line := ""
 			if i < len(left) {
@@ -188,14 +188,14 @@ func (f *topFrame) render() string {
 		}
 		return strings.Join(lines, "\n")
 	}
-	lines = append(lines, f.list("BUSIEST", d.Busiest, false, f.width, (room-1)/2)...)
+	lines = append(lines, f.list("BUSIEST", d.Busiest, false, f.width, (rows-1)/2)...)
 	lines = append(lines, "")
-	lines = append(lines, f.list("MOST DENIED", d.MostDenied, true, f.width, room/2)...)
+	lines = append(lines, f.list("MOST DENIED", d.MostDenied, true, f.width, rows/2)...)
 	return strings.Join(lines, "\n")
 }
 
-// list returns a heading and the subjects, in at most room lines.
-func (f *topFrame) list(heading string, subjects []topSubject, denials bool, width, room int) []string {
+// list returns a heading and the subjects, in at most rows lines.
+func (f *topFrame) list(heading string, subjects []topSubject, denials bool, width, rows int) []string {
 	const numbers = 18 // two columns of numbers
 	name := min(max(width-numbers, 8), 40)
 	bar := max(width-numbers-name-1, 0)
@@ -207,7 +207,7 @@ func (f *topFrame) list(heading string, subjects []topSubject, denials bool, wid
 	if len(subjects) == 0 {
 		return append(lines, shorten("none", width))
 	}
-	for _, s := range subjects[:min(len(subjects), max(room-1, 1))] {
+	for _, s := range subjects[:min(len(subjects), max(rows-1, 1))] {
 		line := pad(shorten(plain(s.Subject), name-1), name)
 		if denials {
 			line += fmt.Sprintf("%9s", short(s.Denied))

@@ -40,8 +40,8 @@ type admin struct {
 	api            huma.API
 }
 
-// mountAdmin adds the admin API, the OpenAPI document and the pages of /docs to r.
-func mountAdmin(r chi.Router, deps Deps) {
+// mountAdmin adds the admin API to r, and returns the OpenAPI document.
+func mountAdmin(r chi.Router, deps Deps) *huma.OpenAPI {
 	a := &admin{
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
@@ -62,7 +62,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	describeAnswers(a.api.OpenAPI())
 	noteShown(a.api.OpenAPI())
 	describeBounds(a.api.OpenAPI())
-	mountDocs(r, a.api.OpenAPI())
+	return a.api.OpenAPI()
 }
 
 // routes registers every operation of the admin API.

@@ -12,7 +12,7 @@ import (
 
 // A body that is JSON but not an object is 422 for every operation, like every other value of a
 // wrong type. A body that is not JSON is 400.
-func TestBodiesThatAreNoObjects(t *testing.T) {
+func TestNonObjectBodies(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {
 		c := adminCases[id]

@@ -8,6 +8,13 @@
 //
 // The admin API is defined once, as operations with types. Routing, validation and the OpenAPI
 // document are derived from that. Errors are problem documents (problem.go).
+//
+// Example: POST /v1/check with {"subject":"ann"}. The lane reads the head and the body. decide.go
+// finds the tenant of the key, that the key has the scope check, and the tenant's policy. It
+// decodes the body and takes one unit of the tenant's own quota. The checker decides: 10 per
+// minute, 3 used, so the check is allowed and 6 units remain. The answer is 200 with the rate-limit
+// headers and the decision as JSON. If anything in the request is unusual, the lane passes the
+// connection to net/http, which runs the same sequence.
 package api
 
 import (
@@ -17,6 +24,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,7 +141,7 @@ func New(cfg Config, deps Deps) chi.Router {
 	if cfg.Bound == nil {
 		cfg.Bound = overload.Fixed(int64(cfg.MaxInFlight))
 	}
-	s.capacity = newCapacity(&s.metrics.inFlight, cfg.Bound)
+	s.capacity = newCapacity(s.metrics, cfg.Bound)
 	r := chi.NewRouter()
 	r.Use(s.track, s.gateways)
 	r.NotFound(notFound)
@@ -154,9 +162,10 @@ func New(cfg Config, deps Deps) chi.Router {
 		s.billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	deps.Billing = s.billing
-	mountWebhooks(r, s)
-	mountDevices(r, s)
-	mountAdmin(r, deps)
+	open := r.With(admitUnknown)
+	mountWebhooks(open, s)
+	mountDevices(open, s)
+	mountDocs(open, mountAdmin(r, deps))
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)
 	}
@@ -167,10 +176,10 @@ func New(cfg Config, deps Deps) chi.Router {
 }
 
 // NewInternal returns the handler of the internal address: metrics and profiles. It requires no key
-// and must not be reachable from outside.
-func NewInternal(metrics prometheus.Gatherer) http.Handler {
+// and must not be reachable from outside. hosts are further names of it.
+func NewInternal(metrics prometheus.Gatherer, hosts []string) http.Handler {
 	r := chi.NewRouter()
-	r.Use(ownHosts)
+	r.Use(ownHosts(hosts))
 	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -180,17 +189,35 @@ func NewInternal(metrics prometheus.Gatherer) http.Handler {
 	return r
 }
 
-// ownHosts refuses requests over the loopback interface for another host. A web page can point its
-// own name at 127.0.0.1, and a browser on this machine would then let it read the answers.
-func ownHosts(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-		if local != nil && origin.IsLocal(local.String()) && !origin.IsLocal(r.Host) {
-			http.Error(w, "This address answers only requests for localhost.", http.StatusMisdirectedRequest)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+// ownHosts refuses requests for another host. A web page can point its own name at the internal
+// address, and a browser that reaches it would then let the page read the answers. Over the
+// loopback interface, the service answers to localhost. Over others, it answers to addresses, and
+// to names without a dot, such as those of containers, because no web page has one.
+func ownHosts(hosts []string) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+			if local != nil && !ownHost(local.String(), r.Host, hosts) {
+				http.Error(w, "This address answers only requests for its own hosts. WEIR_INTERNAL_HOSTS adds further ones.", http.StatusMisdirectedRequest)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+func ownHost(local, hostport string, hosts []string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	switch {
+	case origin.IsLocal(hostport), slices.ContainsFunc(hosts, func(own string) bool { return strings.EqualFold(own, host) }):
+		return true
+	case origin.IsLocal(local):
+		return false
+	}
+	return net.ParseIP(host) != nil || host != "" && !strings.Contains(host, ".")
 }
 
 // health reports that the process is alive. It checks nothing else, because restarting the process

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,7 +66,7 @@ func TestInternal(t *testing.T) {
 	registry := prometheusRegistry()
 	m := NewMetrics(registry)
 	m.observe(routeCheck, "", 429, 0)
-	h := NewInternal(registry)
+	h := NewInternal(registry, nil)
 	get := func(path string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
@@ -149,8 +149,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 // One tenant can use at most half of the concurrent requests.
 func TestShareOfATenant(t *testing.T) {
 	t.Parallel()
-	var inFlight atomic.Int64
-	a := newCapacity(&inFlight, overload.Fixed(10))
+	a := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(10))
 	first, second := a.of(limit.TenantID{1}), a.of(limit.TenantID{2})
 	if first == second {
 		second = a.of(limit.TenantID{3})
@@ -178,7 +177,7 @@ func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
 	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry())}
-	s.capacity = newCapacity(&s.metrics.inFlight, overload.Fixed(10))
+	s.capacity = newCapacity(s.metrics, overload.Fixed(10))
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)
@@ -287,18 +286,37 @@ func TestBrowserHeaders(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
 		return w.Header()
 	}
-	require.Equal(t, "nosniff", get("https://weir.example/v1/rules").Get("X-Content-Type-Options"))
-	require.Equal(t, "max-age=31536000", get("https://weir.example/v1/rules").Get("Strict-Transport-Security"))
+	for _, path := range []string{"/v1/rules", "/v1/check", authorizePath} {
+		require.Equal(t, "nosniff", get("https://weir.example"+path).Get("X-Content-Type-Options"))
+		require.Equal(t, "max-age=31536000", get("https://weir.example"+path).Get("Strict-Transport-Security"))
+	}
 	require.Empty(t, get("https://localhost:8443/v1/rules").Get("Strict-Transport-Security"))
 	require.Empty(t, get("http://weir.example/v1/rules").Get("Strict-Transport-Security"))
 }
 
+// Answers of the lane have the same headers for browsers.
+func TestBrowserHeadersOfTheLane(t *testing.T) { overBoth(t, testBrowserHeadersOfTheLane) }
+
+func testBrowserHeadersOfTheLane(t *testing.T, s *checkStack) {
+	c := s.dial()
+	for _, host := range []string{"weir", "localhost:8443", "weir"} {
+		c.send(strings.Replace(s.laneRequest(`{"subject":"browser","resource":"bulk"}`), "Host: weir", "Host: "+host, 1))
+		a := c.receive()
+		a.decision(200)
+		require.Equal(t, "nosniff", a.header.Get("X-Content-Type-Options"))
+		require.Equal(t, s.secure != nil && host == "weir", a.header.Get("Strict-Transport-Security") == "max-age=31536000", host)
+	}
+	c.send("GET /v1/check HTTP/1.1\r\nno colon\r\n\r\n")
+	require.Equal(t, "nosniff", c.receive().header.Get("X-Content-Type-Options"))
+}
+
 // A web page that points its own name at this machine cannot read the internal address.
 func TestInternalHosts(t *testing.T) {
-	server := httptest.NewServer(NewInternal(prometheus.NewRegistry()))
+	server := httptest.NewServer(NewInternal(prometheus.NewRegistry(), []string{"Metrics.Example"}))
 	t.Cleanup(server.Close)
 	for host, want := range map[string]int{
 		"": 200, "localhost": 200, "localhost:9090": 200, "[::1]:9090": 200, "evil.example": 421, "evil.example:9090": 421, "127.0.0.1.evil.example": 421,
+		"metrics.example": 200, "metrics.example:9090": 200,
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics", nil)
 		require.NoError(t, err)
@@ -307,5 +325,22 @@ func TestInternalHosts(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, want, response.StatusCode, host)
+	}
+}
+
+// An internal address that others can reach answers to addresses, to names without a dot, which
+// only the own network resolves, and to the configured names.
+func TestInternalHostsOfTheNetwork(t *testing.T) {
+	h := NewInternal(prometheus.NewRegistry(), []string{"metrics.example"})
+	for host, want := range map[string]int{
+		"10.0.0.7:9090": 200, "[fd00::7]:9090": 200, "weir:9090": 200, "localhost": 200, "metrics.example:9090": 200,
+		"evil.example:9090": 421, "10.0.0.7.evil.example": 421, "weir.": 421, "": 421,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+		r.Host = host
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 9090})))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.Equal(t, want, w.Code, host)
 	}
 }

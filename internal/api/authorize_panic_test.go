@@ -60,13 +60,13 @@ func testPanicsOfGateways(t *testing.T, secure bool) {
 			}
 		})
 	}
-	// What the route reads of the request is of the customer.
+	// The customer sends what the route reads.
 	for _, slug := range []string{"/open", "/closed"} {
 		a := ask(t, "address", http.MethodGet, slug)
 		require.Equal(t, decisionDeny, a.header.Get(decisionHeader))
 		require.EqualValues(t, requestInvalid, a.decision(http.StatusForbidden).Error.Code)
 	}
-	// The next request is answered as ever.
+	// The next request is answered as usual.
 	c := s.dial()
 	c.send(s.askRoute("GET", "/open", "X-User: a"))
 	require.Equal(t, decisionAllow, c.receive().header.Get(decisionHeader))

@@ -28,6 +28,11 @@ const (
 	maxExports = 4 // concurrent, per instance; each uses a connection to Postgres
 
 	bulkRetryAfter = 5 // seconds
+	// bulkWait is how long the place of a refused tenant in the queue is kept: it may ask a little
+	// later than bulkRetryAfter says.
+	bulkWait = 3 * bulkRetryAfter * time.Second
+	// bulkQueue is the length of the queue.
+	bulkQueue = 1000
 )
 
 // BulkSubject is a subject on one line of an import or export in JSON.
@@ -93,8 +98,11 @@ func (a *admin) bulkRoutes() {
 	post.Description = "All or nothing. Up to 64 MiB and 200 000 lines. Omitted fields are unchanged. " +
 		"Errors point at line:N/FIELD. docs/subjects.md explains the formats."
 	post.DefaultStatus = http.StatusOK
-	post.Metadata[metaSlots] = newSlots(maxImports)
-	post.Metadata[metaReader] = bodyReader(a.readImport)
+	places := newSlots(maxImports)
+	post.Metadata[metaSlots] = places
+	post.Metadata[metaReader] = bodyReader(func(r *http.Request, mediaType string) (context.Context, []byte, *Problem) {
+		return a.readImport(r, mediaType, places)
+	})
 	post.Parameters = append(post.Parameters, idempotencyParam())
 	post.Errors = append(post.Errors, http.StatusUnprocessableEntity)
 	post.RequestBody = &huma.RequestBody{
@@ -120,11 +128,53 @@ func readStream(r *http.Request, op *huma.Operation, read bodyReader) (*http.Req
 	return r.WithContext(ctx), digest, nil
 }
 
-// slots limit concurrent transfers: one for each tenant, so that no tenant can block the others.
+// slots limit concurrent transfers: one for each tenant, so that no tenant can block the others. A
+// tenant that is refused gets a place in a queue, and free slots are kept for those before it.
+// While somebody is in the queue, a slow import is canceled (importBusyRate).
 type slots struct {
 	mu      sync.Mutex
 	most    int
+	now     func() time.Time
 	running map[uuid.UUID]transfer // by tenant
+	queue   []waiting              // in the order of arrival
+}
+
+// waiting is a tenant that was refused.
+type waiting struct {
+	tenant uuid.UUID
+	until  time.Time
+}
+
+// wanted reports whether a tenant waits for a slot.
+func (s *slots) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaveQueue(uuid.Nil)
+	return len(s.queue) > 0
+}
+
+// leaveQueue removes a tenant from the queue, and all that have given up. The caller holds the
+// lock.
+func (s *slots) leaveQueue(tenant uuid.UUID) {
+	now := s.now()
+	s.queue = slices.DeleteFunc(s.queue, func(w waiting) bool { return w.tenant == tenant || !w.until.After(now) })
+}
+
+// enqueue notes that a tenant is refused, and returns how many tenants wait before it. The caller
+// holds the lock.
+func (s *slots) enqueue(tenant uuid.UUID) (before int) {
+	now := s.now()
+	s.queue = slices.DeleteFunc(s.queue, func(w waiting) bool { return w.tenant != tenant && !w.until.After(now) })
+	at := slices.IndexFunc(s.queue, func(w waiting) bool { return w.tenant == tenant })
+	switch {
+	case at >= 0:
+		s.queue[at].until = now.Add(bulkWait)
+		return at
+	case len(s.queue) < bulkQueue:
+		s.queue = append(s.queue, waiting{tenant, now.Add(bulkWait)})
+		return len(s.queue) - 1
+	}
+	return len(s.queue)
 }
 
 // transfer identifies a running transfer.
@@ -133,27 +183,33 @@ type transfer struct {
 	idempotencyKey string // "": none
 }
 
-func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]transfer{}} }
+func newSlots(most int) *slots {
+	return &slots{most: most, now: time.Now, running: map[uuid.UUID]transfer{}}
+}
 
 // take returns a function that releases the slot. If the running request is the same one with the
 // same key, the problem says so, as the store would say if it had read the body: the client waits
 // for that answer and not for a slot.
 func (s *slots) take(actor tenants.Actor, idempotencyKey string) (release func(), p *Problem) {
+	return s.takeFor(actor.TenantID(), transfer{actor.KeyID(), idempotencyKey})
+}
+
+func (s *slots) takeFor(tenant uuid.UUID, this transfer) (release func(), p *Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	tenant, this := actor.TenantID(), transfer{actor.KeyID(), idempotencyKey}
 	running, busy := s.running[tenant]
 	switch {
-	case busy && running == this && idempotencyKey != "":
+	case busy && running == this && this.idempotencyKey != "":
 		return nil, newProblem(http.StatusConflict, codeIdempotencyKeyInUse,
 			"The first request with this Idempotency-Key is still running. Try again.").withRetryAfter(bulkRetryAfter)
 	case busy:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
-			"This instance already runs such a transfer of the tenant.").withRetryAfter(bulkRetryAfter)
-	case len(s.running) >= s.most:
+			"This instance already runs an import or export of the tenant. Wait until it ends.").withRetryAfter(bulkRetryAfter)
+	case len(s.running)+s.enqueue(tenant) >= s.most:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance runs its maximum number of transfers.").withRetryAfter(bulkRetryAfter)
 	}
+	s.leaveQueue(tenant)
 	s.running[tenant] = this
 	return func() {
 		s.mu.Lock()

@@ -34,21 +34,23 @@ const (
 
 	importReadTimeout = 2 * time.Minute   // for the whole body
 	importIdleTimeout = 15 * time.Second  // without a byte
+	importBusyIdle    = 5 * time.Second   // the same while another tenant waits for the slot
 	importGrace       = 10 * time.Second  // before importLeastRate counts
 	importLeastRate   = 64 << 10          // bytes per second, on average: an import uses one of few slots
+	importBusyRate    = 1 << 20           // the same while another tenant waits for the slot
 	importRunTimeout  = 210 * time.Second // from the end of the body to the end of the answer; longer than the store's timeout
 )
 
 // readImport reads the body of an import into lines. It holds no transaction at this time, because
 // a client may be as slow as importReadTimeout allows.
-func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, []byte, *Problem) {
+func (a *admin) readImport(r *http.Request, mediaType string, places *slots) (context.Context, []byte, *Problem) {
 	if r.ContentLength > maxImportBody {
 		return nil, nil, bodyTooLarge(r, maxImportBody)
 	}
 	d := deadlinesOf(r.Context())
 	d.write(importReadTimeout + importRunTimeout)
 	hash := sha256.New()
-	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody}
+	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody, wanted: places.wanted}
 	f := &importFile{registry: a.api.OpenAPI().Components.Schemas}
 	_, _ = io.WriteString(hash, mediaType+"\n")
 	source := io.TeeReader(body, hash)
@@ -90,7 +92,8 @@ type pacedBody struct {
 	read      int64 // bytes
 	left      int64 // remaining bytes; negative: too many
 	failed    bool
-	late      bool // it failed because of the time
+	late      bool        // it failed because of the time
+	wanted    func() bool // whether another tenant waits for the slot
 }
 
 // Read reads more of the body, within the limits.
@@ -110,8 +113,12 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 // long, or has a low average rate.
 func (b *pacedBody) patience(now time.Time) time.Duration {
 	spent := now.Sub(b.started)
-	paid := importGrace + time.Duration(b.read)*time.Second/importLeastRate
-	return min(importIdleTimeout, importReadTimeout-spent, paid-spent)
+	patience, rate := importIdleTimeout, time.Duration(importLeastRate)
+	if b.wanted() {
+		patience, rate = importBusyIdle, importBusyRate
+	}
+	paid := importGrace + time.Duration(b.read)*time.Second/rate
+	return min(patience, importReadTimeout-spent, paid-spent)
 }
 
 // importFile is an import that is being read.
@@ -314,7 +321,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	}
 	if wrong := validate(f.registry, schema, tree); len(wrong) > 0 {
 		for _, field := range wrong {
-			f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message, Fix: field.Fix})
+			f.wrong.Add(number, limit.FieldProblem(field.Pointer, &limit.Problem{Message: field.Message, Fix: field.Fix}))
 		}
 		return l, nil
 	}
@@ -363,7 +370,7 @@ func (f *importFile) overridesOf(number int, in map[string]Optional[ConfigOverri
 			o.Limit = body.patch(limit.Limit{}, "/overrides/"+escapePointer(rule), &wrong)
 			o.Reason, o.StartsAt, o.ExpiresAt = body.Reason.or(""), optionalTime(body.StartsAt), optionalTime(body.ExpiresAt)
 			for _, field := range wrong {
-				f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message, Fix: field.Fix})
+				f.wrong.Add(number, limit.FieldProblem(field.Pointer, &limit.Problem{Message: field.Message, Fix: field.Fix}))
 			}
 		}
 		out = append(out, o)

@@ -25,7 +25,7 @@ func TestImportLeastRate(t *testing.T) {
 		{"fast", time.Second, 32 << 20, importIdleTimeout},
 		{"fast, near the end", importReadTimeout - time.Second, 60 << 20, time.Second},
 	} {
-		b := pacedBody{started: start, read: c.read}
+		b := pacedBody{started: start, read: c.read, wanted: func() bool { return false }}
 		require.InDelta(t, c.want.Seconds(), b.patience(start.Add(c.after)).Seconds(), 0.01, c.name)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"weir/internal/limit"
 	"weir/internal/overload"
 )
@@ -18,10 +20,16 @@ import (
 // of 10 000, a tenant has at most 5 000 requests being served, and at most 2 500 whose bodies have
 // not arrived. A client that opens 10 000 HTTP/2 streams and sends no body gets 503 for 7 500 of
 // them, and other clients are not affected.
+//
+// Requests that are no checks take longer, because most of them wait for Postgres. A tenant has at
+// most 64 requests to the admin API in flight, and clients without a key have 128 together. Their
+// checks do not count here.
 type capacity struct {
 	inFlight *atomic.Int64
 	bound    *overload.Bound
+	shed     prometheus.Counter
 	seed     maphash.Seed
+	unknown  atomic.Int64 // requests without a key
 	shares   [shareCells]share
 }
 
@@ -31,12 +39,12 @@ const shareCells = 4096
 
 // share counts the requests of one tenant.
 type share struct {
-	serving, reading atomic.Int64
-	_                [48]byte // a cache line each
+	serving, reading, admin atomic.Int64
+	_                       [40]byte // a cache line each
 }
 
-func newCapacity(inFlight *atomic.Int64, bound *overload.Bound) *capacity {
-	return &capacity{inFlight: inFlight, bound: bound, seed: maphash.MakeSeed()}
+func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
+	return &capacity{inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed()}
 }
 
 // of returns the share of a tenant.
@@ -61,6 +69,35 @@ func (a *capacity) serve(s *share) bool {
 }
 
 func (s *share) done() { s.serving.Add(-1) }
+
+// admit serves a request outside the hot path with next, if fewer than most of its kind are in
+// flight. The request counts until it ends or leaves.
+func (a *capacity) admit(w http.ResponseWriter, r *http.Request, kind *atomic.Int64, most int64, next http.Handler) {
+	if kind.Add(1) > most {
+		kind.Add(-1)
+		a.refuse()
+		writeProblem(w, r, overloaded())
+		return
+	}
+	requestFrom(r.Context()).kind = kind
+	next.ServeHTTP(w, r)
+}
+
+// admitTenant limits the requests of one tenant to the admin API.
+func admitTenant(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := requestFrom(r.Context()).capacity
+		a.admit(w, r, &a.of(actorFrom(r.Context()).TenantID()).admin, a.bound.Small(), next)
+	})
+}
+
+// admitUnknown limits the requests of clients without a key.
+func admitUnknown(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := requestFrom(r.Context()).capacity
+		a.admit(w, r, &a.unknown, a.bound.Unknown(), next)
+	})
+}
 
 // read reads the body of a request that has entered. The request does not count as served at this
 // time.
@@ -112,11 +149,11 @@ func (s *share) hurry(q *request, r *http.Request) {
 	}
 }
 
-// shed counts a request that is refused because too many are in flight. It returns how long its
+// refuse counts a request that is refused because too many are in flight. It returns how long its
 // connection should pause.
-func (s *server) shed() time.Duration {
-	s.metrics.shed.Inc()
-	return s.capacity.bound.Refuse()
+func (a *capacity) refuse() time.Duration {
+	a.shed.Inc()
+	return a.bound.Refuse()
 }
 
 const overloadedDetail = "Too many requests are in flight. Try again in a second."

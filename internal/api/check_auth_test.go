@@ -221,7 +221,7 @@ func (g *gate) close() {
 }
 
 // With an operator key, a client would have no limits and no error.
-func TestOperatorKeyAsksNoChecks(t *testing.T) {
+func TestOperatorKeysCannotRunChecks(t *testing.T) {
 	s := newCheckStack(t)
 	_, key, err := s.db.Store.CreateOperatorKey(t.Context(), "test")
 	require.NoError(t, err)

@@ -103,8 +103,9 @@ type writtenLimit struct {
 	Limit     int64    `json:"limit,omitempty"`
 	Burst     int64    `json:"burst,omitempty"`
 	Unlimited bool     `json:"unlimited,omitempty"`
-	WarnAt    *float64 `json:"warn_at,omitempty"` // only of a plan, like the next one
+	WarnAt    *float64 `json:"warn_at,omitempty"` // only of a plan, like the next ones
 	Overage   string   `json:"overage,omitempty"`
+	Metering  string   `json:"metering,omitempty"`
 }
 
 type writtenPlan struct {
@@ -155,7 +156,7 @@ type writtenOverride struct {
 }
 
 func writeLimit(l limit.Limit) writtenLimit {
-	return writtenLimit{Limit: l.Limit, Burst: l.Burst, Unlimited: l.Unlimited, WarnAt: l.WarnAt.Value(), Overage: l.Overage.String()}
+	return writtenLimit{Limit: l.Limit, Burst: l.Burst, Unlimited: l.Unlimited, WarnAt: l.WarnAt.Value(), Overage: l.Overage.String(), Metering: l.Metering.String()}
 }
 
 func writeLimits(limits map[string]limit.Limit) map[string]writtenLimit {

@@ -33,15 +33,15 @@ func (a *admin) readConfig(r *http.Request, op *huma.Operation) (context.Context
 		return nil, nil, problemOf(err) // checkJSON accepted it
 	}
 	read.wrong = validate(a.api.OpenAPI().Components.Schemas, op.RequestBody.Content[jsonType].Schema, tree)
-	whole, isObject := tree.(map[string]any)
+	document, isObject := tree.(map[string]any)
 	if !isObject {
 		return nil, nil, invalid(read.wrong...)
 	}
 	if len(read.wrong) > 0 {
 		for _, field := range read.wrong {
-			takeOut(whole, field.Pointer)
+			takeOut(document, field.Pointer)
 		}
-		if body, p = remarshal(whole); p != nil {
+		if body, p = remarshal(document); p != nil {
 			return nil, nil, p
 		}
 	}

@@ -105,8 +105,8 @@ func TestMain(m *testing.M) {
 
 // allTests reports whether all tests were run.
 func allTests() bool {
-	for name, whole := range map[string]string{"test.run": "", "test.skip": "", "test.list": "", "test.fuzz": ""} {
-		if f := flag.Lookup(name); f != nil && f.Value.String() != whole {
+	for name, full := range map[string]string{"test.run": "", "test.skip": "", "test.list": "", "test.fuzz": ""} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != full {
 			return false
 		}
 	}

@@ -28,14 +28,14 @@ func TestOpenAPIDocument(t *testing.T) {
 // Admin bodies: what is stored must be what was sent (reliability rows 2 to 6).
 func TestBodiesAreReadStrictly(t *testing.T) {
 	s := newAdminStack(t)
-	const whole = `{"slug":"r","limit":1,"window":"1s"}`
+	const valid = `{"slug":"r","limit":1,"window":"1s"}`
 	for name, c := range map[string]struct{ body, code string }{
 		"empty":             {"", codeMalformedJSON},
 		"blank":             {" \n", codeMalformedJSON},
-		"cut off":           {whole[:20], codeMalformedJSON},
-		"two documents":     {whole + whole, codeMalformedJSON},
-		"continues":         {whole + "x", codeMalformedJSON},
-		"comment":           {"/**/" + whole, codeMalformedJSON},
+		"cut off":           {valid[:20], codeMalformedJSON},
+		"two documents":     {valid + valid, codeMalformedJSON},
+		"continues":         {valid + "x", codeMalformedJSON},
+		"comment":           {"/**/" + valid, codeMalformedJSON},
 		"twice":             {`{"slug":"r","limit":1,"limit":2,"window":"1s"}`, codeDuplicateField},
 		"twice, escaped":    {`{"slug":"r","limit":1,"\u006cimit":2,"window":"1s"}`, codeDuplicateField},
 		"invalid UTF-8":     {"{\"slug\":\"r\",\"limit\":1,\"window\":\"1s\",\"name\":\"\xff\"}", codeMalformedJSON},
@@ -44,7 +44,7 @@ func TestBodiesAreReadStrictly(t *testing.T) {
 		"deep, 10 000":      {strings.Repeat("[", 10_000), codeMalformedJSON},
 		"leading zero":      {`{"slug":"r","limit":01,"window":"1s"}`, codeMalformedJSON},
 		"not a number":      {`{"slug":"r","limit":NaN,"window":"1s"}`, codeMalformedJSON},
-		"byte order mark":   {"\ufeff" + whole, codeMalformedJSON},
+		"byte order mark":   {"\ufeff" + valid, codeMalformedJSON},
 		"control character": {"{\"slug\":\"r\",\"limit\":1,\"window\":\"1s\",\"name\":\"a\nb\"}", codeMalformedJSON},
 	} {
 		t.Run(name, func(t *testing.T) {

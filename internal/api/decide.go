@@ -82,7 +82,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		return nil, p
 	}
 	if !s.capacity.serve(sc.share) {
-		sc.pause = s.shed()
+		sc.pause = s.capacity.refuse()
 		return nil, overloaded()
 	}
 	defer sc.share.done()

@@ -28,13 +28,22 @@ var docsText string
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+// themeCookie has the theme that the browser's user has chosen in the dashboard.
+const themeCookie = "weir_theme"
+
 // mountDocs serves the OpenAPI document, a page to read and try its operations, the files of that
 // page, and the pages of the problem codes. None of them needs a key. Document and page are created
 // at the first request, so that they do not delay startup.
 func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	addExamples(doc)
 	document := sync.OnceValue(func() []byte { return docsJSON(doc) })
-	page := sync.OnceValue(func() []byte { return docsPage(doc) })
+	pages := map[string]func() docsBody{} // by theme; "": that of the system
+	for _, theme := range []string{"", "light", "dark"} {
+		pages[theme] = sync.OnceValue(func() docsBody {
+			plain := docsPage(doc, theme)
+			return docsBody{plain, web.Compress(plain)}
+		})
+	}
 	read := func(path string, h http.HandlerFunc) {
 		r.Get(path, h)
 		r.Head(path, h)
@@ -59,10 +68,20 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 		w.Header().Set("Content-Security-Policy", docsPolicy)
 		serveDoc(w, "text/html; charset=utf-8", index())
 	})
-	read("/docs", func(w http.ResponseWriter, _ *http.Request) {
+	read("/docs", func(w http.ResponseWriter, r *http.Request) {
+		page := pages[""]
+		if chosen, err := r.Cookie(themeCookie); err == nil && pages[chosen.Value] != nil {
+			page = pages[chosen.Value]
+		}
+		w.Header().Set("Vary", "Cookie, Accept-Encoding")
 		w.Header().Set("Content-Security-Policy", docsPolicy)
 		w.Header().Set("Referrer-Policy", "no-referrer")
-		serveDoc(w, "text/html; charset=utf-8", page())
+		body := page().plain
+		if web.AcceptsGzip(r) {
+			w.Header().Set("Content-Encoding", "gzip")
+			body = page().gzipped
+		}
+		serveDoc(w, "text/html; charset=utf-8", body)
 	})
 	read(web.Prefix+"*", func(w http.ResponseWriter, r *http.Request) {
 		if !web.Serve(w, r) {
@@ -127,6 +146,9 @@ func serveDoc(w http.ResponseWriter, contentType string, body []byte) {
 	_, _ = w.Write(body) // if this fails, the client has disconnected
 }
 
+// docsBody is the page of /docs, plain and compressed.
+type docsBody struct{ plain, gzipped []byte }
+
 // docsTag, docsOperation, docsParam, docsField and docsAnswer are the parts of the document that
 // the page shows.
 type docsTag struct {
@@ -158,11 +180,11 @@ func docsJSON(doc *huma.OpenAPI) []byte {
 	return document
 }
 
-func docsPage(doc *huma.OpenAPI) []byte {
+func docsPage(doc *huma.OpenAPI, theme string) []byte {
 	page := struct {
-		Title, Description string
-		Tags               []docsTag
-	}{doc.Info.Title, doc.Info.Description, nil}
+		Theme, Title, Description string
+		Tags                      []docsTag
+	}{theme, doc.Info.Title, doc.Info.Description, nil}
 	for _, tag := range doc.Tags {
 		page.Tags = append(page.Tags, docsTag{tag.Name, tag.Description, docsOperations(doc, tag.Name)})
 	}

@@ -24,6 +24,17 @@ func TestDocsListsTheOperations(t *testing.T) {
 	}
 }
 
+// The page has the theme that was chosen in the dashboard.
+func TestDocsTheme(t *testing.T) {
+	s := newAdminStack(t)
+	require.Contains(t, string(s.call("", http.MethodGet, "/docs", nil).ok(200).body), `<html lang="en">`)
+	for theme, want := range map[string]string{"dark": `<html lang="en" data-theme="dark">`, "light": `<html lang="en" data-theme="light">`, "other": `<html lang="en">`} {
+		page := s.call("", http.MethodGet, "/docs", nil, header{"Cookie", themeCookie + "=" + theme}).ok(200)
+		require.Contains(t, string(page.body), want)
+		require.Contains(t, page.header.Get("Vary"), "Cookie")
+	}
+}
+
 // /docs works without other networks: it loads everything from this server, and the browser may not
 // load or call anything else, nor run inline scripts.
 func TestDocsLoadsOnlyFromHere(t *testing.T) {

@@ -147,11 +147,11 @@ func (q *envoyQuestion) receive() ([]byte, *Problem) {
 		case err != nil:
 			return nil, newProblem(http.StatusBadRequest, codeMalformedMessage, "The message ended before it was complete.")
 		}
-		whole, p := q.messageSize(arrived)
-		if p != nil || whole == size {
+		full, p := q.messageSize(arrived)
+		if p != nil || full == size {
 			return arrived, p
 		}
-		size = whole
+		size = full
 	}
 }
 
@@ -237,7 +237,7 @@ func (g *GRPC) shouldRateLimit(call *h2.Call) {
 	start := time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		s.shed()
+		s.capacity.refuse()
 		s.metrics.observe(routeEnvoy, "", http.StatusServiceUnavailable, time.Since(start))
 		failCall(call, overloaded())
 		return

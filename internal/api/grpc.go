@@ -44,7 +44,7 @@ const (
 	// 60 KiB by default. A longer message fails, and most gateways then allow the request.
 	maxMessage     = 1 << 20
 	maxCallHeaders = 16 << 10 // bytes of metadata
-	maxCallStreams = 250      // concurrent calls on one connection
+	maxCallStreams = 100      // concurrent calls on one connection
 	// maxAside limits the calls to health and reflection, which need no key and may stay open.
 	maxAside = 256
 

@@ -95,7 +95,7 @@ func framed(flag byte, message string) string {
 }
 
 // Calls that gRPC does not permit get the status that the gRPC library gives them.
-func TestCallsThatAreNoCalls(t *testing.T) {
+func TestInvalidGRPCCalls(t *testing.T) {
 	s := newEnvoyStack(t)
 	b, err := proto.Marshal(asking(described("subject", "u")))
 	require.NoError(t, err)

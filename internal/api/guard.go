@@ -40,7 +40,7 @@ func (ad *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answerWhole(w, r, func(w http.ResponseWriter) { handler(humachi.NewContext(op, r, w)) })
 	})
-	guarded := ad.authenticate(ad.admin.guard(op, h))
+	guarded := ad.authenticate(admitTenant(ad.admin.guard(op, h)))
 	ad.router.Method(op.Method, op.Path, guarded)
 	if op.Method == http.MethodGet {
 		ad.router.Method(http.MethodHead, op.Path, guarded)

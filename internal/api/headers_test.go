@@ -96,13 +96,13 @@ func TestHeaders(t *testing.T) {
 	require.NotContains(t, headersOf(bothStyles, never), "Retry-After")
 
 	// The full quota is available, so there is no wait.
-	whole := denied()
-	whole.Allowed, whole.Code = true, check.NoCode
-	whole.Rules = whole.Rules[1:2]
-	whole.Deciding = 0
-	whole.Rules[0].Allowed, whole.Rules[0].Remaining, whole.Rules[0].RetryAfterMS = true, 90, 0
-	whole.Rules[0].NextAfterMS, whole.Rules[0].ResetAfterMS = 0, 0
-	h := headersOf(bothStyles, whole)
+	d := denied()
+	d.Allowed, d.Code = true, check.NoCode
+	d.Rules = d.Rules[1:2]
+	d.Deciding = 0
+	d.Rules[0].Allowed, d.Rules[0].Remaining, d.Rules[0].RetryAfterMS = true, 90, 0
+	d.Rules[0].NextAfterMS, d.Rules[0].ResetAfterMS = 0, 0
+	h := headersOf(bothStyles, d)
 	require.Equal(t, `"burst";r=90`, h.Get("RateLimit"))
 	require.NotContains(t, h, "Retry-After")
 	require.Equal(t, "1800000001", h.Get("X-RateLimit-Reset"))

@@ -172,6 +172,10 @@ type laneConn struct {
 	key     string   // of the last request, because the next one usually has the same
 	readBy  time.Time
 	writeBy time.Time
+	// headBy is the end of readHeaderTimeout for the current request; zero: it has just begun.
+	headBy time.Time
+	host   string // of the last request
+	remote bool   // host is not this machine
 
 	// pause is how long to wait before the next request is read, after a refusal.
 	pause time.Duration
@@ -208,7 +212,8 @@ func (l *laneListener) serve(c *laneConn) {
 		return
 	}
 	c.in = make([]byte, 0, laneBuffer)
-	c.waitUntil(time.Now().Add(readHeaderTimeout))
+	c.headBy = time.Now().Add(readHeaderTimeout)
+	c.waitUntil(c.headBy)
 	for first := true; ; first = false {
 		c.startedAt, c.unanswered = time.Time{}, true
 		if c.pause > 0 && !c.rest(l.done) {
@@ -247,6 +252,7 @@ func (l *laneListener) passToNetHTTP(c *laneConn) bool {
 // next reads until the next request is complete, and stores it in c.head.
 func (c *laneConn) next(first bool) (verdict laneVerdict) {
 	if !first {
+		c.headBy = time.Time{}
 		if now := time.Now(); c.readBy.Sub(now) < idleTimeout {
 			c.waitUntil(now.Add(idleTimeout + laneSlack))
 		}
@@ -262,7 +268,11 @@ func (c *laneConn) next(first bool) (verdict laneVerdict) {
 		}
 		if len(c.in) > 0 && !begun {
 			begun = true
-			c.waitUntil(time.Now().Add(lanePatience))
+			now := time.Now()
+			if c.headBy.IsZero() {
+				c.headBy = now.Add(readHeaderTimeout)
+			}
+			c.waitUntil(earlier(now.Add(lanePatience), c.headBy))
 		}
 		n, err := c.Read(c.in[len(c.in):cap(c.in)])
 		c.in = c.in[:len(c.in)+n]
@@ -274,6 +284,13 @@ func (c *laneConn) next(first bool) (verdict laneVerdict) {
 			return laneGone
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (c *laneConn) waitUntil(t time.Time) {
@@ -304,9 +321,32 @@ type handedConn struct {
 	lane *Lane
 	rest []byte
 	unread
+	framing
+
+	// headBy is that of the lane, until net/http has set its deadlines for the first request. It
+	// would give the client all of its time again.
+	headBy time.Time
+	toBody bool // headBy is for head and body
+}
+
+// SetReadDeadline implements net.Conn. net/http first sets the deadline for the head, then that for
+// head and body.
+func (c *handedConn) SetReadDeadline(t time.Time) error {
+	if !c.headBy.IsZero() {
+		t = earlier(t, c.headBy)
+		if c.toBody {
+			c.headBy = time.Time{}
+		} else {
+			c.headBy, c.toBody = c.headBy.Add(readTimeout-readHeaderTimeout), true
+		}
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 func (c *handedConn) Read(b []byte) (n int, err error) {
+	if c.poisoned.Load() {
+		return copy(b, "\r\n\r\n"), nil // the head ends, and net/http reads nothing else
+	}
 	if len(c.rest) == 0 {
 		n, err = c.Conn.Read(b)
 	} else if n = copy(b, c.rest); n == len(c.rest) {
@@ -314,6 +354,7 @@ func (c *handedConn) Read(b []byte) (n int, err error) {
 	} else {
 		c.rest = c.rest[n:]
 	}
+	n = c.follow(b[:n])
 	c.note(b[:n])
 	return n, err
 }
@@ -324,6 +365,9 @@ func (c *handedConn) Write(b []byte) (int, error) {
 	if !ok {
 		c.forget()
 		return c.Conn.Write(b)
+	}
+	if c.poisoned.Load() {
+		line = []byte(twoLengths)
 	}
 	if _, err := c.Conn.Write(c.lane.answerUnread(line, c.path())); err != nil {
 		return 0, err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -55,7 +56,7 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		s.refuseLane(c, s.shed())
+		s.refuseLane(c, s.capacity.refuse())
 		return true
 	}
 	if c.key != string(c.head.key) {
@@ -85,7 +86,7 @@ func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
 	if !decisions[0].Allowed {
 		status = c.head.deniedStatus
 	}
-	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, c.startedAt)
+	sc.wire = sc.appendAnswer(sc.wire[:0], status, c)
 	c.send(sc.wire, c.head.size)
 	s.metrics.observe(routeCheck, "", status, time.Since(c.startedAt))
 	return true
@@ -107,7 +108,7 @@ func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 		s.metrics.problems.WithLabelValues(string(sc.refused[0].Code)).Inc()
 	}
 	status := q.status(decisions[0].Allowed)
-	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, c.startedAt)
+	sc.wire = sc.appendAnswer(sc.wire[:0], status, c)
 	if c.head.withHead {
 		sc.wire = sc.wire[:len(sc.wire)-len(sc.out)]
 	}
@@ -125,7 +126,7 @@ func (c *laneConn) authorizeQuestion(s *server) authorizeQuestion {
 }
 
 // appendAnswer appends the answer with the same headers as net/http would send.
-func (sc *scratch) appendAnswer(b []byte, status int, requestID []byte, now time.Time) []byte {
+func (sc *scratch) appendAnswer(b []byte, status int, c *laneConn) []byte {
 	switch status {
 	case http.StatusOK:
 		b = append(b, "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Type: application/json\r\n"...)
@@ -136,22 +137,31 @@ func (sc *scratch) appendAnswer(b []byte, status int, requestID []byte, now time
 	default:
 		b = append(b, "HTTP/1.1 429 Too Many Requests\r\nCache-Control: no-store\r\nContent-Type: application/json\r\n"...)
 	}
-	from := 0
+	from, browser := 0, c.browserLines()
 	for i := range sc.headers.count {
+		switch name := sc.headers.names[i]; { // in the order of the names, as net/http
+		case name[0] == 'W' && len(browser) == len(secureBrowserLines):
+			b = append(b, secureLine...)
+			browser = browserLines
+		case name[0] == 'X':
+			b = append(b, browser...)
+			browser = ""
+		}
 		b = append(b, sc.headers.names[i]...)
 		b = append(b, ": "...)
 		b = append(b, sc.headers.buf[from:sc.headers.ends[i]]...)
 		b = append(b, "\r\n"...)
 		from = sc.headers.ends[i]
 	}
+	b = append(b, browser...)
 	b = append(b, "X-Request-Id: "...)
-	if requestID != nil {
-		b = append(b, requestID...)
+	if c.head.requestID != nil {
+		b = append(b, c.head.requestID...)
 	} else {
 		b = origin.AppendID(b)
 	}
 	b = append(b, "\r\nDate: "...)
-	b = append(b, httpDate(now)...)
+	b = append(b, httpDate(c.startedAt)...)
 	if status == http.StatusNoContent {
 		return append(b, "\r\n\r\n"...)
 	}
@@ -159,6 +169,28 @@ func (sc *scratch) appendAnswer(b []byte, status int, requestID []byte, now time
 	b = strconv.AppendInt(b, int64(len(sc.out)), 10)
 	b = append(b, "\r\n\r\n"...)
 	return append(b, sc.out...)
+}
+
+// The headers for browsers, as of the other answers (SetBrowserHeaders).
+const (
+	browserLines       = "X-Content-Type-Options: nosniff\r\n"
+	secureLine         = "Strict-Transport-Security: max-age=31536000\r\n"
+	secureBrowserLines = secureLine + browserLines
+)
+
+// browserLines returns the headers for browsers of the answer to the request that c has read.
+func (c *laneConn) browserLines() string {
+	if _, secure := c.Conn.(*tls.Conn); !secure {
+		return browserLines
+	}
+	if c.host != string(c.head.host) {
+		c.host = string(c.head.host)
+		c.remote = !origin.IsLocal(c.host)
+	}
+	if c.remote {
+		return secureBrowserLines
+	}
+	return browserLines
 }
 
 // dateText is the value of the header Date in one second.

@@ -186,6 +186,7 @@ func laneAskHeader(name []byte) int {
 func (h *laneHead) takeAsk(bit int, value []byte) bool {
 	switch bit {
 	case laneHost:
+		h.host = value
 		return laneHostname(value)
 	case laneKey:
 		h.key = value

@@ -22,6 +22,7 @@ const (
 type laneHead struct {
 	key          []byte // the API key
 	requestID    []byte // of the caller; nil: none
+	host         []byte
 	body         []byte
 	deniedStatus int
 
@@ -233,6 +234,7 @@ func is(name []byte, lower string) bool {
 func (h *laneHead) take(bit int, value []byte, length *int) bool {
 	switch bit {
 	case laneHost:
+		h.host = value
 		return laneHostname(value)
 	case laneAuthorization:
 		const scheme = "bearer "

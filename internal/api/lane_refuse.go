@@ -17,7 +17,7 @@ import (
 
 // refusal has the parts of the answer around the id and the date, for one path.
 type refusal struct {
-	head string // up to the value of X-Request-Id
+	head string // up to the headers for browsers
 	body string // up to the value of request_id
 }
 
@@ -43,18 +43,20 @@ func newRefusal(p *Problem, path string) refusal {
 	return refusal{
 		head: "HTTP/1.1 " + strconv.Itoa(p.Status) + " " + http.StatusText(p.Status) +
 			"\r\nCache-Control: no-store\r\nContent-Type: " + p.ContentType("") + "\r\nRetry-After: " + strconv.Itoa(p.retryAfter) +
-			"\r\n" + decisionHeader + ": " + decisionNone + "\r\nX-Request-Id: ",
+			"\r\n" + decisionHeader + ": " + decisionNone + "\r\n",
 		body: string(body[:len(body)-1]) + `,"request_id":"`,
 	}
 }
 
-// append appends the answer to a request. An id needs no escape (origin.HarmlessID).
-func (r *refusal) append(b, id []byte, now time.Time, withHead bool) []byte {
-	b = append(append(append(b, r.head...), id...), "\r\nDate: "...)
-	b = append(append(b, httpDate(now)...), refusalLength...)
+// append appends the answer to the request that c has read. An id needs no escape
+// (origin.HarmlessID).
+func (r *refusal) append(b, id []byte, c *laneConn) []byte {
+	b = append(append(append(b, r.head...), c.browserLines()...), "X-Request-Id: "...)
+	b = append(append(b, id...), "\r\nDate: "...)
+	b = append(append(b, httpDate(c.startedAt)...), refusalLength...)
 	b = strconv.AppendInt(b, int64(len(r.body)+len(id)+len(refusalBodyEnd)), 10)
 	b = append(b, "\r\n\r\n"...)
-	if withHead {
+	if c.head.withHead {
 		return b
 	}
 	return append(append(append(b, r.body...), id...), refusalBodyEnd...)
@@ -86,7 +88,7 @@ func (s *server) sendRefusal(c *laneConn, r *refusal, sc *scratch, pause time.Du
 		sc.out = origin.AppendID(sc.out[:0])
 		id = sc.out
 	}
-	sc.wire = r.append(sc.wire[:0], id, c.startedAt, c.head.withHead)
+	sc.wire = r.append(sc.wire[:0], id, c)
 	c.pause = pause
 	c.send(sc.wire, c.head.size)
 }
@@ -99,7 +101,8 @@ func (s *server) refuseGateway(c *laneConn, q *authorizeQuestion, sc *scratch, p
 	if s.failsOpen(context.Background(), q, p) {
 		status = http.StatusNoContent
 		c.pause = pause
-		sc.wire = append(sc.wire[:0], "HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\n"+decisionHeader+": "+decisionNone+"\r\nX-Request-Id: "...)
+		sc.wire = append(sc.wire[:0], "HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\n"+decisionHeader+": "+decisionNone+"\r\n"...)
+		sc.wire = append(append(sc.wire, c.browserLines()...), "X-Request-Id: "...)
 		if c.head.requestID != nil {
 			sc.wire = append(sc.wire, c.head.requestID...)
 		} else {

@@ -52,9 +52,9 @@ func (c *laneConn) handed() net.Conn {
 	secure, ok := c.Conn.(*tls.Conn)
 	switch {
 	case !ok:
-		return &handedConn{Conn: c.Conn, lane: c.lane, rest: c.in}
+		return &handedConn{Conn: c.Conn, lane: c.lane, rest: c.in, headBy: c.headBy}
 	case len(c.in) == 0: // as without a lane
 		return secure
 	}
-	return &handedTLSConn{handedConn: handedConn{Conn: secure, lane: c.lane, rest: c.in}, tls: secure}
+	return &handedTLSConn{handedConn: handedConn{Conn: secure, lane: c.lane, rest: c.in, headBy: c.headBy}, tls: secure}
 }

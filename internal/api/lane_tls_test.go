@@ -92,7 +92,7 @@ func TestLaneTLSSpeaksWhatWasAgreed(t *testing.T) {
 }
 
 // A client that uses http instead of https gets an explanation.
-func TestLaneTLSToldInPlainText(t *testing.T) {
+func TestLaneTLSRefusesPlainText(t *testing.T) {
 	s := newSecureCheckStack(t)
 	c := dialTo(t, s.secure.addr, nil)
 	c.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -30,7 +30,7 @@ var (
 // Seconds after which a client should ask for a lease again, if it got none.
 const (
 	notLeasableAgain = 10 // a rule must change first
-	tooFewAgain      = 1
+	notNowAgain      = 1
 )
 
 // leaseQuestion is POST /v1/leases.
@@ -143,12 +143,16 @@ func leaseFailed(q question, err error) *Problem {
 	return checkFailed(q, err)
 }
 
+// notLeasable converts the error to a problem that names the rules.
 func notLeasable(not *check.NotLeasableError) *Problem {
-	if not.Rules == nil {
-		return newProblem(http.StatusConflict, codeNotLeasable, sentence(not.Reason)+" Send each check.").withRetryAfter(tooFewAgain)
+	detail, again := "A rule that matches these checks cannot be leased to a client; errors names them all. Send each check.", notLeasableAgain
+	switch {
+	case not.Rules == nil:
+		detail, again = "Other requests took the units in the meantime. Send each check.", notNowAgain
+	case not.Now:
+		detail, again = "No units of a rule that matches these checks can be leased now; errors names it. Send each check.", notNowAgain
 	}
-	p := newProblem(http.StatusConflict, codeNotLeasable,
-		"A rule that matches these checks cannot be leased to a client; errors names them all. Send each check.").withRetryAfter(notLeasableAgain)
+	p := newProblem(http.StatusConflict, codeNotLeasable, detail).withRetryAfter(again)
 	for _, r := range not.Rules {
 		p.Errors = append(p.Errors, wrongField("rule:"+r.Rule, r.Reason))
 	}

@@ -63,7 +63,9 @@ func leaseStack(t *testing.T) (*checkStack, *reports) {
 	t.Helper()
 	seen := &reports{}
 	s := newCheckStack(t)
-	for _, r := range []limit.Rule{leasedRule("leased", 1000), leasedRule("small", 9)} {
+	long, watched := leasedRule("long", 1000), leasedRule("watched", 8)
+	long.Lease, watched.Mode = limit.Duration{Text: "10s", MS: 10_000}, limit.Shadow
+	for _, r := range []limit.Rule{leasedRule("leased", 1000), leasedRule("small", 9), long, watched} {
 		_, err := s.db.Store.CreateRule(t.Context(), s.actor, r)
 		require.NoError(t, err)
 	}
@@ -104,6 +106,7 @@ func TestLease(t *testing.T) {
 	require.EqualValues(t, 100, l.Units)
 	require.Positive(t, l.ExpiresInMS)
 	require.Less(t, l.ExpiresInMS, limit.LeaseHold.Milliseconds())
+	require.Greater(t, s.post(leasesPath, `{"subject":"u","resource":"long","units":100}`).lease().ExpiresInMS, int64(9_900), "the lease of its rule")
 	require.EqualValues(t, 100, l.Decision.Cost)
 	require.EqualValues(t, 900, *l.Decision.Remaining)
 	require.EqualValues(t, 900, s.remaining("u", "leased"))
@@ -175,14 +178,24 @@ func TestNotLeasable(t *testing.T) {
 	require.Len(t, p.Errors, 2)
 	require.ElementsMatch(t, []string{"rule:first-hit", "rule:strict"}, []string{p.Errors[0].Pointer, p.Errors[1].Pointer})
 
+	// A rule that has nothing left to lease now is named, too.
+	s.check(`{"subject":"u","resource":"watched","cost":8}`).decision(200)
+	a = s.post(leasesPath, `{"subject":"u","resource":"watched","units":10}`)
+	p = a.problem(http.StatusConflict, codeNotLeasable)
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	require.Len(t, p.Errors, 1)
+	require.Equal(t, "rule:watched", p.Errors[0].Pointer)
+
 	s.post(leasesPath, `{"subject":"exempt","resource":"leased","units":10}`).lease() // it acts as in shadow mode
 
-	// Of nine units, a quarter is two; of seven, less than the least lease.
-	s.post(leasesPath, `{"subject":"u","resource":"small","units":9}`).lease()
-	a = s.post(leasesPath, `{"subject":"u","resource":"small","units":9}`)
-	require.Empty(t, a.problem(http.StatusConflict, codeNotLeasable).Errors)
-	require.Equal(t, "1", a.header.Get("Retry-After"))
-	require.EqualValues(t, 7, s.remaining("u", "small"))
+	// Of nine units, a quarter is two; of the rest, it is one, as long as one is left.
+	require.EqualValues(t, 2, s.post(leasesPath, `{"subject":"u","resource":"small","units":9}`).lease().Units)
+	for left := int64(6); left >= 0; left-- {
+		require.EqualValues(t, 1, s.post(leasesPath, `{"subject":"u","resource":"small","units":9}`).lease().Units)
+		require.EqualValues(t, left, s.remaining("u", "small"))
+	}
+	d := s.post(leasesPath, `{"subject":"u","resource":"small","units":9}`).decision(http.StatusTooManyRequests)
+	require.EqualValues(t, 0, *d.Remaining)
 
 	// No rule matches, so there is nothing to charge.
 	l := s.post(leasesPath, `{"subject":"u","resource":"unlimited","units":5}`).lease()

@@ -209,7 +209,7 @@ type awayCounters struct{ awayEngine }
 func (awayCounters) Reset(context.Context, ...engine.Counter) error { return errors.New("inner text") }
 
 // If Redis is unavailable, the limits show what checks are answered, and a reset fails.
-func TestCountersAway(t *testing.T) {
+func TestCountersUnavailable(t *testing.T) {
 	s := newCheckStack(t)
 	s.registry = prometheus.NewRegistry()
 	s.serve(Config{}, s.newDeps(t, awayCounters{}))

@@ -66,7 +66,7 @@ func TestKeysLeaveOwnersAlone(t *testing.T) {
 }
 
 // If an object never existed, the answer is 404 and not a failed condition.
-func TestConditionsOnWhatIsNotThere(t *testing.T) {
+func TestConditionsOnMissingObjects(t *testing.T) {
 	s := newAdminStack(t)
 	for path, body := range map[string]obj{
 		"/v1/rules/new": {"limit": 1, "window": "1m"}, "/v1/plans/new": {}, "/v1/subjects/new": {},

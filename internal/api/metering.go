@@ -51,6 +51,8 @@ type MeteredItem struct {
 	Rule         string     `json:"rule" doc:"Slug"`
 	Units        int64      `json:"units" doc:"Units of cost of allowed checks"`
 	OverageUnits int64      `json:"overage_units" doc:"Of these, units beyond the limit"`
+	FreeUnits    int64      `json:"free_units" doc:"Of the units within the limit, those of plans that invoice only units beyond it"`
+	BilledUnits  int64      `json:"billed_units" doc:"Of the units within the limit, those of plans that invoice all units"`
 	Checks       int64      `json:"checks" doc:"Allowed checks with a cost"`
 	LateUnits    int64      `json:"late_units" doc:"Of the units, those of earlier hours that arrived after these hours were sealed"`
 }
@@ -60,6 +62,8 @@ type MeteredTotal struct {
 	Rule              string `json:"rule" doc:"Slug"`
 	Units             int64  `json:"units"`
 	OverageUnits      int64  `json:"overage_units"`
+	FreeUnits         int64  `json:"free_units"`
+	BilledUnits       int64  `json:"billed_units"`
 	Checks            int64  `json:"checks"`
 	LateUnits         int64  `json:"late_units"`
 	UnattributedUnits int64  `json:"unattributed_units" doc:"Of the units, those that no item has: an instance had no memory left to record their subjects"`
@@ -144,7 +148,7 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 	}
 	for i, t := range report.Totals {
 		answer.Totals[i] = MeteredTotal{
-			Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, Checks: t.Checks, LateUnits: t.LateUnits, UnattributedUnits: t.UnattributedUnits,
+			Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, FreeUnits: t.FreeUnits, BilledUnits: t.BilledUnits, Checks: t.Checks, LateUnits: t.LateUnits, UnattributedUnits: t.UnattributedUnits,
 		}
 	}
 	for i, g := range report.Gaps {
@@ -164,7 +168,7 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 }
 
 func meteredItem(m *tenants.MeteredItem) MeteredItem {
-	out := MeteredItem{Subject: m.Subject, Rule: m.Rule, Units: m.Units, OverageUnits: m.OverageUnits, Checks: m.Checks, LateUnits: m.LateUnits}
+	out := MeteredItem{Subject: m.Subject, Rule: m.Rule, Units: m.Units, OverageUnits: m.OverageUnits, FreeUnits: m.FreeUnits, BilledUnits: m.BilledUnits, Checks: m.Checks, LateUnits: m.LateUnits}
 	if !m.Start.IsZero() {
 		out.Start = &m.Start
 	}

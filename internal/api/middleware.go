@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -30,6 +31,8 @@ type request struct {
 	authed   bool
 	code     string // of the problem that a hot route answered; "" for none
 	left     bool   // it no longer counts as in flight
+	// kind counts the requests of its kind that are in flight; nil: none does.
+	kind *atomic.Int64
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -58,6 +61,9 @@ func (q *request) leave() {
 	if !q.left {
 		q.left = true
 		q.capacity.leave()
+		if q.kind != nil {
+			q.kind.Add(-1)
+		}
 	}
 }
 
@@ -96,12 +102,8 @@ func (s *server) track(next http.Handler) http.Handler {
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
 		if isHot(r.URL.Path) {
 			w.Header()[decisionHeader] = undecided
-		} else { // pages for a browser
-			w.Header()["X-Content-Type-Options"] = noSniff
-			if r.TLS != nil && !origin.IsLocal(r.Host) { // it would also affect http://localhost on other ports
-				w.Header()["Strict-Transport-Security"] = strictTransport
-			}
 		}
+		SetBrowserHeaders(w.Header(), r)
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 		defer s.finish(q, r, start)
 
@@ -109,7 +111,7 @@ func (s *server) track(next http.Handler) http.Handler {
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
 		defer q.leave()
 		if !s.capacity.enter() && !health {
-			s.shed()
+			s.capacity.refuse()
 			if isAuthorize(r.URL.EscapedPath()) {
 				s.shedGateway(r)
 				return
@@ -119,6 +121,15 @@ func (s *server) track(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(q, r)
 	})
+}
+
+// SetBrowserHeaders sets the headers with which a browser that opens an answer neither guesses its
+// type nor comes back without TLS.
+func SetBrowserHeaders(h http.Header, r *http.Request) {
+	h["X-Content-Type-Options"] = noSniff
+	if r.TLS != nil && !origin.IsLocal(r.Host) { // it would also affect http://localhost on other ports
+		h["Strict-Transport-Security"] = strictTransport
+	}
 }
 
 func (s *server) finish(q *request, r *http.Request, start time.Time) {

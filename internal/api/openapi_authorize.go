@@ -33,8 +33,8 @@ func describeAuthorize(api huma.API) {
 			headerParam("X-Forwarded-Uri", "Path and query of the customer's request"),
 			headerParam("X-Original-Method", "As X-Forwarded-Method, for X-Original-URI and X-Original-URL"),
 			headerParam("X-Original-URI", "As X-Forwarded-Uri"),
-			headerParam("X-Original-URL", "As X-Forwarded-Uri, or a whole URL"),
-			headerParam("X-Forwarded-For", "Addresses; the last one that is no trusted proxy is the customer's"),
+			headerParam("X-Original-URL", "As X-Forwarded-Uri, or a complete URL"),
+			headerParam("X-Forwarded-For", "Addresses; the last one that is not a trusted proxy is the customer's"),
 		},
 	})
 }

@@ -20,15 +20,17 @@ type Limit struct {
 // PlanLimit is the limit of a plan, as the API shows it.
 type PlanLimit struct {
 	Limit
-	WarnAt  *float64 `json:"warn_at" doc:"The share of the limit beyond which checks carry a warning; null: that of the rule"`
-	Overage *string  `json:"overage" enum:"deny,allow" doc:"Whether checks beyond the limit are denied; null: as the rule says"`
+	WarnAt   *float64 `json:"warn_at" doc:"The share of the limit beyond which checks carry a warning; null: that of the rule"`
+	Overage  *string  `json:"overage" enum:"deny,allow" doc:"Whether checks beyond the limit are denied; null: as the rule says"`
+	Metering *string  `json:"metering" enum:"none,units,overage" doc:"Which units of the plan's subjects are metered and invoiced; null: as the rule says"`
 }
 
 // PlanLimitInput is the limit of a plan in a body.
 type PlanLimitInput struct {
 	LimitInput
-	WarnAt  Optional[float64] `json:"warn_at,omitempty" doc:"A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: the rule's own"`
-	Overage Optional[string]  `json:"overage,omitempty" enum:"deny,allow" doc:"Whether checks beyond the limit are denied: deny, or allow, which counts the excess; default: as the rule says"`
+	WarnAt   Optional[float64] `json:"warn_at,omitempty" doc:"A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: the rule's own"`
+	Overage  Optional[string]  `json:"overage,omitempty" enum:"deny,allow" doc:"Whether checks beyond the limit are denied: deny, or allow, which counts the excess; default: as the rule says"`
+	Metering Optional[string]  `json:"metering,omitempty" enum:"none,units,overage" doc:"Which units of the plan's subjects are invoiced: units: all; overage: those beyond the limit; none: nothing is recorded; default: as the rule says"`
 }
 
 // LimitInput is a limit in a body: a number, or unlimited.
@@ -112,7 +114,7 @@ func limitAnswer(l limit.Limit) Limit {
 }
 
 func planLimitAnswer(l limit.Limit) PlanLimit {
-	return PlanLimit{Limit: limitAnswer(l), WarnAt: l.WarnAt.Value(), Overage: optionalText(l.Overage.String())}
+	return PlanLimit{Limit: limitAnswer(l), WarnAt: l.WarnAt.Value(), Overage: optionalText(l.Overage.String()), Metering: optionalText(l.Metering.String())}
 }
 
 func planAnswer(p tenants.Plan) Plan {
@@ -153,17 +155,24 @@ func (in PlanLimitInput) patch(present limit.Limit, pointer string, errs *[]Prob
 		}
 		l.WarnAt = share
 	}
-	l.Overage = present.Overage
-	if in.Overage.Null {
-		l.Overage = limit.OverageUnset
-	} else if in.Overage.Set {
-		overage, err := limit.ParseOverage(in.Overage.Value)
-		if err != nil {
-			*errs = append(*errs, wrongField(pointer+"/overage", limit.ProblemOf(err)))
-		}
-		l.Overage = overage
-	}
+	l.Overage = patchName(in.Overage, present.Overage, limit.ParseOverage, pointer+"/overage", errs)
+	l.Metering = patchName(in.Metering, present.Metering, limit.ParsePlanMetering, pointer+"/metering", errs)
 	return l
+}
+
+// patchName returns a choice after a merge patch; null unsets it.
+func patchName[T any](in Optional[string], present T, parse func(string) (T, error), pointer string, errs *[]ProblemField) (unset T) {
+	switch {
+	case in.Null:
+		return unset
+	case !in.Set:
+		return present
+	}
+	value, err := parse(in.Value)
+	if err != nil {
+		*errs = append(*errs, wrongField(pointer, limit.ProblemOf(err)))
+	}
+	return value
 }
 
 func limitsOf(in Optional[map[string]PlanLimitInput]) (map[string]limit.Limit, []ProblemField) {

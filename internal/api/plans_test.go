@@ -15,13 +15,43 @@ func newPlanStack(t *testing.T) *adminStack {
 }
 
 func number(limit, burst any, unlimited bool) obj {
-	return obj{"limit": limit, "burst": burst, "unlimited": unlimited, "warn_at": nil, "overage": nil}
+	return obj{"limit": limit, "burst": burst, "unlimited": unlimited, "warn_at": nil, "overage": nil, "metering": nil}
 }
 
 // warnedAt adds a share to a limit.
 func warnedAt(share any, limit obj) obj {
 	limit["warn_at"] = share
 	return limit
+}
+
+// The limit of a plan, also an unlimited one, can say which units of its subjects are metered, in
+// place of the rule.
+func TestPlanLimitMetering(t *testing.T) {
+	s := newPlanStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/api", obj{"limit": 10, "window": "1m", "metering": "units"}).ok(200)
+	const path = "/v1/plans/pro/limits/api"
+	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 100, "metering": "none"}}}).ok(201)
+	metering := func() any { return s.call(s.key, http.MethodGet, path, nil).ok(200).json()["metering"] }
+	patch := func(limit obj) answer {
+		return s.call(s.key, http.MethodPatch, "/v1/plans/pro", obj{"limits": obj{"api": limit}})
+	}
+	require.Equal(t, "none", metering())
+	patch(obj{"limit": 200}).ok(200)
+	require.Equal(t, "none", metering())
+	patch(obj{"limit": nil, "unlimited": true, "metering": "units"}).ok(200)
+	require.Equal(t, "units", metering())
+	require.Equal(t, []string{"/limits/api/metering"}, patch(obj{"metering": "some"}).pointers(422, codeInvalidRequest))
+
+	// The configuration document has it, and the version that subjects keep.
+	s.call(s.key, http.MethodPatch, "/v1/plans/pro", obj{"newest_version": 2, "limits": obj{"api": obj{"limit": 5, "unlimited": false, "metering": "overage"}}}).ok(200)
+	document := s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200)
+	require.Contains(t, document.body, `"metering": "overage"`)
+	plan := document.json()["plans"].([]any)[0].(obj)
+	require.Equal(t, obj{"unlimited": true, "metering": "units"}, plan["older_versions"].(obj)["1"].(obj)["api"])
+	patch(obj{"metering": nil}).ok(200)
+	require.Nil(t, metering())
+	s.call(s.key, http.MethodPut, "/v1/config", document.json()).ok(200)
+	require.Equal(t, "overage", metering())
 }
 
 // A plan can allow more than its limit of rules that can count the excess. A change of a rule that

@@ -145,7 +145,7 @@ func unreadAnswer(id string, status int, decision, contentType string, body []by
 		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Close: true,
 		Header: http.Header{
 			"Cache-Control": noStore, "Content-Type": {contentType}, "Date": {httpDate(time.Now())},
-			"X-Request-Id": {id}, decisionHeader: {decision},
+			"X-Request-Id": {id}, decisionHeader: {decision}, "X-Content-Type-Options": noSniff,
 		},
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
 	}

@@ -57,10 +57,10 @@ func TestUsage(t *testing.T) {
 	require.Equal(t, []map[string]any{{
 		"start": at, "allowed": 6.0, "denied": 12.0, "shadow_denied": 3.0, "degraded": 0.0, "cost_allowed": 60.0, "cost_denied": 120.0,
 	}}, items(a))
-	whole := a.json()
-	require.Equal(t, "hour", whole["grain"])
-	require.Equal(t, false, whole["approximate"])
-	until, err := time.Parse(time.RFC3339, whole["complete_until"].(string))
+	report := a.json()
+	require.Equal(t, "hour", report["grain"])
+	require.Equal(t, false, report["approximate"])
+	until, err := time.Parse(time.RFC3339, report["complete_until"].(string))
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), until, time.Minute)
 

@@ -312,7 +312,7 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 	case errors.As(err, &wrong):
 		var fields []ProblemField
 		for _, f := range wrong.Fields {
-			fields = append(fields, wrongField("/"+f.Field, &limit.Problem{Message: f.Message, Fix: f.Fix}))
+			fields = append(fields, wrongField("/"+f.Field, &f.Problem))
 		}
 		return e, webhookMalformed, invalid(fields...)
 	case err != nil:

@@ -16,17 +16,17 @@ import (
 )
 
 // fakeStripe implements the calls of Stripe's API that the client uses: it stores subscriptions,
-// and returns them in the types of stripe-go.
+// and answers as Stripe's OpenAPI document says, which tests/stripe verifies.
 type fakeStripe struct {
 	t   *testing.T
 	url string
 
 	mu            sync.Mutex
 	key           string
-	subscriptions []*stripe.Subscription // newest first, as Stripe lists them
-	lines         map[string][]obj       // of invoices and checkouts, by their ids
-	events        []json.RawMessage      // newest first
-	noEvents      bool                   // the key may not read events
+	subscriptions []obj             // newest first, as Stripe lists them
+	lines         map[string][]obj  // of invoices and checkouts, by their ids
+	events        []json.RawMessage // newest first
+	noEvents      bool              // the key may not read events
 	asked         int
 	listed        int // lists of subscriptions
 	broken        bool
@@ -47,7 +47,7 @@ func newFakeStripe(t *testing.T) *fakeStripe {
 	mux.HandleFunc("GET /v1/invoices/{id}/lines", f.listLines)
 	mux.HandleFunc("GET /v1/events", f.listEvents)
 	mux.HandleFunc("POST /v1/billing/meter_events", f.takeMeterEvent)
-	server := httptest.NewServer(f.authorized(mux))
+	server := httptest.NewServer(recorded(t, f.authorized(mux)))
 	t.Cleanup(server.Close)
 	f.url = server.URL
 	return f
@@ -75,7 +75,11 @@ func (f *fakeStripe) authorized(next http.Handler) http.Handler {
 func (f *fakeStripe) fail(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"type": "invalid_request_error", "code": code, "message": "no"}})
+	problem := obj{"type": "invalid_request_error", "message": "no"}
+	if code != "" {
+		problem["code"] = code
+	}
+	_ = json.NewEncoder(w).Encode(obj{"error": problem})
 }
 
 func (f *fakeStripe) answer(w http.ResponseWriter, v any) {
@@ -87,8 +91,8 @@ func (f *fakeStripe) answer(w http.ResponseWriter, v any) {
 
 func (f *fakeStripe) retrieve(w http.ResponseWriter, r *http.Request) {
 	for _, s := range f.subscriptions {
-		if s.ID == r.PathValue("id") {
-			f.answer(w, withFirstItems(s))
+		if s["id"] == r.PathValue("id") {
+			f.answer(w, withFirstItems(expanded(s, r.URL.Query().Get("expand[0]") == "customer")))
 			return
 		}
 	}
@@ -96,45 +100,35 @@ func (f *fakeStripe) retrieve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeStripe) list(w http.ResponseWriter, r *http.Request) {
-	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
-	if err != nil || r.URL.Query().Get("status") != "all" {
-		f.fail(w, http.StatusBadRequest, "parameter_invalid")
+	query := r.URL.Query()
+	limit, err := strconv.Atoi(query.Get("limit"))
+	if err != nil || query.Get("status") != "all" {
+		f.fail(w, http.StatusBadRequest, "parameter_invalid_integer")
 		return
 	}
 	f.listed++
-	all := f.subscriptions
-	if after := r.URL.Query().Get("starting_after"); after != "" {
-		i := slices.IndexFunc(all, func(s *stripe.Subscription) bool { return s.ID == after })
+	all := []obj{}
+	for _, s := range f.subscriptions {
+		all = append(all, withFirstItems(expanded(s, query.Get("expand[0]") == "data.customer")))
+	}
+	if after := query.Get("starting_after"); after != "" {
+		i := slices.IndexFunc(all, func(s obj) bool { return s["id"] == after })
 		all = all[i+1:]
 	}
-	page := []*stripe.Subscription{}
-	for _, s := range all[:min(limit, len(all))] {
-		page = append(page, withFirstItems(s))
-	}
-	f.answer(w, obj{"object": "list", "url": "/v1/subscriptions", "has_more": len(all) > limit, "data": page})
-}
-
-// firstItems is how many items a subscription has itself.
-const firstItems = 10
-
-func withFirstItems(s *stripe.Subscription) *stripe.Subscription {
-	if len(s.Items.Data) <= firstItems {
-		return s
-	}
-	short := *s
-	short.Items = &stripe.SubscriptionItemList{ListMeta: stripe.ListMeta{HasMore: true}, Data: s.Items.Data[:firstItems]}
-	return &short
+	f.answer(w, listOf("/v1/subscriptions", all, limit))
 }
 
 // listItems answers the items of a subscription after the given one.
 func (f *fakeStripe) listItems(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	for _, s := range f.subscriptions {
-		after := slices.IndexFunc(s.Items.Data, func(i *stripe.SubscriptionItem) bool { return i.ID == query.Get("starting_after") })
-		if s.ID != query.Get("subscription") || after < 0 {
+		items := s["items"].(obj)["data"].([]obj)
+		after := slices.IndexFunc(items, func(i obj) bool { return i["id"] == query.Get("starting_after") })
+		if s["id"] != query.Get("subscription") || after < 0 {
 			continue
 		}
-		f.answer(w, obj{"object": "list", "url": "/v1/subscription_items", "has_more": false, "data": s.Items.Data[after+1:]})
+		items = items[after+1:]
+		f.answer(w, listOf("/v1/subscription_items", items, len(items)))
 		return
 	}
 	f.fail(w, http.StatusNotFound, "resource_missing")
@@ -146,7 +140,7 @@ func (f *fakeStripe) listLines(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, http.StatusNotFound, "resource_missing")
 		return
 	}
-	f.answer(w, obj{"object": "list", "url": r.URL.Path, "has_more": false, "data": lines})
+	f.answer(w, listOf(r.URL.Path, lines, len(lines)))
 }
 
 // listEvents answers the events of the given types since the given time.
@@ -155,7 +149,7 @@ func (f *fakeStripe) listEvents(w http.ResponseWriter, r *http.Request) {
 	since, err := strconv.ParseInt(query.Get("created[gte]"), 10, 64)
 	limit, err2 := strconv.Atoi(query.Get("limit"))
 	if err != nil || err2 != nil || query.Get("types[0]") == "" {
-		f.fail(w, http.StatusBadRequest, "parameter_invalid")
+		f.fail(w, http.StatusBadRequest, "parameter_invalid_integer")
 		return
 	}
 	if f.noEvents {
@@ -168,38 +162,27 @@ func (f *fakeStripe) listEvents(w http.ResponseWriter, r *http.Request) {
 			types = append(types, values...)
 		}
 	}
-	found, begun := []json.RawMessage{}, query.Get("starting_after") == ""
+	found, begun := []obj{}, query.Get("starting_after") == ""
 	for _, text := range f.events {
-		var e struct {
-			ID, Type string
-			Created  int64
-		}
+		var e obj
 		if err := json.Unmarshal(text, &e); err != nil {
 			f.t.Error(err)
 		}
-		if begun && slices.Contains(types, e.Type) && e.Created >= since {
-			found = append(found, text)
+		if begun && slices.Contains(types, e["type"].(string)) && e["created"].(float64) >= float64(since) {
+			e["pending_webhooks"], e["request"] = 1, nil // as in the API, but not in the events of the tests
+			found = append(found, e)
 		}
-		begun = begun || e.ID == query.Get("starting_after")
+		begun = begun || e["id"] == query.Get("starting_after")
 	}
-	f.answer(w, obj{"object": "list", "url": "/v1/events", "has_more": len(found) > limit, "data": found[:min(limit, len(found))]})
+	f.answer(w, listOf("/v1/events", found, limit))
 }
 
 // put sets a subscription.
 func (f *fakeStripe) put(id, customer string, status stripe.SubscriptionStatus, metadata map[string]string, prices ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := &stripe.Subscription{
-		ID: id, Object: "subscription", Status: status, Created: 1_690_000_000, BillingCycleAnchor: 1_690_000_000, Metadata: metadata,
-		Customer: &stripe.Customer{ID: customer, Object: "customer"}, Items: &stripe.SubscriptionItemList{},
-	}
-	for i, price := range prices {
-		s.Items.Data = append(s.Items.Data, &stripe.SubscriptionItem{
-			ID: "si_" + id + strconv.Itoa(i), Quantity: 1, Price: &stripe.Price{ID: price, Product: &stripe.Product{ID: strings.Replace(price, "price", "prod", 1)}},
-		})
-	}
-	f.subscriptions = slices.DeleteFunc(f.subscriptions, func(old *stripe.Subscription) bool { return old.ID == id })
-	f.subscriptions = append([]*stripe.Subscription{s}, f.subscriptions...)
+	f.removeNow(id)
+	f.subscriptions = append([]obj{fakeSubscription(id, customer, status, metadata, prices)}, f.subscriptions...)
 }
 
 // set changes how the fake behaves.
@@ -212,13 +195,11 @@ func (f *fakeStripe) set(change func(*fakeStripe)) {
 func (f *fakeStripe) remove(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.subscriptions = slices.DeleteFunc(f.subscriptions, func(old *stripe.Subscription) bool { return old.ID == id })
+	f.removeNow(id)
 }
 
-func (f *fakeStripe) requests() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.asked
+func (f *fakeStripe) removeNow(id string) {
+	f.subscriptions = slices.DeleteFunc(f.subscriptions, func(old obj) bool { return old["id"] == id })
 }
 
 // lists returns how often subscriptions were listed.
@@ -226,6 +207,12 @@ func (f *fakeStripe) lists() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.listed
+}
+
+func (f *fakeStripe) requests() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
 }
 
 // The client reads the fake in the same way as Stripe, which makes tests with it meaningful.

@@ -48,8 +48,8 @@ func TestManyItems(t *testing.T) {
 }
 
 // Without an API key, or while the provider cannot be asked, nobody knows which plan the other
-// items give: the event is parked and says what to do, and the customer keeps the plan. The end of
-// a subscription needs no items.
+// items give: the event is parked and says what to do, and the customer keeps the plan. The end
+// of a subscription needs no items.
 func TestManyItemsWithoutTheProvider(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, nil)
 	s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pro")))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"github.com/stripe/stripe-go/v85"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -41,6 +40,7 @@ func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, http.StatusBadRequest, "resource_missing")
 		return
 	case f.meter.seen[identifier]:
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = fmt.Fprintf(w, `{"error": {"type": "invalid_request_error", "message": "An event already exists with identifier %s."}}`, identifier)
 		return
@@ -53,7 +53,10 @@ func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
 		f.meter.lose--
 		panic(http.ErrAbortHandler)
 	}
-	f.answer(w, &stripe.BillingMeterEvent{Object: "billing.meter_event", Identifier: identifier, EventName: f.meter.name})
+	f.answer(w, obj{
+		"object": "billing.meter_event", "identifier": identifier, "event_name": f.meter.name, "created": time.Now().Unix(), "livemode": false,
+		"payload": obj{"stripe_customer_id": customer, "value": r.FormValue("payload[value]")}, "timestamp": stamp,
+	})
 }
 
 type pushRig struct {
@@ -205,4 +208,26 @@ func TestPushDoesNotGuess(t *testing.T) {
 	require.EqualValues(t, 160, push.Failed, "the part that was under way")
 	require.EqualValues(t, 40, push.Pushed)
 	require.Contains(t, push.Problems[0].Why, "compare with the provider")
+}
+
+// A plan that invoices only overage sends nothing of the units within the limit, one that invoices
+// all units sends them under a rule that invoices overage, and a free subject is not sent.
+func TestPushByPlan(t *testing.T) {
+	r := newPushRig(t)
+	row := func(subject string, m usage.Metered) usage.MeterRow {
+		r.stripe.meter.customers["cus_"+subject] = true
+		_, _, err := r.store.PutSubject(t.Context(), r.a, tenants.Subject{Subject: subject, BillingRef: "cus_" + subject}, tenants.Match{})
+		require.NoError(t, err)
+		return usage.MeterRow{MeterKey: usage.MeterKey{Tenant: r.a.TenantID(), StartMS: r.start.UnixMilli(), Subject: subject, Rule: "api"}, Metered: m}
+	}
+	require.NoError(t, r.store.WriteMetered(t.Context(), &usage.MeterBatch{
+		Writer: uuid.New(), Sequence: 1, CompleteUntil: time.Now(), Last: true, Rows: []usage.MeterRow{
+			row("beyond", usage.Metered{Units: 100, Overage: 30, Free: 70, Checks: 1}), row("within", usage.Metered{Units: 50, Free: 50, Checks: 1}),
+			row("all", usage.Metered{Units: 100, Overage: 30, Billed: 70, Checks: 1}),
+		},
+	}))
+	r.seal()
+	require.NoError(t, r.runner.Push(t.Context()))
+	sent := r.stripe.meter.values
+	require.Equal(t, []int64{30, 0, 100, 1}, []int64{sent["cus_beyond"], sent["cus_within"], sent["cus_all"], sent["cus_s000"]})
 }

@@ -152,9 +152,7 @@ func TestPurchasesByInvoice(t *testing.T) {
 func TestPurchasesByCheckout(t *testing.T) {
 	fake := newFakeStripe(t)
 	fake.lines = map[string][]obj{
-		"cs_1": {{"id": "li_1", "quantity": 2, "price": obj{"id": "price_pack", "product": "prod_pack"}}},
-		"cs_2": {{"id": "li_2", "quantity": 1, "price": obj{"id": "price_pack", "product": "prod_pack"}}},
-		"in_9": {{"id": "il_9", "quantity": 1, "amount": 5, "pricing": obj{"price_details": obj{"price": "price_pack", "product": "prod_pack"}}}},
+		"cs_1": {checkoutLine("li_1", "price_pack", 2)}, "cs_2": {checkoutLine("li_2", "price_pack", 1)}, "in_9": {invoiceLine("il_9", "price_pack")},
 	}
 	s := newStack(t, tenants.BillingEndpoint{}, fake)
 	s.sellCredits("price_pack", 100, 0)
@@ -200,7 +198,7 @@ func TestPurchasesByCheckout(t *testing.T) {
 	}
 	edit(&none)
 	fake.set(func(f *fakeStripe) {
-		f.lines["cs_3"] = []obj{{"id": "li_3", "quantity": 1, "price": obj{"id": "price_pack"}}}
+		f.lines["cs_3"] = []obj{checkoutLine("li_3", "price_pack", 1)}
 	})
 	s.outcome(tenants.EventParked, s.send(s.event("checkout.session.completed", checkout("cs_3", nil))))
 	require.Contains(t, s.last().Why, "api_key")

@@ -213,7 +213,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 	if r.cycle != nil {
 		num.numbers.Bounds = r.cycle.Bounds(subject.anchor(), nowMS)
 	}
-	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS), WarnAt: num.warnAt, MayExceed: num.numbers.Overage}
+	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS), WarnAt: num.warnAt, MayExceed: num.numbers.Overage, Metering: num.metering}
 	if subject != nil && subject.state == Exempt {
 		rd.Mode = limit.Shadow
 	}

@@ -82,6 +82,7 @@ type RuleDecision struct {
 	// was denied. The sum of all ExcessCosts is what was used beyond the limit.
 	Overage, ExcessCost int64
 	MayExceed           bool
+	Metering            limit.PlanMetering // that of the plan, or MeterAsRule
 	// HasCredits means that the subject has, or had, credits for the rule: prepaid units for checks
 	// that do not fit in the window. CreditsSpent is what this check takes from them, and Credits
 	// what is left. Unopened means that some could not be spent yet.

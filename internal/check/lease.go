@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"time"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
@@ -18,11 +19,11 @@ type Lease struct {
 // NotLeasableError is the error of Lease for a request whose checks cannot be decided from memory
 // now. Each check must be sent.
 type NotLeasableError struct {
-	// Rules are the rules because of which no lease is possible, as they are configured; nil: only
-	// now.
+	// Rules are the rules because of which no lease is possible. They are nil if other requests
+	// took the units several times.
 	Rules []NotLeasable
-	// Reason is why no lease is possible now.
-	Reason string
+	// Now: a lease of these rules is possible, but not at the moment.
+	Now bool
 }
 
 // NotLeasable is a rule of which no units can be leased, and the reason.
@@ -35,7 +36,7 @@ func (e *NotLeasableError) Error() string {
 	if len(e.Rules) > 0 {
 		return "rule " + e.Rules[0].Rule + " " + e.Rules[0].Reason.Message
 	}
-	return e.Reason
+	return "other requests took the units in the meantime"
 }
 
 // The reasons for which no units of a rule can be leased.
@@ -46,7 +47,11 @@ var (
 	notByAlgorithm = limit.Wrong("Send each check, or use another algorithm.", "has an algorithm that counts each request at its own instant")
 	hasPenalty     = limit.Wrong("Send each check, or remove the penalty.", "has a penalty, which begins with the first denied check")
 	hasOverage     = limit.Wrong("Send each check, or set overage to deny.", "allows overage, so a leased unit could count as excess")
-	hasCredits     = limit.Wrong("Send each check of this subject.", "has credits for the subject, which a lease could spend in advance")
+	shadowDenies   = limit.Wrong("Send each check, so that the rule reports it.", "is in shadow mode and has nothing left: each check must reach it")
+	windowEnds     = limit.Wrong("Send each check, and ask again in the next window.", "has a window that ends too soon")
+	bucketRefills  = limit.Wrong("Send each check, or increase the burst.",
+		"refills so fast that too few of its remaining units could be granted")
+	hasCredits = limit.Wrong("Send each check of this subject.", "has credits for the subject, which a lease could spend in advance")
 )
 
 // errNoGranter is the error of Lease if the engine of the checker grants nothing to clients.
@@ -82,12 +87,13 @@ func (c *Checker) Lease(ctx context.Context, p *Policy, req *Request, scratch *S
 		return Lease{}, err
 	}
 	var err error
-	lease.Grant, err = granter.Grant(context.WithoutCancel(ctx), &e.call, req.Cost)
+	lease.Grant, err = granter.Grant(context.WithoutCancel(ctx), &e.call, req.Cost, e.clientLease())
+	refused := (*engine.RefusedError)(nil)
 	switch {
 	case errors.Is(err, engine.ErrDenied):
 		return lease, c.deniedLease(e)
-	case errors.Is(err, engine.ErrTooFew), errors.Is(err, engine.ErrShadowDenies):
-		return Lease{}, &NotLeasableError{Reason: err.Error()}
+	case errors.As(err, &refused):
+		return Lease{}, e.refused(refused)
 	case err != nil:
 		return Lease{}, errors.Join(ErrCountersUnavailable, err)
 	}
@@ -105,6 +111,29 @@ func (c *Checker) deniedLease(e *evaluation) error {
 	c.metrics.decided(d)
 	c.notify(e.policy, &req, d)
 	return nil
+}
+
+// clientLease returns for how long a client may hold units of the counters: for the shortest lease
+// of their rules.
+func (e *evaluation) clientLease() time.Duration {
+	hold := time.Duration(limit.MaxLeaseMS) * time.Millisecond
+	for _, i := range e.counted {
+		hold = min(hold, e.decision.Rules[i].Rule.ClientLease())
+	}
+	return hold
+}
+
+// refused returns the error of a request for which the engine grants no units now.
+func (e *evaluation) refused(r *engine.RefusedError) *NotLeasableError {
+	err := &NotLeasableError{Now: true}
+	if r.Counter < 0 {
+		return err
+	}
+	reason := map[engine.Refusal]*limit.Problem{
+		engine.ShadowDenies: shadowDenies, engine.WindowEnds: windowEnds, engine.BucketRefills: bucketRefills,
+	}[r.Why]
+	err.Rules = []NotLeasable{{Rule: e.decision.Rules[e.counted[r.Counter]].Rule.Slug, Reason: reason}}
+	return err
 }
 
 // leasable returns why no units of the counters can be leased, or nil.

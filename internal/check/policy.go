@@ -109,6 +109,7 @@ type number struct {
 	unlimited bool
 	source    string        // "rule", "plan:SLUG", "override"
 	warnAt    limit.Portion // checks beyond it carry a warning; 0: none does
+	metering  limit.PlanMetering
 }
 
 type planNumbers struct {
@@ -191,6 +192,26 @@ func (p *Policy) EachRule() iter.Seq[*limit.Rule] {
 			}
 		}
 	}
+}
+
+// Metered returns the rules whose units are recorded exactly, of the subjects of any plan.
+func (p *Policy) Metered() map[string]bool {
+	out := map[string]bool{}
+	for i := range p.rules {
+		if p.rules[i].rule.Metering != limit.MeterNone {
+			out[p.rules[i].rule.Slug] = true
+		}
+	}
+	for _, plan := range p.plans {
+		for _, version := range append([]*planNumbers{plan}, plan.older...) {
+			for i, n := range version.at {
+				if n > 0 && version.numbers[n-1].metering > limit.PlanMeterNone {
+					out[p.rules[i].rule.Slug] = true
+				}
+			}
+		}
+	}
+	return out
 }
 
 // CompilePolicy compiles data into a Policy without registered subjects: add them with AddSubject.
@@ -328,6 +349,9 @@ func (n number) with(l limit.Limit, source string) number {
 	if l.Overage != limit.OverageUnset {
 		n.numbers.Overage = l.Overage == limit.OverageAllow
 	}
+	if l.Metering != limit.MeterAsRule {
+		n.metering = l.Metering
+	}
 	if l.Unlimited {
 		return n
 	}
@@ -375,7 +399,7 @@ func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool
 
 // number returns what applies to a subject under rule i at an instant: the subject's override, or
 // else the limit of the plan, or else the rule's own limit. An override replaces only the number:
-// warnings and overage are up to the plan, or else the rule.
+// warnings, overage and metering are up to the plan, or else the rule.
 func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64) number {
 	r := &p.rules[i]
 	if s != nil {
@@ -383,7 +407,7 @@ func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64
 			if o.rule.Value() == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
 				n := r.number.with(o.limit, "override")
 				if p := plan.number(i); p != nil {
-					n.warnAt, n.numbers.Overage = p.warnAt, p.numbers.Overage
+					n.warnAt, n.numbers.Overage, n.metering = p.warnAt, p.numbers.Overage, p.metering
 				}
 				return n
 			}

@@ -7,7 +7,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// subjectVerb describes a change of a subject: "boosted API requests to 200 until 23 Nov 2026,
+// subjectVerb describes a change of a subject: "boosted API requests 100 to 200 until 23 Nov 2026,
 // 10:00 UTC for". It is "" for a change of several fields, which the list of fields explains
 // better.
 func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, plans planNames) string {
@@ -15,7 +15,7 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 		return ""
 	}
 	var rules []string
-	override := map[string]fieldChange{}
+	override, replaced := map[string]fieldChange{}, map[string]string{}
 	var plan, state *fieldChange
 	for i := range changes {
 		c := &changes[i]
@@ -26,6 +26,8 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 				rules = append(rules, parts[1])
 			}
 			override[parts[2]] = *c
+		case len(parts) == 2 && parts[0] == "replaced_limits":
+			replaced[parts[1]] = c.After
 		case c.Path == "plan":
 			plan = c
 		case c.Path == "state" && !(e.Before == nil && c.After == "active"):
@@ -34,7 +36,7 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 	}
 	switch {
 	case len(rules) == 1 && plan == nil && state == nil:
-		return overrideVerb(names.Of(rules[0]), override)
+		return overrideVerb(names.Of(rules[0]), override, replaced[rules[0]])
 	case len(rules) == 0 && plan != nil && state == nil:
 		if plan.After == "" {
 			return "moved to the default plan"
@@ -53,8 +55,9 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 	return ""
 }
 
-// overrideVerb does the same for the override of one rule, from the changes of its fields.
-func overrideVerb(rule string, fields map[string]fieldChange) string {
+// overrideVerb does the same for the override of one rule, from the changes of its fields. replaced
+// is the limit that the first override replaced; "": not known.
+func overrideVerb(rule string, fields map[string]fieldChange, replaced string) string {
 	limit, unlimited, ends := fields["limit"], fields["unlimited"], fields["expires_at"]
 	switch {
 	case unlimited.After == "yes":
@@ -64,9 +67,9 @@ func overrideVerb(rule string, fields map[string]fieldChange) string {
 	case limit.After == "":
 		return "removed the override of " + rule + " for"
 	}
-	from := ""
-	if limit.Before != "" {
-		from = limit.Before + " "
+	from := firstOf(limit.Before, replaced)
+	if from != "" {
+		from += " "
 	}
 	if ends.After != "" {
 		return "boosted " + rule + " " + from + "to " + limit.After + " until " + ends.After + " for"

@@ -102,9 +102,9 @@ func TestAuditVerify(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
-	whole := b.get("/audit?verify=1").body
-	require.Contains(t, whole, "The audit trail is intact.")
-	require.Contains(t, whole, "starting with the first.")
+	verified := b.get("/audit?verify=1").body
+	require.Contains(t, verified, "The audit trail is intact.")
+	require.Contains(t, verified, "starting with the first.")
 	report, err := s.store.VerifyAudit(t.Context(), s.a, tenants.AuditVerification{Rows: 2})
 	require.NoError(t, err)
 	require.Contains(t, b.get("/audit?verify=1&verified="+report.Head.String()).body, "starting with row 3; earlier rows were verified before.")

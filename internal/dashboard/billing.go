@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"weir/internal/limit"
@@ -124,6 +122,7 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 	names := map[uuid.UUID]string{}
 	for _, e := range endpoints {
 		row := d.endpointRowOf(r, e)
+		row.Fallback = nameOr(plans[e.FallbackPlan], row.Fallback)
 		names[e.ID] = row.Name
 		view.Endpoints = append(view.Endpoints, row)
 		if e.HasPrices() {
@@ -233,10 +232,10 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		}
 		if _, _, err = d.Store.PutBillingPrice(r.Context(), v.actor(), p, f.match()); err == nil {
 			d.Billing.Wake()
-			said = "Price " + p.Price + " mapped to plan " + p.Plan + "."
+			said = "Price " + p.Price + " mapped to plan " + d.planNames(r.Context(), v.actor()).Of(p.Plan) + "."
 		}
 		if err == nil && p.Credits != nil {
-			said = "Each purchase of " + p.Price + " grants " + grouped(p.Credits.Units) + " credits for " + p.Credits.Rule + "."
+			said = "Each purchase of " + p.Price + " grants " + grouped(p.Credits.Units) + " credits for " + d.ruleNames(r.Context(), v.actor().TenantID()).Of(p.Credits.Rule) + "."
 		}
 	case "unmap":
 		if err = d.Store.DeleteBillingPrice(r.Context(), v.actor(), f.Get("id"), tenants.Match{}); err == nil {
@@ -268,9 +267,9 @@ func (d *dashboard) unmapped(r *http.Request, v *visit, f *form, price string) e
 	if err != nil {
 		return err
 	}
-	stands := "the plan " + old.Plan
+	stands := "the plan " + d.planNames(r.Context(), v.actor()).Of(old.Plan)
 	if c := old.Credits; c != nil {
-		stands = grouped(c.Units) + " credits for " + c.Rule
+		stands = grouped(c.Units) + " credits for " + d.ruleNames(r.Context(), v.actor().TenantID()).Of(c.Rule)
 	}
 	f.wrong("id", limit.Wrong("Use Edit in the row of the price below, or remove its mapping.", "stands for %s already", stands))
 	return nil
@@ -335,6 +334,9 @@ func (e eventWait) Page() string { return "/billing/endpoints/" + e.Endpoint }
 // Path returns the address that the page polls.
 func (e eventWait) Path() string { return "/billing/endpoints/" + e.Endpoint + "/wait" }
 
+// EventsPath returns the list of the endpoint's events.
+func (e eventWait) EventsPath() string { return billingEventsPath + "?endpoint=" + e.Endpoint }
+
 func (d *dashboard) endpointPage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return d.showEndpoint(w, r, v, http.StatusOK, &form{})
 }
@@ -367,6 +369,7 @@ func (d *dashboard) showEndpoint(w http.ResponseWriter, r *http.Request, v *visi
 	if view.Plans, err = d.planChoices(r, v); err != nil {
 		return err
 	}
+	view.Fallback = nameOr(optionName(view.Plans, e.FallbackPlan), view.Fallback)
 	if view.Wait, err = d.eventWait(r, v, e); err != nil {
 		return err
 	}
@@ -384,8 +387,8 @@ func cutMetadata(from string) (key string, ok bool) {
 func (d *dashboard) eventWait(r *http.Request, v *visit, e tenants.BillingEndpoint) (eventWait, error) {
 	events, _, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Endpoint: &e.ID}, tenants.Page{Limit: 1})
 	wait := eventWait{Endpoint: e.ID.String(), Stripe: e.Provider == tenants.StripeProvider}
-	for _, e := range events {
-		wait.Events = append(wait.Events, eventRowOf(e))
+	for i := range events {
+		wait.Events = append(wait.Events, eventRowOf(&events[i]))
 	}
 	return wait, err
 }
@@ -465,109 +468,4 @@ func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *vis
 		return d.showEndpoint(w, r, v, status, f)
 	}
 	return d.done(w, r, path, said)
-}
-
-// eventRow is a billing event in the list.
-type eventRow struct {
-	ID, EventID, Type, Outcome, Tone, Why, Subject, Customer string
-	At, Received                                             moment
-	Deliveries                                               int64
-	Replayable, Dismissable                                  bool
-}
-
-// SubjectPath returns the page of the subject.
-func (e eventRow) SubjectPath() string { return "/subjects/" + url.PathEscape(e.Subject) }
-
-var outcomeTones = map[string]string{
-	tenants.EventApplied: "good", tenants.EventParked: "warn", tenants.EventFailed: "bad",
-}
-
-func eventRowOf(e tenants.BillingEvent) eventRow {
-	return eventRow{
-		ID: e.ID.String(), EventID: e.ProviderID, Type: e.Type, Outcome: nameOr(e.Outcome, "received"), Tone: outcomeTones[e.Outcome], Why: e.Why,
-		Subject: e.Subject, Customer: e.Customer, At: moment{e.ProviderAt}, Received: moment{e.ReceivedAt}, Deliveries: int64(e.Deliveries),
-		Replayable: e.DuplicateOf == nil, Dismissable: e.Outcome == tenants.EventParked || e.Outcome == tenants.EventFailed,
-	}
-}
-
-type eventsView struct {
-	Events  []eventRow
-	Outcome string
-	Subject string
-	First   string // the first page with the same filter
-	Next    string
-	Later   bool
-}
-
-// outcomeOptions returns the outcomes as options.
-func outcomeOptions() []option {
-	options := []option{{"", "Any outcome"}}
-	for _, outcome := range tenants.EventOutcomes {
-		options = append(options, option{outcome, outcome})
-	}
-	return options
-}
-
-func (d *dashboard) billingEvents(w http.ResponseWriter, r *http.Request, v *visit) error {
-	query := r.URL.Query()
-	view := eventsView{Outcome: query.Get("outcome"), Subject: query.Get("subject"), Later: query.Get("after") != ""}
-	if view.Outcome != "" && !slices.Contains(tenants.EventOutcomes, view.Outcome) {
-		return invalidField("outcome", oneOfTheList)
-	}
-	events, next, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Outcome: view.Outcome, Subject: view.Subject},
-		tenants.Page{Limit: pageSize, After: query.Get("after")})
-	if err != nil {
-		return err
-	}
-	for _, e := range events {
-		view.Events = append(view.Events, eventRowOf(e))
-	}
-	filter := url.Values{}
-	for name, value := range map[string]string{"outcome": view.Outcome, "subject": view.Subject} {
-		if value != "" {
-			filter.Set(name, value)
-		}
-	}
-	if view.First = "/billing/events"; len(filter) > 0 {
-		view.First += "?" + filter.Encode()
-	}
-	if next != "" {
-		view.Next = withCursor("/billing/events", filter, next)
-	}
-	v.frame.Title = "Billing events"
-	return d.render(w, r, http.StatusOK, eventsPage(v.frame, &view))
-}
-
-// replayEvent processes an event again.
-func (d *dashboard) replayEvent(w http.ResponseWriter, r *http.Request, v *visit, _ *form) error {
-	id, err := uuid.Parse(chi.URLParam(r, "id"))
-	if err != nil {
-		return tenants.ErrNotFound
-	}
-	e, err := d.Billing.Replay(r.Context(), v.actor(), id)
-	var conflict *tenants.ConflictError
-	if errors.As(err, &conflict) {
-		return d.done(w, r, "/billing/events", sentence(conflict.Detail))
-	}
-	if err != nil {
-		return err
-	}
-	return d.done(w, r, "/billing/events", "Replayed "+e.ProviderID+": "+e.Outcome+". "+sentence(e.Why))
-}
-
-// dismissEvent settles an event that is parked or has failed without applying it.
-func (d *dashboard) dismissEvent(w http.ResponseWriter, r *http.Request, v *visit, _ *form) error {
-	id, err := uuid.Parse(chi.URLParam(r, "id"))
-	if err != nil {
-		return tenants.ErrNotFound
-	}
-	e, err := d.Store.DismissBillingEvent(r.Context(), v.actor(), id)
-	var conflict *tenants.ConflictError
-	if errors.As(err, &conflict) {
-		return d.done(w, r, "/billing/events", sentence(conflict.Detail))
-	}
-	if err != nil {
-		return err
-	}
-	return d.done(w, r, "/billing/events", "Dismissed "+e.ProviderID+". Replay it to undo this.")
 }

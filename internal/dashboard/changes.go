@@ -118,6 +118,8 @@ func nameFields(changes []fieldChange, rules ruleNames, plans planNames) {
 		case len(parts) == 3 && (parts[0] == "limits" || parts[0] == "overrides"):
 			parts[1] = rules.Of(parts[1])
 			c.Name = fieldName(strings.Join(parts, "\x00"))
+		case len(parts) == 2 && parts[0] == "replaced_limits":
+			c.Name = fieldName(parts[0] + "\x00" + rules.Of(parts[1]))
 		case len(parts) == 3 && parts[0] == "plan_limits":
 			parts[1] = plans.Of(parts[1])
 			c.Name = fieldName(strings.Join(parts, "\x00"))
@@ -147,6 +149,8 @@ func fieldName(path string) string {
 	case len(parts) == 3 && (parts[0] == "limits" || parts[0] == "overrides" || parts[0] == "plan_limits"):
 		of := map[string]string{"limits": " for ", "overrides": " of the override for ", "plan_limits": " in plan "}[parts[0]]
 		return name(parts[2]) + of + parts[1]
+	case len(parts) == 2 && parts[0] == "replaced_limits":
+		return "Limit before the override for " + parts[1]
 	case len(parts) == 2 && parts[0] == "labels":
 		return "Label " + parts[1]
 	case len(parts) == 2 && parts[0] == "attributes":

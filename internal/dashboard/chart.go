@@ -60,6 +60,7 @@ type chart struct {
 	Scale           string // the page with the other kind of scale; "" if there is none
 	Decisions       string // the page of decisions, to which a script adds from and to; "" if there is none
 	Marks           []chartMark
+	Parts           []splitPart // groups of the allowed checks, stacked; nil: they are not split
 	Periods         []chartPeriod
 	Limit           *limitLine // nil: none can be compared with the bars
 	Source          string     // says where the numbers come from; "" if that needs no words
@@ -67,9 +68,22 @@ type chart struct {
 
 // chartMark is a change of the configuration, where it was made on the time axis.
 type chartMark struct {
-	At         time.Time
-	Text, Link string
+	At                time.Time
+	Text, Short, Link string
 }
+
+// Label is the mark with its time, for attributes. It begins with the label in the chart, which is
+// a part of the name of the link.
+func (m *chartMark) Label() string {
+	text := inUTC(m.spoken())
+	if m.Short != "" {
+		text = m.Short + ", " + text
+	}
+	return text
+}
+
+// spoken is Label for a sentence.
+func (m *chartMark) spoken() string { return spoken(m.At, "clock") + ": " + m.Text }
 
 // chartPeriod is a link to the chart of another period.
 type chartPeriod struct {
@@ -158,8 +172,8 @@ func barHeight(n, most int64) int64 {
 	if n == 0 {
 		return 0
 	}
-	const room = chartHeight - 40 // leaves space for two bars of minimal height
-	return max(15, int64(float64(n)/float64(most)*room))
+	const space = chartHeight - 40 // leaves space for two bars of minimal height
+	return max(15, int64(float64(n)/float64(most)*space))
 }
 
 // Clock names a grain by its start.
@@ -216,7 +230,7 @@ func percentage(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + 
 func (c *chart) MostAllowed() int64 {
 	most := int64(0)
 	for i := range c.Bars {
-		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed)
+		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed, c.partsOf(i))
 	}
 	if c.Limit != nil {
 		for _, p := range c.Limit.Parts {
@@ -309,6 +323,29 @@ func (c *chart) x(at time.Time) float64 {
 // MarkX returns the place of a mark.
 func (c *chart) MarkX(m *chartMark) string { return percentage(c.x(m.At)) }
 
+// roomForLabel is the part of the width, in percent, that the label of a mark needs.
+const roomForLabel = 18
+
+// MarkLabels returns for each mark whether its label is drawn after it ("start"), before it
+// ("end"), or not at all, because it would cover another one ("").
+func (c *chart) MarkLabels() []string {
+	out, used := make([]string, len(c.Marks)), 0.0 // up to where labels are drawn
+	for i := range c.Marks {
+		x, next := c.x(c.Marks[i].At), 100.0
+		if i+1 < len(c.Marks) {
+			next = c.x(c.Marks[i+1].At)
+		}
+		switch {
+		case next-x >= roomForLabel && x >= used:
+			out[i], used = "start", x+roomForLabel
+		case x-used >= roomForLabel:
+			out[i] = "end"
+		}
+		used = max(used, x+1)
+	}
+	return out
+}
+
 // TableLink returns the address of the decisions in a grain; "" if there is none.
 func (c *chart) TableLink(b *bar) string {
 	if c.Decisions == "" || c.Now.Sub(b.Start) > decisionsBack {
@@ -333,7 +370,8 @@ func (c *chart) Running(b *bar) bool {
 type tick struct {
 	X, Text string
 	At      time.Time
-	Odd     bool // a narrow screen omits it
+	Local   string // how js/times.js shows it in local time: "hour", "date", or "" for a UTC day
+	Odd     bool   // a narrow screen omits it
 }
 
 // Ticks returns labels at round times, at most eight of them.
@@ -342,10 +380,10 @@ func (c *chart) Ticks() (out []tick) {
 		5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour,
 		6 * time.Hour, 12 * time.Hour, 24 * time.Hour, 2 * 24 * time.Hour, 5 * 24 * time.Hour, 10 * 24 * time.Hour, 30 * 24 * time.Hour, 60 * 24 * time.Hour,
 	}
-	whole := c.To.Sub(c.From)
+	length := c.To.Sub(c.From)
 	step := steps[len(steps)-1]
 	for _, s := range steps {
-		if s >= c.Grain.Duration() && whole/s <= 8 {
+		if s >= c.Grain.Duration() && length/s <= 8 {
 			step = s
 			break
 		}
@@ -354,12 +392,18 @@ func (c *chart) Ticks() (out []tick) {
 		if at.Before(c.From) {
 			continue
 		}
-		format := "15:04"
+		format, local := "15:04", "hour"
+		switch {
+		case c.Grain == usage.Day:
+			local = ""
+		case step >= 24*time.Hour:
+			local = "date"
+		}
 		if step >= 24*time.Hour || at.Hour() == 0 && at.Minute() == 0 && step > time.Hour {
 			format = "2 Jan"
 		}
-		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(whole)
-		out = append(out, tick{X: percentage(x), Text: at.Format(format), At: at, Odd: len(out)%2 == 1})
+		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(length)
+		out = append(out, tick{X: percentage(x), Text: at.Format(format), At: at, Local: local, Odd: len(out)%2 == 1})
 	}
 	return out
 }
@@ -378,7 +422,14 @@ func (c *chart) Points() string {
 
 // Summary describes the chart in words.
 func (c *chart) Summary() string {
+	var parts []string
+	for i := range c.Parts {
+		parts = append(parts, c.Parts[i].Name+" "+grouped(c.Parts[i].Sum()))
+	}
 	text := c.Title + ": " + grouped(c.Allowed) + " checks allowed, " + grouped(c.Denied) + " denied, per " + c.Grain.String()
+	if len(parts) > 0 {
+		text += "; allowed by group: " + strings.Join(parts, ", ")
+	}
 	if c.Before {
 		text += "; previous period: " + grouped(c.BeforeAllowed) + " allowed, " + grouped(c.BeforeDenied) + " denied"
 	}
@@ -436,15 +487,16 @@ func change(now, before int64) string {
 	return "\u2212" + percent(before-now, before)
 }
 
-// MarkData returns the marks for scripts: the grain of each, and its text.
+// MarkData returns the marks for scripts: the grain of each, its time, and its text.
 func (c *chart) MarkData() string {
 	type item struct {
 		Step int    `json:"step"`
+		At   int64  `json:"at"`
 		Text string `json:"text"`
 	}
 	items := make([]item, 0, len(c.Marks))
 	for _, m := range c.Marks {
-		items = append(items, item{int(m.At.Sub(c.From) / c.Grain.Duration()), m.Text})
+		items = append(items, item{int(m.At.Sub(c.From) / c.Grain.Duration()), m.At.Unix(), m.Text})
 	}
 	data, _ := json.Marshal(items) // cannot fail for numbers and texts
 	return string(data)
@@ -465,8 +517,9 @@ func (c *chart) MissingData() string {
 }
 
 func chartColumns(c *chart) string {
+	columns := 3 + len(c.Parts)
 	if c.Before {
-		return "5"
+		columns += 2
 	}
-	return "3"
+	return strconv.Itoa(columns)
 }

@@ -32,7 +32,12 @@ type sentField struct {
 // sends the form again with it. A browser that somebody left open, or a session that was stolen, is
 // not enough.
 func (d *dashboard) proved(right tenants.Right, handle formHandler) http.HandlerFunc {
-	return d.write(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	return d.write(right, d.confirmed(handle))
+}
+
+// confirmed is the part of proved after the checks of write.
+func (d *dashboard) confirmed(handle formHandler) formHandler {
+	return func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 		if d.Now().Before(v.session.ConfirmUntil()) {
 			return handle(w, r, v, f)
 		}
@@ -54,7 +59,7 @@ func (d *dashboard) proved(right tenants.Right, handle formHandler) http.Handler
 		}
 		f.values.Del(confirmField)
 		return handle(w, r, v, f)
-	})
+	}
 }
 
 // askPassword answers a form with a page that asks for the password. Nothing was changed.

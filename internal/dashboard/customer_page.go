@@ -149,7 +149,7 @@ func (f *form) gather(list, entry string) {
 		if isEntry {
 			delete(f.errors, name)
 			number, _ := strconv.Atoi(index)
-			f.wrong(list, &limit.Problem{Message: entry + " " + strconv.Itoa(number+1) + " " + problem.Message, Fix: problem.Fix})
+			f.wrong(list, problem.With(entry+" "+strconv.Itoa(number+1)+" "+problem.Message))
 		}
 	}
 }

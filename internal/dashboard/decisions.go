@@ -122,6 +122,14 @@ type decisionRow struct {
 	decision    recent.Decision
 }
 
+// until returns when the same check would have been allowed.
+func (r *decisionRow) until() time.Time {
+	if r.most == limit.NeverMS {
+		return r.At
+	}
+	return r.At.Add(time.Duration(r.most) * time.Millisecond)
+}
+
 // Machine and Clock return the time of the row.
 func (r *decisionRow) Machine() string { return r.At.UTC().Format(time.RFC3339Nano) }
 

@@ -233,9 +233,9 @@ func (c *chart) MostStacked() int64 {
 
 // Stacked returns the columns of a grain: its allowed checks, and the denied ones above them.
 func (c *chart) Stacked(b *bar, most int64) (allowed, denied column) {
-	const room = stackBottom - stackTop
-	up := float64(b.Allowed) / float64(max(most, 1)) * room
-	over := float64(b.Denied) / float64(max(most, 1)) * room
+	const space = stackBottom - stackTop
+	up := float64(b.Allowed) / float64(max(most, 1)) * space
+	over := float64(b.Denied) / float64(max(most, 1)) * space
 	if b.Denied > 0 {
 		over = max(over, 2)
 	}

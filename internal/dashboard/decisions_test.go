@@ -94,7 +94,7 @@ func TestPickOfARow(t *testing.T) {
 }
 
 // The sentence must be the real reason, because support forwards it to customers.
-func TestWhyThen(t *testing.T) {
+func TestDecisionReasons(t *testing.T) {
 	denied := func(code check.Code, more func(*recent.Decision)) *recent.Decision {
 		d := &recent.Decision{Code: code, Rule: "api", Source: "rule", Quota: 100, Cost: 1, WindowMS: 60_000, RetryAfterMS: 1500}
 		if more != nil {

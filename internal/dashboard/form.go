@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -53,22 +52,13 @@ func (f *form) Error(name string) string {
 }
 
 // Fix returns how to fix the error of a field, as a sentence. It returns "" without an error, or
-// if the fix only repeats the error, as those of limit.MustBe and limit.OneOf do.
+// if the fix only repeats the error.
 func (f *form) Fix(name string) string {
-	p := f.errors[name]
-	if p == nil {
-		return ""
+	if p := f.errors[name]; p != nil {
+		return p.FormFix()
 	}
-	for start, repeated := range map[string]string{"Make it ": "", "Use one of ": "must be one of "} {
-		if what, is := strings.CutPrefix(p.Fix, start); is && strings.Contains(p.Message, repeated+strings.TrimSuffix(what, ".")) {
-			return ""
-		}
-	}
-	return listedByAPI.ReplaceAllString(p.Fix, "that exists")
+	return ""
 }
-
-// listedByAPI matches the part of a fix that names a list of the admin API.
-var listedByAPI = regexp.MustCompile(`that GET \S+ lists`)
 
 // Problem returns the error of the form as a whole, or "".
 func (f *form) Problem() string { return f.problem }
@@ -91,7 +81,7 @@ func (f *form) wrong(name string, p *limit.Problem) {
 
 // add adds the error of a field.
 func (f *form) add(e limit.FieldError) {
-	f.wrong(e.Field, &limit.Problem{Message: e.Message, Fix: e.Fix})
+	f.wrong(e.Field, &e.Problem)
 }
 
 // invalid reports whether the form has errors.
@@ -206,7 +196,7 @@ func (f *form) stray(shown ...string) (out []limit.FieldError) {
 			known = known || s == name
 		}
 		if !known {
-			out = append(out, limit.FieldError{Field: name, Message: p.Message, Fix: f.Fix(name)})
+			out = append(out, limit.FieldProblem(name, p))
 		}
 	}
 	return out

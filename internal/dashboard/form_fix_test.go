@@ -23,8 +23,8 @@ func TestFormFixes(t *testing.T) {
 		{limit.MustBe("a whole number, such as 100"), ""},
 		{formLine{2, "x"}.problem(limit.MustBe("NAME = SOURCE")), ""},
 		{limit.OneOf("allow, deny, local"), ""},
-		{limit.Wrong("Use the slug of a plan that GET /v1/plans lists.", "must be the slug of a plan"), "Use the slug of a plan that exists."},
-		{limit.Wrong("Use one that GET /v1/plans/{plan}/versions lists, or omit it.", "names no version of this plan"), "Use one that exists, or omit it."},
+		{limit.NotListed("GET /v1/plans", "Use the slug of a plan %s.", "must be the slug of a plan"), "Use the slug of a plan that exists."},
+		{limit.NotListed("GET /v1/plans/{plan}/versions", "Use one %s, or omit it.", "names no version of this plan"), "Use one that exists, or omit it."},
 	} {
 		var f form
 		require.Empty(t, f.Fix("field"))

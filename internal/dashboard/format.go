@@ -110,6 +110,21 @@ func (m moment) Machine() string { return m.At.UTC().Format(time.RFC3339) }
 // Human returns the form for people.
 func (m moment) Human() string { return m.At.UTC().Format("2 Jan 2006, 15:04 UTC") }
 
+// actionIcons are the icons of actions by their verbs, so that one kind of action has one icon.
+var actionIcons = map[string]string{
+	"add": "plus", "connect": "plus", "create": "plus", "grant": "plus", "map": "plus", "sell": "plus",
+	"invite": "user-plus", "edit": "square-pen", "rename": "square-pen", "change": "square-pen", "set": "square-pen",
+	"reset": "rotate-ccw", "rotate": "rotate-ccw", "restore": "undo-2", "boost": "trending-up",
+	"block": "ban", "refuse": "ban", "revoke": "ban", "suspend": "ban", "exempt": "shield-check",
+	"approve": "circle-check", "publish": "circle-check", "reopen": "circle-check", "unblock": "circle-check",
+	"delete": "trash-2", "remove": "trash-2", "history": "history", "copy": "copy",
+}
+
+func firstWord(text string) string {
+	word, _, _ := strings.Cut(text, " ")
+	return word
+}
+
 func subjectURL(subject string) string { return "/subjects/" + url.PathEscape(subject) }
 
 func withCursor(path string, values url.Values, cursor string) string {
@@ -122,11 +137,11 @@ func withCursor(path string, values url.Values, cursor string) string {
 	return path + "?" + values.Encode()
 }
 
-func percent(part, whole int64) string {
-	if whole == 0 {
+func percent(part, total int64) string {
+	if total == 0 {
 		return "0\u202f%"
 	}
-	share := 100 * float64(part) / float64(whole)
+	share := 100 * float64(part) / float64(total)
 	switch {
 	case part == 0:
 		return "0\u202f%"

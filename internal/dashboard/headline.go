@@ -69,7 +69,7 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 		if from := c.deniedSince(); !from.IsZero() && from.After(c.From) {
 			out.Since, out.Boost = "since "+c.sinceText(from), true
 			if m := c.markBefore(from); m != nil {
-				out.Note += " Last change before, at " + m.Text + "."
+				out.Note += " Last change before, at " + m.spoken() + "."
 			}
 		}
 	} else {
@@ -78,16 +78,17 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 	return out
 }
 
-// sinceText names a time of the chart: the time of day, with the date if that is another day.
+// sinceText names a time of the chart in a sentence: the time of day, with the date if that is
+// another day.
 func (c *chart) sinceText(at time.Time) string {
 	at = at.UTC()
 	if c.Grain == usage.Day {
 		return at.Format("2 Jan")
 	}
 	if now := c.Now.UTC(); at.YearDay() != now.YearDay() || at.Year() != now.Year() {
-		return at.Format("2 Jan, 15:04 UTC")
+		return spoken(at, "short")
 	}
-	return at.Format("15:04 UTC")
+	return spoken(at, "clock")
 }
 
 // causeWithin is the longest time between a change and denials that it may have caused, in grains.

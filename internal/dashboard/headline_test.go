@@ -43,11 +43,11 @@ func TestHeadline(t *testing.T) {
 		c.Bars[len(c.Bars)-1-i].Denied = 4
 	}
 	c.Denied = 20
-	c.Marks = []chartMark{{At: at.Add(-40 * time.Minute), Text: "an older change"}, {At: at.Add(-5 * time.Minute), Text: "11:55 UTC: mia changed the rule API requests, Limit 120 to 100"}}
+	c.Marks = []chartMark{{At: at.Add(-40 * time.Minute), Text: "an older change"}, {At: at.Add(-5 * time.Minute), Text: "mia changed the rule API requests, Limit 120 to 100"}}
 	h := headlineOf(&c, "1 hour", nil, []deniedSubject{{"acme", 18}})
-	require.Equal(t, "since 11:56 UTC", h.Since, "the denials have not stopped")
+	require.Equal(t, "since 11:56 UTC", inUTC(h.Since), "the denials have not stopped")
 	require.True(t, h.Boost)
-	require.Contains(t, h.Note, "Last change before, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
+	require.Contains(t, inUTC(h.Note), "Last change before, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
 	require.Equal(t, "in the last 7 days", (func() string { h := headlineOf(&chart{Denied: 1}, "7 days", nil, nil); return h.Since })())
 }
 
@@ -55,12 +55,13 @@ func TestHeadline(t *testing.T) {
 func TestServiceHealth(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]serviceView{
-		"The service is healthy":                     {Instances: 3},
+		"The service is healthy":                     {Instances: 3, Postgres: "1 ms"},
 		"1 instance cannot reach Redis":              {Instances: 3, Degraded: 1, Outdated: 1, Silent: 1},
-		"2 instances have an outdated configuration": {Instances: 3, Outdated: 2, Silent: 1},
-		"1 instance did not answer":                  {Instances: 2, Silent: 1},
+		"This instance cannot reach Postgres":        {Instances: 3},
+		"2 instances have an outdated configuration": {Instances: 3, Outdated: 2, Silent: 1, Postgres: "1 ms"},
+		"1 instance did not answer":                  {Instances: 2, Silent: 1, Postgres: "1 ms"},
 	} {
 		require.Equal(t, want, s.Lead())
-		require.Equal(t, s.Silent+s.Degraded+s.Outdated == 0, s.Healthy())
+		require.Equal(t, want == "The service is healthy", s.Healthy())
 	}
 }

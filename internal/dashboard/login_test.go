@@ -147,7 +147,7 @@ func TestLoginLimitsOfAddressAndAccount(t *testing.T) {
 
 // An unknown client who guesses for hours locks neither a browser nor an address out from which the
 // person has signed in, and cannot keep the person from getting a password link.
-func TestUnknownClientsLockNobodyOut(t *testing.T) {
+func TestUnknownClientsCannotLockOut(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupClosed)
 	home := s.browser().at("127.0.0.2")

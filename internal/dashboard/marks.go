@@ -39,8 +39,9 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 		for next < len(lines) && lines[next].At.Before(start.Add(s.Grain.Duration())) {
 			next++
 		}
-		mark := chartMark{At: lines[first].At, Text: markText(&lines[first]), Link: markLink(&lines[first])}
+		mark := chartMark{At: lines[first].At, Text: markText(&lines[first]), Short: markShort(&lines[first]), Link: markLink(&lines[first])}
 		if more := next - first - 1; more > 0 {
+			mark.Short = plural(int64(more+1), "change", "changes")
 			mark.Text += " and " + plural(int64(more), "more change", "more changes")
 			mark.Link = "/audit?from=" + start.Format(minuteForm) + "&to=" + start.Add(s.Grain.Duration()).Format(minuteForm)
 		}
@@ -50,13 +51,28 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 	return out, nil
 }
 
-// markText describes a change: "15:04 UTC: mia@example.com changed the rule API requests, Limit 120
-// to 100".
+// markText describes a change: "mia@example.com changed the rule API requests, Limit 120 to 100".
 func markText(l *auditLine) string {
-	text := l.At.UTC().Format("15:04 UTC") + ": " + l.Who + " " + l.What + " " + l.Named()
+	text := l.Who + " " + l.What + " " + l.Named()
 	if len(l.Changes) == 1 && !l.Whole && l.Kind != "subject" {
 		c := &l.Changes[0]
 		text += ", " + c.Name + " " + firstOf(c.Before, "none") + " to " + firstOf(c.After, "none")
+	}
+	return text
+}
+
+// maxShort is the maximum number of characters of a label in a chart.
+const maxShort = 24
+
+// markShort is the label of a change in the chart: "Limit 120 to 100", or the name of the object.
+func markShort(l *auditLine) string {
+	text := l.Named()
+	if len(l.Changes) == 1 && !l.Whole && l.Kind != "subject" {
+		c := &l.Changes[0]
+		text = c.Name + " " + firstOf(c.Before, "none") + " to " + firstOf(c.After, "none")
+	}
+	if runes := []rune(text); len(runes) > maxShort {
+		text = string(runes[:maxShort-3]) + "..."
 	}
 	return text
 }

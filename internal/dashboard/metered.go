@@ -140,11 +140,16 @@ func (d *dashboard) meteredRules(ctx context.Context, a tenants.Actor, view *met
 	if err != nil {
 		return nil, err
 	}
+	policy, err := d.Policies.Get(ctx, a.TenantID())
+	if err != nil {
+		return nil, err
+	}
+	byPlan := policy.Metered()
 	metering := map[string]limit.Metering{}
 	view.Rules = []option{{"", "All"}}
 	for i := range rules {
 		r := &rules[i]
-		if r.Metering == limit.MeterNone {
+		if r.Metering == limit.MeterNone && !byPlan[r.Slug] {
 			continue
 		}
 		metering[r.Slug] = r.Metering
@@ -158,22 +163,20 @@ func meteredRowOf(m *tenants.MeteredItem, title string, metering map[string]limi
 	row := meteredRow{
 		Subject: m.Subject, Rule: m.Rule, Title: cmp.Or(title, m.Rule), Units: m.Units, Overage: m.OverageUnits, Late: m.LateUnits, Checks: m.Checks,
 	}
-	switch metering[m.Rule] {
-	case limit.MeterUnits:
-		row.Invoiced = grouped(m.Units)
-	case limit.MeterOverage:
-		row.Invoiced = grouped(m.OverageUnits)
+	if kind, known := metering[m.Rule]; known {
+		row.Invoiced = grouped(m.Invoiced(kind))
 	}
 	return row
 }
 
 // pushesOf reads what was recently sent to the provider.
 func (d *dashboard) pushesOf(ctx context.Context, a tenants.Actor, view *meteredView) error {
+	names := d.ruleNames(ctx, a.TenantID())
 	pushes, _, err := d.Store.MeterPushes(ctx, a, view.Rule, tenants.Page{Limit: mostPushes})
 	for i := range pushes {
 		p := &pushes[i]
 		row := pushRow{
-			Start: moment{p.Start}, Rule: p.Rule, Event: p.MeterEvent, Subjects: p.Pushed, Units: p.PushedUnits, Open: p.Parked + p.Failed,
+			Start: moment{p.Start}, Rule: names.Of(p.Rule), Event: p.MeterEvent, Subjects: p.Pushed, Units: p.PushedUnits, Open: p.Parked + p.Failed,
 			State: p.State(), Tone: pushTones[p.State()], Why: p.Why,
 		}
 		if row.Why == "" && len(p.Problems) > 0 {

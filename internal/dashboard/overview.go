@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,6 @@ type overviewView struct {
 	Headline   headline
 	Denied     []deniedSubject
 	Denying    []denyingRule
-	Service    *serviceView // only in the operator's tenant
 	Near       []nearLimit
 	Watching   watching
 	Marks      []chartMark
@@ -83,11 +83,13 @@ type denyingRule struct {
 type nearLimit struct {
 	Subject, Rule, Used, Ago, Whole string
 	Left                            int64 // thousandths
+	Denied                          bool  // its last check was denied
 }
 
-// Over returns the class of the part of the meter beyond its mark.
+// Over returns the class of the part of the meter beyond its mark: a full limit that denies nothing
+// has none.
 func (n *nearLimit) Over() string {
-	if n.Left == 0 {
+	if n.Denied {
 		return "denied"
 	}
 	return ""
@@ -119,14 +121,11 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 	if view.Period, err = periodOf(r.URL.Query().Get("period")); err != nil {
 		return err
 	}
+	if actor.Operator() {
+		return d.operatorHome(w, r, v, view.Period)
+	}
 	if view.Configured, err = d.Store.Configured(ctx, actor); err != nil {
 		return err
-	}
-	if actor.Operator() {
-		view.Service = d.readService(ctx, v.now)
-		if view.Service.Busiest, err = d.busiestTenants(ctx, v); err != nil {
-			return err
-		}
 	}
 	view.Log = r.URL.Query().Get("scale") == scaleLog
 	span := stretchUntil(v.now, view.Period.Grain, view.Period.Grains)
@@ -178,6 +177,7 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 	}
 	view.Chart.Marks, view.Chart.Log, view.Chart.Decisions = view.Marks, view.Log, "/decisions?show=all"
 	view.Chart.Scale = view.scalePath(!view.Log)
+	view.Chart.Zoom = zoomAddress(url.Values{"period": {view.Period.Value}})
 	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (d *dashboard) readNear(ctx context.Context, actor tenants.Actor, now time.
 	for i := range list.Near {
 		n := &list.Near[i]
 		out = append(out, nearLimit{
-			Subject: n.Subject, Rule: names.Of(n.Rule), Used: grouped(n.Quota-n.Remaining) + " / " + grouped(n.Quota), Left: 1000 - int64(1000*n.Used()),
+			Subject: n.Subject, Rule: names.Of(n.Rule), Used: grouped(n.Quota-n.Remaining) + " / " + grouped(n.Quota), Left: 1000 - int64(1000*n.Used()), Denied: n.Denied,
 			Ago: agoInWords(now.Sub(n.At)), Whole: inWords(n.At.Add(time.Duration(n.ResetAfterMS) * time.Millisecond).Sub(now)),
 		})
 	}
@@ -268,6 +268,9 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 	p, err := periodOf(r.URL.Query().Get("period"))
 	if err != nil {
 		return err
+	}
+	if v.actor().Operator() {
+		return d.liveOperatorHome(w, r, v, p)
 	}
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
 	logarithmic, boost := r.URL.Query().Get("scale") == scaleLog, v.frame.May.Reset

@@ -81,4 +81,11 @@ func TestNearestTheirLimit(t *testing.T) {
 	require.Contains(t, got.body, "19 / 20", "the same as the bar and the subject's page")
 	require.NotContains(t, got.body, "calm")
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "busy")
+
+	s.ask(s.a, "busy <b>", 1)
+	got = s.as("ann@example.com").get("/")
+	require.Contains(t, got.body, "20 / 20")
+	require.NotContains(t, got.body, `class="over denied"`, "a full limit that denies nothing is not red")
+	s.ask(s.a, "busy <b>", 1)
+	require.Contains(t, s.as("ann@example.com").get("/").body, `class="over denied"`)
 }

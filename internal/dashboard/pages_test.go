@@ -212,7 +212,7 @@ func TestNothingWithoutSession(t *testing.T) {
 	checkHeaders(t, got, "/rules/a/b")
 }
 
-func TestWhatCannotBeShown(t *testing.T) {
+func TestPagesThatCannotBeShown(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")

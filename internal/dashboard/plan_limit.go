@@ -34,7 +34,7 @@ func (v *limitForm) Kinds() []option {
 }
 
 // limitInputs are the inputs of a cell's form.
-var limitInputs = []string{"kind", "limit", "burst", "warn_at", "overage"}
+var limitInputs = []string{"kind", "limit", "burst", "warn_at", "overage", "metering"}
 
 // Overages returns the choices for the overage of a plan's limit; none if the rule can have none.
 func (v *limitForm) Overages() []option {
@@ -42,6 +42,11 @@ func (v *limitForm) Overages() []option {
 		return nil
 	}
 	return append([]option{{"", labelOf("overage") + ": as the rule says"}}, prefixed(labelOf("overage")+": ", choicesOf("overage"))...)
+}
+
+// Meterings returns the choices for the metering of a plan's limit.
+func (v *limitForm) Meterings() []option {
+	return append([]option{{"", labelOf("metering") + ": as the rule says"}}, prefixed(labelOf("metering")+": ", choicesOf("metering"))...)
 }
 
 func prefixed(prefix string, options []option) []option {
@@ -104,7 +109,7 @@ func (c *cell) asked(f *form) *limit.Limit {
 	case "default":
 		return nil
 	case "unlimited":
-		return &limit.Limit{Unlimited: true}
+		lim.Unlimited = true
 	case "number":
 		lim.Limit = f.integer("limit")
 		if c.rule.Algorithm.Bucket() && f.Get("burst") != "" {
@@ -123,6 +128,9 @@ func (c *cell) asked(f *form) *limit.Limit {
 		}
 	default:
 		f.wrong("kind", limit.MustBe("one of the choices"))
+	}
+	if f.Get("metering") != "" {
+		lim.Metering = choice(f, "metering", limit.ParsePlanMetering)
 	}
 	for _, e := range lim.Validate(&c.rule.Rule) {
 		f.add(e)
@@ -152,6 +160,7 @@ func (d *dashboard) limitPage(w http.ResponseWriter, r *http.Request, v *visit) 
 	}
 	if own {
 		f.values.Set("overage", lim.Overage.String())
+		f.values.Set("metering", lim.Metering.String())
 	}
 	switch {
 	case lim.Unlimited:

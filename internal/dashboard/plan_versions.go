@@ -155,8 +155,8 @@ func (d *dashboard) versionLines(
 func migrationLineOf(m *tenants.PlanMigration, plans planNames) migrationLine {
 	line := migrationLine{
 		ID: m.ID.String(), From: "Older versions", To: plans.Of(m.To) + ", newest version", State: m.State,
-		Created: moment{m.CreatedAt}.Human() + ", " + m.CreatedBy, Open: m.EndedAt == nil,
-		When: moment{m.StartsAt}.Human(),
+		Created: spoken(m.CreatedAt, "minute") + ", " + m.CreatedBy, Open: m.EndedAt == nil,
+		When: spoken(m.StartsAt, "minute"),
 	}
 	if m.To != m.Plan {
 		line.From, line.To = "Any version", plans.Of(m.To)
@@ -216,7 +216,7 @@ type foreseenView struct {
 
 type foreseenLine struct{ Subject, Path, Rule, Used, Old, New, Note string }
 
-func foreseenOf(f check.Foresight, total int64) foreseenView {
+func foreseenOf(f check.Foresight, total int64, rules ruleNames) foreseenView {
 	view := foreseenView{Degraded: f.Degraded, Compared: f.Compared, Truncated: total > maxForeseen}
 	subjects := map[string]bool{}
 	for _, o := range f.Over {
@@ -226,7 +226,7 @@ func foreseenOf(f check.Foresight, total int64) foreseenView {
 			continue
 		}
 		line := foreseenLine{
-			Subject: o.Subject, Path: subjectURL(o.Subject), Rule: o.Rule, Used: grouped(o.Used), Old: grouped(o.Limit),
+			Subject: o.Subject, Path: subjectURL(o.Subject), Rule: rules.Of(o.Rule), Used: grouped(o.Used), Old: grouped(o.Limit),
 			New: grouped(o.NewLimit),
 		}
 		if o.Denied {
@@ -275,12 +275,12 @@ func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *
 	}
 	foreseen := d.Checker.Foresee(r.Context(), policy, check.PlanChange{Plan: nameOr(in.To, slug)}, names)
 	view := &migrationView{
-		Slug: slug, Name: nameOr(plan.Name, slug), Subjects: total, Impact: foreseenOf(foreseen, total), Allowed: total > 0,
+		Slug: slug, Name: nameOr(plan.Name, slug), Subjects: total, Impact: foreseenOf(foreseen, total, d.ruleNames(r.Context(), v.actor().TenantID())), Allowed: total > 0,
 		From: f.Get("from_version"), To: f.Get("to"), At: f.Get("at"),
 	}
 	to := "version " + strconv.Itoa(plan.NewestVersion)
 	if in.To != "" && in.To != slug {
-		to = "plan " + in.To
+		to = "plan " + d.planNames(r.Context(), v.actor()).Of(in.To)
 	}
 	when := " now."
 	if in.AtCycleEnd {
@@ -375,10 +375,10 @@ func (d *dashboard) scheduledLines(
 	if err != nil {
 		return nil, err
 	}
-	plans := d.planNames(ctx, v.actor())
+	plans, rules := d.planNames(ctx, v.actor()), d.ruleNames(ctx, v.actor().TenantID())
 	for _, s := range scheduled {
 		line := scheduledLine{
-			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: moment{s.At}.Human(),
+			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: spoken(s.At, "minute"),
 		}
 		if s.PlanVersion > 1 || s.Plan == s.NextPlan {
 			line.From += ", version " + strconv.Itoa(s.PlanVersion)
@@ -389,7 +389,7 @@ func (d *dashboard) scheduledLines(
 		f := d.Checker.Foresee(ctx, policy, check.PlanChange{Plan: s.NextPlan}, []string{s.Subject})
 		line.Unknown = f.Degraded
 		for _, o := range f.Over {
-			line.Over = append(line.Over, o.Rule+": "+grouped(o.Used)+" used, "+grouped(o.Limit)+" → "+grouped(o.NewLimit))
+			line.Over = append(line.Over, rules.Of(o.Rule)+": "+grouped(o.Used)+" used, "+grouped(o.Limit)+" → "+grouped(o.NewLimit))
 		}
 		lines = append(lines, line)
 	}

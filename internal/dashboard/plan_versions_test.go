@@ -56,7 +56,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	at := time.Now().Add(time.Hour)
 	_, _, err = s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "heavy", Plan: "free", NextPlan: "free", NextPlanAt: &at}, tenants.Match{})
 	require.NoError(t, err)
-	require.Contains(t, b.get("/plans").body, "requests: 12 used, 20 → 5", "a scheduled change shows the same")
+	require.Contains(t, b.get("/plans").body, "Rule mark: 12 used, 20 → 5", "a scheduled change shows the same")
 
 	got = b.post("/plans/free/migrations", s.planForm("from_version", "1", "to", "free", "at", "now"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -68,12 +67,7 @@ func (d *dashboard) readPortalMetered(ctx context.Context, visit *tenants.Portal
 	if err != nil {
 		return err
 	}
-	metered := map[string]bool{}
-	for rule := range policy.EachRule() {
-		if rule.Metering != limit.MeterNone {
-			metered[rule.Slug] = true
-		}
-	}
+	metered := policy.Metered()
 	if len(metered) == 0 { // as of most tenants
 		return nil
 	}

@@ -40,6 +40,10 @@ func TestQuotaUse(t *testing.T) {
 	page = s.as("olga@example.com").get("/tenants/tenant-a").body
 	require.Contains(t, page, "90 of 100 checks used")
 
+	home := s.as("olga@example.com").get("/").body
+	require.Regexp(t, `Nearest to their quota[^§]*href="/tenants/tenant-a"[^§]*Checks per month[^§]*90 %`, home)
+	require.NotContains(t, home, `href="/tenants/tenant-b">`, "it has used nothing")
+
 	require.NotContains(t, s.as("ann@example.com").get("/").body, "is used.")
 	end := time.Now().Add(48 * time.Hour)
 	_, err = s.store.RecordQuota(t.Context(), s.a.TenantID(), tenants.ChecksPerMonth, end, 96, 100)

@@ -53,21 +53,21 @@ func (n *namedRange) texts() (from, to string) {
 // rangeText describes the period of two fields.
 func rangeText(f *form) string {
 	from, to := instantOf(f, "from"), instantOf(f, "to")
-	const layout = "2 Jan 2006, 15:04"
 	switch {
 	case from.IsZero() && to.IsZero():
 		return "Any time"
 	case to.IsZero():
-		return "Since " + from.Format(layout)
+		return "Since " + spoken(from, "minute")
 	case from.IsZero():
-		return "Until " + to.Format(layout)
+		return "Until " + spoken(to, "minute")
 	}
-	return from.Format(layout) + " to " + to.Format(layout)
+	return spoken(from, "minute") + " to " + spoken(to, "minute")
 }
 
-// withBounds returns the values of a form with other bounds; "" for none.
+// withBounds returns the values of a form with other bounds, which nobody zoomed into; "" for none.
 func withBounds(values url.Values, from, to string) url.Values {
 	out := copied(values)
+	out.Del(zoomedFrom)
 	for field, text := range map[string]string{"from": from, "to": to} {
 		out.Del(field)
 		if text != "" {

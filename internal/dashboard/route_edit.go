@@ -60,7 +60,7 @@ func (l formLine) where() string { return "line " + itoa(int64(l.Number)) + ", â
 
 // problem returns a problem of the line.
 func (l formLine) problem(p *limit.Problem) *limit.Problem {
-	return limit.Wrong(p.Fix, "%s %s", l.where(), p.Message)
+	return p.With(l.where() + " " + p.Message)
 }
 
 // lines returns the lines of a field that are not empty.
@@ -169,7 +169,7 @@ func (f *form) attributeSources() map[string]string {
 		case !found:
 			f.wrong("attributes", line.problem(limit.MustBe("NAME = SOURCE, such as country = header:X-Country")))
 		case duplicate:
-			f.wrong("attributes", line.problem(limit.Wrong(limit.Duplicate.Fix, "is a duplicate: %s has a source already", name)))
+			f.wrong("attributes", line.problem(limit.Duplicate.With("is a duplicate: "+name+" has a source already")))
 		default:
 			sources[name] = strings.TrimSpace(source)
 		}
@@ -192,7 +192,7 @@ func (f *form) wrongRoute(errs []limit.FieldError) {
 				message = lines[n].where() + map[string]string{"resource": " has a resource that", "cost": " has a cost that"}[part] + " " + message
 			}
 		}
-		found[list] = append(found[list], limit.Problem{Message: message, Fix: e.Fix})
+		found[list] = append(found[list], *e.With(message))
 	}
 	for list, problems := range found {
 		all := problems[0]

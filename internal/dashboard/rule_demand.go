@@ -159,10 +159,10 @@ func (d *demand) ofSubjects(rule *limit.Rule, report tenants.UsageReport, shares
 		for resource, share := range shares[i] {
 			key := item.Subject + "\x00" + resource
 			exact := float64(n)*share + rest[key]
-			whole := int64(exact + 1e-9)
-			rest[key] = exact - float64(whole)
-			if whole > 0 {
-				d.add(made, item.Subject, resource, i, whole, unitsOf(item.Counts)*whole/max(n, 1))
+			checks := int64(exact + 1e-9)
+			rest[key] = exact - float64(checks)
+			if checks > 0 {
+				d.add(made, item.Subject, resource, i, checks, unitsOf(item.Counts)*checks/max(n, 1))
 			}
 		}
 	}

@@ -18,6 +18,8 @@ type editorView struct {
 	Version int64
 	Stray   []limit.FieldError
 	Effect  *effectView // nil: there was no preview
+
+	Resources []string // that other rules name
 }
 
 // New reports whether the form creates a rule.
@@ -97,6 +99,7 @@ func (d *dashboard) showEditor(w http.ResponseWriter, r *http.Request, v *visit,
 	if !view.New() {
 		v.frame.Title = "Edit " + view.Name
 	}
+	_, view.Resources = d.namesOf(r.Context(), v.actor().TenantID())
 	view.Stray = view.Form.stray(formFields()...)
 	if view.Effect == nil {
 		tried := form{values: view.Form.values} // no errors are shown before the first preview

@@ -86,7 +86,7 @@ func formFields() []string {
 }
 
 // defaultUnits are the units of time that the form suggests.
-var defaultUnits = map[string]string{"precision": "s"}
+var defaultUnits = map[string]string{"precision": "s", "lease": "ms"}
 
 // ruleValues returns the values of the form's inputs for a rule.
 func ruleValues(r *limit.Rule) map[string]string {

@@ -223,7 +223,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return nil
 	})
 	if err == nil {
-		return d.done(w, r, ruleURL(slug), "Rule restored to its state of "+wanted.At.Human()+".")
+		return d.done(w, r, ruleURL(slug), "Rule restored to its state of "+spoken(wanted.At.At, "minute")+".")
 	}
 	if errors.Is(err, tenants.ErrPreconditionFailed) {
 		f.problem = "Nothing restored. Somebody else changed this rule after you opened the page. Review their change, then try again."
@@ -234,7 +234,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	for _, e := range f.stray() {
-		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". " + e.Fix + " "
+		f.problem += "It cannot be restored: " + e.Field + " " + e.Message + ". " + e.FormFix() + " "
 	}
 	return d.showHistory(w, r, v, f, status)
 }
@@ -260,7 +260,7 @@ func (d *dashboard) restoreDeleted(w http.ResponseWriter, r *http.Request, v *vi
 	if status := f.refuse(err); status != 0 {
 		said := "The rule “" + slug + "” cannot be restored. " + f.problem
 		for _, e := range f.stray() {
-			said += sentence(e.Field+" "+e.Message) + " " + e.Fix
+			said += sentence(e.Field+" "+e.Message) + " " + e.FormFix()
 		}
 		return d.done(w, r, "/rules", said)
 	}

@@ -166,9 +166,9 @@ func (view *replayView) thin(d *demand) {
 	slices.SortFunc(open, func(a, b *series) int {
 		return cmp.Or(cmp.Compare(b.total, a.total), cmp.Compare(a.subject, b.subject), cmp.Compare(a.resource, b.resource))
 	})
-	room, kept := int64(mostReplayed), 0
+	left, kept := int64(mostReplayed), 0
 	for _, s := range open {
-		if room -= s.total/s.each + 1; room < 0 && kept > 0 {
+		if left -= s.total/s.each + 1; left < 0 && kept > 0 {
 			break
 		}
 		kept++

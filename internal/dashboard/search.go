@@ -155,7 +155,7 @@ func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) (ou
 		add(s.Name, "did you mean this?")
 	}
 	if !exact {
-		add(text, "no checks seen")
+		add(text, unseenNote)
 	}
 	return out, nil
 }
@@ -169,11 +169,31 @@ func noteOf(seen []seenSubject, name string) string {
 	return ""
 }
 
+// findSubjects lists also what can be done with the subject, if its name is typed exactly.
 func (d *dashboard) findSubjects(ctx context.Context, v *visit, query string) ([]foundItem, error) {
 	if query == "" || limit.ValidName(query) != nil {
 		return nil, nil
 	}
-	return d.subjectsLike(ctx, v, query)
+	out, err := d.subjectsLike(ctx, v, query)
+	if err != nil || len(out) == 0 || out[0].Title != query || out[0].Note == unseenNote {
+		return out, err
+	}
+	return append(out, subjectActionsOf(v, &out[0])...), nil
+}
+
+// unseenNote is the note of a subject of which nothing is known.
+const unseenNote = "no checks seen"
+
+// subjectActionsOf lists the actions on a subject.
+func subjectActionsOf(v *visit, subject *foundItem) (out []foundItem) {
+	listed := map[string]bool{} // some have two words
+	for _, c := range subjectCommands {
+		if v.actor().May(c.right) && !listed[c.form] {
+			listed[c.form] = true
+			out = append(out, foundItem{Kind: "Action", Title: c.title + " " + subject.Title, Path: subject.Path + "?open=" + c.form})
+		}
+	}
+	return out
 }
 
 func (d *dashboard) findRules(ctx context.Context, v *visit, query string) (out []foundItem, err error) {

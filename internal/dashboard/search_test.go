@@ -19,6 +19,7 @@ func TestSearch(t *testing.T) {
 	for query, want := range map[string][]string{
 		"":                {`href="/rules">Rules`, `href="/subjects">Subjects`},
 		"ada":             {`href="/subjects/ada">ada`, `href="/subjects/ada%20mark">ada mark`},
+		"ada mark":        {`href="/subjects/ada%20mark">ada mark`, `href="/subjects/ada%20mark?open=boost">Boost limit of ada mark`},
 		"requ":            {`href="/rules/requests">Rule mark`, "10 per minute"},
 		"plan mark":       {`href="/plans#free">Plan mark`},
 		"keys":            {`href="/keys">API keys`},
@@ -42,7 +43,7 @@ func TestSearch(t *testing.T) {
 	require.Contains(t, s.as("editor@example.com").get("/search?q=block+ada").body, "open=blocked")
 	require.NotContains(t, b.get("/search?q=create+rule").body, `href="/rules/new"`, "support may not create rules")
 	require.Contains(t, s.as("editor@example.com").get("/search?q=create+rule").body, `href="/rules/new">Create rule`)
-	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open data-drawer><summary class="button quiet" autofocus>Boost limit`)
+	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open data-drawer><summary class="button quiet" autofocus><svg class="i" aria-hidden="true"><use href="#i-trending-up"></use></svg>Boost limit`)
 	require.Contains(t, b.get("/search?q=%01").body, "No results for")
 	require.Equal(t, http.StatusBadRequest, b.get("/search?q="+strings.Repeat("x", 257)).status)
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/search?fragment=options").status)
@@ -84,7 +85,7 @@ func TestSearchRunsActions(t *testing.T) {
 	require.NotContains(t, owner.get("/search?q=suspend+tenant-b").body, "Suspend tenant", "for operators only")
 
 	page := owner.get("/rules/requests?open=delete-rule").body
-	require.Contains(t, page, `<details class="action" open data-drawer><summary class="button danger" autofocus>Delete rule`)
+	require.Contains(t, page, `<details class="action" open data-drawer><summary class="button danger" autofocus><svg class="i" aria-hidden="true"><use href="#i-trash-2"></use></svg>Delete rule`)
 	require.Contains(t, owner.get("/members?open=invite-member&email=x%40example.com").body, `value="x@example.com"`)
 	require.NotContains(t, owner.get("/rules/requests?open=other").body, `<details class="action" open`)
 }

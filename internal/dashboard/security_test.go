@@ -96,7 +96,7 @@ func TestConfirmPassword(t *testing.T) {
 	s.clock.move(15 * time.Minute)
 	for path, form := range map[string]url.Values{
 		"/keys": fields(), "/members/invite": {"email": {"eve@example.com"}, "role": {"admin"}}, "/billing": {"do": {"create"}},
-		notificationsURL: {"url": {"https://example.com/hook"}}, securityURL: {"session_idle": {"1h"}},
+		"/start": {"only": {"key"}}, notificationsURL: {"url": {"https://example.com/hook"}}, securityURL: {"session_idle": {"1h"}},
 	} {
 		got := b.write(path, form)
 		require.Equal(t, http.StatusForbidden, got.status, path)

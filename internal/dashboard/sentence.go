@@ -46,7 +46,7 @@ func outageSentence(o limit.OnUnavailable) string {
 }
 
 // leaseSentences describe for a leased rule, with its own limits, how early it may deny, and how
-// many units a crash can strand, and for how long.
+// many units a crash can strand, and for how long, and how long a client may hold units.
 func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	if r.Consistency != limit.Leased {
 		return nil
@@ -78,7 +78,9 @@ func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	default:
 		stranded += "until their window ends"
 	}
-	return []string{ahead, early + ".", stranded + ", for at most " + exactly(bounds.StrandedMS, true) + "."}
+	clients := "A client that leases units may hold them for at most " + exactly(r.ClientLease().Milliseconds(), true) +
+		". Changes take effect for it when its lease ends."
+	return []string{ahead, early + ".", stranded + ", for at most " + exactly(bounds.StrandedMS, true) + ".", clients}
 }
 
 func countedBy(by []string) string {
@@ -152,7 +154,7 @@ func fixedWindow(r *limit.Rule) string {
 // limitText formats a limit for a table: "100 per minute", with the capacity of a bucket.
 func limitText(r *limit.Rule, l limit.Limit) string {
 	if l.Unlimited {
-		return "unlimited"
+		return "unlimited" + meteringText(l.Metering)
 	}
 	text := rate(l.Limit, windowName(r.Window))
 	if burst := l.Burst; r.Algorithm.Bucket() && burst != 0 && burst != l.Limit {
@@ -171,7 +173,20 @@ func limitText(r *limit.Rule, l limit.Limit) string {
 	case l.Overage == limit.OverageDeny && r.Overage == limit.OverageAllow:
 		text += ", overage denied"
 	}
-	return text
+	return text + meteringText(l.Metering)
+}
+
+// meteringText is the part of limitText about what a plan's limit invoices.
+func meteringText(m limit.PlanMetering) string {
+	switch m {
+	case limit.PlanMeterNone:
+		return ", not metered"
+	case limit.PlanMeterUnits:
+		return ", all units invoiced"
+	case limit.PlanMeterOverage:
+		return ", overage invoiced"
+	}
+	return ""
 }
 
 func windowName(w limit.Window) string {

@@ -134,7 +134,7 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	log := d.Recent.List(r.Context(), v.actor().TenantID(), recent.Query{Since: wait.Since, Most: 1})
 	if len(log.Decisions) > 0 {
 		first := log.Decisions[0]
-		wait.Arrived, wait.Subject, wait.Said = true, first.Subject, arrivalWords(&first)
+		wait.Arrived, wait.Subject, wait.Said = true, first.Subject, arrivalWords(&first, d.ruleNames(r.Context(), v.actor().TenantID()))
 		if first.Rule != "" {
 			wait.Remaining, wait.Quota = first.Remaining, first.Quota
 		}
@@ -146,14 +146,14 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	return d.render(w, r, http.StatusOK, waitPage(v.frame, wait))
 }
 
-func arrivalWords(first *recent.Decision) string {
+func arrivalWords(first *recent.Decision, names ruleNames) string {
 	said := first.Subject + " sent a check for “" + first.Resource + "”. It was "
 	if !first.Allowed {
-		return said + "denied by " + nameOr(first.Rule, "its state") + "."
+		return said + "denied by " + nameOr(names.Of(first.Rule), "its state") + "."
 	}
 	said += "allowed"
 	if first.Rule != "" {
-		said += ": " + grouped(first.Remaining) + " of " + grouped(first.Quota) + " remain under " + first.Rule
+		said += ": " + grouped(first.Remaining) + " of " + grouped(first.Quota) + " remain under " + names.Of(first.Rule)
 	}
 	return said + "."
 }

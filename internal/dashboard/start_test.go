@@ -56,7 +56,7 @@ func TestFirstRun(t *testing.T) {
 	require.True(t, s.check("user_42", 1).Allowed)
 	got = b.get(wait)
 	require.Contains(t, got.body, "It works.")
-	require.Contains(t, got.body, "user_42 sent a check for “default”. It was allowed: 4 of 5 remain under api-requests.")
+	require.Contains(t, got.body, "user_42 sent a check for “default”. It was allowed: 4 of 5 remain under Requests.")
 	require.NotContains(t, got.body, "hx-get", "it stops polling")
 	require.NotContains(t, got.body, "<html")
 	require.Contains(t, s.as("viewer@example.com").get(wait[:len(wait)-len("&fragment=1")]).body, "<html", "the same in a full page")

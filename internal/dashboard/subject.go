@@ -43,6 +43,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	view := subjectView{Tab: query.Get("tab"), Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", sentForms: sentForms{f}, open: formName(query.Get("open"))}
+	view.Log, view.now = query.Get("scale") == scaleLog, v.now
 	if view.Period, err = periodOf(query.Get("period")); err != nil {
 		return err
 	}

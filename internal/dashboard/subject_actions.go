@@ -34,6 +34,9 @@ type subjectChange struct {
 // actReset is the action of the reset form.
 const actReset = "reset"
 
+// resetAll is the choice of the reset form for all limits. No rule has this slug.
+const resetAll = "*"
+
 // doLink is the action that creates a customer link. It needs no reason.
 const doLink = "link"
 
@@ -126,6 +129,14 @@ func (s *subjectChange) undoOverride(rule string, before *tenants.Override) {
 
 // resetSubject resets the limits of the subject: those of the rules in the form, or all of them.
 func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string, error) {
+	rules := s.form.values["rule"]
+	if len(rules) == 0 || slices.Contains(rules, "") {
+		s.wrong("rule", limit.Wrong("Choose a limit, or all limits.", "is required"))
+		return "", nil
+	}
+	if slices.Contains(rules, resetAll) {
+		rules = []string{""} // as Checker.Reset names all rules
+	}
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
 	if err != nil {
 		return "", err
@@ -137,10 +148,6 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	why := tenants.Reset{Subject: s.subject, Resource: s.values.Resource, Attributes: attributes, Reason: s.reason}
 	var slugs []string
 	err = d.Store.RecordReset(ctx, s.visit.actor(), why, func(ctx context.Context) ([]string, error) {
-		rules := s.form.values["rule"]
-		if len(rules) == 0 {
-			rules = []string{""} // all
-		}
 		for _, slug := range rules {
 			reset, _, err := d.Checker.Reset(ctx, policy, slug, s.values)
 			for _, rule := range reset {
@@ -305,10 +312,11 @@ func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, 
 		in.NextPlanAt = at
 		return nil
 	})
+	name := d.planNames(ctx, s.visit.actor()).Of(plan)
 	if at != nil {
-		return "Plan of " + s.subject + " changes to " + plan + " at " + moment{*at}.Human() + ".", err
+		return "Plan of " + s.subject + " changes to " + name + " at " + spoken(*at, "minute") + ".", err
 	}
-	return "Plan of " + s.subject + " changed to " + nameOr(plan, "the default plan") + ".", err
+	return "Plan of " + s.subject + " changed to " + nameOr(name, "the default plan") + ".", err
 }
 
 // The messages about a changed state.

@@ -27,6 +27,9 @@ func TestSupportFreesACustomer(t *testing.T) {
 	require.Contains(t, got.body, "Reset 1 limit")
 	require.Contains(t, got.body, `<input type="hidden" name="rule" value="requests">`, "a paid quota is not reset with it")
 	got = b.write("/subjects/user_7", url.Values{"do": {"reset"}, "reason": {"they wrote in"}})
+	require.Equal(t, http.StatusUnprocessableEntity, got.status, "a reset names its limits")
+	require.Contains(t, got.body, "Choose a limit, or all limits.")
+	got = b.write("/subjects/user_7", url.Values{"do": {"reset"}, "rule": {"*"}, "reason": {"they wrote in"}})
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Equal(t, "/subjects/user_7", got.header.Get("Location"))
 	got = b.get("/subjects/user_7")
@@ -53,6 +56,8 @@ func TestSubjectDeniedElsewhere(t *testing.T) {
 	b := s.as("ann@example.com")
 	got := b.get("/subjects/user_8")
 	require.Contains(t, got.body, "Last denied at")
+	require.Regexp(t, `class="badge bad"[^>]*>limited<`, got.body)
+	require.NotContains(t, got.body, `>active</span>`)
 	require.Contains(t, got.body, `by <a href="/rules/by-ip">`)
 	require.NotContains(t, b.get("/subjects/user_9").body, "Last denied at")
 }

@@ -78,7 +78,7 @@ func (d *dashboard) grantCredits(ctx context.Context, s *subjectChange) (string,
 	case err == nil && !created:
 		return "This reference had granted these credits before. Nothing changed.", nil
 	}
-	return grouped(c.Units) + " credits for " + c.Rule + " granted to " + s.subject + ".", err
+	return grouped(c.Units) + " credits for " + d.ruleName(ctx, s, c.Rule) + " granted to " + s.subject + ".", err
 }
 
 // revokeCredits takes back what is left of a grant.

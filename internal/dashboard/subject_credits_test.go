@@ -29,7 +29,7 @@ func TestCreditsOnPages(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, s.as("support@example.com").write("/subjects/user_7", grant).status)
 	require.Equal(t, http.StatusSeeOther, editor.write("/subjects/user_7", grant).status)
 	page := editor.get("/subjects/user_7").body
-	require.Contains(t, page, "5,000 credits for prepaid granted to user_7.")
+	require.Contains(t, page, "5,000 credits for Map tiles granted to user_7.")
 	require.Contains(t, page, "invoice &lt;7&gt;")
 	require.Contains(t, page, "Revoke 5,000 credits")
 	grant.Set("units", "6000")

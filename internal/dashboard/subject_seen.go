@@ -30,13 +30,13 @@ func (s *subjectSeen) FirstText() string {
 	return s.First.UTC().Format("2 Jan 2006")
 }
 
-// LastText returns the time of the last check in words.
+// LastText returns the time of the last check in words, for prose.
 func (s *subjectSeen) LastText() string {
 	switch {
 	case s.Last.IsZero():
 		return "not known"
 	case s.Exact:
-		return s.Last.UTC().Format("2 Jan 2006, 15:04 UTC")
+		return spoken(s.Last, "minute")
 	}
 	return s.Last.UTC().Format("2 Jan 2006")
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,18 +43,25 @@ func (view *subjectView) Tabs() []subjectTab {
 }
 
 // TabPath returns the address of a tab, of the same counters and period.
-func (view *subjectView) TabPath(tab string) string { return view.with(tab, view.Period.Value) }
+func (view *subjectView) TabPath(tab string) string {
+	return view.with(tab, view.Period.Value, view.Log)
+}
 
 // PeriodPath returns the address of this tab for another period.
-func (view *subjectView) PeriodPath(period string) string { return view.with(view.Tab, period) }
+func (view *subjectView) PeriodPath(period string) string {
+	return view.with(view.Tab, period, view.Log)
+}
 
-func (view *subjectView) with(tab, period string) string {
+func (view *subjectView) with(tab, period string, logarithmic bool) string {
 	values, _ := url.ParseQuery(view.Query) // written by askedQuery
 	if tab != tabLimits {
 		values.Set("tab", tab)
 	}
 	if period != periods[0].Value {
 		values.Set("period", period)
+	}
+	if logarithmic {
+		values.Set("scale", scaleLog)
 	}
 	return withCursor(view.Path, values, "")
 }
@@ -63,7 +71,11 @@ func (view *subjectView) LiveChart() string {
 	if view.Period.Grain != usage.Minute {
 		return ""
 	}
-	return "/live/subject?" + url.Values{"subject": {view.Subject}}.Encode()
+	values := url.Values{"subject": {view.Subject}}
+	if view.Log {
+		values.Set("scale", scaleLog)
+	}
+	return "/live/subject?" + values.Encode()
 }
 
 // subjectTotal is the usage of a subject in one period.
@@ -230,7 +242,7 @@ func (c *chart) source(live *recent.Watched) string {
 	case live.Since.IsZero():
 		text += " Live counts are not complete: " + watching{live.Answered, live.Instances}.Words() + " answered."
 	default:
-		text += " Counted live by " + watching{live.Answered, live.Instances}.Words() + " since " + live.Since.UTC().Format("15:04:05 UTC") + "."
+		text += " Counted live by " + watching{live.Answered, live.Instances}.Words() + " since " + spoken(live.Since, "clock-second") + "."
 	}
 	return text
 }
@@ -294,6 +306,7 @@ func (d *dashboard) readSubjectChart(ctx context.Context, v *visit, view *subjec
 	if view.Period.Grain == usage.Minute {
 		live = d.watch(ctx, v.actor().TenantID(), view.Subject)
 	}
+	drawn.log, drawn.scale = view.Log, view.with(view.Tab, view.Period.Value, !view.Log)
 	view.Chart = drawn.at(v.now, live)
 	for _, p := range periods {
 		view.Chart.Periods = append(view.Chart.Periods, chartPeriod{p.Name, view.PeriodPath(p.Value), p.Value == view.Period.Value})
@@ -309,6 +322,9 @@ type drawnSubject struct {
 	marks []chartMark
 	line  *limitLine
 	page  string // of the decisions
+	zoom  string // of a part of the period
+	scale string // of the other kind of scale
+	log   bool
 }
 
 // at draws the chart. now is in the last grain.
@@ -316,6 +332,7 @@ func (s *drawnSubject) at(now time.Time, live *recent.Watched) chart {
 	s.span.Now = now
 	c := s.chart(s.title, live)
 	c.Marks, c.Limit, c.Decisions = s.marks, s.line, s.page
+	c.Log, c.Scale, c.Zoom = s.log, s.scale, s.zoom
 	c.Source = c.source(live)
 	return c
 }
@@ -329,6 +346,7 @@ func (d *dashboard) subjectChart(ctx context.Context, a tenants.Actor, subject s
 	out := &drawnSubject{
 		subjectHistory: *history, title: "Checks per " + span.Grain.String(),
 		page: "/decisions?" + url.Values{"show": {"all"}, "subject": {subject}}.Encode(),
+		zoom: zoomAddress(url.Values{"period": {p.Value}, "subject": {subject}}),
 	}
 	filters := []tenants.AuditFilter{{Kind: "rule"}, {Kind: "plan"}, {Kind: "subject", Target: subject}}
 	if out.marks, err = d.marks(ctx, a, span, filters...); err != nil {
@@ -356,8 +374,9 @@ func (d *dashboard) liveSubject(w http.ResponseWriter, r *http.Request, v *visit
 		return tenants.ErrNotFound
 	}
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
+	scale := r.URL.Query().Get("scale")
 	var drawn *drawnSubject
-	return d.live(w, r, v, "subject "+subject, func(ctx context.Context, tick int) ([]part, error) {
+	return d.live(w, r, v, "subject "+subject+" "+strconv.FormatBool(scale == scaleLog), func(ctx context.Context, tick int) ([]part, error) {
 		now := d.Now()
 		if drawn == nil || tick%subjectSlow == 0 || !now.Before(drawn.span.To) {
 			policy, err := d.Policies.Get(ctx, actor.TenantID())
@@ -368,6 +387,7 @@ func (d *dashboard) liveSubject(w http.ResponseWriter, r *http.Request, v *visit
 			if drawn, err = d.subjectChart(ctx, actor, subject, periods[0], limits.Rules, now); err != nil {
 				return nil, err
 			}
+			drawn.log = scale == scaleLog
 		}
 		c := drawn.at(now, d.watch(ctx, actor.TenantID(), subject))
 		return []part{{"sums", chartSums(&c)}, {"plot", chartPlot(&c)}, {"series", chartSeries(&c)}}, nil

@@ -45,6 +45,8 @@ type subjectView struct {
 	Tab         string
 	Period      period
 	Chart       chart
+	Log         bool // logarithmic scales
+	now         time.Time
 	DeniedSince time.Time // when the present denials began; zero if that is not known
 	Totals      []subjectTotal
 	Metered     []subjectMetered
@@ -124,6 +126,16 @@ func (view *subjectView) RuleOptions() (out []option) {
 		out = append(out, option{l.Rule, l.Name + ": " + l.Number})
 	}
 	return out
+}
+
+// ResetOptions returns the choices of the reset form. Without a limit that denies, none is chosen:
+// a reset that nobody chose would give away paid quota.
+func (view *subjectView) ResetOptions() []option {
+	options := append(view.RuleOptions(), option{resetAll, "All limits of this subject"})
+	if view.FirstDenying() == "" {
+		return append([]option{{"", "Choose limits"}}, options...)
+	}
+	return options
 }
 
 // CreditOptions returns those of the rules for which credits can be granted.

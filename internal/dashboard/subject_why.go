@@ -32,6 +32,20 @@ func (view *subjectView) DeniedElsewhere() *decisionRow {
 	return nil
 }
 
+// limitedFor is how long after a denial by a rule that is not counted per subject alone a subject
+// is called limited: its counter is not on the page, so it is not known whether it still denies.
+const limitedFor = 5 * time.Minute
+
+// Limited reports whether the subject is denied now, by one of the limits on the page or recently
+// by another rule.
+func (view *subjectView) Limited() bool {
+	if view.State != "active" {
+		return false
+	}
+	last := view.DeniedElsewhere()
+	return len(view.Denying()) > 0 || last != nil && (view.now.Sub(last.At) < limitedFor || view.now.Before(last.until()))
+}
+
 // FirstDenying is the slug of the rule that denies for the longest time, or "".
 func (view *subjectView) FirstDenying() string {
 	if denying := view.Denying(); len(denying) > 0 {
@@ -49,7 +63,7 @@ func (view *subjectView) WhyDenied() string {
 	}
 	text := "Denied by " + listed(names)
 	if !view.DeniedSince.IsZero() && view.DeniedSince.After(view.Chart.From) {
-		text += " since " + view.DeniedSince.UTC().Format("15:04 UTC")
+		text += " since " + spoken(view.DeniedSince, "clock")
 	}
 	text += "."
 	if wait := denying[0].waitMS; wait > 0 {

@@ -37,6 +37,7 @@ type tenantView struct {
 	Degraded   bool
 	Period     period
 	Chart      chart
+	Shown      *form // the period and the scale in the address
 
 	sentForms
 }
@@ -89,8 +90,13 @@ func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *vi
 	view := tenantView{
 		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, sentForms: sentForms{f}, Link: link,
 	}
-	if view.Period, err = periodOf(nameOr(r.URL.Query().Get("period"), "24h")); err != nil {
-		return err
+	view.Shown = &form{values: r.URL.Query()}
+	if view.Shown.Get("period") != custom {
+		if view.Period, err = periodOf(nameOr(view.Shown.Get("period"), "24h")); err != nil {
+			return err
+		}
+	} else if customSpan(view.Shown, v.now); view.Shown.invalid() {
+		return &tenants.InvalidError{Fields: view.Shown.stray()}
 	}
 	if view.Tiers, err = d.planOptions(ctx, v, "Default tier"); err != nil {
 		return err
@@ -135,9 +141,21 @@ func (d *dashboard) readTenant(ctx context.Context, v *visit, view *tenantView, 
 			view.Owners = append(view.Owners, m.Email)
 		}
 	}
-	span := stretchUntil(v.now, view.Period.Grain, view.Period.Grains)
-	view.Chart, err = d.series(ctx, within, "Checks in the last "+strings.TrimPrefix(view.Period.Name, "1 "), span, tenants.UsageQuery{})
-	return err
+	title, span := "Checks in the last "+strings.TrimPrefix(view.Period.Name, "1 "), stretchUntil(v.now, view.Period.Grain, view.Period.Grains)
+	if view.Shown.Get("period") == custom {
+		title, span = "Checks from "+rangeText(view.Shown), customSpan(view.Shown, v.now)
+	}
+	if view.Chart, err = d.series(ctx, within, inUTC(title), span, tenants.UsageQuery{}); err != nil {
+		return err
+	}
+	values := copied(view.Shown.values)
+	values.Set("period", nameOr(values.Get("period"), view.Period.Value))
+	view.Chart.Log = values.Get("scale") == scaleLog
+	view.Chart.Scale, view.Chart.Zoom = otherScale(view.Path(), values, view.Chart.Log), view.Path()+"?"+zoomParameters(values).Encode()
+	if full := unzoomed(values); full != nil {
+		view.Chart.Whole = view.Path() + "?" + full.Encode()
+	}
+	return nil
 }
 
 // readQuotas reads the tenant as a subject of the operator's own tenant: its tier, and what remains

@@ -22,13 +22,14 @@ func (d *dashboard) operated(handle func(http.ResponseWriter, *http.Request, *vi
 	})
 }
 
-// operates is operated for forms.
+// operates is operated for forms, which also create API keys and invite owners: it is proved.
 func (d *dashboard) operates(handle formHandler) http.HandlerFunc {
+	confirmed := d.confirmed(handle)
 	return d.write(0, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 		if !v.actor().Operator() {
 			return tenants.ErrNotFound
 		}
-		return handle(w, r, v, f)
+		return confirmed(w, r, v, f)
 	})
 }
 

@@ -239,8 +239,8 @@ func (t *timeline) baseline() float64 {
 
 // unit returns the height of one request.
 func (t *timeline) unit() float64 {
-	const room = timelineHeight - timelineBarsTop
-	return min(room/float64(max(t.Scale.Passed+t.Scale.Denied, 1)), room/4) // a lone request is no tower
+	const space = timelineHeight - timelineBarsTop
+	return min(space/float64(max(t.Scale.Passed+t.Scale.Denied, 1)), space/4) // a lone request is no tower
 }
 
 // number formats a coordinate: a tenth of a unit is finer than a screen.

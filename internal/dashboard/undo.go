@@ -68,10 +68,10 @@ func (d *dashboard) doneWith(w http.ResponseWriter, r *http.Request, to, said st
 }
 
 // said returns the message of the request and how to undo the action, and deletes it in the
-// browser.
+// browser. A part of a page that updates itself at that moment leaves it to the page.
 func said(w http.ResponseWriter, r *http.Request) (string, *undo) {
 	cookie, err := r.Cookie(flashCookie)
-	if err != nil || r.Method != http.MethodGet {
+	if err != nil || r.Method != http.MethodGet || r.URL.Query().Has("fragment") { // a part of a page shows no message
 		return "", nil
 	}
 	http.SetCookie(w, flash("", -1))

@@ -24,7 +24,6 @@ type usageView struct {
 	Range           *rangeView
 	Form            *form
 	Chart           chart
-	Split           *split // nil: there is nothing to compare
 	Groups          []usageGroup
 	More            int // groups that are not listed
 	By              string
@@ -50,6 +49,8 @@ type usageGroup struct {
 
 	Trend  []int64 // checks, by grain
 	Before int64   // checks in the previous period
+
+	allowed []int64 // by grain
 }
 
 var usageGrains = []option{{"", "Automatic"}, {"minute", "Minute"}, {"hour", "Hour"}, {"day", "Day"}}
@@ -193,33 +194,21 @@ func usageFields(err error) error {
 }
 
 func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageView, s stretch, query tenants.UsageQuery) error {
-	whole := query
-	whole.ByRule, whole.ByPlan, whole.ByResource, whole.BySubject = false, false, false, false
-	if whole.Subject == "" {
-		whole.DeniedFirst = false
+	total := query
+	total.ByRule, total.ByPlan, total.ByResource, total.BySubject = false, false, false, false
+	if total.Subject == "" {
+		total.DeniedFirst = false
 	} else if s.count() > 500 {
 		s.Before = false // lists of subjects can be read only for a limited number of periods
 	}
 	var err error
 	rules, plans := d.ruleNames(ctx, a.TenantID()), d.planNames(ctx, a)
-	if view.Chart, err = d.series(ctx, a, usageTitle(&query, rules, plans), s, whole); err != nil {
+	if view.Chart, err = d.series(ctx, a, usageTitle(&query, rules, plans), s, total); err != nil {
 		return err
 	}
-	view.Chart.Zoom = zoomAddress(view.Form.values)
+	view.Chart.Zoom, view.Chart.Whole = zoomAddress(view.Form.values), unzoomedAddress(view.Form.values)
 	view.Chart.Log = view.Form.Get("scale") == scaleLog
-	view.Chart.Scale = usageAddress(view.Form.values, func(values url.Values) {
-		values.Del("scale")
-		if !view.Chart.Log {
-			values.Set("scale", scaleLog)
-		}
-	})
-	if view.Form.Get("period") == "custom" && view.Form.Get("from") != "" {
-		view.Chart.Whole = usageAddress(view.Form.values, func(values url.Values) {
-			values.Set("period", "24h")
-			values.Del("from")
-			values.Del("to")
-		})
-	}
+	view.Chart.Scale = otherScale("/usage", view.Form.values, view.Chart.Log)
 	if query.Plan == "" {
 		view.Chart.Decisions = "/decisions?" + url.Values{"show": {"all"}, "rule": {query.Rule}, "resource": {query.Resource}, "subject": {query.Subject}}.Encode()
 	}
@@ -252,7 +241,12 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 			}
 		}
 		addTrends(view.Groups, view.By, all, s)
-		view.Split = splitOf(&view.Chart, view.By, view.Groups)
+		if !view.DeniedOnly() { // then usage has no allowed checks of the groups
+			view.Chart.Parts = splitOf(&view.Chart, view.By, view.Groups)
+		}
+		if view.By == "rule" && view.Chart.Parts != nil {
+			view.Chart.Source = "Stacked by rule. A check that matches several rules counts for each."
+		}
 		view.More = max(0, len(view.Groups)-mostGroups)
 		view.Groups = view.Groups[:len(view.Groups)-view.More]
 	}
@@ -277,16 +271,6 @@ func usageAddress(values url.Values, change func(url.Values)) string {
 	out := copied(values)
 	out.Del("format")
 	change(out)
-	return "/usage?" + out.Encode()
-}
-
-// zoomAddress returns the address of the page for a part of the period, without from and to.
-func zoomAddress(values url.Values) string {
-	out := copied(values)
-	for _, name := range []string{"from", "to", "grain", "format"} {
-		out.Del(name)
-	}
-	out.Set("period", "custom")
 	return "/usage?" + out.Encode()
 }
 

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"strings"
 
 	"weir/internal/tenants"
@@ -9,17 +10,11 @@ import (
 // mostSplit is how many groups have their own part of a split; the last part is all others.
 const mostSplit = 3
 
-// splitPart is one group in the columns of a split.
+// splitPart is one group in the columns of a chart.
 type splitPart struct {
-	Name   string
-	Class  string
-	Values []int64 // checks, by grain
-}
-
-// split draws the checks of the busiest groups over time, stacked.
-type split struct {
-	chart
-	Parts []splitPart
+	Name    string
+	Class   string
+	Allowed []int64 // checks, by grain
 }
 
 // groupOf returns the value of an item by which usage is grouped.
@@ -39,7 +34,7 @@ func groupOf(by string, item *tenants.UsageItem) string {
 func addTrends(groups []usageGroup, by string, items []tenants.UsageItem, s stretch) {
 	at := map[string]*usageGroup{}
 	for i := range groups {
-		groups[i].Trend = make([]int64, s.count())
+		groups[i].Trend, groups[i].allowed = make([]int64, s.count()), make([]int64, s.count())
 		at[groups[i].Name] = &groups[i]
 	}
 	length := s.Grain.Duration()
@@ -54,6 +49,7 @@ func addTrends(groups []usageGroup, by string, items []tenants.UsageItem, s stre
 			g.Before += n
 		} else if k := int(item.Start.Sub(s.From) / length); k < len(g.Trend) {
 			g.Trend[k] += n
+			g.allowed[k] += item.Allowed
 		}
 	}
 }
@@ -68,13 +64,11 @@ func within(items []tenants.UsageItem, s stretch) (out []tenants.UsageItem) {
 	return out
 }
 
-// splitOf stacks the first groups, and all others as one part; nil if there is nothing to compare.
-func splitOf(c *chart, by string, groups []usageGroup) *split {
+// splitOf returns the first groups, and all others as one part; nil if there is nothing to compare.
+func splitOf(c *chart, by string, groups []usageGroup) (parts []splitPart) {
 	if len(groups) < 2 {
 		return nil
 	}
-	out := &split{chart: chart{stretch: c.stretch, Title: "Split by " + by}}
-	sums := make([]int64, c.count())
 	for i := range groups {
 		g := &groups[i]
 		if i <= mostSplit {
@@ -82,19 +76,13 @@ func splitOf(c *chart, by string, groups []usageGroup) *split {
 			if i == mostSplit && len(groups) > mostSplit+1 {
 				name = plural(int64(len(groups)-mostSplit), "other", "others")
 			}
-			out.Parts = append(out.Parts, splitPart{name, "part" + itoa(int64(i)), make([]int64, c.count())})
+			parts = append(parts, splitPart{name, "part" + itoa(int64(i)), make([]int64, c.count())})
 		}
-		values := out.Parts[min(i, mostSplit)].Values
-		for k, n := range g.Trend {
-			values[k] += n
-			sums[k] += n
+		for k, n := range g.allowed {
+			parts[min(i, mostSplit)].Allowed[k] += n
 		}
 	}
-	out.Bars = make([]bar, c.count())
-	for i := range out.Bars {
-		out.Bars[i].Start, out.Bars[i].Allowed = c.Bars[i].Start, sums[i]
-	}
-	return out
+	return parts
 }
 
 // splitColumn is one part of one column.
@@ -103,40 +91,54 @@ type splitColumn struct {
 	column
 }
 
-// Columns returns the parts of a column, from the bottom up.
-func (s *split) Columns(i int, most int64) (out []splitColumn) {
-	const room = deniedBottom - plotTop
-	y := deniedBottom
-	for _, p := range s.Parts {
-		if n := p.Values[i]; n > 0 {
-			height := float64(n) / float64(most) * room
-			y -= height
-			out = append(out, splitColumn{p.Class, column{percentage(y), percentage(height)}})
+// PartColumns returns the parts of a column, from the bottom up. The first ones stand on the base,
+// also on a logarithmic scale.
+func (c *chart) PartColumns(i int, most int64) (out []splitColumn) {
+	const space = plotBottom - plotTop
+	sum := int64(0)
+	for _, p := range c.Parts {
+		if n := p.Allowed[i]; n > 0 {
+			below := c.share(sum, most) * space
+			sum += n
+			top := c.share(sum, most) * space
+			out = append(out, splitColumn{p.Class, column{percentage(plotBottom - top), percentage(top - below)}})
 		}
 	}
 	return out
 }
 
-// Label describes a column in words.
-func (s *split) Label(i int) string {
-	texts := make([]string, 0, len(s.Parts))
-	for _, p := range s.Parts {
-		texts = append(texts, p.Name+" "+grouped(p.Values[i]))
+// partsOf returns the sum of the parts of a column. It may exceed the allowed checks: one that
+// matches three rules counts for each.
+func (c *chart) partsOf(i int) (sum int64) {
+	for _, p := range c.Parts {
+		sum += p.Allowed[i]
 	}
-	return s.Clock(s.Bars[i].Start) + " UTC: " + strings.Join(texts, ", ")
+	return sum
 }
 
-// Summary describes the split in words.
-func (s *split) Summary() string {
-	texts := make([]string, 0, len(s.Parts))
-	for _, p := range s.Parts {
-		sum := int64(0)
-		for _, n := range p.Values {
-			sum += n
-		}
-		texts = append(texts, p.Name+" "+grouped(sum))
+// Sum returns the allowed checks of the part.
+func (p *splitPart) Sum() (sum int64) {
+	for _, n := range p.Allowed {
+		sum += n
 	}
-	return s.Title + ", checks: " + strings.Join(texts, ", ")
+	return sum
+}
+
+// PartData returns the parts for scripts; "" without parts.
+func (c *chart) PartData() string {
+	type item struct {
+		Name    string  `json:"name"`
+		Allowed []int64 `json:"allowed"`
+	}
+	if len(c.Parts) == 0 {
+		return ""
+	}
+	items := make([]item, 0, len(c.Parts))
+	for _, p := range c.Parts {
+		items = append(items, item{p.Name, p.Allowed})
+	}
+	data, _ := json.Marshal(items) // cannot fail for numbers and texts
+	return string(data)
 }
 
 // trendWidth and trendHeight are the size of the line in a row.

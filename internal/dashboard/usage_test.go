@@ -96,12 +96,13 @@ func TestUsageSplit(t *testing.T) {
 	}
 	b := s.as("ann@example.com")
 	got := b.get("/usage?period=24h&by=rule").body
-	require.Contains(t, got, "Split by rule, checks: a 1,000, b 900, c 800, 2 others 1,300")
+	require.Contains(t, got, "allowed by group: a 1,000, b 900, c 800, 2 others 1,300")
 	require.Contains(t, got, "<span>+100\u202f%</span>", "against the previous period")
 	require.Equal(t, 5, strings.Count(got, "<polyline points="), "and no line of the previous period, which had no checks without a rule")
 	require.NotContains(t, b.get("/usage?period=24h").body, "Split by")
 	require.Contains(t, got, `href="/usage?by=rule&amp;period=24h&amp;scale=log">Log scale`)
 	require.Contains(t, b.get("/usage?period=24h&by=rule&scale=log").body, `href="/usage?by=rule&amp;period=24h">Linear scale`)
 	from := url.QueryEscape(s.clock.Now().Add(-3 * time.Hour).UTC().Format(minuteForm))
-	require.Contains(t, b.get("/usage?period=custom&from="+from).body, "Reset zoom")
+	require.Contains(t, b.get("/usage?period=custom&whole=7d&by=rule&from="+from).body, `href="/usage?by=rule&amp;period=7d">Reset zoom`)
+	require.NotContains(t, b.get("/usage?period=custom&from="+from).body, "Reset zoom", "nobody zoomed")
 }

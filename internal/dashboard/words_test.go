@@ -122,7 +122,10 @@ func TestLeaseSentences(t *testing.T) {
 		"An instance prefetches units of a busy counter: the demand of 50 ms, at most a quarter of the remaining units (250 units of the rule’s limit), for at most 250 milliseconds. The limit is never exceeded.",
 		"Meanwhile, another instance may deny up to 250 units early for each of the 2 other instances.",
 		"If an instance crashes, its prefetched units count as used with decreasing weight, for at most 2 minutes.",
+		"A client that leases units may hold them for at most 250 milliseconds. Changes take effect for it when its lease ends.",
 	}, leaseSentences(&rule, 3))
+	rule.Lease = limit.Duration{Text: "10s", MS: 10_000}
+	require.Contains(t, leaseSentences(&rule, 3)[3], "for at most 10 seconds.")
 	rule.Algorithm = limit.FixedWindow
 	require.Contains(t, leaseSentences(&rule, 1)[1], "with one instance, as now, it denies none early")
 	require.Equal(t, "If an instance crashes, its prefetched units count as used until their window ends, for at most 1 minute.", leaseSentences(&rule, 2)[2])

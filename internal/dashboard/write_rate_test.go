@@ -18,7 +18,7 @@ func TestWriteRate(t *testing.T) {
 	s.fill(s.a, "mark")
 	s.serve(s.db.Open(tenants.Config{Now: s.clock.Now, WriteRates: tenants.WriteRates{Writes: 2, Resets: 1}}), testenv.RedisURL(t))
 	b := s.as("ann@example.com")
-	reset := url.Values{"do": {"reset"}, "reason": {"they wrote in"}}
+	reset := url.Values{"do": {"reset"}, "rule": {"*"}, "reason": {"they wrote in"}}
 	block := url.Values{"do": {"state"}, "state": {"blocked"}, "reason": {"abuse"}}
 	for range 10 {
 		require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_7", reset).status)

@@ -273,7 +273,7 @@ type Health struct {
 
 // Health returns the state of the counter store.
 func (b *Breaker) Health() (h Health) {
-	h.DegradedSince, h.Losses = b.DegradedSince(), b.canaries.losses.Load()
+	h.DegradedSince, h.Losses = b.DegradedSince(), b.Losses()
 	if last := b.last.Load(); last != nil {
 		h.Failure, h.Err = last.class, last.err
 	}

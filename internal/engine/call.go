@@ -14,6 +14,9 @@ var (
 	errInstant   = errors.New("instant is out of range")
 )
 
+// clear removes what an earlier use of the call has left, beside the outcome.
+func (c *Call) clear() { c.Err, c.lease = nil, leasing{} }
+
 // Validate returns why an engine cannot decide the call. It changes nothing.
 func (c *Call) Validate() error {
 	if c.Cost < 0 {

@@ -30,6 +30,9 @@ type canary struct {
 // CanaryKey is the key of a canary. Some of them are on each server.
 func CanaryKey(n int) string { return KeyPrefix + "canary" + strconv.Itoa(n) + "}" }
 
+// Losses returns how often a server is known to have lost counters.
+func (b *Breaker) Losses() int64 { return b.canaries.losses.Load() }
+
 // compare looks at what a probe that began at started has found.
 func (s *canaries) compare(key string, started time.Time, found *Outcome) {
 	v := &found.Verdicts[0]

@@ -102,7 +102,7 @@ func (d *Denials) answer(c *Call) bool {
 		return false
 	}
 	kept.outcome.after(max(0, c.Started.Sub(kept.answered).Milliseconds()), &c.Outcome)
-	c.Err, c.lease = nil, leasing{} // the call may have been used before
+	c.clear()
 	d.metrics.fromDenials.Inc()
 	return true
 }

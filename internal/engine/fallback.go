@@ -15,7 +15,7 @@ import (
 type Fallback struct {
 	next    Engine
 	local   Engine
-	memory  *Memory // local, if its counters begin with what the store said, and are settled
+	debts   debtor // local, if its counters begin with what the store said, and are settled
 	share   func() Share
 	clock   func() time.Time
 	metrics *Metrics
@@ -31,9 +31,9 @@ type Fallback struct {
 func newFallback(next Engine, breaker *Breaker, o StackOptions, clock func() time.Time) *Fallback {
 	f := &Fallback{
 		next: next, local: o.Local, share: o.Share, clock: clock, metrics: o.Metrics, seen: newSeen(),
-		away: breaker.Away, losses: breaker.canaries.losses.Load, start: clock(),
+		away: breaker.Away, losses: breaker.Losses, start: clock(),
 	}
-	f.memory, _ = o.Local.(*Memory)
+	f.debts, _ = o.Local.(debtor)
 	f.startMS = f.start.UnixMilli()
 	return f
 }
@@ -52,8 +52,9 @@ func (s Share) Of(n int64) int64 {
 	return max(part, 1)
 }
 
-// numbers returns the numbers for one instance's part of the limit. With overage it is the whole
-// limit: all calls are allowed in any case, and a part of it would report excess that is none.
+// numbers returns the numbers for one instance's part of the limit. With overage the part is the
+// full limit: every call is allowed in any case, and with a smaller part an instance would report
+// overage while the limit is not used up.
 func (s Share) numbers(n limit.Numbers) limit.Numbers {
 	if n.Overage {
 		return n
@@ -94,12 +95,12 @@ func (f *Fallback) answer(c *Call) {
 		counter, v := &c.Counters[i], limit.Verdict{Degraded: true}
 		switch counter.OnUnavailable {
 		case limit.Local:
-			whole := *counter
-			whole.Credits = nil // they are spent only where all instances see it
-			own := whole
+			shared := *counter
+			shared.Credits = nil // they are spent only where all instances see it
+			own := shared
 			own.Numbers = share.numbers(own.Numbers)
 			local.Counters, places = append(local.Counters, own), append(places, i)
-			outage.counters = append(outage.counters, whole)
+			outage.counters = append(outage.counters, shared)
 			outage.primes = append(outage.primes, f.prime(counter, &own.Numbers, share, outage.nowMS))
 		case limit.Allow:
 			v.Allowed, v.Uncounted = true, true

@@ -358,15 +358,15 @@ func (r *leasedRun) ask(instance int, cost int64) (allowed bool) {
 	}
 	if would := r.strict.call(r.now, cost, true); would.Outcome.Allowed {
 		r.early++
-		require.LessOrEqual(r.t, r.room(would, r.strict.rules)-cost, r.missing()+r.lost+drains(r.strict.rules),
+		require.LessOrEqual(r.t, r.remaining(would, r.strict.rules)-cost, r.missing()+r.lost+drains(r.strict.rules),
 			"seed %d at %d: denied early by more units than others hold: %+v %+v", r.seed, r.now-fleetStart, r.strict.rules, would)
 	}
 	return false
 }
 
-// room returns the minimum that a strict engine would have left under an enforcing rule, before the
-// call.
-func (f *fleet) room(dry *engine.Call, rules []limit.Rule) int64 {
+// remaining returns the minimum that a strict engine would have left under an enforcing rule,
+// before the call.
+func (f *fleet) remaining(dry *engine.Call, rules []limit.Rule) int64 {
 	least := int64(1 << 62)
 	for i, v := range dry.Outcome.Verdicts {
 		if rules[i].Mode == limit.Enforce {

@@ -10,7 +10,7 @@ import (
 
 // A Granter charges units that a client may grant from its own memory.
 type Granter interface {
-	Grant(ctx context.Context, c *Call, most int64) (Grant, error)
+	Grant(ctx context.Context, c *Call, most int64, hold time.Duration) (Grant, error)
 	Refund(ctx context.Context, refunds ...*Refund)
 }
 
@@ -35,58 +35,101 @@ type GrantPart struct {
 	Spare int64
 }
 
-// Errors of Grant.
-var (
-	// ErrTooFew: too few units are left to be worth a grant, or the window ends too soon. A check
-	// may still be allowed.
-	ErrTooFew = errors.New("too few units are left for a grant")
-	// ErrShadowDenies: a counter in shadow mode has too few units. Each check must reach it, so
-	// that it can report whom it would deny.
-	ErrShadowDenies = errors.New("a counter in shadow mode has too few units left for a grant")
-	// ErrDenied: an enforcing counter has nothing left. The outcome of the call is the denial of a
-	// call of cost 1.
-	ErrDenied = errors.New("nothing is left")
+// ErrDenied is the error of Grant if an enforcing counter has nothing left. The outcome of the call
+// is the denial of a call of cost 1.
+var ErrDenied = errors.New("nothing is left")
+
+// RefusedError is the error of Grant if units are left, but cannot be granted now.
+type RefusedError struct {
+	Counter int // because of which; -1: others took the units, several times
+	Why     Refusal
+}
+
+// Refusal is the reason of a RefusedError.
+type Refusal uint8
+
+const (
+	// OthersWereFaster: other calls took the units between two calls of Grant.
+	OthersWereFaster Refusal = iota
+	// ShadowDenies: a counter in shadow mode has nothing left. Each check must reach it, so that it
+	// can report whom it would deny.
+	ShadowDenies
+	// WindowEnds: the window of the counter ends too soon.
+	WindowEnds
+	// BucketRefills: the bucket refills so fast that the cushion would be too large.
+	BucketRefills
 )
+
+var refusals = [...]string{
+	OthersWereFaster: "others took the units in the meantime", ShadowDenies: "a counter in shadow mode has nothing left",
+	WindowEnds: "the window ends too soon", BucketRefills: "the bucket refills too fast for its remaining units",
+}
+
+func (e *RefusedError) Error() string { return refusals[e.Why] }
 
 const (
 	// grantShortest is the shortest life that is worth a grant.
 	grantShortest = 20 * time.Millisecond
+	// grantLeastHoldMS is the shortest time for which units of a bucket are held: what is left of
+	// it after clockDrift is at least grantShortest.
+	grantLeastHoldMS = 25
 	// clockDrift is by how much the clock of a client may be slower than that of the store: one
 	// part in clockDrift.
 	clockDrift = 500
+	// grantAttempts is how often a grant is tried again after others took the units.
+	grantAttempts = 3
 )
 
-// Grant charges up to most units to the counters of c, all of them or none, for a client. It grants
-// at most 1/limit.LeaseShare of the units that remain. The error is one of the above, or that of
-// the store. Grant fills in the outcome of the call; with ErrTooFew and ErrShadowDenies it is
-// undefined.
+// grantPlan is what Grant charges.
+type grantPlan struct {
+	units   int64
+	cushion int64 // of buckets, in addition
+	holdMS  int64 // from the charge
+}
+
+// Grant charges up to most units to the counters of c, all of them or none, for a client that may
+// hold them for hold. It grants at most 1/limit.LeaseShare of the units that remain, and at least
+// one. The error is ErrDenied, a *RefusedError, or that of the store. Grant fills in the outcome of
+// the call; with a *RefusedError it is undefined.
 //
 // A counter in shadow mode must have the units, too, but never denies. All counters must be
 // Leasable.
-func (s *Stack) Grant(ctx context.Context, c *Call, most int64) (Grant, error) {
+func (s *Stack) Grant(ctx context.Context, c *Call, most int64, hold time.Duration) (Grant, error) {
 	c.PerCounter, c.DryRun, c.Fresh, c.Leased, c.NowMS = false, false, false, false, 0
-	units, cushion, err := s.affordable(ctx, c, most)
-	if errors.Is(err, ErrTooFew) && s.leases.yield(c) {
-		units, cushion, err = s.affordable(ctx, c, most)
+	for range grantAttempts {
+		plan, err := s.planGrant(ctx, c, most, hold)
+		if c.Err == nil && (err != nil || plan.units < min(most, limit.LeaseLeast)) && s.leases.yield(c) {
+			plan, err = s.planGrant(ctx, c, most, hold)
+		}
+		var g Grant
+		switch {
+		case err == nil:
+			g, err = s.charge(ctx, c, most, plan)
+		case errors.Is(err, ErrDenied):
+			err = s.deny(ctx, c)
+		}
+		if again := (*RefusedError)(nil); errors.As(err, &again) && again.Why == OthersWereFaster {
+			continue
+		}
+		return g, err
 	}
-	switch {
-	case errors.Is(err, ErrDenied):
-		return Grant{}, s.deny(ctx, c)
-	case err != nil:
-		return Grant{}, err
-	}
+	return Grant{}, &RefusedError{Counter: -1, Why: OthersWereFaster}
+}
+
+// charge charges the units of a plan.
+func (s *Stack) charge(ctx context.Context, c *Call, most int64, plan grantPlan) (Grant, error) {
 	shadow := unshadow(c)
 	sent := s.clock()
-	c.Cost, c.Started = units+cushion, sent
+	c.Cost, c.Started = plan.units+plan.cushion, sent
 	s.store(ctx, c)
 	shadow.restore(c)
 	switch {
 	case c.Err != nil:
 		return Grant{}, c.Err
-	case !c.Outcome.Allowed: // others were faster
-		return Grant{}, ErrTooFew
+	case !c.Outcome.Allowed:
+		return Grant{}, &RefusedError{Counter: -1, Why: OthersWereFaster}
 	}
-	l := newLease(c.Counters, c, c.Cost, sent)
+	l := newLease(c.Counters, c, c.Cost, leaseTerms{sent: sent, holdMS: plan.holdMS, least: plan.units})
 	life := l.until.Sub(sent)
 	life -= life/clockDrift + time.Millisecond
 	left := max(0, l.left.Load())
@@ -94,9 +137,24 @@ func (s *Stack) Grant(ctx context.Context, c *Call, most int64) (Grant, error) {
 	g.Parts = l.parts(c.Counters, left-g.Units)
 	if g.Units < 1 || life < grantShortest {
 		s.Refund(ctx, g.Returned(g.Units))
-		return Grant{}, ErrTooFew
+		return Grant{}, l.refusal(c.Counters)
 	}
 	return g, nil
+}
+
+// refusal returns why a lease that was charged is too short: a window ends before it, or the
+// cushion of a bucket would be too large.
+func (l *lease) refusal(counters []Counter) *RefusedError {
+	refused, soonest := &RefusedError{Counter: -1}, l.nowMS+grantLeastHoldMS
+	for i := range counters {
+		n := &counters[i].Numbers
+		if end, window := windowEndOf(n, &l.verdicts[i], l.nowMS); window && end <= soonest {
+			refused.Counter, refused.Why, soonest = i, WindowEnds, end
+		} else if n.Algorithm.Bucket() && refused.Why != WindowEnds {
+			refused.Counter, refused.Why = i, BucketRefills
+		}
+	}
+	return refused
 }
 
 // store evaluates a call in the counter store, without the layers that answer from memory or
@@ -110,46 +168,60 @@ func (s *Stack) store(ctx context.Context, c *Call) {
 	}
 }
 
-// affordable returns how many units to grant, and how many to charge in addition as the cushion of
-// buckets.
-func (s *Stack) affordable(ctx context.Context, c *Call, most int64) (units, cushion int64, err error) {
+// planGrant returns what to charge: a quarter of what remains, including the cushion of buckets.
+// The cushion is at most half of that. If it would be more, the units are held for a shorter time.
+func (s *Stack) planGrant(ctx context.Context, c *Call, most int64, hold time.Duration) (p grantPlan, err error) {
 	c.Cost, c.Started = 0, s.clock()
 	s.store(ctx, c)
 	if c.Err != nil {
-		return 0, 0, c.Err
+		return p, c.Err
 	}
-	left, inShadow := limit.MaxFixedLimit, false
+	left, least := limit.MaxFixedLimit, 0
 	for i := range c.Counters {
-		n, remaining := &c.Counters[i].Numbers, c.Outcome.Verdicts[i].Remaining
+		remaining := c.Outcome.Verdicts[i].Remaining
 		if remaining == 0 && !c.Counters[i].Shadow {
-			return 0, 0, ErrDenied
+			return p, ErrDenied
 		}
 		if remaining < left {
-			left, inShadow = remaining, c.Counters[i].Shadow
-		}
-		if n.Algorithm.Bucket() {
-			cushion = max(cushion, n.RefillWhileLeased(0)-(n.Burst-remaining))
+			left, least = remaining, i
 		}
 	}
-	units = min(most, left/limit.LeaseShare-cushion)
-	switch {
-	case units >= min(most, limit.LeaseLeast):
-		return units, cushion, nil
-	case inShadow:
-		return 0, 0, ErrShadowDenies
+	if left == 0 {
+		return p, &RefusedError{Counter: least, Why: ShadowDenies}
 	}
-	return 0, 0, ErrTooFew
+	quarter := left / limit.LeaseShare
+	p.holdMS = hold.Milliseconds()
+	for i := range c.Counters {
+		if n := &c.Counters[i].Numbers; n.Algorithm.Bucket() {
+			p.holdMS = min(p.holdMS, n.HoldFor(quarter/2+n.Burst-c.Outcome.Verdicts[i].Remaining))
+		}
+	}
+	p.holdMS = max(p.holdMS, grantLeastHoldMS)
+	bucket := 0
+	for i := range c.Counters {
+		if n := &c.Counters[i].Numbers; n.Algorithm.Bucket() {
+			if cushion := n.RefillWithin(p.holdMS) - (n.Burst - c.Outcome.Verdicts[i].Remaining); cushion > p.cushion {
+				p.cushion, bucket = cushion, i
+			}
+		}
+	}
+	if p.cushion > 0 && p.cushion >= quarter {
+		return p, &RefusedError{Counter: bucket, Why: BucketRefills}
+	}
+	p.units = min(most, max(1, quarter-p.cushion))
+	return p, nil
 }
 
 // deny fills in the outcome of a denied call of cost 1, and returns ErrDenied. It charges nothing.
 func (s *Stack) deny(ctx context.Context, c *Call) error {
 	c.Cost, c.DryRun, c.Started = 1, true, s.clock()
 	s.store(ctx, c)
+	c.DryRun = false
 	switch {
 	case c.Err != nil:
 		return c.Err
 	case c.Outcome.Allowed: // units were returned in the meantime
-		return ErrTooFew
+		return &RefusedError{Counter: -1, Why: OthersWereFaster}
 	}
 	return ErrDenied
 }

@@ -18,7 +18,8 @@ import (
 type clientLease struct {
 	grant  engine.Grant
 	left   int64
-	untilM int64 // by the client's own clock
+	sent   int64 // by the client's own clock
+	untilM int64
 }
 
 // client is a process that holds leases. Its clock is apart from all others by skew. It only
@@ -37,7 +38,7 @@ func TestGrantsNeverExceed(t *testing.T) {
 			continue // TestNoGrantOpensAWindow
 		}
 		t.Run(a.String(), func(t *testing.T) {
-			granted, refused := 0, 0
+			granted, refused, late := 0, 0, 0
 			for seed := range uint64(leasedRuns) {
 				run := grantRun{leasedRun: newGrantRun(t, a, seed), random: rand.New(rand.NewPCG(seed, 77))}
 				for range 1 + run.random.IntN(8) {
@@ -46,9 +47,11 @@ func TestGrantsNeverExceed(t *testing.T) {
 				run.play()
 				granted += run.granted
 				refused += run.refused
+				late += run.late
 			}
 			require.Greater(t, granted, 10*leasedRuns, "checks were decided by clients")
-			t.Log("decided by clients", granted, "leases refused", refused)
+			require.Positive(t, late, "some of them long after the units were charged")
+			t.Log("decided by clients", granted, "later than 300 ms", late, "leases refused", refused)
 		})
 	}
 }
@@ -61,6 +64,9 @@ func newGrantRun(t *testing.T, a limit.Algorithm, seed uint64) leasedRun {
 		if rules[i].Algorithm == limit.FixedWindowFirstHit {
 			rules[i].Algorithm = limit.FixedWindow
 		}
+		if r.IntN(4) > 0 { // else the default
+			rules[i].Lease.MS = limit.MinLeaseMS + r.Int64N([]int64{500, 3_000, limit.MaxLeaseMS - limit.MinLeaseMS + 1}[r.IntN(3)])
+		}
 	}
 	return leasedRun{fleet: newFleet(t, 1+r.IntN(4), rules...), strict: strictly{enginetest.NewReference(), rules}, seed: seed, most: 3}
 }
@@ -70,7 +76,7 @@ type grantRun struct {
 	random  *rand.Rand
 	clients []*client
 
-	granted, refused int
+	granted, refused, late int
 }
 
 func (r *grantRun) play() {
@@ -103,6 +109,8 @@ func (r *grantRun) play() {
 			r.move(1 + r.random.Int64N(20))
 		case n < 87:
 			r.move(50 + r.random.Int64N(400))
+		case n < 88:
+			r.move(1_000 + r.random.Int64N(9_000))
 		default:
 			r.checkStrictly(r.random.IntN(len(r.instances)), 1)
 		}
@@ -140,7 +148,7 @@ func (r *grantRun) lease(c *client) {
 	require.Positive(r.t, l.Units)
 	r.move(r.random.Int64N(8))
 	if r.random.IntN(10) > 0 {
-		c.held = append(c.held, &clientLease{grant: l.Grant, left: l.Units, untilM: sent + l.Life.Milliseconds()})
+		c.held = append(c.held, &clientLease{grant: l.Grant, left: l.Units, sent: sent, untilM: sent + l.Life.Milliseconds()})
 	}
 }
 
@@ -150,6 +158,9 @@ func (r *grantRun) decide(c *client, cost int64) bool {
 		if l.left >= cost && r.now+c.skew < l.untilM {
 			l.left -= cost
 			r.granted++
+			if r.now+c.skew-l.sent > 300 {
+				r.late++
+			}
 			r.replay(cost)
 			return true
 		}
@@ -217,7 +228,10 @@ func TestGrantUnderAShadowRule(t *testing.T) {
 	_, err = lease()
 	var not *check.NotLeasableError
 	require.ErrorAs(t, err, &not)
-	require.Equal(t, engine.ErrShadowDenies.Error(), not.Reason)
+	require.True(t, not.Now)
+	require.Len(t, not.Rules, 1)
+	require.Equal(t, "a", not.Rules[0].Rule)
+	require.Contains(t, not.Rules[0].Reason.Message, "shadow")
 }
 
 // Units that the instance itself holds must not make it deny a lease.
@@ -227,16 +241,78 @@ func TestGrantTakesWhatTheInstanceHolds(t *testing.T) {
 	held, _ := f.instances[0].LeaseHeld()
 	require.Positive(t, held)
 	req := check.Request{Subject: "s", Resource: "r", Cost: 400}
-	for { // until less than the least lease is a quarter of the rest
+	granted := f.used("s") - held
+	for { // until nothing is left
 		l, err := f.instances[0].Lease(t.Context(), f.policy, &req, new(check.Scratch))
-		if err != nil {
-			require.ErrorContains(t, err, engine.ErrTooFew.Error())
+		require.NoError(t, err)
+		if !l.Decision.Allowed {
+			require.EqualValues(t, 1, l.Decision.Cost)
+			require.Equal(t, check.RateLimitExceeded, l.Decision.Code)
 			break
 		}
 		require.Positive(t, l.Units)
+		granted += l.Units
 	}
+	require.EqualValues(t, 400, granted, "to the last unit, including those that the instance held")
 	held, _ = f.instances[0].LeaseHeld()
 	require.Zero(t, held, "its own units were returned first")
+}
+
+// Units are held for as long as the shortest lease of the rules, less the drift of clocks, and not
+// beyond the end of a window. The cushion of a bucket is at most an eighth of what remains.
+func TestGrantLasts(t *testing.T) {
+	grant := func(at int64, rules ...limit.Rule) check.Lease {
+		f := newFleet(t, 1, rules...)
+		f.now += at
+		req := check.Request{Subject: "s", Resource: "r", Cost: 10}
+		l, err := f.instances[0].Lease(t.Context(), f.policy, &req, new(check.Scratch))
+		require.NoError(t, err)
+		require.EqualValues(t, 10, l.Units)
+		charged := rules[0].Numbers().Quota() - f.check(0, check.Request{Subject: "s", Resource: "r"}).Rules[0].Remaining
+		require.LessOrEqual(t, charged, 10+rules[0].Numbers().Quota()/8)
+		return l
+	}
+	less := func(hold int64) int64 { return hold - 1 - (hold-1)/500 - 2 }
+	window, other := leasedRule("a", limit.FixedWindow, 1_000, 60_000), leasedRule("b", limit.SlidingWindowCounter, 1_000, 60_000)
+	require.Equal(t, less(250), grant(0, window, other).Life.Milliseconds(), "the default")
+	window.Lease.MS = 10_000
+	require.Equal(t, less(250), grant(0, window, other).Life.Milliseconds(), "the shorter one")
+	other.Lease.MS = 3_000
+	require.Equal(t, less(3_000), grant(0, window, other).Life.Milliseconds())
+	require.Equal(t, less(10_000), grant(0, window).Life.Milliseconds())
+	require.Equal(t, less(500), grant(59_500, window).Life.Milliseconds(), "until the end of the window")
+
+	bucket := leasedRule("a", limit.TokenBucket, 1_000, 60_000)
+	bucket.Lease.MS = 10_000
+	require.Greater(t, grant(0, bucket).Life.Milliseconds(), int64(7_000), "for its cushion, an eighth of 1000, it refills within 7.5 s")
+	bucket.Window.MS = 1_000
+	life := grant(0, bucket).Life.Milliseconds()
+	require.Greater(t, life, int64(100))
+	require.Less(t, life, int64(125), "for its cushion, it refills within an eighth of a second")
+}
+
+// Units that cannot be granted although some are left: the error names the rule, and nothing is
+// charged.
+func TestGrantIsRefused(t *testing.T) {
+	tooFast := leasedRule("fast", limit.TokenBucket, 1_000, 1_000)
+	tooFast.Burst = 100
+	for _, c := range []struct {
+		at    int64
+		rules []limit.Rule
+		text  string
+	}{
+		{0, []limit.Rule{leasedRule("a", limit.FixedWindow, 1_000, 60_000), tooFast}, "fast refills so fast"},
+		{59_990, []limit.Rule{leasedRule("a", limit.FixedWindow, 1_000, 60_000)}, "a has a window that ends too soon"},
+	} {
+		f := newFleet(t, 1, c.rules...)
+		f.now += c.at
+		req := check.Request{Subject: "s", Resource: "r", Cost: 10}
+		_, err := f.instances[0].Lease(t.Context(), f.policy, &req, new(check.Scratch))
+		require.ErrorContains(t, err, c.text)
+		for i, r := range f.check(0, check.Request{Subject: "s", Resource: "r"}).Rules {
+			require.Equal(t, c.rules[i].Numbers().Quota(), r.Remaining, c.text)
+		}
+	}
 }
 
 // While the store fails, nothing is granted and nothing is counted locally.

@@ -60,6 +60,7 @@ func (c *Counter) OtherKey() string {
 }
 
 // keyBeside returns the own key of a counter, from the key of its group and the counter's ID.
+// The twin is key_beside in group.lua.
 func keyBeside(group, id string) string {
 	at := len(group) - idBytes
 	return string(ReadName(group[at:]).Plus(ReadName(id)).Append([]byte(group[:at])))

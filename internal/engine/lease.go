@@ -143,28 +143,38 @@ func windowEndOf(n *limit.Numbers, v *limit.Verdict, nowMS int64) (int64, bool) 
 	return 0, false
 }
 
+// leaseTerms are the bounds of a lease.
+type leaseTerms struct {
+	sent   time.Time // before the call that charged the units
+	holdMS int64     // how long they may be held
+	least  int64     // units that should remain to be granted: the lease is shortened for them
+}
+
+// ownTerms are the terms of a lease of this process. If a bucket is less full than expected, a
+// short lease is better than one that consists only of the cushion.
+func ownTerms(counters []Counter, units int64, sent time.Time) leaseTerms {
+	t := leaseTerms{sent: sent, holdMS: limit.LeaseHold.Milliseconds(), least: units - units/2}
+	for i := range counters {
+		if counters[i].Numbers.Algorithm.Bucket() {
+			t.holdMS = limit.LeaseHoldBucket.Milliseconds()
+		}
+	}
+	return t
+}
+
 // newLease returns a lease of the units that a call charged in addition to the cost of its check.
 // The units include the cushion.
-func newLease(counters []Counter, call *Call, units int64, sent time.Time) *lease {
+func newLease(counters []Counter, call *Call, units int64, t leaseTerms) *lease {
 	l := &lease{
-		total: call.Cost, sent: sent, nowMS: call.Outcome.NowMS,
+		total: call.Cost, sent: t.sent, nowMS: call.Outcome.NowMS,
 		verdicts: append([]limit.Verdict(nil), call.Outcome.Verdicts...),
 	}
-	hold, buckets := limit.LeaseHold, false
-	for i := range counters {
-		buckets = buckets || counters[i].Numbers.Algorithm.Bucket()
-	}
-	if buckets {
-		hold = limit.LeaseHoldBucket
-	}
-	untilMS := l.nowMS + hold.Milliseconds()
+	untilMS := l.nowMS + t.holdMS
 	for i := range counters {
 		if end, window := windowEndOf(&counters[i].Numbers, &l.verdicts[i], l.nowMS); window {
 			untilMS = min(untilMS, end)
 		}
 	}
-	// If the bucket is less full than expected, a short lease is better than one that consists only
-	// of the cushion.
 	for {
 		l.cushion = 0
 		for i := range counters {
@@ -172,7 +182,7 @@ func newLease(counters []Counter, call *Call, units int64, sent time.Time) *leas
 				l.cushion = max(l.cushion, l.drained(n, i, untilMS))
 			}
 		}
-		if l.cushion <= units/2 || untilMS <= l.nowMS {
+		if l.cushion <= units-t.least || untilMS <= l.nowMS {
 			break
 		}
 		untilMS = l.nowMS + (untilMS-l.nowMS)/2
@@ -181,7 +191,7 @@ func newLease(counters []Counter, call *Call, units int64, sent time.Time) *leas
 	l.left.Store(units - l.cushion)
 	// The store's clock shows untilMS no earlier than this, because nowMS was rounded down.
 	length := time.Duration(untilMS-1-l.nowMS) * time.Millisecond
-	l.until = sent.Add(length)
-	l.wallMS = sent.UnixMilli() + max(0, length.Milliseconds())
+	l.until = t.sent.Add(length)
+	l.wallMS = t.sent.UnixMilli() + max(0, length.Milliseconds())
 	return l
 }

@@ -65,7 +65,7 @@ func (s *leaseSet) plan(now time.Time, cost int64) int64 {
 		if n.Algorithm.Bucket() {
 			// The units that refill until the lease ends, less the units that were used at the
 			// store's last answer.
-			cushion = max(cushion, n.RefillWhileLeased(since.Milliseconds())-(n.Burst-remaining))
+			cushion = max(cushion, n.RefillWithin(limit.LeaseHoldBucket.Milliseconds()+since.Milliseconds())-(n.Burst-remaining))
 		}
 	}
 	grant := min(wanted, most-cushion)

@@ -261,7 +261,7 @@ func (l *Leases) add(c *Call) {
 func (l *Leases) prefetched(c *Call) {
 	set, units, now := c.lease.set, c.lease.units, l.clock()
 	set.note(&c.Outcome)
-	fresh := newLease(set.counters, c, units, c.Started)
+	fresh := newLease(set.counters, c, units, ownTerms(set.counters, units, c.Started))
 	l.metrics.leasePrefetches.Inc()
 	l.metrics.leasePrefetched.Add(float64(units))
 	if set.resets.Load() != c.lease.resets { // the counters were deleted, perhaps after the charge

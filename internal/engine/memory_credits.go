@@ -34,7 +34,7 @@ func (e *Memory) spend(c *Credits, p *limit.Purse) {
 	})
 }
 
-// OpenCredits implements CreditStore.
+// OpenCredits implements CreditStore. The twin is open_credits.lua.
 func (e *Memory) OpenCredits(_ context.Context, key string, grants ...limit.Spent) (opened int, err error) {
 	shard := &e.shards[maphash.String(e.seed, key)%memoryShards]
 	shard.mu.Lock()
@@ -72,7 +72,7 @@ func (e *Memory) SpentCredits(_ context.Context, outboxes []string, most int) ([
 	return out, nil
 }
 
-// SettleCredits implements CreditStore.
+// SettleCredits implements CreditStore. The twin is settle_credits.lua.
 func (e *Memory) SettleCredits(_ context.Context, outbox string, totals []limit.Spent) error {
 	e.creditMu.Lock()
 	defer e.creditMu.Unlock()

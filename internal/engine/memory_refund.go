@@ -8,7 +8,7 @@ import (
 )
 
 // Refund returns units. Overflow counters are not changed, because it is not known which key their
-// units belong to.
+// units belong to. The twin is refund.lua.
 func (e *Memory) Refund(_ context.Context, refunds ...*Refund) {
 	for _, r := range refunds {
 		r.Refused = 0

@@ -15,13 +15,25 @@ import (
 // A call that timed out may have been counted there already, so its units are not charged.
 //
 // Example: a limit of 90 a minute and three instances. The store last said 30 remaining. Each
-// instance then admits 10 units until the window ends, and 30 in each window after that. Redis is
-// available again when each has admitted 6: each charges 6, and 12 remain.
+// instance then allows 10 units until the window ends, and 30 in each window after that. Redis is
+// available again when each has allowed 6: each charges 6, and 12 remain.
+
+// A debtor is a local engine that can say what its counters owe to the store after an outage.
+type debtor interface {
+	// Len returns the number of counters.
+	Len() int
+	// owed returns what a counter owes, or nil.
+	owed(key string, nowMS, losses int64) *debt
+	// allOwed returns at most most debts, without those to servers that are unavailable.
+	allOwed(nowMS, losses int64, away func(key string) bool, most int) []*debt
+	// settled records the outcome of a charge: debtPaid, debtStays or debtUnknown.
+	settled(key string, outcome int)
+}
 
 // localCall is what Fallback adds to a call of local counters.
 type localCall struct {
 	nowMS   int64 // by the store's clock
-	losses  int64 // of counters, that are known by now
+	losses  int64 // how often the store is known to have lost counters
 	unknown bool  // the store may have counted the call
 	// Of each counter: itself, with the numbers of all instances, and what it begins with.
 	counters []Counter
@@ -114,7 +126,7 @@ func (f *Fallback) note(c *Call) {
 // evaluate passes calls on, and before each one what its local counters owe to the store, in the
 // same round trip. Usually there is nothing.
 func (f *Fallback) evaluate(ctx context.Context, calls []*Call) {
-	if f.memory == nil || f.memory.Len() == 0 {
+	if f.debts == nil || f.debts.Len() == 0 {
 		f.next.Evaluate(ctx, calls...)
 		return
 	}
@@ -125,7 +137,7 @@ func (f *Fallback) evaluate(ctx context.Context, calls []*Call) {
 			if counter.OnUnavailable != limit.Local || c.DryRun || c.NowMS != 0 || f.away(counter.Key) {
 				continue
 			}
-			if d := f.memory.owed(counter.OwnKey(), f.storeMS(f.clock()), f.losses()); d != nil {
+			if d := f.debts.owed(counter.OwnKey(), f.storeMS(f.clock()), f.losses()); d != nil {
 				owed = append(owed, d)
 			}
 		}
@@ -145,11 +157,11 @@ func (f *Fallback) run(breaker *Breaker) {
 
 // settleAll charges all local counters to the store, if it is available again.
 func (f *Fallback) settleAll(ctx context.Context) {
-	if f.memory == nil {
+	if f.debts == nil {
 		return
 	}
-	for f.memory.Len() > 0 {
-		owed := f.memory.allOwed(f.storeMS(f.clock()), f.losses(), f.away, maxSettled)
+	for f.debts.Len() > 0 {
+		owed := f.debts.allOwed(f.storeMS(f.clock()), f.losses(), f.away, maxSettled)
 		if len(owed) == 0 || f.charge(ctx, owed) == 0 {
 			return
 		}
@@ -180,14 +192,14 @@ func (f *Fallback) charge(ctx context.Context, owed []*debt) (settled int) {
 			return settled
 		}
 	}
-	for _, d := range owed { // others take what becomes free: the store is at its limit
-		f.memory.settled(d.key, debtPaid)
+	for _, d := range owed { // other checks use up what becomes available, so the rest cannot be charged
+		f.debts.settled(d.key, debtPaid)
 	}
 	return settled + len(owed)
 }
 
-// charges returns the calls that charge debts. A debt of nothing is a peek, which tells that the
-// store counts again.
+// charges returns the calls that charge debts. The call of a debt of 0 only reads the counter: its
+// answer shows that the store counts again.
 func (f *Fallback) charges(owed []*debt) (calls []*Call) {
 	for _, d := range owed {
 		d.call.Cost, d.call.Err, d.call.Started = d.units, nil, f.clock()
@@ -202,14 +214,14 @@ func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	for _, d := range owed {
 		switch c := &d.call; {
 		case errors.Is(c.Err, ErrBreakerOpen):
-			f.memory.settled(d.key, debtStays)
+			f.debts.settled(d.key, debtStays)
 		case c.Err != nil:
-			f.memory.settled(d.key, debtUnknown)
+			f.debts.settled(d.key, debtUnknown)
 		case !c.Outcome.Allowed && c.Outcome.Verdicts[0].Remaining > 0:
 			d.units = min(d.units, c.Outcome.Verdicts[0].Remaining)
 			left = append(left, d)
 		default:
-			f.memory.settled(d.key, debtPaid)
+			f.debts.settled(d.key, debtPaid)
 			settled++
 		}
 	}
@@ -256,8 +268,9 @@ func (e *Memory) allOwed(nowMS, losses int64, away func(key string) bool, most i
 	return owed
 }
 
-// owed is what the counter holds beyond what it began with. If the store has lost its counters,
-// that is gone there too, and all is owed.
+// owed is the units of the counter that the store does not have: those beyond the state with which
+// it began. If the store has lost its counters, it does not have that state either, and all units
+// are owed.
 func (m *memoryCounter) owed(nowMS, losses int64) *debt {
 	if m == nil || m.outage == nil || m.outage.settles || m.key == "" {
 		return nil

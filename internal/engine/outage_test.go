@@ -94,7 +94,7 @@ func (r *outageRig) recovers() {
 	for _, stack := range r.stacks { // as a timer does, within 50 ms
 		require.Eventually(r.t, func() bool {
 			stack.ReturnIdle()
-			return stack.fallback.memory.Len() == 0
+			return stack.fallback.debts.Len() == 0
 		}, time.Minute, time.Millisecond)
 	}
 }
@@ -202,8 +202,8 @@ func TestUnitsOfUnknownFateAreNotCharged(t *testing.T) {
 	require.Equal(t, int64(88), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining)
 }
 
-// A counter that holds less than it did is counted. A new window and an answer that was overtaken
-// are no such case.
+// A counter that holds fewer units than before counts as a regression. A counter in a new window
+// does not, nor does an answer that arrives after a later one.
 func TestRegressionsAreSeen(t *testing.T) {
 	s := newSeen()
 	c := &Counter{Key: "w{t}key", Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}}

@@ -9,7 +9,8 @@ import (
 
 // seen keeps what the store last said about counters that are in use, so that an outage does not
 // begin with full limits. It has a fixed size: a counter that is not found is like one that was
-// never used. No two calls wait for each other: what finds its place in use is not kept.
+// never used. No call waits for another one: if the place of a counter is locked, its state is not
+// stored.
 type seen struct {
 	seed maphash.Seed
 	sets [seenSets]seenSet

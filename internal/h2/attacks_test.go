@@ -168,7 +168,7 @@ func TestTinyWindows(t *testing.T) {
 }
 
 // A client that opens no window, or never reads, cannot keep answers for long.
-func TestAnswersThatNobodyTakes(t *testing.T) {
+func TestUnreadAnswers(t *testing.T) {
 	_, addr := serveFor(t, func(config *Config) {
 		config.Limits.Write = time.Second
 		config.Limits.Ping = 20 * time.Millisecond

@@ -63,7 +63,8 @@ func (b *Bounds) Serve(t int64) bool {
 	return t >= b.EndMS-(b.EndMS-b.StartMS)/2 && t < b.EndMS+(b.NextEndMS-b.EndMS)/2
 }
 
-// At returns the window that contains an instant. It allocates nothing.
+// At returns the window that contains an instant. It allocates nothing. The twin is
+// calendar_window in fixed_value.lua.
 func (b *Bounds) At(t int64) Span {
 	switch {
 	case !b.Contain(t):

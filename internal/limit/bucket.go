@@ -4,7 +4,9 @@ package limit
 // refilled every WindowMS, evenly and in exact fractions. The only stored value is the instant at
 // which the bucket is full, full + part/limit milliseconds.
 //
-//	used = max(0, whole - t) * L / W
+//	used = max(0, full - t) * L / W
+//
+// The twin is bucket.lua.
 type bucket struct {
 	full  int64 // whole milliseconds
 	part  int64 // 0 <= part < limit
@@ -53,11 +55,11 @@ func (s *bucket) Charge(n *Numbers, cost, t int64) {
 // Refund returns units only if nothing was charged since, because later charges were added to these
 // units.
 func (s *bucket) Refund(n *Numbers, units, ground int64) bool {
-	whole := s.full
+	full := s.full
 	if s.part > 0 {
-		whole++
+		full++
 	}
-	if whole != ground || s.limit != n.Limit {
+	if full != ground || s.limit != n.Limit {
 		return false
 	}
 	sooner, rest := MulDiv(units, n.WindowMS, n.Limit, 0)

@@ -77,10 +77,11 @@ func (r *Rule) CheckCredits(field string) (errs FieldErrors) {
 	return errs
 }
 
-// Purse is the credits of one counter in a call. Its twin is lua/credits.lua.
+// Purse is the credits of one counter in a call. Its twin is lua/credits.lua: read_credits for
+// Fill, cover_by_credits for cover, credits_retry for retryAt, and spend_credits for Pay.
 type Purse struct {
 	Grants   []PurseGrant // that are open, in the order in which they are spent
-	Unopened int64        // units of grants of which nobody has said what was spent, up to MaxBalance
+	Unopened int64        // units of grants that are not open, up to MaxBalance
 	Balance  int64        // of the open grants, before the call, up to MaxBalance
 	Spends   int64        // by the call, if it is allowed
 }
@@ -112,10 +113,10 @@ func (p *Purse) Fill(grants []Grant, now int64, spent func(GrantID) (int64, bool
 }
 
 // cover divides a cost: the units of the window come first. It returns the part for the window,
-// which has room until the limit, and may have more until its ceiling.
+// which gets units up to the limit, also if its ceiling is higher.
 func (p *Purse) cover(n *Numbers, remaining, cost int64) (takes int64) {
-	room := max(0, n.Limit-(n.Ceiling()-remaining))
-	p.Spends = min(max(0, cost-room), p.Balance)
+	left := max(0, n.Limit-(n.Ceiling()-remaining))
+	p.Spends = min(max(0, cost-left), p.Balance)
 	return cost - p.Spends
 }
 

@@ -259,6 +259,28 @@ func anchorValue() value {
 	return v
 }
 
+// leaseValue is how long a client may hold units of a leased rule. The default is stored as not
+// set.
+func leaseValue() value {
+	v := duration(func(r *Rule) *Duration { return &r.Lease })
+	get, set := v.get, v.set
+	v.get = func(r *Rule) any {
+		if r.Lease.MS == 0 && r.Consistency == Leased {
+			return Duration{MS: LeaseHold.Milliseconds()}.Written()
+		}
+		return get(r)
+	}
+	v.set = func(r *Rule, text any) error {
+		err := set(r, text)
+		if r.Lease.MS == LeaseHold.Milliseconds() {
+			r.Lease = Duration{}
+		}
+		return err
+	}
+	v.same = func(a, b *Rule) bool { return a.ClientLease() == b.ClientLease() }
+	return v
+}
+
 // choice is one of a few names.
 func choice[E ~uint8](at func(*Rule) *E, names Names[E]) value {
 	return value{

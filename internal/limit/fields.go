@@ -177,6 +177,16 @@ var Fields = []Field{
 		check: (*Rule).checkConsistency,
 	},
 	{
+		Name: "lease", Label: "Client lease",
+		Hint: "Optional. How long a client of a leased rule may hold units: 50 ms to 10 s. Default 250 ms.",
+		Sent: "How long a client may hold units of a leased rule and grant them without a request, 50ms to 10s; " +
+			"only with consistency leased; default 250ms",
+		Shown:   "How long a client may hold units; null for strict rules",
+		value:   leaseValue(),
+		applies: func(r *Rule) bool { return r.Consistency == Leased },
+		check:   (*Rule).checkLease,
+	},
+	{
 		Name: "metering", Label: "Metering",
 		Hint: "Metered usage is exact, by subject and hour, for invoices.",
 		Sent: "Whether the units of allowed checks are recorded exactly, by subject and hour, and which of them are invoiced: units: all; " +

@@ -1,7 +1,8 @@
 package limit
 
 // fixedWindow counts what was allowed in the current window. Windows are aligned to 1970, or are
-// calendar windows.
+// calendar windows. The twins are fixed_window.lua, and fixed_at and first_end in
+// evaluate_many.lua.
 type fixedWindow struct {
 	immediate
 	end     int64 // of the last counted window

@@ -1,6 +1,7 @@
 package limit
 
-// Judgement is the part of one counter in a call that an engine decides in this process.
+// Judgement is the part of one counter in a call that an engine decides in this process. Its twin
+// is evaluate_one.lua: decide for Admit, charge for Charge, conclude for Finish.
 type Judgement struct {
 	Numbers *Numbers
 	State   State

@@ -39,7 +39,7 @@ func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 		b.StrandedMS = 2 * n.WindowMS
 	case TokenBucket, LeakyBucket:
 		b.HoldMS = LeaseHoldBucket.Milliseconds()
-		b.Refill = n.RefillWhileLeased(0)
+		b.Refill = n.RefillWithin(b.HoldMS)
 		b.StrandedMS, _ = MulDiv(b.Units, n.WindowMS, n.Limit, n.Limit-1)
 		b.Units -= b.Refill
 	default:
@@ -59,9 +59,18 @@ func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 	return b, b.Units >= LeaseLeast
 }
 
-// RefillWhileLeased returns how many units are refilled until the end of a lease that begins
-// fromNowMS milliseconds from now, rounded up generously.
-func (n *Numbers) RefillWhileLeased(fromNowMS int64) int64 {
-	units, _ := MulDiv(n.Limit, LeaseHoldBucket.Milliseconds()+fromNowMS+2, n.WindowMS, 0)
+// RefillWithin returns how many units are refilled within so many milliseconds from now, rounded up
+// generously.
+func (n *Numbers) RefillWithin(ms int64) int64 {
+	units, _ := MulDiv(n.Limit, ms+2, n.WindowMS, 0)
 	return units + 2
+}
+
+// HoldFor returns for how many milliseconds RefillWithin is at most so many units, at most a day.
+func (n *Numbers) HoldFor(units int64) int64 {
+	if units < 3 {
+		return 0
+	}
+	ms, _ := MulDiv(units-2, n.WindowMS, n.Limit, 0)
+	return max(0, min(ms, dayMS)-2)
 }

@@ -7,7 +7,7 @@ import (
 
 // MulDiv returns floor((a*b + add) / c) and the remainder, exactly. The product of limit and window
 // exceeds 2^64, so it has 128 bits. All arguments are >= 0 and c > 0. A quotient that does not fit
-// is math.MaxInt64.
+// is math.MaxInt64. The twins are muldiv in prelude.lua, and share in evaluate_many.lua.
 func MulDiv(a, b, c, add int64) (quotient, remainder int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(add), 0)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -124,6 +125,24 @@ func (m Metering) String() string { return meteringNames.Of(m) }
 // ParseMetering returns the metering with a name such as "units".
 func ParseMetering(s string) (Metering, error) { return meteringNames.Parse(s) }
 
+// PlanMetering is the metering that the limit of a plan sets for a rule.
+type PlanMetering uint8
+
+// MeterAsRule leaves it to the rule.
+const (
+	MeterAsRule PlanMetering = iota
+	PlanMeterNone
+	PlanMeterUnits
+	PlanMeterOverage
+)
+
+var planMeteringNames = Names[PlanMetering]{PlanMeterNone: "none", PlanMeterUnits: "units", PlanMeterOverage: "overage"}
+
+func (m PlanMetering) String() string { return planMeteringNames.Of(m) }
+
+// ParsePlanMetering returns the metering of a plan's limit with a name such as "none".
+func ParsePlanMetering(s string) (PlanMetering, error) { return planMeteringNames.Parse(s) }
+
 // Ranges of the API. The engine itself accepts everything that docs/algorithms.md allows.
 const (
 	MaxLimit             int64 = 1_000_000_000         // limit, burst and cost, except:
@@ -133,6 +152,8 @@ const (
 	MaxWindowMS          int64 = 366 * dayMS
 	MaxSubBuckets        int64 = 120
 	MaxPenaltyMS         int64 = 30 * dayMS
+	MinLeaseMS           int64 = 50 // of a client
+	MaxLeaseMS           int64 = 10_000
 	MaxRules                   = 1_000 // of a tenant
 	MaxMatchingRules           = 32    // of one check
 	MaxBy                      = 16    // values that one rule counts by
@@ -162,10 +183,11 @@ type Rule struct {
 	OnUnavailable OnUnavailable
 	Penalty       Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
 	Consistency   Consistency
-	Zone          string  // IANA time zone of a calendar window; "": UTC
-	Anchor        Anchor  // of a calendar window
-	Overage       Overage // OverageAllow, or OverageUnset: denies
-	WarnAt        Portion // checks beyond this share of the quota carry a warning; 0: none does
+	Lease         Duration // how long a client may hold units of a leased rule; 0: LeaseHold
+	Zone          string   // IANA time zone of a calendar window; "": UTC
+	Anchor        Anchor   // of a calendar window
+	Overage       Overage  // OverageAllow, or OverageUnset: denies
+	WarnAt        Portion  // checks beyond this share of the quota carry a warning; 0: none does
 	Metering      Metering
 	MeterEvent    string // name of the billing system's meter that gets the units; "": none
 }
@@ -252,11 +274,30 @@ func (r *Rule) checkConsistency(errs *FieldErrors) {
 	}
 }
 
+// checkLease refuses a lease of a strict rule, and one that is out of range.
+func (r *Rule) checkLease(errs *FieldErrors) {
+	switch ms := r.Lease.MS; {
+	case ms == 0:
+	case r.Consistency != Leased:
+		errs.Add("lease", Wrong("Omit it, or set consistency to leased. In a merge patch, set it to null.", "is only for a rule with the consistency leased"))
+	case ms < MinLeaseMS || ms > MaxLeaseMS:
+		errs.Add("lease", MustBe("a duration from 50ms to 10s"))
+	}
+}
+
+// ClientLease returns for how long a client may hold units of the rule.
+func (r *Rule) ClientLease() time.Duration {
+	if r.Lease.MS == 0 {
+		return LeaseHold
+	}
+	return time.Duration(r.Lease.MS) * time.Millisecond
+}
+
 // checkZone refuses an unknown zone, and a zone for a window that has none.
 func (r *Rule) checkZone(errs *FieldErrors) {
 	if r.Window.Calendar == NoCalendar {
 		if r.ZoneName() != "UTC" {
-			errs.Add("zone", Wrong("Omit it, or use such a window.", "is only for a window of day, week, month or year"))
+			errs.Add("zone", Wrong("Omit it, or use a window of day, week, month or year.", "is only for a window of day, week, month or year"))
 		}
 	} else if _, err := zoneOf(r.Zone); err != nil {
 		errs.Add("zone", ProblemOf(err))
@@ -268,7 +309,7 @@ func (r *Rule) checkAnchor(errs *FieldErrors) {
 	switch {
 	case r.Anchor != AnchorSubject:
 	case r.Window.Calendar == NoCalendar:
-		errs.Add("anchor", Wrong("Use calendar, or such a window.", "can be subject only with a window of day, week, month or year"))
+		errs.Add("anchor", Wrong("Use calendar, or a window of day, week, month or year.", "can be subject only with a window of day, week, month or year"))
 	case !slices.Contains(r.By, "subject"):
 		errs.Add("anchor", Wrong("Use calendar, or count by subject.",
 			"can be subject only if by contains subject: a counter that subjects share has only one window"))
@@ -393,10 +434,11 @@ type Limit struct {
 	Limit     int64 // units of cost per window; 0 when Unlimited
 	Burst     int64 // capacity of a bucket; 0: the same as Limit
 	Unlimited bool  // the rule neither counts nor denies
-	// WarnAt and Overage replace those of the rule; if they are not set, the rule's own apply. Only
-	// the limit of a plan has them.
-	WarnAt  Portion
-	Overage Overage
+	// WarnAt, Overage and Metering replace those of the rule; if they are not set, the rule's own
+	// apply. Only the limit of a plan has them.
+	WarnAt   Portion
+	Overage  Overage
+	Metering PlanMetering // also of an unlimited one
 }
 
 // Validate returns one error for each field that is out of range for rule r.

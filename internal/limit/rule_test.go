@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -30,6 +31,8 @@ func TestRuleValidate(t *testing.T) {
 		"prefix":                 func(r *Rule) { r.Resource = "orders:*" },
 		"63 bytes of slug":       func(r *Rule) { r.Slug = strings.Repeat("a", 63) },
 		"a leased counter":       func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowCounter, Leased },
+		"shortest lease":         func(r *Rule) { r.Consistency, r.Lease = Leased, duration("50ms") },
+		"longest lease":          func(r *Rule) { r.Consistency, r.Lease = Leased, duration("10s") },
 		"a metered rule":         func(r *Rule) { r.Metering, r.MeterEvent = MeterUnits, strings.Repeat("é", 100) },
 		"lines in a description": func(r *Rule) { r.Description = "one\n\ttwo" },
 	}
@@ -70,6 +73,9 @@ func TestRuleValidate(t *testing.T) {
 		"penalty of 31 days":              {"penalty", func(r *Rule) { r.Penalty = duration("31d") }},
 		"leased log":                      {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowLog, Leased }},
 		"leased queue":                    {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = LeakyBucketQueue, Leased }},
+		"lease of a strict rule":          {"lease", func(r *Rule) { r.Lease = duration("1s") }},
+		"lease too short":                 {"lease", func(r *Rule) { r.Consistency, r.Lease = Leased, duration("49ms") }},
+		"lease too long":                  {"lease", func(r *Rule) { r.Consistency, r.Lease = Leased, duration("10001ms") }},
 		"leased penalty":                  {"consistency", func(r *Rule) { r.Penalty, r.Consistency = duration("1m"), Leased }},
 		"control character in a name":     {"name", func(r *Rule) { r.Name = "a\x00" }},
 		"long description":                {"description", func(r *Rule) { r.Description = strings.Repeat("a", 2001) }},
@@ -152,7 +158,7 @@ func TestFields(t *testing.T) {
 		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
 		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
 		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
-		Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001, Overage: OverageAllow, Metering: MeterOverage, MeterEvent: "api_requests",
+		Lease: Duration{"5s", 5_000}, Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001, Overage: OverageAllow, Metering: MeterOverage, MeterEvent: "api_requests",
 	}
 	read := Rule{}
 	for i := range Fields {
@@ -185,6 +191,22 @@ func TestFieldSame(t *testing.T) {
 	require.Equal(t, "day", FieldNamed("window").Get(&b))
 	b.Penalty = Duration{MS: 1500}
 	require.Equal(t, "1500ms", FieldNamed("penalty").Get(&b))
+}
+
+// The default of a lease is shown for a leased rule only, and stored as not set.
+func TestLeaseField(t *testing.T) {
+	r := NewRule("api")
+	lease := FieldNamed("lease")
+	require.Nil(t, lease.Get(&r))
+	r.Consistency = Leased
+	require.Equal(t, "250ms", lease.Get(&r))
+	require.Equal(t, LeaseHold, r.ClientLease())
+	require.NoError(t, lease.Set(&r, "10s"))
+	require.Equal(t, "10s", lease.Get(&r))
+	require.Equal(t, 10*time.Second, r.ClientLease())
+	require.NoError(t, lease.Set(&r, "250ms"))
+	require.Zero(t, r.Lease)
+	require.Error(t, lease.Set(&r, "soon"))
 }
 
 // A field that documents omit has the same value when they are read.

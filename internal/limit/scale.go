@@ -38,7 +38,9 @@ func (s Share) up(a, most int64) int64 {
 
 // Scale changes the counts of s at t by the ratios of ScaleTo. n are the numbers under which they
 // were counted. The used share is at most the whole quota: units beyond it stay only if both
-// numbers allow overage, and then as they are. Instants of windows and entries stay the same.
+// numbers allow overage, and then as they are. Instants of windows and entries stay the same. The
+// twin is amend.lua: up for Share.up, scaled for count and sum, and the names of the other
+// functions.
 func Scale(s State, n, to *Numbers, t int64) {
 	c := change{Share: n.ScaleTo(to)[0], n: n, to: to, over: n.Overage && to.Overage}
 	switch s := s.(type) {

@@ -3,7 +3,8 @@ package limit
 import "slices"
 
 // slidingWindowBuckets counts by parts of the window, each PrecisionMS long and aligned to 1970.
-// The current part and the n-1 parts before it count in full.
+// The current part and the n-1 parts before it count in full. The twin is
+// sliding_window_buckets.lua.
 type slidingWindowBuckets struct {
 	immediate
 	parts []subBucket // with a count, oldest first

@@ -4,6 +4,8 @@ package limit
 // previous count is weighted by the share of the previous window that a window ending now covers:
 //
 //	used = cur + floor(prev * (W - e) / W), e = milliseconds since the window began
+//
+// The twins are sliding_window_counter.lua, and counter_at in evaluate_many.lua.
 type slidingWindowCounter struct {
 	immediate
 	index     int64 // of the current window: floor(t / W)

@@ -6,7 +6,7 @@ import (
 )
 
 // slidingWindowLog stores every allowed request of the last window. It is exact but needs more
-// memory. With running sums, every lookup is a binary search.
+// memory. With running sums, every lookup is a binary search. The twin is sliding_window_log.lua.
 type slidingWindowLog struct {
 	immediate
 	base    int64 // sum of all dropped costs

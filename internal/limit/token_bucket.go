@@ -1,7 +1,7 @@
 package limit
 
 // tokenBucket holds up to Burst tokens and gains Limit tokens per window, evenly. A request takes
-// its cost in tokens or is denied.
+// its cost in tokens or is denied. The twin is token_bucket.lua.
 type tokenBucket struct {
 	immediate
 	bucket

@@ -134,7 +134,7 @@ func LimitRequest(to, tenant, subject, wanted, note, link string) Letter {
 }
 
 // QuotaNotice tells somebody who runs a tenant that it has used a share of a quota.
-func QuotaNotice(to, tenant, quota string, percent int, used, whole int64, resets time.Time, link string) Letter {
+func QuotaNotice(to, tenant, quota string, percent int, used, limit int64, resets time.Time, link string) Letter {
 	after := "At the limit, checks are refused until the quota resets, unless your tier lets them pass."
 	if percent >= 100 {
 		after = "Checks over the quota are refused until it resets, unless your tier lets them pass."
@@ -142,7 +142,7 @@ func QuotaNotice(to, tenant, quota string, percent int, used, whole int64, reset
 	return Letter{
 		Kind: "notice", To: to, Subject: fmt.Sprintf("%s has used %d %% of a quota", short(tenant), percent),
 		Before: []string{fmt.Sprintf("The tenant %s has used %d of %d checks of the quota %s. It resets on %s.",
-			short(tenant), used, whole, short(quota), resets.UTC().Format("2 January 2006, 15:04 UTC"))},
+			short(tenant), used, limit, short(quota), resets.UTC().Format("2 January 2006, 15:04 UTC"))},
 		Link:  Link{"Show the usage", link},
 		After: []string{after, "Owners and admins of the tenant receive this mail once for each share and period."},
 	}

@@ -4,6 +4,14 @@
 // sends mails from a bounded queue, retries for some minutes, and reports at the end whether a mail
 // was sent. smtp.go sends to the mail server. In the demo, box.go stores the mails in memory, and a
 // page shows them.
+//
+// Words: a Letter is the content of a mail for one address. A Post is what sends letters. The Box
+// keeps them in memory instead.
+//
+// Example: ann invites ben. The dashboard calls Send with the Invitation and returns the page. The
+// mail server refuses the connection. The Post tries again after 5 seconds and after 30, and the
+// third attempt succeeds. It then calls done with no error, and the list of members says that the
+// mail was sent. After five failed attempts, about 13 minutes later, done gets the error.
 package mail
 
 import (

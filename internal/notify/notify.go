@@ -10,6 +10,12 @@
 //
 // To send another kind of notification, add its type to tenants.NotificationTypes and call
 // tenants.Store.Notify, or its form for changes within a transaction.
+//
+// Example: a limit request is stored, with deliveries for the endpoints a and b. a answers 200, and
+// its delivery is done. b does not answer. Its delivery is due again later, and b is a suspect: all
+// suspects together get half of the places, so that silent endpoints do not delay others. If the
+// instance is killed between the answer of a and the write to Postgres, its claim ends after a
+// minute, and a gets the same webhook-id a second time.
 package notify
 
 import (

@@ -1,6 +1,11 @@
 // Package origin reads the origin of an HTTP request: its id, which logs contain, and the address
 // of its client. Behind trusted proxies, that is the address that the proxies report. internal/api
 // and internal/dashboard both use it.
+//
+// Example: 10.0.0.0/8 is trusted, and a request comes from 10.0.0.5 with X-Forwarded-For: 1.2.3.4,
+// 203.0.113.9, 10.0.0.7. Addresses are read from the right: 10.0.0.7 is trusted, and 203.0.113.9 is
+// not, so it is the client. What stands before it could be forged. From 198.51.100.1, the header
+// does not count, and the client is 198.51.100.1.
 package origin
 
 import (

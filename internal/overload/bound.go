@@ -51,6 +51,9 @@ const (
 	// leastBound is the smallest bound for the wait for Redis. Redis decides 128 of the most
 	// expensive calls in about maxQueued.
 	leastBound = 128
+	// leastSmall and mostSmall are the range of Small.
+	leastSmall = 16
+	mostSmall  = 64
 )
 
 // Signals are the waits of the last Interval.
@@ -101,6 +104,13 @@ func (b *Bound) Share() int64 {
 	}
 	return max(min(bound, startPerThread*b.threads), bound/2)
 }
+
+// Small returns the maximum of one tenant's requests to the admin API. Most of them wait for one of
+// a few connections to Postgres, so more of them would only wait longer.
+func (b *Bound) Small() int64 { return min(max(leastSmall, b.Limit()/8), mostSmall, b.Share()) }
+
+// Unknown returns the maximum of requests without a key, of all clients together.
+func (b *Bound) Unknown() int64 { return min(2*b.Small(), b.Share()) }
 
 // Refuse notes a refusal, and returns how long the connection must pause.
 func (b *Bound) Refuse() time.Duration {

@@ -52,6 +52,7 @@ type NearLimit struct {
 	Quota        int64
 	Remaining    int64
 	ResetAfterMS int64 // from At until the full quota is available
+	Denied       bool  // that check was denied: a full limit need not deny
 }
 
 // Used is the share of the quota that is used up, 0 to 1.
@@ -377,7 +378,7 @@ func (k *keptDecision) holds(now time.Time) bool {
 
 func (k *keptDecision) note() NearLimit {
 	return NearLimit{
-		At: k.At, Subject: k.Subject, Resource: k.Resource, Rule: k.Rule, Quota: k.Quota, Remaining: k.remaining.Load(), ResetAfterMS: k.ResetAfterMS,
+		At: k.At, Subject: k.Subject, Resource: k.Resource, Rule: k.Rule, Quota: k.Quota, Remaining: k.remaining.Load(), ResetAfterMS: k.ResetAfterMS, Denied: !k.Allowed,
 	}
 }
 

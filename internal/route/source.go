@@ -41,7 +41,7 @@ func parseSource(text string) (source, error) {
 	switch where {
 	case "header":
 		if !validToken(name, "-_.") {
-			return source{}, limit.Wrong("Use such a name.", "must name the header by 1 to 64 of A-Z, a-z, 0-9, - _ and .")
+			return source{}, limit.Wrong("Use the name of a header, such as X-User.", "must name the header by 1 to 64 of A-Z, a-z, 0-9, - _ and .")
 		}
 		name = strings.ToLower(name)
 		if name == "weir-key" {
@@ -50,12 +50,12 @@ func parseSource(text string) (source, error) {
 		return source{kind: fromHeader, name: name, secret: isSecretHeader(name)}, nil
 	case "cookie":
 		if !validToken(name, "!#$%&'*+-.^_`|~") {
-			return source{}, &limit.Problem{Message: "must name the cookie by 1 to 64 letters, digits and !#$%&'*+-.^_`|~", Fix: "Use such a name."}
+			return source{}, limit.Wrong("Use the name of a cookie, such as session.", "must name the cookie by 1 to 64 letters, digits and !#$%%&'*+-.^_`|~")
 		}
 		return source{kind: fromCookie, name: name, secret: true}, nil
 	case "jwt":
 		if name == "" || len(name) > maxClaimBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-			return source{}, limit.Wrong("Use such a name.", "must name the claim by 1 to %d bytes of UTF-8 without control characters", maxClaimBytes)
+			return source{}, limit.Wrong("Use the name of a claim, such as sub.", "must name the claim by 1 to %d bytes of UTF-8 without control characters", maxClaimBytes)
 		}
 		return source{kind: fromJWT, name: name}, nil
 	}

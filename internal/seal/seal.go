@@ -3,6 +3,11 @@
 //
 // A Ring holds one key or several. The first key encrypts, and all of them decrypt: to rotate, put
 // a new key before the old one, encrypt everything again, and remove the old one.
+//
+// Example: a Ring of the keys k1 seals "whsec_1" for the place "endpoint 7". The text has 5 bytes
+// that name the format and k1, 24 of a nonce, 7 of the secret and 16 of a tag. A Ring of k2 and k1
+// opens it for "endpoint 7" and reports that it is not Current. For "endpoint 8" it is ErrDamaged.
+// A Ring of k2 alone returns ErrUnknownKey.
 package seal
 
 import (

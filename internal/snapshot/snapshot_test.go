@@ -219,7 +219,7 @@ func TestRefusedSnapshots(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, maxBytes)
 	f.write(true)
-	whole, err := os.ReadFile(f.path)
+	valid, err := os.ReadFile(f.path)
 	require.NoError(t, err)
 	refused := func(why string, content []byte, mode os.FileMode) {
 		t.Helper()
@@ -230,22 +230,22 @@ func TestRefusedSnapshots(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, err.Error(), why)
 	}
-	for _, at := range []int{1, len(whole) / 3, len(whole) / 2, len(whole) - 20} {
-		damaged := bytes.Clone(whole)
+	for _, at := range []int{1, len(valid) / 3, len(valid) / 2, len(valid) - 20} {
+		damaged := bytes.Clone(valid)
 		damaged[at] ^= 1
 		refused("", damaged, 0o600)
 	}
-	lines := bytes.SplitAfter(whole, []byte("\n"))
+	lines := bytes.SplitAfter(valid, []byte("\n"))
 	refused("its checksum is wrong", bytes.Join(append(append([][]byte{}, lines[:3]...), lines[4:]...), nil), 0o600)
-	refused("its end is missing", whole[:len(whole)-100], 0o600)
-	refused("something follows", append(bytes.Clone(whole), '\n'), 0o600)
+	refused("its end is missing", valid[:len(valid)-100], 0o600)
+	refused("something follows", append(bytes.Clone(valid), '\n'), 0o600)
 	refused("its end is missing", nil, 0o600)
 	refused("not a configuration snapshot", []byte("{}\n"), 0o600)
-	refused("another version of the program", bytes.Replace(whole, []byte(`"shape":"`), []byte(`"shape":"x`), 1), 0o600)
-	refused("set it to 0600", whole, 0o640)
-	refused("more than", append(bytes.Clone(whole), make([]byte, maxBytes)...), 0o600)
+	refused("another version of the program", bytes.Replace(valid, []byte(`"shape":"`), []byte(`"shape":"x`), 1), 0o600)
+	refused("set it to 0600", valid, 0o640)
+	refused("more than", append(bytes.Clone(valid), make([]byte, maxBytes)...), 0o600)
 
-	require.NoError(t, os.WriteFile(f.path, whole, 0o600))
+	require.NoError(t, os.WriteFile(f.path, valid, 0o600))
 	require.NoError(t, os.Chmod(f.path, 0o600))
 	_, err = f.open()
 	require.NoError(t, err)
@@ -259,6 +259,6 @@ func TestRefusedSnapshots(t *testing.T) {
 	_, err = f.open()
 	require.ErrorContains(t, err, "cannot be decrypted")
 	for _, secret := range []string{f.key.Secret(), fmt.Sprintf("%x", f.of.Secrets.CounterKey), string(f.of.Secrets.CounterKey[:])} {
-		require.NotContains(t, string(whole), secret)
+		require.NotContains(t, string(valid), secret)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/stripe/stripe-go/v85"
@@ -128,8 +127,9 @@ func listedEvent(in *stripe.Event) (Event, []byte, error) {
 	return e, body, err
 }
 
-// fetched returns a snapshot of a subscription, with all of its items. Its time is the provider's,
-// from the header Date of the response. Snapshots of one second are in the order of our requests.
+// fetched returns a snapshot of a subscription, with all of its items. Its time is the
+// provider's, from the header Date of the response. Snapshots of one second are in the order of
+// our requests.
 func (c *Client) fetched(ctx context.Context, sub *stripe.Subscription, response *stripe.APIResponse) (Fetched, error) {
 	if sub.Customer == nil {
 		return Fetched{}, fmt.Errorf("subscription %s has no customer", sub.ID)
@@ -189,9 +189,6 @@ func (c *Client) items(ctx context.Context, sub *stripe.Subscription) ([]*stripe
 
 // FetchedEvent is the prefix of Event in a fetched snapshot. It sorts after the ids of events.
 const FetchedEvent = "fetched "
-
-// WasFetched reports whether the snapshot comes from the provider's API instead of an event.
-func (a *Snapshot) WasFetched() bool { return strings.HasPrefix(a.Event, FetchedEvent) }
 
 func apiError(what string, err error) error {
 	var failed *stripe.Error

@@ -95,6 +95,14 @@ func TestVersionsAndTypes(t *testing.T) {
 			`{"id":"sub_1","customer":{"id":"cus_1"},"status":"active","items":{"data":[{"price":{"id":"p","product":{"id":"prod"}}}]}}`), subscription.Changed, ""},
 		"a deleted one that says active": {event("customer.subscription.deleted",
 			`{"id":"sub_1","customer":"cus_1","status":"active","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
+		"a paused one": {event("customer.subscription.paused",
+			`{"id":"sub_1","customer":"cus_1","status":"paused","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
+		"a resumed one": {event("customer.subscription.resumed",
+			`{"id":"sub_1","customer":"cus_1","status":"active","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
+		"a pending update that was applied": {event("customer.subscription.pending_update_applied",
+			`{"id":"sub_1","customer":"cus_1","status":"active","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
+		"a pending update that expired": {event("customer.subscription.pending_update_expired",
+			`{"id":"sub_1","customer":"cus_1","status":"active","pending_update":null,"items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
 		"a status of the future": {event("customer.subscription.updated",
 			`{"id":"sub_1","customer":"cus_1","status":"dreaming","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Unreadable, `"dreaming" is unknown (API version 2019-12-03`},
 		"no items":             {event("customer.subscription.updated", `{"id":"sub_1","customer":"cus_1","status":"active"}`), subscription.Unreadable, "no items"},
@@ -117,6 +125,9 @@ func TestVersionsAndTypes(t *testing.T) {
 		require.Contains(t, e.Why, c.why, name)
 		if strings.Contains(name, "deleted") {
 			require.Equal(t, subscription.Canceled, e.Snapshot.Status)
+		}
+		if strings.Contains(name, "paused") {
+			require.Equal(t, subscription.Paused, e.Snapshot.Status)
 		}
 	}
 }

@@ -163,9 +163,6 @@ func (r Right) scopes() Scopes {
 	return newScopes(scopes)
 }
 
-// KeyExpiresAt returns when the actor's key expires; the zero time means never.
-func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }
-
 // mayGrant reports whether the actor itself has what a key with these scopes and this expiry would
 // have.
 func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,6 +69,7 @@ type touched struct {
 	target string
 	before auditFields // nil if the object did not exist
 	unread bool        // before is still to be read
+	beside auditFields // what the row says in addition to the object after the change
 }
 
 // auditFields is an object by fields. Postgres writes equal jsonb values equally.
@@ -219,6 +221,7 @@ func (t *touched) row(now auditObject) (row auditRow, err error) {
 		}
 	}
 	if after != nil {
+		maps.Copy(after, t.beside)
 		row.after, err = json.Marshal(after)
 	}
 	return row, err

@@ -92,11 +92,11 @@ func TestAuditTrail(t *testing.T) {
 		{"its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "=alice", tenants.Override{Rule: "r", Limit: limit.Limit{Unlimited: true}, Reason: "a launch", ExpiresAt: &expiry}, tenants.Match{})
 			return err
-		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05Z"}}}`, "a launch"},
+		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05Z"}},"replaced_limits":{"r":6}}`, "a launch"},
 		{"a subject by its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
 			return err
-		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, ""},
+		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}},"replaced_limits":{"r":6}}`, ""},
 		{"a deleted subject", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",
 			`{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, "", ""},
 		{"a deleted rule with its limits", func() error { return s.DeleteRule(ctx, a, "r", tenants.Match{}) }, "delete", "rule:r",
@@ -357,11 +357,11 @@ func TestTamperedTrails(t *testing.T) {
 		mustRule(t, s, b, rule(fmt.Sprintf("r%d", i)))
 		require.NoError(t, s.DeleteRule(t.Context(), a, fmt.Sprintf("r%d", i), tenants.Match{}))
 	}
-	whole := trailIsIntact(t, s, a)
-	require.True(t, whole.Valid, whole.Problem)
+	verified := trailIsIntact(t, s, a)
+	require.True(t, verified.Valid, verified.Problem)
 	const last = 2 + 2*18
-	require.EqualValues(t, last, whole.Rows)
-	remembered := whole.Head
+	require.EqualValues(t, last, verified.Rows)
+	remembered := verified.Head
 	again, err := tenants.ParseAuditMark(remembered.String())
 	require.NoError(t, err)
 	require.Equal(t, remembered, again)

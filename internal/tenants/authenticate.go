@@ -37,6 +37,8 @@ var (
 const (
 	maxLookups    = 50 // per second, of keys that are not in memory
 	lookupTimeout = 2 * time.Second
+	// MaxWaiting is the number of requests that may wait for lookups at once, also for the same.
+	MaxWaiting = 256
 	// Unknown keys are remembered for one to two periods, at most maxUnknown of them.
 	unknownPeriod = 2 * time.Second
 	maxUnknown    = 100_000
@@ -59,6 +61,7 @@ type Authenticator struct {
 	unknown unknownKeys
 	down    atomic.Bool  // the last query to Postgres was not answered
 	asked   atomic.Int64 // number of lookups
+	waiting atomic.Int64 // number of requests that wait for lookups
 
 	touches chan touch
 	send    func(message []byte) // tells other instances of changed keys; may be nil
@@ -161,6 +164,10 @@ func (a *Authenticator) Authenticate(ctx context.Context, text string) (Actor, e
 func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, error) {
 	if a.unknown.has(hash, a.store.now()) {
 		return nil, ErrUnknownKey
+	}
+	defer a.waiting.Add(-1)
+	if a.waiting.Add(1) > MaxWaiting {
+		return nil, ErrKeyLookupUnavailable
 	}
 	// The lookup continues if its caller disconnects, because others may wait for it, too.
 	done := a.loads.DoChan(hex.EncodeToString(hash[:]), func() (_ any, err error) {

@@ -139,6 +139,36 @@ func TestLookupsAreShared(t *testing.T) {
 	require.LessOrEqual(t, lookups(), int64(2)) // one may arrive after the others were answered
 }
 
+// Only so many requests wait for a lookup, also for the same key: anybody can send them.
+func TestFewRequestsWaitForLookups(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	_, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	release := blockLookups(t, d)
+	const more = 50
+	errs := make(chan error, tenants.MaxWaiting+more)
+	for range cap(errs) {
+		go func() {
+			_, err := auth.Authenticate(t.Context(), key.Secret())
+			errs <- err
+		}()
+	}
+	refused := 0
+	for range more {
+		if <-errs == tenants.ErrKeyLookupUnavailable { // without a cause
+			refused++
+		}
+	}
+	release()
+	for range tenants.MaxWaiting {
+		<-errs
+	}
+	require.Positive(t, refused)
+	_, err := auth.Authenticate(t.Context(), key.Secret())
+	require.NoError(t, err)
+}
+
 // blockLookups holds a lock for which readers of keys wait, until release.
 func blockLookups(t *testing.T, d *tenantstest.Database) (release func()) {
 	t.Helper()

@@ -59,7 +59,7 @@ func (p *BillingPrice) validate() (fields []limit.FieldError) {
 	c := p.Credits
 	switch {
 	case c == nil && p.Plan == "":
-		add("plan", limit.Wrong("Use the slug of a plan that GET /v1/plans lists, or send credits.", "must be the slug of a plan, unless the price stands for credits"))
+		add("plan", limit.NotListed("GET /v1/plans", "Use the slug of a plan %s, or send credits.", "must be the slug of a plan, unless the price stands for credits"))
 	case c == nil:
 		return fields
 	case p.Plan != "":
@@ -158,7 +158,7 @@ func (c *change) priceEndpoint(ctx context.Context, in *BillingPrice) error {
 	}
 	rows = slices.DeleteFunc(rows, func(r db.BillingEndpointsRow) bool { return r.Provider == GenericProvider })
 	if len(rows) != 1 {
-		return invalid("endpoint", limit.Wrong("Use an id that GET /v1/billing/endpoints lists.", "must be the id of a billing endpoint of Stripe, as the tenant has not exactly one"))
+		return invalid("endpoint", limit.NotListed("GET /v1/billing/endpoints", "Use an id %s.", "must be the id of a billing endpoint of Stripe, as the tenant has not exactly one"))
 	}
 	in.Endpoint = rows[0].ID
 	return nil

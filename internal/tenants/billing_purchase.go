@@ -40,8 +40,8 @@ func (st *settling) bought(ctx context.Context, e *subscription.Event, v verdict
 	return v.and(g), nil
 }
 
-// and combines the verdicts about the two things that an event can be: what waits or has failed
-// comes first, so that it is processed again.
+// and combines the verdicts about an event that both changes a plan and buys credits. The one that
+// waits or has failed takes precedence, so that the event is processed again.
 func (v verdict) and(g verdict) verdict {
 	first := v
 	switch {

@@ -99,7 +99,7 @@ func (c *change) grantCredits(ctx context.Context, subject string, n NewCredits)
 	}
 	r, err := c.rule(ctx, n.Rule)
 	if errors.Is(err, ErrNotFound) {
-		return Credits{}, false, invalid("rule", limit.Wrong(noSuchRule.Fix, "%s: %q", noSuchRule.Message, n.Rule))
+		return Credits{}, false, invalid("rule", noSuchRule.With(fmt.Sprintf("%s: %q", noSuchRule.Message, n.Rule)))
 	}
 	if err != nil {
 		return Credits{}, false, err

@@ -166,7 +166,7 @@ func limitFields(l limit.Limit) []field {
 
 // planLimitFields are those of the limit of a plan.
 func planLimitFields(l limit.Limit) []field {
-	return append(limitFields(l), field{"warn_at", shareOrNil(l.WarnAt)}, field{"overage", textOrNil(l.Overage.String())})
+	return append(limitFields(l), field{"warn_at", shareOrNil(l.WarnAt)}, field{"overage", textOrNil(l.Overage.String())}, field{"metering", textOrNil(l.Metering.String())})
 }
 
 // planFields includes the limits only if requested, because they are compared one by one.

@@ -12,7 +12,7 @@ import (
 
 // The time of a refusal reveals nothing about a key: a key that is nearly correct takes the same
 // path as a random one, sends the same bytes to Postgres, and is looked up by its hash.
-func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
+func TestNearlyCorrectKeysTakeTheSamePath(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
 	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
@@ -67,7 +67,7 @@ func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
 
 // The same holds for addresses: an unknown one sends the same query to Postgres as a known one with
 // a wrong password, and a password is hashed in both cases.
-func TestUnknownAddressesTakeTheSameRoad(t *testing.T) {
+func TestUnknownAddressesTakeTheSamePath(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	for _, email := range []string{"ann@example.com", "bob@example.com"} {

@@ -82,15 +82,15 @@ func invalid(field string, p *limit.Problem) error {
 
 // noPlan is the problem of a reference to a plan that does not exist, in words that name it.
 func noPlan(slug string) *limit.Problem {
-	return limit.Wrong(noSuchPlan.Fix, "%s: %q", noSuchPlan.Message, slug)
+	return noSuchPlan.With(fmt.Sprintf("%s: %q", noSuchPlan.Message, slug))
 }
 
 // Problems that occur in several places.
 var (
-	noSuchPlan     = &limit.Problem{Message: "names no plan of this tenant", Fix: "Create the plan first, or use one that GET /v1/plans lists."}
-	noSuchRule     = &limit.Problem{Message: "names no rule of this tenant", Fix: "Create the rule first, or use one that GET /v1/rules lists."}
-	noSuchEndpoint = &limit.Problem{Message: "names no billing endpoint of this tenant", Fix: "Create the endpoint first, or use one that GET /v1/billing/endpoints lists."}
-	notAnyCursor   = &limit.Problem{Message: "is not one of this list", Fix: "Start again without a cursor."}
+	noSuchPlan     = limit.NotListed("GET /v1/plans", "Create the plan first, or use one %s.", "names no plan of this tenant")
+	noSuchRule     = limit.NotListed("GET /v1/rules", "Create the rule first, or use one %s.", "names no rule of this tenant")
+	noSuchEndpoint = limit.NotListed("GET /v1/billing/endpoints", "Create the endpoint first, or use one %s.", "names no billing endpoint of this tenant")
+	notAnyCursor   = limit.Wrong("Start again without a cursor.", "is not one of this list")
 	notAnyYear     = limit.MustBe("a time from year 1 to year %d", maxYear)
 )
 

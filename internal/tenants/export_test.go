@@ -2,12 +2,16 @@ package tenants
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/tenants/db"
 )
+
+// KeyExpiresAt returns when the actor's key expires; the zero time means never.
+func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }
 
 // ReadKey is the first half of a lookup: it reads.
 func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err error) {

@@ -70,7 +70,9 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 		if one.Before != nil {
 			require.JSONEq(t, string(one.Before), string(file.Before), what)
 		}
-		require.JSONEq(t, string(one.After), strings.ReplaceAll(string(file.After), "file-", "one-"), what)
+		// An import does not look up what each override replaces.
+		after := strings.ReplaceAll(string(one.After), `,"replaced_limits":{"r":100}`, "")
+		require.JSONEq(t, after, strings.ReplaceAll(string(file.After), "file-", "one-"), what)
 		require.Equal(t, "192.0.2.7 the-import", file.Address+" "+file.RequestID)
 	}
 	require.Equal(t, "launch <week>", last("file-raised").Reason)

@@ -31,11 +31,24 @@ func limitOf(lim, burst *int64, unlimited bool) limit.Limit {
 }
 
 // planLimitOf returns the limit of a plan, which also says what happens near it.
-func planLimitOf(lim, burst *int64, unlimited bool, warnAt *float64, overage *string) limit.Limit {
+func planLimitOf(lim, burst *int64, unlimited bool, warnAt *float64, overage, metering *string) limit.Limit {
 	l := limitOf(lim, burst, unlimited)
 	l.WarnAt = limit.PortionOrNone(warnAt)
 	l.Overage = overageOf(overage)
+	l.Metering = meteringOf(metering)
 	return l
+}
+
+// meteringOf returns the metering of a plan's limit from a column.
+func meteringOf(name *string) limit.PlanMetering {
+	if name == nil {
+		return limit.MeterAsRule
+	}
+	metering, err := limit.ParsePlanMetering(*name)
+	if err != nil {
+		return limit.MeterAsRule // the database has no other names
+	}
+	return metering
 }
 
 // overageOf returns the overage of a column.
@@ -52,10 +65,14 @@ func overageOf(name *string) limit.Overage {
 
 // overageName returns the column of an overage.
 func overageName(o limit.Overage) *string {
-	if o == limit.OverageUnset {
+	return nameOrNull(o.String())
+}
+
+// nameOrNull returns the column of a choice that may not be made.
+func nameOrNull(name string) *string {
+	if name == "" {
 		return nil
 	}
-	name := o.String()
 	return &name
 }
 

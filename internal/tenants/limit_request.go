@@ -20,9 +20,6 @@ const (
 	RequestRefused  = "refused"
 )
 
-// LimitRequestStates lists the states.
-var LimitRequestStates = []string{RequestOpen, RequestApproved, RequestRefused}
-
 const (
 	// LimitRequestRetention is how long a settled request is kept.
 	LimitRequestRetention = 400 * 24 * time.Hour
@@ -45,7 +42,7 @@ type LimitRequest struct {
 	Subject, Rule string
 	Had, Asked    int64
 	Note          string // the customer's
-	State         string // one of LimitRequestStates
+	State         string // RequestOpen, RequestApproved or RequestRefused
 	Automatic     bool   // approved by the settings
 	Granted       int64  // 0 unless approved
 	GrantedUntil  *time.Time
@@ -177,11 +174,12 @@ func (c *change) approve(ctx context.Context, q *LimitRequest, r Rule, lim limit
 		if err := invalidIf(append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)); err != nil {
 			return err
 		}
-		_, err := readSubject(ctx, c.Queries, c.tenant, q.Subject)
+		owner, err := readSubject(ctx, c.Queries, c.tenant, q.Subject)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
-		if _, err := c.writeOverride(ctx, q.Subject, err == nil, o, r); err != nil {
+		owner.Subject = q.Subject
+		if _, err := c.writeOverride(ctx, owner, err == nil, o, r); err != nil {
 			return err
 		}
 	} else if _, _, err := c.putOverride(ctx, q.Subject, o, Match{}); err != nil {

@@ -70,6 +70,7 @@ func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db
 	rows = db.AddMeteredUsageParams{
 		Groups: make([]int32, 0, len(in)), Subjects: make([]string, 0, len(in)), Units: make([]int64, 0, len(in)),
 		OverageUnits: make([]int64, 0, len(in)), Checks: make([]int64, 0, len(in)),
+		FreeUnits: make([]int64, 0, len(in)), BilledUnits: make([]int64, 0, len(in)),
 	}
 	groups := map[usage.MeterKey]int32{}
 	var sums, without []usage.Metered
@@ -92,10 +93,12 @@ func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db
 		}
 		rows.Groups, rows.Subjects = append(rows.Groups, n), append(rows.Subjects, row.Subject)
 		rows.Units, rows.OverageUnits, rows.Checks = append(rows.Units, row.Units), append(rows.OverageUnits, row.Overage), append(rows.Checks, row.Checks)
+		rows.FreeUnits, rows.BilledUnits = append(rows.FreeUnits, row.Free), append(rows.BilledUnits, row.Billed)
 	}
 	totals = db.AddMeteredTotalsParams{Tenants: rows.Tenants, Starts: rows.Starts, Rules: rows.Rules}
 	for n, sum := range sums {
 		totals.Units, totals.OverageUnits, totals.Checks = append(totals.Units, sum.Units), append(totals.OverageUnits, sum.Overage), append(totals.Checks, sum.Checks)
+		totals.FreeUnits, totals.BilledUnits = append(totals.FreeUnits, sum.Free), append(totals.BilledUnits, sum.Billed)
 		totals.UnattributedUnits = append(totals.UnattributedUnits, without[n].Units)
 	}
 	return rows, totals

@@ -35,7 +35,7 @@ func NewMeteredLines(w io.Writer, report MeteredReport) *MeteredWriter {
 	return &MeteredWriter{buffer: buffer, lines: lines, report: report}
 }
 
-var meteredColumns = []string{"start", "subject", "rule", "units", "overage_units", "checks", "late_units", "sealed", "note"}
+var meteredColumns = []string{"start", "subject", "rule", "units", "overage_units", "checks", "late_units", "sealed", "note", "free_units", "billed_units"}
 
 // Begin writes the header of a table.
 func (m *MeteredWriter) Begin() error {
@@ -53,6 +53,8 @@ type meteredLine struct {
 	Rule         string     `json:"rule"`
 	Units        int64      `json:"units"`
 	OverageUnits int64      `json:"overage_units"`
+	FreeUnits    int64      `json:"free_units,omitempty"`
+	BilledUnits  int64      `json:"billed_units,omitempty"`
 	Checks       int64      `json:"checks"`
 	LateUnits    int64      `json:"late_units"`
 	Sealed       bool       `json:"sealed"`
@@ -69,7 +71,7 @@ func (m *MeteredWriter) Write(items []MeteredItem) error {
 		}
 		line := meteredLine{
 			Type: "usage", Subject: item.Subject, Rule: item.Rule, Units: item.Units, OverageUnits: item.OverageUnits,
-			Checks: item.Checks, LateUnits: item.LateUnits, Sealed: m.sealed(item),
+			FreeUnits: item.FreeUnits, BilledUnits: item.BilledUnits, Checks: item.Checks, LateUnits: item.LateUnits, Sealed: m.sealed(item),
 		}
 		if !item.Start.IsZero() {
 			line.Start = &item.Start
@@ -97,6 +99,7 @@ func (m *MeteredWriter) cells(item *MeteredItem, note string) []string {
 	return []string{
 		start.Format(time.RFC3339), CSVCell(item.Subject), item.Rule, strconv.FormatInt(item.Units, 10), strconv.FormatInt(item.OverageUnits, 10),
 		strconv.FormatInt(item.Checks, 10), strconv.FormatInt(item.LateUnits, 10), strconv.FormatBool(m.sealed(item)), note,
+		strconv.FormatInt(item.FreeUnits, 10), strconv.FormatInt(item.BilledUnits, 10),
 	}
 }
 
@@ -137,7 +140,7 @@ func (m *MeteredWriter) gap(g *MeteringGap) error {
 	if g.ClosedAt != nil {
 		note = "an instance could not be reached until " + g.ClosedAt.UTC().Format(time.RFC3339) + " and has written its units since: none are missing"
 	}
-	return m.table.Write([]string{g.From.Format(time.RFC3339), "", "", "", "", "", "", "", note})
+	return m.table.Write([]string{g.From.Format(time.RFC3339), "", "", "", "", "", "", "", note, "", ""})
 }
 
 func (m *MeteredWriter) flush() error {

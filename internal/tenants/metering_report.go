@@ -34,8 +34,20 @@ type MeteredItem struct {
 	Subject, Rule string
 	Units         int64
 	OverageUnits  int64 // of Units: those beyond the limit
-	Checks        int64
-	LateUnits     int64 // of Units: those of earlier hours, which arrived after these were sealed
+	// FreeUnits and BilledUnits are of the units within the limit: those of plans that invoice only
+	// units beyond it, and those of plans that invoice all.
+	FreeUnits, BilledUnits int64
+	Checks                 int64
+	LateUnits              int64 // of Units: those of earlier hours, which arrived after these were sealed
+}
+
+// Invoiced returns the units to invoice under a rule with this metering. Those of a rule that only
+// plans meter are within a limit and billed, or beyond it.
+func (m *MeteredItem) Invoiced(of limit.Metering) int64 {
+	if of == limit.MeterUnits {
+		return m.Units - m.FreeUnits
+	}
+	return m.OverageUnits + m.BilledUnits
 }
 
 // MeteredTotal is the sum of all subjects under a rule, in a period.
@@ -79,13 +91,13 @@ func (q *MeteredQuery) fill(now time.Time) {
 
 func (q *MeteredQuery) validate() error {
 	var errs limit.FieldErrors
-	whole := limit.Wrong("Use a time such as 2026-01-31T13:00:00Z: metered usage is counted by hour.", "must be a whole hour")
+	notHour := limit.Wrong("Use a time such as 2026-01-31T13:00:00Z: metered usage is counted by hour.", "must be a whole hour")
 	for _, f := range []struct {
 		name string
 		at   time.Time
 	}{{"from", q.From}, {"to", q.To}} {
 		if !f.at.Equal(f.at.Truncate(time.Hour)) {
-			errs.Add(f.name, whole)
+			errs.Add(f.name, notHour)
 		}
 	}
 	if !q.From.Before(q.To) {
@@ -110,7 +122,7 @@ func meteredTotalsOf(ctx context.Context, q *db.Queries, a Actor, query *Metered
 		TenantID: a.tenant, Subject: query.Subject, Since: query.From, Until: query.To, Rule: query.Rule,
 	})
 	for _, t := range totals {
-		out = append(out, MeteredTotal{MeteredItem: MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, Checks: t.Checks, LateUnits: t.LateUnits}})
+		out = append(out, MeteredTotal{MeteredItem: MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, FreeUnits: t.FreeUnits, BilledUnits: t.BilledUnits, Checks: t.Checks, LateUnits: t.LateUnits}})
 	}
 	return out, err
 }
@@ -180,7 +192,7 @@ func meteredReport(ctx context.Context, q *db.Queries, a Actor, query *MeteredQu
 	totals, err := q.MeteredTotals(ctx, db.MeteredTotalsParams{TenantID: a.tenant, Since: out.From, Until: out.To, Rule: query.Rule})
 	for _, t := range totals {
 		out.Totals = append(out.Totals, MeteredTotal{
-			MeteredItem:       MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, Checks: t.Checks, LateUnits: t.LateUnits},
+			MeteredItem:       MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, FreeUnits: t.FreeUnits, BilledUnits: t.BilledUnits, Checks: t.Checks, LateUnits: t.LateUnits},
 			UnattributedUnits: t.UnattributedUnits,
 		})
 	}
@@ -279,7 +291,7 @@ func (q *MeteredQuery) page(ctx context.Context, queries *db.Queries, a Actor, m
 			AfterSubject: q.after.Subject, AfterRule: q.after.Rule, Most: int32(most),
 		})
 		for _, r := range rows {
-			items = append(items, MeteredItem{Subject: r.Subject, Rule: r.Rule, Units: r.Units, OverageUnits: r.OverageUnits, Checks: r.Checks, LateUnits: r.LateUnits})
+			items = append(items, MeteredItem{Subject: r.Subject, Rule: r.Rule, Units: r.Units, OverageUnits: r.OverageUnits, FreeUnits: r.FreeUnits, BilledUnits: r.BilledUnits, Checks: r.Checks, LateUnits: r.LateUnits})
 		}
 		return items, err
 	}
@@ -293,7 +305,7 @@ func (q *MeteredQuery) page(ctx context.Context, queries *db.Queries, a Actor, m
 	})
 	for _, r := range rows {
 		items = append(items, MeteredItem{
-			Start: r.Start.UTC(), Subject: r.Subject, Rule: r.Rule, Units: r.Units, OverageUnits: r.OverageUnits, Checks: r.Checks, LateUnits: r.LateUnits,
+			Start: r.Start.UTC(), Subject: r.Subject, Rule: r.Rule, Units: r.Units, OverageUnits: r.OverageUnits, FreeUnits: r.FreeUnits, BilledUnits: r.BilledUnits, Checks: r.Checks, LateUnits: r.LateUnits,
 		})
 	}
 	return items, err

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/usage"
@@ -61,6 +62,35 @@ func meteredOf(t *testing.T, s *tenants.Store, a tenants.Actor, q tenants.Metere
 			return report, items
 		}
 	}
+}
+
+// What plans invoice in place of their rule is added up, and neither the free units nor those that
+// no plan knows of are invoiced twice.
+func TestMeteredByPlan(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	start := openHours(t, d, 3)
+	w := newMeterWriter()
+	row := func(subject string, free, billed int64) usage.MeterRow {
+		r := meterRow(a, start, subject, "api", 20)
+		r.Free, r.Billed = free, billed
+		return r
+	}
+	require.NoError(t, d.Store.WriteMetered(t.Context(), w.batch(row("ada", 18, 0), row("bob", 0, 18))))
+	require.NoError(t, d.Store.WriteMetered(t.Context(), w.batch(row("ada", 0, 18), row("cyd", 0, 0))))
+	for _, sum := range []bool{false, true} {
+		report, items := meteredOf(t, d.Store, a, tenants.MeteredQuery{From: start, Open: true, Sum: sum})
+		invoiced := func(m limit.Metering) (out []int64) {
+			for _, item := range append(items, report.Totals[0].MeteredItem) {
+				out = append(out, item.Invoiced(m))
+			}
+			return out
+		}
+		require.Equal(t, []int64{22, 20, 20, 62}, invoiced(limit.MeterUnits))
+		require.Equal(t, []int64{22, 20, 2, 44}, invoiced(limit.MeterOverage))
+	}
+	report, _ := meteredOf(t, d.Store, a, tenants.MeteredQuery{From: start, Open: true, Sum: true, Subject: "ada"})
+	require.Equal(t, []int64{18, 18}, []int64{report.Totals[0].FreeUnits, report.Totals[0].BilledUnits})
 }
 
 // A batch counts once, however often it is sent, and another tenant sees nothing of it.
@@ -323,7 +353,7 @@ func TestExportMetered(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, table, 1+6001+2)
 	at := start.Format(time.RFC3339)
-	require.Equal(t, []string{at, `'=cmd("x")`, "api", "20", "2", "1", "0", "true", ""}, table[1])
+	require.Equal(t, []string{at, `'=cmd("x")`, "api", "20", "2", "1", "0", "true", "", "0", "0"}, table[1])
 	require.Equal(t, "false", table[2][7])
 	require.Equal(t, []string{at, "", "api", "3"}, table[6002][:4])
 	require.Contains(t, table[6003][8], "an instance was given up")

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -103,7 +104,8 @@ func (c *change) putOverride(ctx context.Context, subject string, o Override, m 
 	if exists && old.same(o) {
 		return old, false, nil
 	}
-	out, err = c.writeOverride(ctx, subject, registered, o, r)
+	owner.Subject = subject
+	out, err = c.writeOverride(ctx, owner, registered, o, r)
 	return out, !exists && err == nil, err
 }
 
@@ -117,9 +119,13 @@ func matchOverride(m Match, owner Subject, old Override, registered, exists bool
 	return m.check(owner.Version)
 }
 
-func (c *change) writeOverride(ctx context.Context, subject string, registered bool, o Override, r Rule) (Override, error) {
+func (c *change) writeOverride(ctx context.Context, owner Subject, registered bool, o Override, r Rule) (Override, error) {
+	subject := owner.Subject
+	replaced, err := c.replacedLimit(ctx, owner, r)
+	if err != nil {
+		return Override{}, err
+	}
 	var version int64
-	var err error
 	if registered {
 		if version, err = c.next(ctx, parts{subjects: true}); err != nil {
 			return Override{}, err
@@ -130,11 +136,14 @@ func (c *change) writeOverride(ctx context.Context, subject string, registered b
 		if err := in.validate(); err != nil {
 			return Override{}, err
 		}
-		var owner Subject
-		owner, err = c.createSubject(ctx, in)
-		version = owner.Version
+		var made Subject
+		made, err = c.createSubject(ctx, in)
+		version = made.Version
 	}
 	if err != nil {
+		return Override{}, err
+	}
+	if err := c.noteReplaced(ctx, subject, o.Rule, replaced); err != nil {
 		return Override{}, err
 	}
 	row, err := c.upsertOverride(ctx, subject, r.ID, o, version)
@@ -143,6 +152,55 @@ func (c *change) writeOverride(ctx context.Context, subject string, registered b
 	}
 	o.CreatedBy, o.Version, o.CreatedAt = row.CreatedBy, row.Version, row.CreatedAt
 	return o, nil
+}
+
+// replacedLimit returns the limit of the subject for a rule without an override: that of its plan,
+// or the rule's own. It is 0 if the subject has an override, whose limit the trail has anyway, or
+// is unlimited.
+func (c *change) replacedLimit(ctx context.Context, owner Subject, r Rule) (int64, error) {
+	if _, exists := owner.override(r.Slug); exists {
+		return 0, nil
+	}
+	plans, err := c.PolicyPlans(ctx, c.tenant)
+	if err != nil {
+		return 0, err
+	}
+	plan, version := owner.Plan, int32(0) // the newest version
+	for i := range plans {
+		switch p := &plans[i]; {
+		case plan == "" && p.IsDefault:
+			plan = p.Slug
+		case p.Slug == owner.Plan && int32(owner.PlanVersion) < p.NewestVersion:
+			version = int32(owner.PlanVersion)
+		}
+	}
+	limits, err := c.RulePlanLimits(ctx, db.RulePlanLimitsParams{TenantID: c.tenant, RuleID: r.ID})
+	if err != nil {
+		return 0, err
+	}
+	for i := range limits {
+		if l := &limits[i]; l.Slug == plan && l.Number == version {
+			if l.LimitUnits == nil {
+				return 0, nil
+			}
+			return *l.LimitUnits, nil
+		}
+	}
+	return r.Limit, nil
+}
+
+// noteReplaced adds to the trail the limit that the first override for a rule replaces.
+func (c *change) noteReplaced(ctx context.Context, subject, rule string, replaced int64) error {
+	if replaced == 0 || c.trail == nil {
+		return nil
+	}
+	t, err := c.touch(ctx, auditSubject, subject, false)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(map[string]int64{rule: replaced})
+	t.beside = auditFields{"replaced_limits": text}
+	return err
 }
 
 func (c *change) upsertOverride(ctx context.Context, subject string, rule uuid.UUID, o Override, version int64) (db.Override, error) {

@@ -59,7 +59,7 @@ func TestKeysAndOwners(t *testing.T) {
 }
 
 // A tenant is named by its slug or its id, so the two must not be confused.
-func TestSlugsAreNoIDs(t *testing.T) {
+func TestSlugsCannotBeIDs(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	s, ctx, operator := d.Store, t.Context(), tenants.AsOperator("test")

@@ -368,7 +368,7 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 		return nil, err
 	}
 	for _, l := range limits {
-		plans[slices.Index(ids, l.PlanID)].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage)
+		plans[slices.Index(ids, l.PlanID)].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
 	return plans, withOlder(ctx, q, tenant, plans, ids)
 }
@@ -539,7 +539,7 @@ func (c *change) writeLimits(ctx context.Context, old Plan, after map[string]lim
 		}
 		err := c.UpsertPlanLimit(ctx, db.UpsertPlanLimitParams{
 			TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
-			BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage), Version: version,
+			BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage), Metering: nameOrNull(lim.Metering.String()), Version: version,
 		})
 		if err != nil {
 			return err

@@ -22,7 +22,7 @@ type PlanMigration struct {
 	To          string // slug; subjects get the version that is newest at their change
 	StartsAt    time.Time
 	AtCycleEnd  bool   // each subject at the end of its monthly cycle (CycleEnd)
-	State       string // one of MigrationStates
+	State       string // one of the constants Migration...
 	Subjects    int64  // number of subjects at its creation
 	Moved       int64
 	Waiting     int64 // subjects whose change is scheduled
@@ -41,9 +41,6 @@ const (
 	MigrationCanceling = "canceling"
 	MigrationCanceled  = "canceled"
 )
-
-// MigrationStates lists the states.
-var MigrationStates = []string{MigrationScheduled, MigrationRunning, MigrationWaiting, MigrationDone, MigrationCanceling, MigrationCanceled}
 
 // NewPlanMigration has the options of a new migration.
 type NewPlanMigration struct {

@@ -33,7 +33,7 @@ const MaxOlderVersions = 50
 // NewestPlanVersion stands for the newest version in Subject.GivePlanVersion.
 const NewestPlanVersion = -1
 
-var noSuchVersion = &limit.Problem{Message: "names no version of this plan", Fix: "Use one that GET /v1/plans/{plan}/versions lists, or omit it."}
+var noSuchVersion = limit.NotListed("GET /v1/plans/{plan}/versions", "Use one %s, or omit it.", "names no version of this plan")
 
 // PublishPlan publishes a new version of a plan: its subjects keep the current limits as an older
 // version, and subjects that get the plan from now on have the new limits. Nil limits repeat the
@@ -255,7 +255,7 @@ func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Pla
 		return err
 	}
 	for _, l := range limits {
-		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage)
+		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
 	return nil
 }
@@ -312,7 +312,7 @@ func (c *change) putOlder(ctx context.Context, plan uuid.UUID, before, after []P
 			lim := v.Limits[slug]
 			err := c.PutPlanVersionLimit(ctx, db.PutPlanVersionLimitParams{
 				TenantID: c.tenant, PlanID: plan, Number: number, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
-				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage),
+				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage), Metering: nameOrNull(lim.Metering.String()),
 			})
 			if err != nil {
 				return err

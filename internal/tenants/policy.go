@@ -125,10 +125,10 @@ func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.Pl
 		plan.Older = append(plan.Older, check.PlanVersionData{Number: int(o.Number), Limits: limits})
 	}
 	for _, l := range limits {
-		byVersion[version{l.PlanID, 0}][l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage)
+		byVersion[version{l.PlanID, 0}][l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
 	for _, l := range olderLimits {
-		byVersion[version{l.PlanID, l.Number}][l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage)
+		byVersion[version{l.PlanID, l.Number}][l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
 	return data, nil
 }

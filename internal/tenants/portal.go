@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -71,6 +72,10 @@ var (
 // CleanOrigin returns an origin in the form that browsers compare, and whether it may frame the
 // page. Plain HTTP is only for one's own machine.
 func CleanOrigin(text string) (string, bool) {
+	// Some letters beyond ASCII become letters of ASCII in lower case: the address of another site.
+	if strings.ContainsFunc(text, func(c rune) bool { return c > unicode.MaxASCII }) {
+		return "", false
+	}
 	u, err := url.Parse(strings.ToLower(strings.TrimSpace(text)))
 	if err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" || len(text) > 253 {
 		return "", false

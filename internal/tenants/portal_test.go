@@ -69,7 +69,7 @@ func TestCleanOrigin(t *testing.T) {
 		"http://localhost:3000":  "http://localhost:3000",
 		"http://app.example.com": "", "https://*.example.com": "", "*": "", "https://a.example; script-src *": "", "https://a.example/path": "", "https://u:p@a.example": "",
 		"https://a.example?x": "", "https://a.example#x": "", "javascript:alert(1)": "", "https://": "", "https://a.example:0": "", "https://a.example:99999": "",
-		"https://b\u00fccher.example": "", "https://a.example\nx": "", "https://[::1]": "", "data:text/html,x": "", "'self'": "", "": "",
+		"https://b\u00fccher.example": "", "https://g\u0130thub.com": "", "https://boo\u212a.example": "", "https://a.example/\u00a0": "", "https://a.example\nx": "", "https://[::1]": "", "data:text/html,x": "", "'self'": "", "": "",
 	} {
 		got, ok := tenants.CleanOrigin(in)
 		require.Equal(t, want != "", ok, in)

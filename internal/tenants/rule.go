@@ -319,7 +319,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		if l.Number > 0 {
 			whose += fmt.Sprintf(" (version %d)", l.Number)
 		}
-		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage), whose)
+		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering), whose)
 	}
 	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
 	if err != nil {
@@ -370,6 +370,7 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
 		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(),
+		LeaseText: r.Lease.Written(), LeaseMs: orNull(r.Lease.MS),
 		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Overage: overageName(r.Overage),
 		Metering: r.Metering.String(), MeterEvent: r.MeterEvent, Version: version,
 	}
@@ -405,6 +406,9 @@ func ruleOf(row db.Rule) (Rule, error) {
 	r.Mode, errs[1] = limit.ParseMode(row.Mode)
 	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(row.OnUnavailable)
 	r.Consistency, errs[4] = limit.ParseConsistency(row.Consistency)
+	if r.Consistency == limit.Leased { // a server that does not know the lease may have made it strict
+		r.Lease = durationOf(row.LeaseText, row.LeaseMs)
+	}
 	r.Metering, errs[6] = limit.ParseMetering(row.Metering)
 	if row.Anchor != nil {
 		r.Anchor, errs[5] = limit.ParseAnchor(*row.Anchor)

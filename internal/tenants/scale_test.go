@@ -183,7 +183,7 @@ func TestPoliciesPageInFromPostgres(t *testing.T) {
 
 // While Postgres is unavailable, tenants in memory are served, with all keys. Other tenants get an
 // error, and are served afterwards.
-func TestManyTenantsWhilePostgresIsAway(t *testing.T) {
+func TestManyTenantsWhilePostgresIsUnavailable(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	a, keyA := d.Tenant("tenant-a")

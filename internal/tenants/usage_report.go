@@ -91,6 +91,32 @@ func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out Usage
 	return out, err
 }
 
+// ServiceUsage returns the checks of all tenants together, by grain, from from (inclusive) to to
+// (exclusive). For the operator only. Errors: ErrNotOperator.
+func (s *Store) ServiceUsage(ctx context.Context, a Actor, grain usage.Grain, from, to time.Time) (items []UsageItem, err error) {
+	if !a.operator {
+		return nil, ErrNotOperator
+	}
+	args := pgx.NamedArgs{"from": from, "to": to}
+	where := "u.start >= @from AND u.start < @to AND u.rule = ''" // whole checks, not the verdicts of each rule
+	if grain == usage.Minute {
+		where += " AND u.slot = ANY(@slots)" // excludes the tables of other days
+		args["slots"] = usageSlotsOf(from, to)
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		// By tenant, because the keys of usage begin with it.
+		rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT u.start, sum(u.allowed)::bigint AS allowed, sum(u.denied)::bigint AS denied
+			FROM tenants t CROSS JOIN LATERAL (SELECT u.start, u.allowed, u.denied FROM usage_%ss u WHERE u.tenant_id = t.id AND %s) AS u
+			GROUP BY 1 ORDER BY 1`, grain, where), args)
+		if err != nil {
+			return err
+		}
+		items, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[UsageItem])
+		return err
+	})
+	return items, err
+}
+
 func (q *UsageQuery) ofSubjects() bool { return q.BySubject || q.Subject != "" }
 
 // fill sets the defaults of the period, and rounds it to whole grains.
@@ -104,10 +130,10 @@ func (q *UsageQuery) fill(now time.Time) {
 		q.From = q.To.Add(-[...]time.Duration{time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}[q.Grain])
 	}
 	q.From = q.From.UTC().Truncate(length)
-	if whole := q.To.UTC().Truncate(length); whole.Before(q.To) {
-		q.To = whole.Add(length)
+	if end := q.To.UTC().Truncate(length); end.Before(q.To) {
+		q.To = end.Add(length)
 	} else {
-		q.To = whole
+		q.To = end
 	}
 }
 

@@ -30,13 +30,18 @@ type MeterKey struct {
 type Metered struct {
 	Units   int64 // of allowed checks; stops at the largest int64
 	Overage int64 // of Units: those beyond the limit
-	Checks  int64 // allowed checks with a cost
+	// Free and Billed are of the units within the limit: those of plans that invoice only units
+	// beyond it, and those of plans that invoice all. Others are invoiced as the rule says.
+	Free, Billed int64
+	Checks       int64 // allowed checks with a cost
 }
 
 // Add adds o to m.
 func (m *Metered) Add(o Metered) {
 	m.Units = addUnits(m.Units, o.Units)
 	m.Overage = addUnits(m.Overage, o.Overage)
+	m.Free = addUnits(m.Free, o.Free)
+	m.Billed = addUnits(m.Billed, o.Billed)
 	m.Checks += o.Checks
 }
 
@@ -81,11 +86,12 @@ type MeterOptions struct {
 // MeterSink every second. A check adds to counters in memory, under a lock that it shares with few
 // subjects, and only if one of its rules is metered. It never waits for the sink.
 //
-// What is metered is decided here: the cost of checks that were allowed, for each metered rule that
-// was enforced. This includes checks answered in degraded mode, from prefetched units, and under an
-// unlimited plan, because the customer got the units. A dry run, a denied check, a rule in shadow
-// mode and an exempt subject, whose rules act as in shadow mode, are not metered. A repeated check
-// with an Idempotency-Key is not decided again, so it is not metered again.
+// What is metered is decided here: the cost of checks that were allowed, for each rule that was
+// enforced and is metered, by the subject's plan or else by itself. This includes checks answered
+// in degraded mode, from prefetched units, and under an unlimited plan, because the customer got
+// the units. A dry run, a denied check, a rule in shadow mode and an exempt subject, whose rules
+// act as in shadow mode, are not metered. A repeated check with an Idempotency-Key is not decided
+// again, so it is not metered again.
 type Meter struct {
 	seed   maphash.Seed
 	shards [usageShards]meterShard
@@ -214,9 +220,18 @@ func (m *Meter) Decided(tenant limit.TenantID, req *check.Request, d *check.Deci
 		return
 	}
 	for i := range d.Rules {
-		if r := &d.Rules[i]; r.Rule.Metering != limit.MeterNone && r.Mode == limit.Enforce {
-			m.Add(tenant, d.Subject, r.Rule.Slug, Metered{Units: d.Cost, Overage: r.ExcessCost, Checks: d.Checks()}, at)
+		r := &d.Rules[i]
+		if r.Metering == limit.MeterAsRule && r.Rule.Metering == limit.MeterNone || r.Metering == limit.PlanMeterNone || r.Mode != limit.Enforce {
+			continue
 		}
+		metered := Metered{Units: d.Cost, Overage: r.ExcessCost, Checks: d.Checks()}
+		switch r.Metering {
+		case limit.PlanMeterUnits:
+			metered.Billed = d.Cost - r.ExcessCost
+		case limit.PlanMeterOverage:
+			metered.Free = d.Cost - r.ExcessCost
+		}
+		m.Add(tenant, d.Subject, r.Rule.Slug, metered, at)
 	}
 }
 

@@ -155,6 +155,43 @@ func TestMeterCountsOverage(t *testing.T) {
 	require.Equal(t, Metered{Units: 21, Overage: 11, Checks: 3}, r.row("ada", "api"))
 }
 
+// The plan of a subject says whether and how it is metered, and else the rule: a free plan costs no
+// rows. An override of the limit leaves that to the plan.
+func TestMeterByPlan(t *testing.T) {
+	of := func(m limit.PlanMetering) map[string]limit.Limit {
+		return map[string]limit.Limit{
+			"api":   {Limit: 10, Overage: limit.OverageAllow, Metering: m},
+			"plain": {Limit: 10, Overage: limit.OverageAllow, Metering: m}, "open": {Unlimited: true, Metering: m},
+		}
+	}
+	raised := check.SubjectData{Subject: "raised", Plan: "free"}
+	raised.Overrides = []check.OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 100}}}
+	r := newMeterRig(t, MeterOptions{}, check.PolicyData{
+		Rules: []limit.Rule{metered("api", 10), checktest.Minute("plain", 10), metered("open", 10)},
+		Plans: []check.PlanData{
+			{Slug: "default", Default: true, Limits: of(limit.MeterAsRule)}, {Slug: "free", Limits: of(limit.PlanMeterNone)},
+			{Slug: "all", Limits: of(limit.PlanMeterUnits)}, {Slug: "beyond", Limits: of(limit.PlanMeterOverage)},
+		},
+	}, raised, check.SubjectData{Subject: "ann", Plan: "free"}, check.SubjectData{Subject: "bob", Plan: "all"}, check.SubjectData{Subject: "cyd", Plan: "beyond"})
+	for _, subject := range []string{"ann", "raised", "bob", "cyd", "dan"} {
+		require.True(t, r.Check(check.Request{Subject: subject, Cost: 15}).Allowed)
+	}
+	r.flush()
+	require.Equal(t, map[string]Metered{
+		"bob api": {Units: 15, Overage: 5, Billed: 10, Checks: 1}, "bob plain": {Units: 15, Overage: 5, Billed: 10, Checks: 1}, "bob open": {Units: 15, Billed: 15, Checks: 1},
+		"cyd api": {Units: 15, Overage: 5, Free: 10, Checks: 1}, "cyd plain": {Units: 15, Overage: 5, Free: 10, Checks: 1}, "cyd open": {Units: 15, Free: 15, Checks: 1},
+		"dan api": {Units: 15, Overage: 5, Checks: 1}, "dan open": {Units: 15, Checks: 1},
+	}, r.byName())
+}
+
+func (r *meterRig) byName() map[string]Metered {
+	out := map[string]Metered{}
+	for key, row := range r.ledger.rows {
+		out[key.Subject+" "+key.Rule] = row
+	}
+	return out
+}
+
 // Of several checks that are decided as one, all are metered or none.
 func TestMeterCountsTogether(t *testing.T) {
 	r := newMeterRig(t, MeterOptions{}, check.PolicyData{Rules: []limit.Rule{metered("api", 10)}})

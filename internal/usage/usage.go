@@ -242,7 +242,7 @@ func (t *tenantUsage) closeMinute(to *ended) {
 	start := t.minute * time.Minute.Milliseconds()
 	for _, c := range t.changed {
 		if c.key.resource != "" {
-			t.resources[c.key.resource] += c.whole.Allowed + c.whole.Denied
+			t.resources[c.key.resource] += c.total.Allowed + c.total.Denied
 		}
 		to.rows = c.take(to.rows, Key{Tenant: t.tenant, StartMS: start, Plan: c.key.plan, Resource: c.key.resource})
 	}
@@ -287,7 +287,7 @@ type usageCell struct {
 	key        cellKey
 	changed    bool // listed in its tenant
 	lastMinute int64
-	whole      Counts
+	total      Counts
 	rules      []usageRule
 }
 
@@ -375,7 +375,7 @@ func (c *usageCell) count(t *tenantUsage, d *check.Decision) (shadowDenied bool)
 		shadowDenied = shadowDenied || inShadow
 		c.rules[i].counts.count(checks, r.Allowed || inShadow, inShadow, r.Degraded, d.Cost)
 	}
-	c.whole.count(checks, d.Allowed, shadowDenied, d.Degraded, d.Cost)
+	c.total.count(checks, d.Allowed, shadowDenied, d.Degraded, d.Cost)
 	return shadowDenied
 }
 
@@ -393,8 +393,8 @@ func (c *usageCell) bring(rule *limit.Rule, i int) {
 
 // take appends the counts as rows, and resets them to zero.
 func (c *usageCell) take(to []Row, key Key) []Row {
-	to = append(to, Row{key, c.whole})
-	c.changed, c.whole = false, Counts{}
+	to = append(to, Row{key, c.total})
+	c.changed, c.total = false, Counts{}
 	for i := range c.rules {
 		if r := &c.rules[i]; r.counts != (Counts{}) {
 			key.Rule = r.slug

@@ -3,6 +3,8 @@ package weir
 import (
 	"context"
 	"time"
+
+	"github.com/weir-dev/weir-go/internal/skew"
 )
 
 // A clock is the client's time. Tests move it by hand.
@@ -14,7 +16,7 @@ type clock interface {
 
 type systemClock struct{}
 
-func (systemClock) Now() time.Time { return time.Now() }
+func (systemClock) Now() time.Time { return time.Now().Add(skew.Clock) }
 
 func (systemClock) Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -169,6 +169,26 @@ func ExampleClient_Wait() {
 	// Output: true <nil>
 }
 
+func ExampleClient_WithLease() {
+	ctx, client, insert, rows := context.Background(), weirtest.Script(weirtest.Allowed(), weirtest.Denied(time.Second)), fmt.Println, []string{"a", "b", "c"}
+
+	err := client.WithLease(ctx, weir.Check{Subject: "user_42", Resource: "rows:import"}, int64(len(rows)), func(lease *weir.Lease) error {
+		for _, row := range rows {
+			decision, err := lease.Check(ctx, 1)
+			if err != nil || !decision.Allowed {
+				return err
+			}
+			insert(row)
+		}
+		return nil
+	})
+
+	fmt.Println(err)
+	// Output:
+	// a
+	// <nil>
+}
+
 func ExampleHooks() {
 	count := func(string, bool, time.Duration) {}
 

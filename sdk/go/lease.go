@@ -41,7 +41,7 @@ const (
 	leaseBusy   = 4                     // checks within leaseTick make a kind of check frequent
 	leaseTick   = 64 * time.Millisecond // of leaseRate
 	leaseLow    = 4                     // units are leased again when less than 1/leaseLow is left, of units or of time
-	leaseLeast  = 2                     // units of a request
+	leaseLeast  = 2                     // units of a request; with fewer in a lease, the next one waits for leaseNotNow
 	leaseAhead  = 250 * time.Millisecond
 	leaseIdle   = 100 * time.Millisecond // units that no check uses for this long are returned
 

@@ -82,15 +82,17 @@ func (l *leases) rest() bool {
 }
 
 // wanted returns how many units to request: those that this kind of check used since the last
-// request, for leaseAhead. The caller holds set.busy.
+// request, for leaseAhead, or for as long as the server lets this client hold them. The caller
+// holds set.busy.
 func (s *leaseSet) wanted(now time.Time) int64 {
-	used := s.missed.Swap(0)
+	used, ahead := s.missed.Swap(0), leaseAhead
 	if held := s.lease.Load(); held != nil {
 		used += held.units - max(0, held.left.Load())
+		ahead = max(ahead, held.life)
 	}
 	since := max(now.Sub(s.askedAt), time.Millisecond)
 	s.askedAt = now
-	wanted := float64(used) * float64(leaseAhead) / float64(since)
+	wanted := float64(used) * float64(ahead) / float64(since)
 	return int64(min(max(wanted, leaseLeast), maxCost))
 }
 
@@ -99,16 +101,7 @@ func (l *leases) ask(set *leaseSet) {
 	defer set.busy.Store(false)
 	c := l.client
 	sentAt := c.clock.Now()
-	leave, ok := c.brk.enter(sentAt)
-	if !ok {
-		set.backOff(sentAt, leaseBackoff)
-		return
-	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), c.timeout, errTimeout)
-	defer cancel()
-	wanted := set.wanted(sentAt)
-	granted, denial, err := c.sendLease(ctx, &set.check, wanted, sentAt)
-	failure, err := c.settle(leave, err)
+	granted, denial, failure, err := c.requestLease(context.Background(), &set.check, func() int64 { return set.wanted(sentAt) }, sentAt)
 	switch refused := (*refusedLease)(nil); {
 	case errors.As(err, &refused):
 		set.backOff(sentAt, refused.wait)
@@ -117,15 +110,16 @@ func (l *leases) ask(set *leaseSet) {
 	case failure != nil:
 		set.backOff(sentAt, leaseBackoff)
 	case denial != nil:
-		q := question{Check: set.check}
-		q.Cost = 1
-		c.memory.remember(&q, denial, sentAt)
+		c.rememberDenial(&set.check, denial, sentAt)
 		wait, known := denial.RetryAfter()
 		if !known {
 			wait = leaseNotNow
 		}
 		set.backOff(sentAt, min(max(wait, leaseBackoff/4), leaseNotNow))
 	default:
+		if granted.units < leaseLeast { // so little is left that leases would cost more than checks
+			set.backOff(sentAt, leaseNotNow)
+		}
 		l.store(set, granted)
 	}
 }
@@ -160,13 +154,18 @@ type leaseReturn struct {
 
 // retire ends a lease and queues its return.
 func (l *leases) retire(set *leaseSet, gone *lease) {
-	left, ok := gone.end()
+	r, ok := gone.giveUp()
 	if !ok {
 		return
 	}
-	r := &leaseReturn{id: gone.id, units: left, denied: set.denied.Swap(0), deniedUnits: set.units.Swap(0)}
-	r.allowed = max(0, gone.units-left-gone.beyond.Load())
+	r.denied, r.deniedUnits = set.denied.Swap(0), set.units.Swap(0)
 	l.keep(r)
+}
+
+// giveUp ends a lease, and returns its return; ok is false if it had ended.
+func (h *lease) giveUp() (r *leaseReturn, ok bool) {
+	left, ok := h.end()
+	return &leaseReturn{id: h.id, units: left, allowed: max(0, h.units-left-h.beyond.Load())}, ok
 }
 
 // retireAll ends all leases of a set. The caller holds set.busy.
@@ -245,20 +244,13 @@ func (l *leases) keep(r *leaseReturn) {
 // giveBack sends a return. If the server does not answer, it is sent again: the server counts it
 // once.
 func (l *leases) giveBack(r *leaseReturn) {
-	c := l.client
-	leave, ok := c.brk.enter(c.clock.Now())
-	if ok {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), c.timeout, errTimeout)
-		failure, err := c.settle(leave, c.sendReturn(ctx, r))
-		cancel()
-		if failure == nil || err != nil {
-			return
-		}
+	if l.client.returnLease(context.Background(), r) == nil {
+		return
 	}
 	if r.attempts++; r.attempts >= leaseRetries || l.closed.Load() {
 		return
 	}
-	r.after = c.clock.Now().Add(leaseRetry)
+	r.after = l.client.clock.Now().Add(leaseRetry)
 	l.keep(r)
 }
 

@@ -90,6 +90,8 @@ type suiteCase struct {
 type step struct {
 	Call          string          `json:"call"`
 	Args          json.RawMessage `json:"args"`
+	Steps         []step          `json:"steps"` // of with_lease
+	Lease         *leaseArgs      `json:"lease"`
 	Repeat        int             `json:"repeat"`
 	Expect        *expectation    `json:"expect"`
 	Start         string          `json:"start"`
@@ -103,6 +105,10 @@ type step struct {
 	Close         bool            `json:"close"`
 	AdvanceMS     int64           `json:"advance_ms"`
 	Server        string          `json:"server"`
+}
+
+type leaseArgs struct {
+	Cost int64 `json:"cost"`
 }
 
 type expectation struct {
@@ -137,7 +143,7 @@ type requestPattern struct {
 
 func TestSuite(t *testing.T) {
 	fixtures := readFixtures(t)
-	for _, file := range []string{"requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait", "leases"} {
+	for _, file := range []string{"requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait", "leases", "with_lease"} {
 		var table struct {
 			Cases []suiteCase `json:"cases"`
 		}
@@ -166,6 +172,7 @@ type play struct {
 	clock    *fakeClock
 	warnings *countingHandler
 	started  map[string]*startedCall
+	lease    *Lease
 }
 
 type startedCall struct {
@@ -218,6 +225,12 @@ func (p *play) step(name string, s step) {
 			defer close(call.done)
 			call.result = p.call(ctx, s.Call, s.Args)
 		}()
+	case s.Call == "with_lease":
+		r := p.withLease(name, s)
+		p.compare(name, s.Expect, &r)
+	case s.Lease != nil:
+		d, err := p.lease.Check(context.Background(), s.Lease.Cost)
+		p.compare(name, s.Expect, &callResult{decisions: []Decision{d}, err: err})
 	case s.Call != "":
 		for i := range max(1, s.Repeat) {
 			r := p.call(context.Background(), s.Call, s.Args)
@@ -262,6 +275,22 @@ func (p *play) step(name string, s step) {
 	default:
 		p.t.Fatalf("%s: unknown step", name)
 	}
+}
+
+func (p *play) withLease(name string, s step) callResult {
+	var args struct {
+		suiteCheck
+		Units int64 `json:"units"`
+	}
+	must(p.t, scripted.Strict(s.Args, &args))
+	err := p.client.WithLease(context.Background(), args.check(p.t), args.Units, func(l *Lease) error {
+		p.lease = l
+		for i, inner := range s.Steps {
+			p.step(fmt.Sprintf("%s, step %d", name, i), inner)
+		}
+		return nil
+	})
+	return callResult{err: err}
 }
 
 // awaitWaiting polls, because the batcher does not report how many checks wait.

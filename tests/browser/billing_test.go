@@ -90,9 +90,10 @@ func TestBillingInUse(t *testing.T) {
 	p.open("/billing").click("Sell credits").inspect("billing-sell")
 	p.open("/billing").inspect("billing-prices")
 	p.open("/billing/events?outcome=parked").sees("price_of_an_old_offer").inspect("billing-parked")
+	p.open(w.eventPage("evt_1PGx9bLkdIwHu7ixZ83nBd7q")).sees("\"id\": \"price_of_an_old_offer\"").inspect("billing-event")
 	p.click("Dismiss").sees("no longer counted").shot("billing-dismiss")
 	p.click("Dismiss event").sees("Dismissed evt_1PGx9bLkdIwHu7ixZ83nBd7q").sees("ignored").shot("billing-dismissed")
-	p.click("Replay evt_1PGx5aLkdIwHu7ix0pYcQ1a2").sees("Replayed evt_1PGx5aLkdIwHu7ix0pYcQ1a2: applied.").shot("billing-replayed")
+	p.open(w.eventPage("evt_1PGx5aLkdIwHu7ix0pYcQ1a2")).click("Replay").click("Replay event").sees("Replayed evt_1PGx5aLkdIwHu7ix0pYcQ1a2: applied.").shot("billing-replayed")
 	p.open("/billing").seesNot("event is parked")
 	w.sends(e, "evt_1PGxTz3LkdIwHu7ixpastdue", "customer.subscription.updated", "past_due", "ada", "price_1PGx3uLkdIwHu7ixRtPl7Wxq")
 	own, err := w.store.CreateBillingEndpoint(ctx, w.actor, tenants.BillingEndpoint{
@@ -124,4 +125,65 @@ func TestBillingInUse(t *testing.T) {
 	p.allow(422).click("Save changes").sees("Plan 2 is a duplicate").shot("customer-page-settings-wrong")
 	p.choose("Plan 2", "Scale").click("Save changes").sees("Saved.").inspect("customer-page-settings-plans")
 	w.customer("ada").sees("5,000 credits left").sees("Metered usage this month").sees("What plan Scale gives").inspect("customer-page-billing")
+}
+
+// eventPage returns the page with the details of an event.
+func (w *world) eventPage(providerID string) string {
+	w.t.Helper()
+	events, _, err := w.store.BillingEvents(w.t.Context(), w.actor, tenants.BillingEventFilter{}, tenants.Page{})
+	require.NoError(w.t, err)
+	for i := range events {
+		if events[i].ProviderID == providerID && events[i].DuplicateOf == nil {
+			return "/billing/events?pick=" + events[i].ID.String()
+		}
+	}
+	require.Fail(w.t, "there is no event "+providerID)
+	return ""
+}
+
+// The list of events shows a new event without a reload, and keeps its filters.
+func TestBillingEventsLive(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	e, err := w.store.CreateBillingEndpoint(t.Context(), w.actor, tenants.BillingEndpoint{
+		Provider: tenants.StripeProvider, Name: "Stripe, test mode", SubjectFrom: tenants.FromMetadata + "user_id", GraceDays: 7,
+	}, tenants.BillingSecrets{Signing: []string{"whsec_browser"}})
+	require.NoError(t, err)
+	all := w.as(tenants.Viewer).open("/billing/events").sees("Events appear here")
+	filtered := w.as(tenants.Viewer).open("/billing/events?type=customer.subscription.created&subject=bob").sees("No events match")
+	w.subscribes(e, "evt_first", "ada", "price_pro")
+	all.sees("ada").sees("parked")
+	w.subscribes(e, "evt_second", "bob", "price_pro")
+	all.sees("bob")
+	filtered.sees("bob").seesNot("ada")
+	filtered.choose("Provider", "Stripe, test mode").sees("bob")
+	require.Contains(t, mustEval[string](filtered, "location.search"), "endpoint="+e.ID.String())
+}
+
+// The pages of billing are usable with the data of the demo: connected systems, events of each
+// outcome, a customer whose payment failed, credits, and customers who move to another version.
+func TestBillingLooks(t *testing.T) {
+	t.Parallel()
+	w := demo(t)
+	endpoints, _, err := w.store.BillingEndpoints(t.Context(), w.actor, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, endpoints, 2)
+	for _, outcome := range tenants.EventOutcomes {
+		events, _, err := w.store.BillingEvents(t.Context(), w.actor, tenants.BillingEventFilter{Outcome: outcome}, tenants.Page{})
+		require.NoError(t, err)
+		require.NotEmpty(t, events, "the demo has an event that is %s", outcome)
+	}
+	p := w.as(tenants.Admin)
+	for _, l := range []struct{ name, path, says string }{
+		{"billing-demo-endpoint", "/billing/endpoints/" + endpoints[0].ID.String(), "Latest event"},
+		{"billing-demo-event", w.eventPage("evt_1SXa6vPiedPiperCreated"), "pied-piper"},
+		{"billing-demo-credits", "/subjects/globex", "credits left"},
+		{"billing-demo-grace", "/subjects/soylent", "keeps the plan until"},
+		{"billing-demo-quota", "/subjects/initech", "Next plan"},
+		{"billing-demo-overage", "/subjects/user_7", "1,240 of 1,000"},
+	} {
+		p.open(l.path).sees(l.says).inspect(l.name)
+	}
+	customer := w.customer("globex").sees("Messages per month")
+	customer.shot("billing-demo-customer-light").theme("dark").shot("billing-demo-customer-dark").theme("light").phone().shot("billing-demo-customer-phone").check()
 }

@@ -20,6 +20,7 @@ func TestChartLeadsToItsCause(t *testing.T) {
 	require.True(t, w.ask(key, "user_42", "requests"))
 	p := w.as(tenants.Viewer).openUntil("/", "1 allowed")
 	require.Contains(t, mustEval[string](p, `document.querySelector(".marks a").getAttribute("aria-label")`), "created the rule")
+	require.Equal(t, "Requests", mustEval[string](p, `document.querySelector(".marks text").textContent`))
 	p.check()
 	p.click("Log scale").at("/?period=1h&scale=log").sees("Linear scale")
 
@@ -40,7 +41,7 @@ func TestChartLeadsToItsCause(t *testing.T) {
 // back.
 func TestChartZoom(t *testing.T) {
 	t.Parallel()
-	p := demo(t).as(tenants.Viewer).open("/usage?period=24h").sees("All checks")
+	p := demo(t).as(tenants.Viewer).open("/usage?period=7d").sees("All checks")
 	places := mustEval[[]float64](p, `(() => {
 		const bars = [...document.querySelectorAll(".plot .step .slot")];
 		bars[0].scrollIntoView({block: "center", behavior: "instant"});
@@ -56,7 +57,39 @@ func TestChartZoom(t *testing.T) {
 	mouse(input.DispatchMouseEventTypeMouseReleased, places[2], places[3])
 	p.sees("Reset zoom").check()
 	require.Contains(t, mustEval[string](p, "location.search"), "period=custom")
-	p.click("Reset zoom").has("Period Last 24 hours")
+	p.click("Reset zoom").has("Period Last 7 days").hasNot("Reset zoom")
+	for _, path := range []string{"/", "/rules/api-requests", "/subjects/umbrella"} {
+		p.open(path)
+		require.Contains(t, mustEval[string](p, `document.querySelector("[data-plot] .plot").dataset.zoom`), "/usage?period=custom", path)
+		p.click("Log scale").sees("Linear scale")
+	}
+}
+
+// A finger on a bar shows its numbers, and leads to its decisions if it touches the bar again.
+func TestChartTouched(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("requests", 1)
+	key := w.key()
+	require.True(t, w.ask(key, "user_42", "requests"))
+	p := w.as(tenants.Viewer).phone().openUntil("/", "1 allowed").sees("user_42")
+	tap := func() {
+		place := mustEval[[]float64](p, `(() => {
+			const bar = [...document.querySelectorAll(".plot .step")].findLast(step => step.querySelector(".allowed"));
+			bar.scrollIntoView({block: "center", behavior: "instant"});
+			const box = bar.querySelector(".slot").getBoundingClientRect();
+			return [box.left + box.width / 2, box.top + box.height / 2];
+		})()`)
+		touch := func(kind input.DispatchTouchEventType, points ...*input.TouchPoint) {
+			call(p, input.DispatchTouchEvent, input.DispatchTouchEventParams{Type: kind, TouchPoints: points})
+		}
+		touch(input.DispatchTouchEventTypeTouchStart, &input.TouchPoint{X: place[0], Y: place[1]})
+		touch(input.DispatchTouchEventTypeTouchEnd)
+	}
+	tap()
+	p.sees("Tap again for decisions")
+	tap()
+	p.sees("Recent denials of every instance").sees("user_42")
 }
 
 // On a phone the filters of a list are behind one button.

@@ -1,6 +1,8 @@
 package browser
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,16 +54,53 @@ func TestFiltersApplyAsChosen(t *testing.T) {
 	}
 }
 
-// On a phone the filters of subjects are behind one button, and the reason of a decision is never
-// cut.
+// On a phone the filters of subjects are behind one button. A decision has two lines, which name
+// its resource and its repeats, and its details have the reason.
 func TestListsOnAPhone(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).phone()
 	p.open("/subjects").hasNot("Label").click("Filters").has("Label").check()
 	p.open("/decisions?show=all").sees("umbrella").check()
 	const highest = `Math.max(...[...document.querySelectorAll(".decided tbody tr:not(.day)")].map(row => row.offsetHeight))`
-	require.LessOrEqual(t, mustEval[int](p, highest), 112, "the height of three lines, or four with a long reason")
+	require.LessOrEqual(t, mustEval[int](p, highest), 64, "the height of two lines")
+	const hidden = `[...document.querySelectorAll(".decided tbody :is(td.asked, td.repeats:not(:empty), td.again:not(:empty), td.time, .verdict-cell)")].filter(cell => cell.offsetHeight === 0).length`
+	require.Zero(t, mustEval[int](p, hidden), "the resource, the repeats and the wait are shown")
 	const cut = `[...document.querySelectorAll(".decided tbody td.wide")].some(td => td.scrollWidth > td.clientWidth)`
-	require.False(t, mustEval[bool](p, cut), "a reason is cut on a phone")
 	require.False(t, mustEval[bool](p.desktop().open("/decisions?show=all").sees("umbrella"), cut), "a reason is cut on a computer")
+}
+
+// A text filters when nobody types any more, and keeps the focus.
+func TestFiltersApplyAsTyped(t *testing.T) {
+	t.Parallel()
+	p := demo(t).as(tenants.Viewer)
+	p.open("/audit").fill("Target", "order-bursts")
+	p.eventually(func() error {
+		got, err := eval[string](p, "location.search")
+		if err == nil && !strings.Contains(got, "target=order-bursts") {
+			err = errors.New("the filter is not in the address: " + got)
+		}
+		return err
+	})
+	p.settle()
+	require.Equal(t, "target", mustEval[string](p, "document.activeElement.name"))
+	p.open("/usage?period=7d&rule=api-requests").fill("Rule", "order-bursts").sees("Checks of rule Bursts of orders")
+	require.True(t, mustEval[bool](demo(t).as(tenants.Editor).open("/rules/new"), `document.querySelector("[name=resource]").list.options.length > 0`), "the editor suggests resources")
+}
+
+// While an answer takes long, a line at the top and the content say so.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	p := demo(t).as(tenants.Viewer).open("/plans")
+	mustEval[bool](p, `(() => {
+		const send = XMLHttpRequest.prototype.send;
+		XMLHttpRequest.prototype.send = function (...sent) { window.release = () => send.apply(this, sent); };
+		document.querySelector('.nav a[href="/rules"]').click();
+		return true;
+	})()`)
+	const waits = `document.documentElement.classList.contains("waiting") && document.getElementById("content").getAttribute("aria-busy") === "true"`
+	require.True(t, mustEval[bool](p, waits))
+	require.Equal(t, "/plans", mustEval[string](p, "location.pathname"))
+	mustEval[bool](p, `release() ?? true`)
+	p.at("/rules").sees("Bursts of orders")
+	require.False(t, mustEval[bool](p, `document.documentElement.classList.contains("waiting") || document.querySelector("[aria-busy]") !== null`))
 }

@@ -15,7 +15,7 @@ func TestSignInAndOut(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	email := w.person(tenants.Owner)
-	p := w.visitor().open("/rules").at("/login?next=%2Frules").sees("Sign in")
+	p := w.visitor().open("/rules").at("/login?next=%2Frules").sees("Sign in to Weir").has("Playground").has("API reference")
 
 	p.allow(401)
 	p.fill("Email", email).fill("Password", "wrong").click("Sign in")

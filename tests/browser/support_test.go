@@ -55,6 +55,19 @@ func TestResetKeepsOtherLimits(t *testing.T) {
 	require.Equal(t, "requests", mustEval[string](p, `document.getElementById("boost-rule").value`))
 	p.press(kb.Escape).within("Denied by").fill("Reason", "they wrote in").click("Reset 1 limit")
 	p.sees("Limits of user_42 reset: Requests.").sees("0 of 2 used").sees("1 of 100 used")
+
+	// While nothing denies, no limits are preselected, also after the palette.
+	const chosen = `document.getElementById("reset-rule").selectedOptions[0].text`
+	p.open("/subjects/user_42?open=reset")
+	require.Equal(t, "Choose limits", mustEval[string](p, chosen))
+	p.within("Sets the used units to zero").fill("Reason", "they wrote in")
+	require.False(t, mustEval[bool](p, `document.getElementById("reset-rule").form.checkValidity()`), "a choice is required")
+	p.open("/plans").press("k", chromedp.ModifierCtrl).fill("Search for a subject, rule, plan, page or action", "reset user_42")
+	p.sees("Reset limits of user_42").press(kb.Enter).at("/subjects/user_42?open=reset")
+	require.Equal(t, "Choose limits", mustEval[string](p, chosen))
+	p.choose("Limits", "All limits of this subject")
+	p.within("Sets the used units to zero").fill("Reason", "they wrote in").click("Reset limits")
+	p.sees("Limits of user_42 reset: ").sees("0 of 100 used")
 }
 
 // Support finds a customer who is not registered by a part of the name, and a misspelled name is

@@ -50,8 +50,11 @@ func TestOperator(t *testing.T) {
 // The operator's overview is about the service and not about a first check.
 func TestOperatorHome(t *testing.T) {
 	t.Parallel()
-	p := demo(t).operator().open("/").sees("Redis").sees("Postgres").sees("Instances").sees("Demo Inc.")
-	p.seesNot("Send your first check").check()
+	p := demo(t).operator().open("/?period=24h").sees("Redis").sees("Postgres available").sees("answered this instance in").sees("Instances").sees("Demo Inc.")
+	p.sees("Checks of all tenants in the last 24 hours").sees("Nearest to their quota")
+	p.seesNot("Send your first check").seesNot("Most denied subjects").seesNot("Denied in the last 15 minutes").seesNot("Nearest to a limit")
+	require.Greater(t, mustEval[int](p, `document.querySelectorAll(".plot .step .allowed").length`), 3, "the checks of the demo's tenant")
+	p.check()
 	p.phone().check()
 }
 

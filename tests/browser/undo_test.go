@@ -23,7 +23,9 @@ func TestUndo(t *testing.T) {
 	p.within("Raises the limit of one rule").click("Boost limit")
 	p.sees("boosted to 20").sees("0 of 20 used")
 	p.click("Undo").sees("Override of eve under Orders removed.").sees("0 of 10 used")
-	p.open("/audit?kind=subject").sees("boosted Orders to 20 until").seesNot("created the subject")
+	require.Equal(t, "fixed", mustEval[string](p, `getComputedStyle(document.querySelector(".toast")).position`), "nothing moves")
+	p.click("Close message").seesNot("Override of eve under Orders removed.")
+	p.open("/audit?kind=subject").sees("boosted Orders 10 to 20 until").seesNot("created the subject")
 
 	p.open("/rules/orders").click("Shadow").sees("is in shadow.").click("Undo").sees("Rule “Orders” is enforced.")
 	p.click("Delete rule").sees("Its counters are deleted").click("Delete rule")

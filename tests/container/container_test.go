@@ -1,5 +1,9 @@
 // Package container reads the Dockerfile and docker-compose.yml with the loaders of BuildKit and
 // Docker Compose. It is a separate module, so that these do not become dependencies of the product.
+//
+// Example: a typing error such as "COPYY . ." in the Dockerfile, or a service that depends on a
+// service that does not exist, fails the test with the line. No image is built and no container
+// runs.
 package container
 
 import (

@@ -11,7 +11,7 @@ import (
 
 var redisRows = []row{
 	{id: "R1", fault: "SIGKILL of Redis under load, back 6 s later, empty", quick: true, run: redisKilled,
-		goal: "E = 0; detect ≤ 250 ms; p99 ≤ base + 60 ms in the first 250 ms, then ≤ base; recover ≤ 1 s; `local`: O = 0 in windows inside the outage, ≤ 10 % in those at its edges, never over 100 %; `deny` admits nothing"},
+		goal: "E = 0; detect ≤ 250 ms; p99 ≤ base + 60 ms in the first 250 ms, then ≤ base; recover ≤ 1 s; `local`: O = 0 in windows inside the outage, ≤ 10 % in those at its edges, never over 100 %; `deny` allows nothing"},
 	{id: "R2", fault: "SIGSTOP of Redis for 6 s, sockets stay open", quick: true, run: redisFrozen,
 		goal: "as R1; no reply reaches a wrong request; each check counted at most once"},
 	{id: "R3", fault: "500 ms of latency for 8 s", run: redisSlow,
@@ -166,7 +166,7 @@ func (m *measurement) outageFigures(h *history, i incident) {
 	m.within("recover", h.recovered(i.repair), time.Second)
 	m.localFigures(h, i)
 	denied := h.stream(denyStream)
-	m.none("admitted by `deny`", denied.count(func(r *record) bool { return r.degraded && r.allowed }))
+	m.none("allowed by `deny`", denied.count(func(r *record) bool { return r.degraded && r.allowed }))
 	allowed := h.stream(allowStream)
 	m.none("refused by `allow`", allowed.count(func(r *record) bool { return r.degraded && !r.allowed }))
 	m.note("Base p99 %s.", round(base))

@@ -194,7 +194,7 @@ func (s *soak) judge(m *measurement, h *history) {
 	m.none(fmt.Sprintf("O between faults, units in %d windows", len(quiet)), over(quiet, probeLimit))
 	m.none("U between faults, units", under(quiet, probeLimit))
 	m.atMost(fmt.Sprintf("O during faults, units of %d in the worst of %d windows", probeLimit, len(during)), over(during, probeLimit), probeLimit)
-	m.none("admitted by `deny` without Redis", h.stream(denyStream).count(func(r *record) bool { return r.degraded && r.allowed }))
+	m.none("allowed by `deny` without Redis", h.stream(denyStream).count(func(r *record) bool { return r.degraded && r.allowed }))
 	m.none("refused by `allow` without Redis", h.stream(allowStream).count(func(r *record) bool { return r.degraded && !r.allowed }))
 	between := h.where(func(r *record) bool { return s.quiet(r.at, r.done()) })
 	m.share("degraded answers between faults", float64(between.count(func(r *record) bool { return r.degraded }))/float64(max(1, len(between.records))), 0)

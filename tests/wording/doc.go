@@ -2,11 +2,12 @@
 // docs/glossary.md.
 //
 // Its test reads every text of the repository (code, comments, pages, scripts, SQL) and reports
-// phrases that have a plain replacement, identifiers that were renamed, and comment lines that are
-// wider than 100 columns. Each finding names the file, the line, the phrase and the replacement:
+// phrases that have a plain replacement, identifiers of Go and Lua that were renamed, and comment
+// lines that are wider than 100 columns. In documents and on pages it also reports words that the
+// glossary replaces and that code uses in another sense. Each finding names the file, the line, the phrase and the replacement:
 //
 //	internal/engine/lease.go:12: "taken ahead": write "prefetched"
 //
-// phrases_test.go has the list. To forbid a phrase, add it there. exemptions_test.go lists the
-// directories that still have some of the phrases: remove an exemption once its directory is clean.
+// phrases_test.go has the lists. To forbid a phrase, add it there. No directory is exempt. If one
+// must be for a while, exemptions_test.go names it with the phrase.
 package wording

@@ -133,5 +133,15 @@ var phrases = []phrase{
 // identifiers are names that were replaced.
 var identifiers = map[string]string{
 	"Room": "Scratch", "heat": "rate", "heats": "rates", "rooms": "remaining", "calm": "backoffUntil",
-	"flight": "pipeline", "flights": "pipelines",
+	"flight": "pipeline", "flights": "pipelines", "room": "remaining", "whole": "full",
+}
+
+// textPhrases are forbidden in the documentation and on the pages, apart from code: words that the
+// glossary replaces, and that code uses in another sense.
+var textPhrases = []phrase{
+	{"admit", "allow"},
+	{"admits", "allows"},
+	{"admitted", "allowed"},
+	{"admitting", "allowing"},
+	{"room", "remaining units, space"},
 }

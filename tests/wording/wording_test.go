@@ -61,24 +61,49 @@ func TestWording(t *testing.T) {
 
 // findings returns what is wrong with a text, in the order of its lines.
 func findings(file, text string) []finding {
-	out := phraseFindings(text)
+	out := phraseFindings(text, phrases)
 	switch path.Ext(file) {
 	case ".go":
 		out = append(out, goFindings(file, text)...)
 	case ".lua":
-		for i, line := range strings.Split(text, "\n") {
-			if strings.HasPrefix(strings.TrimSpace(line), "--") && tooWide(line) {
-				out = append(out, finding{i + 1, wideComment, "a line break within 100 columns"})
-			}
-		}
+		out = append(out, luaFindings(text)...)
+	case ".md":
+		out = append(out, phraseFindings(markdownCode.ReplaceAllStringFunc(text, blank), textPhrases)...)
+	case ".templ":
+		out = append(out, phraseFindings(text, textPhrases)...)
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].line < out[j].line })
 	return out
 }
 
+// markdownCode is a block or a span of code.
+var markdownCode = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+
+// blank returns a text of the same lines without words.
+func blank(text string) string { return strings.Repeat("\n", strings.Count(text, "\n")) }
+
+// luaName is a string, or the rest of a line after --, or a name.
+var luaName = regexp.MustCompile(`'[^']*'|"[^"]*"|--.*|[A-Za-z_]\w*`)
+
+// luaFindings finds identifiers and wide comments. A line that only one form of a script has is
+// code after its mark.
+func luaFindings(text string) (out []finding) {
+	for i, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "--") && tooWide(line) {
+			out = append(out, finding{i + 1, wideComment, "a line break within 100 columns"})
+		}
+		for _, name := range luaName.FindAllString(strings.Replace(line, "--@node ", "", 1), -1) {
+			if say := identifiers[name]; say != "" {
+				out = append(out, finding{i + 1, name, say})
+			}
+		}
+	}
+	return out
+}
+
 // phraseFindings finds phrases. Letter case does not matter, and a phrase may continue in the next
 // line of a comment.
-func phraseFindings(text string) (out []finding) {
+func phraseFindings(text string, phrases []phrase) (out []finding) {
 	flat, starts := flatten(text)
 	for _, p := range phrases {
 		for from := 0; ; {
@@ -237,6 +262,10 @@ func TestFindings(t *testing.T) {
 		{"a long address", "a.go", "package a\n\n// https://" + strings.Repeat("a", 120) + "\n", nil},
 		{"a preformatted line", "a.go", "package a\n\n//\t" + wide + "\n", nil},
 		{"a directive", "a.go", "package a\n\n//go:embed " + wide + "\n", nil},
+		{"an identifier in Lua", "a.lua", "local room = 1 -- a room\n--@node whole('room')\n", []finding{{1, "room", "remaining"}, {2, "whole", "full"}}},
+		{"a term of texts in code", "a.go", "package a\n\n// Admit one.\n", nil},
+		{"a term of texts on a page", "a.templ", "<p>1 was admitted</p>", []finding{{1, "admitted", "allowed"}}},
+		{"a term of texts in a document", "a.md", "```\nadmit\n```\n`Admit` makes room", []finding{{4, "room", "remaining units, space"}}},
 		{"a wide comment in Lua", "a.lua", "local a = 1\n-- " + wide + "\n", []finding{{2, wideComment, "a line break within 100 columns"}}},
 	} {
 		require.Equal(t, c.want, findings(c.file, c.text), c.name)
@@ -247,12 +276,12 @@ func TestFindings(t *testing.T) {
 // Every phrase of the list can be found: it is written as texts are compared.
 func TestPhrasesAreFlat(t *testing.T) {
 	seen := map[string]bool{}
-	for _, p := range phrases {
+	for _, p := range slices.Concat(phrases, textPhrases) {
 		flat, _ := flatten(p.text)
 		require.Equal(t, p.text+" ", flat)
 		require.NotEmpty(t, p.say, p.text)
 		require.False(t, seen[p.text], p.text)
-		require.Empty(t, phraseFindings(p.say), "the replacement of %q is itself forbidden", p.text)
+		require.Empty(t, phraseFindings(p.say, phrases), "the replacement of %q is itself forbidden", p.text)
 		seen[p.text] = true
 	}
 	for _, e := range allExemptions() {

@@ -1,4 +1,8 @@
 // Package checktest builds a checker and its engines for tests, in the same way as the server.
+//
+// Example: New with the zero Options returns a checker whose counters are in memory. With a policy
+// of 2 per minute, the first two checks of a subject are allowed, and the third is denied. With the
+// engine of internal/engine/redis as Shared, the same test runs on Redis.
 package checktest
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/big"
+	"slices"
 	"time"
 
 	"weir/internal/engine"
@@ -21,7 +22,7 @@ type Reference struct {
 // record is the history of one counter.
 type record struct {
 	events []event
-	whole  *big.Rat // buckets: the instant at which it is full
+	full   *big.Rat // buckets: the instant at which it is full
 	limit  int64    // buckets: at the last charge
 	mark   int64    // end of a penalty
 	// The last counted fixed window: its number from 1, and its bounds by the schedule that the
@@ -48,6 +49,14 @@ func (r *Reference) Reset(_ context.Context, keys ...string) error {
 		delete(r.counters, key)
 	}
 	return nil
+}
+
+// Forget deletes requests before an instant, so that long runs stay fast. They must be older than
+// two windows of every rule.
+func (r *Reference) Forget(before int64) {
+	for _, rec := range r.counters {
+		rec.events = slices.DeleteFunc(rec.events, func(e event) bool { return e.at < before })
+	}
 }
 
 // Evaluate decides the calls in order.
@@ -234,29 +243,29 @@ func (rec *record) weighted(n limit.Numbers, t int64) int64 {
 	return this + part.Quo(part, big.NewInt(n.WindowMS)).Int64()
 }
 
-// wholeUnder returns the instant at which a bucket is full, by n's limit.
-func (rec *record) wholeUnder(n limit.Numbers) *big.Rat {
-	if rec.whole == nil || rec.limit == n.Limit || rec.whole.IsInt() {
-		return rec.whole
+// fullUnder returns the instant at which a bucket is full, by n's limit.
+func (rec *record) fullUnder(n limit.Numbers) *big.Rat {
+	if rec.full == nil || rec.limit == n.Limit || rec.full.IsInt() {
+		return rec.full
 	}
-	up := new(big.Int).Quo(rec.whole.Num(), rec.whole.Denom())
+	up := new(big.Int).Quo(rec.full.Num(), rec.full.Denom())
 	return new(big.Rat).SetInt(up.Add(up, big.NewInt(1)))
 }
 
-// level returns ceil((whole - t) * limit / window); the instant is a fraction.
+// level returns ceil((full - t) * limit / window); the instant is a fraction.
 func (rec *record) level(n limit.Numbers, t int64) int64 {
-	whole := rec.wholeUnder(n)
-	if whole == nil {
+	full := rec.fullUnder(n)
+	if full == nil {
 		return 0
 	}
 	ahead := big.NewInt(t)
-	ahead.Sub(whole.Num(), ahead.Mul(ahead, whole.Denom()))
+	ahead.Sub(full.Num(), ahead.Mul(ahead, full.Denom()))
 	if ahead.Sign() <= 0 {
 		return 0
 	}
 	ahead.Mul(ahead, big.NewInt(n.Limit))
 	unit := big.NewInt(n.WindowMS)
-	unit.Mul(unit, whole.Denom())
+	unit.Mul(unit, full.Denom())
 	ahead.Add(ahead, unit).Sub(ahead, big.NewInt(1)).Quo(ahead, unit)
 	if !ahead.IsInt64() {
 		return math.MaxInt64
@@ -268,12 +277,12 @@ func (rec *record) level(n limit.Numbers, t int64) int64 {
 func (rec *record) charge(n limit.Numbers, cost, now int64) {
 	if n.Algorithm.Bucket() {
 		from := new(big.Rat).SetInt64(now)
-		if whole := rec.wholeUnder(n); whole != nil && whole.Cmp(from) > 0 {
-			from = whole
+		if full := rec.fullUnder(n); full != nil && full.Cmp(from) > 0 {
+			from = full
 		}
 		longer := new(big.Rat).SetFrac(
 			new(big.Int).Mul(big.NewInt(cost), big.NewInt(n.WindowMS)), big.NewInt(n.Limit))
-		rec.whole, rec.limit = new(big.Rat).Add(from, longer), n.Limit
+		rec.full, rec.limit = new(big.Rat).Add(from, longer), n.Limit
 		return
 	}
 	e := event{at: now, cost: cost}
@@ -417,11 +426,11 @@ func (r *Reference) Refund(_ context.Context, refunds ...*engine.Refund) {
 func (rec *record) refund(part engine.RefundPart) bool {
 	n := part.Numbers
 	if n.Algorithm.Bucket() {
-		if rec.whole == nil || rec.limit != n.Limit || ceil(rec.whole) != part.Ground {
+		if rec.full == nil || rec.limit != n.Limit || ceil(rec.full) != part.Ground {
 			return false
 		}
 		sooner := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(part.Units), big.NewInt(n.WindowMS)), big.NewInt(n.Limit))
-		rec.whole = sooner.Sub(rec.whole, sooner)
+		rec.full = sooner.Sub(rec.full, sooner)
 		return true
 	}
 	left := part.Units

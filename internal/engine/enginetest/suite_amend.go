@@ -74,9 +74,9 @@ func testAmendBeyondTheLimit(t *testing.T, eng engine.Engine) {
 		amend(t, eng, prefix+"the-upgrade", at, false, []limit.Numbers{wide}, c)
 		v := remains(t, eng, at, c, wide)
 		require.Zero(t, v.Remaining, a)
-		whole := counter(Prefix()+"a-counter", wide)
-		ask(t, eng, at, 50, whole)
-		require.LessOrEqual(t, v.ResetMS, remains(t, eng, at, whole, wide).ResetMS, "%s: 40 of 5 are 50 of 50, and not 400", a)
+		full := counter(Prefix()+"a-counter", wide)
+		ask(t, eng, at, 50, full)
+		require.LessOrEqual(t, v.ResetMS, remains(t, eng, at, full, wide).ResetMS, "%s: 40 of 5 are 50 of 50, and not 400", a)
 
 		if !narrow.Overages() {
 			continue

@@ -198,7 +198,7 @@ func testCreditsAndOverage(t *testing.T, eng engine.Engine) {
 }
 
 // Random sequences with credits get the same answers from an engine and from memory, and no credit
-// is spent while the window has room.
+// is spent while the window has units left.
 func testCreditSequences(t *testing.T, eng engine.Engine) {
 	for i := range 60 {
 		r := rand.New(rand.NewPCG(7, uint64(i)))

@@ -39,7 +39,7 @@ func refundOf(call *engine.Call, units int64) *engine.Refund {
 	return &engine.Refund{Parts: []engine.RefundPart{{Key: c.OwnKey(), ID: c.ID, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0)}}}
 }
 
-func giveBack(tb testing.TB, eng engine.Engine, r *engine.Refund) (refused int) {
+func refund(tb testing.TB, eng engine.Engine, r *engine.Refund) (refused int) {
 	tb.Helper()
 	eng.Refund(context.Background(), r)
 	require.NoError(tb, r.Err)
@@ -58,7 +58,7 @@ func testRefund(t *testing.T, eng engine.Engine) {
 		ask(t, eng, start, 3, c)
 		ask(t, eng, start, 3, same)
 		took := ask(t, eng, start+10, 20, c)
-		require.Zero(t, giveBack(t, eng, refundOf(took, 19)), a)
+		require.Zero(t, refund(t, eng, refundOf(took, 19)), a)
 		ask(t, eng, start+10, 1, same)
 		for _, at := range []int64{start + 10, start + 59_999, start + 60_001, start + 120_001} {
 			require.Equal(t, ask(t, eng, at, 0, same).Outcome, ask(t, eng, at, 0, c).Outcome, "%s at %d", a, at-start)
@@ -74,21 +74,21 @@ func testRefundRefused(t *testing.T, eng engine.Engine) {
 		took := ask(t, eng, start+7, 4, c)
 		want := ask(t, eng, start+7, 0, c).Outcome
 		if !a.Bucket() {
-			require.Equal(t, 1, giveBack(t, eng, refundOf(took, 5)), "%s: more units than are counted", a)
+			require.Equal(t, 1, refund(t, eng, refundOf(took, 5)), "%s: more units than are counted", a)
 		}
 		other := refundOf(took, 1)
 		other.Parts[0].Ground += 2
-		require.Equal(t, 1, giveBack(t, eng, other), "%s: another state", a)
+		require.Equal(t, 1, refund(t, eng, other), "%s: another state", a)
 		unseen := refundOf(took, 1)
 		unseen.Parts[0].Key += "unseen"
-		require.Equal(t, 1, giveBack(t, eng, unseen), "%s: no counter", a)
+		require.Equal(t, 1, refund(t, eng, unseen), "%s: no counter", a)
 		require.Equal(t, want, ask(t, eng, start+7, 0, c).Outcome, a)
 		require.EqualValues(t, 5, ask(t, eng, start+7, 0, counter(unseen.Parts[0].Key, n)).Outcome.Verdicts[0].Remaining)
 
 		late := start + 125_000
 		ask(t, eng, late, 2, c)
 		want = ask(t, eng, late, 0, c).Outcome
-		require.Equal(t, 1, giveBack(t, eng, refundOf(took, 1)), "%s: the window is over", a)
+		require.Equal(t, 1, refund(t, eng, refundOf(took, 1)), "%s: the window is over", a)
 		require.Equal(t, want, ask(t, eng, late, 0, c).Outcome, a)
 	}
 	for name, change := range map[string]func(*engine.RefundPart){
@@ -117,7 +117,7 @@ func testRefundOfAll(t *testing.T, eng engine.Engine) {
 		}
 		c := counter(Prefix()+"k", five(a))
 		took := ask(t, eng, start+7, 5, c)
-		require.Zero(t, giveBack(t, eng, refundOf(took, 5)))
+		require.Zero(t, refund(t, eng, refundOf(took, 5)))
 		fresh := ask(t, eng, start+1_000, 1, counter(Prefix()+"k", five(a))).Outcome
 		require.Equal(t, fresh, ask(t, eng, start+1_000, 1, c).Outcome, a)
 	}
@@ -131,7 +131,7 @@ func testRefundLate(t *testing.T, eng engine.Engine) {
 		ask(t, eng, start+50_000, 1, same)
 		ask(t, eng, start+61_000, 1, c)
 		ask(t, eng, start+61_000, 1, same)
-		require.Zero(t, giveBack(t, eng, refundOf(took, 3)))
+		require.Zero(t, refund(t, eng, refundOf(took, 3)))
 		require.Equal(t, ask(t, eng, start+61_000, 0, same).Outcome, ask(t, eng, start+61_000, 0, c).Outcome, a)
 	}
 }
@@ -172,7 +172,7 @@ func testRefundSequences(t *testing.T, eng engine.Engine) {
 					units := 1 + r.Int64N(call.Cost)
 					got, want := refundOf(call, units), refundOf(call, units)
 					reference.Refund(ctx, want)
-					require.Equal(t, want.Refused, giveBack(t, eng, got), "%s, sequence %d", a, i)
+					require.Equal(t, want.Refused, refund(t, eng, got), "%s, sequence %d", a, i)
 					call.Cost -= units
 					if call.Cost == 0 || want.Refused > 0 {
 						took = slices.DeleteFunc(took, func(c *engine.Call) bool { return c == call })

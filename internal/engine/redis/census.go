@@ -35,12 +35,17 @@ type CensusOptions struct {
 // bound is high, the list has a sample: the counters whose name, a keyed hash, ends in some zero
 // bits. Instances add to the lists in the background.
 //
-// Between two looks at the list, an instance may create a number of counters, the room. Each call
-// reserves room for all its counters before it is sent, and returns what it did not use. A call
-// for which there is no room is sent as a bounded call: those of its counters that exist are used
-// as ever, and for others the script uses a spare counter, which many subjects share. The script
-// decides this together with the call, so a subject with a counter of its own never gets more than
-// its limit. A spare counter can deny early.
+// Each time an instance reads the length of the list, it grants itself a number of new counters for
+// the time until it reads the list again. Before a call is sent, it reserves one for each of its
+// counters, and what it did not create is returned. A call that finds too few left is sent as a
+// bounded call: the script uses those of its counters that exist, and a spare counter, which many
+// subjects share, instead of each one that does not. This is part of the run that decides the call,
+// so a subject with a counter of its own never gets more than its limit. A spare counter can deny
+// early.
+//
+// Example: a tenant may have 1000 counters, and 990 are alive. The only instance grants itself 10.
+// A call with 3 counters reserves 3, so 7 are left. Its subject had 2 of them already, so 2 are
+// returned: 9 are left.
 type Census struct {
 	o       CensusOptions
 	list    *script
@@ -54,7 +59,7 @@ type Census struct {
 
 // tenantCounters has the counters of a tenant, as this instance knows them.
 type tenantCounters struct {
-	room    atomic.Int64 // counters that may still be created, without those of calls in flight
+	left    atomic.Int64 // counters that may still be created; calls in flight have theirs reserved
 	created atomic.Int64 // counters that this instance has created, or may have
 	bound   atomic.Int64
 	sample  atomic.Uint32 // zero bits of the names in the list
@@ -79,7 +84,7 @@ const (
 	lookEvery = time.Second
 	lookGap   = 50 * time.Millisecond
 	// lookLatest is the greatest time between two looks at the list of an active tenant, and
-	// lookSoon the part of the granted room whose use causes one earlier.
+	// lookSoon the part of the granted counters whose use causes one earlier.
 	lookLatest = 10 * time.Second
 	lookSoon   = 8
 	// lookTogether is the maximum number of tenants whose lists are read in one round trip.
@@ -110,7 +115,7 @@ func NewCensus(o CensusOptions) *Census {
 	}
 }
 
-// Bounded returns how many calls found no room for new counters.
+// Bounded returns how many calls found too few new counters left.
 func (c *Census) Bounded() int64 { return c.bounded.Load() }
 
 // Dropped returns how many charged counters were not added to a list in time.
@@ -119,7 +124,7 @@ func (c *Census) Dropped() int64 { return c.dropped.Load() }
 // Full returns the number of tenants for which this instance may create no counter now.
 func (c *Census) Full() (n int) {
 	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
-		if t.room.Load() <= 0 {
+		if t.left.Load() <= 0 {
 			n++
 		}
 		return true
@@ -138,7 +143,7 @@ func (c *Census) of(tenant limit.TenantID) *tenantCounters {
 		t.setBound(c.boundOr(bound))
 		// Until the first look: a part, since other instances may know more.
 		t.granted = t.usable() / int64(2*max(c.o.Instances(), 1))
-		t.room.Store(t.granted)
+		t.left.Store(t.granted)
 		return t, false
 	})
 	c.hurry()
@@ -183,9 +188,9 @@ func (t *tenantCounters) spares() int64 {
 	return 1 << max(bits.Len64(uint64(max(most, 1)))-1, 0)
 }
 
-// admitAll reserves room for the counters of the calls of a request. From the first call on for
-// which there is none, all calls of its tenant are bounded, so that they stay in order.
-func (c *Census) admitAll(r *request, calls []*engine.Call, m mode) {
+// reserveAll reserves the counters of the calls of a request. From the first call on for which too
+// few are left, all calls of its tenant are bounded, so that they stay in order.
+func (c *Census) reserveAll(r *request, calls []*engine.Call, m mode) {
 	next := 0
 	var full *tenantCounters
 	for _, call := range calls {
@@ -194,7 +199,7 @@ func (c *Census) admitAll(r *request, calls []*engine.Call, m mode) {
 		}
 		s := &r.calls[next]
 		next++
-		if s.of = c.of(call.Tenant); s.of == full || !c.admit(call, s) {
+		if s.of = c.of(call.Tenant); s.of == full || !c.reserve(call, s) {
 			full = s.of
 			// A slot that is being moved is bounded again when it has arrived.
 			if m == together && s.count > 0 {
@@ -214,14 +219,14 @@ func (r *request) bound(s *sentCall) {
 	}
 }
 
-// admit reserves room for the counters of a call, and reports whether there was any.
-func (c *Census) admit(call *engine.Call, s *sentCall) bool {
+// reserve reserves the counters of a call, and reports whether enough were left.
+func (c *Census) reserve(call *engine.Call, s *sentCall) bool {
 	if call.DryRun || call.Cost == 0 { // it reads what a check would use
-		return s.of.room.Load() > 0
+		return s.of.left.Load() > 0
 	}
 	n := int64(len(call.Counters))
-	if s.of.room.Add(-n) < 0 {
-		s.of.room.Add(n)
+	if s.of.left.Add(-n) < 0 {
+		s.of.left.Add(n)
 		c.bounded.Add(1)
 		c.hurry()
 		return false
@@ -239,14 +244,14 @@ func (c *Census) forfeit(r *request) {
 	}
 }
 
-// settle records the counters of a call that was answered, and returns the room that it did not
-// use.
+// settle records the counters of a call that was answered, and returns the reserved ones that it
+// did not create.
 func (c *Census) settle(call *engine.Call, s *sentCall) {
 	t, created := s.of, int64(0)
 	switch {
 	case errors.Is(call.Err, errStale): // nothing was counted
 	case call.Err != nil:
-		created = s.reserved // some may exist; the next look tells
+		created = s.reserved // some may exist: the next length of the list counts them
 	case !call.DryRun && call.Outcome.Allowed && call.Cost > 0:
 		created = c.charged(call, s)
 	}
@@ -254,7 +259,7 @@ func (c *Census) settle(call *engine.Call, s *sentCall) {
 		t.created.Add(created)
 	}
 	if unused := s.reserved - created; unused != 0 {
-		t.room.Add(unused)
+		t.left.Add(unused)
 	}
 	if !t.active.Load() {
 		t.active.Store(true)
@@ -356,7 +361,7 @@ func (c *Census) Run(ctx context.Context) {
 
 // due reports whether it is time to look at the tenant's list.
 func (t *tenantCounters) due(now time.Time, created int64) bool {
-	return t.looked.IsZero() || t.room.Load() <= 0 || (created-t.seen)*lookSoon > t.granted || now.Sub(t.looked) >= lookLatest && t.active.Load()
+	return t.looked.IsZero() || t.left.Load() <= 0 || (created-t.seen)*lookSoon > t.granted || now.Sub(t.looked) >= lookLatest && t.active.Load()
 }
 
 // idle reports whether the tenant has made no call for forgetAfter, so that its list is not needed
@@ -447,8 +452,8 @@ func (t *tenantCounters) told() {
 	}
 }
 
-// grant sets the room of a tenant with so many counters alive. created was read before they were
-// counted.
+// grant sets how many counters may be created, for a tenant with so many counters alive. created
+// was read before they were counted.
 func (c *Census) grant(t *tenantCounters, alive, created int64) {
 	t.alive.Store(alive)
 	if bound, known := c.o.Bound(t.tenant); known && c.boundOr(bound) != t.bound.Load() {
@@ -458,7 +463,7 @@ func (c *Census) grant(t *tenantCounters, alive, created int64) {
 	if n := int64(c.o.Instances()); n > 1 { // others may have created some since, and will
 		granted /= 2 * n
 	}
-	t.room.Add(granted - t.granted + created - t.seen)
+	t.left.Add(granted - t.granted + created - t.seen)
 	t.granted, t.seen = granted, created
 }
 

@@ -91,7 +91,7 @@ func TestMasterKilledDegradesWhatItHolds(t *testing.T) {
 
 // A master that is frozen, with nobody to take its place, must be waited for by those whom it holds
 // alone.
-func TestFrozenMasterHoldsNobodyElseUp(t *testing.T) {
+func TestFrozenMasterDelaysNoOtherServer(t *testing.T) {
 	r := newClusterRig(t, 2, 0, time.Hour, 10*time.Second) // a stall of the machine is shorter
 	frozen := r.cluster.MasterOf(tenantKey(0))
 	other := 1

@@ -169,7 +169,7 @@ func (e *Engine) send(ctx context.Context, s *server, m mode, calls []*engine.Ca
 		r.add(c)
 	}
 	if e.census != nil {
-		e.census.admitAll(r, calls, m)
+		e.census.reserveAll(r, calls, m)
 	}
 	if len(r.calls) == 0 {
 		e.requests.Put(r)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -75,6 +76,22 @@ func TestScripts(t *testing.T) {
 	var other scripts
 	require.Equal(t, bucketsOnly.sha, other.of(algorithmSet(0).with(limit.TokenBucket).with(limit.LeakyBucket)).sha)
 	for _, a := range limit.Algorithms {
-		require.Contains(t, all.of(algorithmSet(0).with(a)).text, "algorithms[")
+		text := all.of(algorithmSet(0).with(a)).text
+		require.Contains(t, text, "algorithms[")
+		require.NotRegexp(t, `(?m)^\s*--`, text, "Redis does not need comments")
+	}
+}
+
+// Every file of a script says what comes in, what goes out, and has an example.
+func TestScriptsExplainThemselves(t *testing.T) {
+	files, err := luaFiles.ReadDir("lua")
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := luaFiles.ReadFile("lua/" + file.Name())
+		require.NoError(t, err)
+		header := regexp.MustCompile(`\A(--.*\n)+`).FindString(string(text))
+		for _, part := range []string{`(?m)^--\s+(KEYS|ARGV|In|read\()`, `(?m)^--\s+(reply|Out|out|when\()`, `(?m)^-- Example: `} {
+			require.Regexp(t, part, header, file.Name())
+		}
 	}
 }

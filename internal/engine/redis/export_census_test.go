@@ -12,7 +12,7 @@ import (
 func (c *Census) Look(ctx context.Context) { c.look(ctx, time.Now(), true) }
 
 // Left returns how many counters the instance may create for a tenant.
-func (c *Census) Left(tenant limit.TenantID) int64 { return c.of(tenant).room.Load() }
+func (c *Census) Left(tenant limit.TenantID) int64 { return c.of(tenant).left.Load() }
 
 // Spares returns the number of slots for spare counters of a tenant.
 func (c *Census) Spares(tenant limit.TenantID) int64 { return c.of(tenant).spares() }
@@ -23,7 +23,7 @@ func (c *Census) Count() func(*engine.Call) {
 	return func(call *engine.Call) {
 		calls := [1]*engine.Call{call}
 		r.add(call)
-		c.admitAll(r, calls[:], together)
+		c.reserveAll(r, calls[:], together)
 		c.settle(call, &r.calls[0])
 		r.reset()
 	}

@@ -58,7 +58,7 @@ func TestClasses(t *testing.T) {
 
 // A server that takes no more clients hangs up on its own. That must not look like a network at
 // fault.
-func TestServerWithoutPlacesIsTold(t *testing.T) {
+func TestServerWithoutFreePlaces(t *testing.T) {
 	server := testenv.StartRedis(t, "maxclients 1")
 	options, err := redis.ParseURL(server.URL)
 	require.NoError(t, err)

@@ -10,9 +10,6 @@ import (
 	"weir/internal/engine"
 )
 
-// refundPartBytes is the length of a counter's part in the argument of refund.lua.
-const refundPartBytes = 40
-
 // encodeRefund returns the argument of refund.lua.
 func encodeRefund(r *engine.Refund) (b []byte) {
 	for i := range r.Parts {

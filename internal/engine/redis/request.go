@@ -44,7 +44,7 @@ type sentCall struct {
 
 	// Fields of the Census.
 	of       *tenantCounters
-	reserved int64      // room for new counters
+	reserved int64      // counters that the call may create
 	spare    *spareKeys // of a bounded call; nil for another
 
 	err error

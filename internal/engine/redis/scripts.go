@@ -88,7 +88,8 @@ const (
 	markSlot = " --@slot" // the line ends with it
 )
 
-// linesOf returns the lines of a file that a form of a script has.
+// linesOf returns the lines of a file that a form of a script has, without those that are only a
+// comment: Redis keeps the text of every script in memory.
 func linesOf(lua []byte, node bool) string {
 	var text strings.Builder
 	for line := range strings.Lines(string(lua)) {
@@ -96,7 +97,7 @@ func linesOf(lua []byte, node bool) string {
 		code, marked := strings.CutPrefix(strings.TrimLeft(line, " "), markNode)
 		slotCode, slotMarked := strings.CutSuffix(line, markSlot)
 		switch {
-		case marked && !node, slotMarked && node:
+		case marked && !node, slotMarked && node, !marked && strings.HasPrefix(strings.TrimLeft(line, " "), "--"):
 			continue
 		case marked:
 			line = code

@@ -212,7 +212,7 @@ func listen(o *redis.Options, err error) error {
 		return err
 	}
 	length, _ := conn.Read(words[:]) // if that fails, there is nothing
-	if line, _, whole := strings.Cut(string(words[:length]), "\r\n"); whole && strings.HasPrefix(line, "-") {
+	if line, _, complete := strings.Cut(string(words[:length]), "\r\n"); complete && strings.HasPrefix(line, "-") {
 		return spoken(line[1:])
 	}
 	return err

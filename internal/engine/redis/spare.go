@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// A bounded call has no room for new counters (Census). For each of its keys it also has a spare
+// A bounded call may create no counter (Census). For each of its keys it also has a spare
 // key, which lua/spare.lua uses instead if neither the key nor one of its witnesses exists.
 // Witnesses are the other keys under which the state of the same counters may be.
 

@@ -14,21 +14,25 @@ import (
 )
 
 const addMeteredTotals = `-- name: AddMeteredTotals :exec
-INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, checks, late_units, unattributed_units)
+INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, free_units, billed_units, checks, late_units, unattributed_units)
 SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
+    least(sum(r.free_units), 9223372036854775807)::bigint, least(sum(r.billed_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint,
     least(sum(r.unattributed_units), 9223372036854775807)::bigint
 FROM (
     SELECT unnest($1::uuid[]) AS tenant_id, unnest($2::timestamptz[]) AS start,
         unnest($3::bigint[]) AS unattributed_units, unnest($4::text[]) AS rule,
-        unnest($5::bigint[]) AS units, unnest($6::bigint[]) AS overage_units, unnest($7::bigint[]) AS checks
+        unnest($5::bigint[]) AS units, unnest($6::bigint[]) AS overage_units,
+        unnest($7::bigint[]) AS free_units, unnest($8::bigint[]) AS billed_units, unnest($9::bigint[]) AS checks
 ) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3
 ORDER BY 1, 2, 3
 ON CONFLICT (tenant_id, start, rule) DO UPDATE SET
     units = least(u.units::numeric + excluded.units, 9223372036854775807)::bigint,
     overage_units = least(u.overage_units::numeric + excluded.overage_units, 9223372036854775807)::bigint,
+    free_units = least(u.free_units::numeric + excluded.free_units, 9223372036854775807)::bigint,
+    billed_units = least(u.billed_units::numeric + excluded.billed_units, 9223372036854775807)::bigint,
     checks = u.checks + excluded.checks,
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint,
     unattributed_units = least(u.unattributed_units::numeric + excluded.unattributed_units, 9223372036854775807)::bigint
@@ -41,6 +45,8 @@ type AddMeteredTotalsParams struct {
 	Rules             []string
 	Units             []int64
 	OverageUnits      []int64
+	FreeUnits         []int64
+	BilledUnits       []int64
 	Checks            []int64
 }
 
@@ -53,28 +59,34 @@ func (q *Queries) AddMeteredTotals(ctx context.Context, arg AddMeteredTotalsPara
 		arg.Rules,
 		arg.Units,
 		arg.OverageUnits,
+		arg.FreeUnits,
+		arg.BilledUnits,
 		arg.Checks,
 	)
 	return err
 }
 
 const addMeteredUsage = `-- name: AddMeteredUsage :exec
-INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, checks, late_units)
+INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units)
 SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
+    least(sum(r.free_units), 9223372036854775807)::bigint, least(sum(r.billed_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE k.start < s.sealed_until), 0), 9223372036854775807)::bigint
 FROM (
     SELECT unnest($1::integer[]) AS n, unnest($2::text[]) AS subject,
-        unnest($3::bigint[]) AS units, unnest($4::bigint[]) AS overage_units, unnest($5::bigint[]) AS checks
+        unnest($3::bigint[]) AS units, unnest($4::bigint[]) AS overage_units,
+        unnest($5::bigint[]) AS free_units, unnest($6::bigint[]) AS billed_units, unnest($7::bigint[]) AS checks
 ) AS r JOIN (
-    SELECT generate_series(0, cardinality($6::uuid[]) - 1) AS n,
-        unnest($6::uuid[]) AS tenant_id, unnest($7::timestamptz[]) AS start, unnest($8::text[]) AS rule
+    SELECT generate_series(0, cardinality($8::uuid[]) - 1) AS n,
+        unnest($8::uuid[]) AS tenant_id, unnest($9::timestamptz[]) AS start, unnest($10::text[]) AS rule
 ) AS k ON k.n = r.n JOIN tenants t ON t.id = k.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4
 ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
     units = least(u.units::numeric + excluded.units, 9223372036854775807)::bigint,
     overage_units = least(u.overage_units::numeric + excluded.overage_units, 9223372036854775807)::bigint,
+    free_units = least(u.free_units::numeric + excluded.free_units, 9223372036854775807)::bigint,
+    billed_units = least(u.billed_units::numeric + excluded.billed_units, 9223372036854775807)::bigint,
     checks = u.checks + excluded.checks,
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint
 `
@@ -84,6 +96,8 @@ type AddMeteredUsageParams struct {
 	Subjects     []string
 	Units        []int64
 	OverageUnits []int64
+	FreeUnits    []int64
+	BilledUnits  []int64
 	Checks       []int64
 	Tenants      []uuid.UUID
 	Starts       []time.Time
@@ -101,6 +115,8 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 		arg.Subjects,
 		arg.Units,
 		arg.OverageUnits,
+		arg.FreeUnits,
+		arg.BilledUnits,
 		arg.Checks,
 		arg.Tenants,
 		arg.Starts,
@@ -203,7 +219,7 @@ INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_a
 SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
 FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
 WHERE t.start >= $1 AND t.start < $2 AND r.meter_event <> '' AND r.metering <> 'none'
-    AND CASE r.metering WHEN 'overage' THEN t.overage_units ELSE t.units END > 0
+    AND CASE r.metering WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
 ON CONFLICT (tenant_id, start, rule) DO NOTHING
 `
 
@@ -447,7 +463,7 @@ func (q *Queries) MeteredCustomers(ctx context.Context, arg MeteredCustomersPara
 }
 
 const meteredHours = `-- name: MeteredHours :many
-SELECT start, subject, rule, units, overage_units, checks, late_units FROM metered_usage
+SELECT start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units FROM metered_usage
 WHERE tenant_id = $1 AND start >= $2 AND start < $3
     AND ($4::text = '' OR subject = $4) AND ($5::text = '' OR rule = $5)
     AND (start, subject, rule) > ($6::timestamptz, $7::text, $8::text)
@@ -472,6 +488,8 @@ type MeteredHoursRow struct {
 	Rule         string
 	Units        int64
 	OverageUnits int64
+	FreeUnits    int64
+	BilledUnits  int64
 	Checks       int64
 	LateUnits    int64
 }
@@ -502,6 +520,8 @@ func (q *Queries) MeteredHours(ctx context.Context, arg MeteredHoursParams) ([]M
 			&i.Rule,
 			&i.Units,
 			&i.OverageUnits,
+			&i.FreeUnits,
+			&i.BilledUnits,
 			&i.Checks,
 			&i.LateUnits,
 		); err != nil {
@@ -517,7 +537,9 @@ func (q *Queries) MeteredHours(ctx context.Context, arg MeteredHoursParams) ([]M
 
 const meteredPeriod = `-- name: MeteredPeriod :many
 SELECT subject, rule, least(sum(units), 9223372036854775807)::bigint AS units,
-    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units,
+    least(sum(free_units), 9223372036854775807)::bigint AS free_units,
+    least(sum(billed_units), 9223372036854775807)::bigint AS billed_units, sum(checks)::bigint AS checks,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units
 FROM metered_usage
 WHERE tenant_id = $1 AND start >= $2 AND start < $3
@@ -545,6 +567,8 @@ type MeteredPeriodRow struct {
 	Rule         string
 	Units        int64
 	OverageUnits int64
+	FreeUnits    int64
+	BilledUnits  int64
 	Checks       int64
 	LateUnits    int64
 }
@@ -574,6 +598,8 @@ func (q *Queries) MeteredPeriod(ctx context.Context, arg MeteredPeriodParams) ([
 			&i.Rule,
 			&i.Units,
 			&i.OverageUnits,
+			&i.FreeUnits,
+			&i.BilledUnits,
 			&i.Checks,
 			&i.LateUnits,
 		); err != nil {
@@ -653,9 +679,10 @@ func (q *Queries) MeteredPushProblems(ctx context.Context, arg MeteredPushProble
 }
 
 const meteredPushSubjects = `-- name: MeteredPushSubjects :many
-SELECT subject, CASE $1::text WHEN 'overage' THEN overage_units ELSE units END::bigint AS units FROM metered_usage
-WHERE tenant_id = $2 AND start = $3 AND rule = $4 AND subject > $5
-    AND CASE $1::text WHEN 'overage' THEN overage_units ELSE units END > 0
+SELECT subject, least(i.units, 9223372036854775807)::bigint AS units FROM metered_usage u CROSS JOIN LATERAL (
+    SELECT CASE $1::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS units
+) AS i
+WHERE u.tenant_id = $2 AND u.start = $3 AND u.rule = $4 AND u.subject > $5 AND i.units > 0
 ORDER BY subject LIMIT $6
 `
 
@@ -703,7 +730,9 @@ func (q *Queries) MeteredPushSubjects(ctx context.Context, arg MeteredPushSubjec
 
 const meteredTotals = `-- name: MeteredTotals :many
 SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
-    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units,
+    least(sum(free_units), 9223372036854775807)::bigint AS free_units,
+    least(sum(billed_units), 9223372036854775807)::bigint AS billed_units, sum(checks)::bigint AS checks,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units,
     least(sum(unattributed_units), 9223372036854775807)::bigint AS unattributed_units
 FROM metered_totals
@@ -722,6 +751,8 @@ type MeteredTotalsRow struct {
 	Rule              string
 	Units             int64
 	OverageUnits      int64
+	FreeUnits         int64
+	BilledUnits       int64
 	Checks            int64
 	LateUnits         int64
 	UnattributedUnits int64
@@ -746,6 +777,8 @@ func (q *Queries) MeteredTotals(ctx context.Context, arg MeteredTotalsParams) ([
 			&i.Rule,
 			&i.Units,
 			&i.OverageUnits,
+			&i.FreeUnits,
+			&i.BilledUnits,
 			&i.Checks,
 			&i.LateUnits,
 			&i.UnattributedUnits,
@@ -762,7 +795,9 @@ func (q *Queries) MeteredTotals(ctx context.Context, arg MeteredTotalsParams) ([
 
 const meteredTotalsOf = `-- name: MeteredTotalsOf :many
 SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
-    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units,
+    least(sum(free_units), 9223372036854775807)::bigint AS free_units,
+    least(sum(billed_units), 9223372036854775807)::bigint AS billed_units, sum(checks)::bigint AS checks,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units
 FROM metered_usage
 WHERE tenant_id = $1 AND subject = $2 AND start >= $3 AND start < $4 AND ($5::text = '' OR rule = $5)
@@ -781,6 +816,8 @@ type MeteredTotalsOfRow struct {
 	Rule         string
 	Units        int64
 	OverageUnits int64
+	FreeUnits    int64
+	BilledUnits  int64
 	Checks       int64
 	LateUnits    int64
 }
@@ -805,6 +842,8 @@ func (q *Queries) MeteredTotalsOf(ctx context.Context, arg MeteredTotalsOfParams
 			&i.Rule,
 			&i.Units,
 			&i.OverageUnits,
+			&i.FreeUnits,
+			&i.BilledUnits,
 			&i.Checks,
 			&i.LateUnits,
 		); err != nil {

@@ -313,6 +313,8 @@ type MeteredTotal struct {
 	Checks            int64
 	LateUnits         int64
 	UnattributedUnits int64
+	FreeUnits         int64
+	BilledUnits       int64
 }
 
 type MeteredUsage struct {
@@ -324,6 +326,8 @@ type MeteredUsage struct {
 	OverageUnits int64
 	Checks       int64
 	LateUnits    int64
+	FreeUnits    int64
+	BilledUnits  int64
 }
 
 type MeteringGap struct {
@@ -450,6 +454,7 @@ type PlanLimit struct {
 	Version    int64
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 type PlanMigration struct {
@@ -485,6 +490,7 @@ type PlanVersionLimit struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 type Portal struct {
@@ -584,6 +590,8 @@ type Rule struct {
 	Overage       *string
 	Metering      string
 	MeterEvent    string
+	LeaseText     string
+	LeaseMs       *int64
 }
 
 type SecurityEvent struct {

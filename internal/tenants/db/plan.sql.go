@@ -180,8 +180,8 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 }
 
 const keepPlanLimits = `-- name: KeepPlanLimits :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage)
-SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering)
+SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
 WHERE l.tenant_id = $1 AND l.plan_id = $2
 `
@@ -262,7 +262,7 @@ func (q *Queries) PlanHasSubjects(ctx context.Context, arg PlanHasSubjectsParams
 }
 
 const planLimits = `-- name: PlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.version
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering, l.version
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
 `
@@ -280,6 +280,7 @@ type PlanLimitsRow struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 	Version    int64
 }
 
@@ -300,6 +301,7 @@ func (q *Queries) PlanLimits(ctx context.Context, arg PlanLimitsParams) ([]PlanL
 			&i.Unlimited,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
 			&i.Version,
 		); err != nil {
 			return nil, err
@@ -371,7 +373,7 @@ func (q *Queries) PlanVersionHasSubjects(ctx context.Context, arg PlanVersionHas
 }
 
 const planVersionLimits = `-- name: PlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
 `
@@ -390,6 +392,7 @@ type PlanVersionLimitsRow struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsParams) ([]PlanVersionLimitsRow, error) {
@@ -410,6 +413,7 @@ func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsPa
 			&i.Unlimited,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
 		); err != nil {
 			return nil, err
 		}
@@ -544,8 +548,8 @@ func (q *Queries) PutPlanVersion(ctx context.Context, arg PutPlanVersionParams) 
 }
 
 const putPlanVersionLimit = `-- name: PutPlanVersionLimit :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 `
 
 type PutPlanVersionLimitParams struct {
@@ -558,6 +562,7 @@ type PutPlanVersionLimitParams struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLimitParams) error {
@@ -571,6 +576,7 @@ func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLim
 		arg.Unlimited,
 		arg.WarnAt,
 		arg.Overage,
+		arg.Metering,
 	)
 	return err
 }
@@ -627,10 +633,11 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 }
 
 const upsertPlanLimit = `-- name: UpsertPlanLimit :exec
-INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
-    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage, version = excluded.version
+    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage,
+    metering = excluded.metering, version = excluded.version
 `
 
 type UpsertPlanLimitParams struct {
@@ -642,6 +649,7 @@ type UpsertPlanLimitParams struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 	Version    int64
 }
 
@@ -655,6 +663,7 @@ func (q *Queries) UpsertPlanLimit(ctx context.Context, arg UpsertPlanLimitParams
 		arg.Unlimited,
 		arg.WarnAt,
 		arg.Overage,
+		arg.Metering,
 		arg.Version,
 	)
 	return err

@@ -12,7 +12,7 @@ import (
 )
 
 const policyPlanLimits = `-- name: PolicyPlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1
 `
@@ -25,6 +25,7 @@ type PolicyPlanLimitsRow struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanLimitsRow, error) {
@@ -44,6 +45,7 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 			&i.Unlimited,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
 		); err != nil {
 			return nil, err
 		}
@@ -56,7 +58,7 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 }
 
 const policyPlanVersionLimits = `-- name: PolicyPlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1
 `
@@ -70,6 +72,7 @@ type PolicyPlanVersionLimitsRow struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanVersionLimitsRow, error) {
@@ -90,6 +93,7 @@ func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUI
 			&i.Unlimited,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
 		); err != nil {
 			return nil, err
 		}
@@ -171,7 +175,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 }
 
 const policyRules = `-- name: PolicyRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules WHERE tenant_id = $1 ORDER BY slug
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1 ORDER BY slug
 `
 
 func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -212,6 +216,8 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 			&i.Overage,
 			&i.Metering,
 			&i.MeterEvent,
+			&i.LeaseText,
+			&i.LeaseMs,
 		); err != nil {
 			return nil, err
 		}

@@ -29,11 +29,11 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
     precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
-    zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
+    lease_text, lease_ms, zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22, $23, $24, $25, $26)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event
+    $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms
 `
 
 type InsertRuleParams struct {
@@ -54,6 +54,8 @@ type InsertRuleParams struct {
 	PenaltyText   string
 	PenaltyMs     *int64
 	Consistency   string
+	LeaseText     string
+	LeaseMs       *int64
 	Zone          *string
 	Anchor        *string
 	WarnAt        *float64
@@ -85,6 +87,8 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.PenaltyText,
 		arg.PenaltyMs,
 		arg.Consistency,
+		arg.LeaseText,
+		arg.LeaseMs,
 		arg.Zone,
 		arg.Anchor,
 		arg.WarnAt,
@@ -125,12 +129,14 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.Overage,
 		&i.Metering,
 		&i.MeterEvent,
+		&i.LeaseText,
+		&i.LeaseMs,
 	)
 	return i, err
 }
 
 const listRules = `-- name: ListRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
     AND ($5::text = '' OR mode = $5)
@@ -195,6 +201,8 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 			&i.Overage,
 			&i.Metering,
 			&i.MeterEvent,
+			&i.LeaseText,
+			&i.LeaseMs,
 		); err != nil {
 			return nil, err
 		}
@@ -207,7 +215,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -247,6 +255,8 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.Overage,
 		&i.Metering,
 		&i.MeterEvent,
+		&i.LeaseText,
+		&i.LeaseMs,
 	)
 	return i, err
 }
@@ -359,11 +369,11 @@ func (q *Queries) RulePatterns(ctx context.Context, arg RulePatternsParams) ([]R
 }
 
 const rulePlanLimits = `-- name: RulePlanLimits :many
-SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM (
-    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
     UNION ALL
-    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
 ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id
 ORDER BY p.slug, l.number
 `
@@ -381,6 +391,7 @@ type RulePlanLimitsRow struct {
 	Unlimited  bool
 	WarnAt     *float64
 	Overage    *string
+	Metering   *string
 }
 
 // number is 0 for the newest version of a plan.
@@ -401,6 +412,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 			&i.Unlimited,
 			&i.WarnAt,
 			&i.Overage,
+			&i.Metering,
 		); err != nil {
 			return nil, err
 		}
@@ -413,7 +425,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -459,6 +471,8 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.Overage,
 			&i.Metering,
 			&i.MeterEvent,
+			&i.LeaseText,
+			&i.LeaseMs,
 		); err != nil {
 			return nil, err
 		}
@@ -509,11 +523,11 @@ UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorith
     limit_units = $6, window_text = $7, window_ms = $8, burst_units = $9,
     precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
     on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
-    consistency = $17, zone = $18, anchor = $19, warn_at = $20, overage = $21,
-    metering = $22, meter_event = $23,
-    version = $24, updated_at = now()
-WHERE tenant_id = $25 AND id = $26
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event
+    consistency = $17, lease_text = $18, lease_ms = $19, zone = $20, anchor = $21, warn_at = $22, overage = $23,
+    metering = $24, meter_event = $25,
+    version = $26, updated_at = now()
+WHERE tenant_id = $27 AND id = $28
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms
 `
 
 type UpdateRuleParams struct {
@@ -534,6 +548,8 @@ type UpdateRuleParams struct {
 	PenaltyText   string
 	PenaltyMs     *int64
 	Consistency   string
+	LeaseText     string
+	LeaseMs       *int64
 	Zone          *string
 	Anchor        *string
 	WarnAt        *float64
@@ -564,6 +580,8 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.PenaltyText,
 		arg.PenaltyMs,
 		arg.Consistency,
+		arg.LeaseText,
+		arg.LeaseMs,
 		arg.Zone,
 		arg.Anchor,
 		arg.WarnAt,
@@ -604,6 +622,8 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.Overage,
 		&i.Metering,
 		&i.MeterEvent,
+		&i.LeaseText,
+		&i.LeaseMs,
 	)
 	return i, err
 }

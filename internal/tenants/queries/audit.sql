@@ -22,10 +22,10 @@ FROM rules r WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
 SELECT jsonb_build_object(
     'plan_limits', coalesce((
         SELECT jsonb_object_agg(p.slug || coalesce(' ' || l.number, ''), jsonb_strip_nulls(jsonb_build_object(
-            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage)))
-        FROM (SELECT n.plan_id, NULL::int AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage
+            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage, 'metering', l.metering)))
+        FROM (SELECT n.plan_id, NULL::int AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering
             FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
-            UNION ALL SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage
+            UNION ALL SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering
             FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
         ) AS l JOIN plans p ON p.tenant_id = @tenant_id AND p.id = l.plan_id), '{}'),
     'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id))::text AS object;
@@ -33,12 +33,12 @@ SELECT jsonb_build_object(
 -- name: AuditPlans :many
 SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('on_change', nullif(p.on_change, 'carry'), 'fail', nullif(p.fail, 'closed'), 'limits', coalesce((
     SELECT jsonb_object_agg(r.slug, jsonb_build_object(
-        'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage))
+        'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage, 'metering', l.metering))
     FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
     WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}'), 'older_versions', (
     SELECT jsonb_object_agg(v.number, coalesce((
         SELECT jsonb_object_agg(r.slug, jsonb_build_object(
-            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage))
+            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage, 'metering', l.metering))
         FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
         WHERE l.tenant_id = v.tenant_id AND l.plan_id = v.plan_id AND l.number = v.number), '{}'))
     FROM plan_versions v WHERE v.tenant_id = p.tenant_id AND v.plan_id = p.id)))::text AS object

@@ -19,13 +19,15 @@ UPDATE metering_gaps SET closed_at = now() WHERE writer = @writer AND closed_at 
 -- is ahead to the present one. A tenant that was deleted has no usage. Each row names its
 -- group, of one tenant, hour and rule, by number: there are few groups, and each value costs
 -- allocations.
-INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, checks, late_units)
+INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units)
 SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
+    least(sum(r.free_units), 9223372036854775807)::bigint, least(sum(r.billed_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE k.start < s.sealed_until), 0), 9223372036854775807)::bigint
 FROM (
     SELECT unnest(@groups::integer[]) AS n, unnest(@subjects::text[]) AS subject,
-        unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units, unnest(@checks::bigint[]) AS checks
+        unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units,
+        unnest(@free_units::bigint[]) AS free_units, unnest(@billed_units::bigint[]) AS billed_units, unnest(@checks::bigint[]) AS checks
 ) AS r JOIN (
     SELECT generate_series(0, cardinality(@tenants::uuid[]) - 1) AS n,
         unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start, unnest(@rules::text[]) AS rule
@@ -35,26 +37,32 @@ ORDER BY 1, 2, 3, 4
 ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
     units = least(u.units::numeric + excluded.units, 9223372036854775807)::bigint,
     overage_units = least(u.overage_units::numeric + excluded.overage_units, 9223372036854775807)::bigint,
+    free_units = least(u.free_units::numeric + excluded.free_units, 9223372036854775807)::bigint,
+    billed_units = least(u.billed_units::numeric + excluded.billed_units, 9223372036854775807)::bigint,
     checks = u.checks + excluded.checks,
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint;
 
 -- name: AddMeteredTotals :exec
 -- One row for each tenant, hour and rule. Units without a subject are unattributed.
-INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, checks, late_units, unattributed_units)
+INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, free_units, billed_units, checks, late_units, unattributed_units)
 SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
+    least(sum(r.free_units), 9223372036854775807)::bigint, least(sum(r.billed_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE r.start < s.sealed_until), 0), 9223372036854775807)::bigint,
     least(sum(r.unattributed_units), 9223372036854775807)::bigint
 FROM (
     SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start,
         unnest(@unattributed_units::bigint[]) AS unattributed_units, unnest(@rules::text[]) AS rule,
-        unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units, unnest(@checks::bigint[]) AS checks
+        unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units,
+        unnest(@free_units::bigint[]) AS free_units, unnest(@billed_units::bigint[]) AS billed_units, unnest(@checks::bigint[]) AS checks
 ) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3
 ORDER BY 1, 2, 3
 ON CONFLICT (tenant_id, start, rule) DO UPDATE SET
     units = least(u.units::numeric + excluded.units, 9223372036854775807)::bigint,
     overage_units = least(u.overage_units::numeric + excluded.overage_units, 9223372036854775807)::bigint,
+    free_units = least(u.free_units::numeric + excluded.free_units, 9223372036854775807)::bigint,
+    billed_units = least(u.billed_units::numeric + excluded.billed_units, 9223372036854775807)::bigint,
     checks = u.checks + excluded.checks,
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint,
     unattributed_units = least(u.unattributed_units::numeric + excluded.unattributed_units, 9223372036854775807)::bigint;
@@ -98,7 +106,7 @@ INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_a
 SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
 FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
 WHERE t.start >= @since AND t.start < @until AND r.meter_event <> '' AND r.metering <> 'none'
-    AND CASE r.metering WHEN 'overage' THEN t.overage_units ELSE t.units END > 0
+    AND CASE r.metering WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
 ON CONFLICT (tenant_id, start, rule) DO NOTHING;
 
 -- name: MeteringState :one
@@ -109,7 +117,7 @@ SELECT from_at, to_at, closed_at FROM metering_gaps WHERE to_at > @since AND fro
 
 -- name: MeteredHours :many
 -- One row per hour, subject and rule, in this order, behind the one that is named.
-SELECT start, subject, rule, units, overage_units, checks, late_units FROM metered_usage
+SELECT start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units FROM metered_usage
 WHERE tenant_id = @tenant_id AND start >= @since AND start < @until
     AND (@subject::text = '' OR subject = @subject) AND (@rule::text = '' OR rule = @rule)
     AND (start, subject, rule) > (@after_start::timestamptz, @after_subject::text, @after_rule::text)
@@ -118,7 +126,9 @@ ORDER BY start, subject, rule LIMIT @most;
 -- name: MeteredPeriod :many
 -- One row per subject and rule for the whole period, in this order, behind the one that is named.
 SELECT subject, rule, least(sum(units), 9223372036854775807)::bigint AS units,
-    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units,
+    least(sum(free_units), 9223372036854775807)::bigint AS free_units,
+    least(sum(billed_units), 9223372036854775807)::bigint AS billed_units, sum(checks)::bigint AS checks,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units
 FROM metered_usage
 WHERE tenant_id = @tenant_id AND start >= @since AND start < @until
@@ -131,7 +141,9 @@ ORDER BY subject, rule LIMIT @most;
 -- name: MeteredTotals :many
 -- One row per rule for the whole period.
 SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
-    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units,
+    least(sum(free_units), 9223372036854775807)::bigint AS free_units,
+    least(sum(billed_units), 9223372036854775807)::bigint AS billed_units, sum(checks)::bigint AS checks,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units,
     least(sum(unattributed_units), 9223372036854775807)::bigint AS unattributed_units
 FROM metered_totals
@@ -141,7 +153,9 @@ GROUP BY rule ORDER BY rule;
 -- name: MeteredTotalsOf :many
 -- The same for one subject. Its units are attributed.
 SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
-    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units, sum(checks)::bigint AS checks,
+    least(sum(overage_units), 9223372036854775807)::bigint AS overage_units,
+    least(sum(free_units), 9223372036854775807)::bigint AS free_units,
+    least(sum(billed_units), 9223372036854775807)::bigint AS billed_units, sum(checks)::bigint AS checks,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units
 FROM metered_usage
 WHERE tenant_id = @tenant_id AND subject = @subject AND start >= @since AND start < @until AND (@rule::text = '' OR rule = @rule)
@@ -197,9 +211,10 @@ RETURNING p.start, p.rule, p.meter_event, p.kind, p.after_subject, p.complete, p
 
 -- name: MeteredPushSubjects :many
 -- The next subjects with units to send.
-SELECT subject, CASE @kind::text WHEN 'overage' THEN overage_units ELSE units END::bigint AS units FROM metered_usage
-WHERE tenant_id = @tenant_id AND start = @start AND rule = @rule AND subject > @after_subject
-    AND CASE @kind::text WHEN 'overage' THEN overage_units ELSE units END > 0
+SELECT subject, least(i.units, 9223372036854775807)::bigint AS units FROM metered_usage u CROSS JOIN LATERAL (
+    SELECT CASE @kind::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS units
+) AS i
+WHERE u.tenant_id = @tenant_id AND u.start = @start AND u.rule = @rule AND u.subject > @after_subject AND i.units > 0
 ORDER BY subject LIMIT @most;
 
 -- name: MeteredPushProblems :many

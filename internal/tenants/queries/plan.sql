@@ -30,15 +30,16 @@ SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = @tenant_id AND (plan_id = 
 DELETE FROM plans WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.version
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering, l.version
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[]);
 
 -- name: UpsertPlanLimit :exec
-INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, version)
-VALUES (@tenant_id, @plan_id, @rule_id, @limit_units, @burst_units, @unlimited, @warn_at, @overage, @version)
+INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering, version)
+VALUES (@tenant_id, @plan_id, @rule_id, @limit_units, @burst_units, @unlimited, @warn_at, @overage, @metering, @version)
 ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
-    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage, version = excluded.version;
+    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage,
+    metering = excluded.metering, version = excluded.version;
 
 -- name: DeletePlanLimit :execrows
 DELETE FROM plan_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND rule_id = @rule_id;
@@ -51,8 +52,8 @@ WHERE p.tenant_id = @tenant_id AND p.id = @plan_id;
 
 -- name: KeepPlanLimits :exec
 -- Stores the limits of the newest version, like KeepPlanVersion.
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage)
-SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering)
+SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
 WHERE l.tenant_id = @tenant_id AND l.plan_id = @plan_id;
 
@@ -65,7 +66,7 @@ WHERE tenant_id = @tenant_id AND id = @id;
 SELECT * FROM plan_versions WHERE tenant_id = @tenant_id AND plan_id = ANY(@plan_ids::uuid[]) ORDER BY number DESC;
 
 -- name: PlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[]);
 
@@ -74,8 +75,8 @@ INSERT INTO plan_versions (tenant_id, plan_id, number, published_at) VALUES (@te
 ON CONFLICT DO NOTHING;
 
 -- name: PutPlanVersionLimit :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage)
-VALUES (@tenant_id, @plan_id, @number, @rule_id, @limit_units, @burst_units, @unlimited, @warn_at, @overage);
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering)
+VALUES (@tenant_id, @plan_id, @number, @rule_id, @limit_units, @burst_units, @unlimited, @warn_at, @overage, @metering);
 
 -- name: ClearPlanVersionLimits :exec
 DELETE FROM plan_version_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND number = @number;

@@ -2,10 +2,10 @@
 -- Its parameters are those of UpdateRule, in the same order.
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
     precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
-    zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
+    lease_text, lease_ms, zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
 VALUES (@slug, @name, @description, @resource, @algorithm, @limit_units, @window_text, @window_ms, @burst_units,
     @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @consistency,
-    @zone, @anchor, @warn_at, @overage, @metering, @meter_event, @version, @tenant_id, @id)
+    @lease_text, @lease_ms, @zone, @anchor, @warn_at, @overage, @metering, @meter_event, @version, @tenant_id, @id)
 RETURNING *;
 
 -- name: UpdateRule :one
@@ -13,7 +13,7 @@ UPDATE rules SET slug = @slug, name = @name, description = @description, resourc
     limit_units = @limit_units, window_text = @window_text, window_ms = @window_ms, burst_units = @burst_units,
     precision_text = @precision_text, precision_ms = @precision_ms, by_values = @by_values, mode = @mode,
     on_unavailable = @on_unavailable, penalty_text = @penalty_text, penalty_ms = @penalty_ms,
-    consistency = @consistency, zone = @zone, anchor = @anchor, warn_at = @warn_at, overage = @overage,
+    consistency = @consistency, lease_text = @lease_text, lease_ms = @lease_ms, zone = @zone, anchor = @anchor, warn_at = @warn_at, overage = @overage,
     metering = @metering, meter_event = @meter_event,
     version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND id = @id
@@ -40,11 +40,11 @@ DELETE FROM rules WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RulePlanLimits :many
 -- number is 0 for the newest version of a plan.
-SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
 FROM (
-    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
     UNION ALL
-    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
 ) AS l JOIN plans p ON p.tenant_id = @tenant_id AND p.id = l.plan_id
 ORDER BY p.slug, l.number;
 

@@ -142,6 +142,11 @@ func (f *Fake) Wait(ctx context.Context, check weir.Check) (weir.Decision, error
 	return f.Check(ctx, check)
 }
 
+// WithLease calls work with a lease whose checks are answered like Check.
+func (f *Fake) WithLease(_ context.Context, check weir.Check, _ int64, work func(*weir.Lease) error) error {
+	return work(weir.LeaseWithout(f, check))
+}
+
 // CheckBatch answers each check like Check. It stops at the first error.
 func (f *Fake) CheckBatch(ctx context.Context, checks []weir.Check) ([]weir.Decision, error) {
 	decisions := make([]weir.Decision, len(checks))

@@ -39,6 +39,15 @@ def eventually(what, holds):
         time.sleep(0.002)
 
 
+async def eventually_async(what, holds):
+    """Like eventually, while the event loop continues."""
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > until:
+            raise AssertionError(f"not in time: {what}")
+        await asyncio.sleep(0.001)
+
+
 class ScriptedServer:
     """A scripted server. The command withscripted serves it, for all languages."""
 
@@ -226,6 +235,8 @@ class SuiteTestCase(TestCase):
         """Compares the observable state."""
         if "breaker" in expected:
             self.assertEqual(expected["breaker"], client.breaker_state)
+        if "leased" in expected:
+            self.assertEqual(expected["leased"], client.leased)
         if "warnings" in expected:
             self.assertEqual(expected["warnings"], logged.count(logging.WARNING))
         seen = server.seen()

@@ -16,16 +16,27 @@ from .support import PATIENCE, FakeClock, Logged, ScriptedServer, eventually
 
 CALLERS = 1000
 FAULTS = {
-    "hangs": ([{"fault": "hang", "repeat": CALLERS, "optional": True}], True, {"timeout_ms": 200, "breaker": False}),
-    "hangs, with batching": (
-        [{"fault": "hang", "repeat": CALLERS, "optional": True}],
-        True,
-        {"timeout_ms": 200, "breaker": False, "batching": True},
-    ),
-    "is dead": ([], False, {"breaker": False}),
-    "is dead, with the breaker": ([], False, {}),
-    "crashes": ([{"fault": "reset", "repeat": CALLERS, "optional": True}], True, {"breaker": False}),
+    "hangs": ({"fault": "hang"}, {"timeout_ms": 200, "breaker": False}),
+    "hangs, with batching": ({"fault": "hang"}, {"timeout_ms": 200, "breaker": False, "batching": True}),
+    "hangs within its answer": ({"use": "allowed", "fault": "hang_in_body"}, {"timeout_ms": 200, "breaker": False}),
+    "is slow": ({"use": "allowed", "hold": True}, {"timeout_ms": 200, "breaker": False}),
+    "is dead": (None, {"breaker": False}),
+    "is dead, with the breaker": (None, {}),
+    "crashes": ({"fault": "reset"}, {"breaker": False}),
+    "cuts its answers off": ({"use": "allowed", "fault": "cut_body"}, {"breaker": False}),
+    "says that the tenant is over its quota": ("quota", {}),
+    "fails": ("internal", {"breaker": False}),
+    "answers nonsense": ({"fault": "garbage"}, {"breaker": False}),
+    "answers another document": ({"status": 200, "body": "<html>"}, {"breaker": False}),
 }
+"""What the server does with each request, None if it does not listen, and the options of the client."""
+
+
+def script_of(action):
+    if action is None:
+        return []
+    action = {"use": action} if isinstance(action, str) else action
+    return [{**action, "repeat": CALLERS, "optional": True}]
 
 
 def long(**options):
@@ -40,8 +51,8 @@ class ManyCallersTest(unittest.TestCase):
     """No thread, task or connection remains after a thousand concurrent callers."""
 
     def test_threads(self):
-        for name, (script, up, options) in FAULTS.items():
-            with self.subTest(name), ScriptedServer(script, up) as server, Logged():
+        for name, (action, options) in FAULTS.items():
+            with self.subTest(name), ScriptedServer(script_of(action), action is not None) as server, Logged():
                 files, threads = open_files(), threading.active_count()
                 client = Client(server.url, "weir_test_key", **long(**options))
                 decisions = []
@@ -56,11 +67,12 @@ class ManyCallersTest(unittest.TestCase):
                 self.assertEqual(CALLERS, len(decisions))
                 self.assertTrue(all(d.allowed and d.no_decision for d in decisions))
                 self.assertEqual(0, client.waiting)
+                client.close()
                 self.assertEqual((files, threads), (open_files(), threading.active_count()))
 
     def test_tasks(self):
-        for name, (script, up, options) in FAULTS.items():
-            with self.subTest(name), ScriptedServer(script, up) as server, Logged():
+        for name, (action, options) in FAULTS.items():
+            with self.subTest(name), ScriptedServer(script_of(action), action is not None) as server, Logged():
                 files = open_files()
                 asyncio.run(self.ask_all(server, options))
                 self.assertEqual(files, open_files())
@@ -75,6 +87,27 @@ class ManyCallersTest(unittest.TestCase):
             await asyncio.sleep(0)
         self.assertEqual(1, len(asyncio.all_tasks()))
         await client.close()
+
+
+    def test_a_restart(self):
+        """All callers wait for a server that stops. The client is usable when it is back."""
+        asyncio.run(self.restart())
+
+    async def restart(self):
+        script = [{"use": "allowed", "hold": True, "repeat": CALLERS + 1, "optional": True}]
+        files = open_files()
+        with ScriptedServer(script) as server, Logged():
+            async with AsyncClient(server.url, "weir_test_key", **long(breaker=False)) as client:
+                callers = [asyncio.create_task(client.check(f"user_{i}")) for i in range(CALLERS)]
+                await asyncio.to_thread(server.await_requests, CALLERS // 10)
+                await asyncio.to_thread(server.tell, "down")
+                decisions = await asyncio.gather(*callers)
+                self.assertEqual({"connection_lost", "connection_refused"}, {d.no_decision.cause for d in decisions} | {"connection_refused"})
+                await asyncio.to_thread(server.tell, "up")
+                await asyncio.to_thread(server.tell, "release")
+                self.assertIsNone((await client.check("user_42")).no_decision)
+                self.assertEqual(1, len(asyncio.all_tasks()))
+        self.assertLessEqual(open_files(), files + 3)  # the executor of asyncio and its event loop
 
 
 class BatchingTest(unittest.TestCase):

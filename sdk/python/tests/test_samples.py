@@ -16,6 +16,7 @@ from .samples.fake import OrdersTest  # noqa: F401: it is run here
 from .samples.hooks import PrintHooks
 from .samples.outcomes import create_order
 from .samples.wait import export_all
+from .samples.with_lease import import_rows
 from .support import PACKAGE, ScriptedServer
 from .test_middleware import ask_asgi, ask_wsgi
 
@@ -65,6 +66,10 @@ class SamplesTest(unittest.TestCase):
         _, share, _ = run("options", [], lambda module: module["client"]._core.local._share)
         self.assertEqual(0.25, share)
 
+    def test_leases(self):
+        _, background, _ = run("leases", [], lambda module: module["client"]._leasing)
+        self.assertIsNotNone(background)
+
     def test_flask(self):
         use = lambda module: ask_wsgi(module["app"], "GET", "/orders/7", {"X-Customer": "user_42"})  # noqa: E731
         _, (status, _, body), asked = run("flask_app", ["allowed"], use)
@@ -87,6 +92,10 @@ class SamplesTest(unittest.TestCase):
 
     def test_wait(self):
         self.assertTrue(export_all(Fake.allow_all(), "user_42"))
+
+    def test_with_lease(self):
+        fake = Fake.script(allowed(), allowed(), denied(3000))
+        self.assertEqual(2, import_rows(fake, "user_42", ["a", "b", "c", "d"]))
 
     def test_hooks(self):
         with ScriptedServer(["allowed"]) as server, contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -98,6 +98,48 @@ class ServerTest(unittest.TestCase):
         async with AsyncClient(**real_options(batching=batching)) as client:
             return await asyncio.gather(*(client.check("user_42", slug) for _ in range(250)))
 
+    def test_leases_never_allow_more_than_the_limit(self):
+        """Two clients of 16 threads each and one of asyncio share a limit, and use exactly all of it."""
+        limit = 3000
+        rule = {"limit": limit, "window": "30d", "algorithm": "fixed_window", "consistency": "leased"}
+        owner = self.client(denial_memory=False)
+        self.rule(owner, "py-leased", rule)
+        subject = f"user_{time.time_ns()}"  # the server may be older than this run
+        sources = []
+        clients = [self.client(leases=True, denial_memory=False) for _ in range(2)]
+        with ThreadPoolExecutor(33) as pool:
+            ended = [pool.submit(self.use_up, clients[i % 2], subject, sources) for i in range(32)]
+            ended.append(pool.submit(asyncio.run, self.use_up_in_tasks(subject, sources)))
+            for one in ended:
+                one.result(PATIENCE * 4)
+        for client in clients:
+            client.close()
+        self.assertLessEqual(len(sources), limit)
+        self.assertIn("lease", sources)
+        # What the instance itself has leased is returned when no check uses it.
+        def used_up():
+            while owner.check(subject, "py-leased").allowed:
+                sources.append("server")
+            return len(sources) >= limit
+
+        eventually(f"all of the limit, not {len(sources)}", used_up)
+        self.assertEqual(limit, len(sources))
+
+    def use_up(self, client, subject, sources):
+        while (decision := client.check(subject, "py-leased")).allowed:
+            self.assertIsNone(decision.no_decision)
+            sources.append(decision.source)
+
+    async def use_up_in_tasks(self, subject, sources):
+        async with AsyncClient(**real_options(leases=True, denial_memory=False)) as client:
+            await asyncio.gather(*(self.use_up_in_task(client, subject, sources) for _ in range(16)))
+
+    async def use_up_in_task(self, client, subject, sources):
+        while (decision := await client.check(subject, "py-leased")).allowed:
+            self.assertIsNone(decision.no_decision)
+            sources.append(decision.source)
+            await asyncio.sleep(0)  # a decision from a lease does not let other tasks run
+
     def test_misuse(self):
         client = self.client(batching=True)
         for call, status, code, field in (

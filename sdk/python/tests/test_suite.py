@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 from weir_client import AsyncClient, Client, Decision, MisuseError, _breaker, _core, _http, _memory
 from weir_client import copy_headers, hash_subject
@@ -16,11 +15,25 @@ from .support import (
     checks_of,
     client_options,
     eventually,
+    eventually_async,
     expand,
     read_suite,
 )
 
-FILES = ("requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait")
+FILES = (
+    "requests",
+    "answers",
+    "outcomes",
+    "failures",
+    "retries",
+    "breaker",
+    "memory",
+    "local",
+    "batch",
+    "wait",
+    "leases",
+    "with_lease",
+)
 
 
 def call_of(client, name, args):
@@ -63,6 +76,7 @@ class SyncSuite(SuiteTestCase):
         with ScriptedServer(case["server"], case.get("server_up", True)) as server, Logged() as logged:
             options = client_options(case.get("options", {}))
             with Client(server.url, "weir_test_key", clock=clock, **options) as client:
+                inspect_by_hand(client)
                 started = {}
                 for i, step in enumerate(case["steps"]):
                     with self.subTest(step=i):
@@ -73,6 +87,19 @@ class SyncSuite(SuiteTestCase):
         result = None
         if "start" in step:
             started[step["start"]] = Started(client, step["call"], step["args"])
+        elif step.get("call") == "with_lease":
+            try:
+                with client.with_lease(**step["args"]) as self.lease:
+                    for inner in step["steps"]:
+                        self.step(inner, client, server, clock, logged, started)
+            except MisuseError as error:
+                self.compare_result(expected, error)
+        elif "lease" in step:
+            try:
+                result = self.lease.check(**step["lease"])
+            except MisuseError as error:
+                result = error
+            self.compare_result(expected, result)
         elif "call" in step:
             for _ in range(step.get("repeat", 1)):
                 slept = len(clock.slept)
@@ -87,10 +114,22 @@ class SyncSuite(SuiteTestCase):
         elif "join" in step:
             result = started[step["join"]].join()
             self.compare_result(expected, result)
+        elif "settle" in step or "inspect" in step:
+            if "inspect" in step:
+                client._leasing.round()
+            eventually("no request of leases is under way", lambda: client._core.leases.in_flight == 0)
+        elif "close" in step:
+            client.close()
         elif not common_step(step, client, server, clock):
             self.assertIsNotNone(expected, "an unknown step")
         if expected:
             self.compare_seen(expected, server, client, logged)
+
+
+def inspect_by_hand(client):
+    """The cases inspect leases on the virtual clock, and nothing else does."""
+    if client._leasing is not None:
+        client._leasing.inspect_seconds = 3600
 
 
 def common_step(step, client, server, clock):
@@ -120,6 +159,7 @@ class AsyncSuite(SuiteTestCase):
         with ScriptedServer(case["server"], case.get("server_up", True)) as server, Logged() as logged:
             options = client_options(case.get("options", {}))
             async with AsyncClient(server.url, "weir_test_key", clock=clock, **options) as client:
+                inspect_by_hand(client)
                 started = {}
                 for i, step in enumerate(case["steps"]):
                     with self.subTest(step=i):
@@ -130,6 +170,15 @@ class AsyncSuite(SuiteTestCase):
         if "start" in step:
             call = call_of(client, step["call"], step["args"])
             started[step["start"]] = asyncio.create_task(call)
+        elif step.get("call") == "with_lease":
+            try:
+                async with client.with_lease(**step["args"]) as self.lease:
+                    for inner in step["steps"]:
+                        await self.step(inner, client, server, clock, logged, started)
+            except MisuseError as error:
+                self.compare_result(expected, error)
+        elif "lease" in step:
+            self.compare_result(expected, await self.result_of(self.lease.check(**step["lease"])))
         elif "call" in step:
             for _ in range(step.get("repeat", 1)):
                 slept = len(clock.slept)
@@ -144,10 +193,13 @@ class AsyncSuite(SuiteTestCase):
         elif "cancel" in step:
             started[step["cancel"]].cancel()
         elif "await_waiting" in step:
-            until = time.monotonic() + PATIENCE
-            while client.waiting != step["await_waiting"] and time.monotonic() < until:
-                await asyncio.sleep(0)
-            self.assertEqual(step["await_waiting"], client.waiting)
+            await eventually_async("waiting checks", lambda: client.waiting == step["await_waiting"])
+        elif "settle" in step or "inspect" in step:
+            if "inspect" in step:
+                client._leasing.round()
+            await eventually_async("no request of leases is under way", lambda: client._core.leases.in_flight == 0)
+        elif "close" in step:
+            await client.close()
         # In a thread, so that the event loop continues with the calls that were started.
         elif not await asyncio.to_thread(common_step, step, client, server, clock):
             self.assertIsNotNone(expected, "an unknown step")
@@ -191,9 +243,10 @@ class TablesTest(SuiteTestCase):
                 "breaker": core.breaker is not None,
                 "denial_memory": core.memory is not None,
                 "batching": client._batcher is not None,
+                "leases": client._leasing is not None,
                 "max_idle_connections": _http.MAX_IDLE,
             }
-            self.assertEqual({**got, "leases": False}, defaults)  # this client has no leases
+            self.assertEqual(got, defaults)
 
     def test_limits(self):
         limits = {

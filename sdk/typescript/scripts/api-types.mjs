@@ -4,7 +4,7 @@
 import { readFile, writeFile } from "node:fs/promises";
 import openapiTS, { astToString } from "openapi-typescript";
 
-const wanted = ["CheckRequest", "CheckBatch", "CheckAnswer", "CheckResults"];
+const wanted = ["CheckRequest", "CheckBatch", "CheckAnswer", "CheckResults", "LeaseRequest", "LeaseAnswer", "LeaseReturn"];
 const file = new URL("../src/api.ts", import.meta.url);
 
 const server = process.env["WEIR_TEST_URL"];

@@ -159,6 +159,64 @@ export interface components {
             reason: "resource_mismatch" | "mode_off" | "missing_attribute" | "subject_blocked";
             rule: string;
         };
+        LeaseAnswer: {
+            /** @description The check of all these units, which are charged */
+            decision: components["schemas"]["CheckAnswer"];
+            /**
+             * Format: int64
+             * @description How long, in milliseconds from before the request was sent, by a clock that never jumps
+             */
+            expires_in_ms: number;
+            /** @description Id of the lease, for its return */
+            lease: string;
+            /**
+             * Format: int64
+             * @description Units that the client may grant
+             */
+            units: number;
+        };
+        LeaseRequest: {
+            /** @description Further values that rules can count by */
+            attributes?: {
+                [key: string]: string;
+            };
+            /** @description Slug of a plan; default: the subject's plan, else the tenant's default plan */
+            plan?: string;
+            /**
+             * @description What the subject wants to use: 1 to 256 bytes
+             * @default default
+             */
+            resource: string;
+            /** @description What to limit: 1 to 256 bytes of UTF-8 without control characters */
+            subject: string;
+            /**
+             * Format: int64
+             * @description The most units to lease
+             */
+            units: number;
+        };
+        LeaseReturn: {
+            /**
+             * Format: int64
+             * @description Checks that the client allowed from the lease; at most the used units
+             */
+            allowed?: number;
+            /**
+             * Format: int64
+             * @description Checks of the same kind that the client denied from memory since the last return
+             */
+            denied?: number;
+            /**
+             * Format: int64
+             * @description Sum of the costs of the denied checks
+             */
+            denied_units?: number;
+            /**
+             * Format: int64
+             * @description Units that the client did not grant
+             */
+            units: number;
+        };
     };
     responses: never;
     parameters: never;

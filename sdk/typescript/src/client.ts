@@ -4,7 +4,8 @@ import { type Clock, Deadline, systemClock } from "./clock.js";
 import type { Decision } from "./decision.js";
 import { invalid, MisuseError, type NoDecision, Undecided } from "./errors.js";
 import { type Hooks, beginAll } from "./hooks.js";
-import { type LeaseReturn, Leases } from "./leases.js";
+import { BlockLease, type Lease } from "./lease.js";
+import { Held, type LeaseReturn, Leases } from "./leases.js";
 import { Local } from "./local.js";
 import { Memory } from "./memory.js";
 import { ask, askBatch, type Check, type Question } from "./question.js";
@@ -88,6 +89,7 @@ export interface Checker {
   peek(check: Check, options?: CallOptions): Promise<Decision>;
   explain(check: Check, options?: CallOptions): Promise<Decision>;
   wait(check: Check, options?: WaitOptions): Promise<Decision>;
+  withLease<T>(check: Check, units: number, work: (lease: Lease) => Promise<T> | T, options?: CallOptions): Promise<T>;
   hold(decision: Decision, options?: CallOptions): Promise<void>;
 }
 
@@ -219,6 +221,46 @@ export class Client implements Checker {
     }
   }
 
+  /**
+   * Takes up to that many units for checks with the subject, resource, plan and attributes of check, calls work, and
+   * returns the units that work has not used. It needs no option, and is for work that knows how many units it will
+   * use: an import, an export.
+   *
+   * The server gives fewer units if a quarter of what remains is less, and none if a rule is not leased or it does not
+   * answer. The checks that find too few units are sent. It resolves to the result of work.
+   */
+  async withLease<T>(check: Check, units: number, work: (lease: Lease) => Promise<T> | T, options: CallOptions = {}): Promise<T> {
+    const question = ask(check).costing(1);
+    if (check.idempotencyKey) throw invalid("header:Idempotency-Key", "is set", "Omit it: a lease is for many checks.");
+    if (!Number.isSafeInteger(units) || units < 1 || units > 1e15) throw invalid("/units", `is ${units}`, "Pass a whole number from 1 to 1000000000000000.");
+    options.signal?.throwIfAborted();
+    const leasing = this.#leasing(options.signal);
+    const [sentAt, sentUnixMs] = [this.#clock.now(), this.#clock.unixMs()];
+    const answer = await leasing.lease(question, units);
+    if ("denial" in answer) leasing.denied(question, answer.denial, sentAt);
+    const held = "granted" in answer ? new Held(answer.granted, sentAt, sentUnixMs) : null;
+    const lease = new BlockLease(held, check, this, this.#clock, (asked, decision) => this.#decidedByLease(asked, decision));
+    try {
+      return await work(lease);
+    } finally {
+      if (held !== null) await this.#end(held);
+    }
+  }
+
+  /** Returns what is left of a lease. The server counts a return once, so it is sent again if its connection failed. */
+  async #end(held: Held): Promise<void> {
+    const back = { id: held.granted.id, units: held.left, allowed: held.allowed, denied: 0, deniedUnits: 0 };
+    held.left = 0;
+    const send = () => this.#leasing().giveBack(back).catch(() => null); // if the server refuses it, it has ended
+    const failure = await send();
+    if (failure?.cause === "connection_lost" || failure?.cause === "connection_refused") await send();
+  }
+
+  /** Calls the hooks for a check that a lease has decided. */
+  #decidedByLease(check: Check, decision: Decision): void {
+    if (this.#hooks.length > 0) beginAll(this.#hooks, { name: "check", checks: [check] }, {})({ decisions: [decision] });
+  }
+
   /** Waits for the delay of an allowed decision, if it has one. The middleware calls it. */
   async hold(decision: Decision, options: CallOptions = {}): Promise<void> {
     if (decision.allowed && decision.delayMs) await this.#clock.sleep(decision.delayMs, options.signal);
@@ -340,9 +382,9 @@ export class Client implements Checker {
   }
 
   /** The part of the client that leases use. */
-  #leasing() {
+  #leasing(signal?: AbortSignal) {
     const within = async <T>(send: (deadline: Deadline) => Promise<T>): Promise<T | NoDecision> => {
-      const deadline = new Deadline(this.#timeoutMs, undefined);
+      const deadline = new Deadline(this.#timeoutMs, signal);
       try {
         return await this.#counted(() => send(deadline));
       } finally {

@@ -10,6 +10,7 @@ export { hashSubject } from "./hash.js";
 export { copyHeaders, rateLimitHeaders } from "./headers.js";
 export type { HeaderTarget, RateLimitHeaders } from "./headers.js";
 export type { Call, Hooks, Result } from "./hooks.js";
+export type { Lease } from "./lease.js";
 export type { Check } from "./question.js";
 export type { Fetch } from "./send.js";
 export { version } from "./version.js";

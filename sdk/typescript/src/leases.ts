@@ -32,7 +32,8 @@ export interface LeaseSender {
 
 const busyChecks = 4; // within tickMs make a kind of check frequent
 const tickMs = 64;
-const aheadMs = 250; // units are requested for this long
+const aheadMs = 250; // units are requested for this long, or for as long as the server lets this process hold them
+const leastUnits = 2; // of a request; with fewer in a lease, the next one waits for notNowMs
 const idleMs = 100; // units that no check uses for this long are returned
 const low = 4; // units are requested again when less than 1/low is left, of units or of time
 const inspectMs = 25;
@@ -41,11 +42,11 @@ const mostInFlight = 16;
 const retries = 3; // of a return
 const retryMs = 250;
 const backoffMs = 200; // after a request without an answer
-const notNowMs = 1000; // after a denial
+const notNowMs = 1000; // after a denial, or if little is left
 const wrongMs = 10_000; // after a request that was wrong
 
 /** The units of one lease. They end by the monotonic clock, counted from before the request was sent. */
-class Lease {
+export class Held {
   left: number;
   allowed = 0;
   readonly #sentAt: number;
@@ -89,7 +90,7 @@ class Lease {
 /** The units of one kind of check: subject, resource, plan, attributes. */
 class LeaseSet {
   /** Oldest first; at most two. */
-  leases: Lease[] = [];
+  leases: Held[] = [];
   /** Units of checks that the server has allowed since the last request. */
   missed: number;
   denied = 0;
@@ -111,12 +112,12 @@ class LeaseSet {
   }
 
   /** The leases that have not ended. */
-  live(now: number, unixMs: number): Lease[] {
+  live(now: number, unixMs: number): Held[] {
     return this.leases.filter((lease) => lease.live(now, unixMs));
   }
 }
 
-const sum = (leases: readonly Lease[]) => leases.reduce((units, { left }) => units + left, 0);
+const sum = (leases: readonly Held[]) => leases.reduce((units, { left }) => units + left, 0);
 
 /**
  * Decides frequent checks from units that the server has charged in advance. Every other check is sent as usual: units
@@ -229,10 +230,11 @@ export class Leases {
     const sentUnixMs = this.#clock.unixMs();
     const newest = set.leases.at(-1);
     const used = set.missed + (newest === undefined ? 0 : newest.granted.units - newest.left);
-    const wanted = Math.floor((used * aheadMs) / Math.max(1, sentAt - set.askedAt));
+    const ahead = Math.max(aheadMs, newest?.granted.lifeMs ?? 0);
+    const wanted = Math.floor((used * ahead) / Math.max(1, sentAt - set.askedAt));
     set.missed = 0;
     set.askedAt = sentAt;
-    const units = Math.min(Math.max(wanted, 2), 1e15);
+    const units = Math.min(Math.max(wanted, leastUnits), 1e15);
     let answer: LeaseAnswer | NoDecision;
     try {
       answer = await this.#sender.lease(set.question, units);
@@ -241,10 +243,12 @@ export class Leases {
       return;
     }
     if ("granted" in answer) {
+      // So little is left that leases would cost more than checks.
+      if (answer.granted.units < leastUnits) set.notBefore = sentAt + notNowMs;
       const now = this.#clock.now();
       const unixMs = this.#clock.unixMs();
       this.#retire(set, (lease, i) => i < set.leases.length - 1 || lease.left === 0 || !lease.live(now, unixMs));
-      set.leases.push(new Lease(answer.granted, sentAt, sentUnixMs));
+      set.leases.push(new Held(answer.granted, sentAt, sentUnixMs));
     } else if ("denial" in answer) {
       this.#sender.denied(set.question, answer.denial, sentAt);
       set.notBefore = sentAt + Math.min(Math.max(answer.denial.retryAfterMs ?? notNowMs, backoffMs / 4), notNowMs);
@@ -254,8 +258,8 @@ export class Leases {
   }
 
   /** Ends leases of a set, and queues their returns. */
-  #retire(set: LeaseSet, ends: (lease: Lease, i: number) => boolean): void {
-    const kept: Lease[] = [];
+  #retire(set: LeaseSet, ends: (lease: Held, i: number) => boolean): void {
+    const kept: Held[] = [];
     for (const [i, lease] of set.leases.entries()) {
       if (!ends(lease, i)) {
         kept.push(lease);

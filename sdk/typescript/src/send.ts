@@ -1,3 +1,4 @@
+import type { components } from "./api.js";
 import type { Deadline } from "./clock.js";
 import { decodeBatch, decodeDecision, type Decision } from "./decision.js";
 import { type Cause, type FieldError, MisuseError, type NoDecision, Undecided } from "./errors.js";
@@ -5,6 +6,8 @@ import { headersOf, wholeNumber } from "./headers.js";
 import type { LeaseAnswer, LeaseReturn } from "./leases.js";
 import type { Question } from "./question.js";
 import { version } from "./version.js";
+
+type Wire = components["schemas"];
 
 export const maxAnswer = 1 << 20;
 export const maxBatchAnswer = 8 << 20;
@@ -66,8 +69,9 @@ export class Sender {
 
   /** Requests units for a kind of check. */
   async lease(question: Question, units: number, deadline: Deadline): Promise<LeaseAnswer> {
-    const { cost: _, ...body } = question.json();
-    const answer = await this.#exchange("/v1/leases", {}, JSON.stringify({ ...body, units }), deadline, maxAnswer);
+    const { cost: _, ...check } = question.json();
+    const request: Partial<Wire["LeaseRequest"]> = { ...check, units };
+    const answer = await this.#exchange("/v1/leases", {}, JSON.stringify(request), deadline, maxAnswer);
     if (answer.status === 409 || answer.status === 404 || answer.status === 405) { // a server without leases answers 404 or 405
       const seconds = problemOf(answer).code === "NOT_LEASABLE" ? wholeNumber(answer.headers.get("retry-after")) : null;
       return { refusedMs: Math.min(seconds ?? Infinity, 10) * 1000 };
@@ -79,8 +83,8 @@ export class Sender {
       const body = objectOf(parsed(answer));
       const denial = answer.status === 429 && word === "deny" ? decodeDecision(body, headers) : null;
       if (denial !== null && !denial.allowed) return { denial };
-      const { lease: id, units: granted, expires_in_ms: lifeMs } = body;
-      const decision = decodeDecision(body["decision"], headers);
+      const { lease: id, units: granted, expires_in_ms: lifeMs, decision: checked } = body as Record<keyof Wire["LeaseAnswer"], unknown>;
+      const decision = decodeDecision(checked, headers);
       if (answer.status !== 200 || word !== "allow" || !decision.allowed || typeof id !== "string" || id === "" || !within(granted, units) || !within(lifeMs, 60_000)) {
         throw new Error(`a lease of ${String(granted)} units for ${String(lifeMs)} ms, with ${units} requested`);
       }
@@ -91,8 +95,8 @@ export class Sender {
   /** Returns units. */
   async giveBack(back: LeaseReturn, deadline: Deadline): Promise<void> {
     const { id, units, allowed, denied, deniedUnits } = back;
-    const body = JSON.stringify({ units, allowed, denied, denied_units: deniedUnits });
-    const answer = await this.#exchange(`/v1/leases/${encodeURIComponent(id)}/return`, {}, body, deadline, maxAnswer);
+    const body: Wire["LeaseReturn"] = { units, allowed, denied, denied_units: deniedUnits };
+    const answer = await this.#exchange(`/v1/leases/${encodeURIComponent(id)}/return`, {}, JSON.stringify(body), deadline, maxAnswer);
     if (answer.status !== 204) throwUndecided(answer);
   }
 

@@ -3,6 +3,7 @@ import type { CallOptions, Checker } from "./client.js";
 import type { Decision } from "./decision.js";
 import { type Cause, MisuseError } from "./errors.js";
 import { ceilSeconds } from "./headers.js";
+import type { Lease } from "./lease.js";
 import type { Check } from "./question.js";
 
 /** What a fake returns for one check: a decision, with the subject, resource and cost of the check, or an error. */
@@ -71,6 +72,11 @@ export class Fake implements Checker {
   /** Answers like check, without waiting. */
   async wait(check: Check, options: CallOptions = {}): Promise<Decision> {
     return this.check(check, options);
+  }
+
+  /** Calls work with a lease whose checks are answered like check. */
+  async withLease<T>(check: Check, _units: number, work: (lease: Lease) => Promise<T> | T): Promise<T> {
+    return work({ left: 0, check: (cost = 1, options = {}) => this.check({ ...check, cost }, options) });
   }
 
   async hold(decision: Decision, options: CallOptions = {}): Promise<void> {

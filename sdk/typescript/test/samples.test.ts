@@ -126,6 +126,12 @@ test("wait", async () => {
   assert.equal(await exportAll(Fake.allowAll() as unknown as Client, "user_42"), true);
 });
 
+test("withLease", async () => {
+  const { importRows } = await import("./samples/with-lease.js");
+  const fake = Fake.script(allowed(), allowed(), denied(3000));
+  assert.equal(await importRows(fake as unknown as Client, "user_42", ["a", "b", "c", "d"]), 2);
+});
+
 test("hooks and otel", async (t) => {
   await served(t, ["allowed"]);
   const log = t.mock.method(console, "log", () => {});

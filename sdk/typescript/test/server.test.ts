@@ -67,6 +67,42 @@ for (const [slug, batching] of [["ts-callers", false], ["ts-callers-batching", t
   });
 }
 
+/** A window whose end is more than a day away. */
+function quietWindow(): string {
+  const day = 86_400_000;
+  for (let days = 360; ; days -= 7) if (days * day - (Date.now() % (days * day)) > day) return `${days}d`;
+}
+
+// Clients take units in advance, and each unit is granted once: as many checks are allowed as without leases.
+test("however many clients lease units, a limit of 4000 lets 4000 through", async () => {
+  const limit = 4000;
+  await rule(realClient(), "ts-leased", { limit, window: quietWindow(), algorithm: "fixed_window", consistency: "leased", lease: "1s", on_unavailable: "deny" });
+  const clients = Array.from({ length: 4 }, () => realClient({ leases: true, onFailure: "deny", denialMemory: false }));
+  let [allowed, leased, ended] = [0, 0, false];
+  const caller = async (client: Client) => {
+    while (!ended) {
+      const decision = await client.check({ subject: "user_42", resource: "ts-leased" });
+      assert.equal(decision.noDecision, null);
+      if (decision.allowed) allowed++;
+      if (decision.source === "lease") leased++;
+      // Requests of leases need a turn of the event loop, too.
+      if (!decision.allowed || decision.source === "lease") await new Promise((resolve) => setTimeout(resolve, decision.allowed ? 0 : 20));
+    }
+  };
+  const callers = clients.flatMap((client) => Array.from({ length: 8 }, () => caller(client)));
+  try {
+    await eventually(`${limit} allowed checks`, () => allowed >= limit);
+  } finally {
+    ended = true;
+    await Promise.all(callers);
+    await Promise.all(clients.map((client) => client.close()));
+  }
+  assert.equal(allowed, limit);
+  assert(leased > limit / 10, `${leased} checks from leases`);
+  const { remaining } = await realClient().peek({ subject: "user_42", resource: "ts-leased" });
+  assert.equal(remaining, 0);
+});
+
 test("misuse", async () => {
   const client = realClient({ batching: true });
   const check: Check = { subject: "user_42", plan: "platinum" };

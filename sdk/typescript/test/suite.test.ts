@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Client, copyHeaders, defaults, hashSubject, MisuseError, type RateLimitHeaders } from "@weir-dev/client";
+import { Client, copyHeaders, defaults, hashSubject, type Lease, MisuseError, type RateLimitHeaders } from "@weir-dev/client";
 import {
   checkOf,
   clientOptions,
@@ -21,6 +21,9 @@ import {
 interface Step {
   call?: string;
   args?: Record<string, unknown>;
+  /** Of with_lease. */
+  steps?: Step[];
+  lease?: { cost?: number };
   repeat?: number;
   expect?: Expectation;
   start?: string;
@@ -45,7 +48,7 @@ interface Case {
   steps: Step[];
 }
 
-for (const file of ["requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait", "leases"]) {
+for (const file of ["requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait", "leases", "with_lease"]) {
   const { cases } = readSuite<{ cases: Case[] }>(file);
   assert(cases.length > 0);
   for (const one of cases) {
@@ -65,6 +68,7 @@ for (const file of ["requests", "answers", "outcomes", "failures", "retries", "b
 
 async function play(one: Case, server: ScriptedServer): Promise<void> {
   const clock = new FakeClock();
+  let held: Lease | undefined;
   const logger = new CountingLogger();
   const client = new Client({ ...clientOptions(server.url, one.options), clock, logger });
   const started = new Map<string, { controller: AbortController; ended: Promise<Ended> }>();
@@ -81,6 +85,23 @@ async function play(one: Case, server: ScriptedServer): Promise<void> {
     if (step.start && step.call) {
       const controller = new AbortController();
       started.set(step.start, { controller, ended: call(client, step.call, step.args ?? {}, controller.signal) });
+    } else if (step.call === "with_lease") {
+      const { units, ...check } = (step.args ?? {}) as { units: number };
+      const ended: Ended = {};
+      await client
+        .withLease(checkOf(check), units, async (lease) => {
+          held = lease;
+          for (const inner of step.steps ?? []) await play1(inner);
+        })
+        .catch((error: unknown) => (ended.error = error));
+      if (!step.expect && ended.error) throw ended.error;
+      await compare(step.expect, ended);
+    } else if (step.lease) {
+      const ended = await held?.check(step.lease.cost).then(
+        (decision): Ended => ({ decisions: [decision] }),
+        (error: unknown): Ended => ({ error }),
+      );
+      await compare(step.expect, ended);
     } else if (step.call) {
       for (let n = 0; n < (step.repeat ?? 1); n++) {
         const slept = clock.slept.length;

@@ -71,11 +71,11 @@ var kinds = []*kind{
 		fallbacks: map[string]any{
 			"description": "", "resource": "*", "algorithm": "sliding_window_counter", "by": []any{"subject"}, "mode": "enforce",
 			"on_unavailable": "local", "consistency": "strict", "metering": "none", "meter_event": "",
-			"burst": nil, "warn_at": nil, "precision": nil, "penalty": nil, "name": nil, "zone": nil, "anchor": nil, "overage": nil,
+			"burst": nil, "warn_at": nil, "precision": nil, "penalty": nil, "name": nil, "zone": nil, "anchor": nil, "overage": nil, "lease": nil,
 		},
 		derive: deriveRule,
 		adjust: func(k *kind) {
-			for _, name := range []string{"zone", "anchor", "overage"} {
+			for _, name := range []string{"zone", "anchor", "overage", "lease"} {
 				attributeNamed(k.attributes, name).computed = true // derived from other attributes
 			}
 		},
@@ -108,7 +108,7 @@ var kinds = []*kind{
 		notes: "Use it to manage single limits. To manage all limits of a plan, use `limits` of `weir_plan` instead; not both for the same plan.",
 		path:  "/v1/plans/{plan}/limits/{rule}", key: []string{"plan", "rule"},
 		pathDocs:  map[string]string{"plan": "Slug of the plan", "rule": "Slug of the rule"},
-		fallbacks: map[string]any{"limit": nil, "burst": nil, "warn_at": nil, "overage": nil, "unlimited": false},
+		fallbacks: map[string]any{"limit": nil, "burst": nil, "warn_at": nil, "overage": nil, "metering": nil, "unlimited": false},
 	},
 	{
 		name: "subject", plural: "subjects", input: "SubjectPut", answer: "Subject", method: put,
@@ -384,6 +384,10 @@ func deriveRule(planned map[string]any) {
 	calendar := algorithm == "fixed_window" && slices.Contains([]string{"day", "week", "month", "year"}, window)
 	derive("zone", calendar, "UTC")
 	derive("anchor", calendar, "calendar")
+	derive("lease", planned["consistency"] == "leased", "250ms")
+	if planned["lease"] == nil && !isKnown(planned["consistency"]) {
+		planned["lease"] = unknown{}
+	}
 	derive("overage", slices.Contains([]string{"fixed_window", "fixed_window_first_hit", "sliding_window_counter", "sliding_window_buckets"}, algorithm), "deny")
 }
 

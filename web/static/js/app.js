@@ -18,7 +18,7 @@
   // The focus moves to new content, so that a screen reader reads it: the message about an action
   // or an error, or else the start of the page's content, or its heading.
   document.addEventListener("htmx:afterSettle", (event) => {
-    if (event.detail.target !== document.body) return;
+    if (event.detail.target !== document.body || keepTyping()) return;
     const first = ["[data-focus]", "[data-drawer][open] .sheet :is(input:not([type=hidden]), select, textarea)", "[data-drawer][open] .sheet .buttons button", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
     if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
   });
@@ -48,11 +48,62 @@
     }
   });
 
-  // A form with data-auto is sent when a field changes, or only when a choice changes.
+  // A form with data-auto is sent when a field changes, or only when a choice changes. A text is sent
+  // when nobody has typed for a moment.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-auto]");
     if (!form || (form.dataset.auto === "select" && event.target.tagName !== "SELECT")) return;
     form.requestSubmit();
+  });
+  let typing = 0;
+  function soon(form) {
+    clearTimeout(typing);
+    typing = setTimeout(() => form.isConnected && form.requestSubmit(), 500);
+  }
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form[data-auto]");
+    if (form && event.target.matches("input:is([type=text], [type=search])")) soon(form);
+  });
+  document.addEventListener("submit", () => clearTimeout(typing));
+
+  // What somebody types while the page is replaced stays in the field, and is sent afterwards.
+  let typed = null;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const field = document.activeElement;
+    typed = event.detail.target === document.body && field?.id && field.matches("form[data-auto] input:is([type=text], [type=search])") ? { id: field.id, text: field.value } : null;
+  });
+  function keepTyping() {
+    const field = typed && document.getElementById(typed.id);
+    if (!field?.form?.matches("[data-auto]")) return false;
+    if (field.value !== typed.text) {
+      field.value = typed.text;
+      soon(field.form);
+    }
+    field.focus({ preventScroll: true });
+    return true;
+  }
+
+  // A line at the top and dimmed contents show that an answer takes long. Parts that update
+  // themselves show nothing.
+  const waiting = new Set();
+  function busy(element, is) {
+    if (is) element.setAttribute("aria-busy", "true");
+    else element.removeAttribute("aria-busy");
+  }
+  const asked = ({ detail }) => detail.target === document.body || (detail.elt?.closest("form, button, a") && !detail.target?.matches("datalist, [data-live]"));
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (!asked(event)) return;
+    const { target, xhr } = event.detail;
+    waiting.add(xhr);
+    document.documentElement.classList.add("waiting");
+    busy(target === document.body ? (document.getElementById("content") ?? target) : target, true);
+  });
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const { target, xhr } = event.detail;
+    if (!waiting.delete(xhr)) return;
+    if (waiting.size === 0) document.documentElement.classList.remove("waiting");
+    const place = target === document.body ? document.getElementById("content") : target;
+    if (place) busy(place, false);
   });
 
   // Live parts are loaded again every few seconds while the page is visible, except a part that has
@@ -99,6 +150,14 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-drawer-close]");
     if (button) close(button.closest("[data-drawer]"));
+  });
+
+  // A message about what was done covers a part of the page until it is closed.
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-toast-close]")) {
+      event.target.closest(".toast").remove();
+      document.getElementById("content")?.focus({ preventScroll: true });
+    }
   });
 
   // Buttons that need a script are hidden until it runs, and those that replace it from then on.

@@ -1,4 +1,4 @@
-// Makes charts usable with a pointer: a tooltip, local time, and zooming into a part. The server
+// Makes charts usable with a pointer: a tooltip, and zooming into a part. The server
 // draws the charts. Their numbers are in the page, in [data-series] beside the table.
 "use strict";
 
@@ -15,7 +15,8 @@
     const [at, allowed, denied, before] = JSON.parse(source.dataset.series);
     const marks = JSON.parse(source.dataset.marks ?? "[]");
     const missing = JSON.parse(source.dataset.missing ?? "null");
-    return { step: length[source.dataset.grain], grain: source.dataset.grain, at, allowed, denied, before, marks, missing };
+    const parts = JSON.parse(source.dataset.parts ?? "[]");
+    return { parts, step: length[source.dataset.grain], grain: source.dataset.grain, at, allowed, denied, before, marks, missing };
   }
 
   // A day is a UTC day, so its label does not change to the local calendar.
@@ -50,17 +51,19 @@
     if (missing > 0 && all === 0) {
       list.append(...row("Not known", `at most ${number.format(missing)}`));
     } else {
-      list.append(...row("Allowed", number.format(data.allowed[i])), ...row("Denied", number.format(data.denied[i])));
+      list.append(...row("Allowed", number.format(data.allowed[i])));
+      for (const part of data.parts) if (part.allowed[i] > 0) list.append(...row(part.name, number.format(part.allowed[i])));
+      list.append(...row("Denied", number.format(data.denied[i])));
       if (missing > 0) list.append(...row("Not known", `at most ${number.format(missing)}`));
     }
     if (all > 0) list.append(...row("Share denied", `${Math.round((1000 * data.denied[i]) / all) / 10} %`));
     if (data.before) list.append(...row("Previous period", number.format(data.before[i])));
     const hint = document.createElement("p");
     const parts = [`${utc.format(new Date(data.at[i] * 1000))} UTC`];
-    if (decisionsAt(plot, data, i)) parts.push("Click for decisions");
-    if (plot.dataset.zoom) parts.push("Drag to zoom");
+    if (decisionsAt(plot, data, i)) parts.push(touched ? "Tap again for decisions" : "Click for decisions");
+    if (plot.dataset.zoom && !touched) parts.push("Drag to zoom");
     hint.textContent = `${parts.join(". ")}.`;
-    const changes = data.marks.filter((m) => m.step === i).map((m) => Object.assign(document.createElement("p"), { textContent: m.text }));
+    const changes = data.marks.filter((m) => m.step === i).map((m) => Object.assign(document.createElement("p"), { textContent: `${clock.format(new Date(m.at * 1000))}: ${m.text}` }));
     tip.replaceChildren(title, list, ...changes, hint);
     tip.hidden = false;
     const box = plot.querySelector(".drawing").getBoundingClientRect();
@@ -83,8 +86,34 @@
   }
 
   let drag = null; // the selected part while a button is pressed
+  let touched = null; // the bar that a finger touched last
+
+  function light(plot, i) {
+    for (const step of plot.querySelectorAll(".step")) step.classList.toggle("on", Number(step.dataset.step) === i);
+    show(plot.closest("[data-plot]"), plot, i);
+  }
+
+  // A finger shows the numbers of a bar, and leads to its decisions if it touches the bar again. It
+  // does neither while it scrolls: then the browser sends no pointerup.
+  document.addEventListener("pointerup", (event) => {
+    if (event.pointerType === "mouse" || event.target.closest?.("a")) return;
+    const plot = event.target.closest?.("[data-plot] .plot");
+    for (const section of document.querySelectorAll("[data-plot]")) if (!plot || !section.contains(plot)) hide(section);
+    const data = plot?.querySelector(".drawing") && numbers(plot.closest("[data-plot]"));
+    if (!data) {
+      touched = null;
+      return;
+    }
+    const i = indexAt(plot, event.clientX, data.at.length);
+    const decisions = touched?.plot === plot && touched.at === data.at[i] && decisionsAt(plot, data, i);
+    touched = { plot, at: data.at[i] };
+    if (decisions) location.assign(decisions);
+    else light(plot, i);
+  });
 
   document.addEventListener("pointermove", (event) => {
+    if (event.pointerType !== "mouse") return;
+    touched = null;
     const plot = event.target.closest?.(".plot");
     for (const section of document.querySelectorAll("[data-plot]")) {
       if (!plot || !section.contains(plot)) hide(section);
@@ -94,8 +123,7 @@
     const data = numbers(section);
     if (!data) return;
     const i = indexAt(plot, event.clientX, data.at.length);
-    for (const step of plot.querySelectorAll(".step")) step.classList.toggle("on", Number(step.dataset.step) === i);
-    show(section, plot, i);
+    light(plot, i);
     if (drag && drag.plot === plot && plot.dataset.zoom) select(plot, drag.from, i, data.at.length);
   });
 
@@ -150,14 +178,8 @@
     area.setAttribute("width", `${(100 * (Math.abs(to - from) + 1)) / count}%`);
   }
 
-  // Axes show local time, and UTC without a script.
-  function localise(root) {
-    for (const text of root.querySelectorAll(".plot text[data-at]")) {
-      const at = new Date(Number(text.dataset.at) * 1000);
-      if (text.textContent.includes(":") ) text.textContent = clock.format(at);
-    }
-    for (const title of root.querySelectorAll(".plot .step title")) title.remove(); // the tooltip replaces it
-  }
+  // The tooltip replaces the titles of the bars.
+  const untitle = (root) => root.querySelectorAll(".plot .step title").forEach((title) => title.remove());
 
-  document.addEventListener("htmx:load", (event) => localise(event.target));
+  document.addEventListener("htmx:load", (event) => untitle(event.target));
 })();

@@ -1,14 +1,16 @@
-// Converts the list of operations at /docs to a reference that can send requests. If this fails, or
-// scripts are off, the list is shown.
+// On request, converts the list of operations at /docs to a reference that can send requests. Until
+// then, if this fails, or if scripts are off, the list is shown.
 "use strict";
 
 (() => {
   const root = document.documentElement;
-  root.classList.add("interactive"); // hides the list before the first paint
+  const button = document.getElementById("try");
 
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const colour = () => root.classList.toggle("dark-mode", dark.matches); // the class that Swagger UI uses
-  dark.addEventListener("change", colour);
+  // The theme is the one that was chosen in the dashboard, or that of the system.
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const colour = () => root.classList.toggle("dark-mode", dark()); // the class that Swagger UI uses
+  system.addEventListener("change", colour);
   colour();
 
   // The operations for reading come first.
@@ -16,11 +18,28 @@
   const order = (a, b) =>
     a.get("path").localeCompare(b.get("path")) || methods.indexOf(a.get("method")) - methods.indexOf(b.get("method"));
 
-  document.addEventListener("DOMContentLoaded", () => {
-    if (!window.SwaggerUIBundle) {
-      root.classList.remove("interactive");
+  function loaded(element, attributes) {
+    return new Promise((done, failed) => {
+      const part = Object.assign(document.createElement(element), attributes);
+      part.addEventListener("load", done);
+      part.addEventListener("error", failed);
+      document.head.prepend(part); // before docs.css, which changes the colours of Swagger UI
+    });
+  }
+
+  async function open() {
+    button.disabled = true;
+    try {
+      await Promise.all([
+        loaded("link", { rel: "stylesheet", href: button.dataset.styleSrc }),
+        loaded("script", { src: button.dataset.bundleSrc }),
+      ]);
+    } catch {
+      button.disabled = false;
       return;
     }
+    button.hidden = true;
+    root.classList.add("interactive"); // hides the list
     SwaggerUIBundle({
       url: "/openapi.json",
       dom_id: "#reference",
@@ -32,9 +51,13 @@
       operationsSorter: order,
       persistAuthorization: false, // the browser does not store the key
       requestSnippetsEnabled: false,
-      syntaxHighlight: { activated: true, theme: dark.matches ? "agate" : "idea" },
+      syntaxHighlight: { activated: true, theme: dark() ? "agate" : "idea" },
       tryItOutEnabled: true,
       validatorUrl: null, // the document is not sent to a third party
     });
-  });
+  }
+
+  button.hidden = false;
+  button.addEventListener("click", open);
+  if (location.hash.startsWith("#/")) open(); // a link to an operation of Swagger UI
 })();

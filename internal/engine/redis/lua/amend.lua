@@ -10,7 +10,13 @@
 -- The used share of the quota stays the same. Counts are scaled by the ratio of the limits, and
 -- the time until a bucket is full by the ratios of the limits and of the bursts. Results are
 -- rounded up, and at most the whole quota: units beyond it stay only with overage in both numbers,
--- and then as they are. The twin is scale.go.
+-- and then as they are. The twin is Scale in scale.go.
+--
+-- Example: a fixed window of 100 holds a count of 25. The limit becomes 1000.
+--   KEYS     { mark, "w{..}key", "w{..}mark" }
+--   ARGV[1]  0, 0; one counter: 4 (fixed_window), 100, 60000, 0, nine zeros, 1000, 0, 0
+--   reply    1
+-- The count is now 250: a quarter of the limit, as before. The same call again replies 0.
 
 local MARK_LIFE = 30 * 86400000
 
@@ -24,7 +30,7 @@ if not virtual then
 end
 
 -- ceil(a*to/of), at most most, for numbers below 2^50: two bits of a at a time, so that no
--- intermediate reaches 2^53.
+-- intermediate reaches 2^53. The twin is Share.up.
 local function up(a, to, of, most)
   if a <= 0 then return 0 end
   if to == of then return min(a, most) end
@@ -39,21 +45,22 @@ local function up(a, to, of, most)
   return min(quotient, most)
 end
 
--- Returns a count under the limit to. Without a bound it may be beyond the quota.
+-- Returns a count under the limit to. Without a bound it may be beyond the quota. The twins are
+-- change.count and change.sum.
 local function scaled(a, s, to, over, most, unbound)
   if over then return min(up(min(a, s.limit), to, s.limit, most) + max(0, a - s.limit), most) end
   if not unbound then most = min(to, most) end
   return up(a, to, s.limit, most)
 end
 
--- Returns by how much the sum of all counts is beyond the quota.
+-- Returns by how much the sum of all counts is beyond the quota. The twin is change.excess.
 local function excess_of(total, s, to, over)
   if over then return 0 end
   return max(0, up(total, to, s.limit, MOST) - to)
 end
 
 -- Each sum of the first counts, oldest first, changes by the ratio. What is beyond the quota is
--- taken from the oldest ones.
+-- taken from the oldest ones. The twin is change.sums.
 local function scale_sums(s, to, over)
   local before, after = 0, 0
   local excess = excess_of(s.used, s, to, over)
@@ -64,6 +71,7 @@ local function scale_sums(s, to, over)
   end
 end
 
+-- Returns the scaled value of a log, and until when it counts. The twin is slidingWindowLog.scale.
 local function scale_log(s, to, over)
   local v, last = encode('<BI6', VERSION + 2, 0), 0
   local excess = excess_of(s.total - s.before, s, to, over)
@@ -75,6 +83,7 @@ local function scale_log(s, to, over)
   return v, last + s.window
 end
 
+-- Scales both counts. The twin is slidingWindowCounter.scale.
 local function scale_counter(s, now, to, over)
   s.cur, s.prev = scaled(s.cur, s, to, over, MOST), scaled(s.prev, s, to, over, MOST, true)
   local weight = min(s.window, (s.index + 1) * s.window - now)

@@ -1,4 +1,14 @@
--- Shared by the three buckets, the twin of bucket.go. Value: version and algorithm 1 byte, the
+-- The functions of the three buckets, as prelude.lua describes them. The twin is bucket.go, with
+-- under and Remaining for read, when, and Charge.
+--
+-- In       a counter s: limit, the units refilled per window; extra, the burst
+-- Out      s.full, the instant at which the bucket is full, and s.part, a fraction of a millisecond
+--          with the denominator s.limit; s.used
+--
+-- Example: limit 10 per 1000 ms, so a unit returns in 100 ms. The bucket is full in 250 ms. 2.5
+-- units are missing, and s.used is 3. A charge of 2 makes it full in 450 ms.
+--
+-- Value: version and algorithm 1 byte, the
 -- instant at which the bucket is full in whole milliseconds 6, its fraction 4, the limit that is
 -- the denominator of the fraction 4.
 
@@ -23,7 +33,7 @@ local function bucket_read(s, t)
   s.used = level
 end
 
--- ceil(whole - m*W/L): the instant at which m units are missing.
+-- ceil(full - m*W/L): the instant at which m units are missing.
 local function bucket_when(s, t, m)
   local early, rest = muldiv(m, s.window, s.limit, 0)
   local at = s.full - early

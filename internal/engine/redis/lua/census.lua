@@ -4,6 +4,10 @@
 -- KEYS[1]  the list, a sorted set of names by expiry
 -- ARGV     for each counter its expiry in milliseconds, and its name
 -- reply    the number of counters in the list
+--
+-- Example: the list has a until 5000 and b until 9000. The clock is 6000.
+--   ARGV     { "8000", "c" }
+--   reply    2: a has expired
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,4 +1,10 @@
 -- What the files of the algorithms use to read a counter s.
+--
+-- In       a counter s, a reading command, its key and perhaps a range
+-- Out      algorithms, the table that the files of the algorithms fill, by number; fetch
+--
+-- Example: fetch(s, 'GET', s.key) returns "123", or nil without a value. If the key holds a list,
+-- it returns nil and sets s.foreign, so the next charge overwrites it.
 
 local algorithms = {} -- by number
 

@@ -3,6 +3,12 @@
 -- that: version and algorithm 1 byte, window number 5, count of that window 4, count of the
 -- previous window 4. The base is an argument of the call and depends on the window only.
 --
+-- In       the window number i, the counts c and p, the base; or a stored value and the base
+-- Out      the value to store; or i, c and p
+--
+-- Example: base 1000, window 7, count 12, previous count 30: (7*1000 + 12)*1000 + 30 = 7012030. A
+-- charge of 5 is INCRBY 5000, and the value is 7017030.
+--
 -- The expiry is the end of the window after the next, whatever the counts are. A charge can then
 -- add to the number in place, which keeps the expiry and costs half as much as SET.
 

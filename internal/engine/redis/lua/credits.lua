@@ -1,16 +1,23 @@
 -- Prepaid units of a subject for a rule: what a check needs beyond the limit is taken from its
--- grants, in the order in which they are passed. The twin is credits.go.
+-- grants, in the order in which they are passed.
 --
--- A key has what was spent of the grants that are open: version 1 byte, then for each grant its id
--- 16, the units spent in total 7, and its expiry in milliseconds 6 (0: never). A grant that is not
--- in there is not open: nobody has said yet what was spent of it (open_credits.lua). It is not
--- spent, so a loss of this key never gives spent units back.
+-- In       for read_credits: a counter s with the keys s.spent_key and s.outbox, and its arguments:
+--          number of grants 1, then for each its id 16, units 7, expiry 6
+-- Out      s.spends, the units that the call takes from grants; s.takes, those of the window;
+--          s.balance, the units left of open grants; s.unopened, those of grants that are not open
+--
+-- Example: a limit of 10 is used up, a grant has 500 units, of which 20 are spent. A call costs 3.
+-- read_credits sets s.balance to 480. cover_by_credits finds 0 units left in the window: s.spends
+-- is 3, s.takes is 0. spend_credits stores 23 units spent, in both keys.
+--
+-- The first key has what was spent of the grants that are open: version 1 byte, then for each grant
+-- its id 16, the units spent in total 7, and its expiry in milliseconds 6 (0: never). A grant that
+-- is not in there is not open: open_credits.lua has not yet stored what was spent of it. Checks
+-- cannot spend it, so spent units never become available again if this key is lost.
 --
 -- The second key is the outbox of the tenant, a hash: what was spent of a grant in total, by its
 -- id, until that is stored elsewhere. It is written in the step that spends, so a total is never
 -- lost with an instance.
---
--- The arguments of a counter: number of grants 1, then for each its id 16, units 7, expiry 6.
 
 local CREDITS = VERSION + 10
 local GRANT_SIZE = 29
@@ -19,7 +26,8 @@ local CREDITS_LIFE = 34560000000 -- 400 days
 local OUTBOX_LIFE = 2592000000 -- 30 days
 local OPENED_WITHIN = 1000 -- ms
 
--- Reads the credits of counter s. Returns where its arguments end.
+-- Reads the credits of counter s. Returns where its arguments end. The twin is Purse.Fill in
+-- credits.go.
 local function read_credits(s, at, now)
   local ids, spents, tills, place = {}, {}, {}, {}
   local v = fetch(s, 'GET', s.spent_key)
@@ -50,15 +58,15 @@ local function read_credits(s, at, now)
   return at
 end
 
--- Divides the cost of a call: the units of the window come first.
+-- Divides the cost of a call: the units of the window come first. The twin is Purse.cover.
 local function cover_by_credits(s)
-  local room = max(0, (s.excess or s.limit) - s.used)
-  s.spends = min(max(0, s.cost - room), s.balance)
+  local remaining = max(0, (s.excess or s.limit) - s.used)
+  s.spends = min(max(0, s.cost - remaining), s.balance)
   s.takes = s.cost - s.spends
 end
 
 -- Returns when a cost is allowed that is not allowed now, or nil for never. Grants expire while the
--- window becomes free.
+-- window becomes free. The twin is Purse.retryAt.
 local function credits_retry(s, when, now)
   local balance, i, at = s.balance, 1, nil
   while true do
@@ -78,7 +86,8 @@ local function credits_retry(s, when, now)
   return at
 end
 
--- Writes what an allowed call spends.
+-- Writes what an allowed call spends. The twins are Purse.Pay and Memory.spend in
+-- memory_credits.go.
 local function spend_credits(s, now, virtual)
   local rest = s.spends
   for i = 1, #s.grants do

@@ -74,7 +74,8 @@ while at <= last do
   at = at + 9 + count
 end
 
--- Returns floor(a*b / c), without muldiv if the product is small enough.
+-- Returns floor(a*b / c), without muldiv if the product is small enough. The twin is MulDiv in
+-- muldiv.go.
 local function share(a, b, c)
   local product = a * b
   if product < 4503599627370496 then return floor(product / c) end
@@ -82,7 +83,8 @@ local function share(a, b, c)
 end
 
 -- Returns the state of a sliding window counter at t, and the units in use; nil if the stored time
--- is too far in the future.
+-- is too far in the future. The twins are slidingWindowCounter.at and used in
+-- sliding_window_counter.go.
 local function counter_at(window, t, a, b, c)
   if a * window - t >= HORIZON or b > MOST or c > MOST then return nil end
   local index = floor(t / window)
@@ -95,7 +97,8 @@ local function counter_at(window, t, a, b, c)
   return index, b, 0, b
 end
 
--- Returns the same for a fixed window, and whether its end differs from the stored one.
+-- Returns the same for a fixed window, and whether its end differs from the stored one. The twin is
+-- fixedWindow.openSpan in fixed_window.go.
 local function fixed_at(rule, t, a, b, c)
   if a - t >= HORIZON or b > 1000000000000000 then return nil end
   if t >= a then return 0, 0, 0, 0, false end
@@ -107,7 +110,7 @@ local function fixed_at(rule, t, a, b, c)
 end
 
 -- Returns the end of the fixed window that opens at t, and its length in seconds, 0 if it is not a
--- calendar's.
+-- calendar's. The twins are the methods Charge in fixed_window.go.
 local function first_end(rule, t)
   if rule[1] == 5 then return t + rule[4], 0 end
   if rule.ends then return calendar_window(t, rule.starts, rule.ends, rule.next) end
@@ -123,15 +126,15 @@ local function store(key, v, ends, t, virtual)
 end
 
 -- Reads the members of a group. Returns a table: a, b and c are their states at t; kept, the stored
--- states of members that may not be charged, with the time until which they have an effect; rooms,
--- their free units; least, the fewest free units of an enforcing rule; and moved, the keys of
--- members that are not in the group yet.
+-- states of members that may not be charged, with the time until which they have an effect;
+-- remaining, their units left; least, the fewest units left of an enforcing rule; and moved, the
+-- keys of members that are not in the group yet.
 local function group_open(group, key, v, t)
   local count, from = group[3], group[4]
   local g = v and group_decode(v, spents[key]) or nil
   local s = {
     group = group, g = g, foreign = v and not g, calendar = false, follows = false, stale = false, rules = {}, at = {}, kept = {}, moved = {},
-    a = {}, b = {}, c = {}, rooms = {}, least = false,
+    a = {}, b = {}, c = {}, remaining = {}, least = false,
   }
   local absent, owns = {}, {}
   local prefix, low, high -- as in key_beside, but read once
@@ -202,9 +205,9 @@ local function group_open(group, key, v, t)
     end
     if rule[2] == 1 or s.calendar then s.kept[i] = { a, b, c, till } end -- may not be charged
     s.a[i], s.b[i], s.c[i] = p, q, r
-    local room = rule[3] - used
-    s.rooms[i] = room
-    if rule[2] == 0 and (not s.least or room < s.least) then s.least = room end
+    local left = rule[3] - used
+    s.remaining[i] = left
+    if rule[2] == 0 and (not s.least or left < s.least) then s.least = left end
   end
   return s
 end
@@ -227,7 +230,7 @@ local function group_charge(s, key, t, virtual, cost, allowed)
   for i = 1, count do
     local rule = s.rules[i]
     local units = cost * allowed
-    if rule[2] == 1 then units = cost * min(allowed, max(0, floor(s.rooms[i] / cost))) end
+    if rule[2] == 1 then units = cost * min(allowed, max(0, floor(s.remaining[i] / cost))) end
     local a, b, c, matters
     if units > 0 then
       a, b, c = s.a[i], s.b[i] + units, s.c[i]
@@ -241,7 +244,7 @@ local function group_charge(s, key, t, virtual, cost, allowed)
         -- The clock stepped back behind this window, which may be of an earlier schedule.
         if rule.ends and t < a - 1000 * c then till = min(till, a - 1000 * c) end
       end
-      most = min(most, s.rooms[i] - units)
+      most = min(most, s.remaining[i] - units)
     else -- not all members are charged the same
       a, b, c, matters = unpack(s.kept[i])
       most, till = 0, t
@@ -277,9 +280,9 @@ local values = {} -- of all keys, by one command, since most of the cost is per 
 if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end --@slot
 --@node read_keys(values)
 -- For each entry of the current call: the rule or group; a, b and c, the state of a counter (for a
--- group, a is the first result of read_group); the free units; whether the value is foreign;
+-- group, a is the first result of read_group); the units left; whether the value is foreign;
 -- whether the counter is in a group; and whether the end of its window differs from the stored one.
-local entries, a, b, c, rooms, foreigns, homes, follows = {}, {}, {}, {}, {}, {}, {}, {}
+local entries, a, b, c, remaining, foreigns, homes, follows = {}, {}, {}, {}, {}, {}, {}, {}
 
 -- Reads value v of a fixed window, false if there is none. Returns the state at t, the units in
 -- use, whether the value is foreign, and whether the end differs from the stored one.
@@ -293,7 +296,8 @@ local function read_fixed(rule, v, t)
   return 0, 0, 0, 0, v and true, false
 end
 
--- Returns the same for a bucket, without the last.
+-- Returns the same for a bucket, without the last. The twins are bucket.under and Remaining in
+-- bucket.go.
 local function read_bucket(rule, v, t)
   local x, y, foreign = t, 0, false
   if v then
@@ -313,7 +317,7 @@ local function read_bucket(rule, v, t)
   return x, y, 0, used, foreign
 end
 
--- Reads entry i, a counter with its own key. Returns its state at t and its free units.
+-- Reads entry i, a counter with its own key. Returns its state at t and its units left.
 local function read_alone(i, rule, key, v, t)
   local number, quota, home = rule[1], rule[3], false
   if not v and number < 6 and rule[7] ~= NO_ID then
@@ -334,9 +338,9 @@ local function read_alone(i, rule, key, v, t)
   else
     x, y, z, used, foreign, moved = read_fixed(rule, v, t)
   end
-  local room = quota - used
-  rooms[i], foreigns[i], homes[i], follows[i] = room, foreign, home, moved
-  return x, y, z, room
+  local left = quota - used
+  remaining[i], foreigns[i], homes[i], follows[i] = left, foreign, home, moved
+  return x, y, z, left
 end
 
 -- Reads entry i, a group. If its value shows that the units fit and that no window has ended,
@@ -357,7 +361,8 @@ local function read_group(i, group, key, v, t, units)
   return s
 end
 
--- Charges units to entry i, a counter with its own key.
+-- Charges units to entry i, a counter with its own key. The twins are the methods Charge of the
+-- algorithms in Go.
 local function charge_alone(i, rule, key, t, virtual, units)
   local number, v, ends = rule[1]
   if number == 1 then
@@ -434,17 +439,17 @@ while pos <= size do
   n = head
   for i = 1, count do
     local entry, key = entries[i], KEYS[from + i]
-    local v, room = written[key]
+    local v, left = written[key]
     if v == nil then v = values[from + i] end -- false if there is no value, or one of another type
     --@node if v == false and written[key] == false then v = value_of(key) end
     --@node if v == ELSEWHERE then away = true break end
     n = n + 1
     if entry[5] then
       local x, y, z
-      x, y, z, room = read_alone(i, entry, key, v, t)
+      x, y, z, left = read_alone(i, entry, key, v, t)
       reply[n] = encode('<I6I7I4', x, y, z)
       a[i], b[i], c[i] = x, y, z
-      if entry[2] == 1 then room = nil end
+      if entry[2] == 1 then left = nil end
       if entry.ends and (t < entry.starts or t >= entry.next) then stale = true end
     else
       local s, states = read_group(i, entry, key, v, t, cost * times)
@@ -454,13 +459,13 @@ while pos <= size do
         reply[n], reply[n + 1] = encode('<I7', s), states
         n = n + 1
       else
-        reply[n], room, stale = group_reply(s), s.least, stale or s.stale
+        reply[n], left, stale = group_reply(s), s.least, stale or s.stale
       end
     end
     follow = follow or follows[i]
-    if room and cost > 0 then
-      if cost > 1 then room = floor(room / cost) end
-      if room < allowed then allowed = max(0, room) end
+    if left and cost > 0 then
+      if cost > 1 then left = floor(left / cost) end
+      if left < allowed then allowed = max(0, left) end
     end
   end
   k = from + count
@@ -478,7 +483,7 @@ while pos <= size do
     for i = 1, count do
       local rule, key, units, s = entries[i], KEYS[from + i], cost * allowed, a[i]
       if rule[5] then
-        if rule[2] == 1 then units = cost * min(allowed, max(0, floor(rooms[i] / cost))) end
+        if rule[2] == 1 then units = cost * min(allowed, max(0, floor(remaining[i] / cost))) end
         if units > 0 then
           charge_alone(i, rule, key, t, virtual, units)
           follows[i], leaves = false, leaves or homes[i]

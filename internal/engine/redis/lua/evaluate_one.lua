@@ -68,119 +68,144 @@ local function when(s, m)
   return s.algorithm.when(s, now, m)
 end
 
-local counters, allowed, k, excesses, i, at = {}, true, 0, 0, 0, 8
-while at <= #ARGV[1] do
-  i = i + 1
+-- Decodes the next counter of the call. args has how far the arguments are decoded: the position in
+-- ARGV[1], the number of used keys, and the number of limits taken from the end of ARGV[2].
+local function decode_counter(args)
   -- All fields at once: a growing table is copied at each power of two.
   local s = {
     key = 0, number = 0, algorithm = 0, cost = 0, limit = 0, window = 0, extra = 0, penalty = 0, id = '', quota = 0,
-    used = 0, remaining = 0, mark = 0, admits = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,
-    takes = 0,
+    used = 0, remaining = 0, mark = 0, allows = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,
+    takes = 0, shadow = false,
   }
-  local shadow, bounds
-  s.number, shadow, s.cost, s.limit, s.window, s.extra, s.penalty, bounds, s.id, at =
-    decode('<BBI7I7I5I5I4Bc9', ARGV[1], at)
-  if shadow > 3 then
-    shadow = shadow - 4
-    s.credits = true
+  local flags, bounds
+  s.number, flags, s.cost, s.limit, s.window, s.extra, s.penalty, bounds, s.id, args.at =
+    decode('<BBI7I7I5I5I4Bc9', ARGV[1], args.at)
+  s.shadow, s.credits = flags % 2 == 1, flags > 3
+  if flags % 4 > 1 then
+    args.excesses = args.excesses + 1
+    s.excess = (decode('<I7', ARGV[2], #ARGV[2] - 7 * args.excesses + 1)) -- the units beyond it
   end
-  if shadow > 1 then
-    shadow = shadow - 2
-    excesses = excesses + 1
-    s.excess = (decode('<I7', ARGV[2], #ARGV[2] - 7 * excesses + 1)) -- the units beyond it
-  end
-  local cost = s.cost
-  k = k + 1
-  s.key = KEYS[k]
-  s.algorithm = algorithms[s.number]
   if bounds > 0 then s.bounds = { decode('<I6I6I6', ARGV[2], 18 * bounds - 17) } end
-  s.algorithm.read(s, now)
-  if s.stale then return encode('<I6B', now, 2) end
+  s.algorithm = algorithms[s.number]
   s.quota = s.number > 5 and s.extra or s.limit
-  s.remaining = max(0, s.quota - s.used)
+  args.keys = args.keys + 1
+  s.key = KEYS[args.keys]
   if s.penalty > 0 then
-    k = k + 1
-    s.mark_key = KEYS[k]
-    s.mark = read_mark(s)
+    args.keys = args.keys + 1
+    s.mark_key = KEYS[args.keys]
   end
-  s.takes = cost -- of the window; credits are the rest
   if s.credits then
-    s.spent_key, s.outbox = KEYS[k + 1], KEYS[k + 2]
-    k = k + 2
-    at = read_credits(s, at, now)
+    s.spent_key, s.outbox = KEYS[args.keys + 1], KEYS[args.keys + 2]
+    args.keys = args.keys + 2
+  end
+  return s
+end
+
+-- Reads the state of a counter, its penalty mark and its credits.
+local function read_counter(s, args)
+  s.algorithm.read(s, now)
+  if s.stale then return end
+  s.remaining = max(0, s.quota - s.used)
+  if s.mark_key then s.mark = read_mark(s) end
+  s.takes = s.cost -- of the window; credits are the rest
+  if s.credits then
+    args.at = read_credits(s, args.at, now)
     cover_by_credits(s)
   end
-  s.admits = cost == 0 or s.takes <= s.remaining and s.mark == 0
-  s.exceeds = cost > s.quota
-  if s.credits and not s.admits then
+end
+
+-- Decides whether a counter allows the call, and whether its denial begins a penalty. The twins are
+-- Judgement.Admit and admitWithCredits in judge.go.
+local function decide(s)
+  s.allows = s.cost == 0 or s.takes <= s.remaining and s.mark == 0
+  s.exceeds = s.cost > s.quota
+  if s.allows then return end
+  if s.credits then
     s.retry = credits_retry(s, when, now)
     s.exceeds = not s.retry
   end
-  if not s.admits then
-    if shadow == 0 then allowed = false end
-    if s.penalty > 0 and not s.exceeds and (s.mark == 0 or s.cut) then
-      if s.mark == 0 then s.mark = now + s.penalty end
-      s.marks = true
-    end
+  if s.penalty > 0 and not s.exceeds and (s.mark == 0 or s.cut) then
+    if s.mark == 0 then s.mark = now + s.penalty end
+    s.marks = true
   end
-  counters[i] = s
 end
 
-local reply = encode('<I6B', now, allowed and 1 or 0)
-for i = 1, #counters do
-  local s = counters[i]
-  local algorithm, mark, cost = s.algorithm, s.mark, s.takes
-  local charged = allowed and s.admits and cost > 0
-  local flags, wait, delay = 0, 0, 0
-  if allowed and s.admits and algorithm.delay then delay = algorithm.delay(s, now) end
-  if charged then
-    s.used = s.used + cost
-    algorithm.charge(s, cost, now)
+-- Charges a counter in memory if the call is allowed, and sets for how long write is to store it.
+-- Returns whether it charges, how long an allowed call must wait, and when the full quota is
+-- available. The twin is Judgement.Charge in judge.go.
+local function charge(s, allowed)
+  local algorithm, delay = s.algorithm, 0
+  if allowed and s.allows and algorithm.delay then delay = algorithm.delay(s, now) end
+  local charges = allowed and s.allows and s.takes > 0
+  if charges then
+    s.used = s.used + s.takes
+    algorithm.charge(s, s.takes, now)
     s.remaining = max(0, s.quota - s.used)
   end
-  local whole = when(s, 0)
-  local more = s.used > 0 and when(s, min(s.used, s.excess or s.quota) - 1) or now
+  local full = when(s, 0)
   if dry == 0 then
-    if s.foreign and (charged or s.marks) then flags = 8 end
-    if charged then
-      s.charged = life(algorithm.ends and algorithm.ends(s) or whole)
+    if charges then
+      s.charged = life(algorithm.ends and algorithm.ends(s) or full)
     elseif algorithm.heal and (s.cost > 0 or s.follows) then
-      s.heals = life(whole)
+      s.heals = life(full)
     end
   end
-  if s.admits then
-    flags = flags + 1
-  elseif s.exceeds then
-    flags = flags + 2
-  elseif s.credits then
-    wait = s.retry - now
-  else
-    wait = max(when(s, s.quota - cost), mark) - now
-  end
-  if mark > 0 then
-    flags = flags + 4
-    s.remaining = 0
-    whole, more = max(whole, mark), max(when(s, s.quota - 1), mark) -- more than the 0 shown
-  end
-  if s.credits then
-    if not (allowed and s.admits) then s.spends = 0 end
-    if s.unopened > 0 then flags = flags + 16 end
-    reply = reply .. encode('<BI7I6I6I6I5I7I7', flags, s.remaining, wait, whole, more, delay, s.spends, s.balance - s.spends)
-  else
-    reply = reply .. encode('<BI7I6I6I6I5', flags, s.remaining, wait, whole, more, delay)
-  end
+  return charges, delay, full
 end
 
-for i = 1, #counters do
-  local s = counters[i]
+-- Returns how long to wait before a denied call would be allowed, 0 for never.
+local function wait_of(s)
+  if s.exceeds then return 0 end
+  if s.credits then return s.retry - now end
+  return max(when(s, s.quota - s.takes), s.mark) - now
+end
+
+-- Charges a counter, in memory only, and returns its part of the reply. The twin is
+-- Judgement.Finish in judge.go.
+local function conclude(s, allowed)
+  local charges, delay, full = charge(s, allowed)
+  local more = s.used > 0 and when(s, min(s.used, s.excess or s.quota) - 1) or now
+  local flags, wait = 0, 0
+  if dry == 0 and s.foreign and (charges or s.marks) then flags = 8 end
+  if s.allows then
+    flags = flags + 1
+  else
+    if s.exceeds then flags = flags + 2 end
+    wait = wait_of(s)
+  end
+  if s.mark > 0 then
+    flags = flags + 4
+    s.remaining = 0
+    full, more = max(full, s.mark), max(when(s, s.quota - 1), s.mark) -- more than the 0 shown
+  end
+  if not s.credits then return encode('<BI7I6I6I6I5', flags, s.remaining, wait, full, more, delay) end
+  if not (allowed and s.allows) then s.spends = 0 end
+  if s.unopened > 0 then flags = flags + 16 end
+  return encode('<BI7I6I6I6I5I7I7', flags, s.remaining, wait, full, more, delay, s.spends, s.balance - s.spends)
+end
+
+-- Writes what the call has changed of a counter.
+local function write(s)
   if s.charged then
     s.algorithm.write(s, s.charged)
   elseif s.heals then
     s.algorithm.heal(s, s.heals)
   end
-  if s.credits and s.spends > 0 and dry == 0 then spend_credits(s, now, virtual) end
-  if s.marks and dry == 0 then
-    call('SET', s.mark_key, encode('<BI6', VERSION, s.mark), 'PX', life(s.mark))
-  end
+  if dry == 1 then return end
+  if s.credits and s.spends > 0 then spend_credits(s, now, virtual) end
+  if s.marks then call('SET', s.mark_key, encode('<BI6', VERSION, s.mark), 'PX', life(s.mark)) end
 end
+
+local counters, allowed, args = {}, true, { at = 8, keys = 0, excesses = 0 }
+while args.at <= #ARGV[1] do
+  local s = decode_counter(args)
+  read_counter(s, args)
+  if s.stale then return encode('<I6B', now, 2) end
+  decide(s)
+  if not s.allows and not s.shadow then allowed = false end
+  counters[#counters + 1] = s
+end
+local reply = encode('<I6B', now, allowed and 1 or 0)
+for i = 1, #counters do reply = reply .. conclude(counters[i], allowed) end
+for i = 1, #counters do write(counters[i]) end
 return reply

@@ -1,6 +1,12 @@
 -- The storage format of a fixed window: version and algorithm 1 byte, end of the last counted
 -- window 6, count 7, and for a calendar window its length in whole seconds 4. The bounds of
 -- calendar windows are arguments of the call, two windows at a time.
+--
+-- In       the end, the count and the length; or a stored value and the number of the algorithm
+-- Out      the value to store; or the end, the count and the length
+--
+-- Example: fixed_encode(4, 60000, 8, 0) is 14 bytes: 20 (VERSION + 4), 60000, 8. fixed_decode of it
+-- returns 60000, 8, 0. A day of 86400 s makes 18 bytes.
 
 -- Returns the end, the count and the length, or nil if the value is invalid.
 local function fixed_decode(v, number)
@@ -17,7 +23,8 @@ local function fixed_encode(number, ends, count, seconds)
 end
 
 -- Returns the end of the calendar window that contains t, and its length. It is one of two windows:
--- the first from starts to ends, the second from ends to following.
+-- the first from starts to ends, the second from ends to following. The twin is Bounds.At in
+-- bounds.go.
 local function calendar_window(t, starts, ends, following)
   if t < ends then return ends, floor((ends - starts) / 1000) end
   return following, floor((following - ends) / 1000)

@@ -1,4 +1,12 @@
--- Both fixed windows, the twin of fixed_window.go. The storage format is in fixed_value.lua.
+-- Both fixed windows, as prelude.lua describes algorithms. The twin is fixed_window.go, with
+-- openSpan and Remaining for read, when, Charge, and Follow for heal. The storage format is in
+-- fixed_value.lua.
+--
+-- In       a counter s: limit, window, and for calendar windows bounds
+-- Out      s.used, the count; s.ends, the end of the window, 0 if none is open
+--
+-- Example: a limit of 10 per 60000 ms, at 61500. A charge of 3 opens the window that ends at
+-- 120000, with the count 3. With fixed_window_first_hit it ends at 121500.
 
 local fixed = {
   read = function(s, t)

@@ -4,6 +4,14 @@
 -- ends and the count stays below what the fullest counter had left, only this count changes, and no
 -- state is read.
 --
+-- In       the value of a group, or a counter's own key and the id of its rule
+-- Out      group_decode: the members with their states; from_group: the value that one member would
+--          have under its own key; group_leave: nothing, the member is removed
+--
+-- Example: two fixed windows, 10 a minute and 100 an hour, hold the counts 4 and 40. The most units
+-- that both can still be charged is 6. Six checks of cost 1 only change the sum, from 0 to 6. The
+-- seventh unpacks the states: 10 of 10 and 46 of 100.
+--
 -- Value: version 1 byte, number of members that are counted together 1, signature of these, their
 -- order and their limits 8, the instant from which this is valid 6, the instant until which it is
 -- valid 6, units charged to each since then 7, maximum of these units 7. Then the states of these
@@ -34,7 +42,8 @@ local function lookup(key)
   return v
 end
 
--- Returns the key whose distance from another key is sign times the id.
+-- Returns the key whose distance from another key is sign times the id. The twin is keyBeside in
+-- engine/key.go.
 local function key_beside(key, id, sign)
   local a, b = decode('<I5I4', key, #key - 8)
   local c, d = decode('<I5I4', id)

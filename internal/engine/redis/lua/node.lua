@@ -4,6 +4,11 @@
 --
 -- ARGV     the keys, which are KEYS otherwise; then ARGV[1] to ARGV[4] of evaluate_many.lua; then
 --          numbers of consecutive keys with the same hash tag 1
+-- out      KEYS and ARGV[1] to ARGV[4] of evaluate_many.lua, read_keys, read_all and value_of
+--
+-- Example: three calls, two of tenant a and one of tenant b, have the keys a1, a2 and b1. The
+-- numbers are 2 and 1. read_keys sends MGET a1 a2 and GET b1. The slot of b has moved: its call is
+-- answered 254, and those of a are decided.
 --
 -- The keys are not declared, because declared keys must share a slot. Redis then checks every
 -- command. It refuses a key whose slot another node serves, and also a key that does not exist if

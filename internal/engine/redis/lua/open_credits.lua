@@ -1,10 +1,16 @@
--- Says what was spent of grants, so that they can be spent. What a grant has already is never
--- reduced.
+-- Opens grants: stores how many of their units were spent before, so that checks can spend the rest
+-- (credits.lua). A total that is stored already is never reduced.
 --
 -- KEYS     the key of credits.lua
 -- ARGV[1]  for each grant its id 16, the units spent in total 7, its expiry in milliseconds 6
 --          (0: never), packed little-endian
 -- reply    the number of grants that were not open
+--
+-- Example: the key has 23 units spent of grant g.
+--   ARGV[1]  g, 20, 0; h, 5, 0
+--   reply    1: h was not open
+-- The key now has 23 units spent of g and 5 of h. The twin is Memory.OpenCredits in
+-- memory_credits.go.
 
 local v = try('GET', KEYS[1])
 local opened = 0

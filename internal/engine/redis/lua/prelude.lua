@@ -16,6 +16,10 @@
 -- length of a sub-bucket) and bounds (for calendar windows; otherwise nil). read sets s.stale if t
 -- is in neither window of the bounds.
 --
+-- Example: fixed_window.lua has a fixed window of 10 a minute with a count of 8. read sets s.used
+-- to 8. when(s, t, 0) is the end of the window. charge(s, 2, t) and write(s, ttl) store
+-- the count 10.
+--
 -- Stored values are packed little-endian. The first byte has the format version (16 per version)
 -- and the algorithm. A value that has another form or is out of range counts as absent, sets
 -- s.foreign, and is overwritten by the next charge.
@@ -32,7 +36,7 @@ local SLACK = 1000 -- ms added to every expiry, in case the clock steps back
 local VIRTUAL_LIFE = 600000 -- minimum expiry if the caller sets the time, which expiry ignores
 
 -- floor((a*b + add) / c) and the remainder, for a < 2^30 and b, c, add < 2^35: split so that
--- every intermediate is below 2^52, where doubles are exact.
+-- every intermediate is below 2^52, where doubles are exact. The twin is MulDiv in muldiv.go.
 local function muldiv(a, b, c, add)
   local ah = floor(a / 32768)
   local x = ah * b

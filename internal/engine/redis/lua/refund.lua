@@ -6,11 +6,19 @@
 --          (group.lua; zeros: none); all packed little-endian
 -- reply    the number of counters to which units were returned
 --
+-- Example: 10 units of a fixed window were charged, and 4 were not used. Its count is 25.
+--   KEYS     { "w{..}key" }
+--   ARGV[1]  one counter: 4 (fixed_window), limit 100, window 60000, 0, ground: the end of the
+--            window, units 4, nine zeros
+--   reply    1
+-- The count is now 21. In the next window, the same call replies 0 and changes nothing.
+--
 -- The ground names the state that was charged (engine.RefundPart). A counter stays unchanged if it
 -- is in another state, has another form, or holds fewer units than would be returned. Expiries do
 -- not change: the full quota is available no later than before.
 
--- Returns the counter's new value, '' if nothing is left of it, or nil if it does not change.
+-- Returns the counter's new value, '' if nothing is left of it, or nil if it does not change. The
+-- twins are the methods Refund of the algorithms in Go.
 local function less(v, number, limit, window, base, ground, units)
   if number == 1 then
     local i, c, p = counter_decode(v, base)
@@ -47,9 +55,9 @@ local function less(v, number, limit, window, base, ground, units)
   if number > 5 then
     if #v ~= 15 or byte(v) ~= VERSION + number then return nil end
     local _, full, part, of = decode('<BI6I4I4', v)
-    local whole = full
-    if part > 0 then whole = full + 1 end
-    if whole ~= ground or of ~= limit then return nil end
+    local full_at = full -- in whole milliseconds
+    if part > 0 then full_at = full + 1 end
+    if full_at ~= ground or of ~= limit then return nil end
     local sooner, more = muldiv(units, window, limit, 0)
     full, part = full - sooner, part - more
     if part < 0 then full, part = full - 1, part + limit end

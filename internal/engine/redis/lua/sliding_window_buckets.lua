@@ -1,4 +1,15 @@
--- The twin of sliding_window_buckets.go. Value: version and algorithm 1 byte, number of the newest
+-- Counts by parts of the window, as prelude.lua describes algorithms. The twin is
+-- sliding_window_buckets.go, with at and Remaining for read, when, and Charge.
+--
+-- In       a counter s: limit, window; extra, the length of a sub-bucket
+-- Out      s.used; s.at, the number of the newest sub-bucket; s.numbers and s.counts, those with a
+--          count, oldest first
+--
+-- Example: a window of 60000 in parts of 10000, at 75000: part 7. The parts 1, 3 and 7 have the
+-- counts 5, 2 and 1. Part 1 has left the window, and s.used is 3. when(s, t, 1) is 90000, when part
+-- 3 leaves it.
+--
+-- Value: version and algorithm 1 byte, number of the newest
 -- sub-bucket 6, then for each sub-bucket with a count, oldest first: the distance of its number
 -- from the newest 1, count 4.
 

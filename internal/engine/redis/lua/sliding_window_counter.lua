@@ -1,5 +1,13 @@
--- The twin of sliding_window_counter.go. The storage format is in counter_value.lua; s.extra is the
--- base.
+-- Two counts, of which the previous one is weighted, as prelude.lua describes algorithms. The twin
+-- is sliding_window_counter.go, with at and used for read, when, and Charge. evaluate_many.lua
+-- decides the same in counter_at. The storage format is in counter_value.lua.
+--
+-- In       a counter s: limit, window; extra, the base of counter_value.lua
+-- Out      s.used; s.index, the number of the current window; s.cur and s.prev, its count and that
+--          of the previous window
+--
+-- Example: a window of 60000, at 75000: window 1, of which 15000 have passed. With the counts 4 now
+-- and 8 before, s.used is 4 + floor(8 * 45000 / 60000) = 10.
 
 algorithms[1] = {
   read = function(s, t)

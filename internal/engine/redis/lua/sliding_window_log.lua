@@ -1,4 +1,15 @@
--- The twin of sliding_window_log.go. Value: version and algorithm 1 byte, sum of all dropped costs
+-- Every allowed request of the window, as prelude.lua describes algorithms. The twin is
+-- sliding_window_log.go, with at and Remaining for read, when, and Charge.
+--
+-- In       a counter s: limit, window
+-- Out      s.used; s.first, the first entry that counts; s.before, the sum of all entries before
+--          it; s.total, the sum of all
+--
+-- Example: a window of 60000, at 75000, with requests of cost 2 at 10000, 3 at 20000 and 1 at
+-- 70000. The entries are (10000, 2), (20000, 5), (70000, 6). s.first is 2, s.before is 2, and
+-- s.used is 6 - 2 = 4. when(s, t, 1) is 80000, when the second one leaves the window.
+--
+-- Value: version and algorithm 1 byte, sum of all dropped costs
 -- 6, then an entry for each millisecond with an allowed request, oldest first: the instant 6, the
 -- sum of all costs up to it 6. With sums, every lookup is a binary search, so a check reads only
 -- some entries.

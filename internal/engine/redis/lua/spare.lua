@@ -5,6 +5,9 @@
 -- KEYS       the keys; for each of them its spare key; then the witnesses
 -- ARGV[#ARGV]  for each key the number of its witnesses 1
 -- reply      that of the script, followed by one byte for each key: 1 if the spare one was used
+--
+-- Example: KEYS { a, b, spare-a, spare-b, a-group }, witnesses 1 and 0. Only a-group exists. The
+-- script runs with KEYS { a, spare-b }, and its reply ends with the bytes 0 and 1.
 
 local counts = ARGV[#ARGV]
 local used = {}

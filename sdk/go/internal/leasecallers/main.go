@@ -1,25 +1,32 @@
-// Leasecallers is a process with a client that leases units. Tests start several of them and count
+// Leasecallers is a process with a client that leases units. Tests start several of them and record
 // what they allow.
 //
-//	leasecallers URL KEY SUBJECT RESOURCE CALLERS
+//	leasecallers URL KEY SUBJECT RESOURCES CALLERS SKEW
 //
-// For each allowed check it writes one byte to its standard output: l if it was decided from a
-// lease, s if the server decided. The byte is written by the caller before its next check, so it is
-// not lost if the process is killed. The process ends when its standard input does, and returns its
-// units before.
+// As many callers check each of the resources, which are separated by commas. The clock of the
+// client is ahead by the duration SKEW, as if the clocks of machines were apart.
+//
+// For each allowed check it writes a record of 18 bytes to its standard output: l if it was decided
+// from a lease, s if the server decided; the number of the resource; and the microseconds since
+// 1970 before and after the check, by the machine's own clock, little-endian. The record is written
+// by the caller before its next check, so it is not lost if the process is killed. The process ends
+// when its standard input does, and returns its units before.
 package main
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	weir "github.com/weir-dev/weir-go"
+	"github.com/weir-dev/weir-go/internal/skew"
 )
 
 func main() {
@@ -30,32 +37,37 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 5 {
-		return fmt.Errorf("5 arguments are required, not %d", len(args))
+	if len(args) != 6 {
+		return fmt.Errorf("6 arguments are required, not %d", len(args))
 	}
 	callers, err := strconv.Atoi(args[4])
 	if err != nil {
+		return err
+	}
+	if skew.Clock, err = time.ParseDuration(args[5]); err != nil {
 		return err
 	}
 	client, err := weir.New(args[0], args[1], weir.WithLeases(), weir.WithOnFailure(weir.Deny), weir.WithTimeout(5*time.Second))
 	if err != nil {
 		return err
 	}
-	check := weir.Check{Subject: args[2], Resource: args[3]}
+	resources := strings.Split(args[3], ",")
 	var ended atomic.Bool
-	failed := make(chan error, callers)
+	failed := make(chan error, callers*len(resources))
 	var all sync.WaitGroup
-	for range callers {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			for !ended.Load() {
-				if err := once(client, check); err != nil {
-					failed <- err
-					return
+	for i, resource := range resources {
+		for range callers {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for !ended.Load() {
+					if err := once(client, weir.Check{Subject: args[2], Resource: resource}, byte(i)); err != nil {
+						failed <- err
+						return
+					}
 				}
-			}
-		}()
+			}()
+		}
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	ended.Store(true)
@@ -69,21 +81,28 @@ func run(args []string) error {
 	}
 }
 
-var leased, sent = []byte{'l'}, []byte{'s'}
+// pause is how long a caller waits after a denial.
+const pause = 2 * time.Millisecond
 
 // once checks once, and pauses after a denial.
-func once(client *weir.Client, check weir.Check) error {
+func once(client *weir.Client, check weir.Check, resource byte) error {
+	before := time.Now()
 	d, err := client.Check(context.Background(), check)
+	after := time.Now()
 	switch {
 	case err != nil:
 		return err
 	case !d.Allowed:
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 		return nil
-	case d.Source == weir.SourceLease:
-		_, err = os.Stdout.Write(leased)
-	default:
-		_, err = os.Stdout.Write(sent)
 	}
+	record := make([]byte, 2, 18)
+	record[0], record[1] = 's', resource
+	if d.Source == weir.SourceLease {
+		record[0] = 'l'
+	}
+	record = binary.LittleEndian.AppendUint64(record, uint64(before.UnixMicro())) // after 1970
+	record = binary.LittleEndian.AppendUint64(record, uint64(after.UnixMicro()))
+	_, err = os.Stdout.Write(record)
 	return err
 }

@@ -13,10 +13,10 @@ A call has one of three distinct outcomes:
 - misuse, a mistake of the caller: a MisuseError that names the field and the fix.
 """
 
-from ._aio import AsyncChecker, AsyncClient
+from ._aio import AsyncChecker, AsyncClient, AsyncLease
 from ._breaker import BreakerState
 from ._check import Check
-from ._client import Checker, Client
+from ._client import Checker, Client, Lease
 from ._clock import Clock
 from ._core import OnFailure
 from ._decision import Decision, Denial, RuleDecision, SkippedRule, Source
@@ -30,6 +30,7 @@ __all__ = [
     "HEADERS",
     "AsyncChecker",
     "AsyncClient",
+    "AsyncLease",
     "Begun",
     "BreakerState",
     "Call",
@@ -42,6 +43,7 @@ __all__ = [
     "Denial",
     "FieldError",
     "Hooks",
+    "Lease",
     "MisuseError",
     "NoDecision",
     "OnFailure",

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, Protocol, TypeVar
 
 from ._breaker import BreakerState
 from ._check import MAX_BATCH, Check, Question, ask, ask_batch
@@ -28,6 +29,13 @@ from ._decision import Decision
 from ._errors import MisuseError, NoDecision, Undecided
 from ._hooks import Call, Hooks, Telling
 from ._http import AsyncConnections
+from ._lease_answer import LeaseAnswer
+from ._lease import Block
+from ._leases import Held, Job, Return
+from ._leasing import Tasks
+
+
+_T = TypeVar("_T")
 
 
 class AsyncChecker(Protocol):
@@ -48,6 +56,23 @@ class AsyncChecker(Protocol):
     async def hold(self, decision: Decision) -> None: ...
 
 
+class AsyncLease(Block):
+    """The units of with_lease."""
+
+    def __init__(self, client: AsyncClient, check: Check, held: Held | None) -> None:
+        super().__init__(check, held, client._core.clock)
+        self._client = client
+
+    async def check(self, cost: int | None = None, *, traceparent: str | None = None) -> Decision:
+        """Decides a check. If the lease has too few units, or has ended, the check is sent."""
+        check, question = self._costing(cost)
+        decision = self._take(question)
+        if decision is None:
+            return await self._client._single("check", check, traceparent)
+        Telling(self._client._core.hooks, Call("check", (check,)), traceparent).end((decision,))
+        return decision
+
+
 class AsyncClient:
     """A client of one server with one key, for asyncio. Its options are those of Client.
 
@@ -66,6 +91,7 @@ class AsyncClient:
         breaker: bool = True,
         denial_memory: bool = True,
         batching: bool = False,
+        leases: bool = False,
         hooks: Sequence[Hooks] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -78,11 +104,14 @@ class AsyncClient:
             local_share=local_share,
             breaker=breaker,
             denial_memory=denial_memory,
+            leases=leases,
             hooks=hooks,
             clock=clock,
         )
         self._connections = AsyncConnections(self._core.address, self._core.connect_timeout)
         self._batcher = _Batcher(self) if batching else None
+        held = self._core.leases
+        self._leasing = None if held is None else Tasks(held, self._send_lease)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -91,7 +120,9 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes idle connections. The client stays usable."""
+        """Returns leased units and closes idle connections. The client stays usable, without leases."""
+        if self._leasing is not None:
+            await self._leasing.close()
         await self._connections.close()
 
     @property
@@ -103,6 +134,11 @@ class AsyncClient:
     def waiting(self) -> int:
         """The number of checks that wait for a batch."""
         return self._batcher.waiting if self._batcher else 0
+
+    @property
+    def leased(self) -> int:
+        """The number of kinds of checks for which units are leased."""
+        return self._core.leases.size if self._core.leases else 0
 
     async def check(
         self,
@@ -193,6 +229,37 @@ class AsyncClient:
                 return decision
             await core.clock.sleep_async(pause)
 
+    @asynccontextmanager
+    async def with_lease(
+        self,
+        subject: str,
+        resource: str | None = None,
+        *,
+        units: int,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> AsyncIterator[AsyncLease]:
+        """Takes units for an async with block, like Client.with_lease."""
+        check = Check(subject, resource, None, plan, attributes)
+        asked = self._core.ask_lease(check, units)
+        answer = await self._send_lease(asked)
+        lease = AsyncLease(self, check, self._core.hold_lease(asked, answer))
+        try:
+            yield lease
+        finally:
+            back = lease._end()
+            if back is not None:
+                await self._return_lease(back)
+
+    async def _return_lease(self, back: Return) -> None:
+        """The server counts a return once, so it is sent again if its connection failed."""
+        try:
+            failure = await self._send_lease(back)
+            if isinstance(failure, NoDecision) and failure.cause in ("connection_lost", "connection_refused"):
+                await self._send_lease(back)
+        except MisuseError:
+            pass  # the lease has ended
+
     async def hold(self, decision: Decision) -> None:
         """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""
         if decision.allowed and decision.delay_ms:
@@ -226,14 +293,23 @@ class AsyncClient:
         """Sends one question."""
         core = self._core
         sent_at = core.clock.now()
+        decision = await self._counted(lambda: self._send(question, core.check_request(question, headers), until))
+        if isinstance(decision, NoDecision):
+            return core.fallback(question, decision)
+        core.learn(question, decision, sent_at)
+        return decision
+
+    async def _counted(self, send: Callable[[], Awaitable[_T]]) -> _T | NoDecision:
+        """Sends if the breaker allows it, and reports the result to it."""
+        core = self._core
         ticket = core.enter()
         if ticket is None:
-            return core.fallback(question, BREAKER_OPEN)
+            return BREAKER_OPEN
         try:
-            decision = await self._send(question, core.check_request(question, headers), until)
+            answer = await send()
         except Undecided as error:
             core.undecided(ticket, error.failure)
-            return core.fallback(question, error.failure)
+            return error.failure
         except MisuseError:
             core.answered(ticket)
             raise
@@ -241,8 +317,7 @@ class AsyncClient:
             core.cancelled(ticket)
             raise
         core.answered(ticket)
-        core.learn(question, decision, sent_at)
-        return decision
+        return answer
 
     async def _send(self, question: Question, request: bytes, until: float) -> Decision:
         """Sends once more if there is an idempotency key and the connection failed before an answer began."""
@@ -258,25 +333,23 @@ class AsyncClient:
         self, questions: Sequence[Question], headers: Mapping[str, str], until: float
     ) -> list[Decision] | NoDecision:
         """Sends one batch."""
-        core = self._core
-        ticket = core.enter()
-        if ticket is None:
-            return BREAKER_OPEN
-        try:
-            request = core.batch_request(questions, headers)
-            answer = await self._connections.exchange(request, until, MAX_BATCH_ANSWER)
-            decisions = core.read_batch(answer, len(questions))
-        except Undecided as error:
-            core.undecided(ticket, error.failure)
-            return error.failure
-        except MisuseError:
-            core.answered(ticket)
-            raise
-        except BaseException:
-            core.cancelled(ticket)
-            raise
-        core.answered(ticket)
-        return decisions
+        return await self._counted(lambda: self._exchange_batch(questions, headers, until))
+
+    async def _exchange_batch(
+        self, questions: Sequence[Question], headers: Mapping[str, str], until: float
+    ) -> list[Decision]:
+        request = self._core.batch_request(questions, headers)
+        answer = await self._connections.exchange(request, until, MAX_BATCH_ANSWER)
+        return self._core.read_batch(answer, len(questions))
+
+    async def _send_lease(self, job: Job) -> LeaseAnswer | None:
+        """Requests or returns units of a lease."""
+        return await self._counted(lambda: self._exchange_lease(job))
+
+    async def _exchange_lease(self, job: Job) -> LeaseAnswer | None:
+        until = time.monotonic() + self._core.timeout
+        answer = await self._connections.exchange(self._core.lease_request(job), until, MAX_ANSWER)
+        return self._core.read_lease(job, answer)
 
 
 class _Waiter:

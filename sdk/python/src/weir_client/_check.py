@@ -9,7 +9,7 @@ from ._errors import FieldError, MisuseError, invalid
 
 MAX_BATCH = 100
 _MAX_NAME_BYTES = 256
-_MAX_COST = 10**15
+MAX_COST = 10**15
 _MAX_ATTRIBUTES = 16
 _NAME_RULE = "Pass 1 to 256 bytes of UTF-8 without control characters."
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -66,8 +66,12 @@ class Question:
 
     def key(self) -> object:
         """A value that is the same for two questions if and only if they are equal."""
-        attributes = tuple(sorted(self.attributes.items()))
-        return self.cost, self.subject, self.resource, self.plan, attributes
+        return self.cost, self.kind()
+
+    def kind(self) -> object:
+        """A value that is the same for two questions if and only if they differ at most in their cost."""
+        attributes = tuple(sorted(self.attributes.items())) if self.attributes else ()
+        return self.subject, self.resource, self.plan, attributes
 
     @property
     def alone(self) -> bool:
@@ -86,7 +90,7 @@ def ask(check: Check, kind: str = "check") -> Question:
     if kind == "peek" and check.cost:
         raise invalid("/cost", f"is {check.cost} in a peek, which takes nothing", "Leave the cost out.")
     cost = check.cost if check.cost is not None else 1
-    if not isinstance(cost, int) or isinstance(cost, bool) or not 0 <= cost <= _MAX_COST:
+    if not isinstance(cost, int) or isinstance(cost, bool) or not 0 <= cost <= MAX_COST:
         raise invalid("/cost", f"is {_shown(cost)}", "Pass a whole number from 0 to 1000000000000000.")
     plan = check.plan or ""
     if not isinstance(plan, str) or not _is_utf8(plan):

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal, Protocol, TypeVar
 
 from ._breaker import BreakerState
 from ._check import MAX_BATCH, Check, Question, ask, ask_batch
@@ -27,6 +28,12 @@ from ._decision import Decision
 from ._errors import MisuseError, NoDecision, Undecided
 from ._hooks import Call, Hooks, Telling
 from ._http import Connections
+from ._lease_answer import LeaseAnswer
+from ._lease import Block
+from ._leases import Held, Job, Return
+from ._leasing import Threads
+
+_T = TypeVar("_T")
 
 Attributes = Mapping[str, str]
 
@@ -52,6 +59,23 @@ class Checker(Protocol):
     def hold(self, decision: Decision) -> None: ...
 
 
+class Lease(Block):
+    """The units of with_lease. It is thread-safe."""
+
+    def __init__(self, client: Client, check: Check, held: Held | None) -> None:
+        super().__init__(check, held, client._core.clock)
+        self._client = client
+
+    def check(self, cost: int | None = None, *, traceparent: str | None = None) -> Decision:
+        """Decides a check. If the lease has too few units, or has ended, the check is sent."""
+        check, question = self._costing(cost)
+        decision = self._take(question)
+        if decision is None:
+            return self._client._single("check", check, traceparent)
+        Telling(self._client._core.hooks, Call("check", (check,)), traceparent).end((decision,))
+        return decision
+
+
 class Client:
     """A client of one server with one key. It is thread-safe: create one, and keep it.
 
@@ -67,6 +91,10 @@ class Client:
     batching: True sends checks that start during another request together, up to 100 in one request. A
         single caller never waits for others. Batched decisions have the X-RateLimit headers and
         Retry-After, but not those of the IETF draft.
+    leases: True decides frequent checks in memory, without a call. If all rules that match a check have the
+        consistency "leased", the client leases units for this process in the background, which the server
+        charges, and grants them. A limit is never exceeded, with any number of processes. Call close at the
+        end, to return the rest.
     hooks: for metrics, traces and logs.
     clock: for tests.
     """
@@ -83,6 +111,7 @@ class Client:
         breaker: bool = True,
         denial_memory: bool = True,
         batching: bool = False,
+        leases: bool = False,
         hooks: Sequence[Hooks] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -95,11 +124,14 @@ class Client:
             local_share=local_share,
             breaker=breaker,
             denial_memory=denial_memory,
+            leases=leases,
             hooks=hooks,
             clock=clock,
         )
         self._connections = Connections(self._core.address, self._core.connect_timeout)
         self._batcher = _Batcher(self) if batching else None
+        held = self._core.leases
+        self._leasing = None if held is None else Threads(held, self._send_lease)
 
     def __enter__(self) -> Client:
         return self
@@ -108,7 +140,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes idle connections. The client stays usable."""
+        """Returns leased units and closes idle connections. The client stays usable, without leases."""
+        if self._leasing is not None:
+            self._leasing.close()
         self._connections.close()
 
     @property
@@ -120,6 +154,11 @@ class Client:
     def waiting(self) -> int:
         """The number of checks that wait for a batch."""
         return self._batcher.waiting if self._batcher else 0
+
+    @property
+    def leased(self) -> int:
+        """The number of kinds of checks for which units are leased."""
+        return self._core.leases.size if self._core.leases else 0
 
     def check(
         self,
@@ -221,6 +260,45 @@ class Client:
                 return decision
             core.clock.sleep(pause)
 
+    @contextmanager
+    def with_lease(
+        self,
+        subject: str,
+        resource: str | None = None,
+        *,
+        units: int,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Iterator[Lease]:
+        """Takes up to that many units at the beginning of a with block, and returns the rest at its end.
+
+        The units are for checks with this subject, resource, plan and attributes: lease.check(cost) decides
+        them in memory. It needs no option, and is for work that knows how many units it will use: an
+        import, an export.
+
+        The server gives fewer units if a quarter of what remains is less, and none if a rule is not leased
+        or it does not answer. The checks that find too few units are sent.
+        """
+        check = Check(subject, resource, None, plan, attributes)
+        asked = self._core.ask_lease(check, units)
+        answer = self._send_lease(asked)
+        lease = Lease(self, check, self._core.hold_lease(asked, answer))
+        try:
+            yield lease
+        finally:
+            back = lease._end()
+            if back is not None:
+                self._return_lease(back)
+
+    def _return_lease(self, back: Return) -> None:
+        """The server counts a return once, so it is sent again if its connection failed."""
+        try:
+            failure = self._send_lease(back)
+            if isinstance(failure, NoDecision) and failure.cause in ("connection_lost", "connection_refused"):
+                self._send_lease(back)
+        except MisuseError:
+            pass  # the lease has ended
+
     def hold(self, decision: Decision) -> None:
         """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""
         if decision.allowed and decision.delay_ms:
@@ -252,14 +330,23 @@ class Client:
         """Sends one question."""
         core = self._core
         sent_at = core.clock.now()
+        decision = self._counted(lambda: self._send(question, core.check_request(question, headers), until))
+        if isinstance(decision, NoDecision):
+            return core.fallback(question, decision)
+        core.learn(question, decision, sent_at)
+        return decision
+
+    def _counted(self, send: Callable[[], _T]) -> _T | NoDecision:
+        """Sends if the breaker allows it, and reports the result to it."""
+        core = self._core
         ticket = core.enter()
         if ticket is None:
-            return core.fallback(question, BREAKER_OPEN)
+            return BREAKER_OPEN
         try:
-            decision = self._send(question, core.check_request(question, headers), until)
+            answer = send()
         except Undecided as error:
             core.undecided(ticket, error.failure)
-            return core.fallback(question, error.failure)
+            return error.failure
         except MisuseError:
             core.answered(ticket)
             raise
@@ -267,8 +354,7 @@ class Client:
             core.cancelled(ticket)
             raise
         core.answered(ticket)
-        core.learn(question, decision, sent_at)
-        return decision
+        return answer
 
     def _send(self, question: Question, request: bytes, until: float) -> Decision:
         """Sends once more if there is an idempotency key and the connection failed before an answer began."""
@@ -284,25 +370,23 @@ class Client:
         self, questions: Sequence[Question], headers: Mapping[str, str], until: float
     ) -> list[Decision] | NoDecision:
         """Sends one batch."""
-        core = self._core
-        ticket = core.enter()
-        if ticket is None:
-            return BREAKER_OPEN
-        try:
-            request = core.batch_request(questions, headers)
-            answer = self._connections.exchange(request, until, MAX_BATCH_ANSWER)
-            decisions = core.read_batch(answer, len(questions))
-        except Undecided as error:
-            core.undecided(ticket, error.failure)
-            return error.failure
-        except MisuseError:
-            core.answered(ticket)
-            raise
-        except BaseException:
-            core.cancelled(ticket)
-            raise
-        core.answered(ticket)
-        return decisions
+        return self._counted(lambda: self._exchange_batch(questions, headers, until))
+
+    def _exchange_batch(
+        self, questions: Sequence[Question], headers: Mapping[str, str], until: float
+    ) -> list[Decision]:
+        request = self._core.batch_request(questions, headers)
+        answer = self._connections.exchange(request, until, MAX_BATCH_ANSWER)
+        return self._core.read_batch(answer, len(questions))
+
+    def _send_lease(self, job: Job) -> LeaseAnswer | None:
+        """Requests or returns units of a lease."""
+        return self._counted(lambda: self._exchange_lease(job))
+
+    def _exchange_lease(self, job: Job) -> LeaseAnswer | None:
+        until = time.monotonic() + self._core.timeout
+        answer = self._connections.exchange(self._core.lease_request(job), until, MAX_ANSWER)
+        return self._core.read_lease(job, answer)
 
 
 class _Waiter:

@@ -7,16 +7,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from ._breaker import PROBE_INTERVAL_MS, Breaker, BreakerState, Ticket
-from ._check import Question, encode
+from ._check import MAX_COST, Check, Question, ask, encode
 from ._clock import Clock
 from ._decision import Decision, Denial, Nonsense, decode_batch, decode_decision, parse
 from ._errors import Cause, FieldError, MisuseError, NoDecision, Undecided, invalid
 from ._headers import HEADERS, headers_of, whole_number
 from ._hooks import Hooks
 from ._http import Address, Answer
+from ._lease_answer import Granted, LeaseAnswer, Refused, decode_lease
+from ._leases import Ask, Held, Job, Leases, Return
 from ._local import Local
 from ._memory import Memory
 from ._version import VERSION
@@ -37,6 +39,7 @@ TIMED_OUT = NoDecision("timeout", error=TimeoutError("the timeout of the client 
 
 logger = logging.getLogger("weir_client")
 
+_MOST_REFUSED_SECONDS = 10  # for which no units are requested after a refusal
 _MISUSES = (400, 401, 403, 404, 413, 415, 422)
 _VISIBLE_ASCII = re.compile("[!-~]+")
 
@@ -55,6 +58,7 @@ class Core:
         local_share: float,
         breaker: bool,
         denial_memory: bool,
+        leases: bool,
         hooks: Sequence[Hooks],
         clock: Clock | None,
     ) -> None:
@@ -68,6 +72,7 @@ class Core:
         self.clock = clock or Clock()
         self.breaker = Breaker(self._changed) if breaker else None
         self.memory = Memory() if denial_memory else None
+        self.leases = Leases(self.clock, self.memory) if leases else None
         self.local = Local(local_share) if on_failure == "local" else None
 
     @property
@@ -84,10 +89,17 @@ class Core:
     # Before a call: answers without the server.
 
     def recall(self, question: Question) -> Decision | None:
-        """Returns the stored denial for a question, if it is still valid."""
-        if self.memory is None or question.alone:
+        """Decides a question from leased units, or by a stored denial that is still valid."""
+        if question.alone:
             return None
-        return self.memory.recall(question, self.clock.now())
+        if self.leases is not None and question.cost > 0:
+            leased = self.leases.take(question)
+            if leased is not None:
+                return leased
+        denial = None if self.memory is None else self.memory.recall(question, self.clock.now())
+        if denial is not None and self.leases is not None:
+            self.leases.remembered(question)
+        return denial
 
     def blocked(self) -> bool:
         return self.breaker is not None and self.breaker.blocked(self.clock.now())
@@ -103,6 +115,28 @@ class Core:
     def batch_request(self, questions: Sequence[Question], headers: Mapping[str, str]) -> bytes:
         body = encode({"checks": [question.body() for question in questions]})
         return self._request("/v1/check/batch", headers, body)
+
+    def ask_lease(self, check: Check, units: int) -> Ask:
+        """Validates a request for units of with_lease."""
+        question = ask(check)
+        if not isinstance(units, int) or isinstance(units, bool) or not 1 <= units <= MAX_COST:
+            raise invalid("/units", f"is {units!r}", "Pass a whole number from 1 to 1000000000000000.")
+        return Ask(question, units, self.clock.now(), self.clock.unix_ms())
+
+    def hold_lease(self, asked: Ask, answer: LeaseAnswer | None) -> Held | None:
+        """Holds the units that were leased, or remembers a denial."""
+        if isinstance(answer, Decision) and self.memory is not None:
+            self.memory.remember(asked.question, answer, asked.sent_at)
+        return Held(answer, asked.sent_at, asked.sent_unix_ms) if isinstance(answer, Granted) else None
+
+    def lease_request(self, job: Job) -> bytes:
+        """A request for units, or their return."""
+        if isinstance(job, Ask):
+            body = job.question.body()
+            body["units"] = job.units
+            return self._request("/v1/leases", {}, encode(body))
+        counts = {"units": job.units, "allowed": job.allowed, "denied": job.denied, "denied_units": job.denied_units}
+        return self._request(f"/v1/leases/{quote(job.id, safe='')}/return", {}, encode(counts))
 
     def _request(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
         ours = {
@@ -154,9 +188,26 @@ class Core:
         except Nonsense as error:
             raise _nonsense(answer, error) from None
 
+    def read_lease(self, job: Job, answer: Answer) -> LeaseAnswer | None:
+        """Reads the answer to a request for units. That to a return has no content."""
+        if isinstance(job, Return):
+            if answer.status != 204:
+                _raise_undecided(answer)
+            return None
+        if answer.status in (409, 404, 405):  # a server without leases answers 404 or 405
+            return _refused(answer)
+        _raise_undecided(answer)
+        try:
+            headers = headers_of({name: answer.headers.get(name.lower(), "") for name in HEADERS})
+            return decode_lease(parse(answer.body), answer.status, _decision_word(answer), job.units, headers)
+        except Nonsense as error:
+            raise _nonsense(answer, error) from None
+
     def learn(self, question: Question, decision: Decision, sent_at: float) -> None:
         """Stores what a decision of the server implies for later questions."""
         self.learn_limits(question, decision)
+        if self.leases:
+            self.leases.sent(question, decision)
         if self.memory and not question.explain:
             self.memory.remember(question, decision, sent_at)
 
@@ -238,6 +289,13 @@ def _failure(answer: Answer, cause: Cause, error: BaseException | None = None) -
 def _nonsense(answer: Answer, error: Nonsense) -> Undecided:
     """The failure of an answer with the status of a decision that is not a decision."""
     return Undecided(_failure(answer, "invalid_answer", error))
+
+
+def _refused(answer: Answer) -> Refused:
+    seconds = whole_number(answer.headers.get("retry-after"))
+    if not seconds or _text(_problem(answer).get("code")) != "NOT_LEASABLE":
+        seconds = _MOST_REFUSED_SECONDS
+    return Refused(1000 * min(seconds, _MOST_REFUSED_SECONDS))
 
 
 def _misuse(answer: Answer) -> MisuseError:

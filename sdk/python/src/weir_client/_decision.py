@@ -8,8 +8,9 @@ from typing import Literal
 from ._errors import NoDecision
 from ._headers import built_headers
 
-Source = Literal["server", "memory", "fallback"]
-"""Who decided: the server, a denial of the server that is still valid, or the fallback."""
+Source = Literal["server", "memory", "lease", "fallback"]
+"""Who decided: the server, a denial of the server that is still valid, units that this process has leased, or the
+fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def parse(body: bytes) -> object:
 
 def decode_decision(value: object, headers: Mapping[str, str]) -> Decision:
     """Reads the decision in an answer. Fields of newer servers are ignored."""
-    w = _Fields(value, "the answer")
+    w = Fields(value, "the answer")
     rules = tuple(_decode_rule(rule) for rule in w.list("rules"))
     denial = w.any("error")
     return Decision(
@@ -144,7 +145,7 @@ def decode_decision(value: object, headers: Mapping[str, str]) -> Decision:
 
 def decode_batch(value: object, n: int, unix_ms: float) -> list[Decision]:
     """Reads the answer to a batch of n checks."""
-    results = _Fields(value, "the answer").list("results")
+    results = Fields(value, "the answer").list("results")
     if len(results) != n:
         raise Nonsense(f"the answer has {len(results)} results for {n} checks")
     decisions = [decode_decision(result, {}) for result in results]
@@ -152,7 +153,7 @@ def decode_batch(value: object, n: int, unix_ms: float) -> list[Decision]:
 
 
 def _decode_rule(value: object) -> RuleDecision:
-    w = _Fields(value, "a rule")
+    w = Fields(value, "a rule")
     return RuleDecision(
         rule=w.text("rule"),
         algorithm=w.text("algorithm"),
@@ -178,16 +179,16 @@ def _decode_rule(value: object) -> RuleDecision:
 
 
 def _decode_skip(value: object) -> SkippedRule:
-    w = _Fields(value, "a skipped rule")
+    w = Fields(value, "a skipped rule")
     return SkippedRule(w.text("rule"), w.text("reason"), w.text("attribute"))
 
 
 def _decode_denial(value: object) -> Denial:
-    w = _Fields(value, "the denial")
+    w = Fields(value, "the denial")
     return Denial(w.text("code"), w.text("message"), w.number("retry_after"))
 
 
-class _Fields:
+class Fields:
     """Reads a field with its type. null is the same as a missing field."""
 
     def __init__(self, value: object, what: str) -> None:

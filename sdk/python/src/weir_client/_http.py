@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult
 
 from ._errors import Cause, NoDecision, Undecided
+from ._fork import after_fork
 
 MAX_IDLE = 64
 _MAX_HEAD = 64 << 10
@@ -227,8 +228,13 @@ class Connections:
     def __init__(self, address: Address, connect_seconds: float) -> None:
         self._address = address
         self._connect_seconds = connect_seconds
-        self._lock = threading.Lock()
         self._idle: deque[tuple[socket.socket, float]] = deque()  # with the time since which it is idle
+        self.forked()
+        after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        self.close()  # they belong to the other process
 
     def exchange(self, request: bytes, until: float, most: int) -> Answer:
         """Sends a request and reads its answer, until a deadline of time.monotonic."""

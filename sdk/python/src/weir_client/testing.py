@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -129,6 +130,19 @@ class Fake:
     def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
         return [self.check(c.subject, c.resource, c.cost, c.plan, c.attributes) for c in checks]
 
+    @contextmanager
+    def with_lease(
+        self,
+        subject: str,
+        resource: str | None = None,
+        *,
+        units: int,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Iterator[FakeLease]:
+        """Gives a lease whose checks are answered like check."""
+        yield FakeLease(lambda cost: self.check(subject, resource, cost, plan, attributes))
+
     def hold(self, decision: Decision) -> None:
         if decision.allowed and decision.delay_ms:
             self.held.append(decision.delay_ms)
@@ -136,6 +150,30 @@ class Fake:
     def asynchronous(self) -> AsyncFake:
         """The same fake for code that uses AsyncClient."""
         return AsyncFake(self)
+
+
+class FakeLease:
+    """The lease of a fake. It holds no units: its checks are answered like check."""
+
+    left = 0
+
+    def __init__(self, ask: Callable[[int | None], Decision]) -> None:
+        self._ask = ask
+
+    def check(self, cost: int | None = None, *, traceparent: str | None = None) -> Decision:
+        return self._ask(cost)
+
+
+class AsyncFakeLease:
+    """The lease of an AsyncFake."""
+
+    left = 0
+
+    def __init__(self, lease: FakeLease) -> None:
+        self._lease = lease
+
+    async def check(self, cost: int | None = None, *, traceparent: str | None = None) -> Decision:
+        return self._lease.check(cost)
 
 
 class AsyncFake:
@@ -158,6 +196,11 @@ class AsyncFake:
 
     async def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
         return self._fake.check_batch(checks)
+
+    @asynccontextmanager
+    async def with_lease(self, *args: Any, **more: Any) -> AsyncIterator[AsyncFakeLease]:
+        with self._fake.with_lease(*args, **more) as lease:
+            yield AsyncFakeLease(lease)
 
     async def hold(self, decision: Decision) -> None:
         self._fake.hold(decision)

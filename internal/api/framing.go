@@ -1,0 +1,168 @@
+package api
+
+import (
+	"bytes"
+	"strconv"
+	"sync/atomic"
+)
+
+// framing follows the requests on a connection that net/http reads, to find one with two lengths:
+// with Content-Length and Transfer-Encoding, or in HTTP/1.0 with Transfer-Encoding. Proxies differ
+// in which of them they use, so what follows may be part of the body for one and a second request
+// for another (RFC 9112, 6.3). net/http uses Transfer-Encoding, removes the other header and keeps
+// the connection. framing makes the head malformed instead, so that net/http answers 400 and
+// closes.
+//
+// It reads the same bytes as net/http, in the same order. What it cannot follow, net/http refuses.
+type framing struct {
+	state    framingState
+	line     [64]byte // the beginning of the current line
+	size     int      // of the current line
+	begun    bool     // the line of the request was read
+	version  int      // how much of oldVersion ends what was read of it
+	length   int64    // Content-Length
+	left     int64    // of the body or the chunk
+	seen     uint8
+	poisoned atomic.Bool // the request has two lengths
+}
+
+type framingState uint8
+
+const (
+	inHead framingState = iota
+	inBody
+	inChunkSize
+	inChunk
+	inChunkEnd
+	inTrailer
+)
+
+// twoLengths is the status line in place of the one that net/http gives.
+const twoLengths = "400 Bad Request: it has a Transfer-Encoding, and a Content-Length or the version HTTP/1.0"
+
+// The properties of a head.
+const (
+	hasLength = 1 << iota
+	hasEncoding
+	isHTTP10
+	unclearLength
+)
+
+const oldVersion = " HTTP/1.0"
+
+// follow reads b. It returns how many bytes of it net/http may read: fewer than all only if the
+// request has two lengths, whose last byte is then no longer the end of the head.
+func (f *framing) follow(b []byte) int {
+	for i := 0; i < len(b); {
+		if f.state == inBody || f.state == inChunk {
+			n := min(f.left, int64(len(b)-i))
+			f.left -= n
+			i += int(n)
+			if f.left == 0 {
+				f.bodyRead()
+			}
+			continue
+		}
+		c := b[i]
+		if f.state == inHead && f.begun && f.size == 0 && (c == '\r' || c == '\n') && f.ambiguous() {
+			b[i] = 'x' // a line without a colon
+			f.poisoned.Store(true)
+			return i + 1
+		}
+		i++
+		if c != '\n' {
+			if f.size < len(f.line) {
+				f.line[f.size] = c
+			}
+			f.size++
+			f.noteVersion(c)
+			continue
+		}
+		f.endLine(bytes.TrimSuffix(f.line[:min(f.size, len(f.line))], []byte{'\r'}))
+		f.size = 0
+	}
+	return len(b)
+}
+
+func (f *framing) ambiguous() bool {
+	return f.seen&hasEncoding != 0 && f.seen&(hasLength|isHTTP10) != 0 || f.seen&unclearLength != 0
+}
+
+func (f *framing) bodyRead() {
+	if f.state == inChunk {
+		f.state = inChunkEnd
+		return
+	}
+	f.begin()
+}
+
+// begin begins the next request.
+func (f *framing) begin() {
+	f.state, f.begun, f.version, f.seen, f.length = inHead, false, 0, 0, 0
+}
+
+// endLine reads a whole line, of which only the beginning is known.
+func (f *framing) endLine(line []byte) {
+	switch f.state {
+	case inHead:
+		f.headLine(line)
+	case inChunkSize:
+		text, _, _ := bytes.Cut(line, []byte{';'})
+		size, _ := strconv.ParseInt(string(bytes.TrimSpace(text)), 16, 64) // net/http refuses a wrong one
+		if f.left = size; size > 0 {
+			f.state = inChunk
+		} else {
+			f.state = inTrailer
+		}
+	case inChunkEnd:
+		f.state = inChunkSize
+	case inTrailer:
+		if len(line) == 0 {
+			f.begin()
+		}
+	}
+}
+
+// noteVersion looks for oldVersion at the end of the request line, which may be longer than f.line.
+func (f *framing) noteVersion(c byte) {
+	switch {
+	case f.begun || c == '\r':
+	case f.version < len(oldVersion) && c == oldVersion[f.version]:
+		f.version++
+	case c == oldVersion[0]:
+		f.version = 1
+	default:
+		f.version = 0
+	}
+}
+
+func (f *framing) headLine(line []byte) {
+	switch {
+	case !f.begun:
+		if f.begun = true; f.version == len(oldVersion) {
+			f.seen |= isHTTP10
+		}
+	case len(line) > 0:
+		f.header(line)
+	case f.seen&hasEncoding != 0:
+		f.state = inChunkSize
+	case f.length > 0:
+		f.state, f.left = inBody, f.length
+	default:
+		f.begin()
+	}
+}
+
+func (f *framing) header(line []byte) {
+	name, value, _ := bytes.Cut(line, []byte{':'})
+	switch {
+	case len(name) == len("content-length") && is(name, "content-length"):
+		length, err := strconv.ParseInt(string(bytes.Trim(value, " \t")), 10, 64)
+		if f.seen |= hasLength; err != nil || length < 0 {
+			f.seen |= unclearLength // such as one that continues on the next line
+		}
+		f.length = length
+	case len(name) == len("transfer-encoding") && is(name, "transfer-encoding"):
+		f.seen |= hasEncoding
+	}
+}

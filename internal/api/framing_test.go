@@ -1,0 +1,206 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// readAll reads text through a handedConn, in pieces of one byte or as it comes.
+func readAll(t *testing.T, text string, single bool) (read string, poisoned bool) {
+	t.Helper()
+	var f framing
+	r := strings.NewReader(text)
+	source := r.Read
+	if single {
+		source = iotest.OneByteReader(r).Read
+	}
+	buf := make([]byte, 4096)
+	for {
+		n, err := source(buf)
+		n = f.follow(buf[:n])
+		read += string(buf[:n])
+		if err != nil || f.poisoned.Load() {
+			return read, f.poisoned.Load()
+		}
+	}
+}
+
+// A request with two lengths is found wherever it begins, and what a body contains is no request.
+func TestFraming(t *testing.T) {
+	const (
+		host   = "Host: weir\r\n"
+		plain  = "GET /healthz HTTP/1.1\r\n" + host + "\r\n"
+		length = "POST /v1/check HTTP/1.1\r\n" + host + "Content-Length: 11\r\n\r\nhello\r\n\r\nab"
+		chunks = "POST /v1/check HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n5;a=\"b\"\r\nhello\r\nA\r\n0123456\r\n9\r\n0\r\nX: y\r\n\r\n"
+		bare   = "GET / HTTP/1.1\nHost: weir\n\n"
+		both   = "POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n"
+		old    = " HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n"
+	)
+	body := "POST / HTTP/1.1\r\n" + host + "Content-Length: " + itoa(int64(len(both))) + "\r\n\r\n" + both
+	for _, single := range []bool{false, true} {
+		for _, before := range []string{"", plain, length, chunks, bare, body, plain + length + chunks + bare + body} {
+			read, poisoned := readAll(t, before, single)
+			require.False(t, poisoned, before)
+			require.Equal(t, before, read, "nothing is changed")
+			for _, bad := range []string{
+				both, strings.ReplaceAll(both, "\r\n", "\n"), strings.Replace(both, "Content-Length", "cONTENT-lENGTH", 1),
+				"GET /" + old, "GET /?" + strings.Repeat(" HTTP/1.0", 20) + old,
+			} {
+				read, poisoned := readAll(t, before+bad+plain, single)
+				require.True(t, poisoned, before+bad)
+				require.NotContains(t, strings.TrimPrefix(read, before), "\r\n\r\n", "the head does not end")
+				require.NotContains(t, strings.TrimPrefix(read, before), "\n\n")
+			}
+		}
+	}
+	_, poisoned := readAll(t, "GET / HTTP/1.0 HTTP/1.1\r\n"+host+"Transfer-Encoding: chunked\r\n\r\n", false)
+	require.False(t, poisoned)
+}
+
+// deadlineConn records the deadlines for reading.
+type deadlineConn struct {
+	net.Conn
+	mu  sync.Mutex
+	set []time.Time
+}
+
+func (c *deadlineConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set = append(c.set, t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *deadlineConn) deadlines() []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.set)
+}
+
+// deadlineListener accepts deadlineConns.
+type deadlineListener struct {
+	net.Listener
+	accepted chan *deadlineConn
+}
+
+func (l *deadlineListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	recorded := &deadlineConn{Conn: c}
+	l.accepted <- recorded
+	return recorded, nil
+}
+
+// A slow client has the time for a head once: net/http does not begin it again when it gets the
+// connection from the lane.
+func TestHeadTimeCountsOnce(t *testing.T) {
+	t.Parallel()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	listener := &deadlineListener{inner, make(chan *deadlineConn, 1)}
+	handed := make(chan struct{}, 1)
+	server := &http.Server{
+		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				handed <- struct{}{}
+			}
+		},
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(NewLane().Listen(listener)) }()
+	c := dialTo(t, inner.Addr(), nil)
+	c.send("POST /v1/check HTTP/1.1\r\nHost: we")
+	conn := <-listener.accepted
+	<-handed // after lanePatience
+	c.closed()
+	require.NoError(t, server.Close())
+	require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	set := conn.deadlines()
+	require.GreaterOrEqual(t, len(set), 3, "of the lane, its patience, and net/http")
+	for _, deadline := range set {
+		require.False(t, deadline.After(set[0]), set)
+	}
+}
+
+// The deadline for the first request is carried over, and others are not changed.
+func TestHandedDeadlines(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	inner := &deadlineConn{Conn: here}
+	by := time.Now().Add(time.Hour)
+	c := &handedConn{Conn: inner, headBy: by}
+	later := by.Add(time.Minute)
+	for range 3 {
+		require.NoError(t, c.SetReadDeadline(later))
+	}
+	require.Equal(t, []time.Time{by, by.Add(readTimeout - readHeaderTimeout), later}, inner.deadlines())
+	sooner := by.Add(-time.Minute)
+	c = &handedConn{Conn: inner, headBy: by}
+	require.NoError(t, c.SetReadDeadline(sooner))
+	require.Equal(t, sooner, inner.deadlines()[3])
+}
+
+// A slow transfer is canceled while another tenant waits, which then gets its turn: tenants whose
+// imports trickle do not keep all others out.
+func TestSlotsInTurn(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := newSlots(2)
+	s.now = func() time.Time { return now }
+	take := func(tenant string) (func(), *Problem) {
+		return s.takeFor([16]byte([]byte((tenant + "                ")[:16])), transfer{})
+	}
+	release := map[string]func(){}
+	for _, tenant := range []string{"a", "b"} {
+		done, p := take(tenant)
+		require.Nil(t, p)
+		release[tenant] = done
+	}
+	require.False(t, s.wanted())
+	slow := pacedBody{started: now.Add(-30 * time.Second), read: 30 * importLeastRate, wanted: s.wanted}
+	require.Positive(t, slow.patience(now))
+	_, p := take("c")
+	require.Equal(t, codeBulkBusy, p.Code)
+	require.True(t, s.wanted())
+	require.Negative(t, slow.patience(now), "it makes room")
+	fast := pacedBody{started: now.Add(-30 * time.Second), read: 60 << 20, wanted: s.wanted}
+	require.Positive(t, fast.patience(now))
+
+	release["a"]()
+	_, p = take("a")
+	require.Equal(t, codeBulkBusy, p.Code, "c is before it")
+	done, p := take("c")
+	require.Nil(t, p)
+	release["b"]()
+	again, p := take("a")
+	require.Nil(t, p)
+	require.False(t, s.wanted())
+	again()
+	done()
+
+	held, p := take("a")
+	require.Nil(t, p)
+	second, p := take("b")
+	require.Nil(t, p)
+	_, p = take("c")
+	require.NotNil(t, p)
+	held()
+	now = now.Add(bulkWait)
+	require.False(t, s.wanted(), "c has given up")
+	_, p = take("a")
+	require.Nil(t, p)
+	second()
+}

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from ._check import Check, Question, ask
+from ._clock import Clock
+from ._decision import Decision
+from ._leases import Held, Return
+
+
+class Block:
+    """The units of with_lease. None if the server has leased nothing."""
+
+    def __init__(self, check: Check, held: Held | None, clock: Clock) -> None:
+        self._check = check
+        self._held = held
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    @property
+    def left(self) -> int:
+        """The number of units that the lease can still grant."""
+        held = self._held
+        return held.left if held is not None and held.live(self._clock.now(), self._clock.unix_ms()) else 0
+
+    def _costing(self, cost: int | None) -> tuple[Check, Question]:
+        check = replace(self._check, cost=cost)
+        return check, ask(check)
+
+    def _take(self, question: Question) -> Decision | None:
+        """Decides a check, or returns None if there are too few units."""
+        with self._lock:
+            if self._held is None or not 0 < question.cost <= self.left:
+                return None
+            self._held.left -= question.cost
+            self._held.allowed += 1
+            return self._held.decide(question, self._held.left, self._clock.now())
+
+    def _end(self) -> Return | None:
+        """Ends the lease, and returns what to send."""
+        with self._lock:
+            held, self._held = self._held, None
+        return None if held is None else Return(held.granted.id, held.left, held.allowed)

@@ -1,0 +1,379 @@
+"""Decides frequent checks from units that the server has charged in advance.
+
+What is here neither sends nor waits: _leasing does, in threads or in tasks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ._check import MAX_COST, Question
+from ._clock import Clock
+from ._decision import Decision
+from ._errors import NoDecision
+from ._lease_answer import Granted, LeaseAnswer, Refused
+from ._memory import Memory
+
+INSPECT_MS = 25
+MOST_IN_FLIGHT = 16
+
+_BUSY_CHECKS = 4  # within _TICK_MS make a kind of check frequent
+_TICK_MS = 64
+_AHEAD_MS = 250  # units are requested for this long
+_IDLE_MS = 100  # units that no check uses for this long are returned
+_LOW = 4  # units are requested again when less than 1/_LOW is left, of units or of time
+_LEAST = 2  # units of a request
+_MOST_SETS = 10_000
+_RETRIES = 3  # of a return
+_RETRY_MS = 250
+_BACKOFF_MS = 200  # after a request without an answer
+_NOT_NOW_MS = 1000  # after a denial
+_WRONG_MS = 10_000  # after a request that was wrong
+
+
+class Held:
+    """The units of one lease. They end by the monotonic clock, counted from before the request was sent."""
+
+    __slots__ = ("allowed", "granted", "left", "_ends_unix_ms", "_sent_at")
+
+    def __init__(self, granted: Granted, sent_at: float, sent_unix_ms: float) -> None:
+        self.granted = granted
+        self.left = granted.units
+        self.allowed = 0
+        self._sent_at = sent_at
+        # The monotonic clock may stop while a machine sleeps.
+        self._ends_unix_ms = sent_unix_ms + granted.life_ms
+
+    def live(self, now: float, unix_ms: float) -> bool:
+        return now - self._sent_at < self.granted.life_ms and unix_ms < self._ends_unix_ms
+
+    def scarce(self, now: float, left: int) -> bool:
+        """Whether it is time to lease more units, with this many left."""
+        few = left < max(1, self.granted.units // _LOW)
+        return few or now - self._sent_at > self.granted.life_ms * (1 - 1 / _LOW)
+
+    def decide(self, question: Question, left: int, now: float) -> Decision:
+        """The decision of a check.
+
+        What remains is what remained when the units were charged, and the units that are left.
+        """
+        decision, quota = self.granted.decision, self.granted.quota
+        remaining, reset = decision.remaining, decision.reset_after_ms
+        if remaining is not None:
+            remaining = remaining + left if quota is None else min(remaining + left, quota)
+        return replace(
+            decision,
+            subject=question.subject,
+            resource=question.resource,
+            cost=question.cost,
+            remaining=remaining,
+            reset_after_ms=None if reset is None else max(0, reset - int(now - self._sent_at)),
+        )
+
+
+class _Set:
+    """The units of one kind of check: subject, resource, plan, attributes."""
+
+    def __init__(self, question: Question, units: int, now: float) -> None:
+        self.question = question
+        self.leases: list[Held] = []  # oldest first; at most two
+        self.missed = units  # of checks that the server has allowed since the last request
+        self.denied = 0
+        self.denied_units = 0
+        self.asking = False
+        self.asked_at = now - _TICK_MS
+        self.not_before = 0.0  # when units may be requested again
+        self.used_at = now
+
+    def live(self, now: float, unix_ms: float) -> list[Held]:
+        return [lease for lease in self.leases if lease.live(now, unix_ms)]
+
+    def wanted(self, now: float) -> int:
+        """How many units to request: those that were used since the last request, for _AHEAD_MS."""
+        used = self.missed
+        if self.leases:
+            used += self.leases[-1].granted.units - self.leases[-1].left
+        wanted = int(used * _AHEAD_MS / max(1.0, now - self.asked_at))
+        self.missed = 0
+        self.asked_at = now
+        return min(max(wanted, _LEAST), MAX_COST)
+
+
+@dataclass(eq=False, slots=True)
+class Ask:
+    """A request for units."""
+
+    question: Question
+    units: int
+    sent_at: float
+    sent_unix_ms: float
+    of: _Set | None = None
+    """The set that the units are for; None if a caller waits for them."""
+
+
+@dataclass(eq=False, slots=True)
+class Return:
+    """Units to return, and what was decided."""
+
+    id: str
+    units: int
+    allowed: int
+    denied: int = 0
+    denied_units: int = 0
+    attempts: int = 0
+    after: float = 0.0
+
+
+Job = Ask | Return
+
+
+@dataclass(slots=True)
+class _Rate:
+    checks: int = 0
+    units: int = 0
+
+
+class Leases:
+    """Decides frequent checks from units that are held. It is thread-safe.
+
+    Every other check is sent as usual: units are requested in the background, so that no check waits for
+    them. wake is called, outside the lock, when there is something for the background to do.
+    """
+
+    def __init__(self, clock: Clock, memory: Memory | None) -> None:
+        self._clock = clock
+        self._memory = memory
+        self.wake: Callable[[], None] = lambda: None
+        self.closed = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all units without a return.
+
+        After a fork, they belong to the other process, which may hold the lock in one of its threads.
+        """
+        self._lock = threading.Lock()
+        self._sets: dict[object, _Set] = {}
+        self._rates: dict[object, _Rate] = {}
+        self._tick = 0
+        self._asks: deque[_Set] = deque()
+        self._returns: list[Return] = []
+        self._under_way: set[Job] = set()
+
+    @property
+    def size(self) -> int:
+        """The number of kinds of checks that are frequent."""
+        return len(self._sets)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that are under way."""
+        with self._lock:
+            return len(self._asks) + len(self._under_way)
+
+    # Around a check.
+
+    def take(self, question: Question) -> Decision | None:
+        """Decides a check from the units that are held, or returns None if there are too few."""
+        if not self._sets:
+            return None
+        kind = question.kind()
+        now, unix_ms = self._clock.now(), self._clock.unix_ms()
+        with self._lock:
+            found = self._sets.get(kind)
+            if found is None:
+                return None
+            live = found.live(now, unix_ms)
+            source = next((lease for lease in live if lease.left >= question.cost), None)
+            if source is None:
+                return None
+            source.left -= question.cost
+            source.allowed += 1
+            found.used_at = now
+            left = sum(lease.left for lease in live)
+            newest = live[-1]
+            requested = newest.scarce(now, left) and self._request(found, now)
+        if requested:
+            self.wake()
+        return newest.decide(question, left, now)
+
+    def sent(self, question: Question, decision: Decision) -> None:
+        """Notes that the server has allowed a check. If its kind is frequent, units are leased for the next ones."""
+        counts = decision.allowed and not decision.replayed and not question.explain and question.cost > 0
+        if not counts or self.closed:
+            return
+        kind = question.kind()
+        now, unix_ms = self._clock.now(), self._clock.unix_ms()
+        with self._lock:
+            found = self._sets.get(kind)
+            if found is None:
+                requested = self._count(question, kind, now)
+            else:
+                found.missed += question.cost
+                found.used_at = now
+                live = found.live(now, unix_ms)
+                scarce = not live or live[-1].scarce(now, sum(lease.left for lease in live))
+                requested = scarce and self._request(found, now)
+        if requested:
+            self.wake()
+
+    def remembered(self, question: Question) -> None:
+        """Notes that a check was denied from memory."""
+        if not self._sets or question.cost == 0:
+            return
+        kind = question.kind()
+        with self._lock:
+            found = self._sets.get(kind)
+            if found is not None:
+                found.denied += 1
+                found.denied_units += question.cost
+                found.used_at = self._clock.now()
+
+    def _count(self, question: Question, kind: object, now: float) -> bool:
+        """Counts a check of a kind that is not leased, and leases the kind if it is frequent."""
+        tick = int(now // _TICK_MS)
+        if tick != self._tick:
+            self._tick = tick
+            self._rates = {}
+        rate = self._rates.setdefault(kind, _Rate())
+        rate.checks += 1
+        rate.units += question.cost
+        if rate.checks < _BUSY_CHECKS or len(self._sets) >= _MOST_SETS:
+            return False
+        added = self._sets[kind] = _Set(replace(question, cost=1, idempotency_key=""), rate.units, now)
+        self._request(added, now)
+        return True  # also without a request, because sets are inspected
+
+    def _request(self, of: _Set, now: float) -> bool:
+        """Queues a request for units. The caller holds the lock."""
+        if of.asking or self.closed or now < of.not_before:
+            return False
+        if len(self._asks) + len(self._under_way) >= MOST_IN_FLIGHT:
+            return False
+        of.asking = True
+        self._asks.append(of)
+        return True
+
+    # For the background.
+
+    def job(self) -> Job | None:
+        """Returns what to send next. Afterwards, ended must be called with it."""
+        now, unix_ms = self._clock.now(), self._clock.unix_ms()
+        with self._lock:
+            if len(self._under_way) >= MOST_IN_FLIGHT:
+                return None
+            job: Job
+            if self._asks:
+                of = self._asks.popleft()
+                job = Ask(of.question, of.wanted(now), now, unix_ms, of)
+            else:
+                due = [back for back in self._returns if self.closed or back.after <= now]
+                if not due:
+                    return None
+                job = due[0]
+                self._returns.remove(job)
+            self._under_way.add(job)
+            return job
+
+    def ended(self, job: Job, result: LeaseAnswer | None) -> None:
+        """Notes the answer to a request; None if a return was accepted, or the request was wrong."""
+        now, unix_ms = self._clock.now(), self._clock.unix_ms()
+        with self._lock:
+            self._under_way.discard(job)
+            if isinstance(job, Return):
+                job.attempts += 1
+                # Without an answer, it is sent again: the server counts it once.
+                if isinstance(result, NoDecision) and job.attempts < _RETRIES and not self.closed:
+                    job.after = now + _RETRY_MS
+                    self._returns.append(job)
+                return
+            of = job.of
+            assert of is not None
+            of.asking = False
+            if isinstance(result, Granted):
+                newest = of.leases[-1] if of.leases else None
+                self._retire(of, lambda lease: lease is not newest or lease.left == 0 or not lease.live(now, unix_ms))
+                of.leases.append(Held(result, job.sent_at, job.sent_unix_ms))
+                return
+            of.not_before = job.sent_at + _pause(result)
+        if isinstance(result, Decision) and self._memory is not None:
+            self._memory.remember(job.question, result, job.sent_at)
+
+    def interrupted(self) -> None:
+        """Notes that no request under way will end, because its event loop is gone."""
+        with self._lock:
+            for job in self._under_way:
+                if isinstance(job, Ask) and job.of is not None:
+                    job.of.asking = False
+            self._drop_asks(0)
+            self._under_way.clear()
+
+    def postpone(self) -> None:
+        """Notes that nothing can be requested at present."""
+        with self._lock:
+            self._drop_asks(self._clock.now() + _BACKOFF_MS)
+
+    def _drop_asks(self, not_before: float) -> None:
+        """Forgets the requests that have not begun. The caller holds the lock."""
+        for of in self._asks:
+            of.asking = False
+            of.not_before = not_before
+        self._asks.clear()
+
+    def inspect(self) -> None:
+        """Ends what is over or not used, and forgets kinds of checks that are not frequent any more."""
+        now, unix_ms = self._clock.now(), self._clock.unix_ms()
+        with self._lock:
+            for kind, of in list(self._sets.items()):
+                if of.asking:
+                    continue
+                idle = now - of.used_at >= _IDLE_MS
+                self._retire(of, lambda lease, idle=idle: idle or not lease.live(now, unix_ms))  # type: ignore[misc]
+                # The set of a rule that cannot be leased stays, so that no request is sent for it.
+                if idle and now >= of.not_before:
+                    del self._sets[kind]
+
+    def resting(self) -> bool:
+        """Whether there is nothing to inspect and nothing to send."""
+        return not (self._sets or self._returns or self._asks or self._under_way)
+
+    def close(self) -> None:
+        """Requests nothing any more. What is under way must end before retire_all."""
+        with self._lock:
+            self.closed = True
+            self._drop_asks(0)
+
+    def retire_all(self) -> None:
+        """Ends all leases."""
+        with self._lock:
+            for of in self._sets.values():
+                self._retire(of, lambda _: True)
+            self._sets.clear()
+
+    def _retire(self, of: _Set, ends: Callable[[Held], bool]) -> None:
+        """Ends leases of a set, and queues their returns. The caller holds the lock."""
+        kept = []
+        for lease in of.leases:
+            if not ends(lease):
+                kept.append(lease)
+                continue
+            back = Return(lease.granted.id, lease.left, lease.allowed, of.denied, of.denied_units)
+            of.denied = of.denied_units = 0
+            lease.left = 0
+            self._returns.append(back)
+        of.leases = kept
+
+
+def _pause(answer: Decision | Refused | NoDecision | None) -> float:
+    """How long nothing is requested after an answer without units."""
+    if answer is None:
+        return _WRONG_MS  # a check gets the same error
+    if isinstance(answer, Refused):
+        return answer.ms
+    if isinstance(answer, NoDecision):
+        return _BACKOFF_MS
+    wait = _NOT_NOW_MS if answer.retry_after_ms is None else answer.retry_after_ms
+    return min(max(wait, _BACKOFF_MS / 4), _NOT_NOW_MS)
