@@ -68,6 +68,7 @@ rules:
     mode: enforce
     on_unavailable: deny
     consistency: leased
+    lease: 250ms
     metering: overage
     meter_event: orders
 routes:

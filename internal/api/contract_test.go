@@ -115,7 +115,8 @@ func allTests() bool {
 
 // Headers that any answer of HTTP may have.
 var commonHeaders = []string{
-	"Cache-Control", "Connection", "Content-Disposition", "Content-Length", "Content-Type", "Date", "Vary", "X-Content-Type-Options",
+	"Cache-Control", "Connection", "Content-Disposition", "Content-Length", "Content-Type", "Date",
+	"Strict-Transport-Security", "Vary", "X-Content-Type-Options",
 }
 
 // bodySchemas has the compiled schemas of JSON bodies, by their place in the document.
@@ -158,15 +159,14 @@ func bodySchema(place string) (*jsonschema.Schema, error) {
 // checkBody fails the test if a JSON body does not match the document.
 func (a answer) checkBody(path, method string, op *openapi3.Operation) {
 	a.t.Helper()
-	pointer := strings.NewReplacer("~", "~0", "/", "~1")
 	response, media := op.Responses.Status(a.status), a.header.Get("Content-Type")
 	require.NotNil(a.t, response, "%s answers %d", op.OperationID, a.status)
 	require.Contains(a.t, response.Value.Content, media, "%s %d", op.OperationID, a.status)
 	place := response.Ref
 	if place == "" {
-		place = fmt.Sprintf("#/paths/%s/%s/responses/%d", url.PathEscape(pointer.Replace(path)), strings.ToLower(method), a.status)
+		place = fmt.Sprintf("#/paths/%s/%s/responses/%d", url.PathEscape(escapePointer(path)), strings.ToLower(method), a.status)
 	}
-	schema, err := bodySchema(place + "/content/" + pointer.Replace(media) + "/schema")
+	schema, err := bodySchema(place + "/content/" + escapePointer(media) + "/schema")
 	require.NoError(a.t, err)
 	body, err := jsonschema.UnmarshalJSON(bytes.NewReader(a.body))
 	require.NoError(a.t, err, "%s", a.body)

@@ -22,7 +22,7 @@ func TestFixes(t *testing.T) {
 	require.Equal(t, "Omit it: nothing is known here.", fix(s.call(s.key, http.MethodGet, "/v1/tenant?x=1", nil)))
 	require.Equal(t, "Did you mean window? Otherwise omit it.", post("/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m", "windows": "1m"}))
 	require.Equal(t, "Did you mean burst? Otherwise omit it.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "bursts": 1}}}))
-	require.Equal(t, "Omit it, or use one of burst, limit, overage, unlimited, warn_at.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "something": 1}}}))
+	require.Equal(t, "Omit it, or use one of burst, limit, metering, overage, unlimited, warn_at.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "something": 1}}}))
 	require.Equal(t, "Did you mean window? Otherwise omit it.", fix(s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m", "widow": 1}}})))
 	require.Equal(t, "Create the plan first, or use one that GET /v1/plans lists.", fix(s.call(s.key, http.MethodPut, "/v1/subjects/s", obj{"plan": "none"})))
 	require.Equal(t, "Use one of enforce, shadow, off.", post("/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m", "mode": "on"}))

@@ -36,6 +36,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 	_, err := s.db.Store.CreateRule(t.Context(), s.actor, hourly("crowd", "crowd", 700, "subject"))
 	require.NoError(t, err)
 	ask := asking(described("subject", "u", "resource", "crowd"))
+	s.answered(asking(described("subject", "another", "resource", "crowd"))) // the key is known from here
 	var calls sync.WaitGroup
 	var allowed, denied atomic.Int64
 	begin := make(chan struct{})

@@ -155,4 +155,6 @@ func jsonPointer(path string) string {
 	return "/" + strings.Join(parts, "/")
 }
 
-func escapePointer(s string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(s) }
+func escapePointer(s string) string { return pointerEscapes.Replace(s) }
+
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")

@@ -59,9 +59,11 @@ func TestMeteredUsage(t *testing.T) {
 	require.Empty(t, page["gaps"])
 	require.Equal(t, []any{map[string]any{
 		"rule": "api", "units": 60.0, "overage_units": 12.0, "checks": 30.0, "late_units": 0.0, "unattributed_units": 0.0,
+		"billed_units": 0.0, "free_units": 0.0,
 	}}, page["totals"])
 	require.Equal(t, map[string]any{
 		"start": start.Format(time.RFC3339), "subject": "ada", "rule": "api", "units": 10.0, "overage_units": 2.0, "checks": 5.0, "late_units": 0.0,
+		"billed_units": 0.0, "free_units": 0.0,
 	}, items(a)[0])
 	require.Len(t, items(a), 4)
 	next := get(s.readKey, from+"&limit=4&cursor="+page["next_cursor"].(string))
@@ -70,6 +72,7 @@ func TestMeteredUsage(t *testing.T) {
 	one := get(s.readKey, from+"&open=true&subject=ada").ok(200).json()
 	require.Equal(t, []any{map[string]any{
 		"rule": "api", "units": 30.0, "overage_units": 6.0, "checks": 15.0, "late_units": 0.0, "unattributed_units": 0.0,
+		"billed_units": 0.0, "free_units": 0.0,
 	}}, one["totals"], "of one subject, with the open hours")
 	require.Equal(t, 90.0, get(s.readKey, from+"&open=true").ok(200).json()["totals"].([]any)[0].(obj)["units"])
 	for _, path := range []string{"/v1/usage/metered?", "/v1/usage/metered?format=csv&", "/v1/billing/pushes?", "/v1/overrides?"} {
@@ -81,7 +84,7 @@ func TestMeteredUsage(t *testing.T) {
 	get(s.other, from+"&limit=4&cursor="+page["next_cursor"].(string)).problem(http.StatusBadRequest, codeInvalidCursor)
 
 	sum := items(get(s.readKey, from+"&grain=period&open=true&subject=b%2Fb"))
-	require.Equal(t, []map[string]any{{"subject": "b/b", "rule": "api", "units": 30.0, "overage_units": 6.0, "checks": 15.0, "late_units": 0.0}}, sum)
+	require.Equal(t, []map[string]any{{"subject": "b/b", "rule": "api", "units": 30.0, "overage_units": 6.0, "checks": 15.0, "late_units": 0.0, "billed_units": 0.0, "free_units": 0.0}}, sum)
 
 	table := get(s.readKey, from+"&format=csv").ok(200)
 	require.Equal(t, "text/csv; charset=utf-8", table.header.Get("Content-Type"))

@@ -43,9 +43,10 @@ func TestPlanLimitMetering(t *testing.T) {
 	require.Equal(t, []string{"/limits/api/metering"}, patch(obj{"metering": "some"}).pointers(422, codeInvalidRequest))
 
 	// The configuration document has it, and the version that subjects keep.
-	s.call(s.key, http.MethodPatch, "/v1/plans/pro", obj{"newest_version": 2, "limits": obj{"api": obj{"limit": 5, "unlimited": false, "metering": "overage"}}}).ok(200)
+	s.call(s.key, http.MethodPut, "/v1/subjects/kept", obj{"plan": "pro"}).ok(201)
+	s.call(s.key, http.MethodPost, "/v1/plans/pro/versions", obj{"limits": obj{"api": obj{"limit": 5, "unlimited": false, "metering": "overage"}}}).ok(201)
 	document := s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200)
-	require.Contains(t, document.body, `"metering": "overage"`)
+	require.Contains(t, string(document.body), `"metering": "overage"`)
 	plan := document.json()["plans"].([]any)[0].(obj)
 	require.Equal(t, obj{"unlimited": true, "metering": "units"}, plan["older_versions"].(obj)["1"].(obj)["api"])
 	patch(obj{"metering": nil}).ok(200)

@@ -525,7 +525,7 @@ func billingPage(f frame, v *billingView) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 51, "<table class=\"stack\"><thead><tr><th scope=\"col\">Price</th><th scope=\"col\">Stands for</th><th scope=\"col\">Quantity</th><th scope=\"col\">Priority</th><th scope=\"col\">Provider</th>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 51, "<table class=\"prices stack\"><thead><tr><th scope=\"col\">Price</th><th scope=\"col\">Stands for</th><th scope=\"col\">Quantity</th><th scope=\"col\">Priority</th><th scope=\"col\">Provider</th>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

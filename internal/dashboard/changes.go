@@ -125,8 +125,22 @@ func nameFields(changes []fieldChange, rules ruleNames, plans planNames) {
 			c.Name = fieldName(strings.Join(parts, "\x00"))
 		case c.Path == "plan" || c.Path == "next_plan":
 			c.Before, c.After = plans.Of(c.Before), plans.Of(c.After)
+		case c.Path == "rule" || c.Path == "rules":
+			c.Before, c.After = eachNamed(c.Before, rules), eachNamed(c.After, rules)
 		}
 	}
+}
+
+// eachNamed replaces slugs of rules, separated by commas, by their names.
+func eachNamed(slugs string, rules ruleNames) string {
+	if slugs == "" {
+		return ""
+	}
+	names := strings.Split(slugs, ", ")
+	for i, slug := range names {
+		names[i] = rules.Of(slug)
+	}
+	return strings.Join(names, ", ")
 }
 
 // fieldName returns the label of a field, with the object that it belongs to.

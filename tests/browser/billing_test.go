@@ -86,7 +86,7 @@ func TestBillingInUse(t *testing.T) {
 
 	p := w.as(tenants.Owner).openUntil("/billing", "1 event is parked. 1 waits for a mapped price")
 	p.click("Map price").fill("Price or product ID", "price_1PGx3uLkdIwHu7ixRtPl7Wxq").shot("billing-map")
-	p.allow(422).click("Map price").sees("Stands for the plan pro already").shot("billing-mapped")
+	p.allow(422).click("Map price").sees("Stands for the plan Pro already").shot("billing-mapped")
 	p.open("/billing").click("Sell credits").inspect("billing-sell")
 	p.open("/billing").inspect("billing-prices")
 	p.open("/billing/events?outcome=parked").sees("price_of_an_old_offer").inspect("billing-parked")
@@ -105,7 +105,7 @@ func TestBillingInUse(t *testing.T) {
 	p.open("/audit?kind=billing_event").sees("dismissed the billing event").sees("evt_1PGx9bLkdIwHu7ixZ83nBd7q")
 
 	p.open("/subjects/ada").click("Grant credits").fill("Units", "5 000").fill("Reference", "in_1PGx/il_1PGx").fill("Reason", "They paid by bank transfer").inspect("billing-grant")
-	p.click("Grant credits").sees("5,000 credits for reports granted to ada.")
+	p.click("Grant credits").sees("5,000 credits for Reports granted to ada.")
 	p.openUntil("/subjects/ada", "5,000 credits left").inspect("billing-subject")
 	p.open("/rules/reports").click("Delete rule").sees("1 subject has unspent credits").shot("billing-rule-kept")
 	require.True(t, w.ask(w.key(), "ada", "reports:create"))

@@ -99,7 +99,7 @@ func TestAuditRows(t *testing.T) {
 	for _, width := range []int{1280, 1440} {
 		p.width = width
 		p.must(p.screen(p.height), "set the width of the screen")
-		p.open("/audit").sees("boosted Orders to 20 until").sees("changed the rule Orders · Limit 10 to 5")
+		p.open("/audit").sees("boosted Orders 10 to 20 until").sees("changed the rule Orders · Limit 10 to 5")
 		require.LessOrEqual(t, mustEval[int](p, `Math.max(...[...document.querySelectorAll(".trail > li")].map(row => row.offsetHeight))`), 37, "%d pixels", width)
 	}
 	p.desktop().open("/audit").seesNot("from 127.0.0.1")
@@ -119,5 +119,5 @@ func TestAuditRows(t *testing.T) {
 		return err
 	})
 	p.theme("dark").check()
-	p.theme("light").phone().open("/audit").sees("boosted Orders to 20 until").check()
+	p.theme("light").phone().open("/audit").sees("boosted Orders 10 to 20 until").check()
 }

@@ -25,6 +25,6 @@ func TestFirstRun(t *testing.T) {
 		p.open("/start").click("Create API key and show command").sees("Waiting for the first check")
 		key, subject = secret(), fmt.Sprintf("user_%d", n)
 	}
-	p.sees("It works.").sees(subject + " sent a check for “orders”. It was allowed: 4 of 5 remain under api-requests.").check()
+	p.sees("It works.").sees(subject + " sent a check for “orders”. It was allowed: 4 of 5 remain under API requests.").check()
 	p.click("Open " + subject + " See each limit live").at("/subjects/" + subject).sees("1 of 5 used")
 }
