@@ -308,6 +308,7 @@ func (l *leases) add(hash uint64, key leaseKey, q *question, units int64, now ti
 		idle:  leaseUse{since: now}, askedAt: now.Add(-leaseTick),
 	}
 	set.missed.Store(units)
+	set.busy.Store(true) // before others find it: units are requested once
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	shard := l.shard(hash)
@@ -323,7 +324,6 @@ func (l *leases) add(hash uint64, key leaseKey, q *question, units int64, now ti
 	shard.Store(&after)
 	l.count.Add(1)
 	l.start()
-	set.busy.Store(true)
 	l.enqueue(set)
 }
 
