@@ -60,16 +60,31 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	if err != nil {
 		return err
 	}
-	batch, err := uuid.NewV7()
-	if err != nil {
-		return err
-	}
-	if err := store.WriteUsage(ctx, &usage.Batch{
-		Writer: writer, ID: batch, Rows: h.rows, Subjects: h.subjects, CompleteUntil: now, Last: true,
-	}); err != nil {
-		return fmt.Errorf("usage: %w", err)
+	for last := false; !last; {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		batch := usage.Batch{Writer: writer, ID: id, CompleteUntil: now}
+		batch.Rows, h.rows = cutAt(h.rows, historyBatch)
+		batch.Subjects, h.subjects = cutAt(h.subjects, historyBatch)
+		last = len(h.rows) == 0 && len(h.subjects) == 0
+		batch.Last = last
+		if err := store.WriteUsage(ctx, &batch); err != nil {
+			return fmt.Errorf("usage: %w", err)
+		}
 	}
 	return nil
+}
+
+// historyBatch is how many rows seedHistory writes at once: a write is limited to some seconds, and
+// the whole history takes longer on a busy machine.
+const historyBatch = 2000
+
+// cutAt returns the first n elements of a slice, and the others.
+func cutAt[T any](all []T, n int) (first, others []T) {
+	n = min(n, len(all))
+	return all[:n], all[n:]
 }
 
 type history struct {
