@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
@@ -83,7 +84,11 @@ func (b boundsCase) refuses(value any) bool {
 	if strings.HasPrefix(b.op.path, "/v1/tenants") || b.id == "create-key" { // who may give a key of each kind
 		key = b.operator
 	}
-	a := b.call(key, b.op.method, b.path, body)
+	var a answer
+	require.Eventually(b.t, func() bool { // a busy machine may be too slow for the time limits of the database
+		a = b.call(key, b.op.method, b.path, body)
+		return a.status != http.StatusServiceUnavailable
+	}, time.Minute, time.Millisecond)
 	require.Contains(b.t, []int{200, 201, 409, 422}, a.status, "%s", a.body)
 	if a.status != http.StatusUnprocessableEntity {
 		return false
