@@ -15,10 +15,11 @@ GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate \
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
 
-# `make test` begins with the packages that take longest, and tests more packages at once than there
-# are processors: many tests wait, for a browser or for a server that was killed.
+# `make test` begins with the packages that take longest, and tests one package more at once than
+# there are processors: many tests wait, for a browser or for a server that was killed. Processes
+# with the race detector end at once: they would wait a second each for other reports.
 SLOWEST := ./tests/browser ./tests ./tests/gateways ./internal/api
-PACKAGES = $$(( $$(getconf _NPROCESSORS_ONLN) + 2 ))
+PACKAGES = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults soak fuzz conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
@@ -34,7 +35,7 @@ test: ## run all tests under the race detector, with a private PostgreSQL and Re
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test gateways
 	@scripts/dev.sh --test node
-	@scripts/dev.sh --test with env GOFLAGS="$$(go env GOFLAGS) -ldflags=-w $(NO_RACE:%=-gcflags=%=-race=false)" \
+	@scripts/dev.sh --test with env GORACE=atexit_sleep_ms=0 GOFLAGS="$$(go env GOFLAGS) -ldflags=-w $(NO_RACE:%=-gcflags=%=-race=false)" \
 		$(GOTESTSUM) --format standard-quiet -- -race -vet=off -timeout 60m -p $(PACKAGES) $(SLOWEST) ./...
 	@scripts/dev.sh --test with go test ./internal/engine ./internal/engine/redis -run '^TestLeasesNeverExceed$$|^TestGrantsNeverExceed$$|^TestRandomSequences$$'
 	@cd bench && ../scripts/dev.sh --test with go test ./...

@@ -11,6 +11,8 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
 )
 
 // The other fields that a field needs for its full range.
@@ -55,11 +57,12 @@ type boundsCase struct {
 // prepareFor creates the objects of the case, and returns its path.
 func (b boundsCase) prepareFor(field string) string {
 	name := b.id + "-" + strings.ReplaceAll(field, "_", "-")
-	fill := b.prepare(name)
+	path := adminCases[b.id].path
+	fill := b.prepareNamed(name, path, map[string]tenants.Actor{"": b.a})
 	if need := boundsNeed[field]; need != nil && (b.id == "put-plan-limit" || b.id == "put-override") {
 		b.call(b.key, http.MethodPatch, fill.Replace("/v1/rules/{rule}"), need).ok(200)
 	}
-	return fill.Replace(adminCases[b.id].path)
+	return fill.Replace(path)
 }
 
 // refuses reports whether the server refuses the value of the field.

@@ -148,7 +148,7 @@ func newDatabase(t testing.TB, template string) string {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	name := "weir_system_" + hex.EncodeToString(random[:])
-	Exec(t, owner, "CREATE DATABASE "+name+" TEMPLATE "+template)
+	Exec(t, owner, "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY file_copy") // cheaper than the log, for a server that does not sync
 	t.Cleanup(func() { Exec(t, owner, "DROP DATABASE "+name+" WITH (FORCE)") })
 	u, err := url.Parse(owner)
 	require.NoError(t, err)
