@@ -119,7 +119,7 @@ func (w *watch) onEvent(event any) {
 			for _, arg := range e.Args {
 				words = append(words, string(arg.Value)+arg.Description)
 			}
-			text := strings.Join(words, " ")
+			text := strings.TrimPrefix(strings.Join(words, " "), `"`) // values are JSON
 			// A page that is left while it loads a part, such as a preview, aborts that request.
 			// htmx logs this as an error. A request that fails is also logged as htmx:sendError.
 			if !strings.HasPrefix(text, "htmx:sendAbort") && !strings.HasPrefix(text, "htmx:afterRequest") {
