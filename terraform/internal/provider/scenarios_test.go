@@ -366,7 +366,7 @@ resource "weir_plan" "free" {
 		b.api(http.MethodPut, "/v1/plans/free/limits/other", `{"limit":3}`)
 		b.applies(config, "update weir_plan.free")
 		b.stored("/v1/plans/free", map[string]any{"limits": map[string]any{"api": map[string]any{
-			"limit": 50, "burst": nil, "unlimited": false, "warn_at": nil, "overage": nil}}})
+			"limit": 50, "burst": nil, "unlimited": false, "warn_at": nil, "overage": nil, "metering": nil}}})
 		b.api(http.MethodDelete, "/v1/plans/free/limits/api", "")
 		b.applies(config, "update weir_plan.free")
 

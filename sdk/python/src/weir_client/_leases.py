@@ -22,15 +22,15 @@ MOST_IN_FLIGHT = 16
 
 _BUSY_CHECKS = 4  # within _TICK_MS make a kind of check frequent
 _TICK_MS = 64
-_AHEAD_MS = 250  # units are requested for this long
+_AHEAD_MS = 250  # units are requested for this long, or for as long as the server lets this process hold them
 _IDLE_MS = 100  # units that no check uses for this long are returned
 _LOW = 4  # units are requested again when less than 1/_LOW is left, of units or of time
-_LEAST = 2  # units of a request
+_LEAST = 2  # units of a request; with fewer in a lease, the next one waits for _NOT_NOW_MS
 _MOST_SETS = 10_000
 _RETRIES = 3  # of a return
 _RETRY_MS = 250
 _BACKOFF_MS = 200  # after a request without an answer
-_NOT_NOW_MS = 1000  # after a denial
+_NOT_NOW_MS = 1000  # after a denial, or if little is left
 _WRONG_MS = 10_000  # after a request that was wrong
 
 
@@ -92,11 +92,13 @@ class _Set:
         return [lease for lease in self.leases if lease.live(now, unix_ms)]
 
     def wanted(self, now: float) -> int:
-        """How many units to request: those that were used since the last request, for _AHEAD_MS."""
-        used = self.missed
+        """How many units to request: those that were used since the last request, for as long as they can be held."""
+        used, ahead = self.missed, _AHEAD_MS
         if self.leases:
-            used += self.leases[-1].granted.units - self.leases[-1].left
-        wanted = int(used * _AHEAD_MS / max(1.0, now - self.asked_at))
+            newest = self.leases[-1]
+            used += newest.granted.units - newest.left
+            ahead = max(ahead, newest.granted.life_ms)
+        wanted = int(used * ahead / max(1.0, now - self.asked_at))
         self.missed = 0
         self.asked_at = now
         return min(max(wanted, _LEAST), MAX_COST)
@@ -294,6 +296,8 @@ class Leases:
             assert of is not None
             of.asking = False
             if isinstance(result, Granted):
+                if result.units < _LEAST:  # so little is left that leases would cost more than checks
+                    of.not_before = job.sent_at + _NOT_NOW_MS
                 newest = of.leases[-1] if of.leases else None
                 self._retire(of, lambda lease: lease is not newest or lease.left == 0 or not lease.live(now, unix_ms))
                 of.leases.append(Held(result, job.sent_at, job.sent_unix_ms))
