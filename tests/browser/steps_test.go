@@ -52,11 +52,12 @@ func (p *page) text() string {
 	return `(e => e ? e.innerText.replace(/\s+/g, " ") : "")(` + p.root() + `)`
 }
 
-// sees waits until the page contains the text. White space counts as one space.
+// sees waits until the loaded page contains the text. White space counts as one space. Before a page
+// is loaded, its scripts may not have run.
 func (p *page) sees(text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
-		got, err := eval[string](p, p.text())
+		got, err := eval[string](p, `document.readyState === "complete" ? `+p.text()+` : ""`)
 		if err == nil && !strings.Contains(got, text) {
 			err = fmt.Errorf("the page does not contain %q, but:\n%s", text, got)
 		}
