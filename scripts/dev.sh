@@ -74,7 +74,7 @@ find_pg() { # prints the directory of initdb, pg_ctl and postgres (newest first)
 find_redis() { command -v redis-server || command -v valkey-server; }
 find_browser() { # as tests/browser looks for one
   if [ -n "${WEIR_TEST_CHROMIUM:-}" ]; then command -v "$WEIR_TEST_CHROMIUM"; return; fi
-  command -v chromium || command -v chromium-browser || command -v google-chrome
+  command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome
 }
 
 # The programs of tests/gateways, and the modules that their configurations use. The tests run the
@@ -117,8 +117,21 @@ apt_install() {
 
 # ---------------------------------------------------------------- native: PostgreSQL
 # Postgres refuses to run as root, so root gives the data directory to the user `postgres` (or
-# nobody). If that user cannot access the checkout (/root is 0700), the data is in /var/tmp, and
-# .dev/pg is a link to it.
+# nobody). If that user cannot access the checkout (/root is 0700), the data is in /var/tmp. The
+# data of tests is in memory, if there is enough: hundreds of databases are created and dropped,
+# and a file system on a disk takes a tenth of all time for that. In both cases .dev/pg is a link.
+memory_to_spare() { # whether /dev/shm has 4 GiB, and the machine 6 GiB, to spare
+  [ "$KIND" = test ] && [ -w /dev/shm ] && [ -r /proc/meminfo ] &&
+    [ "$(df -Pk /dev/shm | awk 'NR == 2 { print $4 }')" -ge 4194304 ] &&
+    [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -ge 6291456 ]
+}
+elsewhere() { # use a folder of ours outside the checkout for the data
+  [ -d "$1/$PROJECT" ] || mkdir "$1/$PROJECT" || die "cannot create $1/$PROJECT"
+  [ -O "$1/$PROJECT" ] || die "$1/$PROJECT belongs to another user: delete it"
+  chmod 711 "$1/$PROJECT"
+  PGDATA=$1/$PROJECT/pg
+  [ -L "$DEV/pg" ] || ln -s "$PGDATA" "$DEV/pg"
+}
 native_paths() {
   PGBIN=$(find_pg) || return 1
   AS=() PGDATA=$DEV/pg
@@ -126,13 +139,12 @@ native_paths() {
     local u=postgres
     id -u postgres >/dev/null 2>&1 || u=nobody
     AS=(setpriv "--reuid=$(id -u $u)" "--regid=$(id -g $u)" --clear-groups --)
-    if ! "${AS[@]}" test -x "$DEV"; then
-      mkdir -p "/var/tmp/$PROJECT"
-      [ -O "/var/tmp/$PROJECT" ] || die "/var/tmp/$PROJECT belongs to another user: delete it"
-      chmod 711 "/var/tmp/$PROJECT"
-      PGDATA=/var/tmp/$PROJECT/pg
-      [ -e "$DEV/pg" ] || ln -sfn "$PGDATA" "$DEV/pg"
-    fi
+    if [ ! -e "$DEV/pg" ] && ! memory_to_spare && ! "${AS[@]}" test -x "$DEV"; then elsewhere /var/tmp; fi
+  fi
+  if [ -L "$DEV/pg" ]; then
+    elsewhere "$(dirname "$(dirname "$(readlink "$DEV/pg")")")" # a restart of the machine may have emptied it
+  elif [ ! -e "$DEV/pg" ] && memory_to_spare; then
+    elsewhere /dev/shm
   fi
 }
 pg() { # run a Postgres tool in a folder that its user can enter, without our locks
@@ -164,7 +176,7 @@ pg_start() {
   local major
   major=$("$PGBIN/postgres" --version | grep -oE '[0-9]+' | head -1)
   [ "$major" -ge 15 ] || die "PostgreSQL $major is too old (15 or newer, please)"
-  if [ -s "$PGDATA/PG_VERSION" ] && [ ! -s "$DEV/pg.password" ]; then # .dev/ was deleted by hand, /var/tmp was not
+  if [ -s "$PGDATA/PG_VERSION" ] && [ ! -s "$DEV/pg.password" ]; then # .dev/ was deleted by hand, the data was not
     if pg_running; then pg pg_ctl -D "$PGDATA" -s -m immediate stop || true; fi
     rm -rf "${PGDATA:?}"
   fi
@@ -294,7 +306,7 @@ reset() {
   lock
   down
   case $(cat "$DEV/backend" 2>/dev/null) in compose) compose down -v >/dev/null 2>&1 || true ;; esac
-  if [ -L "$DEV/pg" ]; then rm -rf "/var/tmp/${PROJECT:?}"; fi
+  if [ -L "$DEV/pg" ]; then rm -rf "/var/tmp/${PROJECT:?}" "/dev/shm/${PROJECT:?}"; fi
   rm -rf "${DEV:?}"
   unlock
 }
@@ -341,7 +353,7 @@ case $cmd in
     lock; apt_install gcc libc6-dev; unlock ;;
   browser)
     missing=()
-    find_browser >/dev/null || { missing+=(chromium); HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"; }
+    find_browser >/dev/null || { missing+=(chromium-headless-shell); HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"; }
     command -v curl >/dev/null || missing+=(curl) # pages offer commands with it, which the walks run
     [ ${#missing[@]} -gt 0 ] || exit 0
     lock; apt_install "${missing[@]}"; unlock ;;

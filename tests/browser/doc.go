@@ -29,8 +29,9 @@
 //     Each names an element by its accessible name, waits until it exists, and otherwise fails with a
 //     screenshot in .dev/test/browser. within(text) restricts the steps to the smallest row, card,
 //     form or dialog that contains the text.
-//   - check() checks the page in its current state: axe-core finds no violation in light and dark,
-//     and nothing is wider than the screen. phone() and desktop() set the size of the screen.
+//   - check() checks the page in its current state: axe-core finds no violation in light and, on a
+//     desktop, in dark, and nothing is wider than the screen. phone() and desktop() set the size of
+//     the screen.
 //   - A test fails if a page logs an error to the console, violates the content security policy, or
 //     requests another host, or if a request fails. allow(status) permits an expected failure.
 //
