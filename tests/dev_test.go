@@ -148,7 +148,7 @@ func TestDevFindsABrowser(t *testing.T) {
 	}
 	out, err := browser()
 	require.Error(t, err)
-	require.Contains(t, out, "missing: chromium (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)")
+	require.Contains(t, out, "missing: chromium-headless-shell (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)")
 
 	mine := filepath.Join(t.TempDir(), "my-chromium")
 	require.NoError(t, os.WriteFile(mine, []byte("#!/bin/sh\n"), 0o755))
