@@ -21,7 +21,7 @@ import (
 
 // idempotentWrites is the number of requests of the test below. WEIR_TEST_IDEMPOTENT_WRITES sets
 // more than an ordinary run has time for, as make test-idempotency does.
-const idempotentWrites = 150
+const idempotentWrites = 80
 
 // A server is killed repeatedly, at any point of its work, while clients repeat each request until
 // they get a response. No change is lost or made twice, and each has its row in an intact audit
