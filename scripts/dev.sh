@@ -356,7 +356,10 @@ case $cmd in
     find_browser >/dev/null || { missing+=(chromium-headless-shell); HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"; }
     command -v curl >/dev/null || missing+=(curl) # pages offer commands with it, which the walks run
     [ ${#missing[@]} -gt 0 ] || exit 0
-    lock; apt_install "${missing[@]}"; unlock ;;
+    lock
+    (apt_install "${missing[@]}") || # not every system has it without a user interface
+      apt_install "${missing[@]/chromium-headless-shell/chromium}"
+    unlock ;;
   gateways)
     missing=()
     for package in "${GATEWAYS[@]}"; do
