@@ -51,9 +51,9 @@ const (
 	colourRules = `runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}`
 )
 
-// check checks the page in its current state: axe-core finds no violation, and nothing is wider than
-// the screen. On a desktop it checks in dark and in light; on a phone, which has the same colours, in
-// light. It leaves the page light.
+// check checks the page in its current state: axe-core finds no violation, and nothing is wider
+// than the screen. On a desktop it checks in dark and in light; on a phone, which has the same
+// colours, in light. It leaves the page light.
 func (p *page) check() *page {
 	p.t.Helper()
 	looks := []struct{ theme, rules string }{{"dark", colourRules}, {"light", allRules}}

@@ -42,7 +42,7 @@ var chromium = sync.OnceValue(func() context.Context {
 		chromedp.Flag("password-store", "basic"),
 		chromedp.Flag("lang", "en-GB"),
 		chromedp.Flag("site-per-process", true), // as every browser with a user interface
-		// Each costs a process or keeps a page that nobody returns to: a fifth of the browser's time.
+		// Each costs a process, or keeps a page to which nobody returns: a fifth of all time.
 		chromedp.Flag("disable-features", "SpareRendererForSitePerProcess,BackForwardCache,PaintHolding"),
 	)
 	t.Cleanup(cancel)

@@ -52,8 +52,8 @@ func (p *page) text() string {
 	return `(e => e ? e.innerText.replace(/\s+/g, " ") : "")(` + p.root() + `)`
 }
 
-// sees waits until the loaded page contains the text. White space counts as one space. Before a page
-// is loaded, its scripts may not have run.
+// sees waits until the loaded page contains the text. White space counts as one space. Before a
+// page is loaded, its scripts may not have run.
 func (p *page) sees(text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
