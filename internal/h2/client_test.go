@@ -303,17 +303,16 @@ func (c *client) flood(most int, send func(i int) error) {
 		sent <- i
 	}()
 	said := false
-	for {
-		frame, err := c.ReadFrame()
-		if err != nil {
-			break
-		}
+	var ended error
+	for ended == nil {
+		var frame http2.Frame
+		frame, ended = c.ReadFrame()
 		if f, ok := frame.(*http2.GoAwayFrame); ok {
 			require.Equal(c.t, http2.ErrCodeEnhanceYourCalm, f.ErrCode)
 			said = true
 		}
 	}
-	require.True(c.t, said, "the server gives a reason")
+	require.True(c.t, said, "the server gives a reason, and not only %v", ended)
 	_ = c.Close()
 	<-sent
 }

@@ -195,6 +195,7 @@ func (c *conn) flushAll() {
 func (c *conn) finishWriting() {
 	c.mu.Lock()
 	c.flushAll()
+	c.dead = true // a later write would fail, and close the connection before the client has read
 	c.mu.Unlock()
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	closeAt := time.Now().Add(lingerTime)
