@@ -41,6 +41,14 @@ func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 // earlier returns the start of the previous period.
 func (s stretch) earlier() time.Time { return s.From.Add(-s.To.Sub(s.From)) }
 
+// compared returns the start of the period with the previous one, if that is stored.
+func (s stretch) compared() time.Time {
+	if s.Before {
+		return s.earlier()
+	}
+	return s.From
+}
+
 // count returns the number of grains.
 func (s stretch) count() int { return int(s.To.Sub(s.From) / s.Grain.Duration()) }
 
@@ -122,10 +130,7 @@ const (
 
 // series reads the numbers of a chart for a query and a period.
 func (d *dashboard) series(ctx context.Context, a tenants.Actor, title string, s stretch, query tenants.UsageQuery) (chart, error) {
-	query.Grain, query.From, query.To = s.Grain, s.From, s.To
-	if s.Before {
-		query.From = s.earlier()
-	}
+	query.Grain, query.From, query.To = s.Grain, s.compared(), s.To
 	report, err := d.Store.Usage(ctx, a, query)
 	return newChart(title, s, report.Items), err
 }
