@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -237,12 +238,32 @@ func (c *chart) MostAllowed() int64 {
 	for i := range c.Bars {
 		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed, c.partsOf(i))
 	}
-	if c.Limit != nil {
+	if c.Limit != nil && !c.limitAbove(most) {
 		for _, p := range c.Limit.Parts {
 			most = max(most, p.Limit+p.Limit/20)
 		}
 	}
 	return roundScale(most)
+}
+
+// limitAbove reports whether the limit is so far above the bars, of which the largest is most, that
+// a scale with both would hide the bars.
+func (c *chart) limitAbove(most int64) bool {
+	if c.Limit == nil || most == 0 || c.Log {
+		return false
+	}
+	return !slices.ContainsFunc(c.Limit.Parts, func(p limitPart) bool { return p.Limit <= farAbove*most })
+}
+
+// farAbove is the number of times that a limit can be above the bars of its chart.
+const farAbove = 10
+
+// LimitText names the limit, and says if the chart has no space for its line.
+func (c *chart) LimitText() string {
+	if len(c.LimitSegments()) == 0 && len(c.Limit.Parts) > 0 {
+		return c.Limit.Text + " (above this chart)"
+	}
+	return c.Limit.Text
 }
 
 // MostDenied is the top of the lower scale.
@@ -313,7 +334,7 @@ func (c *chart) LimitSegments() (out []limitSegment) {
 	most := c.MostAllowed()
 	for _, p := range c.Limit.Parts {
 		from, to := c.x(p.From), c.x(p.To)
-		if from < to {
+		if from < to && p.Limit <= most {
 			out = append(out, limitSegment{percentage(from), percentage(to), percentage(plotBottom - c.share(p.Limit, most)*(plotBottom-plotTop))})
 		}
 	}

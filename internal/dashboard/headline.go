@@ -38,7 +38,8 @@ type deniedSubject struct {
 // mostDeniedSubjects is the number of subjects on the overview.
 const mostDeniedSubjects = 5
 
-// deniedSubjects sums up the most denied subjects of a period, most denials first, with their trends.
+// deniedSubjects sums up the most denied subjects of a period, most denials first, with their
+// trends.
 func deniedSubjects(items []tenants.UsageItem, s stretch) (out []deniedSubject) {
 	for _, group := range usageGroups("subject", within(items, s), true) {
 		if group.Denied > 0 && len(out) < mostDeniedSubjects {
