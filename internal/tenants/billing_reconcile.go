@@ -132,7 +132,6 @@ func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUI
 		if out.apiKeySealed == nil {
 			return &ConflictError{CodeConflict, "the endpoint has no API key, so the subscriptions of its provider cannot be read; set api_key first"}
 		}
-		c.trail.actions = append(c.trail.actions, auditRow{action: "compare", kind: auditEndpoint, target: endpoint.String()})
 		_, err := c.RequestBillingReconcile(ctx, db.RequestBillingReconcileParams{TenantID: c.tenant, ID: endpoint, Now: c.now})
 		return err
 	})
