@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -118,7 +119,11 @@ func change(root string, names Names, args []string) error {
 		if !kinds[i].pattern.MatchString(to) {
 			return fmt.Errorf("%q is not a valid name for %s", to, name)
 		}
-		replacements = append(replacements, replacement{*kinds[i].field(&names), to})
+		from := *kinds[i].field(&names)
+		replacements = append(replacements, replacement{from, to})
+		if name == "terraform" { // Terraform finds a provider by the name of its program
+			replacements = append(replacements, replacement{providerProgram(from), providerProgram(to)})
+		}
 	}
 	files, err := tracked(root)
 	if err != nil {
@@ -148,6 +153,8 @@ func change(root string, names Names, args []string) error {
 	}
 	return nil
 }
+
+func providerProgram(name string) string { return "terraform-provider-" + path.Base(name) }
 
 // replace replaces a name that is a complete word or the beginning of a longer path.
 func replace(content []byte, from, to string) []byte {

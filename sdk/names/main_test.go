@@ -55,6 +55,7 @@ func TestOneCommandChangesAllNames(t *testing.T) {
 		require.False(t, contains(t, dir, `"`+*k.field(&old)+`"`), "%s is still there", *k.field(&old))
 	}
 	require.False(t, contains(t, dir, old.Go), "the old module path is still there")
+	require.False(t, contains(t, dir, providerProgram(old.Terraform)), "the old provider is still there")
 	build := exec.Command("go", "vet", "./...")
 	build.Dir = filepath.Join(dir, "sdk", "go")
 	out, err := build.CombinedOutput()
