@@ -73,6 +73,8 @@ func TestNamesAreChecked(t *testing.T) {
 	for _, wrong := range []string{"go=weir", "npm=Weir", "pypi=-weir", "terraform=weir", "cargo=weir", "go"} {
 		require.Error(t, run(dir, []string{wrong}), wrong)
 	}
+	require.ErrorContains(t, run(dir, []string{"pypi=limits"}), `"limits" is a word of`) // it could not be changed again
+	require.Equal(t, "acme-old new", string(replace([]byte("old acme"), []replacement{{"old", "acme-old"}, {"acme", "new"}})))
 	mod := filepath.Join(dir, "sdk", "go", "go.mod")
 	content, err := os.ReadFile(mod)
 	require.NoError(t, err)
