@@ -70,7 +70,8 @@ test-client-python: ## run the tests of the Python client with Debian's Python, 
 	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go run ./internal/withscripted \
 		sh -c 'cd ../python && PYTHONPATH=src exec /usr/bin/python3 -W error -W ignore:unclosed:ResourceWarning -m unittest discover --top-level-directory . tests'
 	@cd sdk/python && rm -rf build src/*.egg-info && /usr/bin/python3 -m build --no-isolation --outdir build/dist >build.log 2>&1 || { cat build.log >&2; exit 1; }
-	@ls sdk/python/build/dist
+	@cd sdk/python/build/dist && for file in LICENSE README.md CHANGELOG.md; do \
+		tar tzf *.tar.gz | grep -q "^[^/]*/$$file$$" || { echo "the Python package lacks $$file" >&2; exit 1; }; done; ls
 
 test-terraform: ## run the tests of the Terraform provider with Terraform or OpenTofu, which is built if neither is installed
 	@program=$$(scripts/terraform.sh) && scripts/dev.sh --test with go run ./tests/withserver \

@@ -52,6 +52,10 @@ func measureCrowded(ctx context.Context, o options) error {
 	if err := s.prepare(ctx, []*tenant{tenants.one, tenants.logs, tenants.quiet}); err != nil {
 		return err
 	}
+	endpoint, err := s.createEndpoint(ctx, tenants.one)
+	if err != nil {
+		return err
+	}
 	s.servers[weirName].stop()
 	for _, pid := range []int{s.store.nodes[0].pid(), os.Getpid()} {
 		processor := 0
@@ -69,7 +73,7 @@ func measureCrowded(ctx context.Context, o options) error {
 		}
 	}
 	if o.crowded.neighbours {
-		return s.measureNeighbours(ctx, names, tenants, o)
+		return s.measureNeighbours(ctx, names, tenants, endpoint, o)
 	}
 	return nil
 }
@@ -237,9 +241,9 @@ func percentile(all []time.Duration, percent int) time.Duration {
 // neighbourRate is what the quiet tenant sends per second.
 const neighbourRate = 200
 
-func (s *stage) measureNeighbours(ctx context.Context, names []string, tenants crowdedCast, o options) error {
+func (s *stage) measureNeighbours(ctx context.Context, names []string, tenants crowdedCast, endpoint string, o options) error {
 	rows := []string{
-		"| server | the other tenant | its decisions/s | its refusals/s | p50, p99 ms of the neighbour | × its own alone | degraded | refused |",
+		"| server | what the other tenant sends | its answers/s | its refusals/s | p50, p99 ms of the neighbour | × its own alone | degraded | refused |",
 		"|---|---|---:|---:|---:|---:|---:|---:|",
 	}
 	plan := load.Plan{Connections: 8, Warm: max(o.warm, time.Second), Measure: o.measure, Begin: func() {}, End: func() {}}
@@ -250,7 +254,7 @@ func (s *stage) measureNeighbours(ctx context.Context, names []string, tenants c
 			if err != nil {
 				return err
 			}
-			more, err := neighbourRows(ctx, sv, tenants, plan, loud)
+			more, err := neighbourRows(ctx, sv, tenants, endpoint, plan, loud)
 			sv.stop()
 			if err != nil {
 				return fmt.Errorf("%s: %w%s", name, err, sv.lastWords())
@@ -262,17 +266,25 @@ func (s *stage) measureNeighbours(ctx context.Context, names []string, tenants c
 	return nil
 }
 
-func neighbourRows(ctx context.Context, sv *server, tenants crowdedCast, plan, loud load.Plan) (rows []string, err error) {
+func neighbourRows(ctx context.Context, sv *server, tenants crowdedCast, endpoint string, plan, loud load.Plan) (rows []string, err error) {
 	target, quiet := load.Target{Addrs: []string{sv.http}}, tenants.quiet.traffic()
 	var alone time.Duration
-	for _, other := range []*tenant{nil, tenants.one, tenants.logs} {
-		name, busy := "none", (*load.Result)(nil)
+	for _, other := range []struct {
+		name    string
+		traffic *load.Traffic
+	}{
+		{"nothing", nil},
+		{"checks of one cheap rule", tenants.one.traffic()},
+		{"checks of 32 logs of a year", tenants.logs.traffic()},
+		{"forged billing events", billingEvents(endpoint, "whsec_forged")},
+		{"signed billing events", billingEvents(endpoint, endpointSecret)},
+	} {
+		name, busy := other.name, (*load.Result)(nil)
 		ended := make(chan error, 1)
-		if other != nil {
-			name = other.slug
+		if other.traffic != nil {
 			go func() {
 				var err error
-				busy, err = load.Closed(ctx, target, other.traffic(), loud)
+				busy, err = load.Closed(ctx, target, other.traffic, loud)
 				ended <- err
 			}()
 		} else {

@@ -247,6 +247,7 @@ func (s *stage) startBinary(ctx context.Context, binary, name, databaseURL strin
 		"WEIR_HTTP_ADDR=" + addrs[0], "WEIR_HTTPS_ADDR=" + addrs[1], "WEIR_INTERNAL_ADDR=" + addrs[2], "WEIR_GRPC_ADDR=" + addrs[3],
 		"WEIR_TLS_CERT=" + s.cert.certFile, "WEIR_TLS_KEY=" + s.cert.keyFile,
 		"WEIR_REDIS_TIMEOUT=" + s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
+		"WEIR_ENCRYPTION_KEY=" + encryptionKey,
 	}, variables...)...)
 	if s.contention {
 		cmd.Env = append(cmd.Env, "WEIR_PROFILE_CONTENTION=true")

@@ -82,7 +82,7 @@ find_browser() { # as tests/browser looks for one
 GATEWAYS=(curl nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
 
 # The programs and packages of the tests of the Python client.
-PYTHON=(python3 python3-flask python3-starlette python3-build python3-setuptools python3-wheel mypy)
+PYTHON=(python3 python3-flask python3-starlette python3-fastapi python3-build python3-setuptools python3-wheel mypy)
 
 apt_install() {
   local sudo=()

@@ -179,7 +179,7 @@ func (f *front) serve(e *endpoint) {
 	switch {
 	case e.lane == nil:
 	case e.secure:
-		listener = e.lane.ListenTLS(listener, e.server.TLSConfig)
+		listener = e.lane.ListenTLS(listener, e.server.TLSConfig, e.server.Handler)
 	default:
 		listener = e.lane.Listen(listener)
 	}

@@ -113,19 +113,21 @@ var adminCases = map[string]adminCase{
 	"patch-member":  {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", body: obj{"role": "editor"}, status: 200, bad: obj{"role": "root", "state": "active"}, names: []string{"/role", "/state"}},
 	"delete-member": {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", status: 204, badPath: "/v1/members/{member}?x=1"},
 
-	"list-billing-endpoints":  {path: "/v1/billing/endpoints", status: 200, badPath: "/v1/billing/endpoints?limit=0", names: []string{"query:limit"}},
-	"create-billing-endpoint": {path: "/v1/billing/endpoints", body: obj{"provider": "stripe", "signing_secrets": []string{"whsec_another"}, "subject_from": "metadata.user"}, status: 201, bad: obj{"provider": "generic", "signing_secrets": []string{"???not-base64"}, "subject_from": "metadata.", "fallback_plan": "none"}, names: []string{"/signing_secrets/0", "/subject_from"}},
-	"get-billing-endpoint":    {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", status: 200, badPath: "/v1/billing/endpoints/{endpoint}?x=1"},
-	"patch-billing-endpoint":  {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", body: obj{"grace_days": 3}, status: 200, bad: obj{"fallback_plan": "no-such-plan"}, names: []string{"/fallback_plan"}},
-	"delete-billing-endpoint": {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", status: 204, badPath: "/v1/billing/endpoints/{endpoint}?x=1", rows: 2}, // its price's, and its own
-	"list-billing-prices":     {path: "/v1/billing/prices", status: 200, badPath: "/v1/billing/prices?limit=0", names: []string{"query:limit"}},
-	"get-billing-price":       {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 200, badPath: "/v1/billing/prices/{price}?x=1"},
-	"put-billing-price":       {path: "/v1/billing/prices/{price}", body: obj{"plan": "default", "multiply": true}, status: 200, bad: obj{"plan": "no-such-plan"}, names: []string{"/plan"}},
-	"delete-billing-price":    {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 204, badPath: "/v1/billing/prices/{price}?x=1"},
-	"list-billing-events":     {path: "/v1/billing/events?outcome=parked", status: 200, badPath: "/v1/billing/events?outcome=lost", names: []string{"query:outcome"}},
-	"get-billing-event":       {path: "/v1/billing/events/{event}", foreign: "/v1/billing/events/{b-event}", status: 200, badPath: "/v1/billing/events/{event}?x=1"},
-	"replay-billing-event":    {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1", rows: 2}, // the event's, and the subject's
-	"dismiss-billing-event":   {path: "/v1/billing/events/{event}/dismiss", foreign: "/v1/billing/events/{b-event}/dismiss", status: 200, badPath: "/v1/billing/events/{event}/dismiss?x=1"},
+	"list-billing-endpoints":     {path: "/v1/billing/endpoints", status: 200, badPath: "/v1/billing/endpoints?limit=0", names: []string{"query:limit"}},
+	"create-billing-endpoint":    {path: "/v1/billing/endpoints", body: obj{"provider": "stripe", "signing_secrets": []string{"whsec_another"}, "subject_from": "metadata.user"}, status: 201, bad: obj{"provider": "generic", "signing_secrets": []string{"???not-base64"}, "subject_from": "metadata.", "fallback_plan": "none"}, names: []string{"/signing_secrets/0", "/subject_from"}},
+	"get-billing-endpoint":       {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", status: 200, badPath: "/v1/billing/endpoints/{endpoint}?x=1"},
+	"patch-billing-endpoint":     {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", body: obj{"grace_days": 3}, status: 200, bad: obj{"fallback_plan": "no-such-plan"}, names: []string{"/fallback_plan"}},
+	"delete-billing-endpoint":    {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", status: 204, badPath: "/v1/billing/endpoints/{endpoint}?x=1", rows: 2}, // its price's, and its own
+	"list-billing-prices":        {path: "/v1/billing/prices", status: 200, badPath: "/v1/billing/prices?limit=0", names: []string{"query:limit"}},
+	"get-billing-price":          {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 200, badPath: "/v1/billing/prices/{price}?x=1"},
+	"put-billing-price":          {path: "/v1/billing/prices/{price}", body: obj{"plan": "default", "multiply": true}, status: 200, bad: obj{"plan": "no-such-plan"}, names: []string{"/plan"}},
+	"delete-billing-price":       {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 204, badPath: "/v1/billing/prices/{price}?x=1"},
+	"reconcile-billing-endpoint": {path: "/v1/billing/endpoints/{endpoint}/reconcile", foreign: "/v1/billing/endpoints/{b-endpoint}/reconcile", status: 200, badPath: "/v1/billing/endpoints/{endpoint}/reconcile?x=1"},
+
+	"list-billing-events":   {path: "/v1/billing/events?outcome=parked", status: 200, badPath: "/v1/billing/events?outcome=lost", names: []string{"query:outcome"}},
+	"get-billing-event":     {path: "/v1/billing/events/{event}", foreign: "/v1/billing/events/{b-event}", status: 200, badPath: "/v1/billing/events/{event}?x=1"},
+	"replay-billing-event":  {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1", rows: 2}, // the event's, and the subject's
+	"dismiss-billing-event": {path: "/v1/billing/events/{event}/dismiss", foreign: "/v1/billing/events/{b-event}/dismiss", status: 200, badPath: "/v1/billing/events/{event}/dismiss?x=1"},
 
 	"list-security-events":    {path: "/v1/security-events?limit=1", status: 200, badPath: "/v1/security-events?kind=none", names: []string{"query:kind"}},
 	"get-security-settings":   {path: "/v1/security-settings", status: 200, badPath: "/v1/security-settings?x=1"},
@@ -428,7 +430,7 @@ func (s *adminStack) prepareBilling(id, prefix string, actor tenants.Actor, plan
 	s.t.Helper()
 	ctx := s.t.Context()
 	e, err := s.store.CreateBillingEndpoint(ctx, actor, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user"},
-		tenants.BillingSecrets{Signing: []string{"whsec_" + id}})
+		tenants.BillingSecrets{Signing: []string{"whsec_" + id}, APIKey: ptr("rk_test_" + prefix + "reads")})
 	require.NoError(s.t, err)
 	price := prefix + "price_" + id
 	_, _, err = s.store.PutBillingPrice(ctx, actor, tenants.BillingPrice{Price: price, Endpoint: e.ID, Plan: plan}, tenants.Match{})

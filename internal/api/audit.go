@@ -19,7 +19,7 @@ import (
 type AuditParams struct {
 	PageParams
 	Actor  string `query:"actor" doc:"Only rows with this actor, by name or id"`
-	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import,test,replay,dismiss" doc:"Only this"`
+	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import,test,replay,dismiss,compare" doc:"Only this"`
 	Kind   string `query:"kind" enum:"tenant,key,rule,route,plan,subject,member,endpoint,price,billing_event,migration,portal,portal_link,limit_request,credits,notification_endpoint,security" doc:"Only rows with this type of target"`
 	Target string `query:"target" doc:"Only rows with this target: a slug, a subject, an email, or the id of a key"`
 	From   string `query:"from" format:"date-time" doc:"Start of the period, RFC 3339"`
@@ -44,7 +44,7 @@ type AuditEntry struct {
 	Address   string      `json:"address" doc:"Client address, reported by a trusted proxy if there is one; empty: no request"`
 	UserAgent string      `json:"user_agent" doc:"Of the request"`
 	RequestID string      `json:"request_id" doc:"Id of the request, as in X-Request-Id; all rows of one change have the same"`
-	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset, import, test, replay, dismiss"`
+	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset, import, test, replay, dismiss, compare"`
 	Kind      string      `json:"kind" doc:"tenant, key, rule, route, plan (with its limits), subject (with its overrides), member, endpoint and price (of a billing system), billing_event (the target is its id at the provider), migration (of a plan; the target is the plan), portal (settings of the customer page), portal_link, limit_request and credits (the target is the subject), notification_endpoint (the target is its address), security (settings of sessions and security events)"`
 	Target    string      `json:"target" doc:"A slug, a subject, an email, or the id of a key"`
 	Before    AuditFields `json:"before" doc:"The changed fields before the change, null for a field that was not set; null for a created object"`

@@ -166,6 +166,20 @@ func (a *admin) deleteBillingEndpoint(ctx context.Context, in *BillingEndpointPa
 	return a.store.DeleteBillingEndpoint(ctx, actorFrom(ctx), id, conditionsFrom(ctx).match)
 }
 
+// reconcileBillingEndpoint makes a server compare an endpoint with its provider.
+func (a *admin) reconcileBillingEndpoint(ctx context.Context, in *BillingEndpointPath) (*answerOf[BillingEndpoint], error) {
+	id, err := objectID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.store.RequestReconcile(ctx, actorFrom(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	a.billing.Wake()
+	return &answerOf[BillingEndpoint]{Body: a.billingEndpointAnswer(ctx)(e)}, nil
+}
+
 // billingRoutes adds the operations of billing.
 func (a *admin) billingRoutes() {
 	list(a, "/v1/billing/endpoints", "list-billing-endpoints", "List billing endpoints", a.listBillingEndpoints)
@@ -173,6 +187,9 @@ func (a *admin) billingRoutes() {
 	read(a, "/v1/billing/endpoints/{id}", "get-billing-endpoint", "Get a billing endpoint", a.getBillingEndpoint)
 	patch(a, "/v1/billing/endpoints/{id}", "patch-billing-endpoint", "Change a billing endpoint", a.patchBillingEndpoint)
 	remove(a, "/v1/billing/endpoints/{id}", "delete-billing-endpoint", "Delete a billing endpoint, its prices and events", a.deleteBillingEndpoint)
+
+	act(a, "/v1/billing/endpoints/{id}/reconcile", "reconcile-billing-endpoint", "Compare a billing endpoint with its provider now", a.reconcileBillingEndpoint, about(
+		"billing", "The comparison takes a few seconds for each thousand subscriptions. When it has ended, reconciled_at of the endpoint changes. Corrections are rows of the audit trail."))
 
 	list(a, "/v1/billing/prices", "list-billing-prices", "List the plans and credits of prices", a.listBillingPrices)
 	read(a, "/v1/billing/prices/{id}", "get-billing-price", "Get the plan or credits of a price", a.getBillingPrice)

@@ -86,7 +86,7 @@ func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	healthpb.RegisterHealthServer(g.beside, g.health)
 	reflection.Register(g.beside)
 	served := h2.Config{
-		Limits: limits, Direct: directCall, Call: g.shouldRateLimit,
+		Limits: limits, Direct: directCall, Call: func(call *h2.Call) bool { g.shouldRateLimit(call); return true },
 		Handler: http.HandlerFunc(g.serveBeside), Panicked: g.panicked,
 	}
 	if config != nil {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"weir/internal/h2"
 )
 
 // Lane answers checks in the usual form directly on the connection, without net/http. net/http
@@ -21,13 +23,14 @@ import (
 // because a request is passed on before it is counted or not at all. See
 // docs/decisions/0006-a-lane-for-checks.md.
 //
-// A Lane serves HTTP/1.1, with and without TLS.
+// A Lane serves HTTP/1.1, with and without TLS. Over TLS it also has HTTP/2 (lane_http2.go).
 type Lane struct {
 	server   atomic.Pointer[server] // nil: everything is passed to net/http
 	draining atomic.Bool            // everything is passed to net/http
 
 	mu     sync.Mutex
 	open   map[*laneConn]struct{}
+	http2  []*h2.Server
 	closed atomic.Bool   // changed under the lock
 	empty  chan struct{} // closed when closed is set and no connection is open
 }
@@ -46,7 +49,13 @@ func (l *Lane) Drain() { l.draining.Store(true) }
 func (l *Lane) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
 	l.close()
+	servers := l.http2
 	l.mu.Unlock()
+	for _, server := range servers {
+		if err := server.Shutdown(ctx); err != nil {
+			return err
+		}
+	}
 	select {
 	case <-l.empty:
 		return nil
@@ -90,10 +99,13 @@ func (l *Lane) remove(c *laneConn) {
 
 // Listen returns a listener whose Accept returns the connections that the lane passes on. Closing
 // it closes inner.
-func (l *Lane) Listen(inner net.Listener) net.Listener { return l.listen(inner, nil) }
+func (l *Lane) Listen(inner net.Listener) net.Listener { return l.listen(inner, nil, nil) }
 
-func (l *Lane) listen(inner net.Listener, config *tls.Config) net.Listener {
-	listener := &laneListener{Listener: inner, lane: l, tls: config, handed: make(chan net.Conn), failed: make(chan error), done: make(chan struct{})}
+func (l *Lane) listen(inner net.Listener, config *tls.Config, http2 *h2.Server) net.Listener {
+	listener := &laneListener{
+		Listener: inner, lane: l, tls: config, http2: http2,
+		handed: make(chan net.Conn), failed: make(chan error), done: make(chan struct{}),
+	}
 	go listener.accept()
 	return listener
 }
@@ -102,6 +114,7 @@ type laneListener struct {
 	net.Listener
 	lane   *Lane
 	tls    *tls.Config // nil: without TLS
+	http2  *h2.Server  // nil: without TLS
 	handed chan net.Conn
 	failed chan error
 	once   sync.Once
@@ -196,9 +209,13 @@ func (l *laneListener) serve(c *laneConn) {
 		}
 	}()
 	added := l.lane.add(c)
-	if added {
-		defer l.lane.remove(c)
+	leave := func() {
+		if added {
+			added = false
+			l.lane.remove(c)
+		}
 	}
+	defer func() { leave() }()
 	defer c.recovered()
 	if !added { // another listener of the lane was closed before
 		if l.tls != nil {
@@ -207,9 +224,18 @@ func (l *laneListener) serve(c *laneConn) {
 		keep = l.passToNetHTTP(c)
 		return
 	}
-	if l.tls != nil && !c.secure(l.tls) {
-		keep = l.passToNetHTTP(c)
-		return
+	if l.tls != nil {
+		switch c.secure(l.tls) {
+		case tlsHTTP2:
+			leave()
+			if c.SetDeadline(time.Time{}) == nil {
+				l.serveHTTP2(c)
+			}
+			return
+		case tlsFailed:
+			keep = l.passToNetHTTP(c)
+			return
+		}
 	}
 	c.in = make([]byte, 0, laneBuffer)
 	c.headBy = time.Now().Add(readHeaderTimeout)

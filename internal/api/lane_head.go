@@ -154,7 +154,7 @@ func laneField(line []byte) (name, value []byte, ok bool) {
 
 // laneHeader returns the bit of a header, 0 for one that has no meaning for a check, and -1 for an
 // unknown one.
-func laneHeader(name []byte) int {
+func laneHeader[T string | []byte](name T) int {
 	switch len(name) {
 	case 4:
 		if is(name, "host") {
@@ -217,8 +217,8 @@ func laneHeader(name []byte) int {
 }
 
 // is reports whether a name, which has the right length, is equal to lower.
-func is(name []byte, lower string) bool {
-	for i := range name {
+func is[T string | []byte](name T, lower string) bool {
+	for i := range len(name) {
 		c := name[i]
 		if c >= 'A' && c <= 'Z' {
 			c += 'a' - 'A'
@@ -237,12 +237,9 @@ func (h *laneHead) take(bit int, value []byte, length *int) bool {
 		h.host = value
 		return laneHostname(value)
 	case laneAuthorization:
-		const scheme = "bearer "
-		if len(value) <= len(scheme) || !is(value[:len(scheme)], scheme) {
-			return false
-		}
-		h.key = value[len(scheme):]
-		return bytes.IndexByte(h.key, ' ') < 0
+		var ok bool
+		h.key, ok = laneBearer(value)
+		return ok
 	case laneContentType:
 		return string(value) == "application/json"
 	case laneContentLength:
@@ -262,13 +259,9 @@ func (h *laneHead) take(bit int, value []byte, length *int) bool {
 		h.idempotencyKey = value
 		return validCheckKey(value)
 	case laneDeniedStatus:
-		switch string(value) {
-		case "200":
-			h.deniedStatus = 200
-		case "429":
-		default:
-			return false
-		}
+		var ok bool
+		h.deniedStatus, ok = laneDenied(value)
+		return ok
 	case laneForwarded:
 		h.forwarded = true
 	case laneConnection:
@@ -277,9 +270,36 @@ func (h *laneHead) take(bit int, value []byte, length *int) bool {
 	return true
 }
 
+// laneBearer returns the key in the value of Authorization.
+func laneBearer[T string | []byte](value T) (key T, ok bool) {
+	const scheme = "bearer "
+	if len(value) <= len(scheme) || !is(value[:len(scheme)], scheme) {
+		return key, false
+	}
+	key = value[len(scheme):]
+	for i := range len(key) {
+		if key[i] == ' ' {
+			return key, false
+		}
+	}
+	return key, true
+}
+
+// laneDenied returns the status of a denial, by the value of Weir-Denied-Status.
+func laneDenied[T string | []byte](value T) (status int, ok bool) {
+	switch string(value) {
+	case "200":
+		return 200, true
+	case "429":
+		return 429, true
+	}
+	return 0, false
+}
+
 // laneHostname reports whether a Host has the plain form of names and addresses.
-func laneHostname(value []byte) bool {
-	for _, c := range value {
+func laneHostname[T string | []byte](value T) bool {
+	for i := range len(value) {
+		c := value[i]
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == ':' || c == '[' || c == ']' || c == '_') {
 			return false
 		}

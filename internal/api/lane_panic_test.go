@@ -178,7 +178,7 @@ func (s *faultStack) listen(secure bool) {
 				return nil, nil
 			},
 		})
-		listener = s.lane.ListenTLS(inner, s.ordinarys.TLSConfig)
+		listener = s.lane.ListenTLS(inner, s.ordinarys.TLSConfig, s.ordinarys.Handler)
 	} else {
 		listener = s.lane.Listen(inner)
 	}

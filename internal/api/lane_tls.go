@@ -4,16 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"slices"
+	"net/http"
 	"time"
 )
 
-// ListenTLS is Listen for TLS connections. The lane makes the handshake with config. A connection
-// that negotiated HTTP/2, or whose handshake failed, is passed to the accepting server immediately.
-// The server gets a *tls.Conn with a completed handshake. For HTTP/2, its TLSConfig must contain
-// h2, as config does (PrepareTLS).
-func (l *Lane) ListenTLS(inner net.Listener, config *tls.Config) net.Listener {
-	return l.listen(inner, config.Clone()) // net/http changes the configuration of its server
+// ListenTLS is Listen for TLS connections. The lane makes the handshake with config. It keeps a
+// connection that negotiated HTTP/2: its checks are answered directly, and handler answers all
+// other requests. A connection whose handshake failed is passed to the accepting server
+// immediately, as a *tls.Conn with that error.
+func (l *Lane) ListenTLS(inner net.Listener, config *tls.Config, handler http.Handler) net.Listener {
+	server := l.newHTTP2(handler)
+	l.mu.Lock()
+	l.http2 = append(l.http2, server)
+	l.mu.Unlock()
+	return l.listen(inner, config.Clone(), server) // net/http changes the configuration of its server
 }
 
 // PrepareTLS returns a copy of config that offers HTTP/2 and HTTP/1.1, for ListenTLS and for the
@@ -24,18 +28,30 @@ func PrepareTLS(config *tls.Config) *tls.Config {
 	return config
 }
 
-// secure makes the handshake, and reports whether the lane can serve the connection.
-func (c *laneConn) secure(config *tls.Config) bool {
+// tlsOutcome is what a handshake led to.
+type tlsOutcome uint8
+
+const (
+	tlsFailed tlsOutcome = iota
+	tlsHTTP1
+	tlsHTTP2
+)
+
+// secure makes the handshake.
+func (c *laneConn) secure(config *tls.Config) tlsOutcome {
 	conn := tls.Server(c.Conn, config)
 	c.Conn = conn
 	by := time.Now().Add(readHeaderTimeout)
 	_ = conn.SetWriteDeadline(by) // the handshake of a closed connection returns an error
 	c.waitUntil(by)
 	if conn.HandshakeContext(context.Background()) != nil {
-		return false // the connection keeps the error, and net/http will find it
+		return tlsFailed // the connection keeps the error, and net/http will find it
 	}
 	_ = conn.SetWriteDeadline(time.Time{})
-	return slices.Contains([]string{"", "http/1.1"}, conn.ConnectionState().NegotiatedProtocol)
+	if conn.ConnectionState().NegotiatedProtocol == "h2" {
+		return tlsHTTP2
+	}
+	return tlsHTTP1
 }
 
 // handedTLSConn is a handedConn with the TLS state of its connection.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -29,11 +30,7 @@ func overBoth(t *testing.T, test func(t *testing.T, s *checkStack)) {
 // newSecureCheckStack returns a stack whose dial uses TLS.
 func newSecureCheckStack(t *testing.T) *checkStack {
 	s := newCheckStack(t)
-	certificate := httptest.NewTLSServer(nil) // has one, and a client that trusts it
-	t.Cleanup(certificate.Close)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s.secure = &secureSide{addr: listener.Addr(), trust: clientTLS(certificate), handed: make(chan http.ConnState, 100)}
+	s.secure = &secureSide{handed: make(chan http.ConnState, 100)}
 	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil {
 			http.Error(w, "does not know of TLS", http.StatusTeapot)
@@ -46,15 +43,30 @@ func newSecureCheckStack(t *testing.T) *checkStack {
 			s.secure.handed <- state
 		}
 	}
-	server.TLSConfig = PrepareTLS(&tls.Config{Certificates: certificate.TLS.Certificates})
 	s.secure.server = server
+	s.secure.addr, s.secure.trust = serveTLS(t, s.lane, server)
+	return s
+}
+
+// serveTLS serves with TLS through a lane until the test ends, and returns the address, and the
+// configuration of a client.
+func serveTLS(t *testing.T, lane *Lane, server *http.Server) (net.Addr, *tls.Config) {
+	t.Helper()
+	certificate := httptest.NewTLSServer(nil) // has one, and a client that trusts it
+	t.Cleanup(certificate.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server.TLSConfig = PrepareTLS(&tls.Config{Certificates: certificate.TLS.Certificates})
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(s.lane.ListenTLS(listener, server.TLSConfig)) }()
+	go func() { ended <- server.Serve(lane.ListenTLS(listener, server.TLSConfig, server.Handler)) }()
 	t.Cleanup(func() {
 		_ = server.Close() // connections of the test
 		require.ErrorIs(t, <-ended, http.ErrServerClosed)
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = lane.Shutdown(now) // closes those with HTTP/2
 	})
-	return s
+	return listener.Addr(), clientTLS(certificate)
 }
 
 // clientTLS returns a configuration that trusts a test server, without a list of protocols.

@@ -30,6 +30,7 @@ type scratch struct {
 	authorize authorizeQuestion
 	route     route.Input
 	envoy     envoyQuestion
+	http2     http2Question
 }
 
 // Batches have their own pool, so that the memory of a batch is never used for a single check.
@@ -55,6 +56,7 @@ func (p *scratchPool) get() *scratch {
 func (p *scratchPool) put(sc *scratch) {
 	sc.idempotencyKey = ""
 	sc.share, sc.pause = nil, 0
+	sc.http2 = http2Question{}
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
 	sc.envoy.forget()
 	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes(), sc.route.Bytes()) <= p.most {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -24,12 +23,10 @@ func (s *checkStack) secureServer(most int64) (url string, trust *tls.Config) {
 	deps := s.deps
 	deps.Store = s.db.Open(tenants.Config{Acquire: time.Minute})
 	deps.Metrics = NewMetrics(prometheusRegistry())
-	server := httptest.NewUnstartedServer(nil)
-	server.Config = NewServer(New(Config{Headers: bothStyles, Bound: overload.Fixed(most)}, deps), deps.Logger)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	s.t.Cleanup(server.Close)
-	return server.URL, clientTLS(server)
+	lane := NewLane()
+	handler := New(Config{Headers: bothStyles, Bound: overload.Fixed(most), Lane: lane}, deps)
+	addr, trust := serveTLS(s.t, lane, NewServer(handler, deps.Logger))
+	return "https://" + addr.String(), trust
 }
 
 // streams sends one request on each of n HTTP/2 streams, over as many connections as that takes,

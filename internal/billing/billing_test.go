@@ -826,12 +826,12 @@ func TestReconcile(t *testing.T) {
 	require.False(t, mine, "one instance does it")
 }
 
-// A running server compares an endpoint with the provider when it has a new API key, and a day
-// later again. Of two instances, one does it.
+// A running server compares an endpoint with the provider when it has a new API key, when somebody
+// requests it, and a day after the last time. Of two instances, one does it.
 func TestDailyComparison(t *testing.T) {
 	fake := newFakeStripe(t)
 	s := newStack(t, tenants.BillingEndpoint{}, fake)
-	for n, price := range []string{"price_pro", "price_scale"} {
+	for n, price := range []string{"price_pro", "price_scale", "price_pro"} {
 		fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, map[string]string{"user": "ada"}, price)
 		if n == 0 {
 			working, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -842,8 +842,12 @@ func TestDailyComparison(t *testing.T) {
 			}
 			defer instances.Wait()
 			defer stop()
-		} else {
+		} else if n == 1 {
 			s.pass(24 * time.Hour)
+		} else {
+			s.pass(time.Hour)
+			_, err := s.store.RequestReconcile(t.Context(), s.a, s.endpoint.ID)
+			require.NoError(t, err)
 		}
 		require.Eventually(t, func() bool {
 			e, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
@@ -851,8 +855,27 @@ func TestDailyComparison(t *testing.T) {
 			return e.ReconciledAt != nil && e.ReconciledAt.Equal(s.now())
 		}, time.Minute, 10*time.Millisecond)
 		require.Equal(t, strings.TrimPrefix(price, "price_"), s.plan("ada"))
-		require.Equal(t, n+1, fake.lists(), "one instance compares, once a day")
+		require.Equal(t, n+1, fake.lists(), "one instance compares, once a day and on request")
 	}
+	rows, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "endpoint", Action: "compare"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, rows, 1)
+	require.Equal(t, s.endpoint.ID.String(), rows[0].Target)
+}
+
+// A comparison can be requested by those who manage billing, for an endpoint of their tenant that
+// has an API key.
+func TestWhoRequestsComparisons(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	var conflict *tenants.ConflictError
+	_, err := s.store.RequestReconcile(t.Context(), s.a, s.endpoint.ID)
+	require.ErrorAs(t, err, &conflict)
+	require.Contains(t, conflict.Detail, "no API key")
+	other, _ := s.db.Tenant("tenant-b")
+	_, err = s.store.RequestReconcile(t.Context(), other, s.endpoint.ID)
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	_, err = s.store.RequestReconcile(t.Context(), s.a, uuid.New())
+	require.ErrorIs(t, err, tenants.ErrNotFound)
 }
 
 var events = flag.Int("events", 500, "how many events TestShuffledEvents sends")

@@ -59,7 +59,7 @@ func (l *auditLine) Day() string { return l.At.UTC().Format("2 Jan 2006") }
 
 var auditActions = []option{
 	{"", "Any"}, {"create", "Created"}, {"update", "Changed"}, {"delete", "Deleted"}, {"rotate", "Rotated"},
-	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"}, {"test", "Sent a test"}, {"replay", "Replayed"}, {"dismiss", "Dismissed"},
+	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"}, {"test", "Sent a test"}, {"replay", "Replayed"}, {"dismiss", "Dismissed"}, {"compare", "Requested a comparison"},
 }
 
 var auditKinds = []option{
@@ -316,6 +316,8 @@ func auditVerb(e *tenants.AuditEntry) string {
 		return "replayed a delivery to " + object
 	case "dismiss":
 		return "dismissed " + object
+	case "compare":
+		return "requested a comparison of " + object
 	}
 	return e.Action + " " + object
 }

@@ -451,6 +451,11 @@ func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *vis
 	case "key":
 		key := f.Get("api_key")
 		edit(func(*tenants.BillingEndpoint) tenants.BillingSecrets { return tenants.BillingSecrets{APIKey: &key} })
+	case "compare":
+		if _, err = d.Store.RequestReconcile(r.Context(), v.actor(), id); err == nil {
+			d.Billing.Wake()
+			said = "Comparing all subscriptions with Stripe. Subjects with the wrong plan are moved, and the audit log lists them."
+		}
 	case "delete":
 		if err = d.Store.DeleteBillingEndpoint(r.Context(), v.actor(), id, tenants.Match{}); err == nil {
 			path, said = "/billing", "Endpoint deleted. Subjects keep their plans."

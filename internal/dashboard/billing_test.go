@@ -138,7 +138,16 @@ func TestGracePeriodsOnPages(t *testing.T) {
 	renamed, err := s.store.BillingEndpointByID(t.Context(), s.a, own.ID)
 	require.NoError(t, err)
 	require.Equal(t, []any{"Our shop", tenants.FromCustomer, 3}, []any{renamed.Name, renamed.SubjectFrom, renamed.GraceDays})
-	require.Contains(t, b.get("/billing/endpoints/"+stripe.ID.String()).body, "Grace period")
+	page = b.get("/billing/endpoints/" + stripe.ID.String()).body
+	require.Contains(t, page, "Grace period")
+	require.NotContains(t, page, "Compare with Stripe now", "there is no API key")
+	path = "/billing/endpoints/" + stripe.ID.String()
+	require.Equal(t, http.StatusConflict, b.write(path, url.Values{"do": {"compare"}}).status)
+	require.Equal(t, http.StatusSeeOther, b.write(path, url.Values{"do": {"key"}, "api_key": {"rk_test_1"}}).status)
+	require.Contains(t, b.get(path).body, "Compare with Stripe now")
+	require.Equal(t, http.StatusSeeOther, b.write(path, url.Values{"do": {"compare"}}).status)
+	require.Contains(t, b.get(path).body, "Comparing all subscriptions with Stripe")
+	require.Contains(t, b.get("/audit?kind=endpoint").body, "requested a comparison of the billing endpoint")
 }
 
 // The page of billing says how many events were not applied, and links to them.

@@ -99,7 +99,7 @@ func TestBudget(t *testing.T) {
 		return taken
 	}
 	require.Equal(t, 3, take(5))
-	b.earn()
+	b.earn(b.PerAnswer)
 	require.Equal(t, 2, take(5))
 	now = now.Add(50 * time.Millisecond)
 	require.Equal(t, 0, take(5))
@@ -115,10 +115,10 @@ func TestStreamsAreBounded(t *testing.T) {
 	begun, release := make(chan struct{}, 10), make(chan struct{})
 	_, addr := serveFor(t, func(config *Config) {
 		config.Limits.Streams = 2
-		config.Call = func(s *Call) {
+		config.Call = func(s *Call) bool {
 			begun <- struct{}{}
 			<-release
-			echo(s)
+			return echo(s)
 		}
 	})
 	c := dial(t, addr)
@@ -398,10 +398,10 @@ func TestCancelledHandler(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	server, addr := serveFor(t, func(config *Config) {
-		config.Call = func(s *Call) {
+		config.Call = func(s *Call) bool {
 			begun <- struct{}{}
 			<-release
-			echo(s)
+			return echo(s)
 		}
 		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.(http.Flusher).Flush()
@@ -446,9 +446,10 @@ func TestShutdown(t *testing.T) {
 func TestShutdownInTime(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	server, addr := serveFor(t, func(config *Config) {
-		config.Call = func(*Call) {
+		config.Call = func(*Call) bool {
 			close(begun)
 			<-release
+			return true
 		}
 	})
 	defer close(release)

@@ -36,9 +36,16 @@ type Call struct {
 	credit     int    // bytes that were read, and that the client may send again when told so
 	sendWindow int64  // bytes that the client accepts
 	rest       []byte // of the answer of a direct call, for which there is no window
+	plain      bool   // the answer of a direct call ends with its body, and has no trailer
 	stuckSince time.Time
 
-	cancel context.CancelFunc // of the handler's request; nil: a direct call
+	// Only requests to the handler use these.
+	cancel         context.CancelFunc // nil: a direct call
+	readDeadline   deadline
+	writeDeadline  deadline
+	bodyLate       bool // readDeadline has passed
+	expectContinue bool // the client waits for status 100 before it sends the body
+	headed         bool // the final header was sent
 }
 
 // Errors of Body.
@@ -79,6 +86,14 @@ func (s *Call) Arrived() []byte {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	return s.body
+}
+
+// Complete returns the body, and whether it has arrived completely. Like Body, it returns the same
+// bytes again.
+func (s *Call) Complete() (body []byte, complete bool) {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.body, s.ended
 }
 
 // await waits until the body has n bytes or ends. The caller holds the lock.
@@ -145,14 +160,41 @@ func (s *Call) Answer(body []byte) {
 	}
 	s.replied = true
 	c.sendHeaders(s.id, c.answerHead.encode(c), false)
-	sent := c.sendSome(s, body)
-	if sent < len(body) {
-		s.rest = append([]byte(nil), body[sent:]...)
-		c.stick(s)
+	if c.sendOrStick(s, body) {
+		c.sendHeaders(s.id, c.answerTail.encode(c), true)
+		c.answered(s)
+	}
+}
+
+// AnswerHTTP answers a request with a header block, which begins with AppendStatus and continues
+// with AppendField, and a body.
+func (s *Call) AnswerHTTP(block, body []byte) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.accepts(s) {
 		return
 	}
-	c.sendHeaders(s.id, c.answerTail.encode(c), true)
-	c.answered(s)
+	s.replied, s.plain = true, true
+	if c.tableless {
+		block = append([]byte{emptyTable}, block...)
+	}
+	c.sendHeaders(s.id, block, len(body) == 0)
+	if c.sendOrStick(s, body) {
+		c.answered(s)
+	}
+}
+
+// sendOrStick appends the body of a direct call, and reports whether the windows permit all of it.
+// What they do not permit follows later (resume). The caller holds the lock.
+func (c *conn) sendOrStick(s *Call, body []byte) (all bool) {
+	sent := c.sendSome(s, body, s.plain)
+	if sent == len(body) {
+		return true
+	}
+	s.rest = append([]byte(nil), body[sent:]...)
+	c.stick(s)
+	return false
 }
 
 // Fail answers a call of gRPC without a body. fields are sent as they are, after the status 200
@@ -179,8 +221,8 @@ func (c *conn) accepts(s *Call) bool { return !s.gone && !s.replied && !c.dead }
 
 // answered ends a stream after its last frame. The caller holds the lock.
 func (c *conn) answered(s *Call) {
-	c.frames.earn()
-	c.resets.earn()
+	c.frames.earn(c.frames.PerAnswer)
+	c.resets.earn(c.resets.PerAnswer)
 	c.strikes = 0
 	early := !s.ended
 	if early { // the client need not send the rest

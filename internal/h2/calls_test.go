@@ -142,7 +142,7 @@ func TestContinuation(t *testing.T) {
 
 // A call that is answered before the client has sent everything does not need the rest.
 func TestEarlyAnswer(t *testing.T) {
-	_, addr := serveFor(t, func(config *Config) { config.Call = func(s *Call) { s.Answer([]byte("early")) } })
+	_, addr := serveFor(t, func(config *Config) { config.Call = func(s *Call) bool { s.Answer([]byte("early")); return true } })
 	c := dial(t, addr)
 	c.open(1, callPath, false)
 	require.Equal(t, "early", c.answer(1).body)
@@ -159,13 +159,14 @@ func TestPanics(t *testing.T) {
 	faults := make(chan any, 2)
 	_, addr := serveFor(t, func(config *Config) {
 		config.Panicked = func(fault any) { faults <- fault }
-		config.Call = func(s *Call) {
+		config.Call = func(s *Call) bool {
 			switch s.Head().Get("do") {
 			case "panic":
 				panic("in the call")
 			case "":
 				echo(s)
 			}
+			return true
 		}
 		config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("in the handler") })
 	})
@@ -188,10 +189,11 @@ func TestAnswersShareAWrite(t *testing.T) {
 	decided.Add(calls)
 	release := make(chan struct{})
 	_, addr := serveFor(t, func(config *Config) {
-		config.Call = func(s *Call) {
+		config.Call = func(s *Call) bool {
 			decided.Done()
 			<-release
 			s.Answer(bytes.Repeat([]byte("x"), 100))
+			return true
 		}
 	})
 	c := dial(t, addr)

@@ -34,7 +34,7 @@ func testLimits() Limits {
 }
 
 // echo answers with the body.
-func echo(s *Call) {
+func echo(s *Call) bool {
 	body, err := s.Body(1<<20, time.Time{})
 	switch {
 	case err == nil, errors.Is(err, io.ErrUnexpectedEOF):
@@ -42,6 +42,7 @@ func echo(s *Call) {
 	case errors.Is(err, ErrLate):
 		s.Fail(hpack.HeaderField{Name: "grpc-status", Value: "4"})
 	}
+	return true
 }
 
 // echoHandler does the same, piece by piece.

@@ -24,6 +24,7 @@ type conn struct {
 	socket net.Conn // below TLS
 	remote netip.Addr
 	tls    *tls.ConnectionState
+	shaken bool            // the handshake was made before
 	ctx    context.Context // of all requests to the handler
 	cancel context.CancelFunc
 
@@ -58,6 +59,7 @@ type conn struct {
 	block      bytes.Buffer
 	answerHead fixedBlock
 	answerTail fixedBlock
+	tableless  bool // the client wants a smaller table, so it gets none
 	frames     budget
 	resets     budget
 	strikes    int // pings that came too early
@@ -161,7 +163,7 @@ func (c *conn) greet() error {
 	if err := c.SetDeadline(by); err != nil {
 		return err
 	}
-	if c.server.Handshake != nil {
+	if c.server.Handshake != nil && !c.shaken {
 		secure, state, err := c.server.Handshake(c.socket)
 		if err != nil {
 			return err
@@ -468,8 +470,8 @@ func (c *conn) stopAccepting() {
 	c.flush(false)
 }
 
-// checkDrained cancels the handler's requests when no direct call is open, and closes the
-// connection when no stream is. The caller holds the lock.
+// checkDrained cancels the handler's requests when no direct call is open, unless the server is
+// patient, and closes the connection when no stream is. The caller holds the lock.
 func (c *conn) checkDrained() {
 	if c.draining != refusing {
 		return
@@ -479,7 +481,9 @@ func (c *conn) checkDrained() {
 			return
 		}
 	}
-	c.cancel()
+	if !c.server.Patient {
+		c.cancel()
+	}
 	if c.open > 0 {
 		return
 	}

@@ -9,7 +9,8 @@ import "time"
 //
 // The bound is a budget. It refills with time, and with every answered request, because a client
 // that sends many requests also has more reasons for such frames: it updates windows, and cancels
-// some of its requests.
+// some of its requests. It refills with every part of an answer, too, because a long answer is a
+// reason to update windows.
 
 // Budget is a number of frames.
 type Budget struct {
@@ -41,5 +42,5 @@ func (b *budget) take(now func() time.Time) bool {
 	return true
 }
 
-// earn refills after an answer.
-func (b *budget) earn() { b.left = min(b.left+b.PerAnswer, b.Burst) }
+// earn adds n.
+func (b *budget) earn(n int) { b.left = min(b.left+n, b.Burst) }

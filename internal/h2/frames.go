@@ -281,6 +281,7 @@ func (c *conn) takeSetting(s http2.Setting) error {
 	case http2.SettingHeaderTableSize:
 		if s.Val < tableSize { // rare, and then nothing is indexed at all
 			c.encoder.SetMaxDynamicTableSizeLimit(0)
+			c.tableless = true
 			c.answerHead.forget()
 			c.answerTail.forget()
 		}

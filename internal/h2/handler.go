@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
-	"net/textproto"
 	"net/url"
-	"strconv"
+	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -17,10 +16,16 @@ import (
 )
 
 // handle gives a request to the handler. The caller holds the lock.
-func (c *conn) handle(s *Call) {
+func (c *conn) handle(s *Call) { go c.serveHandler(c.forHandler(s), s) }
+
+// forHandler prepares a request for the handler. The caller holds the lock.
+func (c *conn) forHandler(s *Call) context.Context {
 	ctx, cancel := context.WithCancel(context.WithValue(c.ctx, http.LocalAddrContextKey, c.LocalAddr()))
-	s.cancel = cancel
-	go c.serveHandler(ctx, s)
+	s.direct, s.cancel = false, cancel
+	if s.gone {
+		cancel()
+	}
+	return ctx
 }
 
 func (c *conn) serveHandler(ctx context.Context, s *Call) {
@@ -40,6 +45,13 @@ func (c *conn) serveHandler(ctx context.Context, s *Call) {
 		http.Error(w, "The request is invalid.", http.StatusBadRequest)
 		return
 	}
+	limits := &c.server.Limits
+	if limits.Request > 0 && r.Body != http.NoBody {
+		_ = w.SetReadDeadline(time.Now().Add(limits.Request)) // it has no error
+	}
+	if limits.Response > 0 {
+		_ = w.SetWriteDeadline(time.Now().Add(limits.Response)) // it has no error
+	}
 	c.server.Handler.ServeHTTP(w, r)
 }
 
@@ -55,13 +67,27 @@ func (s *Call) request(ctx context.Context) (*http.Request, error) {
 		Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(h.Fields)), TLS: s.conn.tls, ContentLength: h.length,
 		Body: requestBody{s},
 	}
+	var cookies []string
 	for _, f := range h.Fields {
+		if f.Name == "cookie" { // clients send each part alone, for a better compression
+			cookies = append(cookies, f.Value)
+			continue
+		}
 		r.Header.Add(f.Name, f.Value)
+	}
+	if cookies != nil {
+		r.Header.Set("Cookie", strings.Join(cookies, "; "))
 	}
 	if r.Host == "" {
 		r.Host = r.Header.Get("Host")
 	}
 	r.Header.Del("Host")
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.ended && len(s.body) == 0 {
+		r.ContentLength, r.Body = 0, http.NoBody
+	}
+	s.expectContinue = strings.EqualFold(r.Header.Get("Expect"), "100-continue")
 	return r.WithContext(ctx), nil
 }
 
@@ -89,10 +115,40 @@ func (b requestBody) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		case s.bodyClosed:
 			return 0, errBodyClosed
+		case s.bodyLate:
+			return 0, os.ErrDeadlineExceeded
+		}
+		if s.invite() {
+			c.flush(false) // releases the lock, so the body may have arrived
+			continue
 		}
 		s.bodyWait.wait(&c.mu)
 	}
 }
+
+// invite tells a client that waits for it to send the body, and lets it send much of a long body at
+// once. It reports whether it had to. The caller holds the lock.
+func (s *Call) invite() (news bool) {
+	c := s.conn
+	if s.expectContinue && !s.headed {
+		s.expectContinue, news = false, true
+		c.sendHeaders(s.id, c.encode([]hpack.HeaderField{{Name: ":status", Value: "100"}}), false)
+	}
+	rest := int64(longWindow)
+	if s.head.length >= 0 {
+		rest = min(rest, s.head.length-s.received)
+	}
+	if more := int(rest) - s.window; more > c.server.Limits.Window/2 {
+		s.window += more
+		c.framerWrites(c.framer.WriteWindowUpdate(s.id, uint32(more)))
+		news = true
+	}
+	return news
+}
+
+// longWindow is how many bytes of a body a client may send before the handler that waits for them
+// has read them. With less, a long body would take many round trips.
+const longWindow = 1 << 20
 
 // Close ends the wait of Read.
 func (b requestBody) Close() error {
@@ -104,164 +160,59 @@ func (b requestBody) Close() error {
 	return nil
 }
 
-// responseWriter sends the answer of a handler. One goroutine at a time uses it.
-type responseWriter struct {
-	call     *Call
-	header   http.Header
-	trailers []string // declared before the header was written
-	wrote    bool     // the header
-	broken   bool     // the handler has panicked
+// deadline is a time for a request to the handler. The lock of the connection guards it.
+type deadline struct {
+	timer *time.Timer
+	round int // how often it was set
 }
 
-// Header implements http.ResponseWriter.
-func (w *responseWriter) Header() http.Header { return w.header }
-
-// WriteHeader implements http.ResponseWriter.
-func (w *responseWriter) WriteHeader(status int) { w.writeHeader(status, false) }
-
-func (w *responseWriter) writeHeader(status int, end bool) {
-	if w.wrote {
+// set makes passed be called with the lock when t has come. The zero time is never. The caller
+// holds the lock.
+func (d *deadline) set(lock *sync.Mutex, t time.Time, passed func()) {
+	d.round++
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if t.IsZero() {
 		return
 	}
-	w.wrote = true
-	for _, list := range w.header["Trailer"] {
-		for name := range strings.SplitSeq(list, ",") {
-			w.trailers = append(w.trailers, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)))
+	round := d.round
+	d.timer = time.AfterFunc(time.Until(t), func() {
+		lock.Lock()
+		defer lock.Unlock()
+		if d.round == round {
+			passed()
 		}
-	}
-	fields := []hpack.HeaderField{{Name: ":status", Value: strconv.Itoa(status)}}
-	for name, values := range w.header {
-		if w.isTrailer(name) {
-			continue
-		}
-		fields = appendFields(fields, name, values)
-	}
-	w.sendHeaders(fields, end)
+	})
 }
 
-func (w *responseWriter) isTrailer(name string) bool {
-	if strings.HasPrefix(name, http.TrailerPrefix) {
-		return true
-	}
-	for _, trailer := range w.trailers {
-		if trailer == name {
-			return true
-		}
-	}
-	return false
+// SetReadDeadline is for http.ResponseController: when t has come, reading the body fails. The zero
+// time means never.
+func (w *responseWriter) SetReadDeadline(t time.Time) error {
+	s := w.call
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	s.bodyLate = false
+	s.readDeadline.set(&s.conn.mu, t, func() {
+		s.bodyLate = true
+		s.bodyWait.wake()
+	})
+	return nil
 }
 
-func appendFields(fields []hpack.HeaderField, name string, values []string) []hpack.HeaderField {
-	name = strings.ToLower(name)
-	if !validName(name) || name == "connection" || name == "transfer-encoding" {
-		return fields
-	}
-	for _, value := range values {
-		fields = append(fields, hpack.HeaderField{Name: name, Value: value})
-	}
-	return fields
-}
-
-func (w *responseWriter) sendHeaders(fields []hpack.HeaderField, end bool) {
+// SetWriteDeadline is for http.ResponseController: when t has come, the request is reset. The zero
+// time means never.
+func (w *responseWriter) SetWriteDeadline(t time.Time) error {
 	s := w.call
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.accepts(s) {
-		return
-	}
-	c.sendHeaders(s.id, c.encode(fields), end)
-	if end {
-		s.replied = true
-		c.answered(s)
-	}
-}
-
-// Write implements http.ResponseWriter. It waits while the client does not read.
-func (w *responseWriter) Write(b []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	s := w.call
-	if s.head.Method == http.MethodHead {
-		return len(b), nil // the answer has no body
-	}
-	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sent := 0
-	for {
-		if !c.accepts(s) {
-			return sent, net.ErrClosed
+	s.writeDeadline.set(&c.mu, t, func() {
+		if c.accepts(s) {
+			c.reset(s, http2.ErrCodeInternal)
+			c.flush(false)
 		}
-		sent += c.sendSome(s, b[sent:])
-		if sent == len(b) {
-			return sent, nil
-		}
-		c.flush(false)
-		if !c.accepts(s) || s.sendWindow > 0 && c.sendWindow > 0 { // a change while it wrote
-			continue
-		}
-		c.stick(s)
-		s.windowWait.wait(&c.mu)
-		c.unstick(s)
-		s.stuckSince = time.Time{}
-	}
-}
-
-// Flush implements http.Flusher.
-func (w *responseWriter) Flush() {
-	w.WriteHeader(http.StatusOK)
-	c := w.call.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flush(true)
-}
-
-// finish ends the answer. A handler that was cancelled has answered only if it has set a trailer.
-func (w *responseWriter) finish(cancelled bool) {
-	s := w.call
-	c := s.conn
-	if !w.broken && (!cancelled || len(w.trailerFields()) > 0) {
-		w.sendTrailers()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.accepts(s) {
-		code := http2.ErrCodeCancel
-		if w.broken {
-			code = http2.ErrCodeInternal
-		}
-		c.reset(s, code)
-	}
-	s.served = true
-	c.settle(s)
-	c.flush(true)
-}
-
-func (w *responseWriter) trailerFields() (fields []hpack.HeaderField) {
-	for name, values := range w.header {
-		if w.isTrailer(name) {
-			fields = appendFields(fields, strings.TrimPrefix(name, http.TrailerPrefix), values)
-		}
-	}
-	return fields
-}
-
-func (w *responseWriter) sendTrailers() {
-	if !w.wrote {
-		w.writeHeader(http.StatusOK, true)
-		return
-	}
-	if fields := w.trailerFields(); len(fields) > 0 {
-		w.sendHeaders(fields, true)
-		return
-	}
-	s := w.call
-	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.accepts(s) {
-		c.framerWrites(c.framer.WriteData(s.id, true, nil))
-		s.replied = true
-		c.answered(s)
-	}
+	})
+	return nil
 }

@@ -91,21 +91,26 @@ func (c *conn) sendHeaders(id uint32, block []byte, end bool) {
 	}
 }
 
-// sendSome appends as much of b as the windows permit, and returns its length. The caller holds the
-// lock.
-func (c *conn) sendSome(s *Call, b []byte) (sent int) {
+// sendSome appends as much of b as the windows permit, and returns its length. end says that the
+// stream ends with b. The caller holds the lock.
+func (c *conn) sendSome(s *Call, b []byte, end bool) (sent int) {
 	for sent < len(b) {
 		n := min(int64(len(b)-sent), int64(maxFrame), s.sendWindow, c.sendWindow)
 		if n <= 0 {
 			break
 		}
-		c.framerWrites(c.framer.WriteData(s.id, false, b[sent:sent+int(n)]))
+		next := sent + int(n)
+		c.framerWrites(c.framer.WriteData(s.id, end && next == len(b), b[sent:next]))
+		c.frames.earn(1 + int(n)/updateBytes)
 		s.sendWindow -= n
 		c.sendWindow -= n
-		sent += int(n)
+		sent = next
 	}
 	return sent
 }
+
+// updateBytes is how many bytes of an answer give a client reason to update its windows once.
+const updateBytes = 1 << 10
 
 // stick notes that s waits for a window. The caller holds the lock.
 func (c *conn) stick(s *Call) {
@@ -133,12 +138,14 @@ func (c *conn) resume() {
 			kept = append(kept, s)
 			continue
 		}
-		s.rest = s.rest[c.sendSome(s, s.rest):]
+		s.rest = s.rest[c.sendSome(s, s.rest, s.plain):]
 		if len(s.rest) > 0 {
 			kept = append(kept, s)
 			continue
 		}
-		c.sendHeaders(s.id, c.answerTail.encode(c), true)
+		if !s.plain {
+			c.sendHeaders(s.id, c.answerTail.encode(c), true)
+		}
 		c.answered(s)
 	}
 	clear(c.stuck[len(kept):])

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Limits bound what one connection may use. All of them are required.
+// Limits bound what one connection may use. All except Request and Response are required.
 type Limits struct {
 	Streams     int           // concurrent streams of a connection, those in progress after a reset included
 	HeaderBytes int           // size of a header list, as HTTP/2 counts it
@@ -19,6 +19,8 @@ type Limits struct {
 	Head        time.Duration // for the handshake, the preface, and the rest of a frame or header block
 	Body        time.Duration // for the body of a direct call, once it is waited for
 	Write       time.Duration // for a client to accept an answer
+	Request     time.Duration // for the body of a request to the handler, unless it sets another deadline; 0: no limit
+	Response    time.Duration // for the handler's answer, unless it sets another deadline; 0: no limit
 	Idle        time.Duration // a connection without streams is closed after it
 	Ping        time.Duration // a client that is silent for it gets a ping
 	Pong        time.Duration // for the answer to that ping
@@ -36,10 +38,13 @@ type Config struct {
 	Handshake func(net.Conn) (net.Conn, *tls.ConnectionState, error)
 	// Direct reports whether Call answers the request. It must not block.
 	Direct func(*Head) bool
-	// Call answers a request with Call.Answer or Call.Fail. It must not use the Call afterwards.
-	Call func(*Call)
-	// Handler answers all other requests.
+	// Call answers a request with Call.Answer, Call.AnswerHTTP or Call.Fail, and returns true. It
+	// must not use the Call afterwards. If it returns false, it has not answered, and Handler does.
+	Call func(*Call) (answered bool)
+	// Handler answers all other requests. It can set deadlines with http.ResponseController.
 	Handler http.Handler
+	// Patient makes Shutdown wait for Handler, instead of cancelling its requests.
+	Patient bool
 	// Panicked is told of a panic of Call or Handler. The stream is reset.
 	Panicked func(fault any)
 }
@@ -94,11 +99,20 @@ func (s *Server) Serve(listener net.Listener) error {
 	}
 }
 
+// ServeConn serves one connection to its end, after the handshake. state is that of TLS; nil:
+// without TLS.
+func (s *Server) ServeConn(conn net.Conn, state *tls.ConnectionState) {
+	c := newConn(s, conn)
+	c.tls, c.shaken = state, true
+	s.serveConn(c)
+}
+
 // serve serves one connection to its end.
-func (s *Server) serve(socket net.Conn) {
-	c := newConn(s, socket)
+func (s *Server) serve(socket net.Conn) { s.serveConn(newConn(s, socket)) }
+
+func (s *Server) serveConn(c *conn) {
 	if !s.add(c) {
-		_ = socket.Close()
+		_ = c.Close()
 		return
 	}
 	defer s.remove(c)
@@ -126,9 +140,10 @@ func (s *Server) remove(c *conn) {
 
 // Shutdown closes the listeners, asks all clients to connect elsewhere, and waits until their
 // requests are answered. Requests that Handler still answers when no direct call is in progress
-// are cancelled. If ctx ends, Shutdown closes all connections. It may be called once.
+// are cancelled, unless the server is patient. If ctx ends, Shutdown closes all connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
+	first := !s.stopping
 	s.stopping = true
 	for listener := range s.listeners {
 		_ = listener.Close() // it accepts no more either way
@@ -137,7 +152,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for c := range s.conns {
 		conns = append(conns, c)
 	}
-	if len(conns) == 0 {
+	if first && len(conns) == 0 {
 		close(s.empty)
 	}
 	s.mu.Unlock()

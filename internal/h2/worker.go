@@ -29,14 +29,19 @@ func (c *conn) begin(s *Call) {
 
 func (c *conn) work(w *worker) {
 	for s := range w.calls {
-		c.serveDirect(s)
-		c.mu.Lock()
-		if c.accepts(s) { // nobody has answered
-			c.reset(s, http2.ErrCodeInternal)
+		answered := c.serveDirect(s)
+		if !answered {
+			c.serveInstead(s)
 		}
-		s.served = true
-		c.settle(s)
-		c.flush(true)
+		c.mu.Lock()
+		if answered {
+			if c.accepts(s) { // it says so, but has not
+				c.reset(s, http2.ErrCodeInternal)
+			}
+			s.served = true
+			c.settle(s)
+			c.flush(true)
+		}
 		if c.dead || len(c.idle) == maxIdleWorkers {
 			c.mu.Unlock()
 			return
@@ -46,11 +51,22 @@ func (c *conn) work(w *worker) {
 	}
 }
 
-func (c *conn) serveDirect(s *Call) {
+// serveDirect reports whether Config.Call has answered. A panic is an answer: the stream is reset.
+func (c *conn) serveDirect(s *Call) (answered bool) {
 	defer func() {
 		if fault := recover(); fault != nil {
+			answered = true
 			c.server.Panicked(fault)
 		}
 	}()
-	c.server.Call(s)
+	return c.server.Call(s)
+}
+
+// serveInstead gives a direct call that was not answered to the handler.
+func (c *conn) serveInstead(s *Call) {
+	c.mu.Lock()
+	ctx := c.forHandler(s)
+	c.checkDrained()
+	c.mu.Unlock()
+	c.serveHandler(ctx, s)
 }

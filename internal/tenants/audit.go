@@ -29,7 +29,7 @@ type AuditEntry struct {
 	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
-	Action    string // create, update, delete, revoke, rotate, reset, import, test, replay, dismiss
+	Action    string // create, update, delete, revoke, rotate, reset, import, test, replay, dismiss, compare
 	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price, billing_event, portal, portal_link, limit_request, notification_endpoint, security
 	Target    string // slug, subject, email, or id of a key
 	// Before and After are JSON objects with the fields that differ; null means not set. Before is

@@ -379,6 +379,12 @@ func (c *change) DeleteBillingEndpoint(ctx context.Context, p db.DeleteBillingEn
 	return c.Queries.DeleteBillingEndpoint(ctx, p)
 }
 
+// RequestBillingReconcile makes a server compare an endpoint with its provider.
+func (c *change) RequestBillingReconcile(ctx context.Context, p db.RequestBillingReconcileParams) (int64, error) {
+	c.trail.actions = append(c.trail.actions, auditRow{action: "compare", kind: auditEndpoint, target: p.ID.String()})
+	return c.Queries.RequestBillingReconcile(ctx, p)
+}
+
 // UpsertBillingPrice maps a price to a plan.
 func (c *change) UpsertBillingPrice(ctx context.Context, p db.UpsertBillingPriceParams) (row db.BillingPrice, err error) {
 	if _, err = c.touch(ctx, auditPrice, p.Price, false); err == nil {

@@ -121,6 +121,23 @@ func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, 
 	return mine, err
 }
 
+// RequestReconcile makes a server compare an endpoint with its provider soon, instead of a day
+// after the last time. Errors: ErrForbidden, ErrNotFound; *ConflictError for an endpoint without an
+// API key, whose provider cannot be asked.
+func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUID) (out BillingEndpoint, err error) {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if out, err = readBillingEndpoint(ctx, c.Queries, c.tenant, endpoint); err != nil {
+			return err
+		}
+		if out.apiKeySealed == nil {
+			return &ConflictError{CodeConflict, "the endpoint has no API key, so the subscriptions of its provider cannot be read; set api_key first"}
+		}
+		_, err := c.RequestBillingReconcile(ctx, db.RequestBillingReconcileParams{TenantID: c.tenant, ID: endpoint, Now: c.now})
+		return err
+	})
+	return out, err
+}
+
 // RecordReconcile records that an endpoint was compared with its provider.
 func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
 	now := s.instant()

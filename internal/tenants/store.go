@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 
 	"weir/internal/check"
 	"weir/internal/seal"
@@ -170,6 +171,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 		conn.TypeMap().RegisterType(&pgtype.Type{
 			Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 		})
+		pgxuuid.Register(conn.TypeMap()) // otherwise an id takes ten allocations, as text
 		return nil
 	}
 	c.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {

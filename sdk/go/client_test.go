@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,14 +45,6 @@ func silentServer(t *testing.T) (address string) {
 	return listener.Addr().String()
 }
 
-// deadAddress returns an address on which nothing listens.
-func deadAddress(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // openFiles returns the number of file descriptors of this process, including sockets.
@@ -64,49 +56,116 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// A thousand callers use a server that hangs or refuses connections. The fallback answers all of
-// them, and no goroutine or socket remains.
+// A thousand callers use a server that is hung, dead, slow, restarting, over quota, or answers
+// nonsense. The fallback answers all of them, and no goroutine or socket remains.
 func TestAThousandCallersLeaveNothingBehind(t *testing.T) {
+	fixtures := readFixtures(t)
+	hang := action{Fault: "hang"}
+	soon := WithTimeout(200 * time.Millisecond)
 	for name, server := range map[string]struct {
-		address func(*testing.T) string
-		options []Option
+		does             action
+		down             bool
+		options          []Option
+		keyed, cancelled bool
 	}{
-		"hung":                {address: silentServer},
-		"hung, batching":      {address: silentServer, options: []Option{WithBatching()}},
-		"hung, no breaker":    {address: silentServer, options: []Option{WithoutBreaker()}},
-		"dead":                {address: deadAddress},
-		"dead, batching":      {address: deadAddress, options: []Option{WithBatching()}},
-		"dead, no breaker":    {address: deadAddress, options: []Option{WithoutBreaker()}},
-		"hung, cancelled":     {address: silentServer},
-		"hung and with a key": {address: silentServer},
+		"hung":                         {does: hang},
+		"hung, batching":               {does: hang, options: []Option{WithBatching()}},
+		"hung, no breaker":             {does: hang, options: []Option{WithoutBreaker()}},
+		"hung, cancelled":              {does: hang, cancelled: true},
+		"hung and with a key":          {does: hang, keyed: true},
+		"hung within the answer":       {does: action{Use: "allowed", Fault: "hang_in_body"}, options: []Option{soon, WithoutBreaker()}},
+		"dead":                         {down: true},
+		"dead, batching":               {down: true, options: []Option{WithBatching()}},
+		"dead, no breaker":             {down: true, options: []Option{WithoutBreaker()}},
+		"dead and with a key":          {down: true, keyed: true},
+		"slow":                         {does: action{Use: "allowed", Hold: true}, options: []Option{soon, WithoutBreaker()}},
+		"slow, batching":               {does: action{Use: "allowed", Hold: true}, options: []Option{soon, WithoutBreaker(), WithBatching()}},
+		"crashing":                     {does: action{Fault: "reset"}, options: []Option{WithoutBreaker()}},
+		"crashing and with a key":      {does: action{Fault: "close"}, options: []Option{WithoutBreaker()}, keyed: true},
+		"crashing within the answer":   {does: action{Use: "allowed", Fault: "cut_body"}, options: []Option{WithoutBreaker()}},
+		"failing":                      {does: action{Use: "internal"}, options: []Option{WithoutBreaker()}},
+		"over quota":                   {does: action{Use: "quota"}},
+		"over quota, batching":         {does: action{Use: "quota"}, options: []Option{WithBatching()}},
+		"answering nonsense":           {does: action{Fault: "garbage"}, options: []Option{WithoutBreaker()}},
+		"answering another document":   {does: action{Status: 200, Body: json.RawMessage(`"<html>"`)}, options: []Option{WithoutBreaker()}},
+		"answering nonsense, batching": {does: action{Fault: "garbage"}, options: []Option{WithoutBreaker(), WithBatching()}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			goroutines, files := runtime.NumGoroutine(), openFiles(t)
-			t.Run("callers", func(t *testing.T) {
-				client, err := New("http://"+server.address(t), "weir_test_key", append(server.options, WithLogger(quiet()))...)
-				must(t, err)
-				thousandCallers(t, client, strings.HasSuffix(name, "cancelled"), strings.HasSuffix(name, "key"))
-				client.Close()
-			})
-			// The transport closes its goroutines and sockets by itself, some time after the calls.
-			deadline := time.Now().Add(patience)
-			for runtime.NumGoroutine() > goroutines || openFiles(t) > files {
-				if time.Now().After(deadline) {
-					stacks := make([]byte, 1<<20)
-					t.Fatalf("%d goroutines, %d before; %d open files, %d before\n%s", runtime.NumGoroutine(), goroutines,
-						openFiles(t), files, stacks[:runtime.Stack(stacks, true)])
+			leavesNothingBehind(t, func(t *testing.T) {
+				server.does.Repeat, server.does.Optional = 2*manyCallers, true // each is sent twice at most
+				s := newScripted(t, fixtures, []action{server.does}, !server.down)
+				client := newClient(t, s, server.options...)
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				callers := callAll(t, ctx, client, server.keyed)
+				if server.cancelled {
+					cancel()
 				}
-				time.Sleep(time.Millisecond)
-			}
+				callers.Wait()
+			})
 		})
 	}
 }
 
-func thousandCallers(t *testing.T, client *Client, cancelled, keyed bool) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+const manyCallers = 1000
+
+// All callers wait for a server that stops. The client is usable when it is back.
+func TestAThousandCallersOfARestartingServerLeaveNothingBehind(t *testing.T) {
+	for name, options := range map[string][]Option{"each alone": nil, "batching": {WithBatching()}} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothingBehind(t, func(t *testing.T) {
+				held := action{Use: "allowed", Hold: true, Repeat: 2 * manyCallers, Optional: true}
+				s := newScripted(t, readFixtures(t), []action{held}, true)
+				client := newClient(t, s, append(options, WithoutBreaker(), WithTimeout(patience))...)
+				callers := callAll(t, context.Background(), client, false)
+				if options == nil {
+					s.await(manyCallers / 10)
+				} else {
+					s.await(1)
+				}
+				s.Down()
+				callers.Wait()
+				s.up()
+				s.Release()
+				if d, err := client.Check(context.Background(), Check{Subject: "user_42"}); err != nil || d.NoDecision != nil {
+					t.Errorf("after the restart: %+v, %v", d, err)
+				}
+			})
+		})
+	}
+}
+
+// newClient returns a client that ends with its test.
+func newClient(t *testing.T, s *scriptedServer, options ...Option) *Client {
+	t.Helper()
+	options = append([]Option{WithConnectTimeout(patience), WithLogger(quiet())}, options...)
+	client, err := New("http://"+s.Address, "weir_test_key", options...)
+	must(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+// leavesNothingBehind fails if goroutines or sockets remain after a test.
+func leavesNothingBehind(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	t.Run("callers", test)
+	// The transport closes its goroutines and sockets by itself, some time after the calls.
+	deadline := time.Now().Add(patience)
+	for runtime.NumGoroutine() > goroutines || openFiles(t) > files {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before; %d open files, %d before\n%s", runtime.NumGoroutine(), goroutines,
+				openFiles(t), files, stacks[:runtime.Stack(stacks, true)])
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// callAll starts callers, each of which must get the answer of the fallback.
+func callAll(t *testing.T, ctx context.Context, client *Client, keyed bool) *sync.WaitGroup {
 	var callers sync.WaitGroup
-	for i := range 1000 {
+	for i := range manyCallers {
 		callers.Add(1)
 		go func() {
 			defer callers.Done()
@@ -116,7 +175,7 @@ func thousandCallers(t *testing.T, client *Client, cancelled, keyed bool) {
 			}
 			d, err := client.Check(ctx, check)
 			switch {
-			case cancelled && errors.Is(err, context.Canceled):
+			case ctx.Err() != nil && errors.Is(err, context.Canceled):
 			case err != nil:
 				t.Errorf("caller %d: %v", i, err)
 			case d.NoDecision == nil || !d.Allowed || d.Subject != check.Subject:
@@ -124,10 +183,7 @@ func thousandCallers(t *testing.T, client *Client, cancelled, keyed bool) {
 			}
 		}()
 	}
-	if cancelled {
-		cancel()
-	}
-	callers.Wait()
+	return &callers
 }
 
 // If the caller's own deadline is shorter than the client's timeout, it ends the call, and does not

@@ -18,11 +18,11 @@ import (
 	"github.com/weir-dev/weir-go/weirtest"
 )
 
-// Every Go sample of the README and of docs/clients is in this file, in examples/ or in
-// frameworks/, word for word, so that it compiles.
+// Every Go sample of the READMEs and of docs/clients is in this file or in one of those below, word
+// for word, so that it compiles.
 func TestSamplesCompile(t *testing.T) {
 	var source strings.Builder
-	for _, file := range []string{"example_test.go", "examples/first/main.go", "frameworks/frameworks_test.go", "weirgrpc/example_test.go"} {
+	for _, file := range []string{"example_test.go", "examples/first/main.go", "frameworks/frameworks_test.go", "weirgrpc/example_test.go", "weirotel/example_test.go"} {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -34,7 +34,7 @@ func TestSamplesCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := 0
-	for _, page := range append(pages, "README.md") {
+	for _, page := range append(pages, "README.md", "weirgrpc/README.md", "weirotel/README.md") {
 		content, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

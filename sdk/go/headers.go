@@ -27,6 +27,8 @@ const (
 	headerReset           = "X-Ratelimit-Reset"
 )
 
+var headerNames = [...]string{headerRateLimit, headerRateLimitPolicy, headerRetryAfter, headerLimit, headerRemaining, headerReset}
+
 // CopyHeaders copies the decision's rate-limit headers to an answer. If the answer already has
 // headers of another limiter, the stricter set is used: the one with the longer Retry-After, then
 // with the smaller share left.

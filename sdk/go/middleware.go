@@ -51,7 +51,8 @@ type Guard struct {
 
 // Handler returns a handler that calls next if Weir allows the request. It sets the rate-limit
 // headers, waits for the delay of a queue rule, and forwards the request's traceparent. If two
-// limiters guard the same request, the headers of the stricter one are sent.
+// limiters guard the same request, the headers of the stricter one are sent, also if next sets them
+// itself.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.Skip != nil && g.Skip(r) {
@@ -64,8 +65,8 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			g.failed(w, r, err)
 			return
 		}
-		d.CopyHeaders(w.Header())
 		if !d.Allowed {
+			d.CopyHeaders(w.Header())
 			if g.OnDenied != nil {
 				g.OnDenied(w, r, d)
 			} else {
@@ -76,7 +77,13 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 		if delay := d.Delay(); delay > 0 && clockOf(g.Checker).Sleep(r.Context(), delay) != nil {
 			return // the customer has disconnected
 		}
-		next.ServeHTTP(w, r)
+		if d.Headers == (Headers{}) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		guarded, headers := newGuardedWriter(w, &d)
+		next.ServeHTTP(guarded, r)
+		headers.settle() // for an answer without a body
 	})
 }
 

@@ -173,6 +173,65 @@ func TestTwoGuardsLeaveTheStricterHeaders(t *testing.T) {
 	}
 }
 
+// Handlers send headers in many ways; no answer may mix the headers of two limiters.
+func TestGuardSettlesHeadersBeforeTheyAreSent(t *testing.T) {
+	laxer := func(h http.Header) { h.Add("X-RateLimit-Limit", "1000"); h.Add("X-RateLimit-Remaining", "1000") }
+	for name, handle := range map[string]http.HandlerFunc{
+		"nothing":     func(w http.ResponseWriter, _ *http.Request) { laxer(w.Header()) },
+		"WriteHeader": func(w http.ResponseWriter, _ *http.Request) { laxer(w.Header()); w.WriteHeader(http.StatusCreated) },
+		"early hints": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			laxer(w.Header())
+			_, _ = io.WriteString(w, "ok")
+		},
+		"ReadFrom": func(w http.ResponseWriter, _ *http.Request) {
+			laxer(w.Header())
+			_, _ = io.Copy(w, strings.NewReader("ok"))
+		},
+		"Flush": func(w http.ResponseWriter, _ *http.Request) { laxer(w.Header()); w.(http.Flusher).Flush() },
+		"controller": func(w http.ResponseWriter, _ *http.Request) {
+			laxer(w.Header())
+			_ = http.NewResponseController(w).Flush()
+		},
+		"Hijack": func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(connection, "HTTP/1.1 200 OK\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nContent-Length: 0\r\n\r\n")
+				_ = connection.Close()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlay(t, readFixtures(t), suiteCase{Server: []action{{Use: "allowed"}}})
+			guard := Guard{Checker: p.client, Subject: func(*http.Request) string { return "user_42" }}
+			server := httptest.NewServer(guard.Handler(handle))
+			defer server.Close()
+			response, err := server.Client().Get(server.URL)
+			must(t, err)
+			defer func() { _ = response.Body.Close() }()
+			for header, want := range map[string]string{"X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "99"} {
+				if got := response.Header.Values(header); !slices.Equal(got, []string{want}) {
+					t.Errorf("%s is %q, want %s alone", header, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A handler must not be offered what the server cannot do.
+func TestGuardOffersWhatTheServerCan(t *testing.T) {
+	p := newPlay(t, readFixtures(t), suiteCase{Server: []action{{Use: "allowed"}}})
+	guard := Guard{Checker: p.client, Subject: func(*http.Request) string { return "user_42" }}
+	guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, hijacks := w.(http.Hijacker); hijacks {
+			t.Error("a recorder cannot be hijacked")
+		}
+		if _, flushes := w.(http.Flusher); !flushes {
+			t.Error("a recorder can be flushed")
+		}
+	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+}
+
 // The path of a request must not become a resource, because each new path would be a new counter.
 func TestRouteIsNeverThePath(t *testing.T) {
 	r := httptest.NewRequest("GET", "/orders/7", nil)

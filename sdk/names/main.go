@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -107,7 +108,6 @@ func check(root string, names Names) error {
 
 // change replaces names in all files that git tracks.
 func change(root string, names Names, args []string) error {
-	type replacement struct{ from, to string }
 	var replacements []replacement
 	for _, arg := range args {
 		name, to, _ := strings.Cut(arg, "=")
@@ -118,10 +118,17 @@ func change(root string, names Names, args []string) error {
 		if !kinds[i].pattern.MatchString(to) {
 			return fmt.Errorf("%q is not a valid name for %s", to, name)
 		}
-		replacements = append(replacements, replacement{*kinds[i].field(&names), to})
+		from := *kinds[i].field(&names)
+		replacements = append(replacements, replacement{from, to})
+		if name == "terraform" { // Terraform finds a provider by the name of its program
+			replacements = append(replacements, replacement{providerProgram(from), providerProgram(to)})
+		}
 	}
 	files, err := tracked(root)
 	if err != nil {
+		return err
+	}
+	if err := changeable(root, files, replacements); err != nil {
 		return err
 	}
 	for _, file := range files {
@@ -134,10 +141,7 @@ func change(root string, names Names, args []string) error {
 		if err != nil {
 			return err
 		}
-		changed := content
-		for _, r := range replacements {
-			changed = replace(changed, r.from, r.to)
-		}
+		changed := replace(content, replacements)
 		if bytes.Equal(changed, content) {
 			continue
 		}
@@ -149,21 +153,54 @@ func change(root string, names Names, args []string) error {
 	return nil
 }
 
-// replace replaces a name that is a complete word or the beginning of a longer path.
-func replace(content []byte, from, to string) []byte {
+func providerProgram(name string) string { return "terraform-provider-" + path.Base(name) }
+
+type replacement struct{ from, to string }
+
+// changeable refuses a name that is a plain word of the repository, because the next change could
+// not tell it from the word.
+func changeable(root string, files []string, replacements []replacement) error {
+	for _, file := range files {
+		content, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			continue // deleted but not committed, or a link
+		}
+		for _, r := range replacements {
+			if r.from != r.to && !strings.ContainsAny(r.to, "/-._") && !bytes.Equal(replace(content, []replacement{{r.to, ""}}), content) {
+				return fmt.Errorf("%q is a word of %s, so the name could not be changed again; choose a name of several parts, such as acme-%s", r.to, file, r.to)
+			}
+		}
+	}
+	return nil
+}
+
+// replace replaces names that are a complete word or the beginning of a longer path. It does so in
+// one pass, because a new name may contain an old one.
+func replace(content []byte, replacements []replacement) []byte {
 	var out []byte
 	for {
-		i := bytes.Index(content, []byte(from))
-		if i < 0 {
+		i, next := len(content), replacement{}
+		for _, r := range replacements {
+			if at := bytes.Index(content, []byte(r.from)); at >= 0 && (at < i || at == i && len(r.from) > len(next.from)) {
+				i, next = at, r
+			}
+		}
+		if next.from == "" {
 			return append(out, content...)
 		}
-		end := i + len(from)
-		inWord := i > 0 && wordByte(content[i-1], "@._-") || end < len(content) && wordByte(content[end], "_-")
+		end := i + len(next.from)
+		before := byte(' ')
+		if i > 0 {
+			before = content[i-1]
+		} else if len(out) > 0 {
+			before = out[len(out)-1]
+		}
+		inWord := wordByte(before, "@._-") || end < len(content) && wordByte(content[end], "_-")
 		out = append(out, content[:i]...)
 		if inWord {
-			out = append(out, from...)
+			out = append(out, next.from...)
 		} else {
-			out = append(out, to...)
+			out = append(out, next.to...)
 		}
 		content = content[end:]
 	}

@@ -55,6 +55,7 @@ func TestOneCommandChangesAllNames(t *testing.T) {
 		require.False(t, contains(t, dir, `"`+*k.field(&old)+`"`), "%s is still there", *k.field(&old))
 	}
 	require.False(t, contains(t, dir, old.Go), "the old module path is still there")
+	require.False(t, contains(t, dir, providerProgram(old.Terraform)), "the old provider is still there")
 	build := exec.Command("go", "vet", "./...")
 	build.Dir = filepath.Join(dir, "sdk", "go")
 	out, err := build.CombinedOutput()
@@ -72,6 +73,8 @@ func TestNamesAreChecked(t *testing.T) {
 	for _, wrong := range []string{"go=weir", "npm=Weir", "pypi=-weir", "terraform=weir", "cargo=weir", "go"} {
 		require.Error(t, run(dir, []string{wrong}), wrong)
 	}
+	require.ErrorContains(t, run(dir, []string{"pypi=limits"}), `"limits" is a word of`) // it could not be changed again
+	require.Equal(t, "acme-old new", string(replace([]byte("old acme"), []replacement{{"old", "acme-old"}, {"acme", "new"}})))
 	mod := filepath.Join(dir, "sdk", "go", "go.mod")
 	content, err := os.ReadFile(mod)
 	require.NoError(t, err)

@@ -1491,6 +1491,24 @@ func (q *Queries) ReencryptBillingEndpoint(ctx context.Context, arg ReencryptBil
 	return err
 }
 
+const requestBillingReconcile = `-- name: RequestBillingReconcile :execrows
+UPDATE billing_endpoints SET reconcile_at = $1::timestamptz WHERE tenant_id = $2 AND id = $3 AND api_key IS NOT NULL
+`
+
+type RequestBillingReconcileParams struct {
+	Now      time.Time
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) RequestBillingReconcile(ctx context.Context, arg RequestBillingReconcileParams) (int64, error) {
+	result, err := q.db.Exec(ctx, requestBillingReconcile, arg.Now, arg.TenantID, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ruleHasBilling = `-- name: RuleHasBilling :one
 SELECT EXISTS (SELECT FROM billing_prices WHERE tenant_id = $1 AND rule_id = $2)
 `

@@ -48,6 +48,9 @@ UPDATE billing_endpoints SET looked_at = greatest(looked_at, @version) WHERE ten
 -- One server compares. If it fails, another one does after @next.
 UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at <= @now;
 
+-- name: RequestBillingReconcile :execrows
+UPDATE billing_endpoints SET reconcile_at = @now::timestamptz WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
+
 -- name: RecordBillingReconcile :exec
 UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id;
 

@@ -88,15 +88,40 @@ class ManyCallersTest(unittest.TestCase):
         self.assertEqual(1, len(asyncio.all_tasks()))
         await client.close()
 
+    RESTART = [{"use": "allowed", "hold": True, "repeat": CALLERS + 1, "optional": True}]
 
-    def test_a_restart(self):
+    def test_threads_and_a_restart(self):
         """All callers wait for a server that stops. The client is usable when it is back."""
+        for batching in (False, True):
+            with self.subTest(batching=batching), ScriptedServer(self.RESTART) as server, Logged():
+                files, threads = open_files(), threading.active_count()
+                client = Client(server.url, "weir_test_key", **long(breaker=False, batching=batching))
+                decisions = []
+                callers = [
+                    threading.Thread(target=lambda i=i: decisions.append(client.check(f"user_{i}")))
+                    for i in range(CALLERS)
+                ]
+                for caller in callers:
+                    caller.start()
+                server.await_requests(1 if batching else CALLERS // 10)
+                server.tell("down")
+                for caller in callers:
+                    caller.join(PATIENCE)
+                causes = {decision.no_decision.cause for decision in decisions}
+                self.assertLessEqual(causes, {"connection_lost", "connection_refused"})
+                self.assertEqual(CALLERS, len(decisions))
+                server.tell("up")
+                server.tell("release")
+                self.assertIsNone(client.check("user_42").no_decision)
+                client.close()
+                self.assertEqual((files, threads), (open_files(), threading.active_count()))
+
+    def test_tasks_and_a_restart(self):
         asyncio.run(self.restart())
 
     async def restart(self):
-        script = [{"use": "allowed", "hold": True, "repeat": CALLERS + 1, "optional": True}]
         files = open_files()
-        with ScriptedServer(script) as server, Logged():
+        with ScriptedServer(self.RESTART) as server, Logged():
             async with AsyncClient(server.url, "weir_test_key", **long(breaker=False)) as client:
                 callers = [asyncio.create_task(client.check(f"user_{i}")) for i in range(CALLERS)]
                 await asyncio.to_thread(server.await_requests, CALLERS // 10)

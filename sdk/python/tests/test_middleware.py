@@ -1,10 +1,11 @@
-"""Runs the middleware cases of the suite with plain applications, Flask and Starlette."""
+"""Runs the middleware cases of the suite with plain applications, Flask, Starlette and FastAPI."""
 
 import asyncio
 import json
 import logging
 from io import BytesIO
 
+import fastapi
 import flask
 import starlette.applications
 import starlette.responses
@@ -136,8 +137,7 @@ def with_flask(client, setting):
 
     app.add_url_rule("/orders/<id>", "orders", handler)
     app.add_url_rule("/healthz", "health", handler)
-    options = {"resource": flask_route(app), **wsgi_options(setting.middleware)}
-    app.wsgi_app = wsgi.WeirMiddleware(app.wsgi_app, client, **options)
+    app.wsgi_app = wsgi.WeirMiddleware(app.wsgi_app, client, **wsgi_options(setting.middleware))
     return app
 
 
@@ -159,8 +159,19 @@ def with_starlette(client, setting):
 
     routes = [starlette.routing.Route("/orders/{id}", handler), starlette.routing.Route("/healthz", handler)]
     app = starlette.applications.Starlette(routes=routes)
-    options = {"resource": starlette_route, **asgi_options(setting.middleware)}
-    app.add_middleware(asgi.WeirMiddleware, client=client, **options)
+    app.add_middleware(asgi.WeirMiddleware, client=client, **asgi_options(setting.middleware))
+    return app
+
+
+def with_fastapi(client, setting):
+    app = fastapi.FastAPI()
+
+    @app.get("/orders/{id}")
+    @app.get("/healthz")
+    async def handler():
+        return starlette.responses.PlainTextResponse(setting.handle(), headers=setting.handler_headers)
+
+    app.add_middleware(asgi.WeirMiddleware, client=client, **asgi_options(setting.middleware))
     return app
 
 
@@ -216,9 +227,9 @@ def add_cases():
         for name, make, template in (("WSGI", plain_wsgi, "/orders/{id}"), ("Flask", with_flask, "/orders/<id>")):
             test = lambda self, *args: self.play_wsgi(*args)  # noqa: E731
             add(f"test_{name}: {case['name']}", test, case, make, template)
-        for name, make, template in (("ASGI", plain_asgi, "/orders/{id}"), ("Starlette", with_starlette, "/orders/{id}")):
+        for name, make in (("ASGI", plain_asgi), ("Starlette", with_starlette), ("FastAPI", with_fastapi)):
             test = lambda self, *args: self.play_asgi(*args)  # noqa: E731
-            add(f"test_{name}: {case['name']}", test, case, make, template)
+            add(f"test_{name}: {case['name']}", test, case, make, "/orders/{id}")
 
 
 def add(name, test, *args):
@@ -228,46 +239,107 @@ def add(name, test, *args):
 add_cases()
 
 
+async def plain_handler(*call):
+    """Answers a request, as an endpoint of Starlette or an ASGI application."""
+    response = starlette.responses.PlainTextResponse("ok")
+    if len(call) == 1:
+        return response
+    await response(*call)
+
+
 class RoutesTest(SuiteTestCase):
     """A path that the customer chooses must never become a resource."""
 
     def test_flask(self):
+        for options in ({}, {"resource": flask_route}):
+            fake = Fake.allow_all()
+            app = flask.Flask(__name__)
+            app.add_url_rule("/orders/<int:id>/", "orders", lambda id: "ok")
+            items = flask.Blueprint("items", __name__)
+            items.add_url_rule("/<item>", "item", lambda item: "ok")
+            app.register_blueprint(items, url_prefix="/items")
+            options = {name: make(app) for name, make in options.items()}
+            app.wsgi_app = wsgi.WeirMiddleware(app.wsgi_app, fake, subject=lambda _: "a", **options)
+            for method, path, status in (
+                ("GET", "/orders/7/", 200),
+                ("GET", "/orders/7", 308),
+                ("GET", "/orders/seven/", 404),
+                ("DELETE", "/orders/7/", 405),
+                ("GET", "/items/8", 200),
+            ):
+                self.assertEqual(status, ask_wsgi(app, method, path, {})[0], path)
+            self.assertEqual(
+                ["GET /orders/<int:id>/", "GET", "GET", "DELETE", "GET /items/<item>"],
+                [check.resource for check in fake.asked],
+            )
+
+    def test_flask_with_subdomains(self):
+        fake = Fake.allow_all()
+        app = flask.Flask(__name__, subdomain_matching=True, static_folder=None)
+        app.config["SERVER_NAME"] = "example.com"
+        app.add_url_rule("/<id>", "orders", lambda id: "ok", subdomain="api")
+        app.wsgi_app = wsgi.WeirMiddleware(app.wsgi_app, fake, subject=lambda _: "a")
+        self.assertEqual(200, ask_wsgi(app, "GET", "/7", {"Host": "api.example.com"})[0])
+        self.assertEqual(404, ask_wsgi(app, "GET", "/7", {"Host": "www.example.com"})[0])
+        self.assertEqual(["GET /<id>", "GET"], [check.resource for check in fake.asked])
+
+    def test_two_guards_ask_for_the_same_route(self):
         fake = Fake.allow_all()
         app = flask.Flask(__name__)
-        app.add_url_rule("/orders/<int:id>/", "orders", lambda id: "ok")
-        app.wsgi_app = wsgi.WeirMiddleware(app.wsgi_app, fake, subject=lambda _: "a", resource=flask_route(app))
-        for method, path, status in (
-            ("GET", "/orders/7/", 200),
-            ("GET", "/orders/7", 308),
-            ("GET", "/orders/seven/", 404),
-            ("DELETE", "/orders/7/", 405),
-        ):
-            self.assertEqual(status, ask_wsgi(app, method, path, {})[0], path)
-        self.assertEqual(["GET /orders/<int:id>/", "GET", "GET", "DELETE"], [check.resource for check in fake.asked])
+        app.add_url_rule("/orders/<id>", "orders", lambda id: "ok")
+        for subject in ("a", "b"):
+            app.wsgi_app = wsgi.WeirMiddleware(app.wsgi_app, fake, subject=lambda _, subject=subject: subject)
+        self.assertEqual(200, ask_wsgi(app, "GET", "/orders/7", {})[0])
+        app = starlette.applications.Starlette(routes=[starlette.routing.Route("/orders/{id}", plain_handler)])
+        for subject in ("c", "d"):
+            app = asgi.WeirMiddleware(app, fake.asynchronous(), subject=lambda _, subject=subject: subject)
+        self.assertEqual(200, asyncio.run(ask_asgi(app, "GET", "/orders/7", {}))[0])
+        self.assertEqual(
+            [("b", "GET /orders/<id>"), ("a", "GET /orders/<id>"), ("d", "GET /orders/{id}"), ("c", "GET /orders/{id}")],
+            [(check.subject, check.resource) for check in fake.asked],
+        )
 
     def test_starlette(self):
-        async def handler(_):
-            return starlette.responses.PlainTextResponse("ok")
+        Route, Mount, Host = starlette.routing.Route, starlette.routing.Mount, starlette.routing.Host
+        for options in ({}, {"resource": starlette_route}):
+            fake = Fake.allow_all()
+            items = Mount("/items", routes=[Route("/{item}", plain_handler)])
+            shop = Host("shop.example.com", starlette.routing.Router([Route("/{product}", plain_handler)]))
+            static = Mount("/static", plain_handler)
+            app = starlette.applications.Starlette(
+                routes=[shop, Mount("/orders/{id}", routes=[items]), static, Route("/", plain_handler)]
+            )
+            app.add_middleware(asgi.WeirMiddleware, client=fake.asynchronous(), subject=lambda _: "a", **options)
+            for method, path, host, status in (
+                ("GET", "/orders/7/items/8", "localhost", 200),
+                ("GET", "/orders/7/elsewhere", "localhost", 404),
+                ("GET", "/", "localhost", 200),
+                ("DELETE", "/", "localhost", 405),
+                ("GET", "/static/a.css", "localhost", 200),
+                ("GET", "/tea", "shop.example.com", 200),
+            ):
+                self.assertEqual(status, asyncio.run(ask_asgi(app, method, path, {"Host": host}))[0], path)
+            self.assertEqual(
+                ["GET /orders/{id}/items/{item}", "GET", "GET /", "DELETE", "GET /static", "GET /{product}"],
+                [check.resource for check in fake.asked],
+            )
 
+    def test_fastapi(self):
         fake = Fake.allow_all()
-        items = starlette.routing.Mount("/items", routes=[starlette.routing.Route("/{item}", handler)])
-        routes = [starlette.routing.Mount("/orders/{id}", routes=[items]), starlette.routing.Route("/", handler)]
-        app = starlette.applications.Starlette(routes=routes)
-        app.add_middleware(
-            asgi.WeirMiddleware, client=fake.asynchronous(), subject=lambda _: "a", resource=starlette_route
-        )
+        app = fastapi.FastAPI(openapi_url=None)
+        router = fastapi.APIRouter(prefix="/orders")
+        router.add_api_route("/{id:int}", lambda id: "ok")
+        app.include_router(router, prefix="/v1")
+        app.add_middleware(asgi.WeirMiddleware, client=fake.asynchronous(), subject=lambda _: "a")
         for method, path, status in (
-            ("GET", "/orders/7/items/8", 200),
-            ("GET", "/orders/7/elsewhere", 404),
-            ("GET", "/", 200),
-            ("DELETE", "/", 405),
+            ("GET", "/v1/orders/7", 200),
+            ("GET", "/v1/orders/seven", 404),
+            ("PUT", "/v1/orders/7", 405),
         ):
             self.assertEqual(status, asyncio.run(ask_asgi(app, method, path, {}))[0], path)
-        self.assertEqual(
-            ["GET /orders/{id}/items/{item}", "GET", "GET /", "DELETE"], [check.resource for check in fake.asked]
-        )
+        self.assertEqual(["GET /v1/orders/{id:int}", "GET", "PUT"], [check.resource for check in fake.asked])
 
-    def test_the_default_is_the_method(self):
+    def test_the_default_without_routes_is_the_method(self):
         fake = Fake.allow_all()
         setting = Setting({"middleware": {}})
 
@@ -287,7 +359,11 @@ class RoutesTest(SuiteTestCase):
         guarded = asgi.WeirMiddleware(asgi_app, fake.asynchronous(), subject=subject)
         _, headers, _ = asyncio.run(ask_asgi(guarded, "PUT", "/orders/7", {}))
         self.assertEqual("99", headers["x-ratelimit-remaining"])
-        self.assertEqual([("a", "GET"), ("b", "PUT")], [(check.subject, check.resource) for check in fake.asked])
+        asgi_app.routes = ["/orders/{id}"]  # of a framework that is not Starlette
+        asyncio.run(ask_asgi(guarded, "POST", "/orders/7", {}))
+        self.assertEqual(
+            [("a", "GET"), ("b", "PUT"), ("b", "POST")], [(check.subject, check.resource) for check in fake.asked]
+        )
 
     def test_what_is_not_http_passes(self):
         passed = []

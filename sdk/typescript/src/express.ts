@@ -3,6 +3,7 @@ import type { Decision } from "./decision.js";
 import type { MisuseError } from "./errors.js";
 import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
 import { copyHeaders } from "./headers.js";
+import { guardHeaders, type NodeResponse } from "./node.js";
 
 /** The part of a request that the middleware uses, as in Express. */
 export interface ExpressRequest {
@@ -12,12 +13,9 @@ export interface ExpressRequest {
 }
 
 /** The part of a response that the middleware uses, as in Express. */
-export interface ExpressResponse {
+export interface ExpressResponse extends NodeResponse {
   statusCode: number;
   readonly writableFinished: boolean;
-  getHeader(name: string): unknown;
-  setHeader(name: string, value: string): unknown;
-  removeHeader(name: string): unknown;
   end(body: string): unknown;
   once(event: "close", listener: () => void): unknown;
 }
@@ -62,8 +60,9 @@ async function handle<Req extends ExpressRequest, Res extends ExpressResponse>(
     traceparent: typeof traceparent === "string" ? traceparent : undefined,
     signal,
   });
-  if ("decision" in verdict && verdict.decision) copyHeaders(verdict.decision, response);
+  if (verdict.kind === "pass" && verdict.decision) guardHeaders(verdict.decision, response);
   if (verdict.kind === "denied") {
+    copyHeaders(verdict.decision, response);
     if (options.onDenied) await options.onDenied(request, response, verdict.decision);
     else send(response, verdict.answer);
   } else if (verdict.kind === "misuse") {

@@ -2,7 +2,8 @@
 import type { Decision } from "./decision.js";
 import type { MisuseError } from "./errors.js";
 import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
-import { copyHeaders } from "./headers.js";
+import { copyHeaders, type HeaderTarget } from "./headers.js";
+import { guardHeaders, type NodeResponse } from "./node.js";
 
 /** The part of a request that the hook uses, as in Fastify. */
 export interface FastifyRequest {
@@ -13,7 +14,7 @@ export interface FastifyRequest {
 
 /** The part of a reply that the hook uses, as in Fastify. */
 export interface FastifyReply {
-  readonly raw: { readonly writableFinished: boolean; once(event: "close", listener: () => void): unknown };
+  readonly raw: NodeResponse & { readonly writableFinished: boolean; once(event: "close", listener: () => void): unknown };
   code(status: number): unknown;
   getHeader(name: string): unknown;
   header(name: string, value: string): unknown;
@@ -47,15 +48,17 @@ export function guard<Req extends FastifyRequest, Reply extends FastifyReply>(
       traceparent: typeof traceparent === "string" ? traceparent : undefined,
       signal: gone.signal,
     });
-    if ("decision" in verdict && verdict.decision) {
-      copyHeaders(verdict.decision, {
-        getHeader: (name) => reply.getHeader(name),
-        setHeader: (name, value) => reply.header(name, value),
-        removeHeader: (name) => reply.removeHeader(name),
-      });
+    const target: HeaderTarget = {
+      getHeader: (name) => reply.getHeader(name),
+      setHeader: (name, value) => reply.header(name, value),
+      removeHeader: (name) => reply.removeHeader(name),
+    };
+    if (verdict.kind === "pass") {
+      if (verdict.decision) guardHeaders(verdict.decision, reply.raw, target);
+      return undefined;
     }
-    if (verdict.kind === "pass") return undefined;
     if (verdict.kind === "denied") {
+      copyHeaders(verdict.decision, target);
       if (options.onDenied) await options.onDenied(request, reply, verdict.decision);
       else send(reply, verdict.answer);
     } else if (verdict.kind === "misuse") {

@@ -23,7 +23,7 @@ export type HeaderTarget =
  * stricter set is used: the one with the longer Retry-After, then with the smaller share left.
  */
 export function copyHeaders(decision: Pick<Decision, "headers">, to: HeaderTarget): void {
-  const target = "getHeader" in to ? nodeTarget(to) : to;
+  const target = targetOf(to);
   if (Object.keys(decision.headers).length === 0) return;
   const existing = headersOf((name) => target.get(name));
   if (Object.keys(existing).length > 0 && !stricter(decision.headers, existing)) return;
@@ -34,7 +34,9 @@ export function copyHeaders(decision: Pick<Decision, "headers">, to: HeaderTarge
   }
 }
 
-function nodeTarget(to: Extract<HeaderTarget, { getHeader: unknown }>): Extract<HeaderTarget, { get: unknown }> {
+/** Reads and sets the headers of any answer in the same way. */
+export function targetOf(to: HeaderTarget): Extract<HeaderTarget, { get: unknown }> {
+  if (!("getHeader" in to)) return to;
   return {
     get: (name) => {
       const value = to.getHeader(name);

@@ -10,6 +10,8 @@ export interface HonoContext {
     readonly method: string;
     readonly raw: Request;
     readonly routePath: string;
+    readonly routeIndex: number;
+    readonly matchedRoutes: readonly { readonly path: string; readonly method: string }[];
     header(name: string): string | undefined;
   };
   readonly res: Response;
@@ -24,18 +26,16 @@ export interface HonoGuardOptions<C> extends GuardOptions<C> {
 }
 
 /**
- * Passes a request on if Weir allows it. Put it on routes, where the route template is known:
+ * Passes a request on if Weir allows it. Put it before routes or on one of them:
  *
- *     app.get("/orders/:id", guard({ client, subject: (c) => c.req.header("X-Customer") }), orders);
+ *     app.use(guard({ client, subject: (c) => c.req.header("X-Customer") }));
  */
 export function guard<C extends HonoContext>(
   options: HonoGuardOptions<C>,
 ): (context: C, next: () => Promise<void>) => Promise<Response | void> {
   return async (context, next) => {
-    const path = context.req.routePath;
     const verdict = await judge(options, context, {
-      // Middleware for all paths has a path with a star, which is not a route template.
-      route: routeName(context.req.method, path.includes("*") ? undefined : path),
+      route: routeName(context.req.method, template(context)),
       traceparent: context.req.header("traceparent"),
       signal: context.req.raw.signal,
     });
@@ -55,6 +55,15 @@ export function guard<C extends HonoContext>(
         return new Response(null, { status: 499 });
     }
   };
+}
+
+/**
+ * The path of the guard itself, or for a guard of many paths, such as "*", that of the first route behind it. Hono has
+ * matched all routes when middleware runs. Middleware behind the guard has the method ALL.
+ */
+function template({ req }: HonoContext): string | undefined {
+  if (!req.routePath.includes("*")) return req.routePath;
+  return req.matchedRoutes.slice(req.routeIndex).find(({ path, method }) => method !== "ALL" && !path.includes("*"))?.path;
 }
 
 /** Adds the decision's headers to the handler's answer. The context replaces an answer that is read-only. */

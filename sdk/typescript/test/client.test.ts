@@ -21,21 +21,58 @@ function inUse(): string {
   return resources.sort().join(" ");
 }
 
-for (const [name, script, up, options] of [
-  ["hangs", [{ fault: "hang", repeat: 1000, optional: true }], true, { timeoutMs: 200, breaker: false }],
-  ["hangs, with batching", [{ fault: "hang", repeat: 1000, optional: true }], true, { timeoutMs: 200, breaker: false, batching: true }],
-  ["is dead", [], false, { breaker: false }],
-  ["is dead, with the breaker", [], false, {}],
-  ["crashes", [{ fault: "reset", repeat: 1000 }], true, { breaker: false }],
-] as [string, unknown[], boolean, Partial<ClientOptions>][]) {
+const callers = 1000;
+const all = { repeat: callers, optional: true };
+const soon = { timeoutMs: 200, breaker: false };
+
+/** What the server does with each request, null if it does not listen, and the options of the client. */
+const faults: [string, object | null, Partial<ClientOptions>][] = [
+  ["hangs", { fault: "hang" }, soon],
+  ["hangs, with batching", { fault: "hang" }, { ...soon, batching: true }],
+  ["hangs within its answer", { use: "allowed", fault: "hang_in_body" }, soon],
+  ["is slow", { use: "allowed", hold: true }, soon],
+  ["is slow, with batching", { use: "allowed", hold: true }, { ...soon, batching: true }],
+  ["is dead", null, { breaker: false }],
+  ["is dead, with the breaker", null, {}],
+  ["crashes", { fault: "reset" }, { breaker: false }],
+  ["cuts its answers off", { use: "allowed", fault: "cut_body" }, { breaker: false }],
+  ["says that the tenant is over its quota", { use: "quota" }, {}],
+  ["fails", { use: "internal" }, { breaker: false }],
+  ["answers nonsense", { fault: "garbage" }, { breaker: false }],
+  ["answers another document", { status: 200, body: "<html>" }, { breaker: false }],
+];
+
+for (const [name, does, options] of faults) {
   test(`1000 callers of a server that ${name} leave nothing behind`, async () => {
-    const server = await ScriptedServer.start(script, up);
+    const server = await ScriptedServer.start(does ? [{ ...does, ...all }] : [], does !== null);
     await eventually("an idle process", () => !inUse().includes("TCPSocketWrap"));
     const before = inUse();
     const client = clientOf(server.url, options);
-    const decisions = await Promise.all(Array.from({ length: 1000 }, (_, i) => client.check({ subject: `user_${i}` })));
+    const decisions = await Promise.all(Array.from({ length: callers }, (_, i) => client.check({ subject: `user_${i}` })));
     assert(decisions.every((decision) => decision.allowed && decision.noDecision !== null));
     assert.equal(client.waiting, 0);
+    await server.tell("down"); // the connections that a server keeps alive
+    await eventually(`the resources before (${before}), now ${inUse()}`, () => inUse() === before);
+    await server.end();
+  });
+}
+
+for (const batching of [false, true]) {
+  test(`1000 callers of a server that restarts leave nothing behind${batching ? ", with batching" : ""}`, async () => {
+    const server = await ScriptedServer.start([{ use: "allowed", hold: true, repeat: callers + 1, optional: true }]);
+    await eventually("an idle process", () => !inUse().includes("TCPSocketWrap"));
+    const before = inUse();
+    const client = clientOf(server.url, { breaker: false, batching });
+    const calls = Array.from({ length: callers }, (_, i) => client.check({ subject: `user_${i}` }));
+    await server.await(batching ? 1 : callers / 10);
+    await server.tell("down");
+    const causes = new Set((await Promise.all(calls)).map(({ noDecision }) => noDecision?.cause));
+    assert([...causes].every((cause) => cause === "connection_lost" || cause === "connection_refused"), [...causes].join(" "));
+    assert.equal(client.waiting, 0);
+    await server.tell("up");
+    await server.tell("release");
+    assert.equal((await client.check({ subject: "user_42" })).noDecision, null);
+    await server.tell("down");
     await eventually(`the resources before (${before}), now ${inUse()}`, () => inUse() === before);
     await server.end();
   });

@@ -257,11 +257,50 @@ test("Fastify: an unknown path names the method alone", async () => {
   assert.deepEqual(fake.asked.map(({ resource }) => resource), ["GET"]);
 });
 
-test("Hono: a guard for all routes names the method alone", async () => {
+const lax = { "X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "1000" };
+
+test("Express: the stricter headers stand, however the handler sends its own", async () => {
+  const guarded = expressGuard({ client: Fake.allowAll(), subject: () => "user_42" });
+  const app = express().use(guarded, guarded);
+  app.get("/head", (_request, response) => void response.writeHead(200, lax).end("ok"));
+  app.get("/append", (_request, response) => {
+    for (const [name, value] of Object.entries(lax)) response.append(name, value);
+    response.send("ok");
+  });
+  app.get("/empty", (_request, response) => void response.set(lax).status(204).end());
+  app.get("/strict", (_request, response) => void response.writeHead(200, { "x-ratelimit-limit": "100", "x-ratelimit-remaining": "1", "x-own": "kept" }).end());
+  const sent: Record<string, unknown> = {};
+  for (const path of ["/head", "/append", "/empty", "/strict"]) {
+    const { headers } = await overNetwork(createServer(app), { method: "GET", path, headers: {} });
+    sent[path] = [headers.get("X-RateLimit-Limit"), headers.get("X-RateLimit-Remaining"), headers.get("X-Own")];
+  }
+  assert.deepEqual(sent, {
+    "/head": ["100", "99", null],
+    "/append": ["100", "99", null],
+    "/empty": ["100", "99", null],
+    "/strict": ["100", "1", "kept"],
+  });
+});
+
+test("Hono: a guard for all routes names the route behind it", async () => {
   const fake = Fake.allowAll();
-  const app = new Hono().use(honoGuard({ client: fake, subject: () => "user_42" })).get("/orders/:id", (context) => context.text("ok"));
-  assert.equal((await app.request("/orders/7")).status, 200);
-  assert.deepEqual(fake.asked.map(({ resource }) => resource), ["GET"]);
+  const ok = (context: Context) => context.text("ok");
+  const app = new Hono().use(honoGuard({ client: fake, subject: () => "user_42" })).use("/orders/*", (_context, next) => next());
+  app.get("/orders/new", ok).get("/orders/:id", ok).all("/any/:id", ok).get("/files/*", ok);
+  app.route("/shop", new Hono().get("/items/:item", ok));
+  const asked: Record<string, string> = {};
+  for (const path of ["/orders/7", "/orders/new", "/shop/items/8", "/any/7", "/files/a/b", "/nowhere"]) {
+    await app.request(path);
+    asked[path] = fake.asked.at(-1)?.resource ?? "";
+  }
+  assert.deepEqual(asked, {
+    "/orders/7": "GET /orders/:id",
+    "/orders/new": "GET /orders/new",
+    "/shop/items/8": "GET /shop/items/:item",
+    "/any/7": "GET",
+    "/files/a/b": "GET",
+    "/nowhere": "GET",
+  });
 });
 
 test("the answer of another service gets the headers, though its own are read-only", async () => {

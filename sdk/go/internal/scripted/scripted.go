@@ -149,6 +149,11 @@ func (s *Server) serve(listener net.Listener) {
 				return
 			}
 			s.mu.Lock()
+			if s.listener != listener { // Down has closed the other connections meanwhile
+				s.mu.Unlock()
+				_ = conn.Close()
+				return
+			}
 			s.conns[conn] = struct{}{}
 			s.mu.Unlock()
 			s.all.Add(1)

@@ -71,8 +71,3 @@ def with_headers(decision: Decision, headers: Iterable[tuple[str, str]]) -> list
         return headers
     kept = [(name, value) for name, value in headers if name.lower() not in _CANONICAL]
     return kept + list(chosen.items())
-
-
-def route_name(method: str, template: str | None) -> str:
-    """The method and the route template, or the method alone if that is unknown."""
-    return f"{method} {template}" if template else method

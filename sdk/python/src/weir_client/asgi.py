@@ -10,6 +10,7 @@ from ._aio import AsyncChecker
 from ._decision import Decision
 from ._errors import MisuseError
 from ._guard import Problem, denied_problem, misuse_problem, with_headers
+from ._routes import starlette_resource
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,8 +32,9 @@ class WeirMiddleware:
     """Passes a request to an application if Weir allows it.
 
     Its options are those of the middleware for WSGI. Each function takes the scope of the request, and
-    may be asynchronous. The default resource is the method, because ASGI has no routes; the module
-    starlette has one with routes. Other protocols than HTTP, such as WebSocket, are not checked.
+    may be asynchronous. The default resource is the method and the route template in Starlette and
+    FastAPI, otherwise only the method, because ASGI has no routes. Other protocols than HTTP, such as
+    WebSocket, are not checked.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class WeirMiddleware:
         client: AsyncChecker,
         *,
         subject: Callable[[Scope], str | None | Awaitable[str | None]],
-        resource: Callable[[Scope], str | Awaitable[str]] = lambda scope: str(scope["method"]),
+        resource: Callable[[Scope], str | Awaitable[str]] | None = None,
         cost: Callable[[Scope], int | Awaitable[int]] | None = None,
         plan: Callable[[Scope], str | None | Awaitable[str | None]] | None = None,
         attributes: Callable[[Scope], Mapping[str, str] | Awaitable[Mapping[str, str]]] | None = None,
@@ -52,7 +54,7 @@ class WeirMiddleware:
         self._app = app
         self._client = client
         self._subject = subject
-        self._resource = resource
+        self._resource = resource or self._route
         self._cost = cost
         self._plan = plan
         self._attributes = attributes
@@ -96,6 +98,15 @@ class WeirMiddleware:
             await _value(self._attributes(scope)) if self._attributes else None,
             traceparent=header(scope, "traceparent"),
         )
+
+    def _route(self, scope: Scope) -> str:
+        """The default resource. An application that is guarded twice has one route."""
+        app: Any = self._app
+        while isinstance(app, WeirMiddleware):
+            app = app._app
+        if not hasattr(app, "routes"):
+            app = scope.get("app")  # this middleware was added to it
+        return starlette_resource(app, scope) if hasattr(app, "routes") else str(scope["method"])
 
 
 async def _value(value: Any) -> Any:

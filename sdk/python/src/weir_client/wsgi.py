@@ -9,6 +9,7 @@ from ._client import Checker
 from ._decision import Decision
 from ._errors import MisuseError
 from ._guard import Problem, denied_problem, misuse_problem, with_headers
+from ._routes import flask_of, flask_resource
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
@@ -26,8 +27,8 @@ class WeirMiddleware:
 
     subject: returns the subject. A request without a subject is a misuse, so that a missing one never
         switches the limiter off. Hash values that the customer chooses with hash_subject.
-    resource: returns the resource. The default is the method, because WSGI has no routes; the module
-        flask has one with routes.
+    resource: returns the resource. The default is the method and the route template if the application
+        is the wsgi_app of Flask, otherwise only the method, because WSGI has no routes.
     cost, plan, attributes: of the check.
     skip: selects requests that are not checked, such as health checks.
     on_denied: answers a denied request. The rate-limit headers are added.
@@ -41,7 +42,7 @@ class WeirMiddleware:
         client: Checker,
         *,
         subject: Callable[[Environ], str | None],
-        resource: Callable[[Environ], str] = lambda environ: str(environ["REQUEST_METHOD"]),
+        resource: Callable[[Environ], str] | None = None,
         cost: Callable[[Environ], int] | None = None,
         plan: Callable[[Environ], str | None] | None = None,
         attributes: Callable[[Environ], Mapping[str, str]] | None = None,
@@ -52,7 +53,7 @@ class WeirMiddleware:
         self._app = app
         self._client = client
         self._subject = subject
-        self._resource = resource
+        self._resource = resource or _route(app)
         self._cost = cost
         self._plan = plan
         self._attributes = attributes
@@ -89,6 +90,14 @@ class WeirMiddleware:
             self._attributes(environ) if self._attributes else None,
             traceparent=header(environ, "traceparent"),
         )
+
+
+def _route(app: Application) -> Callable[[Environ], str]:
+    """The default resource. An application that is guarded twice has one route."""
+    if isinstance(app, WeirMiddleware):
+        return _route(app._app)
+    flask = flask_of(app)
+    return flask_resource(flask) if flask is not None else lambda environ: str(environ["REQUEST_METHOD"])
 
 
 def _send(problem: Problem, start_response: StartResponse) -> list[bytes]:

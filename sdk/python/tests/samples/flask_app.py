@@ -3,7 +3,6 @@ import os
 from flask import Flask
 
 from weir_client import Client
-from weir_client.flask import route
 from weir_client.wsgi import WeirMiddleware, header
 
 app = Flask(__name__)
@@ -18,6 +17,5 @@ app.wsgi_app = WeirMiddleware(
     app.wsgi_app,
     Client(os.environ["WEIR_URL"], os.environ["WEIR_KEY"]),
     subject=lambda environ: header(environ, "X-Customer"),
-    resource=route(app),
     skip=lambda environ: environ["PATH_INFO"] == "/healthz",
 )

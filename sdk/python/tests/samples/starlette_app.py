@@ -6,7 +6,6 @@ from starlette.routing import Route
 
 from weir_client import AsyncClient
 from weir_client.asgi import WeirMiddleware, header
-from weir_client.starlette import route
 
 
 async def order(request):
@@ -18,5 +17,4 @@ app.add_middleware(
     WeirMiddleware,
     client=AsyncClient(os.environ["WEIR_URL"], os.environ["WEIR_KEY"]),
     subject=lambda scope: header(scope, "X-Customer"),
-    resource=route,
 )
