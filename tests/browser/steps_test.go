@@ -66,7 +66,8 @@ func (p *page) sees(text string) *page {
 	return p
 }
 
-// contains reports whether a page shows a text, in any case: styles begin some texts with a capital.
+// contains reports whether a page shows a text, in any case: styles begin some texts with a capital
+// letter.
 func contains(page, text string) bool {
 	return strings.Contains(strings.ToLower(page), strings.ToLower(text))
 }
