@@ -49,12 +49,13 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	h.fill(usage.Day, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-15*day), day)
 	h.fill(usage.Hour, now.Truncate(day).Add(-15*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
 	// Charts of the last days have bars of 15 minutes or more. Charts of the last hours, and their
-	// previous period, have bars of a minute.
+	// previous period, have bars of a minute. The preview of a rule replays the last three hours.
 	const quarter = 15 * time.Minute
-	lastHours := now.Add(-2 * time.Hour).Truncate(quarter)
-	h.fill(usage.Minute, now.Truncate(time.Hour).Add(-47*time.Hour), lastHours.Add(-day), quarter)
-	h.fill(usage.Minute, lastHours.Add(-day), now.Add(quarter-day).Truncate(quarter), time.Minute)
+	lastHours, yesterday := now.Add(-3*time.Hour).Truncate(quarter), now.Add(-2*time.Hour).Truncate(quarter).Add(-day)
+	h.fill(usage.Minute, now.Truncate(time.Hour).Add(-47*time.Hour), yesterday, quarter)
+	h.fill(usage.Minute, yesterday, now.Add(quarter-day).Truncate(quarter), time.Minute)
 	h.fill(usage.Minute, now.Add(quarter-day).Truncate(quarter), lastHours, quarter)
+	h.detailed = lastHours
 	h.fill(usage.Minute, lastHours, now, time.Minute)
 	writer, err := uuid.NewV7()
 	if err != nil {
@@ -91,6 +92,7 @@ type history struct {
 	tenant   uuid.UUID
 	random   *rand.Rand // has a fixed seed, so that the demo is the same on every machine
 	trouble  time.Time  // the middle of the bad afternoon
+	detailed time.Time  // from then on, each minute has its busiest subjects; zero: none has
 	rows     []usage.Row
 	subjects []usage.Subjects
 }
@@ -103,7 +105,7 @@ func (h *history) fill(grain usage.Grain, from, to time.Time, step time.Duration
 		for _, s := range demoStreams() {
 			all.Add(h.stream(grain, at, min(step, to.Sub(at)), &s))
 		}
-		if grain != usage.Minute || step > time.Minute || at.Minute()%5 == 0 {
+		if grain != usage.Minute || step > time.Minute || at.Minute()%5 == 0 || !h.detailed.IsZero() {
 			h.busiest(grain, at, all)
 		}
 	}
@@ -178,7 +180,7 @@ func (h *history) busiest(grain usage.Grain, at time.Time, all usage.Counts) {
 	}
 	denied := float64(all.Denied)
 	for i, subject := range []string{"globex", "203.0.113.9", "initech", "scraper"} {
-		of := int64(denied * []float64{0.46, 0.2, 0.12, 0.08}[i])
+		of := int64(denied*[]float64{0.46, 0.2, 0.12, 0.08}[i] + h.random.Float64())
 		top.Denied = append(top.Denied, usage.Subject{Subject: subject, Counts: counts(0, of)})
 		for n := range top.Checks {
 			if top.Checks[n].Subject == subject {

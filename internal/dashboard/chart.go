@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,14 @@ func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 
 // earlier returns the start of the previous period.
 func (s stretch) earlier() time.Time { return s.From.Add(-s.To.Sub(s.From)) }
+
+// compared returns the start of the period with the previous one, if that is stored.
+func (s stretch) compared() time.Time {
+	if s.Before {
+		return s.earlier()
+	}
+	return s.From
+}
 
 // count returns the number of grains.
 func (s stretch) count() int { return int(s.To.Sub(s.From) / s.Grain.Duration()) }
@@ -122,10 +131,7 @@ const (
 
 // series reads the numbers of a chart for a query and a period.
 func (d *dashboard) series(ctx context.Context, a tenants.Actor, title string, s stretch, query tenants.UsageQuery) (chart, error) {
-	query.Grain, query.From, query.To = s.Grain, s.From, s.To
-	if s.Before {
-		query.From = s.earlier()
-	}
+	query.Grain, query.From, query.To = s.Grain, s.compared(), s.To
 	report, err := d.Store.Usage(ctx, a, query)
 	return newChart(title, s, report.Items), err
 }
@@ -232,12 +238,32 @@ func (c *chart) MostAllowed() int64 {
 	for i := range c.Bars {
 		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed, c.partsOf(i))
 	}
-	if c.Limit != nil {
+	if c.Limit != nil && !c.limitAbove(most) {
 		for _, p := range c.Limit.Parts {
 			most = max(most, p.Limit+p.Limit/20)
 		}
 	}
 	return roundScale(most)
+}
+
+// limitAbove reports whether the limit is so far above the bars, of which the largest is most, that
+// a scale with both would hide the bars.
+func (c *chart) limitAbove(most int64) bool {
+	if c.Limit == nil || most == 0 || c.Log {
+		return false
+	}
+	return !slices.ContainsFunc(c.Limit.Parts, func(p limitPart) bool { return p.Limit <= farAbove*most })
+}
+
+// farAbove is the number of times that a limit can be above the bars of its chart.
+const farAbove = 10
+
+// LimitText names the limit, and says if the chart has no space for its line.
+func (c *chart) LimitText() string {
+	if len(c.LimitSegments()) == 0 && len(c.Limit.Parts) > 0 {
+		return c.Limit.Text + " (above this chart)"
+	}
+	return c.Limit.Text
 }
 
 // MostDenied is the top of the lower scale.
@@ -308,7 +334,7 @@ func (c *chart) LimitSegments() (out []limitSegment) {
 	most := c.MostAllowed()
 	for _, p := range c.Limit.Parts {
 		from, to := c.x(p.From), c.x(p.To)
-		if from < to {
+		if from < to && p.Limit <= most {
 			out = append(out, limitSegment{percentage(from), percentage(to), percentage(plotBottom - c.share(p.Limit, most)*(plotBottom-plotTop))})
 		}
 	}

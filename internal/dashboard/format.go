@@ -156,7 +156,7 @@ func percent(part, total int64) string {
 // curlText returns a command for a shell in which WEIR_URL and WEIR_KEY are set. Values of users
 // are quoted.
 func curlText(method, path, body string) string {
-	return fmt.Sprintf("curl -X %s \"$WEIR_URL\"%s -H \"Authorization: Bearer $WEIR_KEY\" -H 'Content-Type: application/json' -d '%s'",
+	return fmt.Sprintf("curl -X %s \"$WEIR_URL\"%s \\\n  -H \"Authorization: Bearer $WEIR_KEY\" -H 'Content-Type: application/json' \\\n  -d '%s'",
 		method, shellWord(path), body)
 }
 

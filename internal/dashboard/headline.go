@@ -19,28 +19,38 @@ type headline struct {
 	Boost   bool // its denials are still coming
 }
 
-// Denials returns the address of the subject's denied checks.
+// Denials returns the address of the subject's denied checks, or of all without a subject.
 func (h *headline) Denials() string {
-	return "/decisions?" + url.Values{"show": {"denied"}, "subject": {h.Subject}}.Encode()
+	query := url.Values{"show": {"denied"}}
+	if h.Subject != "" {
+		query.Set("subject", h.Subject)
+	}
+	return "/decisions?" + query.Encode()
 }
 
 // deniedSubject is a subject with its denials.
 type deniedSubject struct {
 	Subject string
 	Denied  int64
+	Trend   trend // usage knows only the denials of these subjects
 }
 
 // mostDeniedSubjects is the number of subjects on the overview.
 const mostDeniedSubjects = 5
 
-// deniedSubjects sums up the busiest denied subjects, most denials first.
-func deniedSubjects(items []tenants.UsageItem) (out []deniedSubject) {
-	for _, group := range usageGroups("subject", items, true) {
-		if group.Denied > 0 {
-			out = append(out, deniedSubject{group.Name, group.Denied})
+// deniedSubjects sums up the most denied subjects of a period, most denials first, with their
+// trends.
+func deniedSubjects(items []tenants.UsageItem, s stretch) (out []deniedSubject) {
+	for _, group := range usageGroups("subject", within(items, s), true) {
+		if group.Denied > 0 && len(out) < mostDeniedSubjects {
+			of := itemsOf("subject", group.Name, items)
+			for i := range of {
+				of[i].Allowed = 0
+			}
+			out = append(out, deniedSubject{group.Name, group.Denied, newTrend(of, s)})
 		}
 	}
-	return out[:min(len(out), mostDeniedSubjects)]
+	return out
 }
 
 // outstanding is the share of all denials, in percent, from which a single subject is mentioned.

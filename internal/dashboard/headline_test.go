@@ -21,17 +21,17 @@ func TestHeadline(t *testing.T) {
 	}{
 		"nothing asked":  {0, 0, nil, nil, headline{}},
 		"nothing denied": {1234, 0, nil, nil, headline{Text: "No denials in the last hour", Note: "1,234 checks were allowed."}},
-		"one subject": {900, 100, api, []deniedSubject{{"acme", 84}, {"bob", 16}}, headline{
+		"one subject": {900, 100, api, []deniedSubject{{Subject: "acme", Denied: 84}, {Subject: "bob", Denied: 16}}, headline{
 			Subject: "acme", Text: "causes", Denied: "84\u202f% of denials", Since: "in the last hour",
 			Note: "10\u202f% of 1,000 checks. API requests denied 75.",
 		}},
-		"no single subject": {900, 100, api, []deniedSubject{{"acme", 49}, {"bob", 40}}, headline{
+		"no single subject": {900, 100, api, []deniedSubject{{Subject: "acme", Denied: 49}, {Subject: "bob", Denied: 40}}, headline{
 			Denied: "100 checks denied", Since: "in the last hour",
 			Note: "10\u202f% of 1,000 checks. API requests denied 75. No single subject stands out.",
 		}},
 		"one check": {0, 1, nil, nil, headline{Denied: "1 check denied", Since: "in the last hour", Note: "100\u202f% of 1 check."}},
 		// Lists of subjects are approximate, and may cover a little more than the period.
-		"more than all": {0, 10, nil, []deniedSubject{{"acme", 12}}, headline{
+		"more than all": {0, 10, nil, []deniedSubject{{Subject: "acme", Denied: 12}}, headline{
 			Subject: "acme", Text: "causes", Denied: "100\u202f% of denials", Since: "in the last hour", Note: "100\u202f% of 10 checks.",
 		}},
 	} {
@@ -44,7 +44,7 @@ func TestHeadline(t *testing.T) {
 	}
 	c.Denied = 20
 	c.Marks = []chartMark{{At: at.Add(-40 * time.Minute), Text: "an older change"}, {At: at.Add(-5 * time.Minute), Text: "mia changed the rule API requests, Limit 120 to 100"}}
-	h := headlineOf(&c, "1 hour", nil, []deniedSubject{{"acme", 18}})
+	h := headlineOf(&c, "1 hour", nil, []deniedSubject{{Subject: "acme", Denied: 18}})
 	require.Equal(t, "since 11:56 UTC", inUTC(h.Since), "the denials have not stopped")
 	require.True(t, h.Boost)
 	require.Contains(t, inUTC(h.Note), "Last change before, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")

@@ -77,6 +77,7 @@ type nowView struct {
 type denyingRule struct {
 	Slug, Name      string
 	Denied, Decided int64
+	Trend           trend
 }
 
 // nearLimit is a subject near a limit.
@@ -105,8 +106,8 @@ type endingOverride struct {
 
 const (
 	mostDenying  = 5
-	mostNear     = 8
-	mostEnding   = 8
+	mostNear     = 5
+	mostEnding   = 5
 	endingWithin = 7 * 24 * time.Hour
 	nowMinutes   = 15
 	// overviewSlow is the number of ticks between two reads of data that changes by the hour or
@@ -178,16 +179,16 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 	view.Chart.Marks, view.Chart.Log, view.Chart.Decisions = view.Marks, view.Log, "/decisions?show=all"
 	view.Chart.Scale = view.scalePath(!view.Log)
 	view.Chart.Zoom = zoomAddress(url.Values{"period": {view.Period.Value}})
-	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
+	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.compared(), To: s.To, ByRule: true})
 	if err != nil {
 		return err
 	}
-	view.Denying = denying(byRule.Items, d.ruleNames(ctx, actor.TenantID()))
+	view.Denying = denying(byRule.Items, s, d.ruleNames(ctx, actor.TenantID()))
 	if s.Grain == usage.Hour && view.Period.Grains > 24 { // one list per hour would be slow
 		s = stretchUntil(now, usage.Day, view.Period.Grains/24)
 	}
-	bySubject, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, BySubject: true, DeniedFirst: true})
-	view.Denied = deniedSubjects(bySubject.Items)
+	bySubject, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.compared(), To: s.To, BySubject: true, DeniedFirst: true})
+	view.Denied = deniedSubjects(bySubject.Items, s)
 	view.Headline = headlineOf(&view.Chart, view.Period.Name, view.Denying, view.Denied)
 	return err
 }
@@ -303,10 +304,10 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 	})
 }
 
-// denying sums up the rules with denials, busiest first.
-func denying(items []tenants.UsageItem, names ruleNames) []denyingRule {
+// denying sums up the rules with denials in a period, busiest first, with their trends.
+func denying(items []tenants.UsageItem, s stretch, names ruleNames) []denyingRule {
 	sums := map[string]*denyingRule{}
-	for _, item := range items {
+	for _, item := range within(items, s) {
 		sum := sums[item.Rule]
 		if sum == nil {
 			sum = &denyingRule{Slug: item.Rule, Name: names.Of(item.Rule)}
@@ -324,7 +325,11 @@ func denying(items []tenants.UsageItem, names ruleNames) []denyingRule {
 	slices.SortFunc(out, func(a, b denyingRule) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Slug, b.Slug))
 	})
-	return out[:min(len(out), mostDenying)]
+	out = out[:min(len(out), mostDenying)]
+	for i := range out {
+		out[i].Trend = newTrend(itemsOf("rule", out[i].Slug, items), s)
+	}
+	return out
 }
 
 // plainLimit formats a limit without its rule.

@@ -82,14 +82,14 @@ func TestPages(t *testing.T) {
 		"/":                       {"Overrides expiring this week", "2 days", "Because mark"},
 		"/rules":                  {"Rule mark", "Each subject can use 10 units in any minute on all resources. Requests over the limit are denied."},
 		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "Sliding window log"},
-		"/plans":                  {"Plan mark", `<td class="own" data-plan="Plan mark"><a class="cell"`, ">20 per minute<", `<td class="muted" data-plan="Plan mark"><a class="cell"`, ">10 per minute<", "default"},
+		"/plans":                  {"Plan mark", `<td class="own" data-plan="Plan mark"><a class="cell"`, ">20 per minute", `<td class="muted" data-plan="Plan mark"><a class="cell"`, ">10 per minute", "default"},
 		"/subjects":               {"ada mark", "Label mark"},
 		"/routes":                 {"Route mark", "jwt:mark, ip", "1 template"},
 		"/routes/edge":            {"In front mark", "orders mark", "/v1/authorize/edge", "Route tester"},
 		"/keys":                   {"Key mark", "check, read, write, manage", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
 		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "0 of 30 used", "is also counted per ip", "active"},
-		"/subjects/unknown":       {"Not registered (uses the default plan)", "20 per minute", "from plan Plan mark"},
+		"/subjects/unknown":       {"<dt>Registered</dt><dd>No</dd>", "20 per minute", "from plan Plan mark"},
 		"/subjects/a%2Fb%3Fc%25d": {"<h1 class=\"mono\">a/b?c%d</h1>"},
 	} {
 		got := s.as("ann@example.com").get(path)
@@ -128,7 +128,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 		require.NotContains(t, got.body, s.a.TenantID().String(), path)
 	}
 	got := bob.get(subjectURL("ada mark of A"))
-	require.Contains(t, got.body, "uses the default plan", "registered elsewhere only")
+	require.Contains(t, got.body, "<dt>Registered</dt><dd>No</dd>", "registered elsewhere only")
 	require.NotContains(t, got.body, "Because mark of A")
 
 	window, err := limit.ParseWindow("1m")

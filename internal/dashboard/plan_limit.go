@@ -44,6 +44,16 @@ func (v *limitForm) Overages() []option {
 	return append([]option{{"", labelOf("overage") + ": as the rule says"}}, prefixed(labelOf("overage")+": ", choicesOf("overage"))...)
 }
 
+// More reports whether one of the rarely needed fields is in use.
+func (v *limitForm) More() bool {
+	for _, name := range []string{"warn_at", "overage", "metering"} {
+		if v.Form.Or(name, "") != "" || v.Form.Error(name) != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // Meterings returns the choices for the metering of a plan's limit.
 func (v *limitForm) Meterings() []option {
 	return append([]option{{"", labelOf("metering") + ": as the rule says"}}, prefixed(labelOf("metering")+": ", choicesOf("metering"))...)

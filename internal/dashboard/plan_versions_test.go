@@ -31,7 +31,7 @@ func TestPlanVersionsPage(t *testing.T) {
 
 	got := b.post("/plans/free/versions", s.planForm("version", s.planVersion("free")))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
-	require.Contains(t, b.get("/plans").body, `<a class="small" href="/plans/free/versions">version 2</a>`)
+	require.Contains(t, b.get("/plans").body, `<a class="versions" href="/plans/free/versions">Version 2</a>`)
 	_, _, err := s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", limit.Limit{Limit: 5}, tenants.Match{})
 	require.NoError(t, err)
 	page = b.get("/plans/free/versions").body

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -98,3 +99,13 @@ func limitURL(plan, rule string) string { return "/plans/" + plan + "/limits/" +
 
 // planVersionsURL returns the address of the page of a plan's versions and migrations.
 func planVersionsURL(plan string) string { return "/plans/" + url.PathEscape(plan) + "/versions" }
+
+// splitLimit splits what limitText returns into the number and the rest.
+func splitLimit(text string) (number, more string) {
+	parts := strings.Split(text, ", ")
+	n := 1
+	if len(parts) > 1 && (strings.HasPrefix(parts[1], "burst ") || strings.HasPrefix(parts[1], "queue ")) {
+		n = 2
+	}
+	return strings.Join(parts[:n], ", "), strings.Join(parts[n:], ", ")
+}

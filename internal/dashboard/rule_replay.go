@@ -23,6 +23,8 @@ type replayView struct {
 	From, To      moment
 	Length        string // such as "3 hours"
 	Line          *timeline
+	Shadow        bool   // the draft only reports what it would deny
+	chart         chart  // the same as Line, by the time of day
 	Whose         string // "subjects" or what else is counted
 	Counted       int    // number of replayed subjects
 	Hurt          int    // number of subjects that would have been denied
@@ -48,7 +50,7 @@ const (
 )
 
 func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Rule) (*replayView, error) {
-	view := &replayView{}
+	view := &replayView{Shadow: draft.Mode == limit.Shadow}
 	if attributes := attributesFor(draft); len(attributes) > 0 {
 		view.Why = "The rule is counted per " + attributes[0].Name + ", and usage does not store attributes, so it cannot be replayed. " +
 			"Run it in shadow to see what it would deny."
@@ -76,6 +78,7 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 		}
 	}
 	view.note(draft, &rule, demand, misfits)
+	view.columnsFor(demand)
 	view.thin(demand)
 	if err := view.run(ctx, sim, demand); err != nil {
 		return nil, err
@@ -161,6 +164,8 @@ func (view *replayView) thin(d *demand) {
 		if !s.safe(d.step) {
 			s.each = max(1, min(s.quota/(20*s.cost()), s.total/200))
 			open = append(open, s)
+		} else {
+			view.addChecks(d, s.checks)
 		}
 	}
 	slices.SortFunc(open, func(a, b *series) int {
@@ -192,6 +197,7 @@ func (view *replayView) run(ctx context.Context, sim check.Simulation, d *demand
 	err := check.Simulate(ctx, sim, func(i int, decision *check.Decision) error {
 		s, bin := d.series[of[i]], &line.Bins[min(requests[i].AtMS*timelineBins/span, timelineBins-1)]
 		line.Asked += s.each
+		view.addRequest(requests[i].AtMS, span, s.each, decision.Allowed)
 		if decision.Allowed {
 			line.Passed += s.each
 			bin.Passed += s.each

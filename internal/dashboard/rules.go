@@ -111,10 +111,7 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 		return nil, nil
 	}
 	day := stretchUntil(v.now, usage.Hour, 24)
-	query := tenants.UsageQuery{Grain: day.Grain, From: day.From, To: day.To, ByRule: true, Rules: slugs}
-	if day.Before = day.Before && len(slugs) == 1; day.Before { // a list has no space for the previous day
-		query.From = day.earlier()
-	}
+	query := tenants.UsageQuery{Grain: day.Grain, From: day.compared(), To: day.To, ByRule: true, Rules: slugs}
 	report, err := d.Store.Usage(r.Context(), v.actor(), query)
 	if err != nil {
 		return nil, err
@@ -130,6 +127,12 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 	}
 	return days, nil
 }
+
+// Change compares the denials of the last 24 hours with those of the 24 hours before.
+func (r *ruleRow) Change() string { return shortChange(r.Day.Denied, r.Day.BeforeDenied) }
+
+// Steep reports whether the denials doubled at least, and are more than a few.
+func (r *ruleRow) Steep() bool { return r.Day.Denied >= 10 && r.Day.Denied >= 2*r.Day.BeforeDenied }
 
 func rowOf(r *limit.Rule) ruleRow {
 	return ruleRow{

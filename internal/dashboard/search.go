@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"weir/internal/limit"
@@ -22,6 +24,29 @@ type foundItem struct {
 	Path              string // "": it sends Form instead
 	Form              string // the id of a form of the frame
 	Value             string // of the form's button; "": it has only one
+}
+
+// Icon returns the icon of a result.
+func (f *foundItem) Icon() string {
+	switch f.Kind {
+	case "Subject":
+		return "user"
+	case "Rule":
+		return "gauge"
+	case "Plan":
+		return "layers"
+	case "Route":
+		return "route"
+	case "Page":
+		for _, group := range append(slices.Clip(navigation), operating) {
+			for _, item := range group.Items {
+				if item.Path == f.Path {
+					return item.Icon
+				}
+			}
+		}
+	}
+	return cmp.Or(actionIcons[strings.ToLower(firstWord(f.Title))], "chevron-right")
 }
 
 // mostFound is how many of each kind a search shows.

@@ -184,6 +184,19 @@ func (s *serviceView) Lead() string {
 	return "The service is healthy"
 }
 
+// Note says what the summary means for checks.
+func (s *serviceView) Note() string {
+	switch {
+	case s.Healthy():
+		return "All instances answer checks, and Redis and Postgres are available."
+	case s.Degraded > 0:
+		return "Each rule applies its setting for the time without Redis."
+	case s.Postgres == "":
+		return "Checks continue with the last configuration, and nothing can be changed."
+	}
+	return "Checks are answered. View the instances to see which one needs attention."
+}
+
 // readService reads the state of all instances, and asks Postgres for a sign of life.
 func (d *dashboard) readService(ctx context.Context, now time.Time) *serviceView {
 	ctx, cancel := context.WithTimeout(ctx, recentWithin)

@@ -42,3 +42,13 @@ func (d *dashboard) changeSettings(w http.ResponseWriter, r *http.Request, v *vi
 	}
 	return d.done(w, r, "/settings", "Saved.")
 }
+
+// exportConfig and importConfig are commands that export and import the configuration.
+const exportConfig = `curl "$WEIR_URL/v1/config?format=yaml" \
+  -H "Authorization: Bearer $WEIR_KEY" -o weir.yaml`
+
+func importConfig(query string) string {
+	return `curl -X PUT "$WEIR_URL/v1/config` + query + `" \
+  -H "Authorization: Bearer $WEIR_KEY" -H 'Content-Type: application/yaml' \
+  --data-binary @weir.yaml`
+}

@@ -175,9 +175,9 @@ func settingsPage(f frame, v *settingsView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var7 string
-			templ_7745c5c3_Var7, templ_7745c5c3_Err = templ.JoinStringErrs(`curl "$WEIR_URL/v1/config?format=yaml" -H "Authorization: Bearer $WEIR_KEY" -o weir.yaml`)
+			templ_7745c5c3_Var7, templ_7745c5c3_Err = templ.JoinStringErrs(exportConfig)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 48, Col: 119}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 48, Col: 41}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var7))
 			if templ_7745c5c3_Err != nil {
@@ -188,9 +188,9 @@ func settingsPage(f frame, v *settingsView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var8 string
-			templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(`curl -X PUT "$WEIR_URL/v1/config?dry_run=true" -H "Authorization: Bearer $WEIR_KEY" -H 'Content-Type: application/yaml' --data-binary @weir.yaml`)
+			templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(importConfig("?dry_run=true"))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 50, Col: 175}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 50, Col: 58}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var8))
 			if templ_7745c5c3_Err != nil {
@@ -201,9 +201,9 @@ func settingsPage(f frame, v *settingsView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var9 string
-			templ_7745c5c3_Var9, templ_7745c5c3_Err = templ.JoinStringErrs(`curl -X PUT "$WEIR_URL/v1/config" -H "Authorization: Bearer $WEIR_KEY" -H 'Content-Type: application/yaml' --data-binary @weir.yaml`)
+			templ_7745c5c3_Var9, templ_7745c5c3_Err = templ.JoinStringErrs(importConfig(""))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 51, Col: 162}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `settings.templ`, Line: 51, Col: 45}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var9))
 			if templ_7745c5c3_Err != nil {

@@ -82,7 +82,7 @@ func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, 
 	}
 	d.follow(r.Context(), v)
 	view.Secret = key.Secret()
-	view.Curl = "curl " + shellWord(d.checkURL(r)) + " -H 'Authorization: Bearer " + view.Secret +
+	view.Curl = "curl " + shellWord(d.checkURL(r)) + " \\\n  -H 'Authorization: Bearer " + view.Secret +
 		"' -H 'Content-Type: application/json' -d '{\"subject\":\"user_42\"}'"
 	view.Wait.Since = made.CreatedAt.Truncate(time.Millisecond)
 	showsSecret(w)

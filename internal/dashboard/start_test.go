@@ -36,7 +36,7 @@ func TestFirstRun(t *testing.T) {
 	require.Contains(t, got.header.Get("Cache-Control"), "no-transform")
 	secret := secretPattern.FindStringSubmatch(got.body)
 	require.NotNil(t, secret)
-	require.Contains(t, html.UnescapeString(got.body), "curl '"+s.url+"/v1/check' -H 'Authorization: Bearer "+secret[1]+"'")
+	require.Contains(t, html.UnescapeString(got.body), "curl '"+s.url+"/v1/check' \\\n  -H 'Authorization: Bearer "+secret[1]+"'")
 	rule, err := s.store.RuleBySlug(t.Context(), s.a, "api-requests")
 	require.NoError(t, err)
 	require.Equal(t, int64(5), rule.Limit)

@@ -187,7 +187,7 @@ func subjectsPage(f frame, v *subjectsView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "\" maxlength=\"320\" placeholder=\"name: value\"></label> <button class=\"quiet\">Apply filters</button> ")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "\" maxlength=\"320\" placeholder=\"name: value\"></label> <button class=\"quiet\" data-noscript>Apply filters</button> ")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -432,7 +432,7 @@ func subjectsPage(f frame, v *subjectsView) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					for _, l := range s.Labels {
-						templ_7745c5c3_Err = badge(l, "").Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = badge(l, "tag").Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -64,6 +64,16 @@ func within(items []tenants.UsageItem, s stretch) (out []tenants.UsageItem) {
 	return out
 }
 
+// itemsOf returns a copy of the items of one group.
+func itemsOf(by, name string, items []tenants.UsageItem) (out []tenants.UsageItem) {
+	for i := range items {
+		if groupOf(by, &items[i]) == name {
+			out = append(out, items[i])
+		}
+	}
+	return out
+}
+
 // splitOf returns the first groups, and all others as one part; nil if there is nothing to compare.
 func splitOf(c *chart, by string, groups []usageGroup) (parts []splitPart) {
 	if len(groups) < 2 {

@@ -96,9 +96,9 @@ func TestChartTouched(t *testing.T) {
 func TestFiltersOnAPhone(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).phone()
-	for _, path := range []string{"/decisions", "/rules", "/usage", "/audit"} {
-		p.open(path).hasNot("Apply filters")
-		p.click("Filters").has("Apply filters").check()
+	for path, field := range map[string]string{"/decisions": "Resource", "/rules": "Algorithm", "/usage": "Group by", "/audit": "Actor"} {
+		p.open(path).hasNot(field)
+		p.click("Filters").has(field).hasNot("Apply filters").check()
 	}
 	require.True(t, mustEval[bool](p.open("/plans"), `document.querySelector(".matrix").offsetWidth <= innerWidth`), "plans need no scrolling to the side")
 }

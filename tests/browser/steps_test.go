@@ -58,12 +58,18 @@ func (p *page) sees(text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
 		got, err := eval[string](p, `document.readyState === "complete" ? `+p.text()+` : ""`)
-		if err == nil && !strings.Contains(got, text) {
+		if err == nil && !contains(got, text) {
 			err = fmt.Errorf("the page does not contain %q, but:\n%s", text, got)
 		}
 		return err
 	})
 	return p
+}
+
+// contains reports whether a page shows a text, in any case: styles begin some texts with a capital
+// letter.
+func contains(page, text string) bool {
+	return strings.Contains(strings.ToLower(page), strings.ToLower(text))
 }
 
 // openUntil opens a path repeatedly until the page contains the text, for data that the server has
@@ -72,7 +78,7 @@ func (p *page) openUntil(path, text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
 		got, err := eval[string](p.open(path), p.text())
-		if err == nil && !strings.Contains(got, text) {
+		if err == nil && !contains(got, text) {
 			err = fmt.Errorf("%s does not contain %q, but:\n%s", path, text, got)
 		}
 		return err
@@ -86,7 +92,7 @@ func (p *page) seesNot(text string) *page {
 	p.settle()
 	p.eventually(func() error {
 		got, err := eval[string](p, p.text())
-		if err == nil && strings.Contains(got, text) {
+		if err == nil && contains(got, text) {
 			err = fmt.Errorf("the page contains %q:\n%s", text, got)
 		}
 		return err

@@ -14,6 +14,7 @@
     { code: "204", swap: false },
     { code: "...", swap: true },
   ];
+  htmx.config.defaultSettleDelay = 0; // or the focus would move again while somebody presses Tab
 
   // The focus moves to new content, so that a screen reader reads it: the message about an action
   // or an error, or else the start of the page's content, or its heading.
@@ -135,7 +136,8 @@
     const drawer = event.target;
     if (!drawer.matches?.("[data-drawer]") || !drawer.open) return;
     for (const other of document.querySelectorAll("[data-drawer][open]")) if (other !== drawer) other.open = false;
-    drawer.querySelector(".sheet")?.querySelector(firstField)?.focus();
+    const sheet = drawer.querySelector(".sheet");
+    if (!sheet?.contains(document.activeElement)) sheet?.querySelector(firstField)?.focus();
   }, true);
   function close(details) {
     details.open = false;
