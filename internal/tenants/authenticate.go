@@ -72,61 +72,6 @@ type Authenticator struct {
 	reload  bool               // the keys of all tenants could not be read after the database went back
 }
 
-// knownKey is a key in memory. It is replaced, never changed. There is one for each key, so it is
-// small.
-type knownKey struct {
-	actor     Actor // includes the expiry of the key
-	at        reading
-	lastTouch atomic.Int64 // milliseconds since 1970
-	state     keyState
-}
-
-// keyState says why a key does not work.
-type keyState uint8
-
-const (
-	keyWorks     keyState = iota // until it expires
-	keyRotated                   // as keyWorks, but another key has replaced it
-	keyRevoked                   // at any time
-	keySuspended                 // at any time, while its tenant is suspended
-)
-
-// refusal returns why the key does not work at this time, or nil.
-func (k *knownKey) refusal(now time.Time) error {
-	switch k.state {
-	case keyRevoked:
-		return ErrKeyRevoked
-	case keySuspended:
-		return ErrTenantSuspended
-	}
-	switch over := !k.actor.keyExpiresAt.IsZero() && !now.Before(k.actor.keyExpiresAt); {
-	case over && k.state == keyRotated:
-		return ErrKeyRotated
-	case over:
-		return ErrKeyExpired
-	}
-	return nil
-}
-
-// worksAs reports whether two states of a key are the same for its users.
-func (k *knownKey) worksAs(o *knownKey) bool {
-	return k.state == o.state && k.actor.keyExpiresAt.Equal(o.actor.keyExpiresAt) && k.actor.keyBounds().same(o.actor.keyBounds())
-}
-
-// tenantKeys has the known keys of one tenant.
-type tenantKeys struct {
-	at     reading
-	hashes [][32]byte
-}
-
-// reading says how new data is that was read: the history of the database, then the version within
-// it.
-type reading struct{ history, version int64 }
-
-func (r reading) olderThan(o reading) bool {
-	return r.history < o.history || r.history == o.history && r.version < o.version
-}
-
 // NewAuthenticator returns an authenticator for the store's keys. It knows none until Load, and is
 // updated only while Apply is called for each change; Run must run.
 func NewAuthenticator(s *Store) *Authenticator {
@@ -245,28 +190,6 @@ func (a *Authenticator) put(hash [32]byte, row db.LookUpKeyRow, at reading) *kno
 		k.lastTouch.Store(old.lastTouch.Load()) // a use in between is stored again
 	}
 	a.known.Store(hash, k)
-	return k
-}
-
-func knownKeyOf(row db.LookUpKeyRow) *knownKey {
-	k := &knownKey{}
-	k.actor = Actor{
-		tenant: row.TenantID, kind: KeyActor, id: row.ID, name: row.Name, scopes: newScopes(row.Scopes),
-		// Both must be true: a key of this kind in another tenant is not an operator key.
-		operator: KeyKind(row.Kind) == OperatorKey && row.TenantSlug == PlatformSlug,
-		bounds:   KeyBounds{Addresses: row.Addresses, Resources: row.Resources}.compile(),
-	}
-	if row.ExpiresAt != nil {
-		k.actor.keyExpiresAt = *row.ExpiresAt
-	}
-	switch {
-	case row.RevokedAt != nil:
-		k.state = keyRevoked
-	case row.TenantState != TenantActive:
-		k.state = keySuspended
-	case row.RotatedTo != nil:
-		k.state = keyRotated
-	}
 	return k
 }
 

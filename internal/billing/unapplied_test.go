@@ -1,0 +1,215 @@
+package billing_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/billing"
+	"weir/internal/tenants"
+)
+
+// A person dismisses an event that will never be applied: it is counted no more, waits for nothing,
+// changes no plan, and a replay undoes it.
+func TestDismissedEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	ctx := t.Context()
+	unapplied := func(want tenants.UnappliedEvents) {
+		t.Helper()
+		n, err := s.store.UnappliedEvents(ctx, s.a)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	failed := s.send([]byte(`{"type":"subject.plan","subject":"ada","plan":"enterprise"}`))
+	s.outcome(tenants.EventFailed, failed)
+	later := s.send([]byte(`{"type":"subject.plan","subject":"bob","plan":"pro","effective_at":"2026-03-01T00:00:00Z"}`))
+	s.outcome(tenants.EventParked, later)
+	unapplied(tenants.UnappliedEvents{Parked: 1, Scheduled: 1, Failed: 1})
+	for _, e := range []tenants.BillingEvent{failed, later} {
+		got, err := s.store.DismissBillingEvent(ctx, s.a, e.ID)
+		require.NoError(t, err)
+		stored, err := s.store.BillingEventByID(ctx, s.a, e.ID)
+		require.NoError(t, err)
+		require.Equal(t, got, stored)
+		require.Equal(t, tenants.EventIgnored, stored.Outcome)
+		require.Contains(t, stored.Why, "dismissed by ")
+		require.Contains(t, stored.Why, e.Outcome+": "+e.Why)
+		_, err = s.store.DismissBillingEvent(ctx, s.a, e.ID)
+		var conflict *tenants.ConflictError
+		require.ErrorAs(t, err, &conflict, "it is dismissed already")
+	}
+	unapplied(tenants.UnappliedEvents{})
+	s.pass(60 * 24 * time.Hour) // the time of the second one comes
+	require.NoError(t, s.runner.Once(ctx))
+	require.Empty(t, s.plan("bob"), "it was dismissed")
+	rows, _, err := s.store.Audit(ctx, s.a, tenants.AuditFilter{Kind: "billing_event", Action: "dismiss"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, failed.ProviderID, rows[1].Target)
+	require.JSONEq(t, `{"outcome":"failed","why":`+strconv.Quote(failed.Why)+`}`, string(rows[1].Before))
+
+	replayed, err := s.runner.Replay(ctx, s.a, later.ID)
+	require.NoError(t, err)
+	s.outcome(tenants.EventApplied, replayed)
+	require.Equal(t, "pro", s.plan("bob"))
+	replayed, err = s.runner.Replay(ctx, s.a, failed.ID)
+	require.NoError(t, err)
+	s.outcome(tenants.EventFailed, replayed)
+	unapplied(tenants.UnappliedEvents{Failed: 1})
+	rows, _, err = s.store.Audit(ctx, s.a, tenants.AuditFilter{Kind: "billing_event", Action: "replay"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	_, err = s.store.DismissBillingEvent(ctx, s.a, uuid.New())
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+}
+
+// A tenant is told that events wait or have failed: not at once, because most of them wait only for
+// another event, once a day while there are any, and once when there are none any more.
+func TestNoticesOfUnappliedEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Name: "Stripe, test mode"}, nil)
+	ctx := t.Context()
+	_, _, err := s.store.CreateNotificationEndpoint(ctx, s.a, tenants.NotificationEndpoint{URL: "https://example.com/hook", Enabled: true})
+	require.NoError(t, err)
+	notices := func(want ...string) {
+		t.Helper()
+		// Two servers look, and one of them sends.
+		require.NoError(t, s.runner.Notices(ctx))
+		require.NoError(t, billing.New(billing.Options{Store: s.store}).Notices(ctx))
+		list, _, err := s.store.NotificationDeliveries(ctx, s.a, tenants.DeliveryFilter{}, tenants.Page{})
+		require.NoError(t, err)
+		var types []string
+		for _, d := range list {
+			types = append(types, d.Type)
+		}
+		require.Equal(t, want, types, "newest first")
+	}
+	const unapplied, settled = tenants.BillingEventsUnapplied, tenants.BillingEventsSettled
+	first := s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_unknown")))
+	s.outcome(tenants.EventParked, first)
+	notices()
+	s.pass(time.Minute)
+	notices(unapplied)
+	list, _, err := s.store.NotificationDeliveries(ctx, s.a, tenants.DeliveryFilter{}, tenants.Page{})
+	require.NoError(t, err)
+	got, err := s.store.NotificationDelivery(ctx, s.a, list[0].ID)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"billing_events.unapplied","timestamp":"2026-01-31T12:01:00Z","data":{"endpoint":"`+s.endpoint.ID.String()+`",
+		"provider":"stripe","name":"Stripe, test mode","parked":1,"failed":0,"oldest_received_at":"2026-01-31T12:00:00Z"}}`, got.Body)
+
+	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "bob", "price_unknown")))
+	s.pass(23 * time.Hour)
+	notices(unapplied)
+	s.pass(time.Hour)
+	notices(unapplied, unapplied)
+	second := s.last()
+	for _, e := range []tenants.BillingEvent{first, second} {
+		_, err := s.store.DismissBillingEvent(ctx, s.a, e.ID)
+		require.NoError(t, err)
+	}
+	notices(settled, unapplied, unapplied)
+	s.pass(48 * time.Hour)
+	notices(settled, unapplied, unapplied)
+
+	// The next ones are told at once, and those after them not sooner than an hour later.
+	_, err = s.runner.Replay(ctx, s.a, first.ID)
+	require.NoError(t, err)
+	notices(unapplied, settled, unapplied, unapplied)
+	_, _, err = s.store.PutBillingPrice(ctx, s.a, tenants.BillingPrice{Price: "price_unknown", Plan: "late"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(ctx))
+	require.Equal(t, "late", s.plan("ada"))
+	notices(settled, unapplied, settled, unapplied, unapplied)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_3", "cus_3", "active", "cy", "price_other"))))
+	s.pass(59 * time.Minute)
+	notices(settled, unapplied, settled, unapplied, unapplied)
+	s.pass(time.Minute)
+	notices(unapplied, settled, unapplied, settled, unapplied, unapplied)
+}
+
+// An event of an unknown customer waits until the customer is known.
+func TestParkedEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "", "price_pro"))))
+	require.Contains(t, s.last().Why, "cus_1")
+	_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "somebody"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventParked, s.last())
+	_, _, err = s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "ada", BillingRef: "cus_1"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventApplied, s.last())
+	require.Equal(t, "pro", s.plan("ada"))
+
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "bob", "price_late"))))
+	_, _, err = s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: "price_late", Plan: "late"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventApplied, s.last())
+	require.Equal(t, "late", s.plan("bob"))
+
+	// The customer is identified by a later event.
+	s.send(s.event("customer.subscription.created", sub("sub_3", "cus_3", "active", "", "price_pro")))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.updated", obj{"id": "cus_3", "metadata": obj{"user": "cy"}})))
+	require.Equal(t, "pro", s.plan("cy"))
+	waiting, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Outcome: tenants.EventParked}, tenants.Page{})
+	require.NoError(t, err)
+	require.Empty(t, waiting)
+}
+
+// The metric counts the events that were not applied, of all tenants, and not those that wait for a
+// time. The page of a tenant counts its own.
+func TestUnappliedEventsAreCounted(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	registry := prometheus.NewRegistry()
+	runner := billing.New(billing.Options{Store: s.store, Registerer: registry})
+	counts := func(parked, failed float64) {
+		t.Helper()
+		require.NoError(t, runner.Count(t.Context()))
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				if family.GetName() == "weir_billing_unapplied_events" {
+					got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+		require.Equal(t, map[string]float64{"parked": parked, "failed": failed}, got)
+	}
+	counts(0, 0)
+	body := func(plan string, at time.Time) []byte {
+		return []byte(`{"type":"subject.plan","subject":"ada","plan":"` + plan + `","effective_at":"` + at.Format(time.RFC3339) + `"}`)
+	}
+	s.outcome(tenants.EventFailed, s.send(body("no-such-plan", s.now())))
+	s.outcome(tenants.EventParked, s.send(body("pro", s.now().Add(time.Hour))))
+	counts(0, 1)
+	stripe, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromCustomer},
+		tenants.BillingSecrets{Signing: []string{"whsec_12345678"}})
+	require.NoError(t, err)
+	s.endpoint = stripe
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_new"))))
+	counts(1, 1)
+	own, err := s.store.UnappliedEvents(t.Context(), s.a)
+	require.NoError(t, err)
+	require.Equal(t, tenants.UnappliedEvents{Parked: 2, Scheduled: 1, Failed: 1}, own)
+	other, _ := s.db.Tenant("tenant-b")
+	none, err := s.store.UnappliedEvents(t.Context(), other)
+	require.NoError(t, err)
+	require.Zero(t, none)
+
+	// A replay, after the cause is gone, decides again.
+	_, err = s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: "no-such-plan"})
+	require.NoError(t, err)
+	failed, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Outcome: tenants.EventFailed}, tenants.Page{})
+	require.NoError(t, err)
+	again, err := runner.Replay(t.Context(), s.a, failed[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, tenants.EventApplied, again.Outcome, again.Why)
+	counts(1, 0)
+}
