@@ -113,6 +113,10 @@ func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
 	if r.Penalized {
 		b = append(b, `,"penalized":true`...)
 	}
+	if r.Missing != "" {
+		b = append(b, `,"missing_attribute":`...)
+		b = appendString(b, r.Missing)
+	}
 	if r.Degraded {
 		b = append(b, `,"degraded":true`...)
 	}
@@ -163,7 +167,8 @@ func appendDenial(b []byte, d *check.Decision, deciding *check.RuleDecision) []b
 	return append(b, '}')
 }
 
-// appendMessage appends a sentence for people. It contains only fixed words, slugs and numbers, so
+// appendMessage appends a sentence for people. It contains only fixed words, slugs, names of
+// attributes and numbers, so
 // nothing needs escaping.
 func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wait int64, curable bool) []byte {
 	switch d.Code {
@@ -197,6 +202,12 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 		return append(b, "The request cannot be read: it is malformed, or its headers are longer than 16 KiB."...)
 	case resourceNotAllowed:
 		return append(b, "The API key may not check this resource."...)
+	case check.AttributeMissing:
+		b = append(b, "The check lacks the attribute "...)
+		b = append(b, deciding.Missing...)
+		b = append(b, ", and "...)
+		b = append(b, deciding.Rule.Slug...)
+		return append(b, " denies such checks."...)
 	case check.CountersUnavailable:
 		b = append(b, "The limit cannot be checked at the moment."...)
 	default:

@@ -52,6 +52,7 @@ rules:
     by: [subject, attributes.ip]
     mode: "off"
     on_unavailable: local
+    on_missing_attribute: skip
     penalty: 10s
     consistency: strict
     metering: none

@@ -21,6 +21,8 @@ var boundsNeed = map[string]obj{
 	"burst":       {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
 	"anchor":      {"algorithm": "fixed_window", "window": "month"},
 	"meter_event": {"metering": "units"},
+
+	"on_missing_attribute": {"by": []string{"attributes.ip"}},
 }
 
 // boundsRefer are the fields that name a version of a plan, which must exist.

@@ -64,6 +64,7 @@ type CheckRule struct {
 	ResetAfterMS *int64 `json:"reset_after_ms"`
 	DelayMS      *int64 `json:"delay_ms,omitempty" nullable:"true"`
 	Penalized    bool   `json:"penalized,omitempty" doc:"Denied by the rule's penalty"`
+	Missing      string `json:"missing_attribute,omitempty" doc:"Denied because the check lacks this attribute, and the rule's on_missing_attribute is deny"`
 	Degraded     bool   `json:"degraded,omitempty" doc:"Answered by the rule's on_unavailable"`
 	Warning      bool   `json:"warning,omitempty" doc:"More than warn_at of the limit is used"`
 	Overage      bool   `json:"overage,omitempty" doc:"More than the limit is used, which the rule allows"`
@@ -82,7 +83,7 @@ type CheckSkip struct {
 
 // CheckFailure is the reason of a denial.
 type CheckFailure struct {
-	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID,REQUEST_INVALID,RESOURCE_NOT_ALLOWED" doc:"The last six only at /v1/authorize"`
+	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,ATTRIBUTE_MISSING,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID,REQUEST_INVALID,RESOURCE_NOT_ALLOWED" doc:"The last six only at /v1/authorize"`
 	Message    string `json:"message" doc:"For people"`
 	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null if no wait helps"`
 }

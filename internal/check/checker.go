@@ -222,19 +222,44 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		d.Rules = append(d.Rules, rd)
 		return
 	}
+	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
 	counter := engine.Counter{Numbers: num.numbers, Shadow: rd.Mode == limit.Shadow, OnUnavailable: r.rule.OnUnavailable}
 	if missing := e.keys.counter(&counter, r, e.req); missing != "" {
-		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
+		e.missing(&rd, missing)
 		return
 	}
 	if subject != nil && subject.credits != nil {
 		rd.addCredits(&counter, subject.creditsFor(r), nowMS)
 	}
-	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
 	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, counter)
+}
+
+// missing adds a rule to the decision that counts by an attribute that the check lacks. If the rule
+// denies it, the counters of the other rules are only read.
+func (e *evaluation) missing(r *RuleDecision, attribute string) {
+	d := &e.decision
+	if r.Rule.OnMissingAttribute == limit.SkipRule {
+		d.Skipped = append(d.Skipped, SkippedRule{Rule: r.Rule, Reason: MissingAttribute, Attribute: attribute})
+		return
+	}
+	r.Missing, r.Uncounted, r.RetryAfterMS = attribute, true, limit.NeverMS
+	d.Rules = append(d.Rules, *r)
+	if r.Mode == limit.Enforce {
+		e.call.Cost = 0
+	}
+}
+
+// lacksAttribute reports whether a rule denies because of an attribute that the request lacks.
+func (e *evaluation) lacksAttribute() bool {
+	return slices.ContainsFunc(e.decision.Rules, func(r RuleDecision) bool { return r.Missing != "" && r.Mode == limit.Enforce })
+}
+
+// deniesAlready reports whether the check is denied, whatever its counters say.
+func (e *evaluation) deniesAlready() bool {
+	return e.decision.Code == SubjectBlocked || e.lacksAttribute()
 }
 
 // explain lists every rule of the policy that is not evaluated, with the reason.

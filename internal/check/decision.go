@@ -30,6 +30,7 @@ const (
 	RateLimitExceeded   Code = "RATE_LIMIT_EXCEEDED"
 	CostExceedsLimit    Code = "COST_EXCEEDS_LIMIT"   // can never be allowed; RetryAfterMS is NeverMS
 	SubjectBlocked      Code = "SUBJECT_BLOCKED"      // the subject's state
+	AttributeMissing    Code = "ATTRIBUTE_MISSING"    // of a rule with OnMissingAttribute DenyCheck; RetryAfterMS is NeverMS
 	CountersUnavailable Code = "COUNTERS_UNAVAILABLE" // only because of rules with OnUnavailable Deny
 )
 
@@ -72,7 +73,9 @@ type RuleDecision struct {
 	CostExceeds bool
 	Penalized   bool
 	Degraded    bool // answered by Rule.OnUnavailable
-	Uncounted   bool // degraded and answered without counting (allow, deny): Remaining and ResetAfterMS are undefined
+	Uncounted   bool // answered without counting, because of OnUnavailable (allow, deny) or Missing: Remaining and ResetAfterMS are undefined
+	// Missing is the attribute because of whose absence the rule denies.
+	Missing string
 	// Warning means that more than WarnAt of the quota is used after this check. WarnAt is 0 if the
 	// rule never warns.
 	Warning bool
@@ -198,6 +201,8 @@ func (r *RuleDecision) code() Code {
 	switch {
 	case r.CostExceeds:
 		return CostExceedsLimit
+	case r.Missing != "":
+		return AttributeMissing
 	case r.Uncounted:
 		return CountersUnavailable
 	default:
@@ -209,14 +214,17 @@ func (r *RuleDecision) code() Code {
 // that no wait can end comes first, then a denial that was counted before one because counters are
 // unavailable, then the longer wait.
 func (r *RuleDecision) outweighs(other *RuleDecision) bool {
-	if r.CostExceeds != other.CostExceeds {
-		return r.CostExceeds
+	if r.incurable() != other.incurable() {
+		return r.incurable()
 	}
 	if r.Uncounted != other.Uncounted {
 		return other.Uncounted
 	}
 	return r.RetryAfterMS > other.RetryAfterMS
 }
+
+// incurable reports whether no wait can end the denial.
+func (r *RuleDecision) incurable() bool { return r.CostExceeds || r.Missing != "" }
 
 // Asked returns the cost that a rule of the decision has allowed or denied. It is more than Cost if
 // another request, which was decided together with this one, shares the counter.

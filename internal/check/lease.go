@@ -78,6 +78,8 @@ func (c *Checker) Lease(ctx context.Context, p *Policy, req *Request, scratch *S
 	switch {
 	case e.decision.Code == SubjectBlocked:
 		return lease, c.deniedLease(e)
+	case e.lacksAttribute():
+		return c.deniedByCheck(ctx, p, *req, scratch)
 	case len(e.counted) == 0: // nothing limits it
 		e.decision.conclude()
 		lease.Units, lease.Life = req.Cost, limit.LeaseHold
@@ -111,6 +113,16 @@ func (c *Checker) deniedLease(e *evaluation) error {
 	c.metrics.decided(d)
 	c.notify(e.policy, &req, d)
 	return nil
+}
+
+// deniedByCheck returns the denial of a lease that a check of cost 1 gets.
+func (c *Checker) deniedByCheck(ctx context.Context, p *Policy, req Request, scratch *Scratch) (Lease, error) {
+	req.Cost = 1
+	decisions, err := c.CheckIn(ctx, p, []Request{req}, scratch)
+	if err != nil {
+		return Lease{}, err
+	}
+	return Lease{Decision: &decisions[0]}, nil
 }
 
 // clientLease returns for how long a client may hold units of the counters: for the shortest lease

@@ -81,7 +81,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		policies:      newPolicyMetrics(counter, gauge, histogram),
 		leases:        newLeaseMetrics(reg, counter),
 	}
-	for _, code := range []Code{RateLimitExceeded, CostExceedsLimit, SubjectBlocked, CountersUnavailable} {
+	for _, code := range []Code{RateLimitExceeded, CostExceedsLimit, SubjectBlocked, AttributeMissing, CountersUnavailable} {
 		m.decisions[code] = decisions.WithLabelValues(string(code))
 	}
 	return m

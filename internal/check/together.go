@@ -64,8 +64,8 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 	return scratch.decisions, nil
 }
 
-// join creates one call for all evaluations. A blocked subject denies all of them, so nothing may
-// be charged then.
+// join creates one call for all evaluations. A blocked subject or a required attribute that is
+// missing denies all of them, so nothing may be charged then.
 func (t *together) join(evaluations []evaluation, started time.Time) {
 	first := &evaluations[0]
 	t.places = t.places[:0]
@@ -76,7 +76,7 @@ func (t *together) join(evaluations []evaluation, started time.Time) {
 	shared := false
 	for i := range evaluations {
 		e := &evaluations[i]
-		t.call.DryRun = t.call.DryRun || e.req.DryRun || e.decision.Code == SubjectBlocked
+		t.call.DryRun = t.call.DryRun || e.req.DryRun || e.deniesAlready()
 		t.call.Fresh = t.call.Fresh || e.req.Explain
 		t.call.PerCounter = t.call.PerCounter || e.req.Cost != first.req.Cost
 		if e.decision.Code == SubjectBlocked {

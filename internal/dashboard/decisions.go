@@ -298,6 +298,8 @@ func reasonText(d *recent.Decision, plans planNames) string {
 		return "With other checks of the same request, the cost exceeds the limit of " + grouped(d.Quota) + "."
 	case d.Code == check.CostExceedsLimit:
 		return "The cost of " + grouped(d.Cost) + " exceeds the limit of " + grouped(d.Quota) + "."
+	case d.Code == check.AttributeMissing:
+		return "The check lacked an attribute that the rule requires."
 	case d.Code == check.CountersUnavailable:
 		return "Redis was unavailable, and the rule denies in that case."
 	case !d.Allowed && d.Penalized:

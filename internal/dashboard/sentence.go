@@ -29,7 +29,28 @@ func ruleSentence(r *limit.Rule) string {
 	if r.WarnAt != 0 && r.Mode != limit.Off {
 		s += " Checks beyond " + r.WarnAt.Percent() + " of the limit carry a warning."
 	}
-	return s
+	return s + missingSentence(r)
+}
+
+// missingSentence says that the rule denies checks without an attribute. It begins with a space, or
+// is "".
+func missingSentence(r *limit.Rule) string {
+	if r.OnMissingAttribute != limit.DenyCheck || r.Mode == limit.Off {
+		return ""
+	}
+	var names []string
+	for _, value := range r.By {
+		if name, ok := strings.CutPrefix(value, "attributes."); ok {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	if r.Mode == limit.Shadow {
+		return " A check without " + strings.Join(names, " or ") + " is reported, too."
+	}
+	return " A check without " + strings.Join(names, " or ") + " is denied."
 }
 
 // outageSentence describes what the rule does if Redis is unavailable.

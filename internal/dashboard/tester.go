@@ -267,6 +267,8 @@ func whyDecided(d *check.Decision) string {
 	switch d.Code {
 	case check.CostExceedsLimit:
 		return "A cost of " + grouped(d.Cost) + " is never allowed: " + name + " allows at most " + grouped(r.MostCost()) + " units at once."
+	case check.AttributeMissing:
+		return "The check lacks " + d.Rules[d.Deciding].Missing + ", and " + name + " denies such checks."
 	case check.CountersUnavailable:
 		return "Redis is unavailable, and " + name + " denies all checks in that case."
 	case check.NoCode:
@@ -307,6 +309,9 @@ func testerRuleOf(d *check.Decision, i int, plans planNames) testerRule {
 	switch {
 	case r.Unlimited:
 		t.After = "Unlimited for this subject."
+		return t
+	case r.Missing != "":
+		t.After = "Denies checks without " + r.Missing + "."
 		return t
 	case r.Uncounted:
 		t.After = "Not counted: Redis is unavailable."

@@ -157,6 +157,19 @@ var Fields = []Field{
 		value: choice(func(r *Rule) *OnUnavailable { return &r.OnUnavailable }, onUnavailableNames),
 	},
 	{
+		Name: "on_missing_attribute", Label: "If an attribute is missing",
+		Sent: "What to do with a check without an attribute of by. skip: the rule is not evaluated. " +
+			"deny: the check is denied, with ATTRIBUTE_MISSING. Default skip",
+		Shown: "What happens to a check without an attribute of by; null if by has none",
+		Choices: []Choice{
+			{"skip", "Skip the rule", "A check without the attribute is not limited by this rule."},
+			{"deny", "Deny the check", "A check without the attribute is denied, so that no caller can avoid the rule by leaving it out."},
+		},
+		value:   missingAttributeValue(),
+		applies: (*Rule).countsAttributes,
+		check:   (*Rule).checkMissingAttribute,
+	},
+	{
 		Name: "penalty", Label: "Penalty",
 		Hint:  "Optional. After a denial, the rule denies all checks for this long.",
 		Sent:  "How long the rule continues to deny after a denial, up to 30d; default none",

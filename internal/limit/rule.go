@@ -181,15 +181,17 @@ type Rule struct {
 	Mode        Mode
 	// OnUnavailable answers if the counter store is unavailable.
 	OnUnavailable OnUnavailable
-	Penalty       Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
-	Consistency   Consistency
-	Lease         Duration // how long a client may hold units of a leased rule; 0: LeaseHold
-	Zone          string   // IANA time zone of a calendar window; "": UTC
-	Anchor        Anchor   // of a calendar window
-	Overage       Overage  // OverageAllow, or OverageUnset: denies
-	WarnAt        Portion  // checks beyond this share of the quota carry a warning; 0: none does
-	Metering      Metering
-	MeterEvent    string // name of the billing system's meter that gets the units; "": none
+	// OnMissingAttribute answers a check without an attribute of By.
+	OnMissingAttribute OnMissingAttribute
+	Penalty            Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
+	Consistency        Consistency
+	Lease              Duration // how long a client may hold units of a leased rule; 0: LeaseHold
+	Zone               string   // IANA time zone of a calendar window; "": UTC
+	Anchor             Anchor   // of a calendar window
+	Overage            Overage  // OverageAllow, or OverageUnset: denies
+	WarnAt             Portion  // checks beyond this share of the quota carry a warning; 0: none does
+	Metering           Metering
+	MeterEvent         string // name of the billing system's meter that gets the units; "": none
 }
 
 // Numbers returns the parameters of the rule's algorithm, with the rule's own limit. Those of a
@@ -418,7 +420,7 @@ func (r *Rule) checkBy(errs *FieldErrors) {
 	}
 	for i, v := range by {
 		field := fmt.Sprintf("by.%d", i)
-		name, isAttribute := strings.CutPrefix(v, "attributes.")
+		name, isAttribute := strings.CutPrefix(v, attributePrefix)
 		switch {
 		case slices.Contains(by[:i], v):
 			errs.Add(field, Duplicate)

@@ -146,6 +146,7 @@ func TestFields(t *testing.T) {
 		for _, c := range f.Choices {
 			r := NewRule("api")
 			r.Window.Calendar = CalendarDay // a calendar window has a zone and an anchor
+			r.By = []string{"attributes.ip"}
 			require.NoError(t, f.Set(&r, c.Value), f.Name)
 			require.Equal(t, c.Value, f.Get(&r), f.Name)
 		}
@@ -157,7 +158,7 @@ func TestFields(t *testing.T) {
 	full := Rule{
 		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
 		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
-		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
+		Mode: Shadow, OnUnavailable: Deny, OnMissingAttribute: DenyCheck, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
 		Lease: Duration{"5s", 5_000}, Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001, Overage: OverageAllow, Metering: MeterOverage, MeterEvent: "api_requests",
 	}
 	read := Rule{}

@@ -61,7 +61,7 @@ func (r *Rule) Warnings(instances int) []Warning {
 // countedAttributes returns the names of the attributes by which the rule counts.
 func (r *Rule) countedAttributes() (names []string) {
 	for _, by := range r.By {
-		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
+		if name, isAttribute := strings.CutPrefix(by, attributePrefix); isAttribute {
 			names = append(names, fmt.Sprintf("the attribute %q", name))
 		}
 	}

@@ -368,7 +368,7 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 		TenantID: tenant, ID: id, Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource,
 		Algorithm: r.Algorithm.String(), LimitUnits: r.Limit, WindowText: r.Window.Written(), WindowMs: orNull(r.Window.MS),
 		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
-		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
+		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(), OnMissingAttribute: textOf(&r, "on_missing_attribute"),
 		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(),
 		LeaseText: r.Lease.Written(), LeaseMs: orNull(r.Lease.MS),
 		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Overage: overageName(r.Overage),
@@ -401,10 +401,13 @@ func ruleOf(row db.Rule) (Rule, error) {
 	if row.Zone != nil && *row.Zone != "UTC" {
 		r.Zone = *row.Zone
 	}
-	var errs [7]error
+	var errs [8]error
 	r.Algorithm, errs[0] = limit.ParseAlgorithm(row.Algorithm)
 	r.Mode, errs[1] = limit.ParseMode(row.Mode)
 	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(row.OnUnavailable)
+	if row.OnMissingAttribute != nil {
+		r.OnMissingAttribute, errs[7] = limit.ParseOnMissingAttribute(*row.OnMissingAttribute)
+	}
 	r.Consistency, errs[4] = limit.ParseConsistency(row.Consistency)
 	if r.Consistency == limit.Leased { // a server that does not know the lease may have made it strict
 		r.Lease = durationOf(row.LeaseText, row.LeaseMs)

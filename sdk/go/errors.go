@@ -10,6 +10,7 @@ const (
 	CodeRateLimitExceeded   = "RATE_LIMIT_EXCEEDED"
 	CodeCostExceedsLimit    = "COST_EXCEEDS_LIMIT"
 	CodeSubjectBlocked      = "SUBJECT_BLOCKED"
+	CodeAttributeMissing    = "ATTRIBUTE_MISSING"
 	CodeCountersUnavailable = "COUNTERS_UNAVAILABLE"
 	CodeLimiterUnavailable  = "LIMITER_UNAVAILABLE" // the fallback Deny answered
 

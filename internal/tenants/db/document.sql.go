@@ -99,7 +99,7 @@ func (q *Queries) DocumentPlansInUse(ctx context.Context, arg DocumentPlansInUse
 }
 
 const documentRules = `-- name: DocumentRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute FROM rules WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -142,6 +142,7 @@ func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule
 			&i.MeterEvent,
 			&i.LeaseText,
 			&i.LeaseMs,
+			&i.OnMissingAttribute,
 		); err != nil {
 			return nil, err
 		}

@@ -562,36 +562,37 @@ type Route struct {
 }
 
 type Rule struct {
-	TenantID      uuid.UUID
-	ID            uuid.UUID
-	Slug          string
-	Name          string
-	Description   string
-	Resource      string
-	Algorithm     string
-	LimitUnits    int64
-	WindowText    string
-	WindowMs      *int64
-	BurstUnits    *int64
-	PrecisionText string
-	PrecisionMs   *int64
-	ByValues      []string
-	Mode          string
-	OnUnavailable string
-	PenaltyText   string
-	PenaltyMs     *int64
-	CreatedAt     time.Time
-	UpdatedAt     time.Time
-	Version       int64
-	Consistency   string
-	Zone          *string
-	Anchor        *string
-	WarnAt        *float64
-	Overage       *string
-	Metering      string
-	MeterEvent    string
-	LeaseText     string
-	LeaseMs       *int64
+	TenantID           uuid.UUID
+	ID                 uuid.UUID
+	Slug               string
+	Name               string
+	Description        string
+	Resource           string
+	Algorithm          string
+	LimitUnits         int64
+	WindowText         string
+	WindowMs           *int64
+	BurstUnits         *int64
+	PrecisionText      string
+	PrecisionMs        *int64
+	ByValues           []string
+	Mode               string
+	OnUnavailable      string
+	PenaltyText        string
+	PenaltyMs          *int64
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
+	Version            int64
+	Consistency        string
+	Zone               *string
+	Anchor             *string
+	WarnAt             *float64
+	Overage            *string
+	Metering           string
+	MeterEvent         string
+	LeaseText          string
+	LeaseMs            *int64
+	OnMissingAttribute *string
 }
 
 type SecurityEvent struct {

@@ -175,7 +175,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 }
 
 const policyRules = `-- name: PolicyRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1 ORDER BY slug
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute FROM rules WHERE tenant_id = $1 ORDER BY slug
 `
 
 func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -218,6 +218,7 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 			&i.MeterEvent,
 			&i.LeaseText,
 			&i.LeaseMs,
+			&i.OnMissingAttribute,
 		); err != nil {
 			return nil, err
 		}

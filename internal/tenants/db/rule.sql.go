@@ -28,43 +28,44 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
-    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
+    precision_text, precision_ms, by_values, mode, on_unavailable, on_missing_attribute, penalty_text, penalty_ms, consistency,
     lease_text, lease_ms, zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-    $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms
+    $10, $11, $12, $13, $14, $15, $16, $17, $18,
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute
 `
 
 type InsertRuleParams struct {
-	Slug          string
-	Name          string
-	Description   string
-	Resource      string
-	Algorithm     string
-	LimitUnits    int64
-	WindowText    string
-	WindowMs      *int64
-	BurstUnits    *int64
-	PrecisionText string
-	PrecisionMs   *int64
-	ByValues      []string
-	Mode          string
-	OnUnavailable string
-	PenaltyText   string
-	PenaltyMs     *int64
-	Consistency   string
-	LeaseText     string
-	LeaseMs       *int64
-	Zone          *string
-	Anchor        *string
-	WarnAt        *float64
-	Overage       *string
-	Metering      string
-	MeterEvent    string
-	Version       int64
-	TenantID      uuid.UUID
-	ID            uuid.UUID
+	Slug               string
+	Name               string
+	Description        string
+	Resource           string
+	Algorithm          string
+	LimitUnits         int64
+	WindowText         string
+	WindowMs           *int64
+	BurstUnits         *int64
+	PrecisionText      string
+	PrecisionMs        *int64
+	ByValues           []string
+	Mode               string
+	OnUnavailable      string
+	OnMissingAttribute *string
+	PenaltyText        string
+	PenaltyMs          *int64
+	Consistency        string
+	LeaseText          string
+	LeaseMs            *int64
+	Zone               *string
+	Anchor             *string
+	WarnAt             *float64
+	Overage            *string
+	Metering           string
+	MeterEvent         string
+	Version            int64
+	TenantID           uuid.UUID
+	ID                 uuid.UUID
 }
 
 // Its parameters are those of UpdateRule, in the same order.
@@ -84,6 +85,7 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.ByValues,
 		arg.Mode,
 		arg.OnUnavailable,
+		arg.OnMissingAttribute,
 		arg.PenaltyText,
 		arg.PenaltyMs,
 		arg.Consistency,
@@ -131,12 +133,13 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.MeterEvent,
 		&i.LeaseText,
 		&i.LeaseMs,
+		&i.OnMissingAttribute,
 	)
 	return i, err
 }
 
 const listRules = `-- name: ListRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
     AND ($5::text = '' OR mode = $5)
@@ -203,6 +206,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 			&i.MeterEvent,
 			&i.LeaseText,
 			&i.LeaseMs,
+			&i.OnMissingAttribute,
 		); err != nil {
 			return nil, err
 		}
@@ -215,7 +219,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -257,6 +261,7 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.MeterEvent,
 		&i.LeaseText,
 		&i.LeaseMs,
+		&i.OnMissingAttribute,
 	)
 	return i, err
 }
@@ -425,7 +430,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -473,6 +478,7 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.MeterEvent,
 			&i.LeaseText,
 			&i.LeaseMs,
+			&i.OnMissingAttribute,
 		); err != nil {
 			return nil, err
 		}
@@ -522,43 +528,44 @@ const updateRule = `-- name: UpdateRule :one
 UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorithm = $5,
     limit_units = $6, window_text = $7, window_ms = $8, burst_units = $9,
     precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
-    on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
-    consistency = $17, lease_text = $18, lease_ms = $19, zone = $20, anchor = $21, warn_at = $22, overage = $23,
-    metering = $24, meter_event = $25,
-    version = $26, updated_at = now()
-WHERE tenant_id = $27 AND id = $28
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms
+    on_unavailable = $14, on_missing_attribute = $15, penalty_text = $16, penalty_ms = $17,
+    consistency = $18, lease_text = $19, lease_ms = $20, zone = $21, anchor = $22, warn_at = $23, overage = $24,
+    metering = $25, meter_event = $26,
+    version = $27, updated_at = now()
+WHERE tenant_id = $28 AND id = $29
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at, overage, metering, meter_event, lease_text, lease_ms, on_missing_attribute
 `
 
 type UpdateRuleParams struct {
-	Slug          string
-	Name          string
-	Description   string
-	Resource      string
-	Algorithm     string
-	LimitUnits    int64
-	WindowText    string
-	WindowMs      *int64
-	BurstUnits    *int64
-	PrecisionText string
-	PrecisionMs   *int64
-	ByValues      []string
-	Mode          string
-	OnUnavailable string
-	PenaltyText   string
-	PenaltyMs     *int64
-	Consistency   string
-	LeaseText     string
-	LeaseMs       *int64
-	Zone          *string
-	Anchor        *string
-	WarnAt        *float64
-	Overage       *string
-	Metering      string
-	MeterEvent    string
-	Version       int64
-	TenantID      uuid.UUID
-	ID            uuid.UUID
+	Slug               string
+	Name               string
+	Description        string
+	Resource           string
+	Algorithm          string
+	LimitUnits         int64
+	WindowText         string
+	WindowMs           *int64
+	BurstUnits         *int64
+	PrecisionText      string
+	PrecisionMs        *int64
+	ByValues           []string
+	Mode               string
+	OnUnavailable      string
+	OnMissingAttribute *string
+	PenaltyText        string
+	PenaltyMs          *int64
+	Consistency        string
+	LeaseText          string
+	LeaseMs            *int64
+	Zone               *string
+	Anchor             *string
+	WarnAt             *float64
+	Overage            *string
+	Metering           string
+	MeterEvent         string
+	Version            int64
+	TenantID           uuid.UUID
+	ID                 uuid.UUID
 }
 
 func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, error) {
@@ -577,6 +584,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.ByValues,
 		arg.Mode,
 		arg.OnUnavailable,
+		arg.OnMissingAttribute,
 		arg.PenaltyText,
 		arg.PenaltyMs,
 		arg.Consistency,
@@ -624,6 +632,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.MeterEvent,
 		&i.LeaseText,
 		&i.LeaseMs,
+		&i.OnMissingAttribute,
 	)
 	return i, err
 }

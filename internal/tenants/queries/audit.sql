@@ -52,15 +52,15 @@ FROM routes r WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
 SELECT id FROM plans WHERE tenant_id = @tenant_id AND is_default;
 
 -- name: AuditSubjects :many
+-- The slugs of all plans and rules are read once, as in OverridesOf.
 SELECT s.subject AS target, jsonb_strip_nulls(to_jsonb(s) || jsonb_build_object(
-    'plan', (SELECT p.slug FROM plans p WHERE p.tenant_id = s.tenant_id AND p.id = s.plan_id),
-    'next_plan', (SELECT p.slug FROM plans p WHERE p.tenant_id = s.tenant_id AND p.id = s.next_plan_id),
+    'plan', (SELECT jsonb_object_agg(p.id, p.slug) FROM plans p WHERE p.tenant_id = @tenant_id) ->> s.plan_id::text,
+    'next_plan', (SELECT jsonb_object_agg(p.id, p.slug) FROM plans p WHERE p.tenant_id = @tenant_id) ->> s.next_plan_id::text,
     'overrides', coalesce((
-        SELECT jsonb_object_agg(r.slug, jsonb_build_object(
+        SELECT jsonb_object_agg((SELECT jsonb_object_agg(r.id, r.slug) FROM rules r WHERE r.tenant_id = @tenant_id) ->> o.rule_id::text, jsonb_build_object(
             'limit', o.limit_units, 'burst', o.burst_units, 'unlimited', nullif(o.unlimited, false),
             'reason', nullif(o.reason, ''), 'starts_at', o.starts_at, 'expires_at', o.expires_at))
-        FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
-        WHERE o.tenant_id = s.tenant_id AND o.subject = s.subject), '{}')))::text AS object
+        FROM overrides o WHERE o.tenant_id = s.tenant_id AND o.subject = s.subject), '{}')))::text AS object
 FROM subjects s WHERE s.tenant_id = @tenant_id AND s.subject = ANY(@subjects::text[]);
 
 -- name: AuditMembers :many

@@ -1,10 +1,10 @@
 -- name: InsertRule :one
 -- Its parameters are those of UpdateRule, in the same order.
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
-    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
+    precision_text, precision_ms, by_values, mode, on_unavailable, on_missing_attribute, penalty_text, penalty_ms, consistency,
     lease_text, lease_ms, zone, anchor, warn_at, overage, metering, meter_event, version, tenant_id, id)
 VALUES (@slug, @name, @description, @resource, @algorithm, @limit_units, @window_text, @window_ms, @burst_units,
-    @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @consistency,
+    @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @on_missing_attribute, @penalty_text, @penalty_ms, @consistency,
     @lease_text, @lease_ms, @zone, @anchor, @warn_at, @overage, @metering, @meter_event, @version, @tenant_id, @id)
 RETURNING *;
 
@@ -12,7 +12,7 @@ RETURNING *;
 UPDATE rules SET slug = @slug, name = @name, description = @description, resource = @resource, algorithm = @algorithm,
     limit_units = @limit_units, window_text = @window_text, window_ms = @window_ms, burst_units = @burst_units,
     precision_text = @precision_text, precision_ms = @precision_ms, by_values = @by_values, mode = @mode,
-    on_unavailable = @on_unavailable, penalty_text = @penalty_text, penalty_ms = @penalty_ms,
+    on_unavailable = @on_unavailable, on_missing_attribute = @on_missing_attribute, penalty_text = @penalty_text, penalty_ms = @penalty_ms,
     consistency = @consistency, lease_text = @lease_text, lease_ms = @lease_ms, zone = @zone, anchor = @anchor, warn_at = @warn_at, overage = @overage,
     metering = @metering, meter_event = @meter_event,
     version = @version, updated_at = now()

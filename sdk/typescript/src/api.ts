@@ -61,7 +61,7 @@ export interface components {
              * @description The last six only at /v1/authorize
              * @enum {string}
              */
-            code: "RATE_LIMIT_EXCEEDED" | "COST_EXCEEDS_LIMIT" | "SUBJECT_BLOCKED" | "COUNTERS_UNAVAILABLE" | "SUBJECT_MISSING" | "SUBJECT_INVALID" | "RESOURCE_INVALID" | "ATTRIBUTE_INVALID" | "REQUEST_INVALID" | "RESOURCE_NOT_ALLOWED";
+            code: "RATE_LIMIT_EXCEEDED" | "COST_EXCEEDS_LIMIT" | "SUBJECT_BLOCKED" | "ATTRIBUTE_MISSING" | "COUNTERS_UNAVAILABLE" | "SUBJECT_MISSING" | "SUBJECT_INVALID" | "RESOURCE_INVALID" | "ATTRIBUTE_INVALID" | "REQUEST_INVALID" | "RESOURCE_NOT_ALLOWED";
             /** @description For people */
             message: string;
             /**
@@ -125,6 +125,8 @@ export interface components {
             delay_ms?: number | null;
             /** Format: int64 */
             limit: number | null;
+            /** @description Denied because the check lacks this attribute, and the rule's on_missing_attribute is deny */
+            missing_attribute?: string;
             /** @enum {string} */
             mode: "enforce" | "shadow" | "off";
             /** @description More than the limit is used, which the rule allows */

@@ -72,11 +72,14 @@ var kinds = []*kind{
 			"description": "", "resource": "*", "algorithm": "sliding_window_counter", "by": []any{"subject"}, "mode": "enforce",
 			"on_unavailable": "local", "consistency": "strict", "metering": "none", "meter_event": "",
 			"burst": nil, "warn_at": nil, "precision": nil, "penalty": nil, "name": nil, "zone": nil, "anchor": nil, "overage": nil, "lease": nil,
+			"on_missing_attribute": nil,
 		},
 		derive: deriveRule,
 		adjust: func(k *kind) {
-			for _, name := range []string{"zone", "anchor", "overage", "lease"} {
-				attributeNamed(k.attributes, name).computed = true // derived from other attributes
+			for _, name := range []string{"zone", "anchor", "overage", "lease", "on_missing_attribute"} {
+				if a := attributeNamed(k.attributes, name); a != nil { // nil: generate-terraform is about to add it
+					a.computed = true // derived from other attributes
+				}
 			}
 		},
 	},
@@ -389,6 +392,14 @@ func deriveRule(planned map[string]any) {
 		planned["lease"] = unknown{}
 	}
 	derive("overage", slices.Contains([]string{"fixed_window", "fixed_window_first_hit", "sliding_window_counter", "sliding_window_buckets"}, algorithm), "deny")
+	by, _ := planned["by"].([]any)
+	switch byAttribute := func(value any) bool { return strings.HasPrefix(fmt.Sprint(value), "attributes.") }; {
+	case planned["on_missing_attribute"] != nil:
+	case !isKnown(planned["by"]) || slices.ContainsFunc(by, func(value any) bool { return !isKnown(value) }):
+		planned["on_missing_attribute"] = unknown{}
+	case slices.ContainsFunc(by, byAttribute):
+		planned["on_missing_attribute"] = "skip"
+	}
 }
 
 // deriveRoute gives each template without a resource that of its match.
