@@ -13,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	weir "github.com/weir-dev/weir-go"
+
 	"weir/bench/kernel"
 	"weir/bench/load"
 )
@@ -38,6 +40,9 @@ type sample struct {
 // fewCounters is the number of counters below which their memory cannot be distinguished from
 // noise.
 const fewCounters = 1000
+
+// requestTimeout is how long a client with leases waits for the server, which other rows keep busy.
+const requestTimeout = 10 * time.Second
 
 // connections is the number of connections of the driver.
 const connections = 64
@@ -141,6 +146,9 @@ func (sv *server) allocations(ctx context.Context) (total float64, err error) {
 }
 
 func ask(ctx context.Context, sv *server, cert *certificate, c cell, rate int64, plan load.Plan) (*load.Result, error) {
+	if c.leasing != nil {
+		return decide(ctx, sv, c.leasing, plan)
+	}
 	target := load.Target{Protocol: c.protocol, TLS: cert.trust}
 	for _, instance := range sv.all() {
 		switch c.protocol {
@@ -156,6 +164,24 @@ func ask(ctx context.Context, sv *server, cert *certificate, c cell, rate int64,
 		return load.Open(ctx, target, c.traffic, rate, plan)
 	}
 	return load.Closed(ctx, target, c.traffic, plan)
+}
+
+// decide decides checks in this process, with units that a client leases from the server.
+func decide(ctx context.Context, sv *server, l *leasing, plan load.Plan) (*load.Result, error) {
+	client, err := weir.New("http://"+sv.all()[0].http, l.tenant.key, weir.WithLeases(), weir.WithTimeout(requestTimeout))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	check := weir.Check{Subject: "leasing", Resource: resource}
+	plan.Connections = l.callers
+	return load.Calls(ctx, plan, func() (bool, error) {
+		d, err := client.Check(ctx, check)
+		if err == nil && d.NoDecision != nil {
+			err = d.NoDecision
+		}
+		return d.Allowed, err
+	})
 }
 
 func newSample(r *load.Result, checks int, begun, ended gauges) sample {

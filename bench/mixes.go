@@ -18,6 +18,14 @@ type cell struct {
 	rate     int64 // requests per second of an open loop; 0 for a closed loop
 	denied   bool  // whether the checks should be denied
 	base     bool  // whether the cells after it are compared with it
+	leasing  *leasing
+}
+
+// A leasing cell has no traffic: a client with leases in the process of the driver decides checks
+// of one subject.
+type leasing struct {
+	tenant  *tenant
+	callers int
 }
 
 // group is a table: cells that are measured one after the other in each round, beginning with the
@@ -206,6 +214,8 @@ func (c *cast) groups(o options) ([]group, error) {
 			weir(leasedHot, hot(c.leased, "hot")),
 			weir("100 subjects, leased", few(c.leased, 100, load.Uniform)),
 			weir("10 000 subjects, Zipf, leased", spread(c.leased, load.Zipf)),
+			c.leasing(1),
+			c.leasing(64),
 		}},
 		c.countersGroup(bare, weir),
 		c.crowd.group(bare),
@@ -219,6 +229,12 @@ func (c *cast) groups(o options) ([]group, error) {
 	}
 	all = append(all, openGroup(o.rates, bare, weir("weir", uniform)))
 	return pick(all, o.groups)
+}
+
+// leasing returns the row of one process that decides in its memory.
+func (c *cast) leasing(callers int) cell {
+	return cell{name: fmt.Sprintf("one hot subject, decided by a Go client with leases, callers: %d", callers), server: weirName,
+		checks: 1, leasing: &leasing{c.leased, callers}}
 }
 
 func (c *cast) algorithmGroup(bare cell, weir func(string, *load.Traffic) cell) group {

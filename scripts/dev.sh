@@ -79,7 +79,7 @@ find_browser() { # as tests/browser looks for one
 
 # The programs of tests/gateways, and the modules that their configurations use. The tests run the
 # commands of the documentation with curl.
-GATEWAYS=(curl nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
+GATEWAYS=(curl nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules stunnel4)
 
 # The programs and packages of the tests of the Python client.
 PYTHON=(python3 python3-flask python3-starlette python3-fastapi python3-build python3-setuptools python3-wheel mypy)

@@ -27,8 +27,9 @@ type leaseClients struct {
 	resources       []string
 	allowed, leased atomic.Int64
 
-	mu      sync.Mutex
-	granted []grantedCheck
+	mu          sync.Mutex
+	granted     []grantedCheck
+	firstDenied int64 // when the first check was denied, in microseconds since 1970; 0: none was
 }
 
 // grantedCheck is a check that a client allowed at some instant from one to the other, by the clock
@@ -86,13 +87,20 @@ func (c *leaseClients) start(url, subject string, skew time.Duration) *leaseProc
 	return p
 }
 
-// add records a check that a process allowed.
+// add records a check that a process decided.
 func (c *leaseClients) add(record []byte) {
 	g := grantedCheck{
 		leased: record[0] == 'l', resource: int(record[1]),
 		from: int64(binary.LittleEndian.Uint64(record[2:])), to: int64(binary.LittleEndian.Uint64(record[10:])),
 	}
 	c.mu.Lock()
+	if record[0] == 'd' {
+		if c.firstDenied == 0 || g.to < c.firstDenied {
+			c.firstDenied = g.to
+		}
+		c.mu.Unlock()
+		return
+	}
 	c.granted = append(c.granted, g)
 	c.mu.Unlock()
 	c.allowed.Add(1)
@@ -187,6 +195,43 @@ func TestClientLeases(t *testing.T) {
 	require.Eventually(t, func() bool { // instances return what they hold
 		return clients.allowed.Load()+remainingOf(t, tenant, servers[1], "s") == allowed+remaining
 	}, patience, tick, "without faults, nothing is lost and nothing is added")
+}
+
+// Processes use up a limit as fast as they can. The first check is denied when the server has no
+// units left, while other processes still hold some. They are a small part of the limit, because
+// leases become smaller as less remains.
+func TestClientLeasesDenyEarly(t *testing.T) {
+	const limit = 200_000
+	s := newSettings(t)
+	server := start(t, s).AwaitReady()
+	tenant := newTenant(t, s, server)
+	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"consistency":"leased"}`,
+		limit, quietWindow(time.Now())), server)
+	clients := newLeaseClients(t, tenant.key, "leased")
+	processes := make([]*leaseProcess, 4)
+	for i := range processes {
+		processes[i] = clients.start(server.URL(), "s", 0)
+	}
+	require.Eventually(t, func() bool { return remainingOf(t, tenant, server, "s") == 0 }, patience, tick)
+	for _, p := range processes {
+		p.stop(t)
+	}
+	require.Positive(t, clients.firstDenied, "no check was denied")
+	early := clients.afterTheFirstDenial()
+	require.Less(t, early, limit/4)
+	t.Logf("the first check was denied when others held %d of %d units", early, limit)
+}
+
+// afterTheFirstDenial returns how many checks were allowed after the first one was denied.
+func (c *leaseClients) afterTheFirstDenial() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.granted {
+		if g.from > c.firstDenied {
+			n++
+		}
+	}
+	return n
 }
 
 // remainingOf returns what the server says remains.

@@ -113,7 +113,7 @@ func (c *configPushCmd) Run(ctx context.Context, t *terminal) error {
 		return err
 	}
 	if !c.Yes {
-		fmt.Fprintf(t.err, "Apply %d changes to %s? [y/N] ", len(changes), s.URL)
+		fmt.Fprintf(t.err, "Apply %s to %s? [y/N] ", counted(len(changes)), s.URL)
 		reply, err := t.readLine()
 		if err != nil {
 			return err
@@ -123,9 +123,16 @@ func (c *configPushCmd) Run(ctx context.Context, t *terminal) error {
 		}
 	}
 	if _, err = c.put(ctx, s, document, now.header.Get("ETag"), false); err == nil {
-		fmt.Fprintf(t.err, "Applied %d changes to %s\n", len(changes), s.URL)
+		fmt.Fprintf(t.err, "Applied %s to %s\n", counted(len(changes)), s.URL)
 	}
 	return err
+}
+
+func counted(changes int) string {
+	if changes == 1 {
+		return "1 change"
+	}
+	return fmt.Sprintf("%d changes", changes)
 }
 
 func (c *configFile) read(t *terminal) ([]byte, error) {

@@ -3,20 +3,21 @@ package main
 import (
 	"fmt"
 	"net/url"
-	"strings"
+	"path/filepath"
 
 	"weir/docs/gateways"
 )
 
 type gatewayCmd struct {
 	Name string `arg:"" help:"Name of the gateway, such as nginx."`
+	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities that the gateway trusts, PEM, for a server with HTTPS. Default: those of the system."`
 }
 
 // Run prints the files of the gateway's configuration.
 func (c *gatewayCmd) Run(t *terminal) error {
-	files := gateways.Files(c.Name)
-	if len(files) == 0 {
-		return fmt.Errorf("unknown gateway %q: choose one of %s", c.Name, strings.Join(gateways.Names(), ", "))
+	if len(gateways.Files(c.Name)) == 0 { // the mistake to report first
+		_, err := gateways.Configure(c.Name, &url.URL{}, "", "")
+		return err
 	}
 	s, err := t.connect()
 	if err != nil {
@@ -26,25 +27,26 @@ func (c *gatewayCmd) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	address := u.Host
-	if u.Port() == "" {
-		address += map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+	authorities := c.CA
+	if authorities != "" {
+		if authorities, err = filepath.Abs(authorities); err != nil {
+			return err
+		}
 	}
-	fill := strings.NewReplacer(gateways.Weir, address, gateways.Key, s.Key)
+	files, err := gateways.Configure(c.Name, u, s.Key, authorities)
+	if err != nil {
+		return err
+	}
 	for i, file := range files {
 		if len(files) > 1 {
 			fmt.Fprintf(t.out, "# --- %s ---\n", file.Name)
 		}
-		content := fill.Replace(file.Content)
-		if _, err := fmt.Fprint(t.out, content); err != nil {
+		if _, err := fmt.Fprint(t.out, file.Content); err != nil {
 			return err
 		}
 		if i < len(files)-1 {
 			fmt.Fprintln(t.out)
 		}
-	}
-	if u.Scheme == "https" {
-		fmt.Fprintln(t.err, "The configuration sends plain HTTP to Weir: add TLS to it.")
 	}
 	return nil
 }

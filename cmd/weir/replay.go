@@ -328,8 +328,13 @@ func (r *replay) print(t *terminal) error {
 		return t.printRows(rows)
 	}
 	const minutes = "2006-01-02 15:04"
-	fmt.Fprintf(t.out, "%d requests from %s to %s UTC: %d allowed, %d denied (%s)\n", r.Requests, r.From.Format(minutes),
-		r.To.Format(minutes), r.Allowed, r.Denied, percent(r.Denied, r.Requests))
+	head := fmt.Sprintf("%d requests from %s to %s UTC:", r.Requests, r.From.Format(minutes), r.To.Format(minutes))
+	sum := fmt.Sprintf("%d allowed, %d denied (%s)", r.Allowed, r.Denied, percent(r.Denied, r.Requests))
+	gap := " "
+	if width := t.width(); width > 0 && len(head)+len(gap)+len(sum) > width {
+		gap = "\n"
+	}
+	fmt.Fprintln(t.out, head+gap+sum)
 	if r.Unreadable > 0 {
 		fmt.Fprintf(t.out, "%d lines were skipped: %s\n", r.Unreadable, plain(r.firstUnreadable.Error()))
 	}

@@ -160,4 +160,7 @@ func TestReplayOnANarrowTerminal(t *testing.T) {
 			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 40)
 		}
 	}
+	out.Reset()
+	require.NoError(t, r.print(&terminal{out: &out, output: "table", columns: func() int { return 70 }}))
+	require.True(t, strings.HasPrefix(out.String(), "0 requests from 0001-01-01 00:00 to 0001-01-01 00:00 UTC:\n0 allowed, 0 denied (-)\n"), out.String())
 }

@@ -130,10 +130,10 @@ func clockOf(checker Checker) clock {
 	return systemClock{}
 }
 
-// Route returns the method and the route template of a request that an http.ServeMux has routed,
-// such as "GET /orders/{id}". Before routing, or with a router that does not set Request.Pattern,
-// it returns only the method. The path of the request must not become a resource, because every new
-// path would start a new counter.
+// Route returns the method and the route template of a request that a router has routed, such as
+// "GET /orders/{id}". The router must set Request.Pattern, as http.ServeMux and chi since 5.3 do.
+// Before routing, or with another router, it returns only the method. The path of the request must
+// not become a resource, because every new path would start a new counter.
 func Route(r *http.Request) string {
 	template := r.Pattern
 	if i := strings.IndexByte(template, '/'); i >= 0 { // after a method and a host

@@ -40,6 +40,16 @@ func BenchmarkServer(b *testing.B) {
 			b.ReportMetric(medianOfPairs(viaRaw, viaClient, func(raw, client cost) float64 { return client.caller - raw.caller }), "added-cpu-µs")
 			b.ReportMetric(medianOfPairs(viaRaw, viaClient, func(raw, client cost) float64 { return client.server / raw.server }), "server-cpu-ratio")
 		})
+		// The client sends the same bytes as raw. This measures what the server pays because
+		// callers do other work on the same processors.
+		b.Run(c.name+", raw requests of busier callers", func(b *testing.B) {
+			const callers, each = 16, 500
+			idle, busy := pairs(b,
+				func() cost { return s.run(callers, each, c.rate, s.raw) },
+				func() cost { return s.run(callers, each, c.rate, s.busy) })
+			b.ReportMetric(medianOfPairs(idle, busy, func(idle, busy cost) float64 { return busy.caller - idle.caller }), "added-cpu-µs")
+			b.ReportMetric(medianOfPairs(idle, busy, func(idle, busy cost) float64 { return busy.server / idle.server }), "server-cpu-ratio")
+		})
 	}
 }
 
@@ -126,6 +136,17 @@ func (s *serverBench) raw() error {
 	defer response.Body.Close()
 	if _, err = io.Copy(io.Discard, response.Body); err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("status %d", response.StatusCode)
+	}
+	return err
+}
+
+// clientsWork is about the CPU time that the client adds to a raw request.
+const clientsWork = 6 * time.Microsecond
+
+// busy is a raw request, and as much other work as the client does for a check.
+func (s *serverBench) busy() error {
+	err := s.raw()
+	for began := time.Now(); time.Since(began) < clientsWork; {
 	}
 	return err
 }

@@ -125,6 +125,13 @@ func TestCommands(t *testing.T) {
 	require.Contains(t, nginx, "proxy_set_header Weir-Key "+key+";")
 	require.Contains(t, nginx, "server "+strings.TrimPrefix(url, "http://")+";")
 	require.NotContains(t, nginx, gateways.Key)
+	s.env["WEIR_URL"], s.env["WEIR_KEY"] = "https://weir.acme.test", "weir_key_1"
+	caddy := s.must("gateway", "caddy", "--ca", "/etc/weir/ca.pem")
+	require.Contains(t, caddy, "reverse_proxy weir.acme.test:443 {")
+	require.Contains(t, caddy, "tls_trusted_ca_certs /etc/weir/ca.pem")
+	_, stderr, code = s.run("", "gateway", "nix")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "nginx-lua")
 }
 
 func configuration(t *testing.T, s *shell, file string) {

@@ -134,6 +134,7 @@ func TestWorkflowOfTheDocumentation(t *testing.T) {
 	require.Zero(t, code)
 	output, _, code = r.job("apply")
 	require.Zero(t, code, output)
+	require.Contains(t, output, "Applied 1 change to")
 	require.Contains(t, s.must("-o", "csv", "rules"), "fixed_window_first_hit,5,")
 
 	// A mistake fails the plan, so that the pull request cannot be merged.

@@ -32,8 +32,8 @@ type gateway struct {
 	relay   *relay
 	app     *app
 	replace map[string]string
+	beside  []string // a command that the gateway needs, and that listens on inner
 	log     output
-	cmd     *exec.Cmd
 }
 
 type output struct {
@@ -123,7 +123,11 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 	if !failOpen {
 		changes = append(changes, page.closed...)
 	}
-	files := page.configured(t, changes, g.replace)
+	replace := g.replace
+	if r.secured != nil {
+		replace = g.secure(t, w, page)
+	}
+	files := page.configured(t, changes, replace)
 	args := r.arrange(g, files)
 	for name, content := range files {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
@@ -132,34 +136,53 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 	return g
 }
 
-func (g *gateway) start(t testing.TB, args []string) {
+// run starts a program of the gateway, as a user without rights.
+func (g *gateway) run(t testing.TB, args []string) (ended chan struct{}) {
 	t.Helper()
-	program := find(t, args[0])
-	g.cmd = exec.Command(program, args[1:]...)
-	g.cmd.Dir, g.cmd.Env = g.dir, []string{"HOME=" + g.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "TMPDIR=" + g.dir}
-	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	endWithParent(g.cmd.SysProcAttr)
+	cmd := exec.Command(find(t, args[0]), args[1:]...)
+	cmd.Dir, cmd.Env = g.dir, []string{"HOME=" + g.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "TMPDIR=" + g.dir}
+	cmd.Stdout, cmd.Stderr = &g.log, &g.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	endWithParent(cmd.SysProcAttr)
 	if os.Geteuid() == 0 {
 		require.NoError(t, filepath.WalkDir(g.dir, func(path string, _ fs.DirEntry, err error) error {
 			require.NoError(t, err)
 			return os.Chown(path, nobody, nobody)
 		}))
-		g.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
-	require.NoError(t, g.cmd.Start())
-	ended := make(chan struct{})
+	require.NoError(t, cmd.Start())
+	ended = make(chan struct{})
 	go func() {
-		_ = g.cmd.Wait()
+		_ = cmd.Wait()
 		close(ended)
 	}()
 	t.Cleanup(func() {
-		_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) // the process group is our own
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the process group is our own
 		<-ended
+	})
+	return ended
+}
+
+func (g *gateway) start(t testing.TB, args []string) {
+	t.Helper()
+	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", g.recipe.name, g.log.String())
 		}
 	})
+	if g.beside != nil {
+		g.run(t, g.beside)
+		require.Eventually(t, func() bool {
+			conn, err := net.Dial("tcp", g.inner)
+			if err != nil {
+				return false
+			}
+			_ = conn.Close()
+			return true
+		}, harness.Patience, harness.Tick, "%s does not start", g.beside[0])
+	}
+	ended := g.run(t, args)
 	c := customer(t)
 	require.Eventually(t, func() bool {
 		select {

@@ -16,6 +16,7 @@ import (
 // The values on the pages that readers replace with their own.
 const (
 	pageWeir = "127.0.0.1:8080" // Weir, started with `make run`
+	pageGRPC = "127.0.0.1:8081" // its rate-limit service
 	pageApp  = "127.0.0.1:9000" // the application
 	pageKey  = "YOUR_WEIR_KEY"
 

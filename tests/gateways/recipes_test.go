@@ -13,15 +13,17 @@ type recipe struct {
 	doc         string            // name of the page, if it is different
 	hostAndPort bool              // the page has host and port separately
 	listen      map[string]string // address on the page, and address in a test
+	stunnel     map[string]string // the same for stunnel, with which the gateway uses HTTPS
 	paths       map[string]string // path on the page, and file in a test
 	patient     map[string]string // timeout on the page, and longer timeout
 	arrange     func(g *gateway, files map[string]string) (command []string)
 	built       bool // not from a package: `make gateways` builds it
 	// The gateway listens before it has read its configuration, and answers 404 until then.
 	listensEarly bool
-	route        bool // it uses the route of the page
-	routeToo     bool // the page has a change to use a route
-	user         bool // it counts the user whom the gateway has authenticated
+	route        bool     // it uses the route of the page
+	routeToo     bool     // the page has a change to use a route
+	user         bool     // it counts the user whom the gateway has authenticated
+	secured      *secured // it asks Weir over HTTPS
 
 	ownBody     bool // the gateway writes the body of a denial itself
 	noHeaders   bool // headers of allowed responses do not reach the customer
@@ -84,12 +86,14 @@ var recipes = withRoutes([]*recipe{
 	},
 	{
 		name: "apache", listen: map[string]string{"Listen 8000": "Listen ADDRESS", "*:8000": "ADDRESS"}, connections: 8,
+		stunnel: map[string]string{"127.0.0.1:8079": "INNER"},
 		patient: map[string]string{"TIMEOUT = 0.2": "TIMEOUT = 60"},
 		paths:   map[string]string{"/etc/apache2/weir.lua": "weir.lua"},
 		arrange: arrangeApache,
 	},
 	{
 		name: "varnish", hostAndPort: true, noBodies: true, connections: 2,
+		stunnel: map[string]string{"127.0.0.1:8079": "INNER", `"8079"`: `"INNERPORT"`},
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeVarnish,
 	},

@@ -3,6 +3,7 @@ package gateways
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"maps"
@@ -37,6 +38,7 @@ type relay struct {
 	keys     map[string]string // the key of the gateway, and its replacement
 	unknown  string
 	listener net.Listener
+	tls      *tls.Config // nil: without TLS
 
 	mu          sync.Mutex
 	behavior    behavior
@@ -148,13 +150,21 @@ func (r *relay) answerNow() {
 }
 
 // serve relays one connection, request by request.
-func (r *relay) serve(conn net.Conn) {
+func (r *relay) serve(accepted net.Conn) {
 	defer func() {
-		_ = conn.Close()
+		_ = accepted.Close()
 		r.mu.Lock()
-		delete(r.connections, conn)
+		delete(r.connections, accepted)
 		r.mu.Unlock()
 	}()
+	conn := accepted
+	if r.tls != nil {
+		if b, changed, _ := r.state(); b == hanging {
+			<-changed
+			return
+		}
+		conn = tls.Server(accepted, r.tls)
+	}
 	server, err := net.Dial("tcp", r.server)
 	if err != nil {
 		return

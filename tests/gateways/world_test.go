@@ -23,14 +23,18 @@ const limit = 3
 type world struct {
 	t        testing.TB
 	url      string
+	secure   string // the same over HTTPS, if the world has certificates
 	grpc     string // the address of Envoy's service
 	operator string
 	keys     map[string]string
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB) *world { return newWorldWith(t, nil) }
+
+// newWorldWith returns a world with further settings.
+func newWorldWith(t testing.TB, more harness.Settings) *world {
 	t.Helper()
-	settings := harness.NewSettings(t)
+	settings := harness.NewSettings(t).With(more)
 	grpc := freeAddress(t)
 	settings["WEIR_GRPC_ADDR"] = grpc
 	settings["WEIR_TRUSTED_PROXIES"] = "127.0.0.1/32" // the gateways; customers have other addresses
@@ -38,6 +42,9 @@ func newWorld(t testing.TB) *world {
 	stdout, stderr, code := harness.Run(t, settings, "operator-key", "create", "gateways")
 	require.Zero(t, code, stderr)
 	w := &world{t: t, url: server.URL(), grpc: grpc, operator: strings.TrimSpace(stdout)}
+	if settings["WEIR_HTTPS_ADDR"] != "" {
+		w.secure = server.HTTPSURL()
+	}
 	w.keys = map[string]string{"gateway": w.tenant("gateways"), "exhausted": w.tenant("exhausted"), "other": w.tenant("other")}
 	key := w.keys["gateway"]
 	w.call(key, http.MethodPut, "/v1/rules/api", `{"resource":"*","algorithm":"fixed_window_first_hit","limit":3,"window":"1h"}`)

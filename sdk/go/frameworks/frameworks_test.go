@@ -3,6 +3,7 @@ package frameworks
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,11 +45,81 @@ func TestChi(t *testing.T) {
 	called := 0
 	orders := func(w http.ResponseWriter, _ *http.Request) { called++ }
 
-	guard.Resource = func(r *http.Request) string { return r.Method + " " + chi.RouteContext(r.Context()).RoutePattern() }
 	router := chi.NewRouter()
-	router.With(guard.Handler).Get("/orders/{id}", orders) // With, not Use: the route must be known
+	router.With(guard.Handler).Get("/orders/{id}", orders) // the resource is "GET /orders/{id}"
 
 	try(t, limiter, router, "GET /orders/{id}", &called)
+}
+
+// In a group, a subrouter and a mounted router, the resource is the whole template.
+func TestChiSubrouters(t *testing.T) {
+	for name, register := range map[string]func(router chi.Router, guard weir.Guard, orders http.HandlerFunc){
+		"group": func(router chi.Router, guard weir.Guard, orders http.HandlerFunc) {
+			router.Group(func(r chi.Router) {
+				r.Use(guard.Handler)
+				r.Get("/orders/{id}", orders)
+			})
+		},
+		"route": func(router chi.Router, guard weir.Guard, orders http.HandlerFunc) {
+			router.Route("/orders", func(r chi.Router) { r.With(guard.Handler).Get("/{id}", orders) })
+		},
+		"mount": func(router chi.Router, guard weir.Guard, orders http.HandlerFunc) {
+			mounted := chi.NewRouter()
+			mounted.With(guard.Handler).Get("/{id}", orders)
+			router.Mount("/orders", mounted)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard, limiter := newGuard()
+			called := 0
+			router := chi.NewRouter()
+			register(router, guard, func(http.ResponseWriter, *http.Request) { called++ })
+			try(t, limiter, router, "GET /orders/{id}", &called)
+		})
+	}
+}
+
+// Before chi 5.3, Request.Pattern has only the template within a subrouter, or nothing.
+func TestOlderChi(t *testing.T) {
+	guard, limiter := newGuard()
+	called := 0
+	orders := func(w http.ResponseWriter, _ *http.Request) { called++ }
+
+	guard.Resource = func(r *http.Request) string { return r.Method + " " + chi.RouteContext(r.Context()).RoutePattern() }
+
+	router := chi.NewRouter()
+	router.Route("/orders", func(r chi.Router) { r.With(guard.Handler).Get("/{id}", orders) })
+	try(t, limiter, router, "GET /orders/{id}", &called)
+}
+
+// A guard in front of all routes asks the router.
+func TestChiInFront(t *testing.T) {
+	guard, limiter := newGuard()
+	called := 0
+	orders := func(w http.ResponseWriter, _ *http.Request) { called++ }
+
+	router := chi.NewRouter()
+	guard.Resource = func(r *http.Request) string {
+		return strings.TrimSpace(r.Method + " " + router.Find(chi.NewRouteContext(), r.Method, r.URL.Path))
+	}
+	router.Use(guard.Handler)
+
+	router.Route("/orders", func(r chi.Router) { r.Get("/{id}", orders) })
+	try(t, limiter, router, "GET /orders/{id}", &called)
+
+	// A path without a route must not become a resource.
+	resource := guard.Resource
+	guard, limiter = newGuard()
+	guard.Resource = resource
+	router = chi.NewRouter()
+	router.Use(guard.Handler)
+	router.Get("/orders/{id}", orders)
+	r := httptest.NewRequest("GET", "/elsewhere/7", nil)
+	r.Header.Set("X-Customer", "user_42")
+	router.ServeHTTP(httptest.NewRecorder(), r)
+	if got := limiter.Asked()[0].Resource; got != "GET" {
+		t.Errorf("the resource of a path without a route is %q", got)
+	}
 }
 
 func TestEcho(t *testing.T) {

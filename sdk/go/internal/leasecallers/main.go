@@ -6,11 +6,11 @@
 // As many callers check each of the resources, which are separated by commas. The clock of the
 // client is ahead by the duration SKEW, as if the clocks of machines were apart.
 //
-// For each allowed check it writes a record of 18 bytes to its standard output: l if it was decided
-// from a lease, s if the server decided; the number of the resource; and the microseconds since
-// 1970 before and after the check, by the machine's own clock, little-endian. The record is written
-// by the caller before its next check, so it is not lost if the process is killed. The process ends
-// when its standard input does, and returns its units before.
+// For each decision it writes a record of 18 bytes to its standard output: l if it was allowed from
+// a lease, s if the server allowed it, d if it was denied; the number of the resource; and the
+// microseconds since 1970 before and after the check, by the machine's own clock, little-endian.
+// The record is written by the caller before its next check, so it is not lost if the process is
+// killed. The process ends when its standard input does, and returns its units before.
 package main
 
 import (
@@ -81,25 +81,30 @@ func run(args []string) error {
 	}
 }
 
-// pause is how long a caller waits after a denial.
+// pause is how long a caller waits after a check that was not allowed.
 const pause = 2 * time.Millisecond
 
-// once checks once, and pauses after a denial.
+// once checks once, and pauses if the check was not allowed.
 func once(client *weir.Client, check weir.Check, resource byte) error {
 	before := time.Now()
 	d, err := client.Check(context.Background(), check)
 	after := time.Now()
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !d.Allowed:
-		time.Sleep(pause)
-		return nil
 	}
 	record := make([]byte, 2, 18)
-	record[0], record[1] = 's', resource
-	if d.Source == weir.SourceLease {
+	record[1] = resource
+	switch {
+	case d.NoDecision != nil:
+		time.Sleep(pause)
+		return nil
+	case !d.Allowed:
+		record[0] = 'd'
+		defer time.Sleep(pause)
+	case d.Source == weir.SourceLease:
 		record[0] = 'l'
+	default:
+		record[0] = 's'
 	}
 	record = binary.LittleEndian.AppendUint64(record, uint64(before.UnixMicro())) // after 1970
 	record = binary.LittleEndian.AppendUint64(record, uint64(after.UnixMicro()))
