@@ -303,6 +303,32 @@ func TestGenericEvents(t *testing.T) {
 	s.outcome(tenants.EventIgnored, s.send([]byte(`{"type":"invoice.made"}`)))
 }
 
+// Of generic events with the same time, the one that arrived last decides, whatever their ids are:
+// also if the earlier one could not be applied. Fractions of a second count.
+func TestGenericEventsOfOneSecond(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	at := s.now()
+	body := func(subject, plan string, at time.Time) []byte {
+		return []byte(`{"type":"subject.plan","subject":"` + subject + `","plan":"` + plan + `","effective_at":"` + at.Format(time.RFC3339Nano) + `"}`)
+	}
+	for n, first := range []string{"pro", "prro"} {
+		subject := []string{"ada", "bob"}[n]
+		s.pass(time.Millisecond)
+		s.events = 899 + n
+		s.send(body(subject, first, at))
+		s.pass(time.Millisecond)
+		s.events = 99 + n
+		s.outcome(tenants.EventApplied, s.send(body(subject, "scale", at)))
+		require.Equal(t, "scale", s.plan(subject))
+	}
+	s.outcome(tenants.EventApplied, s.send(body("cat", "pro", at.Add(2*time.Millisecond))))
+	s.pass(time.Millisecond)
+	stale := s.send(body("cat", "scale", at.Add(time.Millisecond)))
+	s.outcome(tenants.EventStale, stale)
+	require.Contains(t, stale.Why, "a newer event of the subject was received before")
+	require.Equal(t, "pro", s.plan("cat"))
+}
+
 // An event grants credits once: by its own reference, or else by its id, also if it is replayed.
 func TestGenericCredits(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)

@@ -145,7 +145,7 @@ func (s *stack) receive(body []byte) (first bool) {
 	var err error
 	if s.endpoint.Provider == tenants.GenericProvider {
 		s.events++
-		e, err = subscription.ParseGeneric(body, fmt.Sprintf("msg_%d", s.events), s.now())
+		e, err = subscription.ParseGeneric(body, fmt.Sprintf("msg_%d", s.events), s.now(), s.now())
 	} else {
 		e, err = subscription.ParseStripe(body)
 	}

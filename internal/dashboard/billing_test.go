@@ -166,7 +166,7 @@ func TestUnappliedEventsOnPages(t *testing.T) {
 		"msg_1": `{"type":"subject.plan","subject":"ada","plan":"no-such-plan"}`,
 		"msg_2": `{"type":"subject.plan","subject":"ada","plan":"pro","effective_at":"2099-01-01T00:00:00Z"}`,
 	} {
-		e, err := subscription.ParseGeneric([]byte(body), id, now)
+		e, err := subscription.ParseGeneric([]byte(body), id, now, now)
 		require.NoError(t, err)
 		_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoint.ID}, e, []byte(body))
 		require.NoError(t, err)
@@ -216,7 +216,7 @@ func TestBillingEventsOnPages(t *testing.T) {
 		require.NoError(t, err)
 		endpoints[name] = endpoint.ID.String()
 		body := `{"type":"note.of.` + name + `","client_secret":"pi_1_secret_xyz","nested":{"receipt_url":"https://pay.example/receipt","name":"<Ada> \u0026 co"},"amount":1900}`
-		e, err := subscription.ParseGeneric([]byte(body), "msg_"+name, at)
+		e, err := subscription.ParseGeneric([]byte(body), "msg_"+name, at, at)
 		require.NoError(t, err)
 		e.Subject = "customer of " + name
 		_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoint.ID}, e, []byte(body))

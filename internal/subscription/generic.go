@@ -50,12 +50,16 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 	return Event{}, found
 }
 
-// ParseGeneric parses an event that was verified and stored before. sent is when it was first
-// received. The time of the event is effective_at, or sent without one, because the timestamp of a
-// webhook changes with each attempt. Invalid fields, which an earlier release stored, make it
+// ParseGeneric parses an event that was verified and stored before. sent is its time when it was
+// first received, at arrived. The time of the event is effective_at, or sent without one, because the
+// timestamp of a webhook changes with each attempt. Of two events with the same time, the one that
+// arrived later is newer. Invalid fields, which an earlier release stored, make it
 // unreadable.
-func ParseGeneric(body []byte, id string, sent time.Time) (Event, error) {
+func ParseGeneric(body []byte, id string, sent, arrived time.Time) (Event, error) {
 	e, err := parseGeneric(body, id, sent)
+	if e.Snapshot != nil {
+		e.Snapshot.Arrived = arrived.UnixMicro()
+	}
 	if wrong := (*InvalidFields)(nil); errors.As(err, &wrong) {
 		e.unreadable("%s", wrong.Error())
 		return e, nil
@@ -98,14 +102,14 @@ func (e *Event) plan(in *object) {
 	e.Kind, e.Subject = Changed, in.subject()
 	e.Subscription = e.Subject
 	if in.required("plan") {
-		e.Snapshot = &Snapshot{Rank: 1, Event: e.ID, Status: Active, Plan: in.text("plan", limit.MaxSlugBytes)}
+		e.Snapshot = &Snapshot{Event: e.ID, Status: Active, Plan: in.text("plan", limit.MaxSlugBytes)}
 	} else {
 		e.Snapshot = &Snapshot{}
 	}
 	if at := in.time("effective_at", 0, maxTime); at != nil {
 		e.At, e.Effective = *at, *at
 	}
-	e.Snapshot.At = e.At.Unix()
+	e.Snapshot.At, e.Snapshot.Rank = e.At.Unix(), 1+e.At.Nanosecond()/1000
 	if anchor := in.time("cycle_anchor", minAnchor, maxTime); anchor != nil {
 		e.Snapshot.Anchor = anchor.Unix()
 	}

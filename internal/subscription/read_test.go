@@ -218,13 +218,13 @@ func TestGenericFields(t *testing.T) {
 		require.ErrorAs(t, err, &wrong, body)
 		require.Contains(t, wrong.Error(), want, body)
 
-		e, err := subscription.ParseGeneric([]byte(body), "msg_1", now)
+		e, err := subscription.ParseGeneric([]byte(body), "msg_1", now, now)
 		require.NoError(t, err, body)
 		require.Equal(t, subscription.Unreadable, e.Kind, body)
 		require.Contains(t, e.Why, want, body)
 	}
 	for _, body := range []string{plan(""), plan(`,"quantity":null`), plan(`,"quantity":1000000`), credits(""), `{"type":"other","seats":2}`} {
-		e, err := subscription.ParseGeneric([]byte(body), "msg_1", epoch)
+		e, err := subscription.ParseGeneric([]byte(body), "msg_1", epoch, epoch)
 		require.NoError(t, err)
 		require.NotEqual(t, subscription.Unreadable, e.Kind, "%s: %s", body, e.Why)
 	}
@@ -238,7 +238,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, body []byte) {
 		for _, parse := range []func() (subscription.Event, error){
 			func() (subscription.Event, error) { return subscription.ParseStripe(body) },
-			func() (subscription.Event, error) { return subscription.ParseGeneric(body, "id", epoch) },
+			func() (subscription.Event, error) { return subscription.ParseGeneric(body, "id", epoch, epoch) },
 		} {
 			if e, err := parse(); err == nil && e.Kind == subscription.Changed {
 				var s subscription.State

@@ -57,7 +57,7 @@ type Grant struct {
 // Snapshot is a subscription at one time.
 type Snapshot struct {
 	At       int64  `json:"at"`   // the provider's time, seconds since 1970
-	Rank     int    `json:"rank"` // orders snapshots of one second: the higher rank is newer
+	Rank     int    `json:"rank"` // orders snapshots of one second: the higher rank is newer; of a generic event: 1 and the microseconds
 	Event    string `json:"event"`
 	Status   Status `json:"status"`
 	Customer string `json:"customer,omitempty"`
@@ -68,6 +68,9 @@ type Snapshot struct {
 	Anchor   int64  `json:"anchor,omitempty"` // start of the billing cycle, seconds since 1970; 0 if unknown
 	// Metadata may have the subject.
 	Metadata map[string]string `json:"metadata,omitempty"`
+	// Arrived is when Weir received a generic event, microseconds since 1970. It orders events that
+	// take effect at the same time; 0 for events of a provider with an order of its own.
+	Arrived int64 `json:"arrived,omitempty"`
 	// Was is the key of the previous values, if the provider sends them. It orders snapshots of one
 	// second.
 	Was string `json:"was,omitempty"`
@@ -168,7 +171,9 @@ func (s *State) remember(snapshot *Snapshot) {
 	if snapshot.At < s.Good {
 		return
 	}
-	short := &Snapshot{At: snapshot.At, Rank: snapshot.Rank, Event: snapshot.Event, Status: snapshot.Status, Was: snapshot.Was}
+	short := &Snapshot{
+		At: snapshot.At, Rank: snapshot.Rank, Event: snapshot.Event, Status: snapshot.Status, Arrived: snapshot.Arrived, Was: snapshot.Was,
+	}
 	for _, i := range snapshot.Items {
 		short.Items = append(short.Items, Item{Price: i.Price})
 	}
@@ -229,8 +234,8 @@ func (s *State) Tied(snapshot *Snapshot) bool {
 	return s.Newest != nil && s.Newest.At == snapshot.At && s.Newest.Rank == snapshot.Rank && s.Newest.Event != snapshot.Event
 }
 
-// newer orders snapshots: by the provider's time, then by rank, then by the previous values, and
-// last by the event's id, so that the order is always the same.
+// newer orders snapshots: by the provider's time, then by rank, then by the previous values, then by
+// when they arrived, and last by the event's id, so that the order is always the same.
 func (a *Snapshot) newer(b *Snapshot) bool {
 	if a.At != b.At {
 		return a.At > b.At
@@ -241,6 +246,9 @@ func (a *Snapshot) newer(b *Snapshot) bool {
 	aAfter, bAfter := a.Was != "" && a.Was == b.key(), b.Was != "" && b.Was == a.key()
 	if aAfter != bAfter {
 		return aAfter
+	}
+	if a.Arrived != b.Arrived {
+		return a.Arrived > b.Arrived
 	}
 	return a.Event > b.Event
 }

@@ -179,11 +179,11 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 		return verdict{}, err
 	}
 	if !newest && bytes.Equal(before, row.State) {
-		return verdict{outcome: EventStale, why: staleWhy(&state), subject: row.Subject}, nil
+		return verdict{outcome: EventStale, why: st.staleWhy(&state), subject: row.Subject}, nil
 	}
 	v, err := st.settle(ctx, row, facts)
 	if err == nil && !newest && v.outcome == EventApplied && len(st.changes) == 0 {
-		v.outcome, v.why = EventStale, staleWhy(&state)
+		v.outcome, v.why = EventStale, st.staleWhy(&state)
 	}
 	return v, err
 }

@@ -12,11 +12,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func staleWhy(s *subscription.State) string {
-	if s.Newest == nil {
-		return "a newer event of the subscription was received before"
+// staleWhy is the reason for which an event has no effect.
+func (st *settling) staleWhy(s *subscription.State) string {
+	of := "subscription"
+	if st.endpoint.Provider == GenericProvider {
+		of = "subject"
 	}
-	return fmt.Sprintf("a newer event of the subscription was received before: %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
+	why := "a newer event of the " + of + " was received before"
+	if s.Newest != nil {
+		why += fmt.Sprintf(": %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
+	}
+	return why
 }
 
 // observe stores what was fetched.

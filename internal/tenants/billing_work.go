@@ -66,7 +66,7 @@ func parseStored(provider string, e BillingEvent) subscription.Event {
 	var parsed subscription.Event
 	var err error
 	if provider == GenericProvider {
-		parsed, err = subscription.ParseGeneric(e.Body, e.ProviderID, e.ProviderAt)
+		parsed, err = subscription.ParseGeneric(e.Body, e.ProviderID, e.ProviderAt, e.ReceivedAt)
 	} else {
 		parsed, err = subscription.ParseStripe(e.Body)
 	}
