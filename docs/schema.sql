@@ -1464,6 +1464,7 @@ CREATE TABLE subjects (
     plan_version integer NOT NULL DEFAULT 1,
     migration_id uuid,
     has_credits boolean NOT NULL DEFAULT false,
+    next_plan_at_cycle_end boolean,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -1476,7 +1477,8 @@ CREATE TABLE subjects (
     CHECK ((jsonb_typeof(labels) = 'object'::text)),
     CHECK ((octet_length(billing_ref) <= 256)),
     CHECK ((plan_version >= 1)),
-    CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
+    CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text]))),
+    CHECK (next_plan_at_cycle_end)
 );
 CREATE INDEX subjects_billing_ref ON subjects USING btree (tenant_id, billing_ref) WHERE (billing_ref <> ''::text);
 CREATE INDEX subjects_migration ON subjects USING btree (tenant_id, migration_id) WHERE (migration_id IS NOT NULL);

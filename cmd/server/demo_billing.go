@@ -86,7 +86,7 @@ func seedPlanChanges(ctx context.Context, store *tenants.Store, actor tenants.Ac
 	if err != nil {
 		return fmt.Errorf("scheduled plan: %w", err)
 	}
-	vandelay.NextPlan, vandelay.NextPlanAt = "pro", &later
+	vandelay.NextPlan, vandelay.NextPlanAt, vandelay.NextPlanAtCycleEnd = "pro", &later, true
 	if _, _, err := store.PutSubject(ctx, actor, vandelay, tenants.Match{}); err != nil {
 		return fmt.Errorf("scheduled plan: %w", err)
 	}

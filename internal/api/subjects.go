@@ -24,6 +24,7 @@ type Subject struct {
 	Multiplier  int64               `json:"multiplier" doc:"Multiplies the limits that the plan gives, such as by the seats that are paid for"`
 	NextPlan    *string             `json:"next_plan" doc:"Slug of the plan that the subject gets at next_plan_at; null: none"`
 	NextPlanAt  *time.Time          `json:"next_plan_at"`
+	AtCycleEnd  bool                `json:"next_plan_at_cycle_end,omitempty" doc:"next_plan_at is the end of the cycle, and follows cycle_anchor"`
 	Overrides   map[string]Override `json:"overrides" doc:"By the slug of the rule"`
 	CreatedAt   time.Time           `json:"created_at"`
 	UpdatedAt   time.Time           `json:"updated_at"`
@@ -111,7 +112,7 @@ func subjectAnswer(s tenants.Subject) Subject {
 	return Subject{
 		Subject: s.Subject, Plan: optionalText(s.Plan), PlanVersion: optionalInt(int64(s.PlanVersion)), State: s.State.String(), Labels: labels,
 		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Multiplier: int64(s.Multiplier),
-		NextPlan: optionalText(s.NextPlan), NextPlanAt: s.NextPlanAt, Overrides: overrides,
+		NextPlan: optionalText(s.NextPlan), NextPlanAt: s.NextPlanAt, AtCycleEnd: s.NextPlanAtCycleEnd, Overrides: overrides,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Version: s.Version,
 	}
 }
@@ -150,21 +151,21 @@ func (f *NextPlanFields) schedule(s *tenants.Subject, now time.Time) []ProblemFi
 	if f.NextPlan.Set {
 		s.NextPlan = f.NextPlan.or("")
 		if s.NextPlan == "" && !f.NextPlanAt.Set { // it is cancelled
-			s.NextPlanAt = nil
+			s.NextPlanAt, s.NextPlanAtCycleEnd = nil, false
 		}
 	}
 	switch {
 	case !f.NextPlanAt.Set:
 	case f.NextPlanAt.Null:
-		s.NextPlanAt = nil
+		s.NextPlanAt, s.NextPlanAtCycleEnd = nil, false
 	case f.NextPlanAt.Value == "cycle_end":
-		s.NextPlanAt = ptr(tenants.CycleEnd(s.CycleAnchor, now))
+		s.NextPlanAt, s.NextPlanAtCycleEnd = ptr(tenants.CycleEnd(s.CycleAnchor, now)), true
 	default:
 		at, err := time.Parse(time.RFC3339Nano, f.NextPlanAt.Value)
 		if err != nil {
 			return []ProblemField{wrongField("/next_plan_at", limit.MustBe("cycle_end or a time such as 2026-01-31T12:00:00Z (RFC 3339)"))}
 		}
-		s.NextPlanAt = &at
+		s.NextPlanAt, s.NextPlanAtCycleEnd = &at, false
 	}
 	if f.NextPlan.given() && f.NextPlan.Value == "" {
 		return []ProblemField{wrongField("/next_plan", notSlugOrNull)}
@@ -179,13 +180,14 @@ type PlanChange struct {
 	PlanVersion *int64     `json:"plan_version" doc:"Version of the present plan"`
 	NextPlan    string     `json:"next_plan"`
 	At          time.Time  `json:"at"`
+	AtCycleEnd  bool       `json:"at_cycle_end,omitempty" doc:"The end of the subject's cycle: it follows the cycle_anchor"`
 	Over        []PlanOver `json:"over" doc:"The limits that the subject would be over if the change were made now"`
 }
 
 func (a *admin) listPlanChanges(ctx context.Context, in *struct{ PageParams }) (*page[PlanChange], error) {
 	answer := func(c tenants.ScheduledPlan) PlanChange {
 		return PlanChange{
-			Subject: c.Subject, Plan: optionalText(c.Plan), PlanVersion: optionalInt(int64(c.PlanVersion)), NextPlan: c.NextPlan, At: c.At, Over: []PlanOver{},
+			Subject: c.Subject, Plan: optionalText(c.Plan), PlanVersion: optionalInt(int64(c.PlanVersion)), NextPlan: c.NextPlan, At: c.At, AtCycleEnd: c.AtCycleEnd, Over: []PlanOver{},
 		}
 	}
 	out, err := listPage(ctx, a, "plan-changes", in.PageParams, answer, func(p tenants.Page) ([]tenants.ScheduledPlan, string, error) {

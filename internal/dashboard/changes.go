@@ -104,7 +104,7 @@ func leaf(raw json.RawMessage) string {
 
 // fieldWords are the labels of fields that are not fields of a rule, if they differ from the name.
 var fieldWords = map[string]string{
-	"last4": "Last four characters", "billing_ref": "Billing reference", "cycle_anchor": "Cycle anchor", "on_change": "When a subject gets the plan", "next_plan_at": "Plan changes at",
+	"last4": "Last four characters", "billing_ref": "Billing reference", "cycle_anchor": "Cycle anchor", "on_change": "When a subject gets the plan", "next_plan_at_cycle_end": "At the end of the cycle", "next_plan_at": "Plan changes at",
 	"expires_at": "Expires", "starts_at": "Starts", "is_default": "Default plan", "default": "Default plan", "id": "ID", "rotated_to": "Replaced by",
 	"revoked_at": "Revoked",
 }

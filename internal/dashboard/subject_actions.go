@@ -309,7 +309,7 @@ func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, 
 		} else {
 			in.NextPlan = plan
 		}
-		in.NextPlanAt = at
+		in.NextPlanAt, in.NextPlanAtCycleEnd = at, false
 		return nil
 	})
 	name := d.planNames(ctx, s.visit.actor()).Of(plan)

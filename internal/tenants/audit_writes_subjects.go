@@ -119,6 +119,14 @@ func (c *change) ImportChangedSubjects(ctx context.Context, p db.ImportChangedSu
 	return c.Queries.ImportChangedSubjects(ctx, p)
 }
 
+// MoveNextPlans moves scheduled plan changes of subjects.
+func (c *change) MoveNextPlans(ctx context.Context, p db.MoveNextPlansParams) error {
+	if c.trail.full == nil {
+		return errNoImport
+	}
+	return c.Queries.MoveNextPlans(ctx, p)
+}
+
 // ImportOverrides sets limits of subjects for rules.
 func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams) error {
 	if c.trail.full == nil {

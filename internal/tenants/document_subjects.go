@@ -67,7 +67,8 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	}
 	if old != nil {
 		now.migration = old.migration
-		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // scheduled changes are not part of a document
+		now.NextPlan, now.NextPlanAt, now.NextPlanAtCycleEnd = old.NextPlan, old.NextPlanAt, old.NextPlanAtCycleEnd // not part of a document
+		now.followCycle(old, c.now)
 		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
 	}
 	slices.SortFunc(now.Overrides, func(a, b Override) int { return cmp.Compare(a.Rule, b.Rule) })

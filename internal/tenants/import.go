@@ -339,6 +339,7 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		return wrong
 	}
 	same := now.same(&old)
+	moved := now.followCycle(&old, m.now)
 	switch {
 	case !exists:
 		m.counts.Created++
@@ -350,6 +351,9 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	default:
 		m.counts.Updated++
 		w.changed.add(now, plan)
+	}
+	if moved {
+		w.moved, w.movedTo = append(w.moved, now.Subject), append(w.movedTo, instantText(now.NextPlanAt))
 	}
 	row := importRow{old: old, now: now, exists: exists, overrides: len(put)+len(removed) > 0}
 	for _, o := range put {
@@ -398,6 +402,8 @@ type importWrites struct {
 	created      subjectRows
 	ids          []uuid.UUID // of the created subjects
 	changed      subjectRows
+	moved        []string // changed ones whose scheduled plan change moves with the cycle anchor
+	movedTo      []string
 	overrides    db.ImportOverridesParams
 	removedFrom  []string
 	removedRules []uuid.UUID
@@ -491,6 +497,12 @@ func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, PlanVersions: n.versions, States: n.states,
 			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors, Multipliers: n.multipliers,
 		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(w.moved) > 0 {
+		err := c.MoveNextPlans(ctx, db.MoveNextPlansParams{TenantID: w.tenant, Subjects: w.moved, Ats: w.movedTo})
 		if err != nil {
 			return err
 		}

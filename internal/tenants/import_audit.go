@@ -84,6 +84,9 @@ func (s *Subject) auditFields() auditFields {
 	if s.NextPlan != "" {
 		fields["next_plan"] = quoted(s.NextPlan)
 		fields["next_plan_at"] = quoted(stored(s.NextPlanAt).Format("2006-01-02T15:04:05.999999-07:00"))
+		if s.NextPlanAtCycleEnd {
+			fields["next_plan_at_cycle_end"] = json.RawMessage("true")
+		}
 	}
 	if s.CycleAnchor != nil { // as Postgres writes an instant in JSON
 		fields["cycle_anchor"] = quoted(anchorOf(s.CycleAnchor).Format("2006-01-02T15:04:05.999-07:00"))

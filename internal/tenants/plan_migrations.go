@@ -55,10 +55,10 @@ type NewPlanMigration struct {
 const pastTolerance = 5 * time.Minute
 
 // notPast refuses a time in the past. The change would be made at once, which nobody who sends such
-// a time expects.
-func notPast(field string, at, now time.Time) error {
+// a time expects. insteadNow says how to make the change at once.
+func notPast(field, insteadNow string, at, now time.Time) error {
 	if at.Before(now.Add(-pastTolerance)) {
-		return invalid(field, limit.Wrong("Send a later time, or omit it for a change now.", "must not be in the past: it is %s now", now.UTC().Format(time.RFC3339)))
+		return invalid(field, limit.Wrong("Send a later time. "+insteadNow, "must not be in the past: it is %s now", now.UTC().Format(time.RFC3339)))
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (in *NewPlanMigration) validate(now time.Time) error {
 	if y := in.StartsAt.Year(); y < 1 || y > maxYear {
 		return invalid("at", notAnyYear)
 	}
-	return notPast("at", in.StartsAt, now)
+	return notPast("at", "For a migration now, omit it.", in.StartsAt, now)
 }
 
 // migrationSource selects the subjects that a migration moves.

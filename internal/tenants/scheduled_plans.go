@@ -21,6 +21,7 @@ type ScheduledPlan struct {
 	PlanVersion int    // of the present plan; 0 without one
 	NextPlan    string // slug
 	At          time.Time
+	AtCycleEnd  bool // At is the end of the subject's cycle, and follows its anchor
 }
 
 // ScheduledPlans lists the scheduled plan changes, earliest first, and returns where the next page
@@ -41,7 +42,7 @@ func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []Sche
 			return err
 		}
 		for _, row := range rows[:min(len(rows), p.Limit)] {
-			change := ScheduledPlan{Subject: row.Subject, NextPlan: row.NextPlanSlug, At: row.NextPlanAt.UTC()}
+			change := ScheduledPlan{Subject: row.Subject, NextPlan: row.NextPlanSlug, At: row.NextPlanAt.UTC(), AtCycleEnd: row.NextPlanAtCycleEnd != nil}
 			if row.PlanSlug != nil {
 				change.Plan, change.PlanVersion = *row.PlanSlug, int(row.PlanVersion)
 			}
@@ -115,6 +116,7 @@ func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject stri
 		}
 		in := old
 		in.Plan, in.GivePlanVersion, in.NextPlan, in.NextPlanAt = old.NextPlan, NewestPlanVersion, "", nil
+		in.NextPlanAtCycleEnd = false
 		if _, err = c.replaceSubject(ctx, old, in); err == nil {
 			err = c.countMigrated(ctx, old.migration)
 		}

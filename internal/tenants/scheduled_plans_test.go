@@ -97,6 +97,56 @@ func TestScheduledPlans(t *testing.T) {
 	require.True(t, errors.As(err, &conflict), "a plan that a subject is to get cannot be deleted")
 }
 
+// A change at the end of the cycle follows the cycle anchor, whatever changes that: the API, the
+// configuration document or an import. One at a fixed time does not.
+func TestPlanChangesFollowTheCycle(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	mustPlan(t, s, a, "free")
+	mustPlan(t, s, a, "pro")
+	names := []string{"edited", "documented", "imported", "migrated", "fixed"}
+	end := tenants.CycleEnd(nil, time.Now())
+	for _, name := range names[:3] {
+		mustSubject(t, s, a, tenants.Subject{Subject: name, Plan: "pro", NextPlan: "free", NextPlanAt: &end, NextPlanAtCycleEnd: true})
+	}
+	mustSubject(t, s, a, tenants.Subject{Subject: "migrated", Plan: "pro"})
+	mustSubject(t, s, a, tenants.Subject{Subject: "fixed", Plan: "pro", NextPlan: "free", NextPlanAt: &end})
+	_, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro", To: "free", AtCycleEnd: true})
+	require.NoError(t, err)
+	_, _, err = s.RunPlanMigrations(t.Context())
+	require.NoError(t, err)
+
+	anchor := time.Now().UTC().AddDate(0, -3, 2).Truncate(time.Millisecond)
+	for _, name := range []string{"edited", "migrated", "fixed"} {
+		_, err := s.EditSubject(t.Context(), a, name, tenants.Match{}, func(in *tenants.Subject) error {
+			in.CycleAnchor = &anchor
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	document, _ := documentOf(t, s, a)
+	for i := range document.Subjects {
+		if document.Subjects[i].Subject == "documented" {
+			document.Subjects[i].CycleAnchor = &anchor
+		}
+	}
+	mustApply(t, s, a, document, tenants.Apply{})
+	mustImport(t, s, a, tenants.SubjectLine{Subject: "imported", CycleAnchor: ptr(&anchor)})
+	for _, name := range names {
+		got, err := s.SubjectByName(t.Context(), a, name)
+		require.NoError(t, err)
+		require.Equal(t, "free", got.NextPlan, name)
+		want := tenants.CycleEnd(&anchor, time.Now())
+		if name == "fixed" {
+			want = end
+		}
+		require.Equal(t, want, *got.NextPlanAt, name)
+		require.Equal(t, anchor, *got.CycleAnchor, name)
+	}
+	trailIsIntact(t, s, a)
+}
+
 func TestCycleEnd(t *testing.T) {
 	t.Parallel()
 	at := func(text string) time.Time {

@@ -37,13 +37,15 @@ type Subject struct {
 	CycleAnchor *time.Time
 	Multiplier  int // of the limits of its plan, 1 to 10^6; as an input, 0 leaves it unchanged
 	// NextPlan is the slug of the plan that the subject gets at NextPlanAt; "" and nil: none.
-	NextPlan   string
-	NextPlanAt *time.Time
-	migration  *uuid.UUID // the migration that scheduled the next plan
-	Overrides  []Override // by rule; not an input: see PutOverride
-	Version    int64      // changes of its overrides increase it, too
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
+	// With NextPlanAtCycleEnd, NextPlanAt is the end of its cycle (CycleEnd), and follows CycleAnchor.
+	NextPlan           string
+	NextPlanAt         *time.Time
+	NextPlanAtCycleEnd bool
+	migration          *uuid.UUID // the migration that scheduled the next plan
+	Overrides          []Override // by rule; not an input: see PutOverride
+	Version            int64      // changes of its overrides increase it, too
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
 }
 
 const (
@@ -264,6 +266,7 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 	}
 	if row.NextPlanSlug != nil {
 		s.NextPlan, s.NextPlanAt, s.migration = *row.NextPlanSlug, inUTC(row.NextPlanAt), row.MigrationID
+		s.NextPlanAtCycleEnd = row.NextPlanAtCycleEnd != nil
 	}
 	return s, nil
 }
@@ -298,7 +301,7 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		return Subject{}, err
 	}
 	if in.NextPlanAt != nil {
-		if err := notPast("next_plan_at", *in.NextPlanAt, c.now); err != nil {
+		if err := notPast("next_plan_at", "To change the plan now, send plan instead of next_plan.", *in.NextPlanAt, c.now); err != nil {
 			return Subject{}, err
 		}
 	}
@@ -311,7 +314,7 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		return Subject{}, err
 	}
 	return Subject{
-		Subject: row.Subject, Plan: in.Plan, PlanVersion: in.PlanVersion, NextPlan: in.NextPlan, NextPlanAt: inUTC(row.NextPlanAt), State: in.State,
+		Subject: row.Subject, Plan: in.Plan, PlanVersion: in.PlanVersion, NextPlan: in.NextPlan, NextPlanAt: inUTC(row.NextPlanAt), NextPlanAtCycleEnd: in.NextPlanAtCycleEnd, State: in.State,
 		Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor), Multiplier: int(row.Multiplier),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}, nil
@@ -329,7 +332,7 @@ func (c *change) insertSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 	return c.InsertSubject(ctx, db.InsertSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, PlanVersion: int32(in.PlanVersion), State: in.State.String(),
 		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier),
-		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), Version: version,
+		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), AtCycleEnd: in.NextPlanAtCycleEnd, Version: version,
 	})
 }
 
@@ -341,7 +344,7 @@ func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 	return c.UpdateSubject(ctx, db.UpdateSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, PlanVersion: int32(in.PlanVersion), State: in.State.String(),
 		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier),
-		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), MigrationID: in.migration, Version: version,
+		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), AtCycleEnd: in.NextPlanAtCycleEnd, MigrationID: in.migration, Version: version,
 	})
 }
 
@@ -360,12 +363,14 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	if err := c.checkBillingRef(ctx, in.Subject, in.BillingRef, old.BillingRef); err != nil {
 		return Subject{}, err
 	}
-	if !in.sameNext(&old) && in.NextPlanAt != nil {
-		if err := notPast("next_plan_at", *in.NextPlanAt, c.now); err != nil {
+	kept := in.sameNext(&old)
+	in.followCycle(&old, c.now)
+	if !kept && in.NextPlanAt != nil {
+		if err := notPast("next_plan_at", "To change the plan now, send plan instead of next_plan.", *in.NextPlanAt, c.now); err != nil {
 			return Subject{}, err
 		}
 	}
-	if in.migration = nil; in.sameNext(&old) {
+	if in.migration = nil; kept {
 		in.migration = old.migration
 	}
 	version, err := c.next(ctx, parts{subjects: true})
@@ -380,6 +385,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	out.PlanVersion, out.migration = in.PlanVersion, in.migration
 	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
 	out.CycleAnchor, out.NextPlan, out.NextPlanAt = inUTC(row.CycleAnchor), in.NextPlan, inUTC(row.NextPlanAt)
+	out.NextPlanAtCycleEnd = in.NextPlanAtCycleEnd
 	out.Multiplier = int(row.Multiplier)
 	out.Version, out.UpdatedAt = row.Version, row.UpdatedAt
 	return out, nil
@@ -395,7 +401,18 @@ func (s *Subject) same(other *Subject) bool {
 
 // sameNext reports whether both have the same scheduled plan change.
 func (s *Subject) sameNext(other *Subject) bool {
-	return s.NextPlan == other.NextPlan && sameInstant(stored(s.NextPlanAt), stored(other.NextPlanAt))
+	return s.NextPlan == other.NextPlan && sameInstant(stored(s.NextPlanAt), stored(other.NextPlanAt)) && s.NextPlanAtCycleEnd == other.NextPlanAtCycleEnd
+}
+
+// followCycle moves a plan change that was scheduled for the end of the cycle, if the cycle anchor
+// changes and the plan change does not. It reports whether it did.
+func (s *Subject) followCycle(old *Subject, now time.Time) bool {
+	if !s.NextPlanAtCycleEnd || s.NextPlanAt == nil || !s.sameNext(old) || sameInstant(anchorOf(s.CycleAnchor), anchorOf(old.CycleAnchor)) {
+		return false
+	}
+	at := CycleEnd(s.CycleAnchor, now)
+	s.NextPlanAt = &at
+	return true
 }
 
 // anchorOf returns a cycle anchor in the form of the database: in UTC, in milliseconds.

@@ -128,7 +128,7 @@ func (f *subjectSearch) build(tenant uuid.UUID, most int32) (sql string, args []
     SELECT * FROM subjects WHERE tenant_id = %s AND subject = page.subject OFFSET 0) AS found`, part, tenantID)
 	}
 	return fmt.Sprintf(`SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.plan_version, s.migration_id, s.state, s.labels, s.billing_ref, s.cycle_anchor, s.multiplier, s.has_credits,
-    s.next_plan_id, s.next_plan_at, s.created_at, s.updated_at, s.version, p.slug AS plan_slug, next.slug AS next_plan_slug
+    s.next_plan_id, s.next_plan_at, s.next_plan_at_cycle_end, s.created_at, s.updated_at, s.version, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (%s) AS s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 ORDER BY s.%s`, from, order), args

@@ -173,10 +173,28 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 	return err
 }
 
+const moveNextPlans = `-- name: MoveNextPlans :exec
+UPDATE subjects s SET next_plan_at = n.at::timestamptz
+FROM (SELECT unnest($2::text[]) AS subject, unnest($3::text[]) AS at) AS n
+WHERE s.tenant_id = $1 AND s.subject = n.subject
+`
+
+type MoveNextPlansParams struct {
+	TenantID uuid.UUID
+	Subjects []string
+	Ats      []string
+}
+
+// Moves scheduled plan changes of subjects whose cycle anchor an import changes.
+func (q *Queries) MoveNextPlans(ctx context.Context, arg MoveNextPlansParams) error {
+	_, err := q.db.Exec(ctx, moveNextPlans, arg.TenantID, arg.Subjects, arg.Ats)
+	return err
+}
+
 const subjectsByName = `-- name: SubjectsByName :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (SELECT unnest($1::text[]) AS subject) AS n
-CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits, next_plan_at_cycle_end FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
 LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 `
@@ -187,25 +205,26 @@ type SubjectsByNameParams struct {
 }
 
 type SubjectsByNameRow struct {
-	TenantID     uuid.UUID
-	Subject      string
-	ID           uuid.UUID
-	PlanID       *uuid.UUID
-	State        string
-	Labels       map[string]string
-	BillingRef   string
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Version      int64
-	CycleAnchor  *time.Time
-	Multiplier   int32
-	NextPlanID   *uuid.UUID
-	NextPlanAt   *time.Time
-	PlanVersion  int32
-	MigrationID  *uuid.UUID
-	HasCredits   bool
-	PlanSlug     *string
-	NextPlanSlug *string
+	TenantID           uuid.UUID
+	Subject            string
+	ID                 uuid.UUID
+	PlanID             *uuid.UUID
+	State              string
+	Labels             map[string]string
+	BillingRef         string
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
+	Version            int64
+	CycleAnchor        *time.Time
+	Multiplier         int32
+	NextPlanID         *uuid.UUID
+	NextPlanAt         *time.Time
+	PlanVersion        int32
+	MigrationID        *uuid.UUID
+	HasCredits         bool
+	NextPlanAtCycleEnd *bool
+	PlanSlug           *string
+	NextPlanSlug       *string
 }
 
 // Always uses the primary key, whatever the statistics are: there may be thousands of subjects.
@@ -236,6 +255,7 @@ func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) 
 			&i.PlanVersion,
 			&i.MigrationID,
 			&i.HasCredits,
+			&i.NextPlanAtCycleEnd,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {

@@ -171,7 +171,7 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 }
 
 const documentSubjects = `-- name: DocumentSubjects :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1
@@ -184,25 +184,26 @@ type DocumentSubjectsParams struct {
 }
 
 type DocumentSubjectsRow struct {
-	TenantID     uuid.UUID
-	Subject      string
-	ID           uuid.UUID
-	PlanID       *uuid.UUID
-	State        string
-	Labels       map[string]string
-	BillingRef   string
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Version      int64
-	CycleAnchor  *time.Time
-	Multiplier   int32
-	NextPlanID   *uuid.UUID
-	NextPlanAt   *time.Time
-	PlanVersion  int32
-	MigrationID  *uuid.UUID
-	HasCredits   bool
-	PlanSlug     *string
-	NextPlanSlug *string
+	TenantID           uuid.UUID
+	Subject            string
+	ID                 uuid.UUID
+	PlanID             *uuid.UUID
+	State              string
+	Labels             map[string]string
+	BillingRef         string
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
+	Version            int64
+	CycleAnchor        *time.Time
+	Multiplier         int32
+	NextPlanID         *uuid.UUID
+	NextPlanAt         *time.Time
+	PlanVersion        int32
+	MigrationID        *uuid.UUID
+	HasCredits         bool
+	NextPlanAtCycleEnd *bool
+	PlanSlug           *string
+	NextPlanSlug       *string
 }
 
 func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsParams) ([]DocumentSubjectsRow, error) {
@@ -232,6 +233,7 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 			&i.PlanVersion,
 			&i.MigrationID,
 			&i.HasCredits,
+			&i.NextPlanAtCycleEnd,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 const cancelMigrationOf = `-- name: CancelMigrationOf :exec
-UPDATE subjects SET next_plan_id = NULL, next_plan_at = NULL, migration_id = NULL, version = $1, updated_at = now()
+UPDATE subjects SET next_plan_id = NULL, next_plan_at = NULL, next_plan_at_cycle_end = NULL, migration_id = NULL, version = $1, updated_at = now()
 WHERE tenant_id = $2 AND subject = ANY($3::text[])
 `
 
@@ -400,7 +400,7 @@ func (q *Queries) PlanMigrations(ctx context.Context, arg PlanMigrationsParams) 
 }
 
 const scheduleMigration = `-- name: ScheduleMigration :exec
-UPDATE subjects s SET next_plan_id = $1, next_plan_at = n.at::timestamptz, migration_id = $2,
+UPDATE subjects s SET next_plan_id = $1, next_plan_at = n.at::timestamptz, next_plan_at_cycle_end = true, migration_id = $2,
     version = $3, updated_at = now()
 FROM (SELECT unnest($5::text[]) AS subject, unnest($6::text[]) AS at) AS n
 WHERE s.tenant_id = $4 AND s.subject = n.subject

@@ -638,23 +638,24 @@ type Session struct {
 }
 
 type Subject struct {
-	TenantID    uuid.UUID
-	Subject     string
-	ID          uuid.UUID
-	PlanID      *uuid.UUID
-	State       string
-	Labels      map[string]string
-	BillingRef  string
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
-	Version     int64
-	CycleAnchor *time.Time
-	Multiplier  int32
-	NextPlanID  *uuid.UUID
-	NextPlanAt  *time.Time
-	PlanVersion int32
-	MigrationID *uuid.UUID
-	HasCredits  bool
+	TenantID           uuid.UUID
+	Subject            string
+	ID                 uuid.UUID
+	PlanID             *uuid.UUID
+	State              string
+	Labels             map[string]string
+	BillingRef         string
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
+	Version            int64
+	CycleAnchor        *time.Time
+	Multiplier         int32
+	NextPlanID         *uuid.UUID
+	NextPlanAt         *time.Time
+	PlanVersion        int32
+	MigrationID        *uuid.UUID
+	HasCredits         bool
+	NextPlanAtCycleEnd *bool
 }
 
 type SubjectLabel struct {

@@ -149,10 +149,10 @@ func (q *Queries) DuePlans(ctx context.Context, arg DuePlansParams) ([]DuePlansR
 
 const insertSubject = `-- name: InsertSubject :one
 INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier,
-    next_plan_id, next_plan_at, version)
+    next_plan_id, next_plan_at, next_plan_at_cycle_end, version)
 VALUES ($1, $2, $3, $4, greatest($5::int, 1), $6, $7, $8, $9, greatest($10::int, 1),
-    $11, $12, $13)
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits
+    $11, $12, nullif($13::boolean, false), $14)
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits, next_plan_at_cycle_end
 `
 
 type InsertSubjectParams struct {
@@ -168,6 +168,7 @@ type InsertSubjectParams struct {
 	Multiplier  int32
 	NextPlanID  *uuid.UUID
 	NextPlanAt  *time.Time
+	AtCycleEnd  bool
 	Version     int64
 }
 
@@ -185,6 +186,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		arg.Multiplier,
 		arg.NextPlanID,
 		arg.NextPlanAt,
+		arg.AtCycleEnd,
 		arg.Version,
 	)
 	var i Subject
@@ -206,6 +208,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		&i.PlanVersion,
 		&i.MigrationID,
 		&i.HasCredits,
+		&i.NextPlanAtCycleEnd,
 	)
 	return i, err
 }
@@ -319,7 +322,7 @@ func (q *Queries) RaiseSubjectsHistory(ctx context.Context) error {
 }
 
 const scheduledPlans = `-- name: ScheduledPlans :many
-SELECT s.subject, s.plan_version, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.subject, s.plan_version, s.next_plan_at, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1 AND s.next_plan_id IS NOT NULL
@@ -335,11 +338,12 @@ type ScheduledPlansParams struct {
 }
 
 type ScheduledPlansRow struct {
-	Subject      string
-	PlanVersion  int32
-	NextPlanAt   *time.Time
-	PlanSlug     *string
-	NextPlanSlug string
+	Subject            string
+	PlanVersion        int32
+	NextPlanAt         *time.Time
+	NextPlanAtCycleEnd *bool
+	PlanSlug           *string
+	NextPlanSlug       string
 }
 
 // Scheduled changes, the next one first, after a given one.
@@ -361,6 +365,7 @@ func (q *Queries) ScheduledPlans(ctx context.Context, arg ScheduledPlansParams) 
 			&i.Subject,
 			&i.PlanVersion,
 			&i.NextPlanAt,
+			&i.NextPlanAtCycleEnd,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {
@@ -390,7 +395,7 @@ func (q *Queries) StampSubject(ctx context.Context, arg StampSubjectParams) erro
 }
 
 const subjectByName = `-- name: SubjectByName :one
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, s.has_credits, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1 AND s.subject = $2
@@ -402,25 +407,26 @@ type SubjectByNameParams struct {
 }
 
 type SubjectByNameRow struct {
-	TenantID     uuid.UUID
-	Subject      string
-	ID           uuid.UUID
-	PlanID       *uuid.UUID
-	State        string
-	Labels       map[string]string
-	BillingRef   string
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
-	Version      int64
-	CycleAnchor  *time.Time
-	Multiplier   int32
-	NextPlanID   *uuid.UUID
-	NextPlanAt   *time.Time
-	PlanVersion  int32
-	MigrationID  *uuid.UUID
-	HasCredits   bool
-	PlanSlug     *string
-	NextPlanSlug *string
+	TenantID           uuid.UUID
+	Subject            string
+	ID                 uuid.UUID
+	PlanID             *uuid.UUID
+	State              string
+	Labels             map[string]string
+	BillingRef         string
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
+	Version            int64
+	CycleAnchor        *time.Time
+	Multiplier         int32
+	NextPlanID         *uuid.UUID
+	NextPlanAt         *time.Time
+	PlanVersion        int32
+	MigrationID        *uuid.UUID
+	HasCredits         bool
+	NextPlanAtCycleEnd *bool
+	PlanSlug           *string
+	NextPlanSlug       *string
 }
 
 func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (SubjectByNameRow, error) {
@@ -444,6 +450,7 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 		&i.PlanVersion,
 		&i.MigrationID,
 		&i.HasCredits,
+		&i.NextPlanAtCycleEnd,
 		&i.PlanSlug,
 		&i.NextPlanSlug,
 	)
@@ -453,10 +460,10 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 const updateSubject = `-- name: UpdateSubject :one
 UPDATE subjects SET plan_id = $1, plan_version = greatest($2::int, 1), state = $3, labels = $4, billing_ref = $5,
     cycle_anchor = $6, multiplier = coalesce(nullif($7::int, 0), multiplier),
-    next_plan_id = $8, next_plan_at = $9,
-    migration_id = $10, version = $11, updated_at = now()
-WHERE tenant_id = $12 AND subject = $13
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits
+    next_plan_id = $8, next_plan_at = $9, next_plan_at_cycle_end = nullif($10::boolean, false),
+    migration_id = $11, version = $12, updated_at = now()
+WHERE tenant_id = $13 AND subject = $14
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id, has_credits, next_plan_at_cycle_end
 `
 
 type UpdateSubjectParams struct {
@@ -469,6 +476,7 @@ type UpdateSubjectParams struct {
 	Multiplier  int32
 	NextPlanID  *uuid.UUID
 	NextPlanAt  *time.Time
+	AtCycleEnd  bool
 	MigrationID *uuid.UUID
 	Version     int64
 	TenantID    uuid.UUID
@@ -486,6 +494,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		arg.Multiplier,
 		arg.NextPlanID,
 		arg.NextPlanAt,
+		arg.AtCycleEnd,
 		arg.MigrationID,
 		arg.Version,
 		arg.TenantID,
@@ -510,6 +519,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		&i.PlanVersion,
 		&i.MigrationID,
 		&i.HasCredits,
+		&i.NextPlanAtCycleEnd,
 	)
 	return i, err
 }

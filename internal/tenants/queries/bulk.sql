@@ -27,6 +27,12 @@ FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@plan_ids::uuid[]) AS 
     unnest(@cycle_anchors::text[]) AS cycle_anchor, unnest(@multipliers::int[]) AS multiplier) AS n
 WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
 
+-- name: MoveNextPlans :exec
+-- Moves scheduled plan changes of subjects whose cycle anchor an import changes.
+UPDATE subjects s SET next_plan_at = n.at::timestamptz
+FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@ats::text[]) AS at) AS n
+WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
+
 -- name: ImportOverrides :exec
 INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
     starts_at, expires_at, version)

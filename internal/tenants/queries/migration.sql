@@ -52,7 +52,7 @@ UPDATE subjects SET plan_id = @plan_id, plan_version = @plan_version, version = 
 WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
 
 -- name: ScheduleMigration :exec
-UPDATE subjects s SET next_plan_id = @next_plan_id, next_plan_at = n.at::timestamptz, migration_id = @migration_id,
+UPDATE subjects s SET next_plan_id = @next_plan_id, next_plan_at = n.at::timestamptz, next_plan_at_cycle_end = true, migration_id = @migration_id,
     version = @version, updated_at = now()
 FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@ats::text[]) AS at) AS n
 WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
@@ -61,7 +61,7 @@ WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
 SELECT subject FROM subjects WHERE tenant_id = @tenant_id AND migration_id = @migration_id LIMIT @most;
 
 -- name: CancelMigrationOf :exec
-UPDATE subjects SET next_plan_id = NULL, next_plan_at = NULL, migration_id = NULL, version = @version, updated_at = now()
+UPDATE subjects SET next_plan_id = NULL, next_plan_at = NULL, next_plan_at_cycle_end = NULL, migration_id = NULL, version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
 
 -- name: CountMigrated :exec

@@ -6,15 +6,15 @@ WHERE s.tenant_id = @tenant_id AND s.subject = @subject;
 
 -- name: InsertSubject :one
 INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier,
-    next_plan_id, next_plan_at, version)
+    next_plan_id, next_plan_at, next_plan_at_cycle_end, version)
 VALUES (@tenant_id, @subject, @id, @plan_id, greatest(@plan_version::int, 1), @state, @labels, @billing_ref, @cycle_anchor, greatest(@multiplier::int, 1),
-    @next_plan_id, @next_plan_at, @version)
+    @next_plan_id, @next_plan_at, nullif(@at_cycle_end::boolean, false), @version)
 RETURNING *;
 
 -- name: UpdateSubject :one
 UPDATE subjects SET plan_id = @plan_id, plan_version = greatest(@plan_version::int, 1), state = @state, labels = @labels, billing_ref = @billing_ref,
     cycle_anchor = @cycle_anchor, multiplier = coalesce(nullif(@multiplier::int, 0), multiplier),
-    next_plan_id = @next_plan_id, next_plan_at = @next_plan_at,
+    next_plan_id = @next_plan_id, next_plan_at = @next_plan_at, next_plan_at_cycle_end = nullif(@at_cycle_end::boolean, false),
     migration_id = @migration_id, version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND subject = @subject
 RETURNING *;
@@ -75,7 +75,7 @@ ORDER BY s.next_plan_at LIMIT @most;
 
 -- name: ScheduledPlans :many
 -- Scheduled changes, the next one first, after a given one.
-SELECT s.subject, s.plan_version, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.subject, s.plan_version, s.next_plan_at, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = @tenant_id AND s.next_plan_id IS NOT NULL

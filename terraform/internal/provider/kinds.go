@@ -124,7 +124,7 @@ var kinds = []*kind{
 			{"prefix", "Only subjects that begin with this text"}, {"plan", "Only subjects with this plan"},
 			{"state", "Only subjects in this state"}, {"label", "`NAME=VALUE`, or `NAME` for any value"},
 		},
-		omit:      []string{"next_plan", "next_plan_at", "overrides"},
+		omit:      []string{"next_plan", "next_plan_at", "next_plan_at_cycle_end", "overrides"},
 		fallbacks: map[string]any{"plan": nil, "state": "active", "labels": map[string]any{}, "billing_ref": nil, "cycle_anchor": nil, "multiplier": json.Number("1")},
 		adjust:    func(k *kind) { attributeNamed(k.attributes, "plan_version").unstable = true },
 	},

@@ -1,0 +1,1 @@
+ALTER TABLE subjects DROP COLUMN next_plan_at_cycle_end;
