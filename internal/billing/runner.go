@@ -139,7 +139,7 @@ func (r *Runner) Run(ctx context.Context) {
 			default: // it stays due
 			}
 		}
-		if err == nil && len(due.Events) == page { // there are more
+		if err == nil && due.More {
 			r.Wake()
 		}
 		select {

@@ -10,8 +10,39 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/billing"
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
+
+// A tenant with many events does not delay the events of others: each round has some of every
+// tenant, in turn.
+func TestEventsOfTenantsInTurn(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	other, _ := s.db.Tenant("tenant-b")
+	endpoint, err := s.store.CreateBillingEndpoint(t.Context(), other, tenants.BillingEndpoint{Provider: tenants.GenericProvider, SubjectFrom: tenants.FromMetadata + "user"},
+		tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+	require.NoError(t, err)
+	for range 50 {
+		s.receive([]byte(`{"type":"subject.plan","subject":"ada","plan":"pro"}`))
+		s.pass(time.Millisecond)
+	}
+	late := []byte(`{"type":"subject.plan","subject":"bob","plan":"pro"}`)
+	e, err := subscription.ParseGeneric(late, "late", s.now(), s.now())
+	require.NoError(t, err)
+	_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: other.TenantID(), Endpoint: endpoint.ID}, e, late)
+	require.NoError(t, err)
+
+	due, err := s.store.DueBilling(t.Context(), 200)
+	require.NoError(t, err)
+	require.True(t, due.More)
+	require.Len(t, due.Events, 21)
+	require.Equal(t, other.TenantID(), due.Events[1].Tenant)
+	require.NoError(t, s.runner.Once(t.Context()))
+	due, err = s.store.DueBilling(t.Context(), 200)
+	require.NoError(t, err)
+	require.Empty(t, due.Events)
+	require.False(t, due.More)
+}
 
 // A person dismisses an event that will never be applied: it is counted no more, waits for nothing,
 // changes no plan, and a replay undoes it.

@@ -51,10 +51,9 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 }
 
 // ParseGeneric parses an event that was verified and stored before. sent is its time when it was
-// first received, at arrived. The time of the event is effective_at, or sent without one, because the
-// timestamp of a webhook changes with each attempt. Of two events with the same time, the one that
-// arrived later is newer. Invalid fields, which an earlier release stored, make it
-// unreadable.
+// first received, at arrived. The time of the event is effective_at, or sent without one, because
+// the timestamp of a webhook changes with each attempt. Of two events with the same time, the one
+// that arrived later is newer. Invalid fields, which an earlier release stored, make it unreadable.
 func ParseGeneric(body []byte, id string, sent, arrived time.Time) (Event, error) {
 	e, err := parseGeneric(body, id, sent)
 	if e.Snapshot != nil {

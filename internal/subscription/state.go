@@ -234,8 +234,8 @@ func (s *State) Tied(snapshot *Snapshot) bool {
 	return s.Newest != nil && s.Newest.At == snapshot.At && s.Newest.Rank == snapshot.Rank && s.Newest.Event != snapshot.Event
 }
 
-// newer orders snapshots: by the provider's time, then by rank, then by the previous values, then by
-// when they arrived, and last by the event's id, so that the order is always the same.
+// newer orders snapshots: by the provider's time, then by rank, then by the previous values, then
+// by when they arrived, and last by the event's id, so that the order is always the same.
 func (a *Snapshot) newer(b *Snapshot) bool {
 	if a.At != b.At {
 		return a.At > b.At

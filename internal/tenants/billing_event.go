@@ -183,12 +183,19 @@ type BillingTask struct {
 	Subscription string
 }
 
-// BillingDue has the tasks that are due at an instant, oldest first.
+// BillingDue has the tasks that are due at an instant, oldest first, events of the tenants in turn.
 type BillingDue struct {
 	Events, Subscriptions, Reconciles []BillingTask
+	More                              bool // there are more events, of a tenant or in all
 }
 
-// DueBilling returns the tasks that are due, up to most of each kind. Before, it wakes events that
+const (
+	dueOfTenant = 20     // maximum number of due events of a tenant that are returned at once
+	dueLookedAt = 20_000 // number of due events of all tenants among which they are found
+)
+
+// DueBilling returns the tasks that are due, up to most of each kind, and up to 20 events of each
+// tenant. Before, it wakes events that
 // wait for a subject, if subjects have changed. Several servers may call it concurrently: each task
 // is executed once.
 func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
@@ -199,12 +206,18 @@ func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err e
 		if unseen, err = q.UnseenBillingSubjects(ctx, int32(most)); err != nil {
 			return err
 		}
-		events, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{Now: &now, Most: int32(most)})
+		events, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{
+			Now: &now, Most: int32(most), OfTenant: dueOfTenant, LookedAt: dueLookedAt,
+		})
 		if err != nil {
 			return err
 		}
+		due.More = len(events) == most
+		count := map[uuid.UUID]int{}
 		for _, row := range events {
 			due.Events = append(due.Events, BillingTask{Tenant: row.TenantID, Event: row.ID})
+			count[row.TenantID]++
+			due.More = due.More || count[row.TenantID] == dueOfTenant
 		}
 		subscriptions, err := q.DueBillingSubscriptions(ctx, db.DueBillingSubscriptionsParams{Now: &now, Most: int32(most)})
 		if err != nil {

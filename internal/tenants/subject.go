@@ -37,7 +37,7 @@ type Subject struct {
 	CycleAnchor *time.Time
 	Multiplier  int // of the limits of its plan, 1 to 10^6; as an input, 0 leaves it unchanged
 	// NextPlan is the slug of the plan that the subject gets at NextPlanAt; "" and nil: none.
-	// With NextPlanAtCycleEnd, NextPlanAt is the end of its cycle (CycleEnd), and follows CycleAnchor.
+	// With NextPlanAtCycleEnd, NextPlanAt is the end of its cycle, and follows CycleAnchor.
 	NextPlan           string
 	NextPlanAt         *time.Time
 	NextPlanAtCycleEnd bool

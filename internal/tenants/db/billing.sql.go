@@ -718,12 +718,18 @@ func (q *Queries) DismissBillingEvent(ctx context.Context, arg DismissBillingEve
 }
 
 const dueBillingEvents = `-- name: DueBillingEvents :many
-SELECT tenant_id, id FROM billing_events WHERE due_at <= $1 ORDER BY due_at, id LIMIT $2
+SELECT tenant_id, id FROM (
+    SELECT tenant_id, id, due_at, row_number() OVER (PARTITION BY tenant_id ORDER BY due_at, id) AS place
+    FROM (SELECT tenant_id, id, due_at FROM billing_events WHERE due_at <= $1 ORDER BY due_at LIMIT $2) AS oldest
+) AS placed
+WHERE place <= $3::int ORDER BY place, due_at, id LIMIT $4
 `
 
 type DueBillingEventsParams struct {
-	Now  *time.Time
-	Most int32
+	Now      *time.Time
+	LookedAt int32
+	OfTenant int32
+	Most     int32
 }
 
 type DueBillingEventsRow struct {
@@ -731,8 +737,15 @@ type DueBillingEventsRow struct {
 	ID       uuid.UUID
 }
 
+// Some events of each tenant, oldest first, the tenants in turn: a tenant with thousands of events
+// does not delay the others. Of a longer backlog, the oldest events are looked at.
 func (q *Queries) DueBillingEvents(ctx context.Context, arg DueBillingEventsParams) ([]DueBillingEventsRow, error) {
-	rows, err := q.db.Query(ctx, dueBillingEvents, arg.Now, arg.Most)
+	rows, err := q.db.Query(ctx, dueBillingEvents,
+		arg.Now,
+		arg.LookedAt,
+		arg.OfTenant,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -186,7 +186,13 @@ WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for 
     AND s.tenant_id = e.tenant_id AND s.billing_ref = e.customer AND s.billing_ref <> '';
 
 -- name: DueBillingEvents :many
-SELECT tenant_id, id FROM billing_events WHERE due_at <= @now ORDER BY due_at, id LIMIT @most;
+-- Some events of each tenant, oldest first, the tenants in turn: a tenant with thousands of events
+-- does not delay the others. Of a longer backlog, the oldest events are looked at.
+SELECT tenant_id, id FROM (
+    SELECT tenant_id, id, due_at, row_number() OVER (PARTITION BY tenant_id ORDER BY due_at, id) AS place
+    FROM (SELECT tenant_id, id, due_at FROM billing_events WHERE due_at <= @now ORDER BY due_at LIMIT @looked_at) AS oldest
+) AS placed
+WHERE place <= @of_tenant::int ORDER BY place, due_at, id LIMIT @most;
 
 -- name: DueBillingSubscriptions :many
 SELECT tenant_id, endpoint_id, subscription FROM billing_subscriptions WHERE due_at <= @now ORDER BY due_at LIMIT @most;
