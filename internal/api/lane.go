@@ -166,6 +166,8 @@ const (
 	laneBuffer = 4 << 10
 	// lanePatience is how long to wait for the rest of a request before net/http does.
 	lanePatience = time.Second
+	// laneLastLook is how long to look for a request when the deadline of an idle connection is over.
+	laneLastLook = time.Millisecond
 	// laneSlack is the maximum delay of a deadline. Setting a deadline costs more than the rest of
 	// reading, so it is moved only after this time.
 	laneSlack = 5 * time.Second
@@ -283,7 +285,8 @@ func (c *laneConn) next(first bool) (verdict laneVerdict) {
 			c.waitUntil(now.Add(idleTimeout + laneSlack))
 		}
 	}
-	begun := false // waiting for the rest of a request
+	begun := false  // waiting for the rest of a request
+	looked := false // for a request after the deadline
 	for {
 		c.head, verdict = readLaneHead(c.in)
 		if verdict != lanePartial || len(c.in) == cap(c.in) {
@@ -304,6 +307,11 @@ func (c *laneConn) next(first bool) (verdict laneVerdict) {
 		c.in = c.in[:len(c.in)+n]
 		switch {
 		case n > 0 || err == nil:
+		case len(c.in) == 0 && !looked && errors.Is(err, os.ErrDeadlineExceeded):
+			// After a stop of the process or of the machine, the deadline is seen before a request
+			// that arrived meanwhile, which a client would not repeat.
+			looked = true
+			_ = c.SetReadDeadline(time.Now().Add(laneLastLook))
 		case len(c.in) > 0 && (errors.Is(err, os.ErrDeadlineExceeded) || isEnd(err)):
 			return laneOther
 		default:
