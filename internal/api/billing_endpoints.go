@@ -16,14 +16,18 @@ type BillingEndpoint struct {
 	Provider           string     `json:"provider" enum:"stripe,generic" doc:"generic: signed as Standard Webhooks says"`
 	Name               string     `json:"name"`
 	URL                string     `json:"url" format:"uri" doc:"The address to enter at the billing system"`
-	SigningSecretLast4 []string   `json:"signing_secret_last4" nullable:"false" doc:"The last four characters of each signing secret; a signature may be made with any of them"`
+	SigningSecretLast4 []string   `json:"signing_secret_last4" nullable:"false" doc:"The last four characters of each signing secret; a signature may be made with any of them. Empty: there is none yet, and all events are refused"`
 	APIKeyLast4        *string    `json:"api_key_last4" doc:"The last four characters of the API key; null: there is none"`
 	SubjectFrom        string     `json:"subject_from" doc:"Where an event names the subject; generic events name it themselves"`
 	GraceDays          int64      `json:"grace_days" doc:"Days for which a customer keeps the plan after a payment failed"`
 	FallbackPlan       *string    `json:"fallback_plan" doc:"The plan after the grace period and after a subscription ended; null: the tenant's default plan"`
 	Live               *bool      `json:"live" doc:"Whether it takes events of live mode or of test mode; null: the first event decides"`
 	LastEventAt        *time.Time `json:"last_event_at"`
+	RefusedAt          *time.Time `json:"refused_at" doc:"When an event was last refused, to about a second; null: never"`
+	RefusedReason      *string    `json:"refused_reason" enum:"no_secret,no_signature,bad_signature,old_signature,malformed,wrong_mode" doc:"Why; null: no event was refused"`
 	ReconciledAt       *time.Time `json:"reconciled_at" doc:"When the subscriptions were last compared with the provider; null: never"`
+	ReconcileFailedAt  *time.Time `json:"reconcile_failed_at" doc:"When the last comparison with the provider failed; it is repeated within an hour. null: it succeeded, or there was none"`
+	ReconcileError     *string    `json:"reconcile_error" doc:"Why the last comparison failed, in words; null: it succeeded, or there was none"`
 	CreatedAt          time.Time  `json:"created_at"`
 	UpdatedAt          time.Time  `json:"updated_at"`
 	Version            int64      `json:"version"`
@@ -40,8 +44,8 @@ type BillingEndpointFields struct {
 
 // BillingEndpointCreate is the body of POST /v1/billing/endpoints.
 type BillingEndpointCreate struct {
-	Provider       string   `json:"provider" enum:"stripe,generic"`
-	SigningSecrets []string `json:"signing_secrets" nullable:"false" doc:"1 to 5 secrets, any of which may have made a signature; stored encrypted, never shown"`
+	Provider       string             `json:"provider" enum:"stripe,generic"`
+	SigningSecrets Optional[[]string] `json:"signing_secrets,omitempty" doc:"1 to 5 secrets, any of which may have made a signature; stored encrypted, never shown. Required for generic. Without it, an endpoint of Stripe refuses all events until it has a secret: Stripe shows the secret once it has the url"`
 	BillingEndpointFields
 }
 
@@ -73,6 +77,8 @@ func (a *admin) billingEndpointAnswer(ctx context.Context) func(tenants.BillingE
 			ID: e.ID.String(), Provider: e.Provider, Name: e.Name, URL: base + WebhookPath(e), SigningSecretLast4: append([]string{}, e.SecretHints...),
 			APIKeyLast4: optionalText(e.APIKeyHint), SubjectFrom: e.SubjectFrom, GraceDays: int64(e.GraceDays),
 			FallbackPlan: optionalText(e.FallbackPlan), Live: e.Live, LastEventAt: e.LastEventAt, ReconciledAt: e.ReconciledAt,
+			ReconcileFailedAt: e.ReconcileFailedAt, ReconcileError: optionalText(e.ReconcileError),
+			RefusedAt: e.RefusedAt, RefusedReason: optionalText(e.RefusedWhy),
 			CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt, Version: e.Version,
 		}
 	}
@@ -106,10 +112,16 @@ func (a *admin) listBillingEndpoints(ctx context.Context, in *struct{ PageParams
 func (a *admin) createBillingEndpoint(ctx context.Context, in *struct{ Body BillingEndpointCreate }) (*object[BillingEndpoint], error) {
 	b := &in.Body
 	e := tenants.BillingEndpoint{Provider: b.Provider, SubjectFrom: tenants.FromCustomer, GraceDays: defaultGraceDays}
-	if errs := b.apply(&e); len(errs) > 0 {
+	errs := b.apply(&e)
+	b.SigningSecrets.refuseNull(&errs, "/signing_secrets")
+	if len(errs) > 0 {
 		return nil, invalid(errs...)
 	}
-	made, err := a.store.CreateBillingEndpoint(ctx, actorFrom(ctx), e, tenants.BillingSecrets{Signing: b.SigningSecrets, APIKey: b.apiKey()})
+	secrets := tenants.BillingSecrets{APIKey: b.apiKey()}
+	if b.SigningSecrets.given() {
+		secrets.Signing = append([]string{}, b.SigningSecrets.Value...)
+	}
+	made, err := a.store.CreateBillingEndpoint(ctx, actorFrom(ctx), e, secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +201,7 @@ func (a *admin) billingRoutes() {
 	remove(a, "/v1/billing/endpoints/{id}", "delete-billing-endpoint", "Delete a billing endpoint, its prices and events", a.deleteBillingEndpoint)
 
 	act(a, "/v1/billing/endpoints/{id}/reconcile", "reconcile-billing-endpoint", "Compare a billing endpoint with its provider now", a.reconcileBillingEndpoint, about(
-		"billing", "The comparison takes a few seconds for each thousand subscriptions. When it has ended, reconciled_at of the endpoint changes. Corrections are rows of the audit trail."))
+		"billing", "The comparison takes a few seconds for each thousand subscriptions. When it has ended, reconciled_at of the endpoint changes; if it failed, reconcile_failed_at and reconcile_error. Corrections are rows of the audit trail."))
 
 	list(a, "/v1/billing/prices", "list-billing-prices", "List the plans and credits of prices", a.listBillingPrices)
 	read(a, "/v1/billing/prices/{id}", "get-billing-price", "Get the plan or credits of a price", a.getBillingPrice)

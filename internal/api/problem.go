@@ -69,6 +69,7 @@ const (
 	codeSimulationTooLarge     = "SIMULATION_TOO_LARGE"
 	codeInvalidSignature       = "INVALID_SIGNATURE"
 	codeMalformedEvent         = "MALFORMED_EVENT"
+	codeSigningSecretMissing   = "SIGNING_SECRET_MISSING"
 	codeWrongMode              = "WRONG_MODE"
 	codeWebhookRateExceeded    = "WEBHOOK_RATE_EXCEEDED"
 	codeLoginRateExceeded      = "LOGIN_RATE_EXCEEDED"
@@ -141,6 +142,7 @@ var problemTitles = map[string]string{
 	codeSimulationTooLarge:     "The simulation is too large",
 	codeInvalidSignature:       "The signature is not valid",
 	codeMalformedEvent:         "The body is not an event",
+	codeSigningSecretMissing:   "The endpoint has no signing secret",
 	codeWrongMode:              "The event is of another mode",
 	codeWebhookRateExceeded:    "The endpoint exceeded its rate of events",
 	codeLoginRateExceeded:      "Too many sign-ins",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,10 +48,12 @@ const (
 const (
 	webhookStored       = "stored"
 	webhookDuplicate    = "duplicate"
-	webhookBadSignature = "bad_signature"
-	webhookOldSignature = "old_signature"
-	webhookMalformed    = "malformed"
-	webhookWrongMode    = "wrong_mode"
+	webhookNoSecret     = tenants.RefusedNoSecret
+	webhookNoSignature  = tenants.RefusedNoSignature
+	webhookBadSignature = tenants.RefusedBadSignature
+	webhookOldSignature = tenants.RefusedOldSignature
+	webhookMalformed    = tenants.RefusedMalformed
+	webhookWrongMode    = tenants.RefusedWrongMode
 	webhookNoEndpoint   = "unknown_endpoint"
 	webhookBadBody      = "bad_body"
 	webhookBusy         = "busy"
@@ -59,15 +62,15 @@ const (
 )
 
 var webhookResults = []string{
-	webhookStored, webhookDuplicate, webhookBadSignature, webhookOldSignature, webhookMalformed, webhookWrongMode,
+	webhookStored, webhookDuplicate, webhookNoSecret, webhookNoSignature, webhookBadSignature, webhookOldSignature, webhookMalformed, webhookWrongMode,
 	webhookNoEndpoint, webhookBadBody, webhookBusy, webhookLimited, webhookFailed,
 }
 
 // webhooks receives events.
 type webhooks struct {
 	*server
-	lookups, bodies, verifying, writes chan struct{}
-	rates                              *engine.Memory
+	lookups, bodies, verifying, writes, refusals chan struct{}
+	rates                                        *engine.Memory
 
 	mu    sync.Mutex
 	known map[uuid.UUID]*knownWebhook
@@ -80,6 +83,8 @@ type knownWebhook struct {
 	tenants.Webhook
 	err   error
 	until time.Time
+	// refusal means that the refusal of an event was recorded since the lookup.
+	refusal bool
 }
 
 // WebhookPath is the address of an endpoint below the installation's.
@@ -91,7 +96,7 @@ func WebhookPath(e tenants.BillingEndpoint) string {
 func mountWebhooks(r chi.Router, s *server) {
 	w := &webhooks{
 		server: s, lookups: make(chan struct{}, webhookLookups), bodies: make(chan struct{}, webhookBodies),
-		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), writes: make(chan struct{}, webhookWrites),
+		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), writes: make(chan struct{}, webhookWrites), refusals: make(chan struct{}, 1),
 		rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
 		known: map[uuid.UUID]*knownWebhook{}, serving: map[uuid.UUID]int{},
 	}
@@ -127,9 +132,11 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	}
 	e, result, p := w.verify(ctx, r, known, body)
 	if p != nil {
+		w.refused(ctx, known, result)
 		return result, p
 	}
 	if known.Live != nil && e.Live != nil && *known.Live != *e.Live {
+		w.refused(ctx, known, webhookWrongMode)
 		return webhookWrongMode, wrongMode(*e.Live)
 	}
 	if wait := w.overRate(ctx, known.Webhook); wait > 0 {
@@ -143,6 +150,7 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	first, err := w.Store.StoreBillingEvent(ctx, known.Webhook, e, body)
 	switch {
 	case errors.Is(err, tenants.ErrWrongMode) && e.Live != nil:
+		w.refused(ctx, known, webhookWrongMode)
 		return webhookWrongMode, wrongMode(*e.Live)
 	case err != nil:
 		p := problemOf(err)
@@ -155,6 +163,25 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	}
 	w.billing.Wake()
 	return webhookStored, nil
+}
+
+// refused records that an event was refused, for the page of the endpoint: once for each lookup of
+// the endpoint, which is at most about once a second.
+func (w *webhooks) refused(ctx context.Context, known *knownWebhook, why string) {
+	if !slices.Contains(tenants.RefusalReasons, why) || !take(ctx, w.refusals, 0) {
+		return
+	}
+	defer give(w.refusals)
+	w.mu.Lock()
+	done := known.refusal
+	known.refusal = true
+	w.mu.Unlock()
+	if done {
+		return
+	}
+	if err := w.Store.RecordBillingRefusal(ctx, known.Webhook, why); err != nil && ctx.Err() == nil {
+		w.logger.WarnContext(ctx, "cannot record that a webhook was refused", "endpoint", known.Endpoint, "error", err)
+	}
 }
 
 // wrongMode is the answer to an event of another mode than that of the endpoint.
@@ -293,6 +320,14 @@ func (w *webhooks) lookUp(ctx context.Context, id uuid.UUID) *knownWebhook {
 
 // verify verifies the signature over the raw body, and decodes the event.
 func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebhook, body []byte) (e subscription.Event, result string, p *Problem) {
+	if len(known.Secrets) == 0 {
+		return e, webhookNoSecret, newProblem(http.StatusBadRequest, codeSigningSecretMissing, "The endpoint has no signing secret yet, so it accepts no events. Enter the secret that the billing system shows.")
+	}
+	for _, name := range signatureHeaders[known.Provider] {
+		if r.Header.Get(name) == "" {
+			return e, webhookNoSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, "The header "+name+" is missing, so the event is not signed.")
+		}
+	}
 	if !take(ctx, w.verifying, webhookWait) {
 		return e, webhookBusy, busyWebhook()
 	}
@@ -319,6 +354,12 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 		return e, webhookMalformed, newProblem(http.StatusBadRequest, codeMalformedEvent, "The signature is valid, but the body is not an event: "+eventForms[known.Provider]+".")
 	}
 	return e, "", nil
+}
+
+// signatureHeaders are the headers that a signed event of each provider has.
+var signatureHeaders = map[string][]string{
+	tenants.StripeProvider:  {"Stripe-Signature"},
+	tenants.GenericProvider: {"webhook-id", "webhook-timestamp", "webhook-signature"},
 }
 
 // eventForms says what an event of each provider needs.

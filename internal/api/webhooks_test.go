@@ -110,7 +110,7 @@ func TestStripeWebhook(t *testing.T) {
 		require.Empty(t, s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"], name)
 	}
 
-	refused := map[string]int{webhookBadSignature: 3, webhookOldSignature: 2, webhookMalformed: 1, webhookNoEndpoint: 2, webhookBadBody: 1}
+	refused := map[string]int{webhookNoSignature: 1, webhookBadSignature: 2, webhookOldSignature: 2, webhookMalformed: 1, webhookNoEndpoint: 2, webhookBadBody: 1}
 	require.Equal(t, refused, s.counted("stripe"))
 	require.Equal(t, map[string]int{webhookNoEndpoint: 1}, s.counted("generic"))
 
@@ -187,7 +187,7 @@ func TestGenericWebhook(t *testing.T) {
 	require.NoError(t, err)
 	s.call("", http.MethodPost, hookOf(t, endpoint), body, header{"webhook-id", "msg_1"},
 		header{"webhook-timestamp", strconv.FormatInt(old.Unix(), 10)}, header{"webhook-signature", signature}).problem(400, codeInvalidSignature)
-	require.Equal(t, map[string]int{webhookStored: 1, webhookBadSignature: 1, webhookOldSignature: 1, webhookMalformed: 2}, s.counted("generic"))
+	require.Equal(t, map[string]int{webhookStored: 1, webhookNoSignature: 1, webhookOldSignature: 1, webhookMalformed: 2}, s.counted("generic"))
 	require.Equal(t, `the newest event names plan pro; subject "ada" moved from the default plan to pro`, events()[0]["why"])
 	send("msg_1", body).ok(200)
 	require.Equal(t, 1, s.counted("generic")[webhookDuplicate])
@@ -348,4 +348,34 @@ func TestChecksDuringAFloodOfWebhooks(t *testing.T) {
 	}
 	s.call(s.key, http.MethodPost, "/v1/check", obj{"subject": "ada", "resource": "flooded"}).ok(429)
 	require.Eventually(t, func() bool { return refused.Load() > before }, time.Minute, time.Millisecond, "the flood continued")
+}
+
+// Stripe shows a signing secret only once it has the address of the endpoint. Until the secret is
+// known, all events are refused, and the endpoint says so; a flood of forged events is not a flood of
+// writes.
+func TestEndpointWithoutSigningSecret(t *testing.T) {
+	s, _ := billingStack(t)
+	s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "generic"}).problem(422, codeInvalidRequest)
+	s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{}}).problem(422, codeInvalidRequest)
+	endpoint := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe"}).ok(201).json()
+	require.Empty(t, endpoint["signing_secret_last4"])
+	require.Nil(t, endpoint["refused_at"])
+	path, hook := "/v1/billing/endpoints/"+endpoint["id"].(string), hookOf(t, endpoint)
+	body := subscriptionEvent("evt_1", "ada", "price_pro", time.Now())
+	for _, secret := range []string{"", "null", stripeSecret} {
+		s.call("", http.MethodPost, hook, body, stripeSignature(body, secret, time.Now())).problem(400, codeSigningSecretMissing)
+	}
+	refused := s.call(s.key, http.MethodGet, path, nil).ok(200).json()
+	require.Equal(t, "no_secret", refused["refused_reason"])
+	require.NotNil(t, refused["refused_at"])
+	require.Equal(t, endpoint["version"], refused["version"])
+
+	s.call(s.key, http.MethodPatch, path, obj{"add_signing_secret": stripeSecret}).ok(200)
+	require.Eventually(t, func() bool { // an instance knows an endpoint for up to a second
+		return strings.Contains(string(s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_guess", time.Now())).body), codeInvalidSignature)
+	}, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, "bad_signature", s.call(s.key, http.MethodGet, path, nil).ok(200).json()["refused_reason"])
+	s.call("", http.MethodPost, hook, body, stripeSignature(body, stripeSecret, time.Now())).ok(200)
+	missing := s.call("", http.MethodPost, hook, body).problem(400, codeInvalidSignature)
+	require.Equal(t, "The header Stripe-Signature is missing, so the event is not signed.", missing.Detail)
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -32,10 +35,51 @@ func (r *Runner) Reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 	return r.reconcile(ctx, tenant, e, dryRun, true, report)
 }
 
+// reconcile also records why a comparison failed, unless dryRun: the endpoint shows it.
 func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun, all bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
 	if e.APIKeyHint == "" {
 		return sum, ErrNoAPIKey
 	}
+	sum, err = r.compare(ctx, tenant, e, dryRun, all, report)
+	if dryRun || ctx.Err() != nil {
+		return sum, err
+	}
+	if err == nil {
+		purchases := ""
+		if sum.PurchasesErr != nil {
+			purchases = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
+		}
+		return sum, r.Store.RecordReconcile(ctx, tenant, e.ID, purchases)
+	}
+	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, tenant, e.ID, failure(err)))
+}
+
+// failure says to a tenant why a comparison failed. Details that are none of the provider's are only
+// in the log.
+func failure(err error) string {
+	var answer *subscription.APIError
+	var network net.Error
+	switch {
+	case errors.As(err, &answer):
+		text := fmt.Sprintf("%s: Stripe answered %s", answer.What, strings.TrimSpace(fmt.Sprint(answer.Status, " ", answer.Code)))
+		switch answer.Status {
+		case http.StatusUnauthorized:
+			text += "; it does not know the API key. Set a valid one"
+		case http.StatusForbidden:
+			text += "; the API key lacks the right. Give it read access, or set another one"
+		}
+		return text
+	case errors.Is(err, subscription.ErrUnreadable):
+		return err.Error()
+	case errors.As(err, &network):
+		return "Stripe did not answer"
+	case errors.Is(err, tenants.ErrKeyUnreadable):
+		return "the API key cannot be decrypted. Set it again"
+	}
+	return "an error of this installation, of which its log has the details"
+}
+
+func (r *Runner) compare(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun, all bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
 	client, err := r.client(tenant, e)
 	if err != nil {
 		return sum, err
@@ -66,13 +110,8 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 		return sum, err
 	}
 	// The key may lack the right to read events. That must not stop plans.
-	if sum.Recovered, sum.PurchasesErr = r.purchases(ctx, tenant, e, client, dryRun, all); ctx.Err() != nil {
-		return sum, ctx.Err()
-	}
-	if dryRun {
-		return sum, nil
-	}
-	return sum, r.Store.RecordReconcile(ctx, tenant, e.ID)
+	sum.Recovered, sum.PurchasesErr = r.purchases(ctx, tenant, e, client, dryRun, all)
+	return sum, ctx.Err()
 }
 
 // purchases stores the events of purchases and refunds that did not arrive.

@@ -13,6 +13,7 @@ import (
 	"github.com/stripe/stripe-go/v85"
 
 	"weir/internal/billing"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -138,6 +139,63 @@ func TestDailyComparison(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, s.endpoint.ID.String(), rows[0].Target)
+}
+
+// The endpoint says when and why the last comparison failed, without secrets, until one succeeds.
+func TestFailedComparison(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{}, fake)
+	endpoint := func() tenants.BillingEndpoint {
+		e, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		return e
+	}
+	compare := func(dryRun bool) error {
+		_, err := s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint(), dryRun, nil)
+		return err
+	}
+	fake.set(func(fake *fakeStripe) { fake.broken = true })
+	require.Error(t, compare(true))
+	require.Empty(t, endpoint().ReconcileError, "a dry run changes nothing")
+	require.Error(t, compare(false))
+	require.Equal(t, "list subscriptions: Stripe answered 400 broken", endpoint().ReconcileError)
+	require.True(t, endpoint().ReconcileFailedAt.Equal(s.now()))
+	require.Nil(t, endpoint().ReconciledAt)
+
+	key := fake.key
+	fake.set(func(fake *fakeStripe) { fake.broken, fake.key = false, "rk_test_another" })
+	s.pass(time.Hour)
+	require.Error(t, compare(false))
+	require.Equal(t, "list subscriptions: Stripe answered 401 invalid_request_error; it does not know the API key. Set a valid one", endpoint().ReconcileError)
+	require.True(t, endpoint().ReconcileFailedAt.Equal(s.now()), "it has the newest failure")
+
+	fake.set(func(fake *fakeStripe) { fake.key = key })
+	require.NoError(t, compare(false))
+	require.Empty(t, endpoint().ReconcileError)
+	require.Nil(t, endpoint().ReconcileFailedAt)
+
+	// Without the right to read events, only purchases are not compared.
+	for name, rule := range map[string]string{"price_pack": "pack"} {
+		r := limit.NewRule(rule)
+		r.Limit, r.Window = 10, limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
+		_, err := s.store.CreateRule(t.Context(), s.a, r)
+		require.NoError(t, err)
+		_, _, err = s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: name, Credits: &tenants.PriceCredits{Rule: rule, Units: 5}}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	fake.set(func(fake *fakeStripe) { fake.noEvents = true })
+	s.pass(time.Hour)
+	require.NoError(t, compare(false))
+	require.True(t, endpoint().ReconciledAt.Equal(s.now()))
+	require.Contains(t, endpoint().ReconcileError, "plans were compared, but purchases were not: list events: Stripe answered 403")
+
+	none := ""
+	_, err := s.store.EditBillingEndpoint(t.Context(), s.a, s.endpoint.ID, tenants.Match{}, func(*tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+		return tenants.BillingSecrets{APIKey: &none}, nil
+	})
+	require.NoError(t, err)
+	require.Empty(t, endpoint().ReconcileError, "without a key, nothing is compared any more")
+	require.Nil(t, endpoint().ReconcileFailedAt)
 }
 
 // A comparison can be requested by those who manage billing, for an endpoint of their tenant that

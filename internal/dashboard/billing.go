@@ -206,7 +206,10 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		var made tenants.BillingEndpoint
 		in := tenants.BillingEndpoint{Provider: f.Get("provider"), Name: f.Get("name")}
 		f.endpoint(&in)
-		secrets := tenants.BillingSecrets{Signing: []string{f.Get("signing_secret")}}
+		var secrets tenants.BillingSecrets
+		if secret := f.Get("signing_secret"); secret != "" {
+			secrets.Signing = []string{secret}
+		}
 		if key := f.Get("api_key"); key != "" {
 			secrets.APIKey = &key
 		}
@@ -216,7 +219,6 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		if made, err = d.Store.CreateBillingEndpoint(r.Context(), v.actor(), in, secrets); err == nil {
 			path, said = "/billing/endpoints/"+made.ID.String(), "Endpoint created."
 		}
-		f.moveError("signing_secrets.0", "signing_secret")
 	case "map", "sell", "edit":
 		p := f.price(f.Get("do") == "sell" || f.Get("credits") != "")
 		if f.invalid() {
@@ -250,6 +252,7 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 	}
 	if status != 0 {
 		f.moveError("signing_secrets.0", "signing_secret")
+		f.moveError("signing_secrets", "signing_secret")
 		for _, name := range []string{"rule", "units", "expires_after_days"} {
 			f.moveError("credits."+name, name)
 		}
@@ -312,8 +315,9 @@ type endpointView struct {
 	OwnName, SubjectFrom, MetadataKey string
 	GraceDays                         int64
 	FallbackPlan                      string
-	Secrets, APIKey                   string // the last characters of each
-	Reconciled                        *moment
+	Secrets, APIKey                   string  // the last characters of each
+	Reconciled, NotReconciled         *moment // when the last comparison succeeded, and when it failed
+	ReconcileError                    string
 	Version                           int64
 	Plans                             []option
 	Wait                              eventWait
@@ -326,6 +330,20 @@ type eventWait struct {
 	Endpoint string
 	Stripe   bool
 	Events   []eventRow // the newest event, if any
+
+	// The last event that was refused, if no event was accepted after it.
+	Refused, RefusedAgo, RefusedHint string
+	RefusedAt                        moment
+}
+
+// refusals says for each reason what arrived, and what to do.
+var refusals = map[string][2]string{
+	tenants.RefusedNoSecret:     {"An event was refused, because the endpoint has no signing secret yet,", "Enter the secret first."},
+	tenants.RefusedNoSignature:  {"An event without a signature arrived", "It did not come from the billing system, or a proxy removed a header."},
+	tenants.RefusedBadSignature: {"An event with a wrong signature arrived", "Is the signing secret that of this endpoint?"},
+	tenants.RefusedOldSignature: {"An event whose signature is too old, or of the future, arrived", "Are the clocks of the sender and of this server right?"},
+	tenants.RefusedMalformed:    {"An event with a valid signature and wrong content arrived", "The answer to the sender names what is wrong."},
+	tenants.RefusedWrongMode:    {"An event of the other mode arrived", "Create an endpoint for each mode of Stripe."},
 }
 
 // Page returns the endpoint's page.
@@ -352,7 +370,7 @@ func (d *dashboard) showEndpoint(w http.ResponseWriter, r *http.Request, v *visi
 	}
 	view := endpointView{
 		endpointRow: d.endpointRowOf(r, e), OwnName: e.Name, SubjectFrom: e.SubjectFrom, GraceDays: int64(e.GraceDays), FallbackPlan: e.FallbackPlan,
-		Version: e.Version, Reconciled: momentOf(e.ReconciledAt), sentForms: sentForms{f},
+		Version: e.Version, Reconciled: momentOf(e.ReconciledAt), NotReconciled: momentOf(e.ReconcileFailedAt), ReconcileError: e.ReconcileError, sentForms: sentForms{f},
 	}
 	if key, isMetadata := cutMetadata(e.SubjectFrom); isMetadata {
 		view.SubjectFrom, view.MetadataKey = tenants.FromMetadata, key
@@ -389,6 +407,11 @@ func (d *dashboard) eventWait(r *http.Request, v *visit, e tenants.BillingEndpoi
 	wait := eventWait{Endpoint: e.ID.String(), Stripe: e.Provider == tenants.StripeProvider}
 	for i := range events {
 		wait.Events = append(wait.Events, eventRowOf(&events[i]))
+	}
+	if e.RefusedAt != nil && (e.LastEventAt == nil || e.RefusedAt.After(*e.LastEventAt)) {
+		says := refusals[e.RefusedWhy]
+		wait.Refused, wait.RefusedHint = says[0], says[1]
+		wait.RefusedAt, wait.RefusedAgo = moment{*e.RefusedAt}, agoInWords(d.Now().Sub(*e.RefusedAt))
 	}
 	return wait, err
 }

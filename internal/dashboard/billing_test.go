@@ -148,6 +148,12 @@ func TestGracePeriodsOnPages(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.write(path, url.Values{"do": {"compare"}}).status)
 	require.Contains(t, b.get(path).body, "Comparing all subscriptions with Stripe")
 	require.Contains(t, b.get("/audit?kind=endpoint").body, "requested a comparison of the billing endpoint")
+
+	require.NotContains(t, b.get(path).body, "comparison with Stripe failed")
+	require.NoError(t, s.store.RecordReconcileFailure(t.Context(), s.a.TenantID(), stripe.ID, "list subscriptions: Stripe answered 500 api_error"))
+	page = b.get(path).body
+	require.Contains(t, page, "The last comparison with Stripe failed")
+	require.Contains(t, page, ": list subscriptions: Stripe answered 500 api_error. It is repeated within an hour.")
 }
 
 // The page of billing says how many events were not applied, and links to them.
@@ -249,4 +255,39 @@ func TestBillingEventsOnPages(t *testing.T) {
 	require.NotContains(t, editor, "1900")
 	require.Equal(t, http.StatusNotFound, b.get("/billing/events?pick="+endpoints["Shop"]).status)
 	require.Equal(t, http.StatusNotFound, b.get("/billing/events?pick=1").status)
+}
+
+// An admin connects Stripe before Stripe shows the signing secret, and enters it on the page of the
+// endpoint. While the page waits for the first event, it says that one was refused.
+func TestConnectWithoutSigningSecret(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	b := s.as("ann@example.com")
+	connect := url.Values{"do": {"connect"}, "provider": {tenants.GenericProvider}, "subject_from": {tenants.FromCustomer}, "grace_days": {"7"}}
+	got := b.write("/billing", connect)
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "Send the secret with which the sender signs its events.")
+	connect.Set("provider", tenants.StripeProvider)
+	require.Equal(t, http.StatusSeeOther, b.write("/billing", connect).status)
+	endpoints, _, err := s.store.BillingEndpoints(t.Context(), s.a, tenants.Page{})
+	require.NoError(t, err)
+	path := "/billing/endpoints/" + endpoints[0].ID.String()
+	page := b.get(path).body
+	for _, text := range []string{"The endpoint refuses all events until it has the secret", `id="first-secret"`, "none: all events are refused", "Waiting for the first event"} {
+		require.Contains(t, page, text)
+	}
+	require.NotContains(t, page, "Add signing secret")
+	require.NotContains(t, s.as("viewer@example.com").get(path).body, "first-secret")
+
+	require.NoError(t, s.store.RecordBillingRefusal(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoints[0].ID}, tenants.RefusedNoSecret))
+	require.Contains(t, b.get(path+"/wait").body, "because the endpoint has no signing secret yet")
+	require.Equal(t, http.StatusUnprocessableEntity, b.write(path, url.Values{"do": {"replace"}, "signing_secret": {"short"}}).status)
+	require.Equal(t, http.StatusSeeOther, b.write(path, url.Values{"do": {"replace"}, "signing_secret": {"whsec_1234567890"}}).status)
+	page = b.get(path).body
+	require.NotContains(t, page, "first-secret")
+	require.Contains(t, page, "…7890")
+	require.NoError(t, s.store.RecordBillingRefusal(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoints[0].ID}, tenants.RefusedBadSignature))
+	wait := b.get(path + "/wait").body
+	require.Regexp(t, `An event with a wrong signature arrived\s+<time`, wait)
+	require.Contains(t, wait, "(just now). Is the signing secret that of this endpoint?")
 }

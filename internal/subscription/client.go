@@ -19,6 +19,9 @@ const StripeAPI = "https://api.stripe.com"
 // ErrGone: the provider has no such object.
 var ErrGone = errors.New("the provider has no such object")
 
+// ErrUnreadable: what answered is not the provider, or the provider is broken.
+var ErrUnreadable = errors.New("the answer of the provider cannot be read")
+
 // Client reads from Stripe's API with an endpoint's restricted key, which needs read access to
 // subscriptions and customers, and to invoices, checkouts and events to sell credits. It writes
 // meter events only.
@@ -190,14 +193,26 @@ func (c *Client) items(ctx context.Context, sub *stripe.Subscription) ([]*stripe
 // FetchedEvent is the prefix of Event in a fetched snapshot. It sorts after the ids of events.
 const FetchedEvent = "fetched "
 
+// APIError is an answer of the provider that refuses a request. It has no part of the answer's text,
+// which can repeat the key.
+type APIError struct {
+	What   string // the request, such as "list subscriptions"
+	Status int    // of HTTP
+	Code   string // Stripe's code or type of the error; may be empty
+}
+
+// Error implements error.
+func (e *APIError) Error() string {
+	return fmt.Sprintf("%s: the provider answered %d %s", e.What, e.Status, e.Code)
+}
+
 func apiError(what string, err error) error {
 	var failed *stripe.Error
 	if errors.As(err, &failed) {
 		if failed.HTTPStatusCode == http.StatusNotFound {
 			return fmt.Errorf("%s: %w", what, ErrGone)
 		}
-		// The message can contain parts of the key, so only its code is used.
-		return fmt.Errorf("%s: the provider answered %d %s", what, failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type)))
+		return &APIError{What: what, Status: failed.HTTPStatusCode, Code: cmp.Or(string(failed.Code), string(failed.Type))}
 	}
 	var network net.Error
 	if errors.As(err, &network) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -205,5 +220,5 @@ func apiError(what string, err error) error {
 	}
 	// The error may have a part of an answer that is not JSON, in which a proxy may have repeated
 	// the request with the key.
-	return fmt.Errorf("%s: the answer of the provider cannot be read", what)
+	return fmt.Errorf("%s: %w", what, ErrUnreadable)
 }

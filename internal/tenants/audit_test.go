@@ -328,6 +328,9 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"ClaimBillingReconcile":      "who compares",
 		"RecordBillingReconcile":     "when it was compared",
 
+		"RecordBillingReconcileFailure": "why it was not compared",
+		"RecordBillingRefusal":          "when an event was refused",
+
 		"ReencryptNotificationEndpoint": "the same secrets, encrypted with another key",
 		"RecordDroppedNotification":     "how many were too many",
 

@@ -30,20 +30,27 @@ const (
 
 // BillingEndpoint receives the events of a billing system. Its secrets are never returned.
 type BillingEndpoint struct {
-	ID            uuid.UUID // part of the public address, and random
-	Provider      string    // cannot be changed
-	Name          string
-	SecretHints   []string // the last four characters of each signing secret
-	APIKeyHint    string   // the same of the API key; "": there is none
-	SubjectFrom   string
-	GraceDays     int
-	FallbackPlan  string // slug; "": the tenant's default plan
-	Live          *bool  // whether its events are of live mode; nil: not known yet
-	CreatedAt     time.Time
-	UpdatedAt     time.Time
-	Version       int64
-	LastEventAt   *time.Time
-	ReconciledAt  *time.Time
+	ID           uuid.UUID // part of the public address, and random
+	Provider     string    // cannot be changed
+	Name         string
+	SecretHints  []string // the last four characters of each signing secret
+	APIKeyHint   string   // the same of the API key; "": there is none
+	SubjectFrom  string
+	GraceDays    int
+	FallbackPlan string // slug; "": the tenant's default plan
+	Live         *bool  // whether its events are of live mode; nil: not known yet
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Version      int64
+	LastEventAt  *time.Time
+	ReconciledAt *time.Time
+	// ReconcileFailedAt is when the last comparison with the provider failed, and ReconcileError why;
+	// nil and "": it succeeded, or there was none.
+	ReconcileFailedAt *time.Time
+	ReconcileError    string
+	// RefusedAt is when the endpoint last refused an event, and RefusedWhy why; nil: never.
+	RefusedAt     *time.Time
+	RefusedWhy    string
 	signingSealed []byte
 	apiKeySealed  []byte
 }
@@ -84,12 +91,19 @@ const (
 	placeAPIKey  = "api key"
 )
 
-// CreateBillingEndpoint creates an endpoint. Errors: *InvalidError (also for an unknown plan),
+// CreateBillingEndpoint creates an endpoint. Stripe shows the signing secret after it has the address
+// of the endpoint, so secrets.Signing may be nil for it: until there is a secret, all events are
+// refused. Errors: *InvalidError (also for an unknown plan),
 // *ConflictError with CodeNoEncryptionKey.
 func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEndpoint, secrets BillingSecrets) (out BillingEndpoint, err error) {
 	var fields []limit.FieldError
 	in.validate(&fields)
-	checkSigningSecrets(&fields, in.Provider, secrets.Signing)
+	switch {
+	case secrets.Signing != nil:
+		checkSigningSecrets(&fields, in.Provider, secrets.Signing)
+	case in.Provider == GenericProvider:
+		fields = append(fields, limit.FieldProblem("signing_secrets", limit.Wrong("Send the secret with which the sender signs its events.", "are required for the provider generic")))
+	}
 	key := ""
 	if secrets.APIKey != nil {
 		key = *secrets.APIKey
@@ -307,6 +321,7 @@ func billingEndpointRow(row db.BillingEndpointsRow) BillingEndpoint {
 		ID: row.ID, Provider: row.Provider, Name: row.Name, SecretHints: row.SigningSecretHints, APIKeyHint: row.ApiKeyHint,
 		SubjectFrom: row.SubjectFrom, GraceDays: int(row.GraceDays), FallbackPlan: row.FallbackPlan, Live: row.Live,
 		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt,
+		ReconcileFailedAt: row.ReconcileFailedAt, ReconcileError: row.ReconcileError, RefusedAt: row.RefusedAt, RefusedWhy: row.RefusedWhy,
 		signingSealed: row.SigningSecrets, apiKeySealed: row.ApiKey,
 	}
 }
@@ -316,6 +331,7 @@ func billingEndpointOf(row db.BillingEndpoint, fallback string) BillingEndpoint 
 		ID: row.ID, Provider: row.Provider, Name: row.Name, SecretHints: row.SigningSecretHints, APIKeyHint: row.ApiKeyHint,
 		SubjectFrom: row.SubjectFrom, GraceDays: int(row.GraceDays), FallbackPlan: fallback, Live: row.Live,
 		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt,
+		ReconcileFailedAt: row.ReconcileFailedAt, ReconcileError: row.ReconcileError, RefusedAt: row.RefusedAt, RefusedWhy: row.RefusedWhy,
 		signingSealed: row.SigningSecrets, apiKeySealed: row.ApiKey,
 	}
 }
@@ -327,6 +343,28 @@ type Webhook struct {
 	Provider string
 	Secrets  []string
 	Live     *bool // whether its events are of live mode; nil: not known yet
+}
+
+// The reasons for which an event is refused.
+const (
+	RefusedNoSecret     = "no_secret"     // the endpoint has no signing secret yet
+	RefusedNoSignature  = "no_signature"  // a header is missing
+	RefusedBadSignature = "bad_signature" // not made with a secret of the endpoint
+	RefusedOldSignature = "old_signature" // made more than five minutes before or after now
+	RefusedMalformed    = "malformed"     // not an event, or one with wrong fields
+	RefusedWrongMode    = "wrong_mode"    // of live mode for an endpoint of test mode, or the other way round
+)
+
+// RefusalReasons are all of them.
+var RefusalReasons = []string{RefusedNoSecret, RefusedNoSignature, RefusedBadSignature, RefusedOldSignature, RefusedMalformed, RefusedWrongMode}
+
+// RecordBillingRefusal records that an endpoint refused an event just now. Call it rarely: anybody
+// can send events that are refused.
+func (s *Store) RecordBillingRefusal(ctx context.Context, w Webhook, why string) error {
+	now := s.instant()
+	return s.inTenant(ctx, AsSystem(w.Tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.RecordBillingRefusal(ctx, db.RecordBillingRefusalParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Why: why})
+	})
 }
 
 // Webhook returns the endpoint with this id, of any active tenant. Errors: ErrNotFound,

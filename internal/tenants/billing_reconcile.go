@@ -138,12 +138,25 @@ func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUI
 	return out, err
 }
 
-// RecordReconcile records that an endpoint was compared with its provider.
-func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
+// RecordReconcile records that an endpoint was compared with its provider. problem says what could
+// not be compared; "": everything was.
+func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID, problem string) error {
 	now := s.instant()
 	next := now.Add(reconcileEvery)
+	p := db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next, Error: problem}
+	if problem != "" {
+		p.FailedAt = &now
+	}
 	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
-		return q.RecordBillingReconcile(ctx, db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next})
+		return q.RecordBillingReconcile(ctx, p)
+	})
+}
+
+// RecordReconcileFailure records why an endpoint could not be compared with its provider.
+func (s *Store) RecordReconcileFailure(ctx context.Context, tenant, endpoint uuid.UUID, problem string) error {
+	now := s.instant()
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.RecordBillingReconcileFailure(ctx, db.RecordBillingReconcileFailureParams{TenantID: tenant, ID: endpoint, At: &now, Error: problem})
 	})
 }
 

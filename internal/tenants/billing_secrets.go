@@ -175,10 +175,13 @@ func (s *Store) BillingAPIKey(e BillingEndpoint, tenant uuid.UUID) (string, erro
 	}
 	key, err := s.seal.Open(e.apiKeySealed, secretPlace(tenant, e.ID, placeAPIKey))
 	if err != nil {
-		return "", fmt.Errorf("decrypt the API key of endpoint %s: %w", e.ID, err)
+		return "", fmt.Errorf("%w of endpoint %s: %w", ErrKeyUnreadable, e.ID, err)
 	}
 	return string(key), nil
 }
+
+// ErrKeyUnreadable: an API key was encrypted with a key that this installation has not.
+var ErrKeyUnreadable = errors.New("cannot decrypt the API key")
 
 // Reencrypt encrypts the secrets of all endpoints of the actor's tenant, for billing and for
 // notifications, with the first key, and returns how many were encrypted with another key.

@@ -47,7 +47,7 @@ func (q *Queries) BillingCustomer(ctx context.Context, arg BillingCustomerParams
 }
 
 const billingEndpointByID = `-- name: BillingEndpointByID :one
-SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
+SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, e.reconcile_failed_at, e.reconcile_error, e.refused_at, e.refused_why, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
 LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
 WHERE e.tenant_id = $1 AND e.id = $2
 `
@@ -77,6 +77,10 @@ type BillingEndpointByIDRow struct {
 	LookedAt           int64
 	ReconciledAt       *time.Time
 	ReconcileAt        *time.Time
+	ReconcileFailedAt  *time.Time
+	ReconcileError     string
+	RefusedAt          *time.Time
+	RefusedWhy         string
 	FallbackPlan       string
 }
 
@@ -103,13 +107,17 @@ func (q *Queries) BillingEndpointByID(ctx context.Context, arg BillingEndpointBy
 		&i.LookedAt,
 		&i.ReconciledAt,
 		&i.ReconcileAt,
+		&i.ReconcileFailedAt,
+		&i.ReconcileError,
+		&i.RefusedAt,
+		&i.RefusedWhy,
 		&i.FallbackPlan,
 	)
 	return i, err
 }
 
 const billingEndpoints = `-- name: BillingEndpoints :many
-SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
+SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, e.reconcile_failed_at, e.reconcile_error, e.refused_at, e.refused_why, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
 LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
 WHERE e.tenant_id = $1 AND ($2::timestamptz IS NULL
     OR (e.created_at, e.id) < ($2::timestamptz, $3::uuid))
@@ -143,6 +151,10 @@ type BillingEndpointsRow struct {
 	LookedAt           int64
 	ReconciledAt       *time.Time
 	ReconcileAt        *time.Time
+	ReconcileFailedAt  *time.Time
+	ReconcileError     string
+	RefusedAt          *time.Time
+	RefusedWhy         string
 	FallbackPlan       string
 }
 
@@ -181,6 +193,10 @@ func (q *Queries) BillingEndpoints(ctx context.Context, arg BillingEndpointsPara
 			&i.LookedAt,
 			&i.ReconciledAt,
 			&i.ReconcileAt,
+			&i.ReconcileFailedAt,
+			&i.ReconcileError,
+			&i.RefusedAt,
+			&i.RefusedWhy,
 			&i.FallbackPlan,
 		); err != nil {
 			return nil, err
@@ -1019,7 +1035,7 @@ INSERT INTO billing_endpoints (tenant_id, id, provider, name, signing_secrets, s
     subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, reconcile_at, version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8,
     $9, $10, $11, $12, $13, $14, $15, $16)
-RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at
+RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at, reconcile_failed_at, reconcile_error, refused_at, refused_why
 `
 
 type InsertBillingEndpointParams struct {
@@ -1081,6 +1097,10 @@ func (q *Queries) InsertBillingEndpoint(ctx context.Context, arg InsertBillingEn
 		&i.LookedAt,
 		&i.ReconciledAt,
 		&i.ReconcileAt,
+		&i.ReconcileFailedAt,
+		&i.ReconcileError,
+		&i.RefusedAt,
+		&i.RefusedWhy,
 	)
 	return i, err
 }
@@ -1459,12 +1479,15 @@ func (q *Queries) RecordBillingEndpointLook(ctx context.Context, arg RecordBilli
 }
 
 const recordBillingReconcile = `-- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2 WHERE tenant_id = $3 AND id = $4
+UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2, reconcile_failed_at = $3, reconcile_error = $4
+WHERE tenant_id = $5 AND id = $6
 `
 
 type RecordBillingReconcileParams struct {
 	At       *time.Time
 	Next     *time.Time
+	FailedAt *time.Time
+	Error    string
 	TenantID uuid.UUID
 	ID       uuid.UUID
 }
@@ -1473,6 +1496,52 @@ func (q *Queries) RecordBillingReconcile(ctx context.Context, arg RecordBillingR
 	_, err := q.db.Exec(ctx, recordBillingReconcile,
 		arg.At,
 		arg.Next,
+		arg.FailedAt,
+		arg.Error,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
+const recordBillingReconcileFailure = `-- name: RecordBillingReconcileFailure :exec
+UPDATE billing_endpoints SET reconcile_failed_at = $1, reconcile_error = $2
+WHERE tenant_id = $3 AND id = $4 AND api_key IS NOT NULL
+`
+
+type RecordBillingReconcileFailureParams struct {
+	At       *time.Time
+	Error    string
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+// The endpoint may have lost its API key meanwhile.
+func (q *Queries) RecordBillingReconcileFailure(ctx context.Context, arg RecordBillingReconcileFailureParams) error {
+	_, err := q.db.Exec(ctx, recordBillingReconcileFailure,
+		arg.At,
+		arg.Error,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
+const recordBillingRefusal = `-- name: RecordBillingRefusal :exec
+UPDATE billing_endpoints SET refused_at = $1, refused_why = $2 WHERE tenant_id = $3 AND id = $4
+`
+
+type RecordBillingRefusalParams struct {
+	At       *time.Time
+	Why      string
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) RecordBillingRefusal(ctx context.Context, arg RecordBillingRefusalParams) error {
+	_, err := q.db.Exec(ctx, recordBillingRefusal,
+		arg.At,
+		arg.Why,
 		arg.TenantID,
 		arg.ID,
 	)
@@ -1681,9 +1750,11 @@ func (q *Queries) UnseenBillingSubjects(ctx context.Context, most int32) ([]Unse
 const updateBillingEndpoint = `-- name: UpdateBillingEndpoint :one
 UPDATE billing_endpoints SET name = $1, signing_secrets = $2, signing_secret_hints = $3,
     api_key = $4, api_key_hint = $5, subject_from = $6, grace_days = $7,
+    reconcile_failed_at = CASE WHEN $4::bytea IS NOT NULL THEN reconcile_failed_at END,
+    reconcile_error = CASE WHEN $4::bytea IS NOT NULL THEN reconcile_error ELSE '' END,
     fallback_plan_id = $8, live = $9, reconcile_at = $10, updated_at = $11, version = $12
 WHERE tenant_id = $13 AND id = $14
-RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at
+RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at, reconcile_failed_at, reconcile_error, refused_at, refused_why
 `
 
 type UpdateBillingEndpointParams struct {
@@ -1741,6 +1812,10 @@ func (q *Queries) UpdateBillingEndpoint(ctx context.Context, arg UpdateBillingEn
 		&i.LookedAt,
 		&i.ReconciledAt,
 		&i.ReconcileAt,
+		&i.ReconcileFailedAt,
+		&i.ReconcileError,
+		&i.RefusedAt,
+		&i.RefusedWhy,
 	)
 	return i, err
 }

@@ -94,6 +94,10 @@ type BillingEndpoint struct {
 	LookedAt           int64
 	ReconciledAt       *time.Time
 	ReconcileAt        *time.Time
+	ReconcileFailedAt  *time.Time
+	ReconcileError     string
+	RefusedAt          *time.Time
+	RefusedWhy         string
 }
 
 type BillingEvent struct {

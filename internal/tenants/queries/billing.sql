@@ -8,6 +8,8 @@ RETURNING *;
 -- name: UpdateBillingEndpoint :one
 UPDATE billing_endpoints SET name = @name, signing_secrets = @signing_secrets, signing_secret_hints = @signing_secret_hints,
     api_key = @api_key, api_key_hint = @api_key_hint, subject_from = @subject_from, grace_days = @grace_days,
+    reconcile_failed_at = CASE WHEN @api_key::bytea IS NOT NULL THEN reconcile_failed_at END,
+    reconcile_error = CASE WHEN @api_key::bytea IS NOT NULL THEN reconcile_error ELSE '' END,
     fallback_plan_id = @fallback_plan_id, live = @live, reconcile_at = @reconcile_at, updated_at = @updated_at, version = @version
 WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;
@@ -52,7 +54,16 @@ UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id A
 UPDATE billing_endpoints SET reconcile_at = @now::timestamptz WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
 
 -- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id;
+UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error
+WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: RecordBillingReconcileFailure :exec
+-- The endpoint may have lost its API key meanwhile.
+UPDATE billing_endpoints SET reconcile_failed_at = @at, reconcile_error = @error
+WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
+
+-- name: RecordBillingRefusal :exec
+UPDATE billing_endpoints SET refused_at = @at, refused_why = @why WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: WebhookEndpoint :one
 -- In any tenant, because the sender of an event belongs to none.

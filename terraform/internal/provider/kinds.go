@@ -207,7 +207,7 @@ var kinds = []*kind{
 		notes: "`signing_secrets` and `api_key` are write-only: Terraform 1.11 or newer sends them, and stores them neither in the plan nor in the state. " +
 			"To send new ones, change `secrets_version`, too.",
 		collection: "/v1/billing/endpoints", path: "/v1/billing/endpoints/{id}", key: []string{"id"},
-		omit:      []string{"last_event_at", "reconciled_at", "live", "signing_secret_last4", "api_key_last4"},
+		omit:      []string{"last_event_at", "reconciled_at", "reconcile_failed_at", "reconcile_error", "refused_at", "refused_reason", "live", "signing_secret_last4", "api_key_last4"},
 		fallbacks: map[string]any{"name": "", "subject_from": "customer", "grace_days": json.Number("7"), "fallback_plan": nil},
 		adjust: func(k *kind) {
 			attributeNamed(k.attributes, "system").immutable = true
