@@ -65,7 +65,11 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	view.plans = d.planNames(r.Context(), v.actor())
 	view.fill(limits, asked)
 	if query.Get("fragment") == "limits" {
-		return d.render(w, r, status, liveLimits(v.frame, &view))
+		if err := d.readDenied(r.Context(), v, &view); err != nil {
+			return err
+		}
+		view.Unseen = query.Get("unseen") != "" && len(view.Denied) == 0
+		return d.render(w, r, status, subjectLive(v.frame, &view))
 	}
 	if err := d.readSubject(r.Context(), v, &view); err != nil {
 		return err

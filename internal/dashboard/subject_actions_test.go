@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"net/http"
 	"net/url"
 	"testing"
@@ -58,8 +59,43 @@ func TestSubjectDeniedElsewhere(t *testing.T) {
 	require.Contains(t, got.body, "Last denied at")
 	require.Regexp(t, `class="badge bad"[^>]*>limited<`, got.body)
 	require.NotContains(t, got.body, `>active</span>`)
-	require.Contains(t, got.body, `by <a href="/rules/by-ip">`)
+	require.Contains(t, got.body, `<a href="/rules/by-ip">`)
 	require.NotContains(t, b.get("/subjects/user_9").body, "Last denied at")
+}
+
+// A subject that loses some of its checks is limited, also in the instant in which its counters
+// would allow one more, until somebody resets them.
+func TestSubjectDeniedALittleAgoIsLimited(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	require.True(t, s.check("user_7", 15).Allowed)
+	require.False(t, s.check("user_7", 10).Allowed)
+	b := s.as("ann@example.com")
+	for _, path := range []string{"/subjects/user_7", "/subjects/user_7?fragment=limits"} {
+		got := b.get(path).body
+		require.NotContains(t, got, "Denying")
+		require.Regexp(t, `class="badge bad"[^>]*>limited<`, got)
+		require.NotContains(t, got, `>active</span>`)
+	}
+	got := b.get("/subjects/user_7").body
+	require.Regexp(t, `Rule mark denied 1 (of [0-9]+ checks? since|check in the last 5 minutes)`, got)
+	require.Contains(t, got, `<option value="requests" selected>`, "the rule that denied is chosen to be reset")
+
+	s.clock.catchUp()
+	require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_7", url.Values{"do": {"reset"}, "rule": {"requests"}, "reason": {"asked"}}).status)
+	require.Regexp(t, `class="badge good"[^>]*>active<`, b.get("/subjects/user_7").body)
+}
+
+// Without Redis, the page does not call a subject active of which it does not know the counters.
+func TestSubjectWithoutRedisIsNotKnown(t *testing.T) {
+	rule := limit.Rule{Slug: "requests", Limit: 10, Mode: limit.Enforce}
+	view := subjectView{State: "active", Degraded: true, Limits: []limitView{limitViewOf(&check.RuleDecision{Rule: &rule, Mode: limit.Enforce, Uncounted: true, Degraded: true, Limit: 10, Quota: 10}, nil)}}
+	require.True(t, view.Unknown())
+	require.Equal(t, "Not known", view.Limits[0].State(), "also of a rule that denies while Redis is unavailable")
+	require.False(t, view.Limited())
+	var b bytes.Buffer
+	require.NoError(t, subjectStateBadge(&view).Render(t.Context(), &b))
+	require.Contains(t, b.String(), "Not known: Redis is unavailable")
 }
 
 // Every action with its requirements and its effect.

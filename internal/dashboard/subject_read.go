@@ -51,6 +51,9 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied, view.plans)
 	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
 	names := d.ruleNames(ctx, v.actor().TenantID())
+	if len(entries) > 0 {
+		view.Freed = entries[0].At
+	}
 	for i := range entries {
 		e := &entries[i]
 		what := subjectVerb(e, fieldChanges(e.Before, e.After), names, view.plans)
@@ -58,6 +61,20 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 			what = auditVerb(e)
 		}
 		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: strings.TrimSuffix(strings.TrimSuffix(what, " for"), " of"), Reason: e.Reason})
+	}
+	return err
+}
+
+// readDenied reads what the badge of the page needs: the latest denials, and when somebody changed
+// the subject since.
+func (d *dashboard) readDenied(ctx context.Context, v *visit, view *subjectView) error {
+	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, 1, view.plans)
+	if len(view.Denied) == 0 || v.now.Sub(view.Denied[0].last) >= limitedFor {
+		return nil
+	}
+	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: 1})
+	if len(entries) > 0 {
+		view.Freed = entries[0].At
 	}
 	return err
 }

@@ -48,6 +48,7 @@ type subjectView struct {
 	Log         bool // logarithmic scales
 	now         time.Time
 	DeniedSince time.Time // when the present denials began; zero if that is not known
+	Freed       time.Time // the last change or reset of the subject: earlier denials say nothing any more
 	Totals      []subjectTotal
 	Metered     []subjectMetered
 
@@ -114,10 +115,14 @@ func (view *subjectView) Live() string {
 	if view.All {
 		here = view.WithAll()
 	}
-	if !strings.Contains(here, "?") {
-		return here + "?fragment=limits"
+	fragment := "fragment=limits"
+	if view.Unseen {
+		fragment += "&unseen=1"
 	}
-	return here + "&fragment=limits"
+	if !strings.Contains(here, "?") {
+		return here + "?" + fragment
+	}
+	return here + "&" + fragment
 }
 
 // RuleOptions returns the rules under which the subject has a limit.
@@ -327,6 +332,8 @@ func limitViewOf(r *check.RuleDecision, plans planNames) limitView {
 	switch {
 	case r.Unlimited:
 		return l
+	case r.Uncounted:
+		l.Note, l.Tone = "Not known", "warn"
 	case !r.Allowed:
 		l.Denies, l.waitMS = r.Mode == limit.Enforce, r.RetryAfterMS
 		l.Note, l.Tone = "Denying", "bad"

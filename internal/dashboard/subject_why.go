@@ -2,9 +2,11 @@ package dashboard
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
+	"weir/internal/check"
 	"weir/internal/usage"
 )
 
@@ -32,26 +34,88 @@ func (view *subjectView) DeniedElsewhere() *decisionRow {
 	return nil
 }
 
-// limitedFor is how long after a denial by a rule that is not counted per subject alone a subject
-// is called limited: its counter is not on the page, so it is not known whether it still denies.
+// limitedFor is how long after a denial a subject is called limited: counters are those of one
+// instant, and one that denies half of all checks is free in between.
 const limitedFor = 5 * time.Minute
 
-// Limited reports whether the subject is denied now, by one of the limits on the page or recently
-// by another rule.
-func (view *subjectView) Limited() bool {
-	if view.State != "active" {
-		return false
+// LastDenial returns the latest denial, if it was a short time ago or its wait is not over, and
+// nobody has changed or reset the subject since.
+func (view *subjectView) LastDenial() *decisionRow {
+	if len(view.Denied) == 0 {
+		return nil
 	}
-	last := view.DeniedElsewhere()
-	return len(view.Denying()) > 0 || last != nil && (view.now.Sub(last.At) < limitedFor || view.now.Before(last.until()))
+	last := &view.Denied[0]
+	if view.since(last.last) < limitedFor && last.decision.Code != check.SubjectBlocked || view.DeniedElsewhere() != nil && view.now.Before(last.until()) {
+		return last
+	}
+	return nil
 }
 
-// FirstDenying is the slug of the rule that denies for the longest time, or "".
+// since returns the time since a denial; more than any wait if somebody freed the subject then.
+func (view *subjectView) since(at time.Time) time.Duration {
+	if at.Before(view.Freed) {
+		return math.MaxInt64
+	}
+	return view.now.Sub(at)
+}
+
+// Limited reports whether the subject is denied now by one of the limits on the page, or was denied
+// a short time ago by any rule.
+func (view *subjectView) Limited() bool {
+	return view.State == "active" && (len(view.Denying()) > 0 || view.LastDenial() != nil)
+}
+
+// Unknown reports whether the page does not know whether the subject is denied.
+func (view *subjectView) Unknown() bool {
+	return view.State == "active" && view.Degraded && !view.Limited()
+}
+
+// FirstDenying is the slug of the rule that denies for the longest time, or else of the one that
+// denied last; "" for none.
 func (view *subjectView) FirstDenying() string {
 	if denying := view.Denying(); len(denying) > 0 {
 		return denying[0].Rule
 	}
+	if last := view.LastDenial(); last != nil && slices.ContainsFunc(view.Limits, func(l limitView) bool { return l.Rule == last.Rule }) {
+		return last.Rule
+	}
 	return ""
+}
+
+// WhyLimited says which rules denied how many of the last checks.
+func (view *subjectView) WhyLimited() string {
+	var names []string
+	times := int64(0)
+	for i := range view.Denied {
+		r := &view.Denied[i]
+		if view.since(r.last) >= limitedFor {
+			break
+		}
+		if name := nameOr(r.Name, "The service"); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		times += r.times
+	}
+	if len(names) == 0 {
+		last := &view.Denied[0]
+		return "Last denied at " + spoken(last.At, "clock-second") + " by " + last.Name + "."
+	}
+	text := listed(names) + " denied "
+	if b := view.lastMinutes(); b != nil && b.Denied > 0 {
+		return text + grouped(b.Denied) + " of " + plural(b.Allowed+b.Denied, "check", "checks") + " since " + spoken(b.Start, "clock") + "."
+	}
+	return text + plural(times, "check", "checks") + " in the last " + itoa(int64(limitedFor/time.Minute)) + " minutes."
+}
+
+// lastMinutes sums up the present minute and the one before; nil if they are not known.
+func (view *subjectView) lastMinutes() *bar {
+	c := &view.Chart
+	n := len(c.Bars)
+	if n < 2 || c.Grain != usage.Minute || c.Bars[n-2].Missing+c.Bars[n-1].Missing > 0 {
+		return nil
+	}
+	before, now := &c.Bars[n-2], &c.Bars[n-1]
+	return &bar{Start: before.Start, Allowed: before.Allowed + now.Allowed, Denied: before.Denied + now.Denied}
 }
 
 // WhyDenied says which limits deny, and when the next request is allowed.

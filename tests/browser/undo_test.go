@@ -22,6 +22,10 @@ func TestUndo(t *testing.T) {
 	p.click("Boost limit").fill("Reason", "a sale")
 	p.within("Raises the limit of one rule").click("Boost limit")
 	p.sees("boosted to 20").sees("0 of 20 used")
+	for _, screen := range []func() *page{p.phone, p.desktop} {
+		screen()
+		require.True(t, mustEval[bool](p, `(button => button.scrollWidth <= button.clientWidth && button.offsetHeight < 48)(document.querySelector(".toast form button"))`), "the button is on one line")
+	}
 	p.click("Undo").sees("Override of eve under Orders removed.").sees("0 of 10 used")
 	require.Equal(t, "fixed", mustEval[string](p, `getComputedStyle(document.querySelector(".toast")).position`), "nothing moves")
 	p.click("Close message").seesNot("Override of eve under Orders removed.")
