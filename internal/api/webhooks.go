@@ -39,6 +39,7 @@ const (
 	webhookRate      = 50               // events per second of one endpoint that an instance stores
 	webhookBurst     = 1000             // and at once
 	webhookFresh     = time.Second      // how long an endpoint is cached: a change of its secrets takes effect within this time
+	webhookAgain     = time.Second / 10 // how often at most it is looked up again, for a secret that is not known yet
 	webhookUnknown   = 5 * time.Second  // how long an unknown id is cached
 	webhookRemember  = 10_000           // ids
 	webhookReadLimit = 20 * time.Second // for a body
@@ -83,6 +84,7 @@ type knownWebhook struct {
 	tenants.Webhook
 	err   error
 	until time.Time
+	again time.Time // when it may be looked up again before that
 	// refusal means that the refusal of an event was recorded since the lookup.
 	refusal bool
 }
@@ -102,9 +104,10 @@ func mountWebhooks(r chi.Router, s *server) {
 	}
 	for _, provider := range []string{tenants.StripeProvider, tenants.GenericProvider} {
 		r.Post("/v1/webhooks/"+provider+"/{endpoint}", func(writer http.ResponseWriter, r *http.Request) {
-			result, p := w.receive(writer, r, provider)
+			known, result, p := w.receive(writer, r, provider)
 			s.metrics.webhooks.WithLabelValues(provider, result).Inc()
 			if p != nil {
+				w.refused(r.Context(), known, result)
 				writeProblem(writer, r, p)
 				return
 			}
@@ -113,62 +116,68 @@ func mountWebhooks(r chi.Router, s *server) {
 	}
 }
 
-// receive stores the event of a request, or answers with a problem.
-func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider string) (result string, p *Problem) {
+// receive stores the event of a request, or answers with a problem. known is the endpoint, or nil.
+func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider string) (known *knownWebhook, result string, p *Problem) {
 	ctx := r.Context()
-	known, p := w.endpoint(ctx, chi.URLParam(r, "endpoint"), provider)
+	known, p = w.endpoint(ctx, chi.URLParam(r, "endpoint"), provider)
 	if p != nil {
-		return resultOf(p), p
+		if p.Status == http.StatusServiceUnavailable {
+			p = closing(r, p) // or the connection would wait for a body that nobody reads
+		}
+		return nil, resultOf(p), p
 	}
 	defer w.leave(known)
 	if !take(ctx, w.bodies, 0) {
-		return webhookBusy, busyWebhook()
+		return nil, webhookBusy, closing(r, busyWebhook())
 	}
 	defer give(w.bodies)
 	_ = http.NewResponseController(writer).SetReadDeadline(time.Now().Add(webhookReadLimit)) // otherwise the server's own timeout applies
 	body, p := readBody(r, nil, maxWebhookBody)
 	if p != nil {
-		return webhookBadBody, p
+		return known, webhookBadBody, p
 	}
 	e, result, p := w.verify(ctx, r, known, body)
+	if result == webhookBadSignature || result == webhookNoSecret { // its secrets may be new
+		if fresh := w.again(ctx, known); fresh != nil {
+			known = fresh
+			e, result, p = w.verify(ctx, r, known, body)
+		}
+	}
 	if p != nil {
-		w.refused(ctx, known, result)
-		return result, p
+		return known, result, p
 	}
 	if known.Live != nil && e.Live != nil && *known.Live != *e.Live {
-		w.refused(ctx, known, webhookWrongMode)
-		return webhookWrongMode, wrongMode(*e.Live)
+		return known, webhookWrongMode, wrongMode(*e.Live)
 	}
 	if wait := w.overRate(ctx, known.Webhook); wait > 0 {
-		return webhookLimited, newProblem(http.StatusTooManyRequests, codeWebhookRateExceeded,
+		return known, webhookLimited, newProblem(http.StatusTooManyRequests, codeWebhookRateExceeded,
 			"The endpoint received more events than this instance stores for one endpoint. Send the event again.").withRetryAfter(wholeSeconds(wait))
 	}
 	if !take(ctx, w.writes, webhookWait) {
-		return webhookBusy, busyWebhook()
+		return known, webhookBusy, busyWebhook()
 	}
 	defer give(w.writes)
 	first, err := w.Store.StoreBillingEvent(ctx, known.Webhook, e, body)
 	switch {
 	case errors.Is(err, tenants.ErrWrongMode) && e.Live != nil:
-		w.refused(ctx, known, webhookWrongMode)
-		return webhookWrongMode, wrongMode(*e.Live)
+		return known, webhookWrongMode, wrongMode(*e.Live)
 	case err != nil:
 		p := problemOf(err)
 		if p.Status >= http.StatusInternalServerError {
 			w.logger.ErrorContext(ctx, "webhook failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
 		}
-		return webhookFailed, p
+		return known, webhookFailed, p
 	case !first:
-		return webhookDuplicate, nil
+		return known, webhookDuplicate, nil
 	}
 	w.billing.Wake()
-	return webhookStored, nil
+	return known, webhookStored, nil
 }
 
 // refused records that an event was refused, for the page of the endpoint: once for each lookup of
-// the endpoint, which is at most about once a second.
+// the endpoint, which is at most about once a second. It holds no place of the endpoint meanwhile.
 func (w *webhooks) refused(ctx context.Context, known *knownWebhook, why string) {
-	if !slices.Contains(tenants.RefusalReasons, why) || !take(ctx, w.refusals, 0) {
+	if known == nil || !slices.Contains(tenants.RefusalReasons, why) || !take(ctx, w.refusals, 0) {
 		return
 	}
 	defer give(w.refusals)
@@ -316,6 +325,30 @@ func (w *webhooks) lookUp(ctx context.Context, id uuid.UUID) *knownWebhook {
 	}
 	w.known[id] = known
 	return known
+}
+
+// again looks up an endpoint again that was looked up a moment ago. It returns nil if that was done
+// less than webhookAgain ago, so forged events cause few lookups.
+func (w *webhooks) again(ctx context.Context, known *knownWebhook) *knownWebhook {
+	if !take(ctx, w.lookups, webhookWait) {
+		return nil
+	}
+	defer give(w.lookups)
+	if other := w.remembered(known.Endpoint); other != nil && other != known {
+		return other // another request was faster
+	}
+	now := time.Now()
+	if now.Before(known.again) {
+		return nil
+	}
+	fresh := w.lookUp(ctx, known.Endpoint)
+	if fresh.err != nil {
+		return nil
+	}
+	w.mu.Lock()
+	fresh.refusal, fresh.until, fresh.again = known.refusal, known.until, now.Add(webhookAgain)
+	w.mu.Unlock()
+	return fresh
 }
 
 // verify verifies the signature over the raw body, and decodes the event.

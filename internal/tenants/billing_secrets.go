@@ -130,6 +130,17 @@ func (b BillingSecrets) none() bool {
 	return b.Signing == nil && b.AddSigning == nil && b.APIKey == nil
 }
 
+// otherMode is the problem of an API key of another mode than the events of the endpoint: it would
+// refuse all events that follow.
+func otherMode(live bool) *limit.Problem {
+	key, events := "test", "live"
+	if live {
+		key, events = events, key
+	}
+	return limit.Wrong("Send a key of "+events+" mode, or replace signing_secrets together with the key, to change the mode of the endpoint.",
+		"is of %s mode, and the endpoint has events of %s mode", key, events)
+}
+
 // changeSecrets stores new secrets in the endpoint. With other secrets, its events may be of
 // another mode.
 func (s *Store) changeSecrets(c *change, e *BillingEndpoint, secrets BillingSecrets, fields *[]limit.FieldError) error {
@@ -163,6 +174,10 @@ func (s *Store) changeSecrets(c *change, e *BillingEndpoint, secrets BillingSecr
 		return nil
 	}
 	if live := liveOf(*secrets.APIKey); live != nil {
+		if e.Live != nil && *e.Live != *live {
+			*fields = append(*fields, limit.FieldProblem("api_key", otherMode(*live)))
+			return nil
+		}
 		e.Live = live
 	}
 	return s.sealAPIKey(c, e, *secrets.APIKey)
