@@ -166,7 +166,8 @@ const (
 	laneBuffer = 4 << 10
 	// lanePatience is how long to wait for the rest of a request before net/http does.
 	lanePatience = time.Second
-	// laneLastLook is how long to look for a request when the deadline of an idle connection is over.
+	// laneLastLook is how long to look for a request when the deadline of an idle connection is
+	// over.
 	laneLastLook = time.Millisecond
 	// laneSlack is the maximum delay of a deadline. Setting a deadline costs more than the rest of
 	// reading, so it is moved only after this time.

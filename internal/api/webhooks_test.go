@@ -362,8 +362,8 @@ func TestChecksDuringAFloodOfWebhooks(t *testing.T) {
 }
 
 // Stripe shows a signing secret only once it has the address of the endpoint. Until the secret is
-// known, all events are refused, and the endpoint says so; a flood of forged events is not a flood of
-// writes.
+// known, all events are refused, and the endpoint says so; a flood of forged events is not a flood
+// of writes.
 func TestEndpointWithoutSigningSecret(t *testing.T) {
 	s, _ := billingStack(t)
 	s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "generic"}).problem(422, codeInvalidRequest)
