@@ -155,7 +155,8 @@ type overView struct {
 	Unknown bool
 }
 
-// foreseeSubject compares the counters of a subject with the limits of a plan, as a part of its page.
+// foreseeSubject compares the counters of a subject with the limits of a plan, as a part of
+// its page.
 func (d *dashboard) foreseeSubject(w http.ResponseWriter, r *http.Request, v *visit, subject string) error {
 	view := overView{}
 	plan, names := r.URL.Query().Get("plan"), d.planNames(r.Context(), v.actor())

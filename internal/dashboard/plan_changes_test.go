@@ -13,9 +13,9 @@ import (
 	"weir/internal/tenants"
 )
 
-// An editor changes the plan of a subject now, at the end of its cycle or at a time, and cancels what
-// is scheduled, from the page of the subject or from the list. Each message says what happened, and
-// undoing it restores what was.
+// An editor changes the plan of a subject now, at the end of its cycle or at a time, and
+// cancels what is scheduled, from the page of the subject or from the list. Each message says
+// what happened, and undoing it restores what was.
 func TestChangePlanOnPages(t *testing.T) {
 	s := newStack(t)
 	s.staff()

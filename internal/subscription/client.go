@@ -193,8 +193,8 @@ func (c *Client) items(ctx context.Context, sub *stripe.Subscription) ([]*stripe
 // FetchedEvent is the prefix of Event in a fetched snapshot. It sorts after the ids of events.
 const FetchedEvent = "fetched "
 
-// APIError is an answer of the provider that refuses a request. It has no part of the answer's text,
-// which can repeat the key.
+// APIError is an answer of the provider that refuses a request. It has no part of the answer's
+// text, which can repeat the key.
 type APIError struct {
 	What   string // the request, such as "list subscriptions"
 	Status int    // of HTTP

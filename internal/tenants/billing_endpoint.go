@@ -44,8 +44,8 @@ type BillingEndpoint struct {
 	Version      int64
 	LastEventAt  *time.Time
 	ReconciledAt *time.Time
-	// ReconcileFailedAt is when the last comparison with the provider failed, and ReconcileError why;
-	// nil and "": it succeeded, or there was none.
+	// ReconcileFailedAt is when the last comparison with the provider failed, and ReconcileError
+	// why; nil and "": it succeeded, or there was none.
 	ReconcileFailedAt *time.Time
 	ReconcileError    string
 	// RefusedAt is when the endpoint last refused an event, and RefusedWhy why; nil: never.
@@ -91,10 +91,10 @@ const (
 	placeAPIKey  = "api key"
 )
 
-// CreateBillingEndpoint creates an endpoint. Stripe shows the signing secret after it has the address
-// of the endpoint, so secrets.Signing may be nil for it: until there is a secret, all events are
-// refused. Errors: *InvalidError (also for an unknown plan),
-// *ConflictError with CodeNoEncryptionKey.
+// CreateBillingEndpoint creates an endpoint. Stripe shows the signing secret after it has the
+// address of the endpoint, so secrets.Signing may be nil for it: until there is a secret, all
+// events are refused. Errors: *InvalidError (also for an unknown plan), *ConflictError with
+// CodeNoEncryptionKey.
 func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEndpoint, secrets BillingSecrets) (out BillingEndpoint, err error) {
 	var fields []limit.FieldError
 	in.validate(&fields)

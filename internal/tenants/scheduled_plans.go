@@ -21,7 +21,8 @@ type ScheduledPlan struct {
 	PlanVersion int    // of the present plan; 0 without one
 	NextPlan    string // slug
 	At          time.Time
-	// Event is the parked billing event that changes the plan; uuid.Nil: the subject itself says so.
+	// Event is the parked billing event that changes the plan; uuid.Nil: the subject itself says
+	// so.
 	Event uuid.UUID
 }
 
