@@ -66,7 +66,7 @@ func TestNextPlan(t *testing.T) {
 		return s.call(s.key, http.MethodGet, "/v1/plan-changes", nil).ok(200).json()["items"].([]any)
 	}
 	require.Equal(t, []any{obj{
-		"subject": "ada", "plan": "gold", "plan_version": 1.0, "next_plan": "basic", "at": "2998-12-31T23:00:00Z", "over": []any{},
+		"subject": "ada", "plan": "gold", "plan_version": 1.0, "next_plan": "basic", "at": "2998-12-31T23:00:00Z", "over": []any{}, "billing_event": nil,
 	}}, changes())
 	moved := s.call(s.key, http.MethodPatch, "/v1/subjects/ada", obj{"next_plan_at": "cycle_end"}).ok(200).json()
 	require.Regexp(t, `^2\d\d\d-\d\d-(28|29|30|31)T09:30:00Z$`, moved["next_plan_at"])

@@ -74,7 +74,7 @@ var bodyBounds = map[string]map[string]keywords{
 	"OverrideInput":  overrideBounds,
 	"ConfigOverride": overrideBounds,
 
-	"BillingEndpointCreate": onlyName,
+	"BillingEndpointCreate": with(onlyName, "signing_secrets", neverNull),
 	"BillingEndpointPatch":  with(onlyName, "signing_secrets", neverNull),
 	"BillingPricePut":       {"id": neverNull, "plan": neverNull},
 

@@ -246,8 +246,14 @@ func fieldsDetail(fields []ProblemField) string {
 		return "The request is not valid."
 	case 1:
 		where := fields[0].Pointer
-		if where == "" { // the pointer to the whole body
+		kind, name, _ := strings.Cut(where, ":")
+		switch { // a sentence for people: errors has the pointer
+		case where == "": // the whole body
 			where = "The body"
+		case kind == "query":
+			where = "The parameter " + name
+		case kind == "path":
+			where = "The " + name + " in the path"
 		}
 		return where + " " + fields[0].Message + "."
 	default:

@@ -4,8 +4,11 @@ import (
 	"context"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"weir/internal/check"
 	"weir/internal/limit"
@@ -181,14 +184,19 @@ type PlanChange struct {
 	NextPlan    string     `json:"next_plan"`
 	At          time.Time  `json:"at"`
 	AtCycleEnd  bool       `json:"at_cycle_end,omitempty" doc:"The end of the subject's cycle: it follows the cycle_anchor"`
+	Event       *string    `json:"billing_event" format:"uuid" doc:"The parked billing event that makes the change; dismiss it to cancel the change. null: next_plan of the subject makes it"`
 	Over        []PlanOver `json:"over" doc:"The limits that the subject would be over if the change were made now"`
 }
 
 func (a *admin) listPlanChanges(ctx context.Context, in *struct{ PageParams }) (*page[PlanChange], error) {
 	answer := func(c tenants.ScheduledPlan) PlanChange {
-		return PlanChange{
+		change := PlanChange{
 			Subject: c.Subject, Plan: optionalText(c.Plan), PlanVersion: optionalInt(int64(c.PlanVersion)), NextPlan: c.NextPlan, At: c.At, AtCycleEnd: c.AtCycleEnd, Over: []PlanOver{},
 		}
+		if c.Event != uuid.Nil {
+			change.Event = ptr(c.Event.String())
+		}
+		return change
 	}
 	out, err := listPage(ctx, a, "plan-changes", in.PageParams, answer, func(p tenants.Page) ([]tenants.ScheduledPlan, string, error) {
 		return a.store.ScheduledPlans(ctx, actorFrom(ctx), p)
@@ -201,9 +209,11 @@ func (a *admin) listPlanChanges(ctx context.Context, in *struct{ PageParams }) (
 
 // foreseeChanges adds to changes of plans which limits their subjects would be over.
 func (a *admin) foreseeChanges(ctx context.Context, changes []PlanChange) error {
-	subjects, at := map[string][]string{}, map[string]int{} // by plan, by subject
-	for i, c := range changes {
-		subjects[c.NextPlan], at[c.Subject] = append(subjects[c.NextPlan], c.Subject), i
+	subjects := map[string][]string{} // by plan
+	for _, c := range changes {
+		if !slices.Contains(subjects[c.NextPlan], c.Subject) { // several events can wait
+			subjects[c.NextPlan] = append(subjects[c.NextPlan], c.Subject)
+		}
 	}
 	for plan, names := range subjects {
 		preview, err := a.preview(ctx, check.PlanChange{Plan: plan}, int64(len(names)), names)
@@ -211,8 +221,11 @@ func (a *admin) foreseeChanges(ctx context.Context, changes []PlanChange) error 
 			return err
 		}
 		for _, o := range preview.Over {
-			c := &changes[at[o.Subject]]
-			c.Over = append(c.Over, o)
+			for i := range changes {
+				if c := &changes[i]; c.Subject == o.Subject && c.NextPlan == plan {
+					c.Over = append(c.Over, o)
+				}
+			}
 		}
 	}
 	return nil

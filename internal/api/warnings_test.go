@@ -82,10 +82,10 @@ func TestRuleFilters(t *testing.T) {
 func TestParametersSayWhatTheyTake(t *testing.T) {
 	s := newAdminStack(t)
 	for path, detail := range map[string]string{
-		"/v1/rules?limit=abc":             "query:limit must be a whole number.",
-		"/v1/config?subjects=maybe":       "query:subjects must be true or false.",
-		"/v1/rules?limit=0":               "query:limit must be at least 1.",
-		"/v1/overrides?ending_before=now": "query:ending_before must be a time such as 2026-01-31T12:00:00Z (RFC 3339).",
+		"/v1/rules?limit=abc":             "The parameter limit must be a whole number.",
+		"/v1/config?subjects=maybe":       "The parameter subjects must be true or false.",
+		"/v1/rules?limit=0":               "The parameter limit must be at least 1.",
+		"/v1/overrides?ending_before=now": "The parameter ending_before must be a time such as 2026-01-31T12:00:00Z (RFC 3339).",
 	} {
 		require.Equal(t, detail, s.call(s.key, http.MethodGet, path, nil).problem(422, codeInvalidRequest).Detail)
 	}

@@ -196,8 +196,8 @@ func TestGenericWebhook(t *testing.T) {
 	send("msg_4", `{"type":"subject.plan","subject":"ada","plan":"gone"}`).ok(200)
 	send("msg_5", `{"type":"subject.credits","subject":"ada","rule":"gone","units":5}`).ok(200)
 	s.settle()
-	require.Equal(t, `rule names no rule of this tenant: "gone"`, events()[0]["why"])
-	require.Equal(t, `plan names no plan of this tenant: "gone"`, events()[1]["why"])
+	require.Equal(t, `there is no rule "gone"`, events()[0]["why"])
+	require.Equal(t, `there is no plan "gone"`, events()[1]["why"])
 }
 
 // A signing secret that is added works for the next event, although the endpoint is cached.
@@ -361,9 +361,9 @@ func TestChecksDuringAFloodOfWebhooks(t *testing.T) {
 	require.Eventually(t, func() bool { return refused.Load() > before }, time.Minute, time.Millisecond, "the flood continued")
 }
 
-// Stripe shows a signing secret only once it has the address of the endpoint. Until the secret is
-// known, all events are refused, and the endpoint says so; a flood of forged events is not a flood
-// of writes.
+// Stripe shows a signing secret only once it has the address of the endpoint. Until the secret
+// is known, all events are refused, and the endpoint says so; a flood of forged events is not
+// a flood of writes.
 func TestEndpointWithoutSigningSecret(t *testing.T) {
 	s, _ := billingStack(t)
 	s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "generic"}).problem(422, codeInvalidRequest)
@@ -389,4 +389,26 @@ func TestEndpointWithoutSigningSecret(t *testing.T) {
 	s.call("", http.MethodPost, hook, body, stripeSignature(body, stripeSecret, time.Now())).ok(200)
 	missing := s.call("", http.MethodPost, hook, body).problem(400, codeInvalidSignature)
 	require.Equal(t, "The header Stripe-Signature is missing, so the event is not signed.", missing.Detail)
+}
+
+// A signing secret of the generic webhook has the length that Standard Webhooks says.
+func TestLengthOfGenericSecrets(t *testing.T) {
+	s := newAdminStack(t)
+	for secret, status := range map[string]int{
+		"whsec_YWJjYWJj":                                 422, // 6 bytes
+		"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLa==":         422,
+		"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw":         201,
+		"whsec_" + strings.Repeat("MfKQ9r8GKYqrTwjU", 6): 422, // 72 bytes
+	} {
+		got := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "generic", "signing_secrets": []string{secret}})
+		require.Equal(t, status, got.status, "%s: %s", secret, got.body)
+	}
+}
+
+// The brand of the customer page is one visible line.
+func TestBrandIsOneLine(t *testing.T) {
+	s := newAdminStack(t)
+	for _, brand := range []string{"two\nlines", "right\u202eto left"} {
+		require.Equal(t, []string{"/brand"}, s.call(s.key, http.MethodPatch, "/v1/portal", obj{"brand": brand}).pointers(422, codeInvalidRequest), "%q", brand)
+	}
 }

@@ -54,8 +54,8 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, tenant, e.ID, failure(err)))
 }
 
-// failure says to a tenant why a comparison failed. Details that are none of the provider's are
-// only in the log.
+// failure says to a tenant why a comparison failed. Details that are none of the provider's
+// are only in the log.
 func failure(err error) string {
 	var answer *subscription.APIError
 	var network net.Error

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -46,7 +48,7 @@ var outcomeTones = map[string]string{
 
 func eventRowOf(e *tenants.BillingEvent) eventRow {
 	return eventRow{
-		ID: e.ID.String(), EventID: e.ProviderID, Type: e.Type, Outcome: nameOr(e.Outcome, "received"), Tone: outcomeTones[e.Outcome], Why: e.Why,
+		ID: e.ID.String(), EventID: e.ProviderID, Type: e.Type, Outcome: nameOr(e.Outcome, "received"), Tone: outcomeTones[e.Outcome], Why: whyText(e.Why),
 		Subject: e.Subject, Customer: e.Customer, At: moment{e.ProviderAt}, Received: moment{e.ReceivedAt}, Deliveries: int64(e.Deliveries),
 		Replayable: e.DuplicateOf == nil, Dismissable: e.Outcome == tenants.EventParked || e.Outcome == tenants.EventFailed,
 	}
@@ -297,7 +299,7 @@ func (d *dashboard) replayEvent(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	return d.doneWithEvent(w, r, id, "Replayed "+e.ProviderID+": "+e.Outcome+". "+sentence(e.Why))
+	return d.doneWithEvent(w, r, id, "Replayed "+e.ProviderID+": "+e.Outcome+". "+sentence(whyText(e.Why)))
 }
 
 // dismissEvent settles an event that is parked or has failed without applying it.
@@ -315,4 +317,30 @@ func (d *dashboard) dismissEvent(w http.ResponseWriter, r *http.Request, v *visi
 		return err
 	}
 	return d.doneWithEvent(w, r, id, "Dismissed "+e.ProviderID+". Replay it to undo this.")
+}
+
+var (
+	whyTime    = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+	whyCredits = regexp.MustCompile(`\b\d{4,} (of \d+ )?credits`)
+	whyNumber  = regexp.MustCompile(`\d{4,}`)
+)
+
+// whyText returns the reason of an event with times for prose, and numbers as on other pages.
+func whyText(why string) string {
+	why = whyCredits.ReplaceAllStringFunc(why, func(text string) string {
+		return whyNumber.ReplaceAllStringFunc(text, func(number string) string {
+			n, err := strconv.ParseInt(number, 10, 64)
+			if err != nil {
+				return number
+			}
+			return grouped(n)
+		})
+	})
+	return whyTime.ReplaceAllStringFunc(why, func(text string) string {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return text
+		}
+		return spoken(at, "minute")
+	})
 }

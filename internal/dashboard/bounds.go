@@ -107,7 +107,7 @@ func (d *dashboard) boundsOf(ctx context.Context, tenant uuid.UUID) (*boundsView
 	view.add("Rules", "rules", int64(use.Rules), int64(b.Rules))
 	view.add("Rules matching one check", "rules matching one check", int64(use.MatchingRules), int64(b.MatchingRules))
 	view.addWindow(use.LongestWindow, b.LongestWindow)
-	view.add("Members, with invited ones", "members", int64(use.Members), int64(b.Members))
+	view.add("Members and invitations", "members", int64(use.Members), int64(b.Members))
 	if n, known := d.countersOf(ctx, tenant, b.Counters); known && b.Counters > 0 {
 		view.addCounters(n, b.Counters)
 	}

@@ -94,7 +94,7 @@ func boundUse(v *boundsView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "</ul><p class=\"foot\">What the tier includes. At a bound, nothing more can be added. What exists stays.</p></section>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "</ul><p class=\"foot\">What the tier includes. What reaches its number can only be reduced; nothing is deleted, also if the tier changes.</p></section>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

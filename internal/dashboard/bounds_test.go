@@ -66,7 +66,7 @@ func TestTierBounds(t *testing.T) {
 		require.Equal(t, http.StatusOK, page.status)
 		for _, words := range []string{
 			"Tier Free", `<strong>Rules</strong> <span class="count">4 of 5`, "80 %", "1h of 1h", "kept for 30 days",
-			`<strong>Members, with invited ones</strong> <span class="count">` + itoa(int64(len(members))) + " of 1",
+			`<strong>Members and invitations</strong> <span class="count">` + itoa(int64(len(members))) + " of 1",
 		} {
 			require.Contains(t, page.body, words)
 		}

@@ -191,6 +191,7 @@ func (d *dashboard) handler() http.Handler {
 	r.Post("/rules/{slug}/restore", d.write(tenants.MayEdit, d.restoreRule))
 	r.Get("/plans", d.page(d.plans))
 	r.Post("/plans", d.write(tenants.MayEdit, d.createPlan))
+	r.Post("/plans/changes/cancel", d.write(tenants.MayEdit, d.cancelPlanChange))
 	r.Get("/plans/new", d.page(d.newPlanPage))
 	r.Get("/plans/{plan}/edit", d.page(d.editPlanPage))
 	r.Post("/plans/{plan}/edit", d.write(tenants.MayEdit, d.editPlan))

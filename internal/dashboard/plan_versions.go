@@ -360,6 +360,7 @@ func (d *dashboard) deleteVersion(w http.ResponseWriter, r *http.Request, v *vis
 // change were applied now.
 type scheduledLine struct {
 	Subject, From, To, At string
+	EventPath             string // of the billing event that makes the change; "": the subject is scheduled
 	Over                  []string
 	Unknown               bool
 }
@@ -378,7 +379,7 @@ func (d *dashboard) scheduledLines(
 	plans, rules := d.planNames(ctx, v.actor()), d.ruleNames(ctx, v.actor().TenantID())
 	for _, s := range scheduled {
 		line := scheduledLine{
-			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: spoken(s.At, "minute"),
+			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: spoken(s.At, "minute"), EventPath: planEventPath(s.Event),
 		}
 		if s.PlanVersion > 1 || s.Plan == s.NextPlan {
 			line.From += ", version " + strconv.Itoa(s.PlanVersion)
@@ -386,11 +387,7 @@ func (d *dashboard) scheduledLines(
 		if s.Plan == s.NextPlan {
 			line.To += ", newest version"
 		}
-		f := d.Checker.Foresee(ctx, policy, check.PlanChange{Plan: s.NextPlan}, []string{s.Subject})
-		line.Unknown = f.Degraded
-		for _, o := range f.Over {
-			line.Over = append(line.Over, rules.Of(o.Rule)+": "+grouped(o.Used)+" used, "+grouped(o.Limit)+" → "+grouped(o.NewLimit))
-		}
+		line.Over, line.Unknown = overWords(d.Checker.Foresee(ctx, policy, check.PlanChange{Plan: s.NextPlan}, []string{s.Subject}), rules)
 		lines = append(lines, line)
 	}
 	return lines, nil

@@ -136,7 +136,7 @@ func TestPlanLimitWarnsAndAllowsOverage(t *testing.T) {
 	b := s.as("ann@example.com")
 	const path = "/plans/free/limits/monthly"
 	got := b.get(path).body
-	require.Contains(t, got, "100 per hour, warning at 50 %")
+	require.Contains(t, got, "100 per hour, warning at 50 %")
 	require.Contains(t, got, "The rule’s own is 50 %.")
 	require.Regexp(t, `value=""[^>]* name="warn_at"`, got, "the plan need not repeat it")
 	require.Contains(t, got, `name="overage"`)
@@ -144,7 +144,7 @@ func TestPlanLimitWarnsAndAllowsOverage(t *testing.T) {
 
 	form := []string{"kind", "number", "limit", "200", "warn_at", "80 %", "overage", "allow"}
 	preview := b.post(path+"/preview", s.planForm(form...)).body
-	require.Contains(t, preview, "200 per hour, warning at 80 %, overage allowed")
+	require.Contains(t, preview, "200 per hour, warning at 80 %, overage allowed")
 	require.Contains(t, preview, `name="warn_at" value="80 %"`)
 	require.Contains(t, preview, `name="overage" value="allow"`)
 	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm(form...)).status)
@@ -152,7 +152,7 @@ func TestPlanLimitWarnsAndAllowsOverage(t *testing.T) {
 	require.Equal(t, limit.OverageAllow, saved.Overage)
 	require.Equal(t, "80 %", saved.WarnAt.Percent())
 	require.Regexp(t, `value="0.8"[^>]* name="warn_at"`, b.get(path).body)
-	require.Contains(t, b.get("/plans").body, "200 per hour, warning at 80 %, overage allowed")
+	require.Contains(t, b.get("/plans").body, "200 per hour, warning at 80 %, overage allowed")
 
 	for words, pairs := range map[string][]string{
 		"a number from 0 to 1": {"warn_at", "2"},

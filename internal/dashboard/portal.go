@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -235,7 +236,7 @@ func writeLogo(w http.ResponseWriter, logo []byte) error {
 // portalFailure answers an error of the customer page, without the pages of members.
 func (d *dashboard) portalFailure(w http.ResponseWriter, r *http.Request, link *tenants.FollowedLink, err error) {
 	f := portalFrame{}
-	ask := "Ask for a new one where you found it."
+	ask := "Open it again from the page or the message where you found it, or ask the company that sent it for a new one."
 	if link != nil {
 		f = portalFrameOf(link)
 		ask = "Open it again from " + f.Brand + "."
@@ -261,10 +262,17 @@ func (d *dashboard) portalFailure(w http.ResponseWriter, r *http.Request, link *
 	}
 }
 
+// maxRequestForm is the maximum size of a customer's request, in bytes.
+const maxRequestForm = 16 << 10
+
 // requestMore stores a customer's request for a higher limit.
 func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit) error {
-	if err := readForm(w, r); err != nil {
-		return err
+	// A note of 500 characters can be longer than other forms: each has up to 12 bytes there.
+	r.Body = http.MaxBytesReader(w, r.Body, maxRequestForm)
+	if err := r.ParseForm(); err != nil {
+		f := &form{values: url.Values{}}
+		f.problem = "The form cannot be read. The note may have at most 500 characters."
+		return d.showPortal(w, r, visit, http.StatusBadRequest, f)
 	}
 	f := &form{values: r.PostForm}
 	rule, asked := f.Get("rule"), f.integer("limit")

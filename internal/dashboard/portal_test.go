@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -115,7 +116,7 @@ func TestCustomerLimits(t *testing.T) {
 	full := row
 	full.Remaining, full.ResetAfterMS, full.Credits = 10, 0, 5
 	var v portalView
-	v.fill(&check.SubjectLimits{NowMS: midnight.UnixMilli() - left, Rules: []check.RuleDecision{row, full}})
+	v.fill(&check.SubjectLimits{NowMS: midnight.UnixMilli() - left, Rules: []check.RuleDecision{row, full}}, false)
 	require.Equal(t, midnight, v.Limits[0].Full.At.UTC())
 	var page strings.Builder
 	require.NoError(t, portalLive(&v).Render(t.Context(), &page))
@@ -210,7 +211,7 @@ func TestHostileCustomerPage(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err = s.store.EditPortal(t.Context(), s.a, tenants.Match{}, func(p *tenants.Portal) error {
-		p.Brand, p.OfferedPlans = hostile, []string{"a", "b"}
+		p.Brand, p.OfferedPlans = oneLine(hostile), []string{"a", "b"}
 		return nil
 	})
 	require.NoError(t, err)
@@ -321,7 +322,7 @@ func TestPortalWords(t *testing.T) {
 	require.NoError(t, err)
 	r := limit.NewRule("exports")
 	r.Algorithm, r.Limit, r.Window, r.Resource = limit.FixedWindow, 100, day, "exports:*"
-	require.Equal(t, "You can use 100 units each day, from midnight UTC, on resources that start with “exports:”.", portalWords(&r, limit.Limit{}))
+	require.Equal(t, "You can use 100 units each day, from midnight UTC, on resources that start with “exports:”.", portalWords(&r, limit.Limit{}, false))
 }
 
 // The offered plans are chosen in order, among those that exist.
@@ -347,4 +348,40 @@ func TestOfferedPlans(t *testing.T) {
 		require.Equal(t, http.StatusUnprocessableEntity, got.status)
 		require.Contains(t, got.body, wrong)
 	}
+}
+
+// The words for customers have no terms of the tenant's pages, and mention a billing day only to
+// those who have one.
+func TestWordsForCustomers(t *testing.T) {
+	r := limit.NewRule("exports")
+	r.Algorithm, r.Limit, r.Window, r.Anchor, r.By = limit.FixedWindow, 100, limit.Window{Calendar: limit.CalendarMonth}, limit.AnchorSubject, []string{"subject"}
+	require.Contains(t, portalWords(&r, limit.Limit{}, true), "from your billing day")
+	require.Contains(t, portalWords(&r, limit.Limit{}, false), "from the 1st 00:00")
+	r.Window.Calendar = limit.CalendarDay
+	require.Contains(t, portalWords(&r, limit.Limit{}, true), "from the time of day at which your billing cycle begins")
+	for want, l := range map[string]limit.Limit{
+		"100 per day, billed by use, more is possible": {Limit: 100, Overage: limit.OverageAllow, Metering: limit.PlanMeterUnits, WarnAt: 5},
+		"100 per day, more is billed":                  {Limit: 100, Overage: limit.OverageAllow, Metering: limit.PlanMeterOverage},
+		"100 per day, more is possible":                {Limit: 100, Overage: limit.OverageAllow},
+		"100 per day":                                  {Limit: 100},
+	} {
+		require.Equal(t, want, customerLimit(&r, l))
+	}
+}
+
+// Reasons of events have times and numbers as the rest of the page.
+func TestReasonsOfEvents(t *testing.T) {
+	text := whyText("it takes effect at 2026-12-02T09:00:00Z; 2000 credits for api; 12 of 3456 credits for 2026; subscription sub_12345")
+	require.Equal(t, "it takes effect at 2 Dec 2026, 09:00 UTC; 2,000 credits for api; 12 of 3,456 credits for 2026; subscription sub_12345", inUTC(text))
+	require.Equal(t, "2026-99-99T09:00:00Z", whyText("2026-99-99T09:00:00Z"))
+}
+
+// oneLine removes what a brand cannot have.
+func oneLine(text string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c) {
+			return -1
+		}
+		return c
+	}, text)
 }

@@ -107,8 +107,12 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 		v.Logo = v.Path + "/logo?v=" + tenants.LogoHash(visit.Portal.Logo)[:16]
 	}
 	limits := d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject})
-	v.fill(&limits)
-	if err := d.readPortalRequests(r.Context(), visit, &v); err != nil {
+	subject, err := d.Store.SubjectByName(r.Context(), visit.Actor(), visit.Subject)
+	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+		return err
+	}
+	v.fill(&limits, subject.CycleAnchor != nil)
+	if err := d.readPortalRequests(r.Context(), visit, &v, &subject); err != nil {
 		return err
 	}
 	if r.URL.Query().Get("fragment") == "limits" {
@@ -147,20 +151,20 @@ func (q *portalRequest) said(brand string) string {
 
 // fill fills in the limits, those that deny first. A rule in shadow denies nothing, so its limit is
 // not the customer's business; neither are rules that count several customers together.
-func (v *portalView) fill(limits *check.SubjectLimits) {
+func (v *portalView) fill(limits *check.SubjectLimits, anchored bool) {
 	// By the clock of the counters: with another one, a window that ends at midnight ends at 23:59.
 	now := time.UnixMilli(limits.NowMS)
 	v.Plan, v.State, v.Degraded = limits.Plan, limits.State.String(), limits.Degraded
 	for i := range limits.Rules {
 		if r := &limits.Rules[i]; r.Mode == limit.Enforce {
-			v.Limits = append(v.Limits, portalLimitOf(r, now))
+			v.Limits = append(v.Limits, portalLimitOf(r, anchored, now))
 		}
 	}
 	for _, h := range limits.Hidden {
 		if h.Reason == check.MissingValues && h.Rule.Mode == limit.Enforce {
 			rule := *h.Rule
 			rule.By = h.Missing
-			v.Limits = append(v.Limits, portalLimit{Rule: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Words: portalWords(&rule, limit.Limit{}), Uncounted: true})
+			v.Limits = append(v.Limits, portalLimit{Rule: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Words: portalWords(&rule, limit.Limit{}, anchored), Uncounted: true})
 		}
 	}
 	slices.SortStableFunc(v.Limits, func(a, b portalLimit) int { return a.rank() - b.rank() })
@@ -185,12 +189,12 @@ func (l *portalLimit) rank() int {
 	return 2
 }
 
-func portalLimitOf(r *check.RuleDecision, now time.Time) portalLimit {
+func portalLimitOf(r *check.RuleDecision, anchored bool, now time.Time) portalLimit {
 	l := portalLimit{
 		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Unlimited: r.Unlimited, Uncounted: r.Uncounted, Quota: r.Quota,
 		Used: max(r.Quota-r.Remaining, 0) + r.Overage, Overage: r.Overage, HasCredits: r.HasCredits && !r.Degraded && r.Credits > 0, Credits: r.Credits, Raised: r.Source == "override", limit: limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited},
 	}
-	l.Words, l.Short = portalWords(r.Rule, l.limit), limitText(r.Rule, l.limit)
+	l.Words, l.Short = portalWords(r.Rule, l.limit, anchored), limitText(r.Rule, l.limit)
 	if r.Unlimited || r.Uncounted {
 		return l
 	}
@@ -206,9 +210,13 @@ func portalLimitOf(r *check.RuleDecision, now time.Time) portalLimit {
 	return l
 }
 
-// portalWords describes a limit to the customer whom it limits.
-func portalWords(r *limit.Rule, l limit.Limit) string {
+// portalWords describes a limit to the customer whom it limits. anchored: the customer has a
+// billing cycle; the windows of others follow the calendar.
+func portalWords(r *limit.Rule, l limit.Limit, anchored bool) string {
 	rule := *r
+	if !anchored {
+		rule.Anchor = limit.AnchorCalendar
+	}
 	if l.Unlimited {
 		return "Unlimited " + onResources(rule.Resource) + "."
 	}
@@ -219,6 +227,7 @@ func portalWords(r *limit.Rule, l limit.Limit) string {
 	if own := slices.DeleteFunc(slices.Clone(rule.By), func(by string) bool { return by == "subject" }); len(own) > 0 {
 		words += ", for " + strings.ToLower(countedBy(own)) + " separately"
 	}
+	words = strings.Replace(words, "the time of each subject’s cycle anchor", "the time of day at which your billing cycle begins", 1)
 	words = strings.Replace(words, "each subject’s", "your", 1)
 	if rule.Penalty.MS > 0 {
 		words += ". Exceeding it blocks for " + exactly(rule.Penalty.MS, true)
@@ -226,8 +235,28 @@ func portalWords(r *limit.Rule, l limit.Limit) string {
 	return words + "."
 }
 
+// customerLimit is limitText in words for the customer.
+func customerLimit(r *limit.Rule, l limit.Limit) string {
+	plain := l
+	plain.WarnAt, plain.Overage, plain.Metering = 0, limit.OverageDeny, 0
+	rule := *r
+	rule.Overage = limit.OverageDeny
+	text := limitText(&rule, plain)
+	if l.Metering == limit.PlanMeterUnits {
+		text += ", billed by use"
+	}
+	switch {
+	case l.Overage != limit.OverageAllow:
+	case l.Metering == limit.PlanMeterOverage:
+		text += ", more is billed"
+	default:
+		text += ", more is possible"
+	}
+	return text
+}
+
 // readPortalRequests reads the customer's own requests, and until when limits are raised.
-func (d *dashboard) readPortalRequests(ctx context.Context, visit *tenants.PortalVisit, v *portalView) error {
+func (d *dashboard) readPortalRequests(ctx context.Context, visit *tenants.PortalVisit, v *portalView, subject *tenants.Subject) error {
 	list, _, err := d.Store.LimitRequests(ctx, visit.Actor(), tenants.LimitRequestFilter{Subject: visit.Subject}, tenants.Page{Limit: mostPortalRequests})
 	if err != nil {
 		return err
@@ -246,10 +275,6 @@ func (d *dashboard) readPortalRequests(ctx context.Context, visit *tenants.Porta
 			row.State, row.Tone = "refused", "bad"
 		}
 		v.Requests = append(v.Requests, row)
-	}
-	subject, err := d.Store.SubjectByName(ctx, visit.Actor(), visit.Subject)
-	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
-		return err
 	}
 	for i := range v.Limits {
 		l := &v.Limits[i]
@@ -296,7 +321,7 @@ func (d *dashboard) readPortalPlans(ctx context.Context, visit *tenants.PortalVi
 			then = limit.Limit{Limit: r.Rule.Limit, Burst: r.Rule.Burst}
 		}
 		row := portalPlanRow{
-			Name: nameOr(r.Rule.Name, r.Rule.Slug), Then: limitText(r.Rule, then),
+			Name: nameOr(r.Rule.Name, r.Rule.Slug), Then: customerLimit(r.Rule, then),
 			Now: limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
 		}
 		if row.Now != row.Then {

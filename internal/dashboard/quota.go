@@ -53,7 +53,7 @@ func quotaLineOf(u *check.QuotaUse, now time.Time) quotaLine {
 	case u.Used == 0:
 		line.Forecast = "No checks in this window."
 	default:
-		line.Forecast = "Lasts at the current rate."
+		line.Forecast = "At the current rate it lasts until it resets."
 	}
 	if permille >= nearQuota && line.Tone == "" {
 		line.Tone = "warn"

@@ -60,7 +60,7 @@ func TestQuotaForecast(t *testing.T) {
 	end := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
 	r := limit.NewRule("checks")
 	for used, want := range map[int64][2]string{
-		0: {"No checks in this window.", ""}, 5: {"Lasts at the current rate.", ""},
+		0: {"No checks in this window.", ""}, 5: {"At the current rate it lasts until it resets.", ""},
 		50: {"At the current rate it runs out on 21 January 2026.", "warn"}, 99: {"At the current rate it runs out on 11 January 02:25 UTC.", "warn"},
 		100: {"The quota is used up.", "bad"}, 130: {"The quota is used up.", "bad"},
 	} {

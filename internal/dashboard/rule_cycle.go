@@ -46,3 +46,11 @@ func windowsOf(f *form, draft *limit.Rule, now time.Time) *nextWindows {
 	}
 	return out
 }
+
+// Place says for which zone and for whom the windows are.
+func (w *nextWindows) Place() string {
+	if w.Whose == "" {
+		return "In " + w.Zone
+	}
+	return "In " + w.Zone + ", for " + w.Whose
+}

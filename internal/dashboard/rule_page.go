@@ -27,6 +27,7 @@ type ruleView struct {
 	Version             int64
 	Description, Outage string
 	Lease               []string
+	Allowing            []string // names of plans that allow requests over the limit, other than the rule
 	Facts               []fact
 	Warnings            []string
 	Plans               []planNumber
@@ -89,6 +90,9 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	for _, p := range plans {
 		if lim, ok := p.Limits[rule.Slug]; ok {
 			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, lim)})
+			if lim.Overage == limit.OverageAllow && rule.Overage != limit.OverageAllow && rule.Mode == limit.Enforce {
+				view.Allowing = append(view.Allowing, nameOr(p.Name, p.Slug))
+			}
 		}
 	}
 	v.frame.Title = view.Name
@@ -249,4 +253,13 @@ func (d *dashboard) refusedOnRule(w http.ResponseWriter, r *http.Request, v *vis
 		f.problem += sentence(e.Field+" "+e.Message) + " " + e.FormFix()
 	}
 	return d.showRule(w, r, v, f, status)
+}
+
+// AllowedBy names the plans with which requests over the limit are allowed.
+func (v *ruleView) AllowedBy() string {
+	plans := "plan "
+	if len(v.Allowing) > 1 {
+		plans = "plans "
+	}
+	return "With the " + plans + listed(v.Allowing) + ", they are allowed, and the excess is counted."
 }

@@ -186,7 +186,7 @@ func limitText(r *limit.Rule, l limit.Limit) string {
 		}
 	}
 	if l.WarnAt != 0 {
-		text += ", warning at " + l.WarnAt.Percent()
+		text += ", warning at " + strings.Replace(l.WarnAt.Percent(), " ", "\u202f", 1) // no break before the sign
 	}
 	switch {
 	case l.Overage == limit.OverageAllow:

@@ -54,6 +54,9 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	default:
 		return invalidField("tab", limit.MustBe("limits, usage, denials or audit"))
 	}
+	if query.Get("fragment") == "over" {
+		return d.foreseeSubject(w, r, v, name)
+	}
 	if query.Get("fragment") == "seen" {
 		seen, err := d.readSeen(r.Context(), v.actor(), name, v.now)
 		if err != nil {

@@ -46,6 +46,7 @@ var subjectActions = map[string]subjectAction{
 	"override":        {tenants.MayEdit, (*dashboard).overrideSubject},
 	"remove-override": {tenants.MayBoost, (*dashboard).removeOverride},
 	"plan":            {tenants.MayEdit, (*dashboard).planSubject},
+	"cancel-plan":     {tenants.MayEdit, (*dashboard).cancelPlan},
 	doGrant:           {tenants.MayEdit, (*dashboard).grantCredits},
 	doRevoke:          {tenants.MayEdit, (*dashboard).revokeCredits},
 	"state":           {tenants.MayEdit, (*dashboard).stateSubject},
@@ -290,33 +291,6 @@ func (d *dashboard) editSubject(ctx context.Context, s *subjectChange, m tenants
 	}
 	_, _, err = d.Store.PutSubject(ctx, s.visit.actor(), fresh, tenants.Match{})
 	return err
-}
-
-func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, error) {
-	plan, at := s.Get("plan"), s.instant("next_plan_at")
-	if at != nil && plan == "" {
-		s.wrong("plan", limit.Wrong("Choose a plan, or clear the time.", "must be a plan for a change at a later time"))
-	}
-	if s.invalid() {
-		return "", nil
-	}
-	err := d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error {
-		if at == nil {
-			if in.NextPlanAt == nil {
-				s.undo = []string{"do", "plan", "plan", in.Plan, "reason", undoReason}
-			}
-			in.Plan, in.NextPlan = plan, ""
-		} else {
-			in.NextPlan = plan
-		}
-		in.NextPlanAt, in.NextPlanAtCycleEnd = at, false
-		return nil
-	})
-	name := d.planNames(ctx, s.visit.actor()).Of(plan)
-	if at != nil {
-		return "Plan of " + s.subject + " changes to " + name + " at " + spoken(*at, "minute") + ".", err
-	}
-	return "Plan of " + s.subject + " changed to " + nameOr(name, "the default plan") + ".", err
 }
 
 // The messages about a changed state.

@@ -25,18 +25,24 @@ func (d *dashboard) lookFor(ctx context.Context, v *visit, view *subjectView) er
 	return nil
 }
 
+// mostNextPlans is the maximum number of scheduled plan changes on the page of a subject.
+const mostNextPlans = 10
+
 // readSubject reads the stored subject into its view.
 func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView) error {
 	registered, err := d.Store.SubjectByName(ctx, v.actor(), view.Subject)
 	switch {
 	case err == nil:
 		view.Registered, view.OwnPlan, view.Version = true, registered.Plan, registered.Version
-		view.CycleAnchor, view.NextPlan, view.NextPlanAt = registered.CycleAnchor, registered.NextPlan, registered.NextPlanAt
+		view.CycleAnchor, view.NextPlanAt = registered.CycleAnchor, registered.NextPlanAt
 		view.BillingRef, view.Labels, view.LabelLines = registered.BillingRef, labelTexts(registered.Labels), labelLines(registered.Labels)
 		for _, o := range registered.Overrides {
 			view.Overrides = append(view.Overrides, overrideViewOf(&o, v))
 		}
 	case !errors.Is(err, tenants.ErrNotFound):
+		return err
+	}
+	if view.Next, err = d.Store.ScheduledPlansOf(ctx, v.actor(), view.Subject, mostNextPlans); err != nil {
 		return err
 	}
 	if view.Grace, err = d.Store.GracePeriodsOf(ctx, v.actor(), view.Subject); err != nil {

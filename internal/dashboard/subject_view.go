@@ -27,9 +27,9 @@ type subjectView struct {
 	BillingRef        string
 	CycleAnchor       *time.Time
 	plans             planNames
-	NextPlan          string // slug; "": no change is scheduled
-	NextPlanAt        *time.Time
-	Grace             []tenants.GracePeriod // after failed payments
+	Next              []tenants.ScheduledPlan // scheduled changes of the plan
+	NextPlanAt        *time.Time              // of the one that the form replaces; nil: there is none
+	Grace             []tenants.GracePeriod   // after failed payments
 	Limits            []limitView
 	Hidden            []hiddenView
 	All               bool         // show every limit
@@ -216,8 +216,23 @@ func (view *subjectView) AfterGrace(g tenants.GracePeriod) string {
 	return nameOr(view.plans.Of(g.FallbackPlan), "the default plan")
 }
 
-// NextPlanName returns the name of the plan that the subject gets next.
-func (view *subjectView) NextPlanName() string { return view.plans.Of(view.NextPlan) }
+// OverPath returns the address of what the subject would be over with another plan.
+func (view *subjectView) OverPath() string { return view.Path + "?fragment=over" }
+
+// nextPlan is a scheduled change of the plan.
+type nextPlan struct{ Text, EventPath string } // EventPath "": the subject itself is scheduled
+
+// NextPlans returns the scheduled changes in words.
+func (view *subjectView) NextPlans() (out []nextPlan) {
+	for _, n := range view.Next {
+		name := view.plans.Of(n.NextPlan)
+		if n.NextPlan == n.Plan {
+			name += ", newest version,"
+		}
+		out = append(out, nextPlan{name + " at " + spoken(n.At, "minute"), planEventPath(n.Event)})
+	}
+	return out
+}
 
 type hiddenView struct{ Rule, Name, Why string }
 

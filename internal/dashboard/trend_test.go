@@ -75,8 +75,8 @@ func TestSplitLimit(t *testing.T) {
 		"2 per second, burst 10":                                 {"2 per second, burst 10", ""},
 		"1 per second, queue 20":                                 {"1 per second, queue 20", ""},
 		"unlimited, not metered":                                 {"unlimited", "not metered"},
-		"5 per month, warning at 80 %, overage allowed":          {"5 per month", "warning at 80 %, overage allowed"},
-		"2 per second, burst 9, warning at 80 %, overage denied": {"2 per second, burst 9", "warning at 80 %, overage denied"},
+		"5 per month, warning at 80 %, overage allowed":          {"5 per month", "warning at 80 %, overage allowed"},
+		"2 per second, burst 9, warning at 80 %, overage denied": {"2 per second, burst 9", "warning at 80 %, overage denied"},
 	} {
 		number, more := splitLimit(text)
 		require.Equal(t, want, [2]string{number, more}, text)

@@ -1,10 +1,12 @@
 package subscription
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -24,9 +26,22 @@ const maxReference = 256
 // minAnchor is the first second of the year 1, the first one of a cycle_anchor.
 const minAnchor = -62_135_596_800
 
-// CheckGenericSecret returns an error if Standard Webhooks cannot use the signing secret.
+// The length of a signing secret of Standard Webhooks, in bytes.
+const (
+	MinGenericSecret = 24
+	MaxGenericSecret = 64
+)
+
+// CheckGenericSecret returns an error if Standard Webhooks cannot use the signing secret, or
+// if it is shorter or longer than it says.
 func CheckGenericSecret(secret string) error {
-	_, err := standardwebhooks.NewWebhook(secret)
+	if _, err := standardwebhooks.NewWebhook(secret); err != nil {
+		return err
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	if err == nil && (len(key) < MinGenericSecret || len(key) > MaxGenericSecret) {
+		err = fmt.Errorf("the secret has %d bytes", len(key))
+	}
 	return err
 }
 

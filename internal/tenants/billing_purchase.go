@@ -107,7 +107,7 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, subject
 	}
 	switch {
 	case subject == "" && e.Customer == "":
-		return parked("", "%s names neither a subject nor a customer", p.ID), nil
+		return parked("", "%s names neither a subject nor a customer; grant the credits yourself, and dismiss the event", p.ID), nil
 	case subject == "":
 		return parked("subject", "%s", st.unknown(e.Customer)), nil
 	}
@@ -161,7 +161,7 @@ func (st *settling) grantSales(ctx context.Context, e *subscription.Event, subje
 		_, _, err = st.grantCredits(ctx, subject, n)
 		var wrong *InvalidError
 		if errors.As(err, &wrong) {
-			return verdict{outcome: EventFailed, why: s.line.Price + ": " + wrong.Error(), subject: subject}, nil
+			return verdict{outcome: EventFailed, why: s.line.Price + ": " + whyInvalid(wrong), subject: subject}, nil
 		}
 		if err != nil {
 			return verdict{}, err

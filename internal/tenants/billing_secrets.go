@@ -39,7 +39,7 @@ func checkSigningSecrets(fields *[]limit.FieldError, provider string, secrets []
 		case len(secret) < 8 || len(secret) > maxSecretBytes || strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
 			add(field, notSecret)
 		case provider == GenericProvider && subscription.CheckGenericSecret(secret) != nil:
-			add(field, limit.Wrong("Use the secret as the sender of the events shows it.", "must be base64, with or without whsec_ before it, as Standard Webhooks says"))
+			add(field, limit.Wrong("Use the secret as the sender of the events shows it.", "must be %d to %d bytes in base64, with or without whsec_ before it, as Standard Webhooks says", subscription.MinGenericSecret, subscription.MaxGenericSecret))
 		case slices.Contains(secrets[:i], secret):
 			add(field, limit.Duplicate)
 		}

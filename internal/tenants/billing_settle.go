@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/subscription"
 	"weir/internal/tenants/db"
 )
@@ -71,7 +72,7 @@ func (st *settling) plan(ctx context.Context, e *subscription.Event) (verdict, e
 	case e.Kind == subscription.Unreadable && st.endpoint.Provider == GenericProvider:
 		return verdict{outcome: EventFailed, why: e.Why}, nil
 	case e.Kind == subscription.Unreadable:
-		return parked("", "%s", e.Why), nil
+		return parked("", "%s; add an API key to the endpoint and replay the event: the subscription is then fetched", e.Why), nil
 	case e.Kind == subscription.Granted:
 		return st.grant(ctx, e)
 	case e.Kind == subscription.Customer, e.Kind == subscription.Linked:
@@ -92,7 +93,7 @@ func (st *settling) grant(ctx context.Context, e *subscription.Event) (verdict, 
 	var conflict *ConflictError
 	switch {
 	case errors.As(err, &wrong):
-		return verdict{outcome: EventFailed, why: wrong.Error()}, nil
+		return verdict{outcome: EventFailed, why: whyInvalid(wrong)}, nil
 	case errors.As(err, &conflict):
 		return verdict{outcome: EventFailed, why: conflict.Detail}, nil
 	case err != nil:
@@ -228,7 +229,7 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 	case standing.Right == subscription.Unknown && st.sellsCredits(&state):
 		return verdict{outcome: EventIgnored, why: "its prices stand for credits, which a paid invoice grants", subject: subject}, nil
 	case standing.Right == subscription.Unknown && standing.Unmapped != nil:
-		v := parked("price", "%s", standing.Why)
+		v := parked("price", "%s; map the price, or its product", standing.Why)
 		v.subject = subject
 		return v, nil
 	case standing.Right == subscription.Unknown, standing.Right == subscription.Pending:
@@ -254,7 +255,7 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 func failed(err error) (verdict, error) {
 	var wrong *InvalidError
 	if errors.As(err, &wrong) {
-		return verdict{outcome: EventFailed, why: wrong.Error()}, nil
+		return verdict{outcome: EventFailed, why: whyInvalid(wrong)}, nil
 	}
 	return verdict{}, err
 }
@@ -266,7 +267,25 @@ func (st *settling) unknown(customer string) string {
 	} else if st.endpoint.SubjectFrom == FromReference {
 		text += "no checkout with client_reference_id was received, and "
 	}
-	return text + "no subject has billing_ref " + customer
+	text += "no subject has billing_ref " + customer + "; set it for the right subject"
+	if key, ok := strings.CutPrefix(st.endpoint.SubjectFrom, FromMetadata); ok {
+		text += ", or add the metadata " + key + " to the customer at the provider"
+	}
+	return text
+}
+
+// whyInvalid says why an event cannot be applied.
+func whyInvalid(wrong *InvalidError) string {
+	texts := make([]string, len(wrong.Fields))
+	for i, f := range wrong.Fields {
+		texts[i] = f.Error()
+		for what, problem := range map[string]*limit.Problem{"plan": noSuchPlan, "rule": noSuchRule} {
+			if name, ok := strings.CutPrefix(f.Message, problem.Message+": "); ok {
+				texts[i] = "there is no " + what + " " + name
+			}
+		}
+	}
+	return strings.Join(texts, "; ")
 }
 
 func (st *settling) subjectOf(ctx context.Context, row *db.BillingSubscription, state *subscription.State, facts subscription.Facts) (string, error) {

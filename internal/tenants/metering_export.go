@@ -53,8 +53,8 @@ type meteredLine struct {
 	Rule         string     `json:"rule"`
 	Units        int64      `json:"units"`
 	OverageUnits int64      `json:"overage_units"`
-	FreeUnits    int64      `json:"free_units,omitempty"`
-	BilledUnits  int64      `json:"billed_units,omitempty"`
+	FreeUnits    int64      `json:"free_units"`
+	BilledUnits  int64      `json:"billed_units"`
 	Checks       int64      `json:"checks"`
 	LateUnits    int64      `json:"late_units"`
 	Sealed       bool       `json:"sealed"`

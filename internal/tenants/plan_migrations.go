@@ -222,6 +222,8 @@ func (s *Store) CancelPlanMigration(ctx context.Context, a Actor, plan string, i
 		case m.State == MigrationCanceling:
 			out = m
 			return nil
+		case m.State == MigrationCanceled:
+			return &ConflictError{CodeMigrationEnded, "this migration was canceled before"}
 		case m.EndedAt != nil:
 			return &ConflictError{CodeMigrationEnded, "this migration has ended: to undo it, migrate the subjects to another plan"}
 		}

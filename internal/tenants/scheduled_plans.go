@@ -22,19 +22,34 @@ type ScheduledPlan struct {
 	NextPlan    string // slug
 	At          time.Time
 	AtCycleEnd  bool // At is the end of the subject's cycle, and follows its anchor
+	// Event is the parked billing event that changes the plan; uuid.Nil: the subject itself says
+	// so.
+	Event uuid.UUID
 }
 
 // ScheduledPlans lists the scheduled plan changes, earliest first, and returns where the next page
-// begins.
+// begins: changes of subjects, and events of the generic webhook with a later time.
 func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []ScheduledPlan, next string, err error) {
-	params := db.ScheduledPlansParams{TenantID: a.tenant, Most: p.most()}
+	return s.scheduledPlans(ctx, a, nil, p)
+}
+
+// ScheduledPlansOf lists the first scheduled plan changes of one subject, earliest first.
+func (s *Store) ScheduledPlansOf(ctx context.Context, a Actor, subject string, most int) (out []ScheduledPlan, err error) {
+	out, _, err = s.scheduledPlans(ctx, a, &subject, Page{Limit: most})
+	return out, err
+}
+
+func (s *Store) scheduledPlans(ctx context.Context, a Actor, subject *string, p Page) (out []ScheduledPlan, next string, err error) {
+	params := db.ScheduledPlansParams{TenantID: a.tenant, Subject: subject, Most: p.most()}
 	if p.After != "" {
-		at, subject, _ := strings.Cut(p.After, " ")
+		at, rest, _ := strings.Cut(p.After, " ")
+		event, subject, _ := strings.Cut(rest, " ")
 		after, err := time.Parse(time.RFC3339Nano, at)
-		if err != nil {
+		afterEvent, err2 := uuid.Parse(event)
+		if err := errors.Join(err, err2); err != nil {
 			return nil, "", fmt.Errorf("read a cursor: %w", err) // we wrote it
 		}
-		params.AfterAt, params.After = &after, subject
+		params.AfterAt, params.After, params.AfterEvent = &after, subject, afterEvent
 	}
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.ScheduledPlans(ctx, params)
@@ -42,15 +57,15 @@ func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []Sche
 			return err
 		}
 		for _, row := range rows[:min(len(rows), p.Limit)] {
-			change := ScheduledPlan{Subject: row.Subject, NextPlan: row.NextPlanSlug, At: row.NextPlanAt.UTC(), AtCycleEnd: row.NextPlanAtCycleEnd != nil}
-			if row.PlanSlug != nil {
-				change.Plan, change.PlanVersion = *row.PlanSlug, int(row.PlanVersion)
+			change := ScheduledPlan{Subject: row.Subject, Plan: row.PlanSlug, NextPlan: row.NextPlanSlug, At: row.At.UTC(), AtCycleEnd: row.AtCycleEnd, Event: row.Event}
+			if change.Plan != "" {
+				change.PlanVersion = int(row.PlanVersion)
 			}
 			out = append(out, change)
 		}
 		if len(rows) > p.Limit {
 			last := out[len(out)-1]
-			next = last.At.Format(time.RFC3339Nano) + " " + last.Subject
+			next = last.At.Format(time.RFC3339Nano) + " " + last.Event.String() + " " + last.Subject
 		}
 		return nil
 	})

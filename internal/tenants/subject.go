@@ -357,6 +357,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	if err != nil {
 		return Subject{}, err
 	}
+	in.NextPlanAtCycleEnd = in.NextPlanAtCycleEnd && in.NextPlanAt != nil
 	if in.same(&old) {
 		return old, nil
 	}

@@ -33,7 +33,7 @@ func TestOperator(t *testing.T) {
 	p.click("Suspend tenant").sees("Tenant " + slug + " suspended.")
 	p.click("Reopen tenant").fill("Reason", "has paid").click("Reopen tenant").sees("reopened")
 	w.quota("checks-of-" + slug)
-	p.openUntil("/tenants/"+slug, "Checks per tenant").click("Set own quota").fill("Checks", "5000").fill("Reason", "bought more").check()
+	p.openUntil("/tenants/"+slug, "Checks per tenant").click("Change quota").fill("Checks", "5000").fill("Reason", "bought more").check()
 	p.click("Save quota").sees("5,000 per minute").sees("bought more")
 	p.within("bought more").sees("Checks per tenant").seesNot("checks-of-" + slug) // the name, not the slug
 	p.inspect("tenant-quota")

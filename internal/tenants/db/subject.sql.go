@@ -322,37 +322,57 @@ func (q *Queries) RaiseSubjectsHistory(ctx context.Context) error {
 }
 
 const scheduledPlans = `-- name: ScheduledPlans :many
-SELECT s.subject, s.plan_version, s.next_plan_at, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
-FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
-WHERE s.tenant_id = $1 AND s.next_plan_id IS NOT NULL
-    AND ($2::timestamptz IS NULL OR (s.next_plan_at, s.subject) > ($2, $3::text))
-ORDER BY s.next_plan_at, s.subject LIMIT $4
+SELECT c.subject::text AS subject, c.event::uuid AS event, c.plan_version::int AS plan_version, c.at::timestamptz AS at, c.at_cycle_end::boolean AS at_cycle_end,
+    c.plan_slug::text AS plan_slug, c.next_plan_slug::text AS next_plan_slug
+FROM ((SELECT s.subject, '00000000-0000-0000-0000-000000000000'::uuid AS event, s.plan_version, s.next_plan_at AS at, s.next_plan_at_cycle_end IS NOT NULL AS at_cycle_end,
+        coalesce(p.slug, '') AS plan_slug, next.slug AS next_plan_slug
+    FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+    JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
+    WHERE s.tenant_id = $1 AND s.next_plan_id IS NOT NULL AND ($2::text IS NULL OR s.subject = $2)
+        AND ($3::timestamptz IS NULL OR (s.next_plan_at, s.subject) > ($3, $4::text))
+    ORDER BY s.next_plan_at, s.subject LIMIT $5)
+UNION ALL
+    (SELECT v.subject, v.id, coalesce(s.plan_version, 0), v.due_at, false, coalesce(p.slug, ''), next.slug
+    FROM billing_events v JOIN billing_endpoints e ON e.tenant_id = v.tenant_id AND e.id = v.endpoint_id AND e.provider = 'generic'
+    LEFT JOIN subjects s ON s.tenant_id = v.tenant_id AND s.subject = v.subject
+    LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+    JOIN plans next ON next.tenant_id = v.tenant_id AND next.slug = convert_from(v.body, 'UTF8')::json ->> 'plan'
+    WHERE v.tenant_id = $1 AND v.waits_for = 'time' AND v.type = 'subject.plan'
+        AND ($2::text IS NULL OR v.subject = $2)
+        AND ($3::timestamptz IS NULL OR (v.due_at, v.subject, v.id) > ($3, $4::text, $6::uuid))
+    ORDER BY v.due_at, v.subject, v.id LIMIT $5)) AS c
+ORDER BY c.at, c.subject, c.event LIMIT $5
 `
 
 type ScheduledPlansParams struct {
-	TenantID uuid.UUID
-	AfterAt  *time.Time
-	After    string
-	Most     int32
+	TenantID   uuid.UUID
+	Subject    *string
+	AfterAt    *time.Time
+	After      string
+	Most       int32
+	AfterEvent uuid.UUID
 }
 
 type ScheduledPlansRow struct {
-	Subject            string
-	PlanVersion        int32
-	NextPlanAt         *time.Time
-	NextPlanAtCycleEnd *bool
-	PlanSlug           *string
-	NextPlanSlug       string
+	Subject      string
+	Event        uuid.UUID
+	PlanVersion  int32
+	At           time.Time
+	AtCycleEnd   bool
+	PlanSlug     string
+	NextPlanSlug string
 }
 
-// Scheduled changes, the next one first, after a given one.
+// Scheduled changes, the next one first, after a given one: those of subjects, and events of the
+// generic webhook that take effect later. The content of an event was checked when it arrived.
 func (q *Queries) ScheduledPlans(ctx context.Context, arg ScheduledPlansParams) ([]ScheduledPlansRow, error) {
 	rows, err := q.db.Query(ctx, scheduledPlans,
 		arg.TenantID,
+		arg.Subject,
 		arg.AfterAt,
 		arg.After,
 		arg.Most,
+		arg.AfterEvent,
 	)
 	if err != nil {
 		return nil, err
@@ -363,9 +383,10 @@ func (q *Queries) ScheduledPlans(ctx context.Context, arg ScheduledPlansParams) 
 		var i ScheduledPlansRow
 		if err := rows.Scan(
 			&i.Subject,
+			&i.Event,
 			&i.PlanVersion,
-			&i.NextPlanAt,
-			&i.NextPlanAtCycleEnd,
+			&i.At,
+			&i.AtCycleEnd,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {

@@ -74,13 +74,28 @@ WHERE s.next_plan_at <= @now::timestamptz AND t.state = 'active'
 ORDER BY s.next_plan_at LIMIT @most;
 
 -- name: ScheduledPlans :many
--- Scheduled changes, the next one first, after a given one.
-SELECT s.subject, s.plan_version, s.next_plan_at, s.next_plan_at_cycle_end, p.slug AS plan_slug, next.slug AS next_plan_slug
-FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
-WHERE s.tenant_id = @tenant_id AND s.next_plan_id IS NOT NULL
-    AND (sqlc.narg(after_at)::timestamptz IS NULL OR (s.next_plan_at, s.subject) > (sqlc.narg(after_at), @after::text))
-ORDER BY s.next_plan_at, s.subject LIMIT @most;
+-- Scheduled changes, the next one first, after a given one: those of subjects, and events of the
+-- generic webhook that take effect later. The content of an event was checked when it arrived.
+SELECT c.subject::text AS subject, c.event::uuid AS event, c.plan_version::int AS plan_version, c.at::timestamptz AS at, c.at_cycle_end::boolean AS at_cycle_end,
+    c.plan_slug::text AS plan_slug, c.next_plan_slug::text AS next_plan_slug
+FROM ((SELECT s.subject, '00000000-0000-0000-0000-000000000000'::uuid AS event, s.plan_version, s.next_plan_at AS at, s.next_plan_at_cycle_end IS NOT NULL AS at_cycle_end,
+        coalesce(p.slug, '') AS plan_slug, next.slug AS next_plan_slug
+    FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+    JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
+    WHERE s.tenant_id = @tenant_id AND s.next_plan_id IS NOT NULL AND (sqlc.narg(subject)::text IS NULL OR s.subject = sqlc.narg(subject))
+        AND (sqlc.narg(after_at)::timestamptz IS NULL OR (s.next_plan_at, s.subject) > (sqlc.narg(after_at), @after::text))
+    ORDER BY s.next_plan_at, s.subject LIMIT @most)
+UNION ALL
+    (SELECT v.subject, v.id, coalesce(s.plan_version, 0), v.due_at, false, coalesce(p.slug, ''), next.slug
+    FROM billing_events v JOIN billing_endpoints e ON e.tenant_id = v.tenant_id AND e.id = v.endpoint_id AND e.provider = 'generic'
+    LEFT JOIN subjects s ON s.tenant_id = v.tenant_id AND s.subject = v.subject
+    LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+    JOIN plans next ON next.tenant_id = v.tenant_id AND next.slug = convert_from(v.body, 'UTF8')::json ->> 'plan'
+    WHERE v.tenant_id = @tenant_id AND v.waits_for = 'time' AND v.type = 'subject.plan'
+        AND (sqlc.narg(subject)::text IS NULL OR v.subject = sqlc.narg(subject))
+        AND (sqlc.narg(after_at)::timestamptz IS NULL OR (v.due_at, v.subject, v.id) > (sqlc.narg(after_at), @after::text, @after_event::uuid))
+    ORDER BY v.due_at, v.subject, v.id LIMIT @most)) AS c
+ORDER BY c.at, c.subject, c.event LIMIT @most;
 
 -- name: CounterChanges :many
 -- The pending changes of counters after plan changes, of all tenants, in order.
