@@ -263,17 +263,14 @@ func decisionRows(list []recent.Decision, names ruleNames, plans planNames) []de
 	for i := range list {
 		r := &list[i]
 		key := keyOf(r)
-		if at, seen := folded[key]; seen && !r.Allowed && rows[at].first.Sub(r.At) <= foldWithin {
+		if at, seen := folded[key]; seen && !r.Allowed && rows[at].first.Sub(r.Last()) <= foldWithin {
 			rows[at].first, rows[at].times = r.At, rows[at].times+1+r.Repeats
 			rows[at].least, rows[at].most = min(rows[at].least, r.RetryAfterMS), max(rows[at].most, r.RetryAfterMS)
 			continue
 		}
 		row := decisionRow{
 			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule, Name: names.Of(r.Rule),
-			Why: reasonText(r, plans), Again: retryText(r), first: r.At, last: r.At, times: 1 + r.Repeats, least: r.RetryAfterMS, most: r.RetryAfterMS, decision: *r, source: sourceText(r.Source, plans),
-		}
-		if r.Repeats > 0 {
-			row.last = row.last.Add(recent.RepeatsWithin)
+			Why: reasonText(r, plans), Again: retryText(r), first: r.At, last: r.Last(), times: 1 + r.Repeats, least: r.RetryAfterMS, most: r.RetryAfterMS, decision: *r, source: sourceText(r.Source, plans),
 		}
 		if !r.Allowed {
 			folded[key] = len(rows)
