@@ -44,7 +44,7 @@ type auditLine struct {
 	Whole                                      bool // of a created or deleted object
 	Told                                       bool // What says the change of the subject in words
 	Deleted                                    bool
-	Action                                     string
+	Action, By                                 string // By: what the actor did it with; "": directly
 	name                                       string // of a rule or a plan; "": not known
 	Restore                                    *undo  // undoes the change of a rule, or restores a deleted one; nil: none
 }
@@ -263,6 +263,10 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 		if verb := subjectVerb(e, lines[i].Changes, names, plans); verb != "" {
 			lines[i].What, lines[i].Told = verb, true
 		}
+		if n := slices.IndexFunc(lines[i].Changes, func(c fieldChange) bool { return c.Path == "migration" }); n >= 0 { // an ID
+			lines[i].Changes = slices.Delete(lines[i].Changes, n, n+1)
+			lines[i].By = "a plan migration"
+		}
 		if e.UserAgent != "" {
 			lines[i].From += ", " + deviceName(e.UserAgent)
 		}
@@ -273,9 +277,9 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 	return lines
 }
 
-// offerRestores offers to undo a change of a rule, or to restore a deleted one. newest says that the
-// first row of each rule is the newest one, after which the rule has its present state. back is the
-// address of the page, to which the action returns.
+// offerRestores offers to undo a change of a rule, or to restore a deleted one. newest says that
+// the first row of each rule is the newest one, after which the rule has its present state. back is
+// the address of the page, to which the action returns.
 func offerRestores(lines []auditLine, newest bool, back string) {
 	seen := map[string]bool{}
 	for i := range lines {

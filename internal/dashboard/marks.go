@@ -42,7 +42,7 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 		mark := chartMark{At: lines[first].At, Text: markText(&lines[first]), Short: markShort(&lines[first]), Link: markLink(&lines[first])}
 		if more := next - first - 1; more > 0 {
 			mark.Short = plural(int64(more+1), "change", "changes")
-			mark.Text += " and " + plural(int64(more), "more change", "more changes")
+			mark.Others = more
 			mark.Link = "/audit?from=" + start.Format(minuteForm) + "&to=" + start.Add(s.Grain.Duration()).Format(minuteForm)
 		}
 		out = append(out, mark)

@@ -35,6 +35,7 @@ type Decision struct {
 	Penalized    bool
 	Uncounted    bool // answered without counting, because Redis was unavailable
 	Degraded     bool // of the decision as a whole
+	Shadow       bool `json:",omitempty"` // no rule decided, but some in shadow matched
 	// Repeats is the number of equal denials by the same instance within Span after At. These have
 	// no entry of their own.
 	Repeats int64
@@ -400,6 +401,7 @@ func recentOf(d *check.Decision, now time.Time) Decision {
 		out.Rule, out.Source, out.Quota, out.WindowMS, out.Remaining = r.Rule.Slug, r.Source, r.Quota, r.WindowMS, r.Remaining
 		out.RetryAfterMS, out.ResetAfterMS, out.Penalized, out.Uncounted = r.RetryAfterMS, r.ResetAfterMS, r.Penalized, r.Uncounted
 	}
+	out.Shadow = d.Deciding < 0 && slices.ContainsFunc(d.Rules, func(r check.RuleDecision) bool { return r.Mode == limit.Shadow })
 	return out
 }
 
