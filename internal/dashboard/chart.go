@@ -441,6 +441,7 @@ type tick struct {
 	At      time.Time
 	Local   string // how js/times.js shows it in local time: "hour", "date", or "" for a UTC day
 	Odd     bool   // a narrow screen omits it
+	Anchor  string // the side of the label that is at X
 }
 
 // Ticks returns labels at round times, at most eight of them.
@@ -471,8 +472,11 @@ func (c *chart) Ticks() (out []tick) {
 		if step >= 24*time.Hour || at.Hour() == 0 && at.Minute() == 0 && step > time.Hour {
 			format = "2 Jan"
 		}
-		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(length)
-		out = append(out, tick{X: percentage(x), Text: at.Format(format), At: at, Local: local, Odd: len(out)%2 == 1})
+		x, anchor := (float64(at.Sub(c.From))+float64(c.Grain.Duration())/2)*100/float64(length), "middle"
+		if x > 97 { // half of it would be beside the chart
+			x, anchor = 100, "end"
+		}
+		out = append(out, tick{X: percentage(x), Anchor: anchor, Text: at.Format(format), At: at, Local: local, Odd: len(out)%2 == 1})
 	}
 	return out
 }

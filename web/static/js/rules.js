@@ -123,7 +123,7 @@
     keptDraft = false;
     if (form()) return;
     const link = Object.assign(document.createElement("a"), { href: "/rules/new", textContent: "Continue" });
-    const toast = Object.assign(document.createElement("p"), { className: "band good" });
+    const toast = Object.assign(document.createElement("p"), { className: "toast" });
     toast.setAttribute("role", "status");
     toast.append("Draft of the new rule kept. ", link);
     document.getElementById("content")?.prepend(toast);
