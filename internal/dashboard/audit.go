@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/internal/tenants"
@@ -265,7 +266,9 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 		}
 		if n := slices.IndexFunc(lines[i].Changes, func(c fieldChange) bool { return c.Path == "migration" }); n >= 0 { // an ID
 			lines[i].Changes = slices.Delete(lines[i].Changes, n, n+1)
-			lines[i].By = "a plan migration"
+			if !strings.Contains(e.ActorName, "migration") {
+				lines[i].By = "a plan migration"
+			}
 		}
 		if e.UserAgent != "" {
 			lines[i].From += ", " + deviceName(e.UserAgent)

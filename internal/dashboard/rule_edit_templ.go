@@ -1705,7 +1705,7 @@ func tryOut(t try, open bool) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = timelineLegend(len(t.StartsPath()) > 0, len(t.Shut) > 0, t.Crowd.Count > t.Rule.Limit).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = timelineLegend(t.DeniedName(), len(t.StartsPath()) > 0, len(t.Shut) > 0, t.Crowd.Count > t.Rule.Limit).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

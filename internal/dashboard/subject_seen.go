@@ -31,7 +31,7 @@ func (s *subjectSeen) FirstText() string {
 }
 
 // utcDay is a day of usage, which is one in UTC, beside times that the browser shows in its zone.
-const utcDay = "2 Jan 2006 (UTC)"
+const utcDay = "2 Jan 2006 UTC"
 
 // LastText returns the time of the last check in words, for prose.
 func (s *subjectSeen) LastText() string {

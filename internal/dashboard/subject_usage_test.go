@@ -86,8 +86,8 @@ func TestSubjectSeen(t *testing.T) {
 	b := s.as("ann@example.com")
 	got := b.get("/subjects/user_1?fragment=seen").body
 	first, last := s.clock.Now().UTC().AddDate(0, 0, -20), s.clock.Now().UTC().AddDate(0, 0, -3)
-	require.Contains(t, got, "<dd>"+first.Format("2 Jan 2006")+" (UTC)</dd>")
-	require.Contains(t, got, "<dd>"+last.Format("2 Jan 2006")+" (UTC)</dd>")
+	require.Contains(t, got, "<dd>"+first.Format("2 Jan 2006")+" UTC</dd>")
+	require.Contains(t, got, "<dd>"+last.Format("2 Jan 2006")+" UTC</dd>")
 	require.Contains(t, b.get("/subjects/user_1?tab=usage").body, "First check", "the tab needs no script")
 	require.Contains(t, b.get("/subjects/user_1").body, `hx-get="/subjects/user_1?fragment=seen"`)
 	require.Contains(t, b.get("/subjects/nobody?fragment=seen").body, "not known")
