@@ -68,7 +68,7 @@ type RecentDecision struct {
 	RetryAfterMS *int64    `json:"retry_after_ms" doc:"Of a denied check, from at; null if no wait helps"`
 	ResetAfterMS *int64    `json:"reset_after_ms" doc:"From at, until the full quota is available"`
 	Degraded     bool      `json:"degraded" doc:"A rule was answered by its on_unavailable policy"`
-	Repeats      int64     `json:"repeats" doc:"Number of equal denials by the same instance within the next second, which are not listed"`
+	Repeats      int64     `json:"repeats" doc:"Number of equal denials by the same instance that are not listed: within the next second or, of older items about a subject that is denied all the time, within the same minute"`
 }
 
 func recentAnswer(d *recent.Decision) RecentDecision {

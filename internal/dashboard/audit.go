@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/internal/tenants"
@@ -44,8 +45,9 @@ type auditLine struct {
 	Whole                                      bool // of a created or deleted object
 	Told                                       bool // What says the change of the subject in words
 	Deleted                                    bool
+	Action, By                                 string // By: what the actor did it with; "": directly
 	name                                       string // of a rule or a plan; "": not known
-	Restore                                    *undo  // restores the rule to its state after this row; nil: none
+	Restore                                    *undo  // undoes the change of a rule, or restores a deleted one; nil: none
 }
 
 // Machine, Clock and Day return the time of the row.
@@ -98,7 +100,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 		view.Verify = auditAddress(f.values, "verify", "1", "")
 	}
 	if v.frame.May.Edit {
-		offerRestores(view.Rows, !view.Later && filter.Actor == "" && filter.Action == "" && filter.From == nil && filter.To == nil)
+		offerRestores(view.Rows, !view.Later && filter.Actor == "" && filter.Action == "" && filter.From == nil && filter.To == nil, trailPage(f))
 	}
 	if f.Get("verify") != "" {
 		if err := d.verifyTrail(r, v, &view); err != nil {
@@ -110,6 +112,14 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	}
 	v.frame.Title = "Audit trail"
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
+}
+
+// trailPage returns the address of the page for a form that returns to it.
+func trailPage(f *form) string {
+	if after := f.Get("after"); after != "" {
+		return auditAddress(f.values, "after", after, "")
+	}
+	return auditAddress(f.values, "", "", "")
 }
 
 // auditTargets returns names to choose the target from: of rules and of registered subjects.
@@ -242,7 +252,7 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 		lines[i] = auditLine{
 			ID: "row-" + itoa(e.Sequence), Who: e.ActorName, WhoKind: e.ActorKind, What: auditVerb(e), Kind: e.Kind, Target: e.Target, Link: auditLink(e),
 			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: fieldChanges(e.Before, e.After),
-			Whole: e.Before == nil || e.After == nil, Deleted: e.Action == "delete",
+			Whole: e.Before == nil || e.After == nil, Deleted: e.Action == "delete", Action: e.Action,
 		}
 		switch e.Kind {
 		case "rule":
@@ -254,6 +264,12 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 		if verb := subjectVerb(e, lines[i].Changes, names, plans); verb != "" {
 			lines[i].What, lines[i].Told = verb, true
 		}
+		if n := slices.IndexFunc(lines[i].Changes, func(c fieldChange) bool { return c.Path == "migration" }); n >= 0 { // an ID
+			lines[i].Changes = slices.Delete(lines[i].Changes, n, n+1)
+			if !strings.Contains(e.ActorName, "migration") {
+				lines[i].By = "a plan migration"
+			}
+		}
 		if e.UserAgent != "" {
 			lines[i].From += ", " + deviceName(e.UserAgent)
 		}
@@ -264,9 +280,10 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 	return lines
 }
 
-// offerRestores offers to restore a rule to its state after a row, or a deleted rule. newest says
-// that the first row of each rule is the newest one, after which the rule has its present state.
-func offerRestores(lines []auditLine, newest bool) {
+// offerRestores offers to undo a change of a rule, or to restore a deleted one. newest says that
+// the first row of each rule is the newest one, after which the rule has its present state. back is
+// the address of the page, to which the action returns.
+func offerRestores(lines []auditLine, newest bool, back string) {
 	seen := map[string]bool{}
 	for i := range lines {
 		l := &lines[i]
@@ -278,8 +295,8 @@ func offerRestores(lines []auditLine, newest bool) {
 		switch {
 		case l.Deleted && first:
 			l.Restore = newUndo(ruleURL(l.Target)+"/restore", "deleted", "1")
-		case !l.Deleted && !first:
-			l.Restore = newUndo(ruleURL(l.Target)+"/restore", "sequence", l.Sequence)
+		case l.Action == "update" && l.Link != "":
+			l.Restore = newUndo(ruleURL(l.Target)+"/restore", "sequence", l.Sequence, "undo", "1", "back", back)
 		}
 	}
 }
@@ -372,7 +389,7 @@ func (l *auditLine) RestoreName() string {
 	if l.Deleted {
 		return "Restore deleted rule " + l.Named()
 	}
-	return "Restore " + l.Named()
+	return "Undo this change of " + l.Named()
 }
 
 // Named returns the name of the object for its row: that of a rule or a plan, rather than the slug.

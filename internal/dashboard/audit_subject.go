@@ -3,6 +3,7 @@ package dashboard
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"weir/internal/tenants"
 )
@@ -55,6 +56,15 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 	return ""
 }
 
+// spokenText returns an instant in the form of a changed field for a sentence.
+func spokenText(text string) string {
+	at, err := time.Parse(localLayouts["minute"], text)
+	if err != nil {
+		return text
+	}
+	return spoken(at, "minute")
+}
+
 // overrideVerb does the same for the override of one rule, from the changes of its fields. replaced
 // is the limit that the first override replaced; "": not known.
 func overrideVerb(rule string, fields map[string]fieldChange, replaced string) string {
@@ -72,7 +82,7 @@ func overrideVerb(rule string, fields map[string]fieldChange, replaced string) s
 		from += " "
 	}
 	if ends.After != "" {
-		return "boosted " + rule + " " + from + "to " + limit.After + " until " + ends.After + " for"
+		return "boosted " + rule + " " + from + "to " + limit.After + " until " + spokenText(ends.After) + " for"
 	}
 	return "set " + rule + " " + from + "to " + limit.After + " for"
 }

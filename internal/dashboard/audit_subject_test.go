@@ -28,7 +28,7 @@ func TestAuditSaysWhatHappenedToASubject(t *testing.T) {
 			e.Before = json.RawMessage(change[0])
 		}
 		e.After = json.RawMessage(change[1])
-		require.Equal(t, want, subjectVerb(e, fieldChanges(e.Before, e.After), names, nil))
+		require.Equal(t, want, inUTC(subjectVerb(e, fieldChanges(e.Before, e.After), names, nil)))
 	}
 	require.Empty(t, subjectVerb(&tenants.AuditEntry{Kind: "rule", Action: "update"}, nil, names, nil))
 }

@@ -60,6 +60,8 @@ type chart struct {
 	Title           string
 	Bars            []bar
 	Allowed, Denied int64 // totals
+	Shadow, Degrade int64 // checks that rules in shadow would have denied, and those in degraded mode
+	Overlapping     bool  // a check may be in several parts, so that its parts exceed the checks
 	BeforeAllowed   int64 // totals of the previous period
 	BeforeDenied    int64
 	BeforeUnknown   bool   // there may have been more in the previous period
@@ -79,12 +81,21 @@ type chart struct {
 type chartMark struct {
 	At                time.Time
 	Text, Short, Link string
+	Others            int // further changes in the same grain
+}
+
+// Whole is the text, with the number of the others.
+func (m *chartMark) Whole() string {
+	if m.Others == 0 {
+		return m.Text
+	}
+	return m.Text + " and " + plural(int64(m.Others), "more change", "more changes")
 }
 
 // Label is the mark with its time, for attributes. It begins with the label in the chart, which is
 // a part of the name of the link.
 func (m *chartMark) Label() string {
-	text := inUTC(m.spoken())
+	text := inUTC(spoken(m.At, "clock") + ": " + m.Whole())
 	if m.Short != "" {
 		text = m.Short + ", " + text
 	}
@@ -149,6 +160,7 @@ func newChart(title string, s stretch, items []tenants.UsageItem) chart {
 			c.Bars[at].Allowed += item.Allowed
 			c.Bars[at].Denied += item.Denied
 			c.Allowed, c.Denied = c.Allowed+item.Allowed, c.Denied+item.Denied
+			c.Shadow, c.Degrade = c.Shadow+item.ShadowDenied, c.Degrade+item.Degraded
 		} else if at := int(item.Start.Sub(s.earlier()) / length); at >= 0 && at < len(c.Bars) {
 			c.Bars[at].BeforeAllowed += item.Allowed
 			c.Bars[at].BeforeDenied += item.Denied
@@ -236,7 +248,10 @@ func percentage(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + 
 func (c *chart) MostAllowed() int64 {
 	most := int64(0)
 	for i := range c.Bars {
-		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed, c.partsOf(i))
+		most = max(most, c.Bars[i].Allowed, c.partsOf(i))
+		if c.BeforeDrawn() {
+			most = max(most, c.Bars[i].BeforeAllowed)
+		}
 	}
 	if c.Limit != nil && !c.limitAbove(most) {
 		for _, p := range c.Limit.Parts {
@@ -245,6 +260,10 @@ func (c *chart) MostAllowed() int64 {
 	}
 	return roundScale(most)
 }
+
+// BeforeDrawn reports whether the line of the previous period is drawn: on the scale of parts that
+// overlap, it would be too low.
+func (c *chart) BeforeDrawn() bool { return c.Before && c.BeforeAllowed > 0 && !c.Overlapping }
 
 // limitAbove reports whether the limit is so far above the bars, of which the largest is most, that
 // a scale with both would hide the bars.
@@ -261,7 +280,7 @@ const farAbove = 10
 // LimitText names the limit, and says if the chart has no space for its line.
 func (c *chart) LimitText() string {
 	if len(c.LimitSegments()) == 0 && len(c.Limit.Parts) > 0 {
-		return c.Limit.Text + " (above this chart)"
+		return c.Limit.Text + ", beyond this scale"
 	}
 	return c.Limit.Text
 }
@@ -315,12 +334,36 @@ func (c *chart) share(n, most int64) float64 {
 	return float64(n) / float64(max(most, 1))
 }
 
-// middle returns the number at half the height of a scale.
-func (c *chart) middle(most int64) int64 {
-	if c.Log {
-		return int64(math.Round(math.Expm1(math.Log1p(float64(most)) / 2)))
+// level is a line of a scale.
+type level struct {
+	Y    float64 // percent
+	Text string
+}
+
+// levels returns the lines of a scale up to most, except for that of 0: the top and, with enough
+// space, the middle. A logarithmic scale has powers of ten.
+func (c *chart) levels(most int64, top, bottom float64) (out []level) {
+	const space = 6 // percent that a label needs
+	if !c.Log {
+		out = append(out, level{top, compact(most)})
+		if bottom-top >= 3*space {
+			out = append(out, level{(top + bottom) / 2, compact(most / 2)})
+		}
+		return out
 	}
-	return most / 2
+	highest := int64(1)
+	for highest <= most/10 {
+		highest *= 10
+	}
+	last := bottom
+	for n := int64(1); n <= highest; n *= 10 {
+		y := bottom - c.share(n, most)*(bottom-top)
+		if last-y >= space || n == highest && len(out) == 0 {
+			out = append(out, level{y, compact(n)})
+			last = y
+		}
+	}
+	return out
 }
 
 // limitSegment is a part of the line of the limit, in the drawing.
@@ -398,6 +441,7 @@ type tick struct {
 	At      time.Time
 	Local   string // how js/times.js shows it in local time: "hour", "date", or "" for a UTC day
 	Odd     bool   // a narrow screen omits it
+	Anchor  string // the side of the label that is at X
 }
 
 // Ticks returns labels at round times, at most eight of them.
@@ -428,8 +472,11 @@ func (c *chart) Ticks() (out []tick) {
 		if step >= 24*time.Hour || at.Hour() == 0 && at.Minute() == 0 && step > time.Hour {
 			format = "2 Jan"
 		}
-		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(length)
-		out = append(out, tick{X: percentage(x), Text: at.Format(format), At: at, Local: local, Odd: len(out)%2 == 1})
+		x, anchor := (float64(at.Sub(c.From))+float64(c.Grain.Duration())/2)*100/float64(length), "middle"
+		if x > 97 { // half of it would be beside the chart
+			x, anchor = 100, "end"
+		}
+		out = append(out, tick{X: percentage(x), Anchor: anchor, Text: at.Format(format), At: at, Local: local, Odd: len(out)%2 == 1})
 	}
 	return out
 }
@@ -522,7 +569,7 @@ func (c *chart) MarkData() string {
 	}
 	items := make([]item, 0, len(c.Marks))
 	for _, m := range c.Marks {
-		items = append(items, item{int(m.At.Sub(c.From) / c.Grain.Duration()), m.At.Unix(), m.Text})
+		items = append(items, item{int(m.At.Sub(c.From) / c.Grain.Duration()), m.At.Unix(), inUTC(m.Whole())})
 	}
 	data, _ := json.Marshal(items) // cannot fail for numbers and texts
 	return string(data)

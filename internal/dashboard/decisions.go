@@ -26,6 +26,7 @@ type decisionsView struct {
 	Rows     []decisionRow
 	Watching watching
 	Chart    *chart
+	Kept     *keptUsage   // of the chosen period, if no decision of it is kept; nil: not asked for
 	Detail   *decisionRow // the chosen decision; nil: none is chosen, or no instance remembers it
 	Sentence string       // of the rule that decided it, as it is now
 
@@ -189,6 +190,9 @@ func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) 
 	view, status := decisionsView{Filter: f}, http.StatusUnprocessableEntity
 	if !form.invalid() {
 		view, status = d.readDecisions(r.Context(), v.actor().TenantID(), d.planNames(r.Context(), v.actor()), &f, v.now), http.StatusOK
+		if view.Kept, err = d.keptUsage(r.Context(), v.actor(), &view, v.now); err != nil {
+			return err
+		}
 		if view.Detail != nil {
 			view.Sentence = d.sentenceOf(r.Context(), v.actor(), view.Detail.Rule)
 		}
@@ -229,11 +233,18 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 	}
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
 	var plans planNames
+	var kept *keptUsage
 	return d.live(w, r, v, "decisions "+f.With(f.Pick), func(ctx context.Context, tick int) (parts []part, err error) {
 		if tick%overviewSlow == 0 {
 			plans = d.planNames(ctx, actor)
 		}
 		view := d.readDecisions(ctx, actor.TenantID(), plans, &f, d.Now())
+		if kept == nil || tick%overviewSlow == 0 {
+			if kept, err = d.keptUsage(ctx, actor, &view, d.Now()); err != nil {
+				return nil, err
+			}
+		}
+		view.Kept = kept
 		parts = append(parts, part{"rows", decisionList(&view)})
 		if tick%2 == 1 { // usage is written once a second, and read half as often
 			return parts, nil
@@ -245,11 +256,11 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 	})
 }
 
-// recentDenials returns the recent denials of one subject, newest first, and the number of
-// instances that reported them.
-func (d *dashboard) recentDenials(ctx context.Context, tenant uuid.UUID, subject string, most int, plans planNames) ([]decisionRow, watching) {
+// recentDenials returns the recent denials of one subject, newest first, the number of instances
+// that reported them, and whether there may be more.
+func (d *dashboard) recentDenials(ctx context.Context, tenant uuid.UUID, subject string, most int, plans planNames) (rows []decisionRow, from watching, more bool) {
 	list := d.recent(ctx, tenant, recent.Query{Subject: subject, Denied: true, Most: most})
-	return decisionRows(list.Decisions, d.ruleNames(ctx, tenant), plans), watching{list.Answered, list.Instances}
+	return decisionRows(list.Decisions, d.ruleNames(ctx, tenant), plans), watching{list.Answered, list.Instances}, most > 0 && len(list.Decisions) >= most
 }
 
 // foldWithin is the longest pause between two equal denials that one row shows.
@@ -263,17 +274,14 @@ func decisionRows(list []recent.Decision, names ruleNames, plans planNames) []de
 	for i := range list {
 		r := &list[i]
 		key := keyOf(r)
-		if at, seen := folded[key]; seen && !r.Allowed && rows[at].first.Sub(r.At) <= foldWithin {
+		if at, seen := folded[key]; seen && !r.Allowed && rows[at].first.Sub(r.Last()) <= foldWithin {
 			rows[at].first, rows[at].times = r.At, rows[at].times+1+r.Repeats
 			rows[at].least, rows[at].most = min(rows[at].least, r.RetryAfterMS), max(rows[at].most, r.RetryAfterMS)
 			continue
 		}
 		row := decisionRow{
 			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule, Name: names.Of(r.Rule),
-			Why: reasonText(r, plans), Again: retryText(r), first: r.At, last: r.At, times: 1 + r.Repeats, least: r.RetryAfterMS, most: r.RetryAfterMS, decision: *r, source: sourceText(r.Source, plans),
-		}
-		if r.Repeats > 0 {
-			row.last = row.last.Add(recent.RepeatsWithin)
+			Why: reasonText(r, plans), Again: retryText(r), first: r.At, last: r.Last(), times: 1 + r.Repeats, least: r.RetryAfterMS, most: r.RetryAfterMS, decision: *r, source: sourceText(r.Source, plans),
 		}
 		if !r.Allowed {
 			folded[key] = len(rows)
@@ -314,6 +322,8 @@ func reasonText(d *recent.Decision, plans planNames) string {
 		return grouped(d.Quota) + " of " + grouped(d.Quota) + " used" + sourceText(d.Source, plans) + "."
 	case d.Rule == "" && d.Degraded:
 		return "Redis was unavailable, and no rule denied."
+	case d.Rule == "" && d.Shadow:
+		return "Only rules in shadow matched."
 	case d.Rule == "":
 		return "No rule with a limit matched."
 	case d.Degraded:

@@ -142,7 +142,7 @@ func TestDecisionsOfATime(t *testing.T) {
 	for _, query := range []string{"&from=" + at(-time.Hour) + "&to=" + at(-time.Minute), "&from=" + at(time.Hour)} {
 		got = b.get("/decisions?show=all" + query).body
 		require.NotContains(t, got, `href="/subjects/user_1"`, query)
-		require.Contains(t, got, "No instance remembers decisions of this period.", query)
+		require.Contains(t, got, "Decisions of this time are not kept any more.", query)
 		require.Equal(t, strings.Contains(query, "&to="), strings.Contains(got, "View usage of this period"), query)
 	}
 	require.Contains(t, b.get("/decisions?show=all&period=5m").body, `href="/subjects/user_1"`)

@@ -79,7 +79,7 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 		if from := c.deniedSince(); !from.IsZero() && from.After(c.From) {
 			out.Since, out.Boost = "since "+c.sinceText(from), true
 			if m := c.markBefore(from); m != nil {
-				out.Note += " Last change before, at " + m.spoken() + "."
+				out.Note += " Before that, at " + m.spoken() + "."
 			}
 		}
 	} else {

@@ -47,7 +47,7 @@ func TestHeadline(t *testing.T) {
 	h := headlineOf(&c, "1 hour", nil, []deniedSubject{{Subject: "acme", Denied: 18}})
 	require.Equal(t, "since 11:56 UTC", inUTC(h.Since), "the denials have not stopped")
 	require.True(t, h.Boost)
-	require.Contains(t, inUTC(h.Note), "Last change before, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
+	require.Contains(t, inUTC(h.Note), "Before that, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
 	require.Equal(t, "in the last 7 days", (func() string { h := headlineOf(&chart{Denied: 1}, "7 days", nil, nil); return h.Since })())
 }
 

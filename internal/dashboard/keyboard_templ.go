@@ -15,7 +15,7 @@ var shortcuts = []shortcut{
 	{"o", "Overview", "/"}, {"d", "Decisions", "/decisions"}, {"u", "Usage", "/usage"}, {"a", "Audit trail", "/audit"},
 	{"r", "Rules", "/rules"}, {"p", "Plans", "/plans"}, {"e", "Routes", "/routes"}, {"s", "Subjects", "/subjects"},
 	{"t", "Tester", "/tester"}, {"l", "Playground", "/playground"}, {"k", "API keys", "/keys"}, {"m", "Members", "/members"},
-	{"b", "Billing", "/billing"}, {"c", "Settings", "/settings"},
+	{"q", "Requests", "/requests"}, {"n", "Metered usage", "/metered"}, {"b", "Billing", "/billing"}, {"c", "Settings", "/settings"},
 }
 
 // keyboardHelp lists the shortcuts. The script reads the pages from it.

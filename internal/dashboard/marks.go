@@ -12,13 +12,17 @@ import (
 // mostMarks is the maximum number of rows of the trail that one chart shows for each filter.
 const mostMarks = 50
 
+// closeMarks is the part of a period, in thousandths, that a mark takes.
+const closeMarks = 15
+
 // configurationMarks returns the changes of all rules and plans in a period.
 func (d *dashboard) configurationMarks(ctx context.Context, a tenants.Actor, s stretch) ([]chartMark, error) {
 	return d.marks(ctx, a, s, tenants.AuditFilter{Kind: "rule"}, tenants.AuditFilter{Kind: "plan"})
 }
 
 // marks returns the changes in a period that one of the filters selects, the oldest first. Changes
-// in the same grain are one mark, which leads to all of them.
+// in the same grain, or so close that their marks would cover each other, are one mark, which leads
+// to all of them.
 func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filters ...tenants.AuditFilter) ([]chartMark, error) {
 	var entries []tenants.AuditEntry
 	for _, filter := range filters {
@@ -36,14 +40,18 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 	for first := 0; first < len(lines); {
 		start := lines[first].At.UTC().Truncate(s.Grain.Duration())
 		next := first + 1
-		for next < len(lines) && lines[next].At.Before(start.Add(s.Grain.Duration())) {
+		end := start.Add(s.Grain.Duration())
+		if near := lines[first].At.Add(s.To.Sub(s.From) * closeMarks / 1000); near.After(end) { // they would cover each other
+			end = near
+		}
+		for next < len(lines) && lines[next].At.Before(end) {
 			next++
 		}
 		mark := chartMark{At: lines[first].At, Text: markText(&lines[first]), Short: markShort(&lines[first]), Link: markLink(&lines[first])}
 		if more := next - first - 1; more > 0 {
 			mark.Short = plural(int64(more+1), "change", "changes")
-			mark.Text += " and " + plural(int64(more), "more change", "more changes")
-			mark.Link = "/audit?from=" + start.Format(minuteForm) + "&to=" + start.Add(s.Grain.Duration()).Format(minuteForm)
+			mark.Others = more
+			mark.Link = "/audit?from=" + start.Format(minuteForm) + "&to=" + lines[next-1].At.UTC().Truncate(s.Grain.Duration()).Add(s.Grain.Duration()).Format(minuteForm)
 		}
 		out = append(out, mark)
 		first = next

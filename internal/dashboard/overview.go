@@ -178,7 +178,7 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 	}
 	view.Chart.Marks, view.Chart.Log, view.Chart.Decisions = view.Marks, view.Log, "/decisions?show=all"
 	view.Chart.Scale = view.scalePath(!view.Log)
-	view.Chart.Zoom = zoomAddress(url.Values{"period": {view.Period.Value}})
+	view.Chart.Zoom = zoomFrom("/?period="+view.Period.Value, url.Values{"period": {view.Period.Value}})
 	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.compared(), To: s.To, ByRule: true})
 	if err != nil {
 		return err

@@ -94,7 +94,7 @@ func TestEventsAmongPlanChanges(t *testing.T) {
 		"msg_2": `{"type":"subject.plan","subject":"umbrella","plan":"gold","effective_at":"2099-12-02T09:00:00Z"}`,
 		"msg_3": `{"type":"subject.plan","subject":"umbrella","plan":"none","effective_at":"2099-12-02T09:00:00Z"}`,
 	} {
-		e, err := subscription.ParseGeneric([]byte(body), id, time.Now())
+		e, err := subscription.ParseGeneric([]byte(body), id, time.Now(), time.Now())
 		require.NoError(t, err)
 		_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoint.ID}, e, []byte(body))
 		require.NoError(t, err)

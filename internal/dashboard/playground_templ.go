@@ -767,7 +767,7 @@ func playStage(v *playView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = timelineLegend(true, v.Penalty != "", true).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = timelineLegend("denied", true, v.Penalty != "", true).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1310,7 +1310,7 @@ func algorithmPage(f *frame, v *algorithmView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = timelineLegend(v.Algorithm == limit.LeakyBucketQueue, false, true).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = timelineLegend("denied", v.Algorithm == limit.LeakyBucketQueue, false, true).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -44,6 +44,7 @@ type ruleChange struct {
 	Now           bool   // this is the current state
 	Restorable    bool
 	fieldsOfAfter map[string]json.RawMessage
+	was           map[string]json.RawMessage // the changed fields before
 }
 
 // difference is one changed field in words; "none" for a value that is not set.
@@ -137,9 +138,11 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 	if e.Action == "create" {
 		return c, nil
 	}
+	c.was = map[string]json.RawMessage{}
 	for i := range limit.Fields {
 		f := &limit.Fields[i]
 		if _, differs := is[f.Name]; differs {
+			c.was[f.Name] = was[f.Name]
 			c.Differences = append(c.Differences, difference{f.Label, fieldText(was[f.Name]), fieldText(is[f.Name])})
 		}
 	}
@@ -186,7 +189,27 @@ func fieldText(value json.RawMessage) string {
 	return string(value)
 }
 
-// restoreRule restores the rule to the state after one of its changes.
+// undone returns the rule with the fields as they were before one change, and all others as they
+// are now.
+func (c *ruleChange) undone(now *limit.Rule) (limit.Rule, error) {
+	fields := ruleFields(now)
+	for name, value := range c.was {
+		fields[name] = value
+	}
+	return ruleFromFields(fields)
+}
+
+// Undone says which fields an undo of the change sets to which values.
+func (c *ruleChange) Undone() string {
+	parts := make([]string, len(c.Differences))
+	for i, d := range c.Differences {
+		parts[i] = d.Field + " " + d.After + " to " + d.Before
+	}
+	return strings.Join(parts, ", ")
+}
+
+// restoreRule restores the rule to the state after one of its changes or, with the field "undo",
+// undoes only that change.
 func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	slug := chi.URLParam(r, "slug")
 	if f.Get("deleted") != "" {
@@ -201,7 +224,9 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return errForm
 	}
 	var wanted *ruleChange
+	latest := int64(0)
 	err = d.eachChange(r.Context(), v, &now.Rule, func(c *ruleChange) bool {
+		latest = max(latest, c.Sequence)
 		if c.Sequence == sequence {
 			wanted = c
 		}
@@ -214,16 +239,25 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return tenants.ErrNotFound
 	}
 	was, err := ruleFromFields(wanted.fieldsOfAfter)
-	if err != nil {
+	said := "Rule restored to its state of " + spoken(wanted.At.At, "minute") + "."
+	if f.Get("undo") != "" {
+		was, err = wanted.undone(&now.Rule)
+		said = "Change of rule “" + nameOr(now.Name, slug) + "” undone: " + wanted.Undone() + "."
+	}
+	if err != nil || f.Get("undo") != "" && len(wanted.was) == 0 {
 		return tenants.ErrNotFound
 	}
-	_, err = d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *limit.Rule) error {
+	made, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *limit.Rule) error {
 		*r = was
 		r.Slug = slug
 		return nil
 	})
 	if err == nil {
-		return d.done(w, r, ruleURL(slug), "Rule restored to its state of "+spoken(wanted.At.At, "minute")+".")
+		to, fields := ruleURL(slug), []string{"sequence", itoa(latest), "version", itoa(made.Version)}
+		if back := f.Get("back"); back != "" && localPath(back) == back {
+			to, fields = back, append(fields, "back", back)
+		}
+		return d.doneWith(w, r, to, said, newUndo(ruleURL(slug)+"/restore", fields...))
 	}
 	if errors.Is(err, tenants.ErrPreconditionFailed) {
 		f.problem = "Nothing restored. Somebody else changed this rule after you opened the page. Review their change, then try again."

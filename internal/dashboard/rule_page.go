@@ -82,7 +82,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	view.Day.Title = "Decisions in the last 24 hours"
 	view.Day.Log = query.Get("scale") == scaleLog
 	view.Day.Scale = otherScale(ruleURL(slug), query, view.Day.Log)
-	view.Day.Zoom = zoomAddress(url.Values{"period": {"24h"}, "rule": {slug}})
+	view.Day.Zoom = zoomFrom(ruleURL(slug), url.Values{"period": {"24h"}, "rule": {slug}})
 	view.Day.Decisions = "/decisions?" + url.Values{"show": {"all"}, "rule": {slug}}.Encode()
 	if view.Day.Marks, err = d.marks(r.Context(), v.actor(), view.Day.stretch, tenants.AuditFilter{Kind: "rule", Target: slug}); err != nil {
 		return err

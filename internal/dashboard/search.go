@@ -63,12 +63,19 @@ func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) err
 	find := []func(context.Context, *visit, string) ([]foundItem, error){
 		findPages, d.findObjectActions, d.findActions, d.findOverrides, findCommands, d.findRulesWithActions, d.findSubjects, d.findPlans, d.findRoutes, d.findMembers, d.findKeys, d.findTenants,
 	}
+	if strings.Contains(view.Query, "@") { // an email of a member could be a subject, too
+		find = slices.Insert(find, 0, d.findMembers)
+	}
 	for _, of := range find {
 		found, err := of(r.Context(), v, view.Query)
 		if err != nil {
 			return err
 		}
-		view.Found = append(view.Found, found...)
+		for i := range found {
+			if !slices.Contains(view.Found, found[i]) {
+				view.Found = append(view.Found, found[i])
+			}
+		}
 	}
 	if r.URL.Query().Get("fragment") == "options" {
 		if view.Query != "" && holds(view.Query, "Keyboard shortcuts", "Help") { // needs the script of the palette
@@ -116,9 +123,28 @@ var subjectCommands = []struct {
 	{"delete", "Delete registration of", "delete", tenants.MayEdit},
 }
 
+// spelled returns "WORD SUBJECT" for other ways to say it, such as "change plan acme-corp" and
+// "move acme-corp to pro".
+func spelled(query string) string {
+	lower := strings.ToLower(query)
+	for _, p := range []struct{ said, word string }{
+		{"change plan of ", "plan"}, {"change plan ", "plan"}, {"move ", "plan"}, {"reset limits of ", "reset"}, {"reset limits ", "reset"},
+		{"boost limit of ", "boost"}, {"boost limit ", "boost"}, {"set override for ", "override"}, {"set override ", "override"}, {"edit details of ", "details"},
+	} {
+		if strings.HasPrefix(lower, p.said) && len(lower) == len(query) {
+			rest := query[len(p.said):]
+			if p.said == "move " {
+				rest, _, _ = strings.Cut(rest, " to ")
+			}
+			return p.word + " " + rest
+		}
+	}
+	return query
+}
+
 // findActions reads "WORD SUBJECT", such as "boost user_42".
 func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
-	word, subject, ok := strings.Cut(query, " ")
+	word, subject, ok := strings.Cut(spelled(query), " ")
 	if subject = strings.TrimSpace(subject); !ok || limit.ValidName(subject) != nil {
 		return nil, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -22,6 +23,10 @@ var tenantCommands = []struct {
 	right       tenants.Right
 	operator    bool
 }{
+	{"Export configuration", "/settings", 0, false},
+	{"Download usage as CSV", "/usage?format=csv&period=24h", 0, false},
+	{"Download audit trail as CSV", "/audit?format=csv", 0, false},
+	{"Show usage with a log scale", "/usage?period=24h&scale=log", 0, false},
 	{"Create rule", "/rules/new", tenants.MayEdit, false},
 	{"Restore deleted rule", "/audit?kind=rule", tenants.MayEdit, false},
 	{"Create plan", "/plans/new", tenants.MayEdit, false},
@@ -81,13 +86,28 @@ var objectCommands = []struct {
 	{"delete", "Tenant", "Delete tenant", "?open=delete-tenant", 0},
 }
 
+// saysAll reports whether each word of the query begins a word of an action's name. To create
+// something can be said in other words.
+func saysAll(query, title string) bool {
+	title = strings.ToLower(title)
+	if rest, creates := strings.CutPrefix(title, "create "); creates {
+		title = "create new add " + rest
+	}
+	for _, word := range strings.Fields(strings.ToLower(query)) {
+		if !slices.ContainsFunc(strings.Fields(title), func(of string) bool { return strings.HasPrefix(of, word) }) {
+			return false
+		}
+	}
+	return true
+}
+
 // findCommands returns the actions without an object: those of the tenant, and of this browser.
 func findCommands(_ context.Context, v *visit, query string) (out []foundItem, _ error) {
 	if query == "" {
 		return nil, nil
 	}
 	for _, c := range tenantCommands {
-		if holds(query, c.title) && (c.right == 0 || v.actor().May(c.right)) && (!c.operator || v.actor().Operator()) {
+		if saysAll(query, c.title) && (c.right == 0 || v.actor().May(c.right)) && (!c.operator || v.actor().Operator()) {
 			out = append(out, foundItem{Kind: "Action", Title: c.title, Path: c.path})
 		}
 	}

@@ -89,3 +89,24 @@ func TestSearchRunsActions(t *testing.T) {
 	require.Contains(t, owner.get("/members?open=invite-member&email=x%40example.com").body, `value="x@example.com"`)
 	require.NotContains(t, owner.get("/rules/requests?open=other").body, `<details class="action" open`)
 }
+
+// Actions are found by the words that people use for them, and an email of a member before a
+// subject with that name.
+func TestSearchInOtherWords(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	for query, want := range map[string]string{
+		"new rule": `href="/rules/new">Create rule`, "create key": `href="/keys?open=create-api-key">Create API key`, "export config": `href="/settings">Export configuration`,
+		"csv": "Download usage as CSV", "log scale": "Show usage with a log scale", "change plan ada": `href="/subjects/ada%20mark?open=plan">Change plan of ada mark`,
+		"move ada mark to pro": `href="/subjects/ada%20mark?open=plan">Change plan of ada mark`,
+	} {
+		require.Contains(t, b.get("/search?q="+url.QueryEscape(query)).body, want, query)
+	}
+	got := b.get("/search?q=viewer@example.com").body
+	member, subject := strings.Index(got, ">viewer@example.com</a>"), strings.Index(got, `href="/subjects/viewer@example.com"`)
+	require.Positive(t, member)
+	require.Less(t, member, subject, "the member is first")
+	require.Equal(t, 1, strings.Count(got, "?open=edit-"), "once")
+}

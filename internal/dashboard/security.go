@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -89,8 +90,16 @@ func (d *dashboard) showSecurity(w http.ResponseWriter, r *http.Request, v *visi
 		if err != nil && f.refuse(err) == 0 {
 			return err
 		}
+		keys, err := d.keyNames(r.Context(), v.actor())
+		if err != nil {
+			return err
+		}
 		for i := range events {
-			view.Events = append(view.Events, securityRowOf(&events[i]))
+			row := securityRowOf(&events[i])
+			if name := keys[row.Target]; row.Link != "" && name != "" {
+				row.Target = name
+			}
+			view.Events = append(view.Events, row)
 		}
 		view.Later = f.Get("after") != ""
 		if next != "" {
@@ -144,6 +153,16 @@ func securityRowOf(e *tenants.SecurityEvent) securityRow {
 		row.Target, row.Details = firstOf(row.Details, e.Target), ""
 	}
 	return row
+}
+
+// keyNames returns the names of API keys by their ids.
+func (d *dashboard) keyNames(ctx context.Context, a tenants.Actor) (map[string]string, error) {
+	keys, _, err := d.Store.Keys(ctx, a, tenants.Page{Limit: mostSuggested})
+	names := map[string]string{}
+	for i := range keys {
+		names[keys[i].ID.String()] = keys[i].Name
+	}
+	return names, err
 }
 
 // eventAddress returns the address of the page with one parameter added and one removed.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/internal/check"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 	"weir/internal/usage"
@@ -17,6 +18,9 @@ type seenSubject struct {
 	Name   string
 	Checks int64 // a lower bound
 	Denied bool  // recently
+
+	Sum, DeniedSum int64 // checks and denials in seenWithin, lower bounds
+	Limited        bool  // denied a short time ago
 }
 
 // Note says what a list shows beside the name.
@@ -54,10 +58,18 @@ func (d *dashboard) seenSubjects(ctx context.Context, a tenants.Actor) ([]seenSu
 		if err != nil {
 			return nil, err
 		}
+		sums := map[string]usage.Counts{}
 		for i := range report.Items {
 			item := &report.Items[i]
 			s := at(item.Subject)
 			s.Checks = max(s.Checks, item.Allowed+item.Denied)
+			sum := sums[item.Subject]
+			sum.Add(item.Counts)
+			sums[item.Subject] = sum
+		}
+		for name, sum := range sums {
+			s := at(name)
+			s.Sum, s.DeniedSum = max(s.Sum, sum.Allowed+sum.Denied), max(s.DeniedSum, sum.Denied)
 		}
 	}
 	within, cancel := context.WithTimeout(ctx, recentWithin)
@@ -66,7 +78,10 @@ func (d *dashboard) seenSubjects(ctx context.Context, a tenants.Actor) ([]seenSu
 	for i := range list.Decisions {
 		r := &list.Decisions[i]
 		s := at(r.Subject)
-		s.Checks, s.Denied = max(s.Checks, 1), s.Denied || !r.Allowed
+		s.Checks, s.Sum, s.Denied = max(s.Checks, 1), max(s.Sum, 1), s.Denied || !r.Allowed
+		if !r.Allowed {
+			s.DeniedSum, s.Limited = max(s.DeniedSum, 1), s.Limited || now.Sub(r.Last()) < limitedFor && r.Code != check.SubjectBlocked
+		}
 	}
 	near := d.Recent.Near(within, a.TenantID(), mostSeenNear)
 	for i := range near.Near {

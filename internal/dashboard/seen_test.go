@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,13 +32,20 @@ func TestSearchFindsUnregisteredSubjects(t *testing.T) {
 	require.False(t, s.check("acme-corp", 1).Allowed)
 
 	b := s.as("support@example.com")
-	for _, page := range []string{"/search?q=corp", "/search?fragment=options&q=corp", "/subjects?q=corp"} {
+	for _, page := range []string{"/search?q=corp", "/search?fragment=options&q=corp"} {
 		got := b.get(page)
 		require.Equal(t, http.StatusOK, got.status)
 		require.Contains(t, got.body, "/subjects/acme-corp", page)
 		require.Contains(t, got.body, "denied recently", page)
 	}
-	got := b.get("/subjects/acme-crop")
+	for _, page := range []string{"/subjects", "/subjects?q=corp", "/subjects?q=acme"} { // one list, with what was denied
+		require.Regexp(t, `(?s)href="/subjects/acme-corp">acme-corp</a></th> ?<td><span class="badge bad">limited</span></td> ?<td class="num" data-label="Checks">1</td>`, b.get(page).body, page)
+	}
+	s.check("ada mark", 1)
+	got := b.get("/subjects?q=mark")
+	require.Equal(t, 1, strings.Count(got.body, `href="/subjects/ada%20mark"`))
+	require.NotContains(t, got.body, "not registered")
+	got = b.get("/subjects/acme-crop")
 	require.Contains(t, got.body, "No checks seen")
 	require.Contains(t, got.body, `Did you mean <a href="/subjects/acme-corp">acme-corp</a>?`)
 	require.NotContains(t, got.body, ">active<")

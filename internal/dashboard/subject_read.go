@@ -54,7 +54,7 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	if view.Plans, err = d.planOptions(ctx, v, "Default plan"); err != nil {
 		return err
 	}
-	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied, view.plans)
+	view.Denied, view.Watching, view.AllDenied = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied, view.plans)
 	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
 	names := d.ruleNames(ctx, v.actor().TenantID())
 	if len(entries) > 0 {
@@ -74,7 +74,7 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 // readDenied reads what the badge of the page needs: the latest denials, and when somebody changed
 // the subject since.
 func (d *dashboard) readDenied(ctx context.Context, v *visit, view *subjectView) error {
-	view.Denied, view.Watching = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, 1, view.plans)
+	view.Denied, view.Watching, _ = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, 1, view.plans)
 	if len(view.Denied) == 0 || v.now.Sub(view.Denied[0].last) >= limitedFor {
 		return nil
 	}

@@ -25,10 +25,13 @@ func (s *subjectSeen) FirstText() string {
 	case s.First.IsZero():
 		return "not known"
 	case s.Before:
-		return "on or before " + s.First.UTC().Format("2 Jan 2006")
+		return "on or before " + s.First.UTC().Format(utcDay)
 	}
-	return s.First.UTC().Format("2 Jan 2006")
+	return s.First.UTC().Format(utcDay)
 }
+
+// utcDay is a day of usage, which is one in UTC, beside times that the browser shows in its zone.
+const utcDay = "2 Jan 2006 UTC"
 
 // LastText returns the time of the last check in words, for prose.
 func (s *subjectSeen) LastText() string {
@@ -38,7 +41,7 @@ func (s *subjectSeen) LastText() string {
 	case s.Exact:
 		return spoken(s.Last, "minute")
 	}
-	return s.Last.UTC().Format("2 Jan 2006")
+	return s.Last.UTC().Format(utcDay)
 }
 
 // readSeen reads when checks of a subject were seen, from the days in which it was among the

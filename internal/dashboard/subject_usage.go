@@ -30,6 +30,14 @@ type subjectTab struct{ Value, Name, Count string }
 
 // Tabs returns the tabs with the number of their rows.
 func (view *subjectView) Tabs() []subjectTab {
+	denied := int64(0) // a row may stand for many
+	for i := range view.Denied {
+		denied += view.Denied[i].times
+	}
+	denials := grouped(denied)
+	if view.AllDenied {
+		denials += "+"
+	}
 	count := func(n, most int) string {
 		if n >= most {
 			return itoa(int64(most)) + "+"
@@ -38,7 +46,7 @@ func (view *subjectView) Tabs() []subjectTab {
 	}
 	return []subjectTab{
 		{tabLimits, "Limits", itoa(int64(len(view.Limits)))}, {tabUsage, "Usage", ""},
-		{tabDenials, "Denials", count(len(view.Denied), mostSubjectDenied)}, {tabAudit, "Audit trail", count(len(view.Trail), mostSubjectAudit)},
+		{tabDenials, "Denials", denials}, {tabAudit, "Audit trail", count(len(view.Trail), mostSubjectAudit)},
 	}
 }
 
@@ -83,6 +91,17 @@ type subjectTotal struct {
 	Name            string
 	Allowed, Denied int64
 	Missing         int64 // how many more checks there may have been
+}
+
+// atLeast returns the total with what is known of the shorter periods before it, which are part of
+// it: steps of minutes may know more than those of hours.
+func (t subjectTotal) atLeast(shorter []subjectTotal) subjectTotal {
+	if n := len(shorter); n > 0 {
+		allowed, denied := max(t.Allowed, shorter[n-1].Allowed), max(t.Denied, shorter[n-1].Denied)
+		t.Missing = max(0, t.Missing-(allowed-t.Allowed)-(denied-t.Denied))
+		t.Allowed, t.Denied = allowed, denied
+	}
+	return t
 }
 
 // subjectMetered is the metered usage of a subject under one rule.
@@ -275,7 +294,7 @@ func perWindow(units, windowMS int64, grain usage.Grain) int64 {
 }
 
 // limitLineOf returns the line of the limit; nil if none can be compared.
-func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch, limits []check.RuleDecision) (*limitLine, error) {
+func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch, subject string, limits []check.RuleDecision) (*limitLine, error) {
 	r := comparableLimit(limits, s.Grain)
 	if r == nil {
 		return nil, nil
@@ -285,15 +304,11 @@ func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch,
 	if r.WindowMS != s.Grain.Duration().Milliseconds() {
 		text += ", " + grouped(scale(r.Limit)) + " per " + s.Grain.String()
 	}
-	line := &limitLine{Text: nameOr(r.Rule.Name, r.Rule.Slug) + ": " + text, Parts: []limitPart{{s.From, s.To, scale(r.Limit)}}}
-	if r.Source == "rule" {
-		parts, err := d.limitParts(ctx, a, s, r.Rule.Slug, r.Limit, scale)
-		if err != nil {
-			return nil, err
-		}
-		line.Parts = parts
+	limitsThen, err := d.readLimits(ctx, a, s, subject, r)
+	if err != nil {
+		return nil, err
 	}
-	return line, nil
+	return &limitLine{Text: nameOr(r.Rule.Name, r.Rule.Slug) + ": " + text, Parts: limitsThen.parts(s, r.Limit, scale)}, nil
 }
 
 // readSubjectChart reads the chart of a subject's page.
@@ -346,13 +361,13 @@ func (d *dashboard) subjectChart(ctx context.Context, a tenants.Actor, subject s
 	out := &drawnSubject{
 		subjectHistory: *history, title: "Checks per " + span.Grain.String(),
 		page: "/decisions?" + url.Values{"show": {"all"}, "subject": {subject}}.Encode(),
-		zoom: zoomAddress(url.Values{"period": {p.Value}, "subject": {subject}}),
+		zoom: zoomFrom(subjectURL(subject)+"?period="+p.Value, url.Values{"period": {p.Value}, "subject": {subject}}),
 	}
 	filters := []tenants.AuditFilter{{Kind: "rule"}, {Kind: "plan"}, {Kind: "subject", Target: subject}}
 	if out.marks, err = d.marks(ctx, a, span, filters...); err != nil {
 		return nil, err
 	}
-	out.line, err = d.limitLineOf(ctx, a, span, limits)
+	out.line, err = d.limitLineOf(ctx, a, span, subject, limits)
 	return out, err
 }
 
@@ -407,7 +422,7 @@ func (d *dashboard) readTotals(ctx context.Context, v *visit, view *subjectView)
 		for i := range c.Bars {
 			total.Missing += c.Bars[i].Missing
 		}
-		view.Totals = append(view.Totals, total)
+		view.Totals = append(view.Totals, total.atLeast(view.Totals))
 	}
 	now := v.now.UTC()
 	month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)

@@ -86,8 +86,8 @@ func TestSubjectSeen(t *testing.T) {
 	b := s.as("ann@example.com")
 	got := b.get("/subjects/user_1?fragment=seen").body
 	first, last := s.clock.Now().UTC().AddDate(0, 0, -20), s.clock.Now().UTC().AddDate(0, 0, -3)
-	require.Contains(t, got, "<dd>"+first.Format("2 Jan 2006")+"</dd>")
-	require.Contains(t, got, "<dd>"+last.Format("2 Jan 2006")+"</dd>")
+	require.Contains(t, got, "<dd>"+first.Format("2 Jan 2006")+" UTC</dd>")
+	require.Contains(t, got, "<dd>"+last.Format("2 Jan 2006")+" UTC</dd>")
 	require.Contains(t, b.get("/subjects/user_1?tab=usage").body, "First check", "the tab needs no script")
 	require.Contains(t, b.get("/subjects/user_1").body, `hx-get="/subjects/user_1?fragment=seen"`)
 	require.Contains(t, b.get("/subjects/nobody?fragment=seen").body, "not known")
@@ -185,7 +185,7 @@ func TestLimitFollowsTheTrail(t *testing.T) {
 	marks, err := d.configurationMarks(context.Background(), s.a, span)
 	require.NoError(t, err)
 	require.NotEmpty(t, marks)
-	require.Contains(t, marks[0].Text, "created the rule Rule mark and 2 more changes", "of the same minute")
+	require.Contains(t, marks[0].Whole(), "created the rule Rule mark and 2 more changes", "of the same minute")
 	require.Contains(t, marks[0].Link, "/audit?from=")
 }
 
@@ -206,6 +206,13 @@ func TestComparableLimit(t *testing.T) {
 	require.EqualValues(t, 120, perGrain(&second, 2, usage.Minute))
 }
 
+func texts(levels []level) (out []string) {
+	for _, l := range levels {
+		out = append(out, l.Text)
+	}
+	return out
+}
+
 // With a logarithmic scale, small bars next to a spike are visible.
 func TestLogScale(t *testing.T) {
 	t.Parallel()
@@ -216,7 +223,12 @@ func TestLogScale(t *testing.T) {
 	c.Log = true
 	require.InDelta(t, 1.0/3, c.share(100, 1_000_000), 0.01)
 	require.InDelta(t, 1.0, c.share(1_000_000, 1_000_000), 0.001)
-	require.EqualValues(t, 999, c.middle(1_000_000))
+	require.Equal(t, []string{"10", "100", "1,000", "10k", "100k", "1M"}, texts(c.levels(1_000_000, plotTop, plotBottom)), "powers of ten, as far as there is space")
+	require.Equal(t, []string{"1", "10", "100"}, texts(c.levels(400, plotTop, plotBottom)))
+	require.Equal(t, []string{"100"}, texts(c.levels(400, deniedTop, deniedBottom))[1:], "a low scale has few")
+	c.Log = false
+	require.Equal(t, []string{"400", "200"}, texts(c.levels(400, plotTop, plotBottom)))
+	c.Log = true
 
 	c.Marks = []chartMark{{At: s.From.Add(90 * time.Second), Text: "a \"change\""}}
 	var marks []struct {

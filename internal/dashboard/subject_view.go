@@ -37,6 +37,7 @@ type subjectView struct {
 	Overrides         []overrideView
 	Credits           []creditView
 	Denied            []decisionRow // recent denials, newest first
+	AllDenied         bool          // there may be more of them
 	Watching          watching      // whose denials these are
 	Trail             []trailLine
 	Degraded, AnyRule bool

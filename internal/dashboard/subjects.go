@@ -1,7 +1,9 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -17,6 +19,8 @@ type subjectRow struct {
 	Subject, Plan, State string
 	Labels               []string
 	Overrides            int
+	Unregistered         bool         // it was only seen
+	Usage                *seenSubject // nil: not known
 }
 
 // subjectsView is a search with its results.
@@ -25,7 +29,6 @@ type subjectsView struct {
 	Plans                      []option
 	Filtered                   bool // by more than the prefix
 	Subjects                   []subjectRow
-	Seen                       []seenSubject // not in Subjects
 	Next, First                string
 	Later                      bool
 }
@@ -49,32 +52,80 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	view.Filtered = view.Plan != "" || view.State != "" || view.Label != ""
 	view.First = withCursor("/subjects", view.values(), "")
 	if next != "" {
-		view.Next = withCursor("/subjects", view.values(), next)
+		values := view.values()
+		values.Set("past", subjects[len(subjects)-1].Subject)
+		view.Next = withCursor("/subjects", values, next)
 	}
-	for _, s := range subjects {
-		view.Subjects = append(view.Subjects, subjectRow{
-			Subject: s.Subject, Plan: nameOfOption(view.Plans, s.Plan), State: s.State.String(), Labels: labelTexts(s.Labels), Overrides: len(s.Overrides),
-		})
+	for i := range subjects {
+		view.Subjects = append(view.Subjects, subjectRowOf(&subjects[i], view.Plans))
 	}
-	if view.Prefix != "" && !view.Filtered && !view.Later {
-		if view.Seen, err = d.unlisted(r.Context(), v, &view); err != nil {
-			return err
-		}
+	if err := d.addSeen(r.Context(), v, &view, query.Get("past"), next != ""); err != nil {
+		return err
 	}
 	v.frame.Title = "Subjects"
 	return d.render(w, r, http.StatusOK, subjectsPage(v.frame, &view))
 }
 
-// unlisted returns the matching subjects that were seen but are not in the list of registered ones.
-func (d *dashboard) unlisted(ctx context.Context, v *visit, view *subjectsView) ([]seenSubject, error) {
+// addSeen adds what is known of the usage of each subject and, without a filter that only
+// registered ones have, the subjects that were only seen: in the order of names, after past and up
+// to the last row if there are more pages.
+func (d *dashboard) addSeen(ctx context.Context, v *visit, view *subjectsView, past string, more bool) error {
 	seen, err := d.seenSubjects(ctx, v.actor())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := slices.DeleteFunc(matching(seen, view.Prefix), func(s seenSubject) bool {
-		return slices.ContainsFunc(view.Subjects, func(row subjectRow) bool { return row.Subject == s.Name })
-	})
-	return found[:min(len(found), mostFound)], nil
+	last := ""
+	if more && len(view.Subjects) > 0 {
+		last = view.Subjects[len(view.Subjects)-1].Subject
+	}
+	rows := map[string]int{}
+	for i := range view.Subjects {
+		rows[view.Subjects[i].Subject] = i
+	}
+	var only []subjectRow
+	for _, s := range matching(seen, view.Prefix) {
+		if i, listed := rows[s.Name]; listed {
+			view.Subjects[i].Usage = &s
+		} else if !view.Filtered && s.Name > past && (last == "" || s.Name < last) {
+			only = append(only, subjectRow{Subject: s.Name, State: "active", Unregistered: true, Usage: &s})
+		}
+	}
+	if only, err = d.withoutRegistered(ctx, v, view, only); err != nil || len(only) == 0 {
+		return err
+	}
+	view.Subjects = append(view.Subjects, only...)
+	slices.SortFunc(view.Subjects, func(a, b subjectRow) int { return cmp.Compare(a.Subject, b.Subject) })
+	return nil
+}
+
+// withoutRegistered completes the rows of registered subjects, which the search by a prefix did not
+// find. It reads only a few of them.
+func (d *dashboard) withoutRegistered(ctx context.Context, v *visit, view *subjectsView, rows []subjectRow) (out []subjectRow, _ error) {
+	looked := 0
+	for i := range rows {
+		if !strings.HasPrefix(rows[i].Subject, view.Prefix) {
+			if looked++; looked > mostFound || view.Later {
+				continue
+			}
+			s, err := d.Store.SubjectByName(ctx, v.actor(), rows[i].Subject)
+			if err == nil {
+				row := subjectRowOf(&s, view.Plans)
+				row.Usage = rows[i].Usage
+				out = append(out, row)
+				continue
+			}
+			if !errors.Is(err, tenants.ErrNotFound) {
+				return nil, err
+			}
+		}
+		out = append(out, rows[i])
+	}
+	return out, nil
+}
+
+// subjectRowOf returns the row of a registered subject.
+func subjectRowOf(s *tenants.Subject, plans []option) subjectRow {
+	return subjectRow{Subject: s.Subject, Plan: nameOfOption(plans, s.Plan), State: s.State.String(), Labels: labelTexts(s.Labels), Overrides: len(s.Overrides)}
 }
 
 // filter returns the filter for the store.

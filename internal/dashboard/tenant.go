@@ -115,7 +115,10 @@ func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *vi
 		}
 	}
 	if n, known := d.countersOf(ctx, tenant.ID, d.counterBound(view.Slug)); known {
-		view.Counters = "About " + grouped(n) + " in Redis"
+		view.Counters = "About " + countersText(n) + " in Redis"
+		if n == 0 {
+			view.Counters = "Few or none in Redis"
+		}
 	}
 	v.frame.Title = view.Name
 	return d.render(w, r, status, tenantPage(v.frame, &view))

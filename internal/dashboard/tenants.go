@@ -98,7 +98,7 @@ func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit
 	for i := range list {
 		row := tenantRowOf(&list[i], served[list[i].ID], view.Tiers)
 		if n, known := d.countersOf(ctx, list[i].ID, d.counterBound(row.Slug)); known {
-			row.Counters = grouped(n)
+			row.Counters = countersText(n)
 		}
 		view.Tenants = append(view.Tenants, row)
 	}
@@ -108,6 +108,15 @@ func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit
 	}
 	v.frame.Title = "Tenants"
 	return d.render(w, r, status, tenantsPage(v.frame, &view))
+}
+
+// countersText returns an estimate in words. With a high bound, only a sample of counters is
+// listed, so that a few of them may not be noticed.
+func countersText(n int64) string {
+	if n == 0 {
+		return "few or none"
+	}
+	return grouped(n)
 }
 
 func tenantRowOf(t *tenants.Tenant, served tenants.Served, tiers []option) tenantRow {

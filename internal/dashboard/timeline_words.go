@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -110,7 +111,7 @@ func (t *timeline) longest(of func(timelineHit) int64) (most int64) {
 // Summary describes the chart in one sentence, for people who cannot see it.
 func (t *timeline) Summary() string {
 	return t.Title + ": " + plural(t.Asked, "request", "requests") + " in " + span(t.SpanMS) + ", " +
-		grouped(t.Passed) + " allowed, " + grouped(t.Denied) + " denied."
+		grouped(t.Passed) + " allowed, " + grouped(t.Denied) + " " + t.DeniedName() + "."
 }
 
 // span formats a duration with a useful number of digits: "1.9 seconds", "12 seconds".
@@ -212,3 +213,14 @@ func lowerFirst(s string) string {
 	first, size := utf8.DecodeRuneInString(s)
 	return string(unicode.ToLower(first)) + s[size:]
 }
+
+// DeniedName names what the rule denies: in shadow, it only would.
+func (t *timeline) DeniedName() string {
+	if t.Rule.Mode == limit.Shadow {
+		return "would be denied"
+	}
+	return "denied"
+}
+
+// sentenceCase returns a text that begins with a capital letter.
+func sentenceCase(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

@@ -61,7 +61,7 @@ func TestLimitFarAbove(t *testing.T) {
 		got := chartOf(c.allowed, c.limit)
 		require.Equal(t, c.most, got.MostAllowed(), name)
 		require.Equal(t, c.line, len(got.LimitSegments()) > 0, name)
-		require.Equal(t, !c.line, strings.HasSuffix(got.LimitText(), "(above this chart)"), name)
+		require.Equal(t, !c.line, strings.HasSuffix(got.LimitText(), ", beyond this scale"), name)
 	}
 	logarithmic := chartOf(7, 5000)
 	logarithmic.Log = true

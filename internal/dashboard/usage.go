@@ -62,8 +62,11 @@ var usageTops = []option{{"", "Most checks"}, {"denied", "Most denied"}}
 // usage shows usage over time, or returns it as a table.
 func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	f := &form{values: r.URL.Query()}
-	if len(f.values) == 0 {
-		f.values = url.Values{"period": {"24h"}}
+	if f.Get("period") == "" { // the picker says which one it is
+		f.values.Set("period", "24h")
+		if f.Get("from") != "" {
+			f.values.Set("period", custom)
+		}
 	}
 	s, query := usageQuery(f, v.now)
 	if f.Get("format") == "csv" && !f.invalid() {
@@ -226,10 +229,7 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 	all := report.Items
 	report.Items = within(all, s)
 	view.CompleteUntil, view.Approximate = moment{report.CompleteUntil}, report.Approximate
-	for i := range report.Items {
-		view.Shadow += report.Items[i].ShadowDenied
-		view.Degrade += report.Items[i].Degraded
-	}
+	view.Shadow, view.Degrade = view.Chart.Shadow, view.Chart.Degrade // of checks, however they are grouped
 	if view.By != "" {
 		view.Groups = usageGroups(view.By, report.Items, query.DeniedFirst)
 		for i := range view.Groups {
@@ -245,6 +245,7 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 			view.Chart.Parts = splitOf(&view.Chart, view.By, view.Groups)
 		}
 		if view.By == "rule" && view.Chart.Parts != nil {
+			view.Chart.Overlapping = true
 			view.Chart.Source = "Stacked by rule. A check that matches several rules counts for each."
 		}
 		view.More = max(0, len(view.Groups)-mostGroups)
@@ -323,6 +324,11 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 // DeniedOnly reports whether the groups are the most denied subjects, for which usage has only
 // denials.
 func (v *usageView) DeniedOnly() bool { return v.By == "subject" && v.Form.Get("top") == "denied" }
+
+// ShadowKnown reports whether some group has denials in shadow, or there are none.
+func (v *usageView) ShadowKnown() bool {
+	return v.Shadow == 0 || slices.ContainsFunc(v.Groups, func(g usageGroup) bool { return g.ShadowDenied > 0 })
+}
 
 func usageLink(by, name string) string {
 	switch {

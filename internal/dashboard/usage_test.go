@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -85,6 +86,44 @@ func TestUsageBadInput(t *testing.T) {
 	} {
 		require.Contains(t, b.get("/usage?period=custom&"+span).body, "Step shown: "+grain, span)
 	}
+}
+
+// The numbers of the page do not depend on the grouping, and a column of which nothing is known is
+// left out. Without a period in the address, the picker names the one that is shown.
+func TestUsageSaysWhatIsNotKnown(t *testing.T) {
+	s := newStack(t)
+	counts := usage.Counts{Allowed: 10, Denied: 4, ShadowDenied: 7}
+	start := s.clock.Now().Add(-time.Hour).UTC().Truncate(time.Hour).UnixMilli()
+	batch := usage.Batch{Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now()}
+	for _, rule := range []string{"", "a", "b"} {
+		batch.Rows = append(batch.Rows, usage.Row{Key: usage.Key{Tenant: s.a.TenantID(), Grain: usage.Hour, StartMS: start, Rule: rule}, Counts: counts})
+	}
+	list := usage.SubjectList{{Subject: "user_1", Counts: usage.Counts{Allowed: 10, Denied: 4}}}
+	batch.Subjects = []usage.Subjects{{Tenant: s.a.TenantID(), Grain: usage.Hour, StartMS: start, TopSubjects: usage.TopSubjects{Checks: list, Denied: list}}}
+	require.NoError(t, s.store.WriteUsage(t.Context(), &batch))
+	b := s.as("ann@example.com")
+	for _, by := range []string{"", "&by=rule", "&by=subject", "&by=subject&top=denied"} {
+		got := b.get("/usage?period=24h" + by).body
+		require.Contains(t, got, "7 checks would have been denied by rules in shadow.", by)
+		require.Equal(t, strings.Contains(by, "subject"), strings.Contains(got, "Denials in shadow are not known by subject."), by)
+		require.Equal(t, by == "&by=rule", strings.Contains(got, ">Denied in shadow</th>"), by)
+		require.NotContains(t, got, "unknown</td>", by)
+	}
+	require.NotContains(t, b.get("/usage?period=24h&by=subject&top=denied").body, ">Units allowed</th>")
+	got := b.get("/usage?by=subject").body
+	require.NotContains(t, got, "Any time")
+	require.Contains(t, got, "Last 24 hours")
+}
+
+// A form keeps from where somebody zoomed, and a chart of another page leads back to that page.
+func TestZoomIsKept(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	from := url.QueryEscape(s.clock.Now().Add(-3 * time.Hour).UTC().Format(minuteForm))
+	require.Contains(t, b.get("/usage?period=custom&full=7d&from="+from).body, `<input type="hidden" name="full" value="7d"`)
+	require.Contains(t, b.get("/?period=7d").body, `full=%2F%3Fperiod%3D7d`)
+	require.Contains(t, b.get("/usage?period=custom&full=%2F%3Fperiod%3D7d&from="+from).body, `href="/?period=7d">Reset zoom`)
+	require.NotContains(t, b.get("/usage?period=custom&full=%2F%2Fevil.example&from="+from).body, "evil.example\">Reset zoom")
 }
 
 // Grouped usage is drawn over time, and each row has its trend and its change.

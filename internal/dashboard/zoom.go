@@ -50,8 +50,20 @@ func unzoomed(values url.Values) url.Values {
 // zoomAddress returns the usage page for a part of a period, without from and to.
 func zoomAddress(values url.Values) string { return "/usage?" + zoomParameters(values).Encode() }
 
+// zoomFrom is zoomAddress for the chart of another page, to which the link leads back.
+func zoomFrom(page string, values url.Values) string {
+	values.Set(zoomedFrom, page)
+	return zoomAddress(values)
+}
+
 // unzoomedAddress returns the usage page of the period from which somebody zoomed; "": nobody did.
 func unzoomedAddress(values url.Values) string {
+	if full := values.Get(zoomedFrom); strings.HasPrefix(full, "/") {
+		if localPath(full) == full {
+			return full
+		}
+		return ""
+	}
 	if full := unzoomed(values); full != nil {
 		return "/usage?" + full.Encode()
 	}

@@ -35,9 +35,21 @@ type Decision struct {
 	Penalized    bool
 	Uncounted    bool // answered without counting, because Redis was unavailable
 	Degraded     bool // of the decision as a whole
-	// Repeats is the number of equal denials by the same instance within RepeatsWithin after At.
-	// These have no entry of their own.
+	Shadow       bool `json:",omitempty"` // no rule decided, but some in shadow matched
+	// Repeats is the number of equal denials by the same instance within Span after At. These have
+	// no entry of their own.
 	Repeats int64
+	// Span is at least RepeatsWithin. Of a subject that is denied all the time, older entries are
+	// combined, within a minute. 0 from an instance that does not combine them: RepeatsWithin.
+	Span time.Duration `json:",omitempty"`
+}
+
+// Last returns when the last of the repeats was, at the latest.
+func (d *Decision) Last() time.Time {
+	if d.Repeats == 0 {
+		return d.At
+	}
+	return d.At.Add(max(d.Span, RepeatsWithin))
 }
 
 // RepeatsWithin is the time in which equal denials are counted on the first one.
@@ -81,8 +93,9 @@ func (q *Query) Selects(d *Decision) bool {
 //
 // Most decisions cost only a few comparisons. Recording one takes a lock. It is rare, because the
 // number of recorded decisions per second is limited for each tenant and for all tenants, and these
-// limits are checked before. A denial that repeats within a second is counted on the first one, so
-// that a busy subject does not evict the others.
+// limits are checked before. A denial that repeats within a second is counted on the first one, and
+// the number of entries of one subject and rule is limited, so that a busy subject does not evict
+// the others.
 type Log struct {
 	seed  maphash.Seed
 	clock func() time.Time
@@ -110,9 +123,10 @@ const (
 	recentSeen  = 8192 // two decisions with the same slot evict each other, so repeats can get their own entries
 	recentPaces = 1024 // tenants with the same slot share its limits
 
-	recentDenied  = 200 // entries of a tenant
-	recentAllowed = 100
-	recentNear    = 64
+	recentDenied     = 200 // entries of a tenant
+	recentDeniedEach = 25  // of those, entries of equal denials
+	recentAllowed    = 100
+	recentNear       = 64
 
 	recentDeniedPerSecond  = 40 // of a tenant
 	recentAllowedPerSecond = 10
@@ -149,11 +163,12 @@ func (p *pace) take(second, most uint64) bool {
 	}
 }
 
-// keptDecision never changes, except for its repeats.
+// keptDecision never changes, except for its repeats and their span.
 type keptDecision struct {
 	Decision
 	tenant    limit.TenantID
 	untilMS   int64
+	spanMS    int64 // guarded by the lock of the log
 	repeats   atomic.Int64
 	remaining atomic.Int64 // after the last repeat
 }
@@ -161,7 +176,7 @@ type keptDecision struct {
 // tenantRecent has the recorded decisions of one tenant.
 type tenantRecent struct {
 	tenant  limit.TenantID
-	denied  ring
+	denied  denials
 	allowed ring
 	near    []*keptDecision
 }
@@ -170,6 +185,83 @@ type tenantRecent struct {
 type ring struct {
 	entries []*keptDecision
 	next    int
+}
+
+// denials has the last denials, oldest first.
+type denials struct {
+	entries []*keptDecision
+	each    map[denialKey]int // entries
+}
+
+// denialKey identifies equal denials.
+type denialKey struct {
+	subject, resource, rule string
+	code                    check.Code
+}
+
+func (k *keptDecision) key() denialKey { return denialKey{k.Subject, k.Resource, k.Rule, k.Code} }
+
+// put adds an entry and returns the one that made way for it, or nil. If there are too many equal
+// ones, two of them become one. Otherwise one of the most frequent denials leaves a full list.
+func (d *denials) put(k *keptDecision) (gone *keptDecision) {
+	if d.each == nil {
+		d.each = map[denialKey]int{}
+	}
+	key := k.key()
+	switch {
+	case d.each[key] >= recentDeniedEach:
+		gone = d.combine(key, k.At.UnixMilli())
+	case len(d.entries) >= recentDenied:
+		gone = d.drop(d.mostFrequent())
+	}
+	d.entries = append(d.entries, k)
+	d.each[key]++
+	return gone
+}
+
+// combine adds an entry to the one before, if both are in the same minute and get no repeats any
+// more. If there are no such entries, it removes the oldest one.
+func (d *denials) combine(key denialKey, nowMS int64) *keptDecision {
+	first, before := -1, -1
+	for i, k := range d.entries {
+		if k.key() != key {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if before >= 0 && nowMS >= k.untilMS {
+			b := d.entries[before]
+			if b.At.Truncate(time.Minute).Equal(k.At.Truncate(time.Minute)) {
+				b.repeats.Add(1 + k.repeats.Load())
+				b.spanMS = max(b.spanMS, k.At.Sub(b.At).Milliseconds()+k.spanMS)
+				return d.drop(i)
+			}
+		}
+		before = i
+	}
+	return d.drop(first)
+}
+
+// mostFrequent returns the oldest entry of the denials with the most entries.
+func (d *denials) mostFrequent() int {
+	most := 0
+	for _, n := range d.each {
+		most = max(most, n)
+	}
+	return slices.IndexFunc(d.entries, func(k *keptDecision) bool { return d.each[k.key()] == most })
+}
+
+// drop removes and returns an entry.
+func (d *denials) drop(i int) *keptDecision {
+	gone := d.entries[i]
+	d.entries = slices.Delete(d.entries, i, i+1)
+	if key := gone.key(); d.each[key] > 1 {
+		d.each[key]--
+	} else {
+		delete(d.each, key)
+	}
+	return gone
 }
 
 // put adds an entry and returns the one that it replaced, or nil.
@@ -271,7 +363,7 @@ func (k *keptDecision) same(tenant limit.TenantID, d *check.Decision) bool {
 
 // keep records a decision in the list of its kind, or as a subject near a limit, or both.
 func (r *Log) keep(tenant limit.TenantID, d *check.Decision, now time.Time, listed, near bool) *keptDecision {
-	k := &keptDecision{Decision: recentOf(d, now), tenant: tenant, untilMS: now.Add(RepeatsWithin).UnixMilli()}
+	k := &keptDecision{Decision: recentOf(d, now), tenant: tenant, untilMS: now.Add(RepeatsWithin).UnixMilli(), spanMS: RepeatsWithin.Milliseconds()}
 	k.remaining.Store(k.Remaining)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -279,13 +371,15 @@ func (r *Log) keep(tenant limit.TenantID, d *check.Decision, now time.Time, list
 	if near {
 		r.bytes += t.noteNear(k)
 	}
-	entries, most := &t.denied, recentDenied
-	if d.Allowed {
-		entries, most = &t.allowed, recentAllowed
-	}
 	if listed {
 		r.bytes += k.bytes()
-		if gone := entries.put(k, most); gone != nil {
+		var gone *keptDecision
+		if d.Allowed {
+			gone = t.allowed.put(k, recentAllowed)
+		} else {
+			gone = t.denied.put(k)
+		}
+		if gone != nil {
 			r.bytes -= gone.bytes()
 		}
 	}
@@ -307,6 +401,7 @@ func recentOf(d *check.Decision, now time.Time) Decision {
 		out.Rule, out.Source, out.Quota, out.WindowMS, out.Remaining = r.Rule.Slug, r.Source, r.Quota, r.WindowMS, r.Remaining
 		out.RetryAfterMS, out.ResetAfterMS, out.Penalized, out.Uncounted = r.RetryAfterMS, r.ResetAfterMS, r.Penalized, r.Uncounted
 	}
+	out.Shadow = d.Deciding < 0 && slices.ContainsFunc(d.Rules, func(r check.RuleDecision) bool { return r.Mode == limit.Shadow })
 	return out
 }
 
@@ -397,6 +492,9 @@ func (r *Log) list(tenant limit.TenantID, q Query) (out []Decision) {
 				d := k.Decision
 				if !d.Allowed {
 					d.Repeats = k.repeats.Load()
+					if k.spanMS > RepeatsWithin.Milliseconds() {
+						d.Span = time.Duration(k.spanMS) * time.Millisecond
+					}
 				}
 				out = append(out, d)
 			}

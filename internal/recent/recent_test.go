@@ -106,6 +106,21 @@ func TestRecentIsBounded(t *testing.T) {
 		loud += 1 + d.Repeats
 	}
 	require.Equal(t, int64(99_999), loud, "each denial is counted on an entry")
+	for range 600 { // ten minutes later, the quiet one is still there, and each minute of the loud one
+		r.Check(check.Request{Subject: "loud", Cost: 1})
+		r.Check(check.Request{Subject: "loud", Cost: 2})
+		r.Move(time.Second)
+	}
+	require.Len(t, r.recent(Query{Denied: true, Subject: "quiet"}), 1)
+	minutes := map[time.Time]bool{}
+	got := r.recent(Query{Denied: true, Subject: "loud"})
+	for _, d := range got {
+		require.False(t, d.Last().Before(d.At))
+		require.LessOrEqual(t, d.Last().Sub(d.At), time.Minute+RepeatsWithin)
+		minutes[d.At.Truncate(time.Minute)] = true
+	}
+	require.LessOrEqual(t, len(got), 2*recentDeniedEach, "of each reason")
+	require.GreaterOrEqual(t, len(minutes), 10)
 
 	r.Move(time.Second)
 	for i := range 1000 {

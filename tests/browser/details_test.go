@@ -37,13 +37,16 @@ func TestOpenInTheAddress(t *testing.T) {
 	}
 }
 
-// The rule form asks for the algorithm before the burst that it needs, and counts one minute in the
-// singular.
+// The rule form has the burst beside the limit, but only for an algorithm that needs it, and counts
+// one minute in the singular.
 func TestRuleFormDetails(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	p := w.as(tenants.Editor).open("/rules/new").sees("Steady")
-	require.True(t, mustEval[bool](p, `(document.querySelector("[name=algorithm]").compareDocumentPosition(document.querySelector("[name=burst]")) & Node.DOCUMENT_POSITION_FOLLOWING) > 0`))
+	const shown = `document.querySelector("[name=burst]").checkVisibility()`
+	require.False(t, mustEval[bool](p, shown))
+	p.click("Token bucket Bursts, steady average")
+	require.True(t, mustEval[bool](p, shown+` && document.querySelector("[name=burst]").offsetTop === document.querySelector("[name=limit]").offsetTop`))
 	const unit = `document.querySelector("[name=window_unit] option:checked").textContent.trim()`
 	require.Equal(t, "minute", mustEval[string](p, unit))
 	p.fill("Window", "2")

@@ -36,6 +36,37 @@ func TestRuleWalk(t *testing.T) {
 	p.click("Delete rule").at("/rules").sees("Rule “API requests” deleted.").sees("No rules yet")
 }
 
+// The fields of every algorithm and of calendar windows, the mode, the advanced fields and the
+// buttons are on one screen, and the buttons do not cover the field with the focus. Enter in the
+// name of a new rule does not create it.
+func TestRuleEditorOnOneScreen(t *testing.T) {
+	t.Parallel()
+	p := demo(t).as(tenants.Editor)
+	p.width, p.height = 1440, 900
+	p.must(p.screen(p.height), "set the screen")
+	fits := func(what string) {
+		t.Helper()
+		require.LessOrEqual(t, mustEval[float64](p, `document.querySelector("#rule-form > .buttons").offsetTop + document.querySelector("#rule-form > .buttons").offsetHeight`), 900.0, what)
+	}
+	p.open("/rules/exports/edit").sees("Next windows")
+	fits("a calendar window")
+	p.open("/rules/new").sees("Steady")
+	for _, name := range []string{"Leaky bucket queue Evenly spaced", "Sliding window buckets Near exact, large limits", "Token bucket Bursts, steady average"} {
+		p.click(name)
+		fits(name)
+	}
+	p.click("Leaky bucket queue Evenly spaced").has("Queue").click("Token bucket Bursts, steady average").hasNot("Queue")
+	p.height = 500
+	p.must(p.screen(p.height), "set a low screen")
+	mustEval[bool](p, `(document.querySelector("[name=mode]:checked").focus(), true)`)
+	p.press(kb.Tab)
+	require.True(t, mustEval[bool](p, `document.activeElement.matches("summary") &&
+		document.activeElement.getBoundingClientRect().bottom <= document.querySelector("#rule-form > .buttons").getBoundingClientRect().top`), "the focus is above the buttons")
+	p = newTenant(t).as(tenants.Editor).open("/rules/new").sees("Steady").fill("Name", "Night jobs").press(kb.Enter)
+	require.Equal(t, "resource", mustEval[string](p, "document.activeElement.name"))
+	p.at("/rules/new")
+}
+
 // Before a lower limit of a plan is saved, the page names who is over it, also one that is denied
 // already, with the usage, the old number and the new one.
 func TestPlanImpactNamesWhoIsOver(t *testing.T) {

@@ -115,7 +115,7 @@ func TestSpikeLeadsToItsSubjects(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).open("/?period=24h").sees("Most denied subjects").click("View as table")
 	link := mustEval[string](p, `(a => a.pathname + a.search)([...document.querySelectorAll(".chart details tbody a")][3])`)
-	p.open(link).sees("No instance remembers decisions of this period.").check()
+	p.open(link).sees("Decisions of this time are not kept any more.").check()
 	p.click("View usage of this period").sees("By subject").sees("Denied")
 	require.Equal(t, "denied", p.value("Sort subjects by"))
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -37,17 +38,28 @@ func TestUndo(t *testing.T) {
 	p.at("/rules/orders").sees("Rule “Orders” restored.").sees("Each subject can use 10 units")
 }
 
-// The audit trail restores a rule to its state after a row.
-func TestRestoreFromAuditTrail(t *testing.T) {
+// The audit trail undoes a change of a rule: the page stays, says what the rule is now, and can
+// undo that, too.
+func TestUndoFromAuditTrail(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	w.rule("orders", 10)
 	p := w.as(tenants.Editor).open("/rules/orders/edit").sees("Save changes").fill("Limit", "5").click("Save changes").sees("Rule “Orders” saved.")
+	p.open("/rules/orders").click("Shadow").sees("is in shadow.")
 	p.open("/audit?kind=rule").sees("changed the rule Orders").check()
-	p.within("created the rule").click("Restore Orders")
-	p.at("/rules/orders").sees("Each subject can use 10 units").sees("Rule restored to its state of")
+	p.within("enforce to shadow").click("Undo this change of Orders")
+	p = p.within("")
+	p.at("/audit?kind=rule").sees("Change of rule “Orders” undone: Mode shadow to enforce.")
+	rule, err := w.store.RuleBySlug(t.Context(), w.actor, "orders")
+	require.NoError(t, err)
+	require.Equal(t, limit.Enforce, rule.Mode)
+	require.Equal(t, int64(5), rule.Limit, "the other change stays")
+	p.click("Undo").at("/audit?kind=rule").sees("Rule restored to its state of")
+	rule, err = w.store.RuleBySlug(t.Context(), w.actor, "orders")
+	require.NoError(t, err)
+	require.Equal(t, limit.Shadow, rule.Mode)
 	p.phone().open("/audit?kind=rule").check()
-	w.as(tenants.Viewer).open("/audit?kind=rule").hasNot("Restore Orders")
+	w.as(tenants.Viewer).open("/audit?kind=rule").hasNot("Undo this change of Orders")
 }
 
 // A form with changes asks before the person leaves it. The draft of a new rule is kept, and comes

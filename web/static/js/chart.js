@@ -27,10 +27,11 @@
     return `${day.format(from)}, ${clock.format(from)} to ${clock.format(to)}`;
   }
 
-  function row(name, value) {
+  function row(name, value, kind) {
     const term = document.createElement("dt");
     const text = document.createElement("dd");
     term.textContent = name;
+    if (kind) term.prepend(Object.assign(document.createElement("span"), { className: `key ${kind}` }));
     text.textContent = value;
     return [term, text];
   }
@@ -51,9 +52,11 @@
     if (missing > 0 && all === 0) {
       list.append(...row("Not known", `at most ${number.format(missing)}`));
     } else {
-      list.append(...row("Allowed", number.format(data.allowed[i])));
-      for (const part of data.parts) if (part.allowed[i] > 0) list.append(...row(part.name, number.format(part.allowed[i])));
-      list.append(...row("Denied", number.format(data.denied[i])));
+      list.append(...row("Allowed", number.format(data.allowed[i]), data.parts.length ? "" : "allowed"));
+      data.parts.forEach((part, n) => {
+        if (part.allowed[i] > 0) list.append(...row(part.name, number.format(part.allowed[i]), `part${n}`));
+      });
+      list.append(...row("Denied", number.format(data.denied[i]), "denied"));
       if (missing > 0) list.append(...row("Not known", `at most ${number.format(missing)}`));
     }
     if (all > 0) list.append(...row("Share denied", `${Math.round((1000 * data.denied[i]) / all) / 10} %`));
@@ -71,7 +74,29 @@
     const middle = box.left - around.left + ((i + 0.5) / data.at.length) * box.width;
     const left = middle > around.width / 2 ? middle - tip.offsetWidth - 16 : middle + 16;
     tip.style.left = `${Math.max(8, left)}px`;
-    tip.style.top = `${plot.offsetTop + 8}px`;
+    place(tip, plot);
+  }
+
+  // Above the plot, so that it covers no bar; within it if the screen has no space there.
+  function place(tip, plot) {
+    const above = plot.getBoundingClientRect().top - tip.offsetHeight - 4 > 0;
+    tip.style.top = `${above ? plot.offsetTop - tip.offsetHeight - 4 : plot.offsetTop + 8}px`;
+  }
+
+  // While somebody drags, the tooltip has the selected part and its sums.
+  function showPart(section, plot, from, to) {
+    const data = numbers(section);
+    const tip = plot.parentElement.querySelector(".tip");
+    if (!tip) return;
+    const [first, last] = [Math.min(from, to), Math.max(from, to)];
+    const sum = (list) => list.slice(first, last + 1).reduce((a, b) => a + b, 0);
+    const end = new Date((data.at[last] + data.step) * 1000);
+    const until = data.grain === "day" ? label(data, last) : `${day.format(end)}, ${clock.format(end)}`;
+    const title = Object.assign(document.createElement("b"), { textContent: `${label(data, first).split(" to ")[0]} to ${until}` });
+    const list = document.createElement("dl");
+    list.append(...row("Allowed", number.format(sum(data.allowed)), "allowed"), ...row("Denied", number.format(sum(data.denied)), "denied"));
+    tip.replaceChildren(title, list, Object.assign(document.createElement("p"), { textContent: "Release to zoom." }));
+    place(tip, plot);
   }
 
   function hide(section) {
@@ -124,7 +149,10 @@
     if (!data) return;
     const i = indexAt(plot, event.clientX, data.at.length);
     light(plot, i);
-    if (drag && drag.plot === plot && plot.dataset.zoom) select(plot, drag.from, i, data.at.length);
+    if (drag && drag.plot === plot && plot.dataset.zoom) {
+      select(plot, drag.from, i, data.at.length);
+      if (drag.from !== i) showPart(section, plot, drag.from, i);
+    }
   });
 
   // The decisions of a step, while instances may still remember them.

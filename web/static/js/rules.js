@@ -77,6 +77,26 @@
     }
   });
 
+  // Enter in a text field of a new rule moves on to the next one, rather than create the rule with
+  // fields that nobody has seen. Elsewhere it submits a form without empty fields.
+  let moved = false; // the key that is down has moved the focus: it does nothing else
+  document.addEventListener("keydown", (event) => {
+    moved = false;
+    const input = event.target;
+    if (event.key !== "Enter" || event.isComposing || !isNew() || !form().contains(input) || !input.matches("input[type=text]")) return;
+    const shown = [...form().querySelectorAll("input[type=text], select")].filter((e) => e.checkVisibility());
+    const empty = shown.find((e) => e.required && e.value.trim() === "");
+    const next = ["name", "resource", "slug"].includes(input.name) ? shown[shown.indexOf(input) + 1] : empty;
+    if (!next) return;
+    event.preventDefault();
+    moved = true;
+    next.focus();
+    next.select?.();
+  });
+  document.addEventListener("keypress", (event) => {
+    if (moved) event.preventDefault();
+  });
+
   // Changes of an existing rule are not stored, so leaving the page asks first.
   let changed = false;
   const unsaved = () => changed && form() && form().elements.rule.value !== "";
@@ -103,7 +123,7 @@
     keptDraft = false;
     if (form()) return;
     const link = Object.assign(document.createElement("a"), { href: "/rules/new", textContent: "Continue" });
-    const toast = Object.assign(document.createElement("p"), { className: "band good" });
+    const toast = Object.assign(document.createElement("p"), { className: "toast" });
     toast.setAttribute("role", "status");
     toast.append("Draft of the new rule kept. ", link);
     document.getElementById("content")?.prepend(toast);
@@ -145,7 +165,7 @@
       if (typeof saved[1] === "boolean") element.checked = saved[1];
       else element.value = saved[1];
     }
-    slugTyped = form().elements.slug.value !== "";
+    slugTyped = form().elements.slug.value !== slugOf(form().elements.name.value);
     const discard = Object.assign(document.createElement("button"), { type: "button", className: "bare", textContent: "Discard draft" });
     discard.addEventListener("click", () => {
       localStorage.removeItem(draftKey);
