@@ -93,6 +93,9 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 			return err
 		}
 		view.Rows, view.Later = auditLines(rows, d.ruleNames(r.Context(), v.actor().TenantID()), d.planNames(r.Context(), v.actor())), f.Get("after") != ""
+		if err := d.nameObjects(r.Context(), v.actor(), view.Rows); err != nil {
+			return err
+		}
 		if next != "" {
 			view.Next = auditAddress(f.values, "after", next, "")
 		}
@@ -112,6 +115,35 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	}
 	v.frame.Title = "Audit trail"
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
+}
+
+// nameObjects adds the names of API keys and billing endpoints, whose targets are IDs.
+func (d *dashboard) nameObjects(ctx context.Context, a tenants.Actor, lines []auditLine) error {
+	has := func(kind string) bool {
+		return slices.ContainsFunc(lines, func(l auditLine) bool { return l.Kind == kind })
+	}
+	names := map[string]string{}
+	if has("key") {
+		var err error
+		if names, err = d.keyNames(ctx, a); err != nil {
+			return err
+		}
+	}
+	if has("endpoint") {
+		endpoints, _, err := d.Store.BillingEndpoints(ctx, a, tenants.Page{Limit: mostNames})
+		if err != nil {
+			return err
+		}
+		for i := range endpoints {
+			names[endpoints[i].ID.String()] = nameOr(endpoints[i].Name, endpoints[i].Provider)
+		}
+	}
+	for i := range lines {
+		if l := &lines[i]; l.name == "" && l.Called() == l.Target {
+			l.name = names[l.Target]
+		}
+	}
+	return nil
 }
 
 // trailPage returns the address of the page for a form that returns to it.

@@ -141,3 +141,19 @@ func TestFieldChanges(t *testing.T) {
 	nameFields(named, ruleNames{"api": "API requests"}, planNames{"free": "Free"})
 	require.Equal(t, []fieldChange{{"overrides\x00api\x00limit", "Limit of the override for API requests", "1", "2"}, {"plan", "Plan", "Free", "pro"}}, named)
 }
+
+// A row about an API key has its name, also if the change did not touch the name, and so has the
+// page about security.
+func TestAuditNamesKeys(t *testing.T) {
+	s := newStack(t)
+	key, _, err := s.store.CreateKey(t.Context(), s.a, tenants.NewAPIKey{Name: "checkout", Scopes: tenants.AllScopes})
+	require.NoError(t, err)
+	err = s.store.RevokeKey(t.Context(), s.a, key.ID, tenants.Match{})
+	require.NoError(t, err)
+	b := s.as("ann@example.com")
+	for _, path := range []string{"/audit?action=revoke", "/settings/security?kind=key.revoked"} {
+		got := b.get(path).body
+		require.Contains(t, got, ">checkout</a>", path)
+		require.NotContains(t, got, ">"+key.ID.String()+"</a>", path)
+	}
+}
