@@ -21,7 +21,9 @@
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target !== document.body || keepTyping()) return;
     const first = ["[data-focus]", "[data-drawer][open] .sheet :is(input:not([type=hidden]), select, textarea)", "[data-drawer][open] .sheet .buttons button", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
-    if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
+    // Details beside a list are in sight already, so the list does not move.
+    const beside = first?.matches(".toast, .detail") && window.matchMedia("(min-width: 1081px)").matches;
+    if (first) first.focus({ preventScroll: beside || !first.hasAttribute("data-focus") });
   });
 
   document.addEventListener("htmx:sendError", () => say("The service does not respond. Check the connection and try again."));
