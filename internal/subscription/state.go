@@ -310,10 +310,10 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 		return Standing{Why: "no event has described the subscription yet"}
 	}
 	out := Standing{Multiplier: 1, Created: n.Created, Plan: n.Plan}
-	anchor := n.Anchor
+	anchor, quantity := n.Anchor, int64(1)
 	switch {
 	case n.Plan != "" && len(n.Items) > 0: // a generic event with a quantity
-		out.Multiplier = min(max(n.Items[0].Quantity, 1), MaxMultiplier)
+		quantity = n.Items[0].Quantity
 	case n.Partial:
 		s.judgePartial(&out, now, grace)
 		return out
@@ -325,7 +325,7 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 		}
 		out.Plan, out.Priority = tier.Plan, tier.Priority
 		if tier.Multiply {
-			out.Multiplier = min(max(item.Quantity, 1), MaxMultiplier)
+			quantity = item.Quantity
 		}
 		anchor = cmp.Or(anchor, item.Anchor)
 	}
@@ -333,6 +333,10 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 		out.Anchor = time.Unix(anchor, 0).UTC()
 	}
 	s.judge(&out, now, grace)
+	out.Multiplier = min(max(quantity, 1), MaxMultiplier)
+	if out.Right == Entitled && out.Multiplier != quantity {
+		out.Why += fmt.Sprintf("; the quantity %d counts as %d", quantity, out.Multiplier)
+	}
 	return out
 }
 

@@ -94,6 +94,24 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// A quantity out of range counts as the nearest one in range, and the reason says so.
+func TestQuantityOutOfRange(t *testing.T) {
+	t.Parallel()
+	for quantity, want := range map[int64]string{
+		1_000_000_000: "the subscription is active; the quantity 1000000000 counts as 1000000",
+		0:             "the subscription is active; the quantity 0 counts as 1", -1: "the subscription is active; the quantity -1 counts as 1",
+		1_000_000: "the subscription is active",
+	} {
+		e := snapshot("a", 0, subscription.Active, "seats")
+		e.Snapshot.Items[0].Quantity = quantity
+		var s subscription.State
+		s.Merge(e)
+		standing := s.Standing(epoch, 0, tiers)
+		require.Equal(t, want, standing.Why)
+		require.Equal(t, min(max(quantity, 1), 1_000_000), standing.Multiplier)
+	}
+}
+
 // Providers send events late, twice and in any order. The resulting state does not depend on that.
 func TestMergeInAnyOrder(t *testing.T) {
 	t.Parallel()
