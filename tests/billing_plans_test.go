@@ -134,7 +134,7 @@ func TestReconcileCommand(t *testing.T) {
 		require.Zero(t, code, stderr)
 		return stdout
 	}
-	problem := name + "not settled sub_2: no price of the subscription is mapped to a plan: price_other\n"
+	problem := name + "not settled sub_2: no price of the subscription is mapped to a plan: price_other; map the price, or its product\n"
 	moved := ` sub_1: subject "ada" moved from the default plan to pro` + "\n"
 	require.Equal(t, name+"would change"+moved+problem+name+"2 subscriptions compared, 1 would change, 1 not settled\n", reconcile("--dry-run"))
 	tenant.do(http.MethodGet, i.URL()+"/v1/subjects/ada", "", http.StatusNotFound)

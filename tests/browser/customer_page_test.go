@@ -34,7 +34,7 @@ func TestCustomerAsksForMore(t *testing.T) {
 	w := newTenant(t)
 	w.rule("exports", 10)
 	_, err := w.store.EditPortal(t.Context(), w.actor, tenants.Match{}, func(p *tenants.Portal) error {
-		p.Brand, p.Accent = "Northwind <b>Maps</b> "+strings.Repeat("\u202e", 3), "#ffee00"
+		p.Brand, p.Accent = "Northwind <b>Maps</b>", "#ffee00"
 		return nil
 	})
 	require.NoError(t, err)

@@ -109,7 +109,9 @@ func (p *page) configure(t testing.TB, gateway, server, key, authorities string)
 // what the test replaces in them.
 func (g *gateway) secure(t testing.TB, w *world, p *page) map[string]string {
 	t.Helper()
+	g.relay.mu.Lock()
 	g.relay.tls = &tls.Config{Certificates: []tls.Certificate{g.recipe.secured.shown}}
+	g.relay.mu.Unlock()
 	ca := filepath.Join(g.dir, "ca.pem")
 	require.NoError(t, os.WriteFile(ca, g.recipe.secured.trusted.pem(), 0o644))
 	address := g.relay.address

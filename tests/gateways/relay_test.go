@@ -158,12 +158,15 @@ func (r *relay) serve(accepted net.Conn) {
 		r.mu.Unlock()
 	}()
 	conn := accepted
-	if r.tls != nil {
+	r.mu.Lock()
+	secure := r.tls
+	r.mu.Unlock()
+	if secure != nil {
 		if b, changed, _ := r.state(); b == hanging {
 			<-changed
 			return
 		}
-		conn = tls.Server(accepted, r.tls)
+		conn = tls.Server(accepted, secure)
 	}
 	server, err := net.Dial("tcp", r.server)
 	if err != nil {
