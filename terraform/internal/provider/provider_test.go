@@ -65,7 +65,7 @@ func TestAttributesAreDocumented(t *testing.T) {
 // TestDefaultsAreFields verifies that the table names fields that exist, and that each field of a
 // body has a default unless it is required or depends on the server.
 func TestDefaultsAreFields(t *testing.T) {
-	fromServer := []string{"plan.default", "plan.newest_version", "subject.plan_version", "billing_price.endpoint", "billing_endpoint.api_key"}
+	fromServer := []string{"plan.default", "plan.newest_version", "subject.plan_version", "billing_price.endpoint", "billing_endpoint.api_key", "billing_endpoint.signing_secrets"}
 	for _, k := range kinds {
 		for name := range k.fallbacks {
 			if attributeNamed(k.attributes, name) == nil {
