@@ -138,7 +138,7 @@ func TestClientLeases(t *testing.T) {
 	servers := []*instance{start(t, s).AwaitReady(), start(t, s).AwaitReady()}
 	tenant := newTenant(t, s, servers[0])
 	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"on_unavailable":"deny","consistency":"leased"}`,
-		limit, quietWindow(time.Now())), servers...)
+		limit, harness.QuietWindow(time.Now(), 360, 3)), servers...)
 	doors := make([]*door, len(servers))
 	for i := range doors {
 		doors[i] = newDoor(t, servers[i].Address("WEIR_HTTP_ADDR"))
@@ -206,7 +206,7 @@ func TestClientLeasesDenyEarly(t *testing.T) {
 	server := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, server)
 	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"consistency":"leased"}`,
-		limit, quietWindow(time.Now())), server)
+		limit, harness.QuietWindow(time.Now(), 360, 3)), server)
 	clients := newLeaseClients(t, tenant.key, "leased")
 	processes := make([]*leaseProcess, 4)
 	for i := range processes {

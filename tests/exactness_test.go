@@ -9,25 +9,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/tests/harness"
 )
 
 const (
 	clientsEach = 64
 	exactLimit  = 600
 )
-
-// quietWindow returns a window whose next edge, counted from 1970, is at least a week away, so that
-// no edge occurs during the test.
-func quietWindow(now time.Time) string {
-	const day = 24 * time.Hour
-	for days := 360; days > 0; days -= 3 { // divisible by 3 days, the sub-buckets below
-		window := time.Duration(days) * day
-		if left := window - time.Duration(now.UnixNano())%window; left > 7*day {
-			return fmt.Sprintf("%dd", days)
-		}
-	}
-	panic("every window has its edge this week")
-}
 
 // However many instances and clients there are, a limit of 600 allows exactly 600. All of them
 // check one subject concurrently, with costs of 1 to 5.
@@ -38,7 +27,7 @@ func TestInstancesTogetherAllowExactlyTheLimit(t *testing.T) {
 		i.AwaitReady()
 	}
 	tenant := newTenant(t, s, instances[0])
-	window := quietWindow(time.Now())
+	window := harness.QuietWindow(time.Now(), 360, 3)
 
 	for algorithm, more := range map[string]string{
 		"sliding_window_counter": "",

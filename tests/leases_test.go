@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/tests/harness"
 )
 
 // A leased rule never allows more than its limit, while instances are under load, stopped and
@@ -23,7 +25,7 @@ func TestLeasedRuleOverInstances(t *testing.T) {
 	}
 	tenant := newTenant(t, s, instances[0])
 	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"on_unavailable":"deny","consistency":"leased"}`,
-		limit, quietWindow(time.Now())), instances...)
+		limit, harness.QuietWindow(time.Now(), 360, 3)), instances...)
 	ask := func(i *instance, subject string) (allowed bool) {
 		got, d, err := tenant.check(i.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"leased"}`, subject))
 		require.NoError(t, err)

@@ -228,7 +228,7 @@ func resetProblem(err error) error {
 	var errs []ProblemField
 	for _, by := range uncounted.Missing {
 		pointer := "/" + by
-		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
+		if name, isAttribute := limit.AttributeOf(by); isAttribute {
 			pointer = "/attributes/" + name
 		}
 		errs = append(errs, wrongField(pointer, limit.Wrong(isRequired.Fix, "is required: the rule counts by it")))

@@ -63,6 +63,7 @@ type evaluation struct {
 	decision Decision
 	call     engine.Call
 	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
+	denied   bool  // whatever the counters say: the subject is blocked, or lacks a required attribute
 	keys     keyMaker
 }
 
@@ -177,7 +178,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	if plan != nil {
 		d.Plan = plan.slug
 	}
-	if subject != nil && subject.state == Blocked && !req.reported {
+	if e.denied = subject != nil && subject.state == Blocked && !req.reported; e.denied {
 		d.Allowed, d.Code = false, SubjectBlocked
 		if req.Explain {
 			for i := range p.rules {
@@ -248,18 +249,8 @@ func (e *evaluation) missing(r *RuleDecision, attribute string) {
 	r.Missing, r.Uncounted, r.RetryAfterMS = attribute, true, limit.NeverMS
 	d.Rules = append(d.Rules, *r)
 	if r.Mode == limit.Enforce {
-		e.call.Cost = 0
+		e.call.Cost, e.denied = 0, true
 	}
-}
-
-// lacksAttribute reports whether a rule denies because of an attribute that the request lacks.
-func (e *evaluation) lacksAttribute() bool {
-	return slices.ContainsFunc(e.decision.Rules, func(r RuleDecision) bool { return r.Missing != "" && r.Mode == limit.Enforce })
-}
-
-// deniesAlready reports whether the check is denied, whatever its counters say.
-func (e *evaluation) deniesAlready() bool {
-	return e.decision.Code == SubjectBlocked || e.lacksAttribute()
 }
 
 // explain lists every rule of the policy that is not evaluated, with the reason.

@@ -207,7 +207,7 @@ func counted(r *limit.Rule, values Request) (req Request, reason SkipReason, mis
 		return values, NotBySubject, nil
 	}
 	for _, by := range r.By {
-		name, isAttribute := strings.CutPrefix(by, "attributes.")
+		name, isAttribute := limit.AttributeOf(by)
 		switch {
 		case isAttribute:
 			if _, given := values.attribute(name); !given {

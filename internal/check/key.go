@@ -4,7 +4,6 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/binary"
-	"strings"
 
 	"github.com/dchest/siphash"
 
@@ -187,7 +186,8 @@ func newByList(tenant limit.TenantID, names []string, keyPrefix string) *byList 
 		case "resource":
 			l.parts = append(l.parts, byPart{kind: byResource})
 		default:
-			l.parts = append(l.parts, byPart{kind: byAttribute, name: strings.TrimPrefix(by, "attributes.")})
+			name, _ := limit.AttributeOf(by)
+			l.parts = append(l.parts, byPart{kind: byAttribute, name: name})
 		}
 	}
 	return l

@@ -78,7 +78,7 @@ func (c *Checker) Lease(ctx context.Context, p *Policy, req *Request, scratch *S
 	switch {
 	case e.decision.Code == SubjectBlocked:
 		return lease, c.deniedLease(e)
-	case e.lacksAttribute():
+	case e.denied: // a required attribute is missing
 		return c.deniedByCheck(ctx, p, *req, scratch)
 	case len(e.counted) == 0: // nothing limits it
 		e.decision.conclude()

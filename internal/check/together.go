@@ -76,7 +76,7 @@ func (t *together) join(evaluations []evaluation, started time.Time) {
 	shared := false
 	for i := range evaluations {
 		e := &evaluations[i]
-		t.call.DryRun = t.call.DryRun || e.req.DryRun || e.deniesAlready()
+		t.call.DryRun = t.call.DryRun || e.req.DryRun || e.denied
 		t.call.Fresh = t.call.Fresh || e.req.Explain
 		t.call.PerCounter = t.call.PerCounter || e.req.Cost != first.req.Cost
 		if e.decision.Code == SubjectBlocked {

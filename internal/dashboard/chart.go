@@ -2,9 +2,7 @@ package dashboard
 
 import (
 	"context"
-	"encoding/json"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,50 +75,10 @@ type chart struct {
 	Source          string     // says where the numbers come from; "" if that needs no words
 }
 
-// chartMark is a change of the configuration, where it was made on the time axis.
-type chartMark struct {
-	At                time.Time
-	Text, Short, Link string
-	Others            int // further changes in the same grain
-}
-
-// Whole is the text, with the number of the others.
-func (m *chartMark) Whole() string {
-	if m.Others == 0 {
-		return m.Text
-	}
-	return m.Text + " and " + plural(int64(m.Others), "more change", "more changes")
-}
-
-// Label is the mark with its time, for attributes. It begins with the label in the chart, which is
-// a part of the name of the link.
-func (m *chartMark) Label() string {
-	text := inUTC(spoken(m.At, "clock") + ": " + m.Whole())
-	if m.Short != "" {
-		text = m.Short + ", " + text
-	}
-	return text
-}
-
-// spoken is Label for a sentence.
-func (m *chartMark) spoken() string { return spoken(m.At, "clock") + ": " + m.Text }
-
 // chartPeriod is a link to the chart of another period.
 type chartPeriod struct {
 	Name, Path string
 	Current    bool
-}
-
-// limitLine is a limit, in checks per grain.
-type limitLine struct {
-	Text  string // "API requests: 100 per minute"
-	Parts []limitPart
-}
-
-// limitPart is the limit that was in force from From to To.
-type limitPart struct {
-	From, To time.Time
-	Limit    int64
 }
 
 // bar is one grain. The coordinates are those of small charts, which stack denied on allowed: each
@@ -265,26 +223,6 @@ func (c *chart) MostAllowed() int64 {
 // overlap, it would be too low.
 func (c *chart) BeforeDrawn() bool { return c.Before && c.BeforeAllowed > 0 && !c.Overlapping }
 
-// limitAbove reports whether the limit is so far above the bars, of which the largest is most, that
-// a scale with both would hide the bars.
-func (c *chart) limitAbove(most int64) bool {
-	if c.Limit == nil || most == 0 || c.Log {
-		return false
-	}
-	return !slices.ContainsFunc(c.Limit.Parts, func(p limitPart) bool { return p.Limit <= farAbove*most })
-}
-
-// farAbove is the number of times that a limit can be above the bars of its chart.
-const farAbove = 10
-
-// LimitText names the limit, and says if the chart has no space for its line.
-func (c *chart) LimitText() string {
-	if len(c.LimitSegments()) == 0 && len(c.Limit.Parts) > 0 {
-		return c.Limit.Text + ", beyond this scale"
-	}
-	return c.Limit.Text
-}
-
 // MostDenied is the top of the lower scale.
 func (c *chart) MostDenied() int64 {
 	most := int64(0)
@@ -366,53 +304,9 @@ func (c *chart) levels(most int64, top, bottom float64) (out []level) {
 	return out
 }
 
-// limitSegment is a part of the line of the limit, in the drawing.
-type limitSegment struct{ From, To, Y string }
-
-// LimitSegments returns the line of the limit.
-func (c *chart) LimitSegments() (out []limitSegment) {
-	if c.Limit == nil {
-		return nil
-	}
-	most := c.MostAllowed()
-	for _, p := range c.Limit.Parts {
-		from, to := c.x(p.From), c.x(p.To)
-		if from < to && p.Limit <= most {
-			out = append(out, limitSegment{percentage(from), percentage(to), percentage(plotBottom - c.share(p.Limit, most)*(plotBottom-plotTop))})
-		}
-	}
-	return out
-}
-
 // x returns the place of an instant on the time axis, in percent.
 func (c *chart) x(at time.Time) float64 {
 	return min(100, max(0, float64(at.Sub(c.From))*100/float64(c.To.Sub(c.From))))
-}
-
-// MarkX returns the place of a mark.
-func (c *chart) MarkX(m *chartMark) string { return percentage(c.x(m.At)) }
-
-// roomForLabel is the part of the width, in percent, that the label of a mark needs.
-const roomForLabel = 18
-
-// MarkLabels returns for each mark whether its label is drawn after it ("start"), before it
-// ("end"), or not at all, because it would cover another one ("").
-func (c *chart) MarkLabels() []string {
-	out, used := make([]string, len(c.Marks)), 0.0 // up to where labels are drawn
-	for i := range c.Marks {
-		x, next := c.x(c.Marks[i].At), 100.0
-		if i+1 < len(c.Marks) {
-			next = c.x(c.Marks[i+1].At)
-		}
-		switch {
-		case next-x >= roomForLabel && x >= used:
-			out[i], used = "start", x+roomForLabel
-		case x-used >= roomForLabel:
-			out[i] = "end"
-		}
-		used = max(used, x+1)
-	}
-	return out
 }
 
 // TableLink returns the address of the decisions in a grain; "" if there is none.
@@ -558,21 +452,6 @@ func change(now, before int64) string {
 		return "+" + percent(now-before, before)
 	}
 	return "\u2212" + percent(before-now, before)
-}
-
-// MarkData returns the marks for scripts: the grain of each, its time, and its text.
-func (c *chart) MarkData() string {
-	type item struct {
-		Step int    `json:"step"`
-		At   int64  `json:"at"`
-		Text string `json:"text"`
-	}
-	items := make([]item, 0, len(c.Marks))
-	for _, m := range c.Marks {
-		items = append(items, item{int(m.At.Sub(c.From) / c.Grain.Duration()), m.At.Unix(), inUTC(m.Whole())})
-	}
-	data, _ := json.Marshal(items) // cannot fail for numbers and texts
-	return string(data)
 }
 
 // MissingData returns for scripts how many more checks there may have been, by grain; "" if all is

@@ -187,10 +187,8 @@ func resourceFor(r *limit.Rule) string {
 
 // attributesFor returns values for all attributes by which the rule counts.
 func attributesFor(r *limit.Rule) (out []check.Attribute) {
-	for _, by := range r.By {
-		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
-			out = append(out, check.Attribute{Name: name, Value: "some"})
-		}
+	for _, name := range r.Attributes() {
+		out = append(out, check.Attribute{Name: name, Value: "some"})
 	}
 	return out
 }

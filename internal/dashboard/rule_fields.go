@@ -104,15 +104,12 @@ func ruleValues(r *limit.Rule) map[string]string {
 			values[f.Name] = text
 		}
 	}
-	var attributes []string
 	for _, by := range r.By {
-		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
-			attributes = append(attributes, name)
-		} else {
+		if _, isAttribute := limit.AttributeOf(by); !isAttribute {
 			values["by_"+by] = "on"
 		}
 	}
-	values[attributesField] = strings.Join(attributes, ", ")
+	values[attributesField] = strings.Join(r.Attributes(), ", ")
 	return values
 }
 

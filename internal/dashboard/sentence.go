@@ -38,12 +38,7 @@ func missingSentence(r *limit.Rule) string {
 	if r.OnMissingAttribute != limit.DenyCheck || r.Mode == limit.Off {
 		return ""
 	}
-	var names []string
-	for _, value := range r.By {
-		if name, ok := strings.CutPrefix(value, "attributes."); ok {
-			names = append(names, name)
-		}
-	}
+	names := r.Attributes()
 	if names == nil {
 		return ""
 	}
@@ -107,7 +102,7 @@ func leaseSentences(r *limit.Rule, instances int) (out []string) {
 func countedBy(by []string) string {
 	names := make([]string, len(by))
 	for i, v := range by {
-		names[i] = strings.TrimPrefix(v, "attributes.")
+		names[i], _ = limit.AttributeOf(v)
 	}
 	switch len(names) {
 	case 0:

@@ -113,7 +113,7 @@ func countedValues(subject string, query url.Values) (values check.Request, aske
 	values, asked = check.Request{Subject: subject}, map[string]string{}
 	for _, field := range slices.Sorted(maps.Keys(query)) {
 		value := query.Get(field)
-		name, isAttribute := strings.CutPrefix(field, "attributes.")
+		name, isAttribute := limit.AttributeOf(field)
 		if value == "" || field != "resource" && !isAttribute {
 			continue
 		}

@@ -313,7 +313,8 @@ func (view *subjectView) fill(limits check.SubjectLimits, asked map[string]strin
 		}
 	}
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		view.Asked = append(view.Asked, askedValue{field, strings.TrimPrefix(field, "attributes."), asked[field]})
+		name, _ := limit.AttributeOf(field)
+		view.Asked = append(view.Asked, askedValue{field, name, asked[field]})
 	}
 }
 
@@ -328,7 +329,7 @@ func whyHidden(h *check.HiddenRule) string {
 	case check.MissingValues:
 		names := make([]string, len(h.Missing))
 		for i, m := range h.Missing {
-			names[i] = strings.TrimPrefix(m, "attributes.")
+			names[i], _ = limit.AttributeOf(m)
 		}
 		return "is also counted per " + strings.Join(names, ", ") + ": enter a value to see it"
 	}

@@ -92,10 +92,8 @@ func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) err
 func (view *testerView) offer(policy *check.Policy) {
 	names, resources := map[string]bool{}, map[string]bool{}
 	for rule := range policy.EachRule() {
-		for _, by := range rule.By {
-			if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
-				names[name] = true
-			}
+		for _, name := range rule.Attributes() {
+			names[name] = true
 		}
 		if !strings.HasSuffix(rule.Resource, "*") {
 			resources[rule.Resource] = true

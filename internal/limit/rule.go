@@ -420,7 +420,7 @@ func (r *Rule) checkBy(errs *FieldErrors) {
 	}
 	for i, v := range by {
 		field := fmt.Sprintf("by.%d", i)
-		name, isAttribute := strings.CutPrefix(v, attributePrefix)
+		name, isAttribute := AttributeOf(v)
 		switch {
 		case slices.Contains(by[:i], v):
 			errs.Add(field, Duplicate)

@@ -58,12 +58,10 @@ func (r *Rule) Warnings(instances int) []Warning {
 	return out
 }
 
-// countedAttributes returns the names of the attributes by which the rule counts.
+// countedAttributes names the attributes by which the rule counts, for a sentence.
 func (r *Rule) countedAttributes() (names []string) {
-	for _, by := range r.By {
-		if name, isAttribute := strings.CutPrefix(by, attributePrefix); isAttribute {
-			names = append(names, fmt.Sprintf("the attribute %q", name))
-		}
+	for _, name := range r.Attributes() {
+		names = append(names, fmt.Sprintf("the attribute %q", name))
 	}
 	return names
 }

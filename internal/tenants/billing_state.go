@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"weir/internal/subscription"
-	"weir/internal/tenants/db"
 
 	"github.com/jackc/pgx/v5"
+
+	"weir/internal/subscription"
+	"weir/internal/tenants/db"
 )
 
 // staleWhy is the reason for which an event has no effect.

@@ -52,7 +52,7 @@ func linearizable(m *measurement) {
 	const limit, clients, each = 150, 12, 20
 	r := newRig(m.T, with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
 	exact := []string{"sliding_window_log", "fixed_window", "fixed_window_first_hit", "token_bucket", "leaky_bucket"}
-	c := r.everyAlgorithm(limit, quietWindow(time.Now(), 360, 3), "3d")
+	c := r.everyAlgorithm(limit, harness.QuietWindow(time.Now(), 360, 3), "3d")
 	histories, operations, wrong, undecided := 0, 0, 0, 0
 	for _, algorithm := range exact {
 		for round := range 10 {

@@ -69,7 +69,7 @@ func (r *rig) everyAlgorithm(limit int, window, precision string) *caller {
 func concurrentExactness(m *measurement) {
 	const limit, clients = 4000, 64
 	r := newRig(m.T, with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
-	c := r.everyAlgorithm(limit, quietWindow(time.Now(), 360, 3), "3d")
+	c := r.everyAlgorithm(limit, harness.QuietWindow(time.Now(), 360, 3), "3d")
 	var decisions atomic.Int64
 	began := time.Now()
 	for _, algorithm := range algorithms {
@@ -125,7 +125,7 @@ func dump(m *measurement, s *testenv.Redis) map[string]string {
 
 func denialsWriteNothing(m *measurement) {
 	r := newRig(m.T)
-	c := r.everyAlgorithm(5, quietWindow(time.Now(), 360, 3), "3d")
+	c := r.everyAlgorithm(5, harness.QuietWindow(time.Now(), 360, 3), "3d")
 	for _, algorithm := range algorithms {
 		for range 5 {
 			status, body := c.do(http.MethodPost, r.nodes[0].url()+"/v1/check", fmt.Sprintf(`{"subject":"ada","resource":%q}`, algorithm))
@@ -225,7 +225,7 @@ func changesSpread(m *measurement) {
 	m.within("p50", quantileOf(times, 0.5), 50*time.Millisecond)
 	m.within("p99", quantileOf(times, 0.99), 300*time.Millisecond)
 	m.within("max", quantileOf(times, 1), time.Second)
-	c2 := r.tenant("kept", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","algorithm":"fixed_window","limit":100000,"window":%q}]}`, quietWindow(time.Now(), 30, 1)))
+	c2 := r.tenant("kept", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","algorithm":"fixed_window","limit":100000,"window":%q}]}`, harness.QuietWindow(time.Now(), 30, 1)))
 	r.awaitRule(c2, "requests")
 	_, _ = c2.do(http.MethodPost, r.nodes[0].url()+"/v1/check", `{"subject":"peek","resource":"requests","cost":500}`)
 	r.spread(c2, 20)
@@ -255,7 +255,7 @@ func revocationsSpread(m *measurement) {
 func denialsLifted(m *measurement) {
 	r := newRig(m.T)
 	c := r.tenant("lifted", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","algorithm":"fixed_window","limit":3,"window":%q}],
-		"plans":[{"slug":"small","default":true,"limits":{"requests":{"limit":3}}},{"slug":"large","limits":{"requests":{"limit":100}}}]}`, quietWindow(time.Now(), 30, 1)))
+		"plans":[{"slug":"small","default":true,"limits":{"requests":{"limit":3}}},{"slug":"large","limits":{"requests":{"limit":100}}}]}`, harness.QuietWindow(time.Now(), 30, 1)))
 	r.awaitRule(c, "requests")
 	ask := func(n *node, subject string) bool {
 		status, _ := c.do(http.MethodPost, n.url()+"/v1/check", `{"subject":"`+subject+`","resource":"requests"}`)

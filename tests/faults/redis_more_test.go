@@ -216,7 +216,7 @@ func memoryFull(m *measurement) {
 	r := newRig(m.T)
 	pairs := r.tenant("pairs", fmt.Sprintf(`{"rules":[
 		{"slug":"one","resource":"pair","algorithm":"fixed_window","limit":1000000,"window":%[1]q,"on_unavailable":"allow"},
-		{"slug":"two","resource":"pair","algorithm":"fixed_window_first_hit","limit":1000000,"window":%[1]q,"on_unavailable":"allow"}]}`, quietWindow(time.Now(), 30, 1)))
+		{"slug":"two","resource":"pair","algorithm":"fixed_window_first_hit","limit":1000000,"window":%[1]q,"on_unavailable":"allow"}]}`, harness.QuietWindow(time.Now(), 30, 1)))
 	r.awaitRulePair(pairs)
 	streams := append(r.probing(), stream{from: pairs, resource: "pair", subjects: 20, rate: 60})
 	l := r.load(streams...)

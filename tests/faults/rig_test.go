@@ -155,39 +155,11 @@ func probeRules() string {
 			policy, probeLimit, probeWindow.Milliseconds()))
 	}
 	rules = append(rules, fmt.Sprintf(`{"slug":"tally","resource":"tally","algorithm":"fixed_window","limit":%d,"window":%q,"on_unavailable":"allow"}`,
-		int64(tallyLimit), quietWindow(time.Now(), 360, 3)))
+		int64(tallyLimit), harness.QuietWindow(time.Now(), 360, 3)))
 	return `{"rules":[` + strings.Join(rules, ",") + `]}`
 }
 
 const tallyLimit = 1_000_000_000
-
-// quietWindow returns the longest window of at most this many days, a multiple of step days, whose
-// next edge, counted from 1970, is at least a day from now, so that no edge occurs during a run.
-func quietWindow(now time.Time, days, step int) string {
-	const day = 24 * time.Hour
-	for ; days > 0; days -= step {
-		window := time.Duration(days) * day
-		if left := window - time.Duration(now.UnixNano())%window; left >= day {
-			return fmt.Sprintf("%dd", days)
-		}
-	}
-	panic("every window has its edge within a day")
-}
-
-// TestQuietWindow asks for a window at each hour of a century: rows must not depend on the day on
-// which they run.
-func TestQuietWindow(t *testing.T) {
-	start := time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC)
-	for now := start; now.Year() < 2126; now = now.Add(time.Hour) {
-		for days, step := range map[int]int{30: 1, 360: 3} {
-			length, err := strconv.Atoi(strings.TrimSuffix(quietWindow(now, days, step), "d"))
-			require.NoError(t, err)
-			window := time.Duration(length) * 24 * time.Hour
-			require.False(t, length > days || length%step != 0, now)
-			require.False(t, now.Add(23*time.Hour).UnixNano()/int64(window) > now.UnixNano()/int64(window), now)
-		}
-	}
-}
 
 func (r *rig) createTenants() {
 	r.t.Helper()

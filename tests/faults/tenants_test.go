@@ -63,7 +63,7 @@ func scriptCalls(m *measurement, s *testenv.Redis) (calls float64) {
 func manySubjects(m *measurement) {
 	const subjects, bound = 100_000, 50_000
 	r := newRig(m.T, with(harness.Settings{"WEIR_TENANT_COUNTERS": strconv.Itoa(bound)}))
-	c := r.tenant("many", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","limit":1000,"window":%q}]}`, quietWindow(time.Now(), 30, 1)))
+	c := r.tenant("many", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","limit":1000,"window":%q}]}`, harness.QuietWindow(time.Now(), 30, 1)))
 	r.awaitRule(c, "requests")
 	l := r.load(r.probing()...)
 	l.seconds(4)
@@ -98,7 +98,7 @@ func (r *rig) size(m *measurement) int64 {
 
 func deniedSubject(m *measurement) {
 	r := newRig(m.T)
-	c := r.tenant("hot", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","algorithm":"fixed_window","limit":20,"window":%q}]}`, quietWindow(time.Now(), 30, 1)))
+	c := r.tenant("hot", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","algorithm":"fixed_window","limit":20,"window":%q}]}`, harness.QuietWindow(time.Now(), 30, 1)))
 	r.awaitRule(c, "requests")
 	_, _ = c.do(http.MethodPost, r.nodes[0].url()+"/v1/check", `{"subject":"user_0","resource":"requests","cost":15}`)
 	const length = 5 * time.Second

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"weir/terraform/internal/client"
 
 	"github.com/hashicorp/terraform-plugin-framework/resource"
+
+	"weir/terraform/internal/client"
 )
 
 // ImportState reads the object with an id such as a slug.

@@ -1,9 +1,6 @@
 package limit
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // OnMissingAttribute is what a rule does with a check without an attribute that the rule counts by.
 type OnMissingAttribute uint8
@@ -26,10 +23,24 @@ func ParseOnMissingAttribute(s string) (OnMissingAttribute, error) {
 // attributePrefix begins a value of By that is an attribute of a check.
 const attributePrefix = "attributes."
 
-// countsAttributes reports whether the rule counts by an attribute.
-func (r *Rule) countsAttributes() bool {
-	return slices.ContainsFunc(r.By, func(value string) bool { return strings.HasPrefix(value, attributePrefix) })
+// AttributeOf returns the name of the attribute that a value of By stands for; for another value it
+// returns the value and false.
+func AttributeOf(by string) (name string, isAttribute bool) {
+	return strings.CutPrefix(by, attributePrefix)
 }
+
+// Attributes returns the names of the attributes that the rule counts by, in the order of By.
+func (r *Rule) Attributes() (names []string) {
+	for _, by := range r.By {
+		if name, isAttribute := AttributeOf(by); isAttribute {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// countsAttributes reports whether the rule counts by an attribute.
+func (r *Rule) countsAttributes() bool { return len(r.Attributes()) > 0 }
 
 // missingAttributeValue is that of the field on_missing_attribute: nil for a rule that counts by no
 // attribute.
