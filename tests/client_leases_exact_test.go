@@ -74,7 +74,7 @@ func TestClientLeasesAreExact(t *testing.T) {
 		if round > 1 {
 			servers[cut].Kill()
 			servers[cut] = start(t, s).AwaitReady()
-			doors[cut].target = servers[cut].Address("WEIR_HTTP_ADDR")
+			doors[cut].leadTo(servers[cut].Address("WEIR_HTTP_ADDR"))
 		}
 		doors[cut].open()
 	}

@@ -161,7 +161,7 @@ func TestClientLeases(t *testing.T) {
 	servers[0].Kill()
 	doors[0].close()
 	servers[0] = start(t, s).AwaitReady()
-	doors[0].target = servers[0].Address("WEIR_HTTP_ADDR")
+	doors[0].leadTo(servers[0].Address("WEIR_HTTP_ADDR"))
 	doors[0].open()
 	clients.until(limit / 2)
 	for _, p := range processes {

@@ -342,11 +342,11 @@ func TestHealthcheckCommand(t *testing.T) {
 // door is an address that forwards to a server while it is open, and refuses connections while it
 // is closed.
 type door struct {
-	t      testing.TB
-	addr   string
-	target string
+	t    testing.TB
+	addr string
 
 	mu       sync.Mutex
+	target   string
 	listener net.Listener
 	conns    []net.Conn
 }
@@ -357,6 +357,13 @@ func newDoor(t testing.TB, target string) *door {
 	d := &door{t: t, addr: "127.0.0.1:" + testenv.FreePort(t), target: target}
 	t.Cleanup(d.close)
 	return d
+}
+
+// leadTo makes the door forward new connections to target.
+func (d *door) leadTo(target string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.target = target
 }
 
 func (d *door) open() {
@@ -372,7 +379,10 @@ func (d *door) open() {
 			if err != nil {
 				return
 			}
-			inner, err := net.Dial("tcp", d.target)
+			d.mu.Lock()
+			target := d.target
+			d.mu.Unlock()
+			inner, err := net.Dial("tcp", target)
 			if err != nil {
 				_ = outer.Close()
 				continue
