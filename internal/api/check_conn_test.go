@@ -49,6 +49,19 @@ func TestBodySizes(t *testing.T) {
 	require.Equal(t, int64(perSubject-1), s.remaining("full", "default"))
 }
 
+// A client that reads only after it has sent its whole body still gets the answer that it was too
+// large.
+func TestAnswerAfterALargeBody(t *testing.T) {
+	s := newCheckStack(t)
+	c := s.dial()
+	require.NoError(t, c.Conn.(*net.TCPConn).SetWriteBuffer(4096))
+	const size = 1 << 20 // more than the buffers of both sides hold before the server reads
+	c.send(s.head("Content-Length: " + itoa(size)))
+	c.send(strings.Repeat(" ", size))
+	c.receive().problem(413, "BODY_TOO_LARGE")
+	c.closed()
+}
+
 // A body whose length differs from the declared one is refused.
 func TestBodyLengths(t *testing.T) {
 	s := newCheckStack(t)

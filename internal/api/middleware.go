@@ -31,6 +31,7 @@ type request struct {
 	authed   bool
 	code     string // of the problem that a hot route answered; "" for none
 	left     bool   // it no longer counts as in flight
+	unread   bool   // its body was refused because it is too large, and is not read to its end
 	// kind counts the requests of its kind that are in flight; nil: none does.
 	kind *atomic.Int64
 
@@ -105,6 +106,7 @@ func (s *server) track(next http.Handler) http.Handler {
 		}
 		SetBrowserHeaders(w.Header(), r)
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
+		defer q.discardRest(r)
 		defer s.finish(q, r, start)
 
 		// Monitoring must work especially when the process is overloaded.
@@ -340,12 +342,34 @@ func lateBody() *Problem {
 }
 
 func bodyTooLarge(r *http.Request, limit int) *Problem {
+	if q := requestFrom(r.Context()); q != nil {
+		q.unread = true
+	}
 	return closing(r, newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may be at most "+itoa(int64(limit))+" bytes long."))
 }
 
 // lingerTimeout is how long the rest of a refused body is read and discarded before the connection
 // is closed, because a client that is disconnected while it sends may never see the answer.
 const lingerTimeout = 500 * time.Millisecond
+
+// How much of a body that is too large is read and discarded, in bytes, and for how long.
+const (
+	maxDiscarded   = 8 << 20
+	discardTimeout = 2 * time.Second
+)
+
+// discardRest sends the answer to a request whose body is too large, and then discards what the
+// client still sends: most clients read the answer only after they have sent everything, and
+// net/http would reset the connection before.
+func (q *request) discardRest(r *http.Request) {
+	if !q.unread || r.ProtoMajor != 1 || r.Header.Get("Expect") != "" {
+		return // over HTTP/2 the answer is not lost, and who expects 100 has sent nothing
+	}
+	connection := http.NewResponseController(q.ResponseWriter)
+	if connection.Flush() == nil && connection.SetReadDeadline(time.Now().Add(discardTimeout)) == nil {
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded)
+	}
+}
 
 // closing closes the connection after the answer.
 func closing(r *http.Request, p *Problem) *Problem {

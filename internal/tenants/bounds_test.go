@@ -260,6 +260,10 @@ func TestPlanBounds(t *testing.T) {
 	// Elsewhere they would have no effect.
 	_, err = s.CreatePlan(t.Context(), other, tenants.Plan{Slug: "free", Bounds: all})
 	requireInvalid(t, err, "bounds")
+	_, err = s.CreatePlan(t.Context(), other, tenants.Plan{Slug: "free", Fail: tenants.FailOpen})
+	requireInvalid(t, err, "fail")
+	_, err = s.ApplyDocument(t.Context(), other, tenants.Document{Plans: []tenants.Plan{{Slug: "free", Fail: tenants.FailOpen}}}, tenants.Apply{})
+	requireInvalid(t, err, "plans.0.fail")
 	_, _, err = s.PutPlan(t.Context(), other, tenants.Plan{Slug: "free", Bounds: all}, tenants.Match{})
 	requireInvalid(t, err, "bounds")
 	mustPlan(t, s, other, "free")
@@ -268,6 +272,11 @@ func TestPlanBounds(t *testing.T) {
 		return nil
 	})
 	requireInvalid(t, err, "bounds")
+	_, err = s.EditPlan(t.Context(), other, "free", tenants.Match{}, func(p *tenants.Plan) error {
+		p.Fail = tenants.FailOpen
+		return nil
+	})
+	requireInvalid(t, err, "fail")
 }
 
 // Usage and audit rows are deleted when they exceed the retention of the tenant's tier. Others

@@ -32,8 +32,8 @@ func (r *revision) revisePlans() {
 		now.Name, now.Description, now.OnChange, now.Fail, now.Bounds, now.goes = in.Name, in.Description, in.OnChange, in.Fail, in.Bounds, false
 	}
 	for i := range r.Plans {
-		if now := r.plans[r.Plans[i].Slug]; r.before.tenant.Slug != PlatformSlug && now.Bounds != (Bounds{}) && (now.old == nil || now.Bounds != now.old.Bounds) {
-			r.problems = append(r.problems, limit.FieldProblem(fmt.Sprintf("plans.%d.bounds", i), boundsOfTiersOnly()))
+		if now := r.plans[r.Plans[i].Slug]; r.before.tenant.Slug != PlatformSlug {
+			r.problems = append(r.problems, fieldsOfTiersOnly(now.old, now.Plan, fmt.Sprintf("plans.%d.", i))...)
 		}
 	}
 	for slug, now := range r.plans {

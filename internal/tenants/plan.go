@@ -298,23 +298,44 @@ func boundsOfTiersOnly() *limit.Problem {
 	return limit.Wrong("Omit it. The limits of the plan are in limits.", "must be omitted: only plans of the operator's tenant, which are tiers, have bounds")
 }
 
-// checkBounds refuses bounds that would have no effect. Those that a plan has already may stay.
-func (c *change) checkBounds(ctx context.Context, before, after Bounds) error {
-	if after == (Bounds{}) || after == before {
+// failOfTiersOnly is the problem of a plan that is no tier and lets checks over a quota pass.
+func failOfTiersOnly() *limit.Problem {
+	return limit.Wrong("Omit it. To let checks pass over a limit, set overage: allow in that limit.", "must be omitted or closed: only plans of the operator's tenant, which are tiers, can be open")
+}
+
+// fieldsOfTiersOnly are the problems of the fields of a plan that would have no effect, because the
+// plan is no tier. What the plan had before, nil if it is new, may stay.
+func fieldsOfTiersOnly(before *Plan, after Plan, prefix string) (problems []limit.FieldError) {
+	if before == nil {
+		before = &Plan{}
+	}
+	if after.Bounds != (Bounds{}) && after.Bounds != before.Bounds {
+		problems = append(problems, limit.FieldProblem(prefix+"bounds", boundsOfTiersOnly()))
+	}
+	if after.Fail == FailOpen && before.Fail != FailOpen {
+		problems = append(problems, limit.FieldProblem(prefix+"fail", failOfTiersOnly()))
+	}
+	return problems
+}
+
+// checkTier refuses fields of tiers in the plans of other tenants than the operator's.
+func (c *change) checkTier(ctx context.Context, before *Plan, after Plan) error {
+	problems := fieldsOfTiersOnly(before, after, "")
+	if problems == nil {
 		return nil
 	}
 	tenant, err := c.TenantByID(ctx, c.tenant)
 	if err != nil {
 		return err
 	}
-	if tenant.Slug != PlatformSlug {
-		return invalid("bounds", boundsOfTiersOnly())
+	if tenant.Slug == PlatformSlug {
+		return nil
 	}
-	return nil
+	return invalidIf(problems)
 }
 
 func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
-	if err := c.checkBounds(ctx, Bounds{}, p.Bounds); err != nil {
+	if err := c.checkTier(ctx, nil, p); err != nil {
 		return Plan{}, err
 	}
 	rules, err := c.checkLimits(ctx, nil, p.Limits)
@@ -374,7 +395,7 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && p.OnChange == old.OnChange && p.Fail == old.Fail && p.Bounds == old.Bounds && maps.Equal(p.Limits, old.Limits) {
 		return old, nil
 	}
-	if err := c.checkBounds(ctx, old.Bounds, p.Bounds); err != nil {
+	if err := c.checkTier(ctx, &old, p); err != nil {
 		return Plan{}, err
 	}
 	rules, err := c.checkLimits(ctx, old.Limits, p.Limits)
