@@ -13,6 +13,10 @@ type Plan struct {
 	Connections int
 	Warm        time.Duration // how long to send requests before the measured part
 	Measure     time.Duration
+	// Skip is how late a request of an open loop may be sent; 0: however late it is. With more load
+	// than the driver itself can send, the measured part would otherwise end before the requests of
+	// the warm-up are sent.
+	Skip time.Duration
 	// Begin and End are called at the beginning and the end of the measured part, to read other
 	// clocks.
 	Begin, End func()
@@ -155,18 +159,49 @@ func connect(ctx context.Context, target Target, plan Plan) ([]asker, error) {
 			}
 			return nil, err
 		}
-		askers = append(askers, http1Asker{c})
+		askers = append(askers, &http1Asker{c: c, dial: func() (*http1, error) { return dial(ctx, target, i, end) }})
 	}
 	return askers, nil
 }
 
-type http1Asker struct{ c *http1 }
+// http1Asker opens a new connection when the server closes it, as it does after some refusals.
+type http1Asker struct {
+	dial func() (*http1, error)
 
-func (a http1Asker) ask(r *Request) (answer, error) {
+	mu     sync.Mutex // of what follows; held only to change connections
+	c      *http1
+	closed bool
+}
+
+func (a *http1Asker) ask(r *Request) (answer, error) {
+	if a.c.last {
+		if err := a.redial(); err != nil {
+			return answer{}, err
+		}
+	}
 	if err := a.c.send(r); err != nil {
 		return answer{}, err
 	}
 	return a.c.receive()
 }
 
-func (a http1Asker) close() { _ = a.c.Close() } // nothing can be lost any more
+func (a *http1Asker) redial() error {
+	c, err := a.dial()
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = a.c.Close()
+	if a.c = c; a.closed {
+		_ = c.Close()
+	}
+	return nil
+}
+
+func (a *http1Asker) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	_ = a.c.Close() // nothing can be lost any more
+}

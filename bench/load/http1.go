@@ -45,6 +45,7 @@ type http1 struct {
 	net.Conn
 	in    *bufio.Reader
 	spare []byte // for a body that does not fit into in
+	last  bool   // the server closes the connection after the response
 }
 
 const readBuffer = 64 << 10
@@ -144,7 +145,7 @@ func (c *http1) header() (length int, chunked bool, err error) {
 					return 0, false, fmt.Errorf("load: bad Content-Length %q", value)
 				}
 			} else if value, ok := field(line, "connection"); ok && bytes.EqualFold(value, []byte("close")) {
-				return 0, false, errors.New("load: the server closes the connection")
+				c.last = true
 			}
 		case 't':
 			if value, ok := field(line, "transfer-encoding"); ok {

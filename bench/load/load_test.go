@@ -113,7 +113,6 @@ func TestReceiveRefusesUndelimitedResponses(t *testing.T) {
 		"HTTP/1.0 200 OK\r\n\r\n",
 		"HTTP/1.1 200 OK\r\n\r\nbody",
 		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
-		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
 		"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
 	} {
 		c := &http1{in: bufio.NewReader(strings.NewReader(stream))}
@@ -234,6 +233,44 @@ func TestClosedCountsTheMeasuredPart(t *testing.T) {
 			require.Equal(t, r.Requests, r.latency.TotalCount())
 		})
 	}
+}
+
+// A server may close a connection with a response. The next request goes to a new one.
+func TestClosedOpensConnectionsAgain(t *testing.T) {
+	var asked atomic.Int64
+	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1)%3 == 0 {
+			w.Header().Set("Connection", "close")
+		}
+	})[HTTP1]
+	r, err := Closed(t.Context(), target, NewTraffic(oneRequest(), Uniform, 1), Plan{
+		Connections: 4, Measure: 100 * time.Millisecond, Begin: func() {}, End: func() {},
+	})
+	require.NoError(t, err)
+	require.Equal(t, asked.Load(), r.Asked)
+	require.Greater(t, r.Asked, int64(12))
+	require.Zero(t, r.Failed)
+}
+
+// With Skip, a driver that is late continues with the requests that are due now.
+func TestOpenSkipsLateRequests(t *testing.T) {
+	const stall = 300 * time.Millisecond
+	var asked atomic.Int64
+	target := serve(t, func(http.ResponseWriter, *http.Request) {
+		if asked.Add(1) == 1 {
+			timer := time.NewTimer(stall)
+			<-timer.C
+		}
+	})[HTTP1]
+	r, err := Open(t.Context(), target, NewTraffic(oneRequest(), Uniform, 1), 100, Plan{
+		Connections: 1, Warm: 100 * time.Millisecond, Measure: 400 * time.Millisecond, Skip: 50 * time.Millisecond, Begin: func() {}, End: func() {},
+	})
+	require.NoError(t, err)
+	require.Equal(t, asked.Load(), r.Asked)
+	require.Zero(t, r.Unsent)
+	require.EqualValues(t, 40, r.Requests+r.Skipped, "of the 50, 10 belong to the warm-up")
+	require.GreaterOrEqual(t, r.Skipped, int64(15), "those due from 100 to 250 ms")
+	require.Positive(t, r.Requests)
 }
 
 func TestOpenSendsAllThatIsDue(t *testing.T) {

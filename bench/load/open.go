@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -128,6 +129,9 @@ func (o *openLoop) close() {
 func (o *openLoop) read(c *openConn) {
 	for d := range c.due {
 		a, err := c.receive()
+		if err == nil && c.last {
+			err = errors.New("load: the server closes the connection")
+		}
 		if err != nil {
 			o.fail(err)
 			return
@@ -152,6 +156,12 @@ func (o *openLoop) pace(ctx context.Context, total *Result) {
 	for i := int64(0); i < o.planned; i++ {
 		at := o.at(i)
 		sleepUntil(at)
+		if late := time.Since(at); o.plan.Skip > 0 && late > o.plan.Skip {
+			skipped := min(o.count(late), o.planned-i)
+			total.Skipped += max(0, min(skipped, i+skipped-o.plannedWarm))
+			i += skipped - 1
+			continue
+		}
 		counted := i >= o.plannedWarm
 		var c *openConn
 		select {

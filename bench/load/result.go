@@ -28,6 +28,7 @@ type Result struct {
 	Failed   int64 // neither 200, 204 nor 429
 	Refused  int64 // 503; they are also Failed
 	Unsent   int64 // Open: due, but without a free connection until the end
+	Skipped  int64 // Open, with Plan.Skip: not sent, because it would have been too late
 	Elapsed  time.Duration
 
 	latency *hdrhistogram.Histogram
@@ -105,6 +106,7 @@ func (r *Result) merge(other *Result) {
 	r.Failed += other.Failed
 	r.Refused += other.Refused
 	r.Unsent += other.Unsent
+	r.Skipped += other.Skipped
 	r.latency.Merge(other.latency)
 	r.late.Merge(other.late)
 	r.decided.Merge(other.decided)
