@@ -15,6 +15,11 @@ import (
 // ErrBreakerOpen is a call's error while the circuit breaker is open.
 var ErrBreakerOpen = errors.New("the circuit breaker of the counter store is open")
 
+// ErrNotSent is the error of a call that waited for its turn for too long and was not sent,
+// although the counter store answered other calls all the time: there are more calls than it can
+// decide. The store has not failed, and has not counted the call.
+var ErrNotSent = errors.New("the call waited behind other calls for too long and was not sent to the counter store")
+
 // A Breaker fails calls immediately with ErrBreakerOpen while the server that holds their counters
 // does not answer. Each server has its own circuit, so a server that fails degrades only its own
 // counters.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,21 @@ func TestBreakerIgnoresAPause(t *testing.T) {
 	r.done(nil)
 	r.fail(128, errRefused) // one broken connection, and all calls that shared it
 	require.True(t, r.allow())
+}
+
+// Calls that wait behind too many others say nothing about the store: they are degraded, and the
+// calls of other tenants, which have their turn, are not.
+func TestBreakerIgnoresOverload(t *testing.T) {
+	r := newBreakerRig(t)
+	for range 100 {
+		r.move(10 * time.Millisecond)
+		r.done(nil)
+		r.fail(100, fmt.Errorf("evaluate counters: %w", ErrNotSent))
+	}
+	r.move(time.Second)
+	r.fail(100, ErrNotSent)
+	require.True(t, r.allow())
+	require.Equal(t, int32(breakerClosed), r.state.Load())
 }
 
 // The breaker opens soon if a store is silent, refuses calls, or fails half of the time.

@@ -13,7 +13,8 @@ import (
 // silent: five consecutive calls failed, and nothing was answered for some time. That time is short
 // if calls are refused. If calls time out, it is longer than one timeout, because a short pause of
 // the machine is not an outage. The circuit also opens when at least half of 20 or more calls
-// failed over that time.
+// failed over that time. Calls that were not sent, because others were before them, say nothing
+// about the server.
 //
 // While it is open, only probes are sent. The first one is sent soon, because most outages are
 // short: a server that forks answers again after 200 ms. The interval grows only while probes fail.
@@ -105,6 +106,9 @@ func (c *circuit) done(err error) {
 		return
 	}
 	c.breaker.note(err)
+	if errors.Is(err, ErrNotSent) {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if breakerState(c.state.Load()) == breakerOpen {

@@ -16,6 +16,7 @@ import (
 // The classes of failures: what people have to do about each is in docs/operations.md.
 const (
 	failTimeout     engine.Failure = "timeout"
+	failOverload    engine.Failure = "overload"
 	failUnreachable engine.Failure = "unreachable"
 	failCredentials engine.Failure = "wrong_credentials"
 	failPermission  engine.Failure = "no_permission"
@@ -78,6 +79,8 @@ func classOf(err error) engine.Failure {
 	switch {
 	case errors.Is(err, errReply):
 		return failReply
+	case errors.Is(err, engine.ErrNotSent):
+		return failOverload
 	case errors.As(err, &reply):
 		return classOfReply(reply.Error())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, redis.ErrPoolTimeout):

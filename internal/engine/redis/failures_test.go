@@ -43,6 +43,7 @@ func TestClasses(t *testing.T) {
 		replyError("CLUSTERDOWN The cluster is down"):                                                                                              failCluster,
 		replyError("MOVED 1 127.0.0.1:7000"):                                                                                                       failMoving,
 		replyError("ERR something new"):                                                                                                            failOther,
+		fmt.Errorf("x: %w", engine.ErrNotSent):                                                                                                     failOverload,
 		context.DeadlineExceeded:                                                                                                                   failTimeout,
 		os.ErrDeadlineExceeded:                                                                                                                     failTimeout,
 		poolTimeout{redis.ErrPoolTimeout}:                                                                                                          failTimeout,

@@ -25,6 +25,11 @@ const (
 
 func (p *pulse) beat() { p.last.Store(int64(engine.Awake())) }
 
+// silent reports whether there was no answer for as long as patience.
+func (p *pulse) silent(patience time.Duration) bool {
+	return engine.Awake()-time.Duration(p.last.Load()) >= patience
+}
+
 // more returns how much longer to wait when the timer of a wait that started at began has expired.
 // A wait ends when patience is over and the store has been silent for as long, or after maxPatience
 // times patience. If it would end now and first is true, more allows one late look.

@@ -182,10 +182,14 @@ func (q *queue) lookAfter(r *request, now time.Duration) {
 		q.guard()
 		return
 	}
-	if r.abandon() {
-		r.err = context.DeadlineExceeded
-		r.done <- struct{}{}
+	queued := r.state.CompareAndSwap(waitingState, abandoned)
+	if !queued && !r.state.CompareAndSwap(sent, abandoned) {
+		return
 	}
+	if r.err = context.DeadlineExceeded; queued && !q.life.silent(r.patience) {
+		r.err = engine.ErrNotSent
+	}
+	r.done <- struct{}{}
 }
 
 // deadlineContext is a context with a deadline but without a timer: its reader compares the

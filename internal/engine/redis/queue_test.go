@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
 )
 
 // gate is an exchange with which a test sees each batch and decides when it ends.
@@ -179,4 +181,28 @@ func TestBatchSenderDeadline(t *testing.T) {
 	hurried, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, hangs.send(hurried, requestOf(1)), context.DeadlineExceeded)
+}
+
+// A request that was not sent, although the store answered others all the time, has met overload. A
+// request that was sent, or that a silent store kept waiting, has met a failure.
+func TestRequestsThatWereNotSent(t *testing.T) {
+	const patience = time.Hour // so long that the duration of this test does not matter
+	late := func(state int32, silence time.Duration) error {
+		q := &queue{deadline: patience}
+		q.life.last.Store(int64(engine.Awake() - silence))
+		r := requestOf(1)
+		r.patience, r.began, r.looked = patience, engine.Awake()-maxPatience*patience, true
+		r.state.Store(state)
+		q.lookAfter(r, engine.Awake())
+		select {
+		case <-r.done:
+			return r.err
+		default:
+			return nil
+		}
+	}
+	require.ErrorIs(t, late(waitingState, 0), engine.ErrNotSent)
+	require.ErrorIs(t, late(waitingState, 2*patience), context.DeadlineExceeded)
+	require.ErrorIs(t, late(sent, 0), context.DeadlineExceeded)
+	require.NoError(t, late(finished, 2*patience), "it has its answer")
 }
