@@ -28,6 +28,31 @@ func (s *stack) events(a tenants.Actor) (kinds []tenants.EventKind) {
 // Sign-ins, failures, blocked addresses, new browsers, passwords, keys and roles are in one stream,
 // of the person's tenants only.
 func TestSecurityEvents(t *testing.T) {
+// A blocked client that invents accounts causes a limited number of records, each of which is work
+// for Postgres.
+func TestBlockedRecordsAreLimited(t *testing.T) {
+	s := newStack(t)
+	r := httptest.NewRequest(http.MethodPost, "/login", nil)
+	counted := func() (n int) {
+		for i := range 100 {
+			email := "nobody" + itoa(int64(i)) + "@example.com"
+			address := addressOf(r.RemoteAddr)
+			if try, _ := s.pages.limits.blocked.begin(t.Context(), accountKey(email)+" "+address, address); try != nil {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 20, counted())
+	r.RemoteAddr = "198.51.100.7:1234"
+	require.Equal(t, 20, counted(), "of each address")
+	for range 30 {
+		s.pages.recordBlocked(r, "ann@example.com")
+	}
+	s.pages.after.Wait()
+	require.NotContains(t, s.events(s.a), tenants.EventSignInBlocked, "the address has used up its records")
+}
+
 	s := newStack(t)
 	begun := len(s.events(s.a))
 	b := s.as("ann@example.com")
