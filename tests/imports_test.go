@@ -52,6 +52,7 @@ var importRules = []importRule{
 	{"internal/notify", []string{"cmd/server", "internal/notify"}, false, "notifications reach it through the store, so no other package needs it"},
 	{"internal/snapshot", []string{"cmd/server", "internal/snapshot"}, false, "only a start without Postgres reads it"},
 	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "the dashboard writes mails; the API uses a function that it gets"},
+	{"internal/accesslog", []string{"internal/api", "internal/dashboard"}, false, "only requests that people and programs send have lines"},
 	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard"}, false, "it reads HTTP requests, which no lower layer knows"},
 	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "only the server and test databases apply the schema"},
 	{"web", []string{"internal/dashboard", "internal/api"}, false, "assets belong to pages; the API has one, its reference at /docs"},

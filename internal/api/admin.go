@@ -351,7 +351,7 @@ func scopeOf(op *huma.Operation) tenants.Scope {
 }
 
 // managed are the tags of the operations that require the scope manage instead of write.
-var managed = []string{"keys", "members", "billing", "notifications"}
+var managed = []string{"keys", "members", "billing", "notifications", "security"}
 
 func ptr[T any](v T) *T { return &v }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"weir/internal/accesslog"
 	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/leases"
@@ -113,7 +114,7 @@ type server struct {
 	style    HeaderStyle
 	capacity *capacity
 	proxies  origin.Proxies
-	access   *accessBudget
+	access   *accesslog.Budget
 	once     *once.Records
 	leases   *leases.Records
 	billing  *billing.Runner
@@ -127,7 +128,7 @@ const (
 // New returns the handler of the public listeners.
 func New(cfg Config, deps Deps) chi.Router {
 	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, proxies: cfg.Proxies,
-		access: newAccessBudget(deps.Logger),
+		access: accesslog.New(deps.Logger),
 	}
 	if s.once = deps.Once; s.once == nil {
 		s.once = once.New(once.Options{})

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/accesslog"
 	"weir/internal/engine"
 	"weir/internal/limit"
 	"weir/internal/overload"
@@ -176,7 +177,7 @@ func (b blockingBody) Read([]byte) (int, error) {
 func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
-	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry())}
+	s := &server{logger: logger, access: accesslog.New(logger), metrics: NewMetrics(prometheusRegistry())}
 	s.capacity = newCapacity(s.metrics, overload.Fixed(10))
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()

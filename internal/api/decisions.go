@@ -200,6 +200,8 @@ func (s *decisionStream) refused(ctx context.Context) *Problem {
 	}
 	actor, err := s.admin.authenticator.Authenticate(ctx, key)
 	switch {
+	case err == nil && actor.BoundToAddresses() && !actor.MayConnect(addressOf(s.r)):
+		return wrongAddress()
 	case err == nil:
 		return lackingScope(actor, tenants.ScopeRead)
 	case errors.Is(err, tenants.ErrKeyLookupUnavailable), ctx.Err() != nil:

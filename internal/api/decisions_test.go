@@ -144,6 +144,21 @@ func TestStreamEndsWithItsKey(t *testing.T) {
 	require.Empty(t, name, "the server closes the stream")
 }
 
+// A key that no longer works from the address of a stream sees nothing more there.
+func TestStreamEndsWithItsAddress(t *testing.T) {
+	s := newAdminStack(t)
+	key, secret, err := s.store.CreateKey(t.Context(), s.a, tenants.NewAPIKey{Name: "tail", Scopes: []tenants.Scope{tenants.ScopeRead}})
+	require.NoError(t, err)
+	stream := s.stream(secret.Secret(), "")
+	s.call(s.key, http.MethodPatch, "/v1/keys/"+key.ID.String(), obj{"addresses": []string{"192.0.2.0/24"}}).ok(200)
+	s.authenticator.Changed(t.Context(), s.a.TenantID())
+	name, data := stream.next()
+	require.Equal(t, "end", name)
+	require.Contains(t, data, codeAddressNotAllowed)
+	name, _ = stream.next()
+	require.Empty(t, name, "the server closes the stream")
+}
+
 // A tenant cannot use up the streams of the others.
 func TestStreamsAreLimited(t *testing.T) {
 	s := newAdminStack(t)

@@ -64,6 +64,10 @@ func (f *framing) follow(b []byte) int {
 			continue
 		}
 		c := b[i]
+		if f.state == inHead && !f.begun && f.size == 0 && (c == '\r' || c == '\n') {
+			i++ // net/http ignores empty lines between two requests, or refuses the second one
+			continue
+		}
 		if f.state == inHead && f.begun && f.size == 0 && (c == '\r' || c == '\n') && f.ambiguous() {
 			b[i] = 'x' // a line without a colon
 			f.poisoned.Store(true)
@@ -158,8 +162,8 @@ func (f *framing) header(line []byte) {
 	switch {
 	case len(name) == len("content-length") && is(name, "content-length"):
 		length, err := strconv.ParseInt(string(bytes.Trim(value, " \t")), 10, 64)
-		if f.seen |= hasLength; err != nil || length < 0 {
-			f.seen |= unclearLength // such as one that continues on the next line
+		if f.seen |= hasLength; err != nil || length < 0 || f.size > len(f.line) {
+			f.seen |= unclearLength // such as one that continues on the next line or beyond f.line
 		}
 		f.length = length
 	case len(name) == len("transfer-encoding") && is(name, "transfer-encoding"):

@@ -100,6 +100,24 @@ func TestKeysCannotGrow(t *testing.T) {
 	require.Equal(t, "op", create(s.operator, obj{"scopes": []string{"read"}, "kind": "op"}).ok(201).json()["kind"])
 }
 
+// The first key of a new tenant has all scopes, does not expire and works from everywhere, so only
+// an operator key that has all of that creates tenants.
+func TestOperatorKeysCannotGrowIntoTenants(t *testing.T) {
+	s := newAdminStack(t)
+	end := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	for slug, body := range map[string]obj{
+		"scopes":    {"kind": "op", "scopes": []string{"read", "write"}},
+		"expires":   {"kind": "op", "scopes": []string{"check", "read", "write", "manage"}, "expires_at": end},
+		"addresses": {"kind": "op", "scopes": []string{"check", "read", "write", "manage"}, "addresses": []string{"127.0.0.1"}},
+	} {
+		weak := s.call(s.operator, http.MethodPost, "/v1/keys", body).ok(201).json()["secret"].(string)
+		s.call(weak, http.MethodGet, "/v1/tenants", nil).ok(200)
+		s.call(weak, http.MethodPost, "/v1/tenants", obj{"slug": slug}).problem(403, codeGrantExceeded)
+		s.call(s.operator, http.MethodGet, "/v1/tenants/"+slug, nil).problem(404, codeNotFound)
+	}
+	s.call(s.operator, http.MethodPost, "/v1/tenants", obj{"slug": "made"}).ok(201)
+}
+
 // Keys and members can be changed only with the scope manage. A membership does not expire, so a
 // key with an expiry cannot invite.
 func TestKeysCannotGrowIntoMembers(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 
 	"weir/internal/origin"
 	"weir/internal/tenants"
@@ -190,7 +191,11 @@ func (s *server) logAccess(q *request, r *http.Request, route string, took time.
 	if q.status >= 500 {
 		level = errorLevel(r.Context())
 	}
-	if !s.logger.Enabled(r.Context(), level) || !s.access.take(q) {
+	var tenant uuid.UUID
+	if q.authed {
+		tenant = q.actor.TenantID()
+	}
+	if !s.logger.Enabled(r.Context(), level) || !s.access.Take(tenant, q.status >= http.StatusBadRequest) {
 		return
 	}
 	if route == "" {
@@ -200,7 +205,7 @@ func (s *server) logAccess(q *request, r *http.Request, route string, took time.
 	attrs = append(attrs, slog.String("request_id", q.id), slog.String("method", knownMethod(r.Method)),
 		slog.String("route", route), slog.Int("status", q.status), slog.Int64("duration_us", took.Microseconds()))
 	if q.authed {
-		attrs = append(attrs, slog.String("tenant_id", q.actor.TenantID().String()))
+		attrs = append(attrs, slog.String("tenant_id", tenant.String()))
 	}
 	s.logger.LogAttrs(r.Context(), level, "request", attrs...)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
 )
@@ -291,5 +292,53 @@ func TestSimulationsAreNotKept(t *testing.T) {
 	for range 2 {
 		a := s.contract.call(s.key, http.MethodPost, "/v1/simulate", body, header{"Idempotency-Key", "k"}).ok(200)
 		require.Empty(t, a.header.Get("Idempotency-Replayed"))
+	}
+}
+
+// A simulation is made of its body alone. Rules, plans, states, overrides and counters with the
+// same names, of the caller's tenant and of another one, change nothing in it, and it changes no
+// counter.
+func TestSimulationIsOfItsBody(t *testing.T) {
+	s := newAdminStack(t)
+	body := `{"rules":[{"slug":"api","limit":2,"window":"1m"},{"slug":"ip","limit":1,"window":"1m","by":["attributes.ip"],"mode":"shadow"}],
+		"plans":[{"slug":"pro","limits":{"api":{"limit":3}}}],
+		"subjects":[{"subject":"member","plan":"pro"}],
+		"requests":[{"at_ms":0,"subject":"shared"},{"at_ms":0,"subject":"shared","attributes":{"ip":"192.0.2.1"}},{"at_ms":0,"subject":"shared"},{"at_ms":0,"subject":"member","cost":3},
+			{"at_ms":0,"subject":"blocked"},{"at_ms":0,"subject":"shared","plan":"pro"}]}`
+	simulate := func(key string) string {
+		return string(s.call(key, http.MethodPost, "/v1/simulate", body).ok(200).body)
+	}
+	want := simulate(s.key)
+	require.Contains(t, want, `"requests":6,"allowed":5,"denied":1`)
+	require.Equal(t, want, simulate(s.other))
+
+	window := limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
+	for actor, key := range map[tenants.Actor]string{s.a: s.key, s.b: s.other} {
+		r := limit.NewRule("api")
+		r.Limit, r.Window = 1, window
+		_, err := s.store.CreateRule(t.Context(), actor, r)
+		require.NoError(t, err)
+		_, err = s.store.CreatePlan(t.Context(), actor, tenants.Plan{Slug: "pro", Default: true, Limits: map[string]limit.Limit{"api": {Limit: 1}}})
+		require.NoError(t, err)
+		_, _, err = s.store.PutSubject(t.Context(), actor, tenants.Subject{Subject: "blocked", State: check.Blocked}, tenants.Match{})
+		require.NoError(t, err)
+		_, _, err = s.store.PutOverride(t.Context(), actor, "member", tenants.Override{Rule: "api", Limit: limit.Limit{Limit: 1}}, tenants.Match{})
+		require.NoError(t, err)
+		s.call(key, http.MethodPost, "/v1/check", obj{"subject": "shared"}).ok(200)
+		s.call(key, http.MethodPost, "/v1/check", obj{"subject": "shared"}).ok(429)
+	}
+	require.Equal(t, want, simulate(s.key))
+	require.Equal(t, want, simulate(s.other))
+	for _, key := range []string{s.key, s.other} {
+		s.call(key, http.MethodPost, "/v1/check", obj{"subject": "member"}).ok(200)
+	}
+
+	// What only the stored configuration has is not found.
+	for _, wrong := range []string{
+		`{"rules":[{"slug":"other","limit":2,"window":"1m"}],"requests":[{"at_ms":0,"subject":"s","plan":"pro"}]}`,
+		`{"rules":[{"slug":"other","limit":2,"window":"1m"}],"plans":[{"slug":"p","limits":{"api":{"limit":1}}}],"requests":[{"at_ms":0,"subject":"s"}]}`,
+		`{"rules":[{"slug":"other","limit":2,"window":"1m"}],"subjects":[{"subject":"member","overrides":{"api":{"limit":1}}}],"requests":[{"at_ms":0,"subject":"s"}]}`,
+	} {
+		s.call(s.key, http.MethodPost, "/v1/simulate", wrong).problem(http.StatusUnprocessableEntity, codeInvalidRequest)
 	}
 }

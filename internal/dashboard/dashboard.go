@@ -24,6 +24,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
+	"weir/internal/accesslog"
 	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/engine"
@@ -85,6 +86,7 @@ type dashboard struct {
 	working    chan struct{}          // has a place for each concurrent request
 	trying     chan struct{}          // has a place for each concurrent preview of a rule
 	observers  map[string]observer    // by pattern of the route
+	access     *accesslog.Budget      // of log lines about requests
 	hub        *hub
 
 	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
@@ -122,7 +124,7 @@ func newDashboard(deps Deps) *dashboard {
 		deps.Signup = SignupClosed
 	}
 	d := &dashboard{
-		Deps: deps, playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
+		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
 		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)

@@ -99,7 +99,8 @@ func (d *dashboard) recordOfEmail(r *http.Request, email string, kind tenants.Ev
 
 // recordBlocked records that the limit for failed sign-ins was reached, once in its period.
 func (d *dashboard) recordBlocked(r *http.Request, email string) {
-	if try, _ := d.limits.blocked.begin(r.Context(), accountKey(email)+" "+addressOf(r.RemoteAddr)); try != nil {
+	address := addressOf(r.RemoteAddr)
+	if try, _ := d.limits.blocked.begin(r.Context(), accountKey(email)+" "+address, address); try != nil {
 		d.recordOfEmail(r, email, tenants.EventSignInBlocked)
 	}
 }

@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"net/http"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +72,11 @@ func TestRulePreview(t *testing.T) {
 // asked writes usage of subjects of tenant A for a minute in the past.
 func (s *stack) asked(ago time.Duration, resource string, checks map[string]int64) {
 	s.t.Helper()
+	s.askedOf(s.a, ago, resource, checks)
+}
+
+func (s *stack) askedOf(a tenants.Actor, ago time.Duration, resource string, checks map[string]int64) {
+	s.t.Helper()
 	start := s.clock.Now().Truncate(time.Minute).Add(-ago).UnixMilli()
 	var sum int64
 	var list usage.SubjectList
@@ -80,10 +87,10 @@ func (s *stack) asked(ago time.Duration, resource string, checks map[string]int6
 	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &usage.Batch{
 		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(),
 		Rows: []usage.Row{{
-			Key:    usage.Key{Tenant: s.a.TenantID(), StartMS: start, Resource: resource},
+			Key:    usage.Key{Tenant: a.TenantID(), StartMS: start, Resource: resource},
 			Counts: usage.Counts{Allowed: sum, CostAllowed: sum},
 		}},
-		Subjects: []usage.Subjects{{Tenant: s.a.TenantID(), StartMS: start, TopSubjects: usage.TopSubjects{Checks: list}}},
+		Subjects: []usage.Subjects{{Tenant: a.TenantID(), StartMS: start, TopSubjects: usage.TopSubjects{Checks: list}}},
 	}))
 }
 
@@ -124,6 +131,37 @@ func TestRuleReplay(t *testing.T) {
 	require.Contains(t, got.body, "70 fewer than with the current rule (80).")
 
 	require.NotContains(t, s.as("bob@example.com").preview("tenant", s.b.TenantID().String()).body, "heavy", "another tenant's traffic")
+}
+
+// A replay is made of the tenant's own rules, plans, subjects and usage. Those of another tenant
+// with the same names change nothing in it.
+func TestReplayIsOfOneTenant(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.asked(30*time.Minute, "orders:create", map[string]int64{"heavy": 50, "ada mark": 50})
+	ann := s.as("ann@example.com")
+	said := regexp.MustCompile(`(?s)<p class="said">.*?</p>|<table class="tight">.*?</table>`)
+	preview := func() string { // without the times of the charts
+		got := ann.preview("rule", "requests", "algorithm", "fixed_window_first_hit", "window", "3", "window_unit", "h", "limit", "40")
+		require.Equal(t, http.StatusOK, got.status)
+		return strings.Join(said.FindAllString(got.body, -1), "\n")
+	}
+	want := preview()
+	require.Contains(t, want, "of 100 checks (")
+	require.Contains(t, want, `<a href="/subjects/heavy">heavy</a>`)
+
+	s.fill(s.b, "mark")
+	_, err := s.store.CreatePlan(t.Context(), s.b, tenants.Plan{Slug: "theirs", Default: true, Limits: map[string]limit.Limit{"requests": {Limit: 1}}})
+	require.NoError(t, err)
+	_, _, err = s.store.PutSubject(t.Context(), s.b, tenants.Subject{Subject: "heavy", State: check.Blocked, Plan: "theirs"}, tenants.Match{})
+	require.NoError(t, err)
+	_, _, err = s.store.PutOverride(t.Context(), s.b, "heavy", tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 1000}}, tenants.Match{})
+	require.NoError(t, err)
+	s.askedOf(s.b, 30*time.Minute, "orders:create", map[string]int64{"heavy": 500, "ada mark": 500, "only theirs": 500})
+	require.Equal(t, want, preview())
+
+	got := s.as("bob@example.com").preview("tenant", s.b.TenantID().String(), "rule", "requests", "algorithm", "fixed_window_first_hit", "window", "3", "window_unit", "h", "limit", "40")
+	require.Contains(t, got.body, "of 1,500 checks (", "it would be seen")
 }
 
 // A preview is limited for any amount of traffic, and says what it omitted.

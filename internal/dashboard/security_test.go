@@ -3,11 +3,14 @@ package dashboard
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -23,6 +26,31 @@ func (s *stack) events(a tenants.Actor) (kinds []tenants.EventKind) {
 		kinds = append([]tenants.EventKind{e.Kind}, kinds...)
 	}
 	return kinds
+}
+
+// A blocked client that invents accounts causes a limited number of records, each of which is work
+// for Postgres.
+func TestBlockedRecordsAreLimited(t *testing.T) {
+	s := newStack(t)
+	r := httptest.NewRequest(http.MethodPost, "/login", nil)
+	counted := func() (n int) {
+		for i := range 100 {
+			email := "nobody" + itoa(int64(i)) + "@example.com"
+			address := addressOf(r.RemoteAddr)
+			if try, _ := s.pages.limits.blocked.begin(t.Context(), accountKey(email)+" "+address, address); try != nil {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 20, counted())
+	r.RemoteAddr = "198.51.100.7:1234"
+	require.Equal(t, 20, counted(), "of each address")
+	for range 30 {
+		s.pages.recordBlocked(r, "ann@example.com")
+	}
+	s.pages.after.Wait()
+	require.NotContains(t, s.events(s.a), tenants.EventSignInBlocked, "the address has used up its records")
 }
 
 // Sign-ins, failures, blocked addresses, new browsers, passwords, keys and roles are in one stream,
@@ -118,6 +146,74 @@ func TestConfirmPassword(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, again, len(keys)+2)
 	require.Equal(t, http.StatusSeeOther, b.write("/settings", url.Values{"name": {"A"}}).status, "other changes need no password")
+}
+
+// unconfirmed are the forms that need no confirmed password. They change no API key, member,
+// invitation, billing, notification endpoint or security setting, or ask for the password
+// themselves.
+var unconfirmed = map[string]bool{
+	// for people who are not signed in
+	"/login": true, "/forgot": true, "/reset/{token}": true, "/invitation/{token}": true, "/signup": true, "/signup/{token}": true, "/email/{token}": true,
+	"/theme": true, "/portal/open/{token}": true, "/portal/{visit}/requests": true,
+	// of one's own login; the first two ask for the password
+	"/account/password": true, "/account/email": true, "/sessions/end": true, "/tenant": true, "/logout": true,
+	// previews and tests, which change nothing
+	"/rules/preview": true, "/plans/{plan}/limits/{rule}/preview": true, "/plans/{plan}/migrations/preview": true, "/routes/{slug}": true, "/routes/{slug}/": true,
+	// rules, plans, routes, subjects and the tenant itself
+	"/rules": true, "/rules/{slug}/edit": true, "/rules/{slug}/mode": true, "/rules/{slug}/delete": true, "/rules/{slug}/restore": true,
+	"/plans": true, "/plans/changes/cancel": true, "/plans/{plan}/edit": true, "/plans/{plan}/default": true, "/plans/{plan}/delete": true, "/plans/{plan}/versions": true,
+	"/plans/{plan}/versions/{version}/delete": true, "/plans/{plan}/migrations": true, "/plans/{plan}/migrations/{id}/cancel": true, "/plans/{plan}/limits/{rule}": true,
+	"/routes": true, "/routes/{slug}/edit": true, "/routes/{slug}/delete": true, "/subjects/*": true, "/requests/{id}": true,
+	"/settings": true, "/settings/customer-page": true,
+	"/device/deny": true, // it ends a sign-in without a key
+}
+
+// Every form asks for the password again, except for the listed ones, so that a new form cannot
+// forget it. A member without the right to manage gets none of them.
+func TestEveryFormIsConfirmed(t *testing.T) {
+	s := newOperated(t)
+	s.staff()
+	ann := s.as("ann@example.com")
+	s.clock.move(15 * time.Minute)
+	editor := s.as("editor@example.com")
+	routes, ok := s.pages.handler().(chi.Routes)
+	require.True(t, ok)
+	values := strings.NewReplacer("{id}", uuid.NewString(), "{slug}", "x", "*", "x")
+	confirmed, listed := 0, map[string]bool{}
+	require.NoError(t, chi.Walk(routes, func(method, pattern string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		if method != http.MethodPost {
+			require.Equal(t, http.MethodGet, method, "a GET changes nothing, and there are no other methods")
+			return nil
+		}
+		if unconfirmed[pattern] {
+			listed[pattern] = true
+			return nil
+		}
+		confirmed++
+		path := values.Replace(pattern)
+		require.NotContains(t, path, "{", "a parameter without a value")
+		var got page
+		if strings.HasPrefix(pattern, "/tenants") {
+			got = s.send(path)
+			require.Equal(t, http.StatusNotFound, ann.write(path, url.Values{}).status, "only for the operator: %s", pattern)
+		} else {
+			got = ann.write(path, url.Values{})
+		}
+		require.Equal(t, http.StatusForbidden, got.status, pattern)
+		require.Contains(t, got.body, "Confirm your password", pattern)
+		switch {
+		case pattern == "/account/leave": // every role may
+		case strings.HasPrefix(pattern, "/tenants"):
+			require.Equal(t, http.StatusNotFound, editor.write(path, url.Values{}).status, pattern)
+		default:
+			got = editor.write(path, url.Values{})
+			require.Equal(t, http.StatusForbidden, got.status, pattern)
+			require.Contains(t, got.body, "Your role does not allow this", pattern)
+		}
+		return nil
+	}))
+	require.Greater(t, confirmed, 15)
+	require.Equal(t, unconfirmed, listed, "each is still a form")
 }
 
 // A tenant sets how long sessions last and how many a member has, for itself only.

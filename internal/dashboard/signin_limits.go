@@ -49,8 +49,13 @@ var (
 // emailRules limit the links that are mailed to a new address.
 var emailRules = []limit.Rule{{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(tenants.EmailLinkLife)}}
 
-// blockedRules limit how often it is recorded that an address is blocked for an account.
-var blockedRules = []limit.Rule{{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(15 * time.Minute)}}
+// blockedRules limit how often it is recorded that an address is blocked for an account, and how
+// often for any account: each record is work for Postgres, and a blocked client can invent
+// accounts.
+var blockedRules = []limit.Rule{
+	{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(15 * time.Minute)},
+	{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: duration(15 * time.Minute)},
+}
 
 // The limits for invitations of a tenant's members, so that nobody can fill mailboxes: per address
 // and tenant, per address, and per tenant.

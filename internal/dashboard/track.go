@@ -96,6 +96,9 @@ func (d *dashboard) finish(t *tracked, r *http.Request, took time.Duration) {
 	if t.status >= http.StatusInternalServerError {
 		level = errorLevel(r)
 	}
+	if !d.access.Take(t.tenant, t.status >= http.StatusBadRequest) {
+		return
+	}
 	attrs := make([]slog.Attr, 0, 6)
 	attrs = append(attrs, slog.String("request_id", t.id), slog.String("method", knownMethod(r.Method)),
 		slog.String("route", pattern), slog.Int("status", t.status), slog.Int64("duration_us", took.Microseconds()))

@@ -286,6 +286,31 @@ func TestAuthenticatorLearns(t *testing.T) {
 	reader.Changed(ctx, a.TenantID())
 	require.Empty(t, messages, "a name changes nothing for the users of a key")
 
+	_, err = d.Store.EditKey(ctx, a, list[0].ID, tenants.Match{}, func(k *tenants.APIKey) error {
+		k.Scopes = []tenants.Scope{tenants.ScopeRead}
+		return nil
+	})
+	require.NoError(t, err)
+	reader.Changed(ctx, a.TenantID())
+	require.Len(t, messages, 1, "a scope was taken from the key")
+	require.NoError(t, cutOff.Learn(messages[0]))
+	actor, err := cutOff.Authenticate(ctx, key.Secret())
+	require.NoError(t, err)
+	require.True(t, actor.Has(tenants.ScopeRead))
+	require.False(t, actor.Has(tenants.ScopeCheck))
+	var earlier tenants.KeyChanges // as an earlier release sends it
+	require.NoError(t, json.Unmarshal(messages[0], &earlier))
+	earlier.Version, earlier.Keys[0].Scopes = earlier.Version+1, nil
+	message, err := json.Marshal(earlier)
+	require.NoError(t, err)
+	require.NoError(t, cutOff.Learn(message))
+	actor, err = cutOff.Authenticate(ctx, key.Secret())
+	require.NoError(t, err)
+	require.False(t, actor.Has(tenants.ScopeCheck), "the key keeps its scopes")
+	_, err = d.Store.EditTenant(ctx, a, tenants.Match{}, func(n *tenants.Tenant) error { n.Name = "A"; return nil }) // a version above that
+	require.NoError(t, err)
+	messages = nil
+
 	require.NoError(t, d.Store.RevokeKey(ctx, a, list[0].ID, tenants.Match{}))
 	reader.Changed(ctx, a.TenantID())
 	require.Len(t, messages, 1)
@@ -320,7 +345,7 @@ func TestAuthenticatorLearns(t *testing.T) {
 
 	change.Version++
 	change.Keys[0].State, change.Keys[0].ExpiresAtMS = 0, early.UnixMilli()
-	message, err := json.Marshal(change)
+	message, err = json.Marshal(change)
 	require.NoError(t, err)
 	require.NoError(t, cutOff.Learn(message))
 	_, err = cutOff.Authenticate(ctx, key.Secret())

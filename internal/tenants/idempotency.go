@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"weir/internal/limit"
 	"weir/internal/tenants/db"
@@ -97,10 +96,10 @@ type post struct {
 	requestHash [32]byte
 	attempt     uuid.UUID
 
-	conn   *pgxpool.Conn // nil: no transaction yet
-	tx     pgx.Tx
-	lost   error   // why this request must not run: another one did
-	replay *Answer // the answer of that request
+	release func() // of the connection; nil: no transaction yet
+	tx      pgx.Tx
+	lost    error   // why this request must not run: another one did
+	replay  *Answer // the answer of that request
 }
 
 // postKey finds the post in a context.
@@ -199,10 +198,12 @@ func (p *post) begin(ctx context.Context) (err error) {
 	if p.tx != nil || p.lost != nil {
 		return p.lost
 	}
-	if p.conn, err = p.store.app.Acquire(ctx); err != nil {
+	conn, release, err := p.store.app.acquireFor(ctx, p.actor.tenant)
+	if err != nil {
 		return err
 	}
-	if p.tx, err = p.conn.Begin(ctx); err != nil {
+	p.release = release
+	if p.tx, err = conn.Begin(ctx); err != nil {
 		p.rollback()
 		return err
 	}
@@ -275,15 +276,15 @@ func (p *post) rollback() {
 		defer cancel()
 		_ = p.tx.Rollback(ctx) // a connection that fails here is closed
 	}
-	if p.conn != nil {
-		p.conn.Release()
+	if p.release != nil {
+		p.release()
 	}
-	p.conn, p.tx = nil, nil
+	p.release, p.tx = nil, nil
 }
 
 // inTenant runs fn in the actor's tenant, for writes that are not configuration and get no version.
 func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Context, q *db.Queries) error) error {
-	return s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, a.tenant, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

@@ -24,6 +24,8 @@ type KeyChange struct {
 	ExpiresAtMS int64  `json:"expires_at_ms,omitempty"` // since 1970; 0: never
 	// Bounds is nil in a message of an earlier release. The key then keeps its bounds.
 	Bounds *KeyBounds `json:"bounds,omitempty"`
+	// Scopes is empty in a message of an earlier release. The key then keeps its scopes.
+	Scopes []string `json:"scopes,omitempty"`
 }
 
 // maxKeyChanges bounds one message.
@@ -32,7 +34,7 @@ const maxKeyChanges = 500
 // change describes the key as it is now.
 func (k *knownKey) change(hash [32]byte) KeyChange {
 	bounds := k.actor.keyBounds()
-	c := KeyChange{Hash: hash[:], State: uint8(k.state), Bounds: &bounds}
+	c := KeyChange{Hash: hash[:], State: uint8(k.state), Bounds: &bounds, Scopes: k.actor.scopes.texts()}
 	if !k.actor.keyExpiresAt.IsZero() {
 		c.ExpiresAtMS = k.actor.keyExpiresAt.UnixMilli()
 	}
@@ -90,6 +92,9 @@ func (a *Authenticator) learn(c *KeyChanges) (learned bool) {
 		}
 		if change.Bounds != nil {
 			k.actor.bounds = change.Bounds.compile()
+		}
+		if len(change.Scopes) > 0 {
+			k.actor.scopes = newScopes(change.Scopes)
 		}
 		k.lastTouch.Store(old.lastTouch.Load())
 		a.known.Store(hash, k)

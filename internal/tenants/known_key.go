@@ -45,7 +45,8 @@ func (k *knownKey) refusal(now time.Time) error {
 
 // worksAs reports whether two states of a key are the same for its users.
 func (k *knownKey) worksAs(o *knownKey) bool {
-	return k.state == o.state && k.actor.keyExpiresAt.Equal(o.actor.keyExpiresAt) && k.actor.keyBounds().same(o.actor.keyBounds())
+	return k.state == o.state && k.actor.scopes == o.actor.scopes && k.actor.keyExpiresAt.Equal(o.actor.keyExpiresAt) &&
+		k.actor.keyBounds().same(o.actor.keyBounds())
 }
 
 // tenantKeys has the known keys of one tenant.

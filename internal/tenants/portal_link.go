@@ -174,7 +174,7 @@ func (s *Store) FollowPortalLink(ctx context.Context, token string) (session uui
 	secret, hash := newToken()
 	session = uuid.New() // random, because it says nothing about when others were made
 	now := s.instant()
-	err = s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.write(ctx, roleApp, link.Tenant, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, link.Tenant.String()); err != nil {
 			return err
 		}

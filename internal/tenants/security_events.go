@@ -246,7 +246,7 @@ const recentExportSQL = `SELECT EXISTS (SELECT FROM security_events WHERE tenant
 
 // RecordExport records that the actor exported data, such as "audit". Errors: ErrUnavailable.
 func (s *Store) RecordExport(ctx context.Context, a Actor, what, format string) error {
-	return s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, a.tenant, operationTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

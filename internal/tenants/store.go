@@ -182,7 +182,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)
 	}
-	return &pool{Pool: p, acquire: config.Acquire}, nil
+	return &pool{Pool: p, acquire: config.Acquire, turns: newTurns(max(1, int(config.MaxConns)/2))}, nil
 }
 
 // setCredentials sets the current user and password, unless they are those of the URL.
@@ -196,26 +196,39 @@ func setCredentials(conn *pgx.ConnConfig, credentials func() (user, password str
 type pool struct {
 	*pgxpool.Pool
 	acquire time.Duration
+	turns   *turns
 }
 
-// Acquire takes a connection. The caller must release it.
-func (p *pool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
+// acquireFor takes a connection for an operation of one tenant, which gets at most half of them;
+// uuid.Nil: of none or all. The caller must call release.
+func (p *pool) acquireFor(ctx context.Context, tenant uuid.UUID) (conn *pgxpool.Conn, release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.acquire)
 	defer cancel()
-	return p.Pool.Acquire(ctx)
+	leave := func() {}
+	if tenant != uuid.Nil {
+		if leave, err = p.turns.take(ctx, tenant); err != nil {
+			return nil, nil, err
+		}
+	}
+	if conn, err = p.Pool.Acquire(ctx); err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return conn, func() { conn.Release(); leave() }, nil
 }
 
 type txFunc func(ctx context.Context, tx pgx.Tx, q *db.Queries) error
 
-// inTx runs fn in one transaction and releases its connection.
-func inTx(ctx context.Context, from *pool, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
+// inTx runs fn for a tenant in one transaction, and releases its connection; uuid.Nil: for none or
+// all.
+func inTx(ctx context.Context, from *pool, tenant uuid.UUID, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := from.Acquire(ctx)
+	conn, release, err := from.acquireFor(ctx, tenant)
 	if err != nil {
 		return translate(err)
 	}
-	defer conn.Release()
+	defer release()
 	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error { return fn(ctx, tx, db.New(tx)) })
 	return translate(err)
 }
@@ -223,15 +236,15 @@ func inTx(ctx context.Context, from *pool, timeout time.Duration, options pgx.Tx
 // asSystem runs fn with access to all tenants.
 func (s *Store) asSystem(ctx context.Context, timeout time.Duration, access pgx.TxAccessMode, fn txFunc) error {
 	if access != pgx.ReadOnly {
-		return s.write(ctx, roleSystem, timeout, fn)
+		return s.write(ctx, roleSystem, uuid.Nil, timeout, fn)
 	}
 	// All statements see one instant.
-	return inTx(ctx, s.system, timeout, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
+	return inTx(ctx, s.system, uuid.Nil, timeout, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
 }
 
-// write runs fn as one of the roles, in a new transaction or in that of the idempotent request to
-// which it belongs.
-func (s *Store) write(ctx context.Context, role string, timeout time.Duration, fn txFunc) error {
+// write runs fn for a tenant as one of the roles, in a new transaction or in that of the idempotent
+// request to which it belongs; uuid.Nil: for none or all tenants.
+func (s *Store) write(ctx context.Context, role string, tenant uuid.UUID, timeout time.Duration, fn txFunc) error {
 	if p, ok := ctx.Value(postKey{}).(*post); ok {
 		return p.run(ctx, role, timeout, fn)
 	}
@@ -239,7 +252,7 @@ func (s *Store) write(ctx context.Context, role string, timeout time.Duration, f
 	if role == roleSystem {
 		pool = s.system
 	}
-	return inTx(ctx, pool, timeout, pgx.TxOptions{}, fn)
+	return inTx(ctx, pool, tenant, timeout, pgx.TxOptions{}, fn)
 }
 
 // read runs fn with read access to the actor's tenant. All reads are of one instant.
@@ -249,7 +262,11 @@ func (s *Store) read(ctx context.Context, a Actor, fn txFunc) error {
 
 func (s *Store) readWithin(ctx context.Context, a Actor, timeout time.Duration, fn txFunc) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return inTx(ctx, s.app, timeout, options, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	turn := a.tenant
+	if p, ok := ctx.Value(postKey{}).(*post); ok && p.tx != nil {
+		turn = uuid.Nil // its request has one already, and would wait for itself
+	}
+	return inTx(ctx, s.app, turn, timeout, options, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
@@ -286,7 +303,7 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 	if !a.May(right) {
 		return ErrForbidden
 	}
-	return s.write(ctx, roleApp, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, a.tenant, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

@@ -102,8 +102,10 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 	return in, invalidIf(fields)
 }
 
-// CreateTenant creates a tenant with its first key, which has all scopes. For the operator only.
-// Errors: ErrNotOperator; *InvalidError; *ConflictError with CodeSlugTaken.
+// CreateTenant creates a tenant with its first key, which has all scopes. For the operator only. An
+// operator key must itself have all scopes, no expiry and no addresses, because the first key has
+// that, too. Errors: ErrNotOperator; ErrNotPermitted; *InvalidError; *ConflictError with
+// CodeSlugTaken.
 func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant, APIKey, Key, error) {
 	var fields []limit.FieldError
 	if n.Slug == PlatformSlug {
@@ -119,6 +121,9 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	}
 	if err := invalidIf(fields); err != nil {
 		return Tenant{}, APIKey{}, Key{}, err
+	}
+	if !a.mayGrant(everyScope, nil) || !a.mayGrantBounds(KeyBounds{}) {
+		return Tenant{}, APIKey{}, Key{}, ErrNotPermitted
 	}
 	var tenant Tenant
 	var first APIKey

@@ -1,0 +1,80 @@
+package tenants_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// A tenant uses at most half of the connections at once, whatever its requests wait for. Before, it
+// could use all of them, and the requests of all other tenants failed.
+func TestConnectionsOfATenant(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.NewWith(t, tenants.Config{MaxConns: 4})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	mustSubject(t, d.Store, a, tenants.Subject{Subject: "user_1"})
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 4)
+	stop := sync.OnceFunc(func() { close(end) })
+	defer stop()
+	export := func(ctx context.Context) {
+		ended <- d.Store.ExportSubjects(ctx, a, tenants.SubjectFilter{}, false, func([]tenants.Subject) error {
+			begun <- struct{}{}
+			<-end
+			return nil
+		})
+	}
+	for range 2 {
+		go export(t.Context())
+		<-begun
+	}
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		go export(ctx)
+		select {
+		case <-begun:
+			require.Fail(t, "the tenant uses more than half of the connections")
+		case err := <-ended:
+			require.ErrorIs(t, err, tenants.ErrUnavailable)
+		}
+		cancel()
+	}
+	_, err := d.Store.Tenant(t.Context(), b)
+	require.NoError(t, err)
+	_, err = d.Store.EditTenant(t.Context(), b, tenants.Match{}, func(in *tenants.Tenant) error { in.Name = "B"; return nil })
+	require.NoError(t, err)
+	stop()
+	for range 2 {
+		require.NoError(t, <-ended)
+	}
+	_, err = d.Store.Tenant(t.Context(), a)
+	require.NoError(t, err, "its places are free again")
+}
+
+// A request with an Idempotency-Key keeps its connection until it is answered. What it reads in the
+// meantime does not wait for that connection.
+func TestConnectionsOfOneRequest(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.NewWith(t, tenants.Config{MaxConns: 2})
+	a, _ := d.Tenant("tenant-a")
+	var found []tenants.Rule
+	replay, err := d.Store.Idempotent(t.Context(), a, "key", [32]byte{1}, func(ctx context.Context) (tenants.Answer, error) {
+		if _, err := d.Store.CreateRule(ctx, a, rule("r")); err != nil {
+			return tenants.Answer{}, err
+		}
+		var err error
+		found, _, err = d.Store.Rules(ctx, a, tenants.RuleFilter{}, tenants.Page{})
+		return tenants.Answer{Status: 201, Body: []byte("{}")}, err
+	})
+	require.NoError(t, err)
+	require.Nil(t, replay)
+	require.Empty(t, found, "reads see what was committed")
+	_, err = d.Store.RuleBySlug(t.Context(), a, "r")
+	require.NoError(t, err)
+}
