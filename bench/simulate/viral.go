@@ -1,0 +1,68 @@
+package simulate
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// crush is a row of the table of a tenant gone viral: one tenant sends ten times as much as all
+// others of its shard together.
+type crush struct {
+	name     string
+	rate     float64 // of the viral tenant
+	subjects int     // of it
+	leased   bool
+	limit    int64 // of each subject, per second
+	unfair   bool
+	denials  bool
+}
+
+const neighbours = 20_000 // checks per second of the other tenants
+
+var crushes = []crush{
+	{name: "before", denials: true},
+	{name: "tenants do not take turns", rate: 10 * neighbours, subjects: 100_000, unfair: true},
+	{name: "tenants take turns", rate: 10 * neighbours, subjects: 100_000},
+	{name: "1 000 subjects, 20 % of their checks allowed, each denial from Redis", rate: 10 * neighbours, subjects: 1000, limit: 40},
+	{name: "the same, denials in memory", rate: 10 * neighbours, subjects: 1000, limit: 40, denials: true},
+	{name: "100 subjects, strict", rate: 10 * neighbours, subjects: 100, denials: true},
+	{name: "100 subjects, leased", rate: 10 * neighbours, subjects: 100, denials: true, leased: true},
+	{name: "one subject, strict", rate: 10 * neighbours, subjects: 1, denials: true},
+	{name: "one subject, leased", rate: 10 * neighbours, subjects: 1, denials: true, leased: true},
+}
+
+// run returns the figures of the shard and the viral tenant's; class 0 are the neighbours.
+func (c *crush) run(in Inputs) (steady, *figures) {
+	const last = warm + 500*time.Millisecond
+	w := newWorld(config{
+		inputs: in, instances: 4, cores: 4, denials: c.denials, unfair: c.unfair, network: sameZone, phases: []time.Duration{warm},
+	})
+	w.open(neighbours, last, w.instances, w.uniform(w.crowd(63, 100, 0)))
+	if c.rate > 0 {
+		viral := w.crowd(1, c.subjects, 1)
+		for _, s := range viral {
+			s.leased, s.limit, s.window = c.leased, c.limit, time.Second
+		}
+		w.open(c.rate, last, w.instances, w.uniform(viral))
+	}
+	s := w.steady(last)
+	return s, w.stats.of(1, 1)
+}
+
+func viralTable(in Inputs) string {
+	var b strings.Builder
+	b.WriteString("| viral tenant | neighbours: p50 ms | p99 ms | degraded | viral tenant: p50 ms | p99 ms | degraded | decided in memory | Redis in use | checks per call |\n" +
+		"|---|" + strings.Repeat("---:|", 9) + "\n")
+	for _, c := range crushes {
+		s, viral := c.run(in)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |", c.name, figure(s.all.quantile(50)), figure(s.all.quantile(99)), percent(s.all.share(s.all.degraded)))
+		if viral.count == 0 {
+			b.WriteString(" – | – | – | – |")
+		} else {
+			fmt.Fprintf(&b, " %s | %s | %s | %s |", figure(viral.quantile(50)), figure(viral.quantile(99)), percent(viral.share(viral.degraded)), percent(viral.share(viral.memory)))
+		}
+		fmt.Fprintf(&b, " %.0f %% | %.0f |\n", 100*s.redis, s.perCall)
+	}
+	return b.String()
+}
