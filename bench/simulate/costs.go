@@ -16,7 +16,7 @@ type Costs struct {
 	Usable, Variation, Driver                              Cost
 	Request, Rule, Crowd, Pipeline, Call, Caller, NodeCall Cost
 	Run, Entry, FirstEntries, NodeEntry, RedisRule, Equal  Cost
-	Switching, Waking, Fallback                            Cost
+	Switching, Waking, Fallback, Refusal                   Cost
 }
 
 const (
@@ -53,6 +53,7 @@ func Measured() Costs {
 		Switching: Cost{5, micros, "a core begins to run another process", "fit"},
 		Waking:    Cost{5, micros, "an idle core begins to run a process", "fit"},
 		Fallback:  Cost{1, micros, "instance: a decision without Redis", "`BenchmarkEvaluateMemory`"},
+		Refusal:   Cost{3, micros, "instance: a request that is refused because of overload", "[decision 14](decisions/0014-a-bound-by-waits.md)"},
 	}
 }
 
@@ -61,7 +62,7 @@ func (c *Costs) list() []*Cost {
 	return []*Cost{
 		&c.Usable, &c.Variation, &c.Driver, &c.Request, &c.Rule, &c.Crowd, &c.Pipeline, &c.Call, &c.Caller, &c.NodeCall,
 		&c.Run, &c.Entry, &c.FirstEntries, &c.NodeEntry, &c.RedisRule, &c.Equal,
-		&c.Switching, &c.Waking, &c.Fallback,
+		&c.Switching, &c.Waking, &c.Fallback, &c.Refusal,
 	}
 }
 
@@ -69,10 +70,10 @@ func (c Cost) duration() time.Duration { return time.Duration(c.Value * float64(
 
 // rates are the costs of a deployment, as durations.
 type rates struct {
-	driver, before, after       time.Duration
-	pipeline, call              time.Duration
-	run, entry, first, equal    time.Duration
-	switching, waking, fallback time.Duration
+	driver, before, after                time.Duration
+	pipeline, call                       time.Duration
+	run, entry, first, equal             time.Duration
+	switching, waking, fallback, refusal time.Duration
 }
 
 // rates returns the costs for a deployment.
@@ -87,7 +88,7 @@ func (c *Costs) rates(d config) rates {
 		pipeline: c.Pipeline.duration(), call: c.Call.duration(),
 		run: c.Run.duration(), first: c.FirstEntries.duration(), equal: c.Equal.duration(),
 		entry:     c.Entry.duration() + further*c.RedisRule.duration(),
-		switching: c.Switching.duration(), waking: c.Waking.duration(), fallback: c.Fallback.duration(),
+		switching: c.Switching.duration(), waking: c.Waking.duration(), fallback: c.Fallback.duration(), refusal: c.Refusal.duration(),
 	}
 	if d.inside {
 		r.before, r.after = c.Caller.duration()/2, c.Caller.duration()/2

@@ -4,15 +4,16 @@ import "time"
 
 // instance is a process of Weir.
 type instance struct {
-	world   *world
-	region  int
-	process *process
-	timeout time.Duration // WEIR_REDIS_TIMEOUT
-	queues  []*queue      // by shard
-	denials map[*subject]*denial
-	leases  map[*subject]*leaseSet
-	rates   map[*subject]*tickRate
-	local   map[*subject]*count
+	world    *world
+	region   int
+	process  *process
+	timeout  time.Duration // WEIR_REDIS_TIMEOUT
+	queues   []*queue      // by shard
+	denials  map[*subject]*denial
+	leases   map[*subject]*leaseSet
+	rates    map[*subject]*tickRate
+	local    map[*subject]*count
+	capacity *capacity
 }
 
 // request is a check on its way.
@@ -30,9 +31,9 @@ type request struct {
 	busy     bool       // its subject is checked often enough to be leased
 	probe    func(bool) // not a check: called with whether the server has answered
 
-	allowed, degraded, memory bool // memory: decided without Redis
-	remaining                 int64
-	retryAfter                time.Duration
+	allowed, degraded, memory, refused bool // memory: decided without Redis; refused: by package overload
+	remaining                          int64
+	retryAfter                         time.Duration
 
 	// answered is called when the client has the answer.
 	answered func(*request)
@@ -49,7 +50,15 @@ const (
 // receive takes a request from the network.
 func (i *instance) receive(r *request) {
 	r.instance = i
-	i.process.arrive(i.world.costs.before, func() { i.decide(r) })
+	i.process.arrive(0, func() {
+		r.refused = !i.capacity.enter(r)
+		if r.refused {
+			r.allowed, r.degraded, r.memory = false, false, false
+			i.process.next(i.world.costs.refusal, func() { i.world.answer(r) })
+			return
+		}
+		i.process.next(i.world.costs.before, func() { i.decide(r) })
+	})
 }
 
 // decide decides a request in memory, or sends it to the node of its tenant.
@@ -101,6 +110,9 @@ func (i *instance) unanswered(r *request) {
 }
 
 func (i *instance) reply(r *request) {
+	if !i.world.config.inside {
+		i.capacity.leave(r)
+	}
 	i.world.answer(r)
 }
 

@@ -41,14 +41,16 @@ type process struct {
 	listed  bool // in the machine's ready processes
 	used    time.Duration
 	taken   int64
+	waited  time.Duration // of all slices, until they were taken
 }
 
 const yieldedTurn = 61
 
 // slice is CPU time that is used without a pause. Then done is called.
 type slice struct {
-	cost time.Duration
-	done func()
+	cost  time.Duration
+	done  func()
+	ready time.Duration
 }
 
 func newMachine(c *clock, cores int) *machine {
@@ -62,13 +64,17 @@ func newMachine(c *clock, cores int) *machine {
 func (m *machine) process(threads int) *process { return &process{machine: m, threads: threads} }
 
 // run adds a slice after the others, as a goroutine that another one made ready.
-func (p *process) run(cost time.Duration, done func()) { p.add(&p.local, slice{cost, done}) }
+func (p *process) run(cost time.Duration, done func()) {
+	p.add(&p.local, slice{cost, done, p.machine.clock.now})
+}
 
 // yield adds a slice, as a goroutine that yields.
-func (p *process) yield(done func()) { p.add(&p.yielded, slice{0, done}) }
+func (p *process) yield(done func()) { p.add(&p.yielded, slice{0, done, p.machine.clock.now}) }
 
 // arrive adds a slice for a message of the network.
-func (p *process) arrive(cost time.Duration, done func()) { p.add(&p.arrived, slice{cost, done}) }
+func (p *process) arrive(cost time.Duration, done func()) {
+	p.add(&p.arrived, slice{cost, done, p.machine.clock.now})
+}
 
 func (p *process) add(to *ring[slice], s slice) {
 	to.push(s)
@@ -78,7 +84,7 @@ func (p *process) add(to *ring[slice], s slice) {
 
 // next adds a slice before all others, as a goroutine that continues.
 func (p *process) next(cost time.Duration, done func()) {
-	p.local.pushFront(slice{cost, done})
+	p.local.pushFront(slice{cost, done, p.machine.clock.now})
 	p.list()
 	p.machine.dispatch()
 }
@@ -145,6 +151,7 @@ func (m *machine) begin(c *core, p *process, extra time.Duration) {
 // work runs the next slice of a process on a core.
 func (m *machine) work(c *core, p *process, extra time.Duration, beginning bool) {
 	s := p.take(beginning)
+	p.waited += m.clock.now - s.ready
 	p.list()
 	cost := m.vary(s.cost + extra)
 	m.clock.after(time.Duration(float64(cost)/m.usable), func() {

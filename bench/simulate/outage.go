@@ -19,7 +19,7 @@ var outagePhases = []struct {
 }{
 	{"", warm},
 	{"before", lostAt},
-	{"first 0.3 s", lostAt + 300*time.Millisecond},
+	{"first 0.2 s", lostAt + 200*time.Millisecond},
 	{"until it answers again", restoredAt},
 	{"first 0.5 s after that", restoredAt + 500*time.Millisecond},
 	{"later", 13 * time.Second},

@@ -17,6 +17,8 @@ type queue struct {
 	underway []*batch
 	watching bool
 	beat     time.Duration // of the last answer
+	answered bool          // by the last pipeline
+	waits    time.Duration // the smallest wait of a pipeline's oldest request since it was last read, plus 1; 0: none
 	circuit  *circuit
 }
 
@@ -54,12 +56,26 @@ func (q *queue) exchange() {
 		q.busy--
 		return
 	}
+	if q.answered {
+		q.note(b)
+	}
 	q.underway = append(q.underway, b)
 	w.stats.pipelines++
 	w.stats.calls += int64(len(b.reqs))
 	q.instance.process.next(w.costs.build(b)/2, func() {
 		w.hop(q.instance.region, q.shard.region, func() { q.shard.receive(b) })
 	})
+}
+
+// note notes the wait of a pipeline's oldest request, for package overload.
+func (q *queue) note(b *batch) {
+	oldest := b.began
+	for _, r := range b.reqs {
+		oldest = min(oldest, r.began)
+	}
+	if wait := b.began - oldest + 1; q.waits == 0 || wait < q.waits {
+		q.waits = wait
+	}
 }
 
 // replied is called when the replies of a pipeline have arrived at the instance.
@@ -72,7 +88,7 @@ func (q *queue) replied(b *batch) {
 		if b.over {
 			return
 		}
-		q.beat = w.clock.now
+		q.beat, q.answered = w.clock.now, true
 		q.release(b)
 		for _, r := range b.reqs {
 			if r.state == sentState {
@@ -132,6 +148,7 @@ func (q *queue) look() {
 					late = append(late, r)
 				}
 			}
+			q.answered = false
 			q.release(b)
 		}
 	}

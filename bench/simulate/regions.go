@@ -11,32 +11,36 @@ var far = network{hop: 100 * time.Microsecond, jitter: 30 * time.Microsecond, be
 
 // regional is a row of the table of regions. Clients in each region ask instances of their region.
 type regional struct {
-	name    string
-	rate    float64 // checks per second in the second region
-	first   float64 // in the first region; 0: the same
-	timeout time.Duration
-	own     bool    // a Redis in each region
-	leased  bool    // checks of few subjects under a leased rule
-	demand  float64 // checks as a part of the limit; 0: the limit is not reached
-	remote  int     // instances in the second region
+	name     string
+	rate     float64 // checks per second in the second region
+	first    float64 // in the first region; 0: the same
+	timeout  time.Duration
+	own      bool // a Redis in each region
+	leased   bool
+	subjects int     // that are checked; 0: 1 000
+	demand   float64 // checks as a part of the limit; 0: the limit is not reached
+	remote   int     // instances in the second region; 0: one
 }
 
 var regionals = []regional{
-	{name: "one Redis, default timeout of 50 ms", rate: 1000, timeout: redisTimeout, remote: 1},
-	{name: "one Redis, timeout 200 ms", rate: 1000, timeout: 200 * time.Millisecond, remote: 1},
-	{name: "the same", rate: 2500, timeout: 200 * time.Millisecond, remote: 1},
-	{name: "the same", rate: 3500, timeout: 200 * time.Millisecond, remote: 1},
-	{name: "the same, two instances", rate: 3500, timeout: 200 * time.Millisecond, remote: 2},
-	{name: "one Redis, 10 busy subjects, strict", rate: 2500, timeout: 200 * time.Millisecond, remote: 1},
-	{name: "the same, leased", rate: 2500, timeout: 200 * time.Millisecond, remote: 1, leased: true},
-	{name: "a Redis in each region", rate: 2500, timeout: redisTimeout, own: true, remote: 1},
-	{name: "the same, limit divided, 90 % of it used, half in each region", rate: 2500, timeout: redisTimeout, own: true, remote: 1, demand: 0.9},
-	{name: "the same, 30 % in this region, 70 % in the other", rate: 1500, first: 3500, timeout: redisTimeout, own: true, remote: 1, demand: 0.9},
+	{name: "one Redis, in the first region, default timeout of 50 ms", rate: 1000, timeout: redisTimeout},
+	{name: "timeout of 200 ms", rate: 1000, timeout: patient},
+	{name: "the same", rate: 3000, timeout: patient},
+	{name: "the same, more than an instance can send", rate: 4000, timeout: patient},
+	{name: "the same, two instances", rate: 4000, timeout: patient, remote: 2},
+	{name: "10 busy subjects, leased", rate: 3000, timeout: patient, subjects: 10, leased: true},
+	{name: "one busy subject, leased", rate: 3000, timeout: patient, subjects: 1, leased: true},
+	{name: "a Redis in each region", rate: 3000, timeout: redisTimeout, own: true},
+	{name: "half of the limit in each region; 90 % of the limit is demanded, half in each region", rate: 3000, timeout: redisTimeout, own: true, subjects: 10, demand: 0.9},
+	{name: "the same, 30 % of the demand here, 70 % in the first region", rate: 1800, first: 4200, timeout: redisTimeout, own: true, subjects: 10, demand: 0.9},
 }
 
+const patient = 200 * time.Millisecond
+
 // run returns the figures of both regions.
-func (g *regional) run(in Inputs) (near, away *figures) {
-	const begin, last = time.Second, 3 * time.Second
+func (g regional) run(in Inputs) (near, away *figures) {
+	const begin, last = 4 * time.Second, 8 * time.Second
+	g.remote = max(1, g.remote)
 	c := config{
 		inputs: in, instances: 1 + g.remote, cores: 2, denials: true, network: far, timeout: g.timeout,
 		shards: 0, instanceRegion: make([]int, 1+g.remote), shardRegion: []int{0}, ownShards: g.own, phases: []time.Duration{begin},
@@ -52,9 +56,9 @@ func (g *regional) run(in Inputs) (near, away *figures) {
 	if first == 0 {
 		first = g.rate
 	}
-	subjects := 1000
-	if g.leased || strings.Contains(g.name, "busy") {
-		subjects = 10
+	subjects := g.subjects
+	if subjects == 0 {
+		subjects = 1000
 	}
 	// The classes of the statistics are the regions. Both check the same subjects.
 	here, there := w.crowd(1, subjects, 0), w.crowd(1, subjects, 1)
@@ -73,12 +77,34 @@ func (g *regional) run(in Inputs) (near, away *figures) {
 
 func regionsTable(in Inputs) string {
 	var b strings.Builder
-	b.WriteString("| second region | checks/s in it | p50 ms | p99 ms | decided in memory | degraded | denied, both regions |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| second region | checks/s in it | p50 ms | p99 ms | decided in memory | degraded | refused | denied, both regions |\n|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, g := range regionals {
 		near, away := g.run(in)
 		denied := float64(near.denied+away.denied) / float64(near.count+away.count)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", g.name, thousands(g.rate),
-			figure(away.quantile(50)), figure(away.quantile(99)), percent(away.share(away.memory)), percent(away.share(away.degraded)), percent(denied))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", g.name, thousands(g.rate),
+			figure(away.quantile(50)), figure(away.quantile(99)), percent(away.share(away.memory)), percent(away.share(away.degraded)), percent(away.share(away.refused)), percent(denied))
+	}
+	return b.String()
+}
+
+// trips is the table of the largest rate through the pipelines of one instance to one Redis.
+func trips(in Inputs) string {
+	var b strings.Builder
+	b.WriteString("| round trip ms | 256 calls per round trip: checks/s | simulated | p50 ms | instance in use | Redis in use |\n|---:|---:|---:|---:|---:|---:|\n")
+	for _, trip := range []time.Duration{80 * time.Millisecond, 20 * time.Millisecond, 5 * time.Millisecond, 2 * time.Millisecond} {
+		begin, last := 5*trip, 25*trip
+		w := newWorld(config{
+			inputs: in, instances: 1, cores: 4, timeout: 10 * time.Second, instanceRegion: []int{0}, shardRegion: []int{1},
+			network: network{hop: sameZone.hop, between: trip / 2}, phases: []time.Duration{begin},
+		})
+		w.closed(1000, w.uniform(w.crowd(64, 100, 0)))
+		w.clock.runUntil(begin)
+		before := w.used()
+		w.clock.runUntil(last)
+		used, elapsed, f := w.used(), (last - begin).Seconds(), w.stats.of(0, 1)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %.0f %% | %.0f %% |\n", figure(trip.Seconds()*1000), thousands(maxPipelines*maxBatch/trip.Seconds()),
+			thousands(float64(f.count)/elapsed), figure(f.quantile(50)),
+			100*(used.instances-before.instances).Seconds()/elapsed/4, 100*(used.redis-before.redis).Seconds()/elapsed)
 	}
 	return b.String()
 }

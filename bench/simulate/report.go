@@ -19,7 +19,7 @@ func Tables(in Inputs) []Table {
 		text func(Inputs) string
 	}{
 		{"costs", costsTable}, {"validation", validation}, {"calls", perCall}, {"growth", growth}, {"million", millionTable},
-		{"regions", regionsTable}, {"outage", outageTable}, {"viral", viralTable},
+		{"regions", regionsTable}, {"trips", trips}, {"outage", outageTable}, {"viral", viralTable},
 	}
 	tables := make([]Table, len(parts))
 	var running sync.WaitGroup

@@ -20,8 +20,8 @@ type part struct{ class, phase int }
 
 // figures are counts of answers and their latencies in microseconds.
 type figures struct {
-	count, degraded, denied, memory int64
-	latency                         *hdrhistogram.Histogram
+	count, degraded, denied, memory, refused int64
+	latency                                  *hdrhistogram.Histogram
 }
 
 func newStatistics(ends []time.Duration) *statistics {
@@ -35,6 +35,10 @@ func (s *statistics) add(r *request, now time.Duration) {
 	}
 	f := s.of(r.subject.tenant.class, phase)
 	f.count++
+	if r.refused {
+		f.refused++
+		return // its latency is that of no decision
+	}
 	if r.degraded {
 		f.degraded++
 	}

