@@ -21,8 +21,8 @@ func growth(in Inputs) string {
 		{12, 3, 150_000},
 	} {
 		const last = warm + 500*time.Millisecond
-		w := newWorld(config{inputs: in, instances: g.instances, cores: 2, shards: g.shards, network: sameZone, phases: []time.Duration{warm}})
-		w.open(g.rate, last, w.instances, w.uniform(w.crowd(64, 156, 0)))
+		w := newWorld(config{inputs: in, instances: g.instances, cores: 2, shards: g.shards, tenants: several, network: sameZone, phases: []time.Duration{warm}})
+		w.open(g.rate, last, w.instances, w.uniform(w.crowd(several, 156, 0)))
 		s := w.steady(warm, last)
 		checks := float64(s.all.count) / (last - warm).Seconds()
 		name := "one, no Cluster"

@@ -16,12 +16,12 @@ type machine struct {
 	// system call returns, and the caches have the data of others. waking is the same for a core
 	// that was idle.
 	switching, waking time.Duration
-	// variation is the part of each slice that is random, with an exponential distribution. The mean
-	// stays the same.
+	// variation is the part of each slice that is random, with an exponential distribution. The
+	// mean stays the same.
 	variation float64
 }
 
-const quantum = 1400 * time.Microsecond // of Linux, with two processors
+const quantum = 1400 * time.Microsecond // Linux's base slice with two processors
 
 type core struct {
 	last  *process
@@ -30,7 +30,7 @@ type core struct {
 
 // A process is slices of CPU time that are ready. It takes them as Go's scheduler takes goroutines:
 // first those that became ready in the process, then those that yielded, then what the network has
-// brought. Every 61st is one that yielded. A thread that begins takes those first.
+// brought. Every 61st of a thread is one that yielded. A thread that begins takes those first.
 type process struct {
 	machine *machine
 	threads int // how many cores it can use at once
@@ -44,13 +44,14 @@ type process struct {
 	waited  time.Duration // of all slices, until they were taken
 }
 
-const yieldedTurn = 61
+const yieldedTurn = 61 // of Go's scheduler
 
 // slice is CPU time that is used without a pause. Then done is called.
 type slice struct {
 	cost  time.Duration
 	done  func()
 	ready time.Duration
+	same  bool // of the goroutine whose slice ends now
 }
 
 func newMachine(c *clock, cores int) *machine {
@@ -65,15 +66,15 @@ func (m *machine) process(threads int) *process { return &process{machine: m, th
 
 // run adds a slice after the others, as a goroutine that another one made ready.
 func (p *process) run(cost time.Duration, done func()) {
-	p.add(&p.local, slice{cost, done, p.machine.clock.now})
+	p.add(&p.local, slice{cost, done, p.machine.clock.now, false})
 }
 
 // yield adds a slice, as a goroutine that yields.
-func (p *process) yield(done func()) { p.add(&p.yielded, slice{0, done, p.machine.clock.now}) }
+func (p *process) yield(done func()) { p.add(&p.yielded, slice{0, done, p.machine.clock.now, false}) }
 
 // arrive adds a slice for a message of the network.
 func (p *process) arrive(cost time.Duration, done func()) {
-	p.add(&p.arrived, slice{cost, done, p.machine.clock.now})
+	p.add(&p.arrived, slice{cost, done, p.machine.clock.now, false})
 }
 
 func (p *process) add(to *ring[slice], s slice) {
@@ -84,7 +85,7 @@ func (p *process) add(to *ring[slice], s slice) {
 
 // next adds a slice before all others, as a goroutine that continues.
 func (p *process) next(cost time.Duration, done func()) {
-	p.local.pushFront(slice{cost, done, p.machine.clock.now})
+	p.local.pushFront(slice{cost, done, p.machine.clock.now, true})
 	p.list()
 	p.machine.dispatch()
 }
@@ -93,8 +94,11 @@ func (p *process) waiting() int { return p.local.count + p.yielded.count + p.arr
 
 // take returns the next slice. There is one.
 func (p *process) take(beginning bool) slice {
+	if p.local.count > 0 && p.local.items[p.local.first].same {
+		return p.local.pop()
+	}
 	p.taken++
-	if p.yielded.count > 0 && (beginning || p.local.count == 0 || p.taken%yieldedTurn == 0) {
+	if p.yielded.count > 0 && (beginning || p.local.count == 0 || p.taken%int64(max(1, yieldedTurn/p.threads)) == 0) {
 		return p.yielded.pop()
 	}
 	if p.local.count == 0 || beginning {

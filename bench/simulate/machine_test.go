@@ -11,7 +11,7 @@ import (
 // meanWait lets slices arrive at random at a process with so many cores, and returns for how long
 // they waited for a core on average.
 func meanWait(cores int, perSecond float64, service func(*clock) time.Duration) time.Duration {
-	const slices = 400_000
+	const slices = 200_000
 	c := newClock(7)
 	p := newMachine(c, cores).process(cores)
 	waited, done := time.Duration(0), 0
@@ -25,7 +25,7 @@ func meanWait(cores int, perSecond float64, service func(*clock) time.Duration) 
 			})
 		})
 	}
-	c.runUntil(time.Duration(2*slices/perSecond) * time.Second)
+	c.runUntil(time.Duration(2 * slices / perSecond * float64(time.Second)))
 	if done != slices {
 		panic("slices are missing")
 	}

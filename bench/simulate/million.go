@@ -18,6 +18,9 @@ type deployment struct {
 
 const million = 1e6
 
+// several is a number of active tenants: see Costs.Tenants.
+const several = 64
+
 var deployments = []deployment{
 	{"5 cells", 5, 4, 2, 0, 0},
 	{"9 cells", 9, 2, 2, 0, 0},
@@ -45,7 +48,7 @@ func (d *deployment) run(in Inputs) steady {
 	const last = warm + 200*time.Millisecond
 	w := newWorld(config{
 		inputs: in, instances: d.instances - d.lost, cores: d.cores, shards: d.shards,
-		denials: true, network: sameZone, phases: []time.Duration{warm},
+		tenants: several, denials: true, network: sameZone, phases: []time.Duration{warm},
 	})
 	w.open(million/float64(d.cells), last, w.instances, w.uniform(w.crowd(10_000/d.cells, 100, 0)))
 	return w.steady(warm, last)

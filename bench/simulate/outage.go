@@ -28,7 +28,7 @@ var outagePhases = []struct {
 // outage simulates a Cluster of three shards and four instances that loses a shard. Class 0 are its
 // tenants, class 1 all others.
 func outage(in Inputs) *world {
-	c := config{inputs: in, instances: 4, cores: 2, shards: 3, denials: true, network: sameZone}
+	c := config{inputs: in, instances: 4, cores: 2, shards: 3, tenants: several, denials: true, network: sameZone}
 	for _, p := range outagePhases {
 		c.phases = append(c.phases, p.end)
 	}

@@ -81,7 +81,7 @@ func (q *queue) note(b *batch) {
 // replied is called when the replies of a pipeline have arrived at the instance.
 func (q *queue) replied(b *batch) {
 	if b.over {
-		return // nobody waits any more
+		return // no caller waits any more
 	}
 	w := q.instance.world
 	q.instance.process.arrive(w.costs.build(b)/2, func() {

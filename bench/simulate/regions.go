@@ -26,9 +26,8 @@ var regionals = []regional{
 	{name: "one Redis, in the first region, default timeout of 50 ms", rate: 1000, timeout: redisTimeout},
 	{name: "timeout of 200 ms", rate: 1000, timeout: patient},
 	{name: "the same", rate: 3000, timeout: patient},
-	{name: "the same, more than an instance can send", rate: 4000, timeout: patient},
-	{name: "the same, two instances", rate: 4000, timeout: patient, remote: 2},
-	{name: "10 busy subjects, leased", rate: 3000, timeout: patient, subjects: 10, leased: true},
+	{name: "the same, two instances", rate: 3000, timeout: patient, remote: 2},
+	{name: "10 busy subjects of one tenant, leased", rate: 3000, timeout: patient, subjects: 10, leased: true},
 	{name: "one busy subject, leased", rate: 3000, timeout: patient, subjects: 1, leased: true},
 	{name: "a Redis in each region", rate: 3000, timeout: redisTimeout, own: true},
 	{name: "half of the limit in each region; 90 % of the limit is demanded, half in each region", rate: 3000, timeout: redisTimeout, own: true, subjects: 10, demand: 0.9},
@@ -42,7 +41,7 @@ func (g regional) run(in Inputs) (near, away *figures) {
 	const begin, last = 4 * time.Second, 8 * time.Second
 	g.remote = max(1, g.remote)
 	c := config{
-		inputs: in, instances: 1 + g.remote, cores: 2, denials: true, network: far, timeout: g.timeout,
+		inputs: in, instances: 1 + g.remote, cores: 2, tenants: several, denials: true, network: far, timeout: g.timeout,
 		shards: 0, instanceRegion: make([]int, 1+g.remote), shardRegion: []int{0}, ownShards: g.own, phases: []time.Duration{begin},
 	}
 	for n := range g.remote {
@@ -56,17 +55,17 @@ func (g regional) run(in Inputs) (near, away *figures) {
 	if first == 0 {
 		first = g.rate
 	}
-	subjects := g.subjects
-	if subjects == 0 {
-		subjects = 1000
+	// The classes of the statistics are the regions.
+	tenants, each := several, 16
+	if g.subjects > 0 {
+		tenants, each = 1, g.subjects
 	}
-	// The classes of the statistics are the regions. Both check the same subjects.
-	here, there := w.crowd(1, subjects, 0), w.crowd(1, subjects, 1)
+	here, there := w.crowd(tenants, each, 0), w.crowd(tenants, each, 1)
 	for _, s := range append(here, there...) {
 		s.leased = g.leased
 		if g.demand > 0 { // each region has half of the limit
 			s.window = time.Second
-			s.limit = int64((first + g.rate) / g.demand / float64(subjects) * s.window.Seconds() / 2)
+			s.limit = int64((first + g.rate) / g.demand / float64(each) * s.window.Seconds() / 2)
 		}
 	}
 	w.open(first, last, w.instances[:1], w.uniform(here))
@@ -87,24 +86,26 @@ func regionsTable(in Inputs) string {
 	return b.String()
 }
 
-// trips is the table of the largest rate through the pipelines of one instance to one Redis.
+// trips is the table of the rate that fits through the pipelines of one instance to one Redis.
 func trips(in Inputs) string {
 	var b strings.Builder
-	b.WriteString("| round trip ms | 256 calls per round trip: checks/s | simulated | p50 ms | instance in use | Redis in use |\n|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| round trip ms | 256 calls per round trip: checks/s | of it: sent | decided by Redis, checks/s | p50 ms | p99 ms | refused | instance in use |\n|" +
+		strings.Repeat("---:|", 8) + "\n")
 	for _, trip := range []time.Duration{80 * time.Millisecond, 20 * time.Millisecond, 5 * time.Millisecond, 2 * time.Millisecond} {
-		begin, last := 5*trip, 25*trip
-		w := newWorld(config{
-			inputs: in, instances: 1, cores: 4, timeout: 10 * time.Second, instanceRegion: []int{0}, shardRegion: []int{1},
-			network: network{hop: sameZone.hop, between: trip / 2}, phases: []time.Duration{begin},
-		})
-		w.closed(1000, w.uniform(w.crowd(64, 100, 0)))
-		w.clock.runUntil(begin)
-		before := w.used()
-		w.clock.runUntil(last)
-		used, elapsed, f := w.used(), (last - begin).Seconds(), w.stats.of(0, 1)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %.0f %% | %.0f %% |\n", figure(trip.Seconds()*1000), thousands(maxPipelines*maxBatch/trip.Seconds()),
-			thousands(float64(f.count)/elapsed), figure(f.quantile(50)),
-			100*(used.instances-before.instances).Seconds()/elapsed/4, 100*(used.redis-before.redis).Seconds()/elapsed)
+		for _, load := range []float64{0.4, 0.8, 1.1} {
+			begin := max(20*trip, 300*time.Millisecond)
+			last := 3 * begin
+			w := newWorld(config{
+				inputs: in, instances: 1, cores: 4, timeout: time.Second, instanceRegion: []int{0}, shardRegion: []int{1},
+				network: network{hop: sameZone.hop, jitter: sameZone.jitter, between: trip / 2}, tenants: several, phases: []time.Duration{begin},
+			})
+			most := maxPipelines * maxBatch / trip.Seconds()
+			w.open(load*most, last, w.instances, w.uniform(w.crowd(several, 100, 0)))
+			s := w.steady(begin, last)
+			decided := float64(s.all.count-s.all.refused-s.all.degraded) / (last - begin).Seconds()
+			fmt.Fprintf(&b, "| %s | %s | %.0f %% | %s | %s | %s | %s | %.0f %% |\n", figure(trip.Seconds()*1000), thousands(most), 100*load,
+				thousands(decided), figure(s.all.quantile(50)), figure(s.all.quantile(99)), percent(s.all.share(s.all.refused)), 100*s.instances)
+		}
 	}
 	return b.String()
 }

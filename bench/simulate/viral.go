@@ -35,9 +35,9 @@ var crushes = []crush{
 func (c *crush) run(in Inputs) (steady, *figures) {
 	const begin, last = 400 * time.Millisecond, time.Second // the bound of requests in flight adapts first
 	w := newWorld(config{
-		inputs: in, instances: 4, cores: 4, denials: c.denials, unfair: c.unfair, network: sameZone, phases: []time.Duration{begin},
+		inputs: in, instances: 4, cores: 4, tenants: several, denials: c.denials, unfair: c.unfair, network: sameZone, phases: []time.Duration{begin},
 	})
-	w.open(neighbours, last, w.instances, w.uniform(w.crowd(63, 100, 0)))
+	w.open(neighbours, last, w.instances, w.uniform(w.crowd(several, 100, 0)))
 	if c.rate > 0 {
 		viral := w.crowd(1, c.subjects, 1)
 		for _, s := range viral {

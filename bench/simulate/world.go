@@ -8,11 +8,12 @@ type config struct {
 	instances int
 	cores     int // of the machine of an instance
 	shards    int // of a Cluster; 0: one Redis that is no Cluster
-	// together puts instances, Redis and the driver on one machine with two cores, as the benchmarks do.
+	// together puts instances, Redis and the driver on one machine with two cores, as in the
+	// benchmarks.
 	together bool
 	inside   bool // callers are in the instance: no HTTP
 	rules    int  // matching rules of a check; 0: one
-	crowded  bool // so many tenants are active that their usage costs more: see Costs.Crowd
+	tenants  int  // that are active: see Costs.Tenants
 	timeout  time.Duration
 	// unfair turns the turns of tenants off; denials answers certain denials from memory.
 	unfair, denials bool
@@ -37,7 +38,6 @@ type world struct {
 	config    config
 	costs     rates
 	work      int // of a request
-	machines  []*machine
 	driver    *process
 	instances []*instance
 	shards    []*shard
@@ -71,7 +71,7 @@ func newWorld(c config) *world {
 	if c.timeout == 0 {
 		c.timeout = redisTimeout
 	}
-	w := &world{clock: newClock(c.inputs.Seed), config: c, costs: c.inputs.rates(c), work: 1 + (c.rules-1)/4}
+	w := &world{clock: newClock(c.inputs.Seed), config: c, costs: c.inputs.slowed().rates(c), work: 1 + (c.rules-1)/4}
 	w.canary = &subject{tenant: new(tenant)}
 	w.stats = newStatistics(c.phases)
 	var shared *machine
@@ -103,7 +103,6 @@ func newWorld(c config) *world {
 func (w *world) machine(cores int) *machine {
 	m := newMachine(w.clock, cores)
 	m.usable, m.variation, m.waking = w.config.inputs.Usable.Value, w.config.inputs.Variation.Value, w.costs.waking
-	w.machines = append(w.machines, m)
 	return m
 }
 
