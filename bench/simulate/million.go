@@ -45,7 +45,7 @@ type steady struct {
 
 // run simulates one cell, because cells share nothing that checks use.
 func (d *deployment) run(in Inputs) steady {
-	const last = warm + 200*time.Millisecond
+	const last = warm + 150*time.Millisecond
 	w := newWorld(config{
 		inputs: in, instances: d.instances - d.lost, cores: d.cores, shards: d.shards,
 		tenants: several, denials: true, network: sameZone, phases: []time.Duration{warm},

@@ -33,7 +33,7 @@ var crushes = []crush{
 
 // run returns the figures of the shard and the viral tenant's; class 0 are the neighbours.
 func (c *crush) run(in Inputs) (steady, *figures) {
-	const begin, last = 400 * time.Millisecond, time.Second // the bound of requests in flight adapts first
+	const begin, last = 400 * time.Millisecond, 800 * time.Millisecond // the bound of requests in flight adapts first
 	w := newWorld(config{
 		inputs: in, instances: 4, cores: 4, tenants: several, denials: c.denials, unfair: c.unfair, network: sameZone, phases: []time.Duration{begin},
 	})

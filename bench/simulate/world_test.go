@@ -110,7 +110,7 @@ func TestSecondPipelineOfANode(t *testing.T) {
 func TestTenantsTakeTurns(t *testing.T) {
 	wait := map[bool][2]float64{}
 	for _, unfair := range []bool{true, false} {
-		c := crush{rate: 600_000, subjects: 100_000, unfair: unfair}
+		c := crush{rate: 10 * neighbours, subjects: 100_000, unfair: unfair}
 		neighbours, viral := c.run(inputs())
 		wait[unfair] = [2]float64{neighbours.all.quantile(50), viral.quantile(50)}
 	}
@@ -120,21 +120,21 @@ func TestTenantsTakeTurns(t *testing.T) {
 
 // Denials that are known to hold, and leased units, need no Redis.
 func TestDecisionsInMemory(t *testing.T) {
-	denied := crush{rate: 20_000, subjects: 10, limit: 1400}
+	denied := crush{rate: 20_000, subjects: 10, limit: 1200}
 	_, strict := denied.run(inputs())
 	require.Zero(t, strict.memory)
-	require.InDelta(t, 0.5, strict.share(strict.denied), 0.03, "all but 1 400 per second")
+	require.InDelta(t, 0.5, strict.share(strict.denied), 0.06, "all but 1 200 per second")
 	denied.denials = true
 	_, viral := denied.run(inputs())
 	require.Greater(t, viral.share(viral.memory), 0.4)
-	require.InDelta(t, strict.share(strict.denied), viral.share(viral.denied), 0.03, "memory denies what Redis would deny")
+	require.InDelta(t, strict.share(strict.denied), viral.share(viral.denied), 0.06, "memory denies what Redis would deny")
 
 	leased := crush{rate: 20_000, subjects: 10, leased: true}
 	_, viral = leased.run(inputs())
 	require.Greater(t, viral.share(viral.memory), 0.9)
-	leased.limit = 1400
+	leased.limit = 1200
 	_, viral = leased.run(inputs())
-	require.Greater(t, viral.share(viral.denied), 0.45, "leases do not exceed the limit")
+	require.Greater(t, viral.share(viral.denied), 0.42, "leases do not exceed the limit")
 }
 
 // A lost shard degrades the checks of its tenants only, at most as many as wait for the timeout
