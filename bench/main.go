@@ -22,23 +22,24 @@ import (
 
 // options are the options of the command line.
 type options struct {
-	rounds  int
-	measure time.Duration
-	warm    time.Duration
-	tenants []int
-	profile string
-	sharing bool
-	rates   []int64
-	groups  []string
-	peers   bool
-	timeout time.Duration
-	write   bool
-	limit   time.Duration
-	admin   adminOptions
-	pages   pagesOptions
-	scale   scaleOptions
-	crowded crowdedOptions
-	metered meteredOptions
+	rounds   int
+	measure  time.Duration
+	warm     time.Duration
+	tenants  []int
+	profile  string
+	sharing  bool
+	rates    []int64
+	groups   []string
+	peers    bool
+	timeout  time.Duration
+	write    bool
+	limit    time.Duration
+	admin    adminOptions
+	pages    pagesOptions
+	scale    scaleOptions
+	crowded  crowdedOptions
+	metered  meteredOptions
+	simulate simulateOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -51,7 +52,7 @@ func parseOptions(args []string) (o options, err error) {
 	mixes := flags.String("mixes", "", "only these tables; choose from subjects,rules,leased,algorithms,tls,http2,batches,billing,counters,tenants,instances,shards,authorize,grpc,peers,open")
 	flags.BoolVar(&o.peers, "peers", true, "also measure other rate limiters")
 	flags.DurationVar(&o.timeout, "redis-timeout", time.Second, "how long Weir's checks wait for Redis; with a low value, checks on a busy machine are degraded")
-	flags.BoolVar(&o.write, "write", false, "write the tables to docs/performance.md")
+	flags.BoolVar(&o.write, "write", false, "write the tables to docs/performance.md, or to docs/scaling.md with -simulate")
 	flags.StringVar(&o.profile, "profile", "", "write CPU, allocation, mutex and block profiles of Weir under each mix into this `folder`, in a separate run before the first round")
 	flags.DurationVar(&o.limit, "limit", 40*time.Minute, "stop after this time in any case")
 	flags.BoolVar(&o.sharing, "pipelines", false, "measure only ways to share pipelines to Redis, without HTTP")
@@ -77,6 +78,9 @@ func parseOptions(args []string) (o options, err error) {
 	flags.BoolVar(&o.metered.wanted, "metered", false, "measure only metered usage: checks of many subjects, and the rows that they take")
 	flags.IntVar(&o.metered.subjects, "metered-subjects", 1_000_000, "with -metered: number of subjects")
 	flags.DurationVar(&o.metered.measure, "metered-time", time.Minute, "with -metered: how long to check them, in turn")
+	flags.BoolVar(&o.simulate.wanted, "simulate", false, "measure nothing: simulate several machines, and print the tables of docs/scaling.md; with -write, write them to the page")
+	flags.BoolVar(&o.simulate.fit, "simulate-fit", false, "with -simulate: only fit the costs to the measured tables, and print them")
+	flags.Uint64Var(&o.simulate.seed, "simulate-seed", 1, "with -simulate: seed of everything random")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -136,6 +140,9 @@ func run(o options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 
+	if o.simulate.wanted {
+		return simulateScaling(o)
+	}
 	if o.sharing {
 		return measurePipelines(ctx, o)
 	}
