@@ -120,7 +120,9 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, tit
 		page = framedFailure(v.frame, text)
 	}
 	if err := d.render(w, r, status, page); err != nil {
-		d.Logger.Error("cannot render an error page", "error", err)
+		if r.Context().Err() == nil { // else the client has gone
+			d.Logger.Error("cannot render an error page", "error", err)
+		}
 		http.Error(w, title, status)
 	}
 }

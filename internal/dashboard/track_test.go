@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -144,4 +145,20 @@ func TestPagesUnderAttack(t *testing.T) {
 	lines, _ := told()
 	require.Less(t, lines, pages/2)
 	require.Contains(t, log.String(), s.a.TenantID().String())
+}
+
+// A client that does not wait for its error page causes no line about an error.
+func TestErrorPageNobodyWaitsFor(t *testing.T) {
+	s := newStack(t)
+	var log lockedLines
+	handler := New(Deps{
+		Store: s.store, Policies: s.policies, Checker: s.checker, Recent: s.recent, DegradedSince: s.engines.DegradedSince, Now: s.clock.Now,
+		Logger: slog.New(slog.NewJSONHandler(&log, nil)),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "https://weir.example/portal/accent/none", nil))
+	require.Equal(t, http.StatusNotFound, w.Code)
+	require.NotContains(t, log.String(), `"level":"ERROR"`)
 }
