@@ -120,7 +120,7 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, tit
 		page = framedFailure(v.frame, text)
 	}
 	if err := d.render(w, r, status, page); err != nil {
-		if r.Context().Err() == nil { // else nobody waits for the page
+		if r.Context().Err() == nil { // else the client has gone
 			d.Logger.Error("cannot render an error page", "error", err)
 		}
 		http.Error(w, title, status)
