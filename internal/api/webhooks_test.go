@@ -211,6 +211,22 @@ func TestNewSigningSecretWorksAtOnce(t *testing.T) {
 	s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_guess", time.Now())).problem(400, codeInvalidSignature)
 }
 
+// A deleted endpoint is gone at once, although it is cached.
+func TestDeletedEndpointIsGone(t *testing.T) {
+	s, endpoint := billingStack(t)
+	hook := hookOf(t, endpoint)
+	send := func(id string) answer {
+		body := subscriptionEvent(id, "ada", "price_pro", time.Now())
+		return s.call("", http.MethodPost, hook, body, stripeSignature(body, stripeSecret, time.Now()))
+	}
+	send("evt_1").ok(200)
+	s.call(s.key, http.MethodDelete, "/v1/billing/endpoints/"+endpoint["id"].(string), nil).ok(204)
+	for _, id := range []string{"evt_2", "evt_1"} { // a new event, and a repetition
+		send(id).problem(404, codeNotFound)
+	}
+	require.Equal(t, map[string]int{webhookStored: 1, webhookNoEndpoint: 2}, s.counted("stripe"))
+}
+
 // Secrets are never returned: not in an answer, the trail, the log or the database.
 func TestBillingSecretsStaySecret(t *testing.T) {
 	s, endpoint := billingStack(t)
