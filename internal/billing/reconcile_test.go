@@ -67,6 +67,7 @@ func TestReconcile(t *testing.T) {
 		}
 		fake.put(fmt.Sprintf("sub_%d", i), fmt.Sprintf("cus_%d", i), stripe.SubscriptionStatusActive, map[string]string{"user": fmt.Sprintf("user-%d", i)}, price)
 	}
+	fake.set(func(fake *fakeStripe) { fake.deleted = []string{"cus_gone"} })
 	fake.put("sub_other", "cus_other", stripe.SubscriptionStatusActive, nil, "price_other")
 
 	endpoint, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
@@ -102,6 +103,43 @@ func TestReconcile(t *testing.T) {
 	mine, err = s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
 	require.NoError(t, err)
 	require.False(t, mine, "one instance does it")
+}
+
+// With the API key of another account, the provider knows none of the customers. They keep their
+// plans. A customer whom the provider knows again, such as one of test data that came back, has the
+// plan again.
+func TestAPIKeyOfAnotherAccount(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, fake)
+	s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pro")))
+	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "bob", "price_pro")))
+	fake.set(func(fake *fakeStripe) { fake.deleted = []string{"cus_2"} })
+	s.pass(time.Hour)
+	compare := func() (billing.Summary, tenants.BillingEndpoint) {
+		endpoint, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		sum, err := s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint, false, nil)
+		require.NoError(t, err)
+		endpoint, err = s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		s.pass(time.Hour)
+		return sum, endpoint
+	}
+	sum, endpoint := compare()
+	require.Equal(t, billing.Summary{Subscriptions: 2, Repaired: 1, Problems: 1, Foreign: 1}, sum)
+	require.Contains(t, endpoint.ReconcileError, "1 of 2 subscriptions were not compared, and their subjects keep their plans: Stripe knows neither")
+	require.Equal(t, "pro", s.plan("ada"))
+	require.Equal(t, "free", s.plan("bob"), "Stripe knows that this one was deleted")
+
+	fake.set(func(fake *fakeStripe) { fake.deleted, fake.now = nil, s.now })
+	for _, n := range []string{"1", "2"} {
+		fake.put("sub_"+n, "cus_"+n, stripe.SubscriptionStatusActive, map[string]string{"user": map[string]string{"1": "ada", "2": "bob"}[n]}, "price_scale")
+	}
+	sum, endpoint = compare()
+	require.Equal(t, billing.Summary{Subscriptions: 2, Repaired: 2}, sum)
+	require.Empty(t, endpoint.ReconcileError)
+	require.Equal(t, "scale", s.plan("ada"))
+	require.Equal(t, "scale", s.plan("bob"))
 }
 
 // A running server compares an endpoint with the provider when it has a new API key, when somebody

@@ -35,12 +35,18 @@ func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, st
 	}
 	state.Observe(f.Snapshot)
 	row.Customer = f.Snapshot.Customer
-	switch {
+	changed := false
+	switch gone := max(state.Gone, facts.Gone); {
 	case f.Gone && facts.Gone == 0:
-		facts.Gone = f.Snapshot.At
-	case f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt:
-		facts.Metadata, facts.MetadataAt = f.Metadata, f.Snapshot.At
-	default:
+		facts.Gone, changed = f.Snapshot.At, true
+	case !f.Gone && gone != 0 && f.Snapshot.At > gone: // the provider did not know it before
+		changed = facts.Gone != 0
+		state.Gone, facts.Gone = 0, 0
+	}
+	if f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt {
+		facts.Metadata, facts.MetadataAt, changed = f.Metadata, f.Snapshot.At, true
+	}
+	if !changed {
 		return nil
 	}
 	return st.putFacts(ctx, row.Customer, *facts)

@@ -477,7 +477,7 @@ func (q *Queries) BillingSubscription(ctx context.Context, arg BillingSubscripti
 }
 
 const billingSubscriptionNames = `-- name: BillingSubscriptionNames :many
-SELECT subscription FROM billing_subscriptions
+SELECT subscription, customer FROM billing_subscriptions
 WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription > $3 ORDER BY subscription LIMIT $4
 `
 
@@ -488,7 +488,12 @@ type BillingSubscriptionNamesParams struct {
 	Most       int32
 }
 
-func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubscriptionNamesParams) ([]string, error) {
+type BillingSubscriptionNamesRow struct {
+	Subscription string
+	Customer     string
+}
+
+func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubscriptionNamesParams) ([]BillingSubscriptionNamesRow, error) {
 	rows, err := q.db.Query(ctx, billingSubscriptionNames,
 		arg.TenantID,
 		arg.EndpointID,
@@ -499,13 +504,13 @@ func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubsc
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []BillingSubscriptionNamesRow
 	for rows.Next() {
-		var subscription string
-		if err := rows.Scan(&subscription); err != nil {
+		var i BillingSubscriptionNamesRow
+		if err := rows.Scan(&i.Subscription, &i.Customer); err != nil {
 			return nil, err
 		}
-		items = append(items, subscription)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -279,7 +279,7 @@ SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id
 SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subject = @subject ORDER BY subscription;
 
 -- name: BillingSubscriptionNames :many
-SELECT subscription FROM billing_subscriptions
+SELECT subscription, customer FROM billing_subscriptions
 WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription > @after ORDER BY subscription LIMIT @most;
 
 -- name: PutBillingSubscription :exec
