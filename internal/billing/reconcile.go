@@ -49,7 +49,7 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 		problem := ""
 		switch {
 		case sum.Foreign > 0:
-			problem = fmt.Sprintf("%d of %d subscriptions were not compared, and their subjects keep their plans: %s", sum.Foreign, sum.Subscriptions, foreign)
+			problem = fmt.Sprintf("%d of %d subscriptions were not compared, and their subjects keep their plans: for each, %s", sum.Foreign, sum.Subscriptions, foreign)
 		case sum.PurchasesErr != nil:
 			problem = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
 		}
@@ -60,7 +60,7 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 
 // foreign is why a subscription is not compared. The provider knows deleted customers, so it is no
 // sign of a deletion.
-const foreign = "Stripe knows neither the subscription nor its customer; is the API key that of the account that sends the events?"
+const foreign = "Stripe knows neither the subscription nor its customer; set the API key of the account that sends the events"
 
 // failure says to a tenant why a comparison failed. Details that are none of the provider's
 // are only in the log.

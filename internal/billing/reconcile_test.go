@@ -53,6 +53,37 @@ func TestAskTheProvider(t *testing.T) {
 	require.Equal(t, "pro", s.plan("eve"))
 }
 
+// An event that was parked because the provider did not answer is applied when it answers again.
+// One of a subscription that the provider does not know stays parked.
+func TestAskTheProviderAgain(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{}, fake)
+	fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, map[string]string{"user": "ada"}, "price_pro")
+	fake.set(func(fake *fakeStripe) { fake.broken = true })
+	unreadable := s.send(s.event("customer.subscription.updated", obj{"id": "sub_1", "customer": "cus_1", "status": "dreaming"}))
+	s.outcome(tenants.EventParked, unreadable)
+	require.Contains(t, unreadable.Why, "could not be fetched; it is requested again")
+	require.NotContains(t, unreadable.Why, "add an API key")
+	for range 3 {
+		s.pass(time.Hour)
+		require.NoError(t, s.runner.Once(t.Context()))
+		require.Equal(t, unreadable.Why, s.last().Why)
+	}
+	fake.set(func(fake *fakeStripe) { fake.broken = false })
+	s.pass(time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventApplied, s.last())
+	require.Equal(t, "pro", s.plan("ada"))
+
+	unknown := s.send(s.event("customer.subscription.updated", obj{"id": "sub_2", "customer": "cus_2", "status": "dreaming"}))
+	s.outcome(tenants.EventParked, unknown)
+	require.Contains(t, unknown.Why, "and the provider does not know the subscription")
+	asked := fake.requests()
+	s.pass(24 * time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, asked, fake.requests(), "it does not ask again")
+}
+
 // Events can be lost. A comparison finds, reports and repairs wrong plans.
 func TestReconcile(t *testing.T) {
 	fake := newFakeStripe(t)
@@ -127,7 +158,7 @@ func TestAPIKeyOfAnotherAccount(t *testing.T) {
 	}
 	sum, endpoint := compare()
 	require.Equal(t, billing.Summary{Subscriptions: 2, Repaired: 1, Problems: 1, Foreign: 1}, sum)
-	require.Contains(t, endpoint.ReconcileError, "1 of 2 subscriptions were not compared, and their subjects keep their plans: Stripe knows neither")
+	require.Contains(t, endpoint.ReconcileError, "1 of 2 subscriptions were not compared, and their subjects keep their plans: for each, Stripe knows neither")
 	require.Equal(t, "pro", s.plan("ada"))
 	require.Equal(t, "free", s.plan("bob"), "Stripe knows that this one was deleted")
 
