@@ -198,7 +198,7 @@ func (w *webhooks) refused(ctx context.Context, known *knownWebhook, why string)
 // wrongMode is the answer to an event of another mode than that of the endpoint.
 func wrongMode(live bool) *Problem {
 	return newProblem(http.StatusBadRequest, codeWrongMode, "The event is of "+modeName(live)+
-		", and the endpoint takes events of "+modeName(!live)+". Replace its signing secrets to change that.")
+		", and the endpoint takes events of "+modeName(!live)+". Create an endpoint for each mode. To change the mode of this one, replace its signing secrets.")
 }
 
 func modeName(live bool) string {

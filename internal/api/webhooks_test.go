@@ -141,7 +141,7 @@ func TestStripeWebhook(t *testing.T) {
 	// Test mode is separate from live mode, although the endpoint is cached for a moment.
 	test := strings.Replace(subscriptionEvent("evt_3", "eve", "price_pro", now), `"livemode":true`, `"livemode":false`, 1)
 	wrong := s.call("", http.MethodPost, hook, test, stripeSignature(test, stripeSecret, now)).problem(400, codeWrongMode)
-	require.Equal(t, "The event is of test mode, and the endpoint takes events of live mode. Replace its signing secrets to change that.", wrong.Detail)
+	require.Equal(t, "The event is of test mode, and the endpoint takes events of live mode. Create an endpoint for each mode. To change the mode of this one, replace its signing secrets.", wrong.Detail)
 	require.Len(t, s.call(s.key, http.MethodGet, "/v1/billing/events?endpoint="+endpoint["id"].(string), nil).ok(200).json()["items"], 3)
 	refused[webhookBadSignature]++
 	refused[webhookStored], refused[webhookDuplicate], refused[webhookWrongMode] = 3, 1, 1

@@ -42,6 +42,11 @@ func TestAskTheProvider(t *testing.T) {
 	fake.put("sub_3", "cus_3", stripe.SubscriptionStatusActive, map[string]string{"user": "cy"}, "price_pro")
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", obj{"id": "sub_3", "customer": "cus_3", "status": "dreaming"})))
 	require.Equal(t, "pro", s.plan("cy"))
+	s.pass(-time.Minute)
+	stale := s.send(s.event("customer.subscription.updated", sub("sub_3", "cus_3", "active", "cy", "price_scale")))
+	s.outcome(tenants.EventStale, stale)
+	require.Contains(t, stale.Why, "the subscription was fetched from the provider after this event, at ")
+	s.pass(time.Minute)
 
 	// An outage of the provider does not stop conclusive events.
 	fake.mu.Lock()

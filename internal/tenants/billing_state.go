@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,9 @@ func (st *settling) staleWhy(s *subscription.State) string {
 		of = "subject"
 	}
 	why := "a newer event of the " + of + " was received before"
+	if s.Newest != nil && strings.HasPrefix(s.Newest.Event, subscription.FetchedEvent) {
+		return "the subscription was fetched from the provider after this event, at " + time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339)
+	}
 	if s.Newest != nil {
 		why += fmt.Sprintf(": %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
 	}
