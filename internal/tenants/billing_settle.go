@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
@@ -386,8 +387,8 @@ func (st *settling) put(ctx context.Context, row db.BillingSubscription, state s
 	})
 }
 
-// move gives a subject the plan that follows from all of its subscriptions, through the same writes
-// as an admin's change.
+// move gives a subject the plan that follows from all of its subscriptions, also those of other
+// endpoints of Stripe, through the same writes as an admin's change.
 func (st *settling) move(ctx context.Context, subject, customer string) error {
 	rows, err := st.BillingSubscriptionsOfSubject(ctx, db.BillingSubscriptionsOfSubjectParams{
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subject: subject,
@@ -396,12 +397,22 @@ func (st *settling) move(ctx context.Context, subject, customer string) error {
 		return err
 	}
 	best := subscription.Standing{Right: subscription.Ended, Why: "the subscription belongs to another subject"}
+	endpoints := map[uuid.UUID]*settling{st.endpoint.ID: st}
 	for i, row := range rows {
 		var state subscription.State
 		if err := json.Unmarshal(row.State, &state); err != nil {
 			return err
 		}
-		standing, err := st.standing(ctx, &state)
+		of := endpoints[row.EndpointID]
+		if of == nil {
+			endpoint, err := readBillingEndpoint(ctx, st.Queries, st.tenant, row.EndpointID)
+			if err != nil {
+				return err
+			}
+			of = &settling{change: st.change, endpoint: endpoint}
+			endpoints[row.EndpointID] = of
+		}
+		standing, err := of.standing(ctx, &state)
 		if err != nil {
 			return err
 		}

@@ -558,7 +558,10 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 }
 
 const billingSubscriptionsOfSubject = `-- name: BillingSubscriptionsOfSubject :many
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subject = $3 ORDER BY subscription
+SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+    AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
+JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
+WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3 ORDER BY s.subscription, s.endpoint_id
 `
 
 type BillingSubscriptionsOfSubjectParams struct {
@@ -567,6 +570,8 @@ type BillingSubscriptionsOfSubjectParams struct {
 	Subject    string
 }
 
+// Those of the endpoint, and if it is one of Stripe, those of the other endpoints of Stripe in the same
+// mode.
 func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg BillingSubscriptionsOfSubjectParams) ([]BillingSubscription, error) {
 	rows, err := q.db.Query(ctx, billingSubscriptionsOfSubject, arg.TenantID, arg.EndpointID, arg.Subject)
 	if err != nil {
