@@ -161,6 +161,8 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	switch {
 	case errors.Is(err, tenants.ErrWrongMode) && e.Live != nil:
 		return known, webhookWrongMode, wrongMode(*e.Live)
+	case errors.Is(err, tenants.ErrNotFound): // deleted since it was looked up
+		return known, webhookNoEndpoint, noWebhook()
 	case err != nil:
 		p := problemOf(err)
 		if p.Status >= http.StatusInternalServerError {
@@ -196,7 +198,7 @@ func (w *webhooks) refused(ctx context.Context, known *knownWebhook, why string)
 // wrongMode is the answer to an event of another mode than that of the endpoint.
 func wrongMode(live bool) *Problem {
 	return newProblem(http.StatusBadRequest, codeWrongMode, "The event is of "+modeName(live)+
-		", and the endpoint takes events of "+modeName(!live)+". Replace its signing secrets to change that.")
+		", and the endpoint takes events of "+modeName(!live)+". Create an endpoint for each mode. To change the mode of this one, replace its signing secrets.")
 }
 
 func modeName(live bool) string {
@@ -214,6 +216,10 @@ func resultOf(p *Problem) string {
 		return webhookBusy
 	}
 	return webhookFailed
+}
+
+func noWebhook() *Problem {
+	return newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
 }
 
 func busyWebhook() *Problem {
@@ -247,14 +253,14 @@ func give(places chan struct{}) { <-places }
 func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownWebhook, *Problem) {
 	id, err := objectID(text)
 	if err != nil || id.Version() != 4 {
-		return nil, newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
+		return nil, noWebhook()
 	}
 	known, p := w.find(ctx, id)
 	if p != nil {
 		return nil, p
 	}
 	if known.Provider != provider {
-		return nil, newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
+		return nil, noWebhook()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -289,7 +295,7 @@ func (w *webhooks) find(ctx context.Context, id uuid.UUID) (*knownWebhook, *Prob
 	case known.err == nil:
 		return known, nil
 	case errors.Is(known.err, tenants.ErrNotFound):
-		return nil, newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
+		return nil, noWebhook()
 	}
 	return nil, problemOf(known.err)
 }

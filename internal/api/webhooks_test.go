@@ -141,7 +141,7 @@ func TestStripeWebhook(t *testing.T) {
 	// Test mode is separate from live mode, although the endpoint is cached for a moment.
 	test := strings.Replace(subscriptionEvent("evt_3", "eve", "price_pro", now), `"livemode":true`, `"livemode":false`, 1)
 	wrong := s.call("", http.MethodPost, hook, test, stripeSignature(test, stripeSecret, now)).problem(400, codeWrongMode)
-	require.Equal(t, "The event is of test mode, and the endpoint takes events of live mode. Replace its signing secrets to change that.", wrong.Detail)
+	require.Equal(t, "The event is of test mode, and the endpoint takes events of live mode. Create an endpoint for each mode. To change the mode of this one, replace its signing secrets.", wrong.Detail)
 	require.Len(t, s.call(s.key, http.MethodGet, "/v1/billing/events?endpoint="+endpoint["id"].(string), nil).ok(200).json()["items"], 3)
 	refused[webhookBadSignature]++
 	refused[webhookStored], refused[webhookDuplicate], refused[webhookWrongMode] = 3, 1, 1
@@ -209,6 +209,22 @@ func TestNewSigningSecretWorksAtOnce(t *testing.T) {
 	s.call(s.key, http.MethodPatch, path, obj{"add_signing_secret": "whsec_brand_new"}).ok(200)
 	s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_brand_new", time.Now())).ok(200)
 	s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_guess", time.Now())).problem(400, codeInvalidSignature)
+}
+
+// A deleted endpoint is gone at once, although it is cached.
+func TestDeletedEndpointIsGone(t *testing.T) {
+	s, endpoint := billingStack(t)
+	hook := hookOf(t, endpoint)
+	send := func(id string) answer {
+		body := subscriptionEvent(id, "ada", "price_pro", time.Now())
+		return s.call("", http.MethodPost, hook, body, stripeSignature(body, stripeSecret, time.Now()))
+	}
+	send("evt_1").ok(200)
+	s.call(s.key, http.MethodDelete, "/v1/billing/endpoints/"+endpoint["id"].(string), nil).ok(204)
+	for _, id := range []string{"evt_2", "evt_1"} { // a new event, and a repetition
+		send(id).problem(404, codeNotFound)
+	}
+	require.Equal(t, map[string]int{webhookStored: 1, webhookNoEndpoint: 2}, s.counted("stripe"))
 }
 
 // Secrets are never returned: not in an answer, the trail, the log or the database.

@@ -39,8 +39,12 @@ func expanded(subscription obj, customer bool) obj {
 		return subscription
 	}
 	out := maps.Clone(subscription)
-	out["customer"] = obj{"id": out["customer"], "object": "customer", "created": fakeCreated, "livemode": false, "metadata": obj{}}
+	out["customer"] = fakeCustomer(out["customer"])
 	return out
+}
+
+func fakeCustomer(id any) obj {
+	return obj{"id": id, "object": "customer", "created": fakeCreated, "livemode": false, "metadata": obj{}}
 }
 
 // firstItems is how many items a subscription has itself.

@@ -24,6 +24,7 @@ type fakeStripe struct {
 	mu            sync.Mutex
 	key           string
 	subscriptions []obj             // newest first, as Stripe lists them
+	deleted       []string          // customers
 	lines         map[string][]obj  // of invoices and checkouts, by their ids
 	events        []json.RawMessage // newest first
 	noEvents      bool              // the key may not read events
@@ -42,6 +43,7 @@ func newFakeStripe(t *testing.T) *fakeStripe {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/subscriptions/{id}", f.retrieve)
 	mux.HandleFunc("GET /v1/subscriptions", f.list)
+	mux.HandleFunc("GET /v1/customers/{id}", f.retrieveCustomer)
 	mux.HandleFunc("GET /v1/subscription_items", f.listItems)
 	mux.HandleFunc("GET /v1/checkout/sessions/{id}/line_items", f.listLines)
 	mux.HandleFunc("GET /v1/invoices/{id}/lines", f.listLines)
@@ -97,6 +99,19 @@ func (f *fakeStripe) retrieve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	f.fail(w, http.StatusNotFound, "resource_missing")
+}
+
+// retrieveCustomer answers a customer of a subscription, or a deleted one.
+func (f *fakeStripe) retrieveCustomer(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	switch {
+	case slices.Contains(f.deleted, id):
+		f.answer(w, obj{"id": id, "object": "customer", "deleted": true})
+	case slices.ContainsFunc(f.subscriptions, func(s obj) bool { return s["customer"] == id }):
+		f.answer(w, fakeCustomer(id))
+	default:
+		f.fail(w, http.StatusNotFound, "resource_missing")
+	}
 }
 
 func (f *fakeStripe) list(w http.ResponseWriter, r *http.Request) {

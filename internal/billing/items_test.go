@@ -86,3 +86,31 @@ func TestManyItemsWithoutTheProvider(t *testing.T) {
 	s.outcome(tenants.EventApplied, replayed)
 	require.Equal(t, "scale", s.plan("ada"))
 }
+
+// The subscriptions of all endpoints of Stripe in a mode decide together: the end of one does not
+// take the plan that another one gives.
+func TestSubscriptionsOfTwoEndpoints(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, nil)
+	first := s.endpoint
+	second, err := s.store.CreateBillingEndpoint(t.Context(), s.a, tenants.BillingEndpoint{
+		Provider: tenants.StripeProvider, SubjectFrom: first.SubjectFrom, FallbackPlan: "late",
+	}, tenants.BillingSecrets{Signing: []string{"whsec_second"}})
+	require.NoError(t, err)
+	_, _, err = s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: "price_second", Endpoint: second.ID, Plan: "scale", Priority: 1}, tenants.Match{})
+	require.NoError(t, err)
+	send := func(to tenants.BillingEndpoint, typ, id, status, price string) {
+		s.endpoint = to
+		s.pass(time.Minute)
+		s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription."+typ, sub(id, "cus_"+id, status, "ada", price))))
+	}
+	send(first, "created", "sub_1", "active", "price_pro")
+	require.Equal(t, "pro", s.plan("ada"))
+	send(second, "created", "sub_2", "active", "price_second")
+	require.Equal(t, "scale", s.plan("ada"), "its priority is higher")
+	send(first, "updated", "sub_1", "active", "price_pro")
+	require.Equal(t, "scale", s.plan("ada"))
+	send(second, "deleted", "sub_2", "canceled", "price_second")
+	require.Equal(t, "pro", s.plan("ada"), "the first one gives it")
+	send(first, "deleted", "sub_1", "canceled", "price_pro")
+	require.Equal(t, "free", s.plan("ada"))
+}

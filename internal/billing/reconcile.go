@@ -19,6 +19,7 @@ type Summary struct {
 	Subscriptions int // number of compared subscriptions
 	Repaired      int // those whose subject did not have the right plan
 	Problems      int // those that could not be settled
+	Foreign       int // those of them that the provider does not know, and neither their customers
 	Recovered     int // events of purchases and refunds that had not arrived
 	// PurchasesErr is why purchases were not compared; nil: they were, or the endpoint sells none.
 	PurchasesErr error
@@ -45,14 +46,21 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 		return sum, err
 	}
 	if err == nil {
-		purchases := ""
-		if sum.PurchasesErr != nil {
-			purchases = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
+		problem := ""
+		switch {
+		case sum.Foreign > 0:
+			problem = fmt.Sprintf("%d of %d subscriptions were not compared, and their subjects keep their plans: for each, %s", sum.Foreign, sum.Subscriptions, foreign)
+		case sum.PurchasesErr != nil:
+			problem = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
 		}
-		return sum, r.Store.RecordReconcile(ctx, tenant, e.ID, purchases)
+		return sum, r.Store.RecordReconcile(ctx, tenant, e.ID, problem)
 	}
 	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, tenant, e.ID, failure(err)))
 }
+
+// foreign is why a subscription is not compared. The provider knows deleted customers, so it is no
+// sign of a deletion.
+const foreign = "Stripe knows neither the subscription nor its customer; set the API key of the account that sends the events"
 
 // failure says to a tenant why a comparison failed. Details that are none of the provider's
 // are only in the log.
@@ -103,10 +111,18 @@ func (r *Runner) compare(ctx context.Context, tenant uuid.UUID, e tenants.Billin
 		}
 		return nil
 	}
+	skip := func(name string) {
+		sum.Subscriptions++
+		sum.Problems++
+		sum.Foreign++
+		if report != nil {
+			report(sum, tenants.ReconcileResult{Subscription: name, Problem: foreign})
+		}
+	}
 	if err := client.Subscriptions(ctx, compare); err != nil {
 		return sum, err
 	}
-	if err := r.missing(ctx, tenant, e, client, seen, compare); err != nil {
+	if err := r.missing(ctx, tenant, e, client, seen, compare, skip); err != nil {
 		return sum, err
 	}
 	// The key may lack the right to read events. That must not stop plans.
@@ -131,22 +147,27 @@ func (r *Runner) purchases(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 }
 
 // missing compares subscriptions that are stored here but not in the provider's list: they were
-// deleted there, or are newer than the list.
-func (r *Runner) missing(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, client *subscription.Client, seen map[string]bool, compare func(subscription.Fetched) error) error {
+// deleted there, are newer than the list, or are of another account than the API key.
+func (r *Runner) missing(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, client *subscription.Client, seen map[string]bool, compare func(subscription.Fetched) error, skip func(string)) error {
 	after := ""
 	for {
-		names, err := r.Store.BillingSubscriptionNames(ctx, tenant, e.ID, after)
-		if err != nil || len(names) == 0 {
+		known, err := r.Store.KnownSubscriptions(ctx, tenant, e.ID, after)
+		if err != nil || len(known) == 0 {
 			return err
 		}
-		after = names[len(names)-1]
-		for _, name := range names {
-			if seen[name] {
+		after = known[len(known)-1].ID
+		for _, k := range known {
+			if seen[k.ID] {
 				continue
 			}
-			fetched, err := client.Subscription(ctx, name)
+			fetched, err := client.Subscription(ctx, k.ID)
 			if errors.Is(err, subscription.ErrGone) {
-				fetched, err = subscription.Fetched{ID: name, Gone: true}, nil
+				fetched = subscription.Fetched{ID: k.ID, Gone: true}
+				var ours bool
+				if ours, err = client.KnowsCustomer(ctx, k.Customer); err == nil && !ours {
+					skip(k.ID)
+					continue
+				}
 			}
 			if err != nil {
 				return err

@@ -42,6 +42,11 @@ func TestAskTheProvider(t *testing.T) {
 	fake.put("sub_3", "cus_3", stripe.SubscriptionStatusActive, map[string]string{"user": "cy"}, "price_pro")
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", obj{"id": "sub_3", "customer": "cus_3", "status": "dreaming"})))
 	require.Equal(t, "pro", s.plan("cy"))
+	s.pass(-time.Minute)
+	stale := s.send(s.event("customer.subscription.updated", sub("sub_3", "cus_3", "active", "cy", "price_scale")))
+	s.outcome(tenants.EventStale, stale)
+	require.Contains(t, stale.Why, "the subscription was fetched from the provider after this event, at ")
+	s.pass(time.Minute)
 
 	// An outage of the provider does not stop conclusive events.
 	fake.mu.Lock()
@@ -51,6 +56,37 @@ func TestAskTheProvider(t *testing.T) {
 	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.updated", obj{"id": "sub_4", "customer": "cus_4", "status": "dreaming"})))
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_5", "cus_5", "active", "eve", "price_pro"))))
 	require.Equal(t, "pro", s.plan("eve"))
+}
+
+// An event that was parked because the provider did not answer is applied when it answers again.
+// One of a subscription that the provider does not know stays parked.
+func TestAskTheProviderAgain(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{}, fake)
+	fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, map[string]string{"user": "ada"}, "price_pro")
+	fake.set(func(fake *fakeStripe) { fake.broken = true })
+	unreadable := s.send(s.event("customer.subscription.updated", obj{"id": "sub_1", "customer": "cus_1", "status": "dreaming"}))
+	s.outcome(tenants.EventParked, unreadable)
+	require.Contains(t, unreadable.Why, "could not be fetched; it is requested again")
+	require.NotContains(t, unreadable.Why, "add an API key")
+	for range 3 {
+		s.pass(time.Hour)
+		require.NoError(t, s.runner.Once(t.Context()))
+		require.Equal(t, unreadable.Why, s.last().Why)
+	}
+	fake.set(func(fake *fakeStripe) { fake.broken = false })
+	s.pass(time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventApplied, s.last())
+	require.Equal(t, "pro", s.plan("ada"))
+
+	unknown := s.send(s.event("customer.subscription.updated", obj{"id": "sub_2", "customer": "cus_2", "status": "dreaming"}))
+	s.outcome(tenants.EventParked, unknown)
+	require.Contains(t, unknown.Why, "and the provider does not know the subscription")
+	asked := fake.requests()
+	s.pass(24 * time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, asked, fake.requests(), "it does not ask again")
 }
 
 // Events can be lost. A comparison finds, reports and repairs wrong plans.
@@ -67,6 +103,7 @@ func TestReconcile(t *testing.T) {
 		}
 		fake.put(fmt.Sprintf("sub_%d", i), fmt.Sprintf("cus_%d", i), stripe.SubscriptionStatusActive, map[string]string{"user": fmt.Sprintf("user-%d", i)}, price)
 	}
+	fake.set(func(fake *fakeStripe) { fake.deleted = []string{"cus_gone"} })
 	fake.put("sub_other", "cus_other", stripe.SubscriptionStatusActive, nil, "price_other")
 
 	endpoint, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
@@ -102,6 +139,43 @@ func TestReconcile(t *testing.T) {
 	mine, err = s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
 	require.NoError(t, err)
 	require.False(t, mine, "one instance does it")
+}
+
+// With the API key of another account, the provider knows none of the customers. They keep their
+// plans. A customer whom the provider knows again, such as one of test data that came back, has the
+// plan again.
+func TestAPIKeyOfAnotherAccount(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, fake)
+	s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pro")))
+	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "bob", "price_pro")))
+	fake.set(func(fake *fakeStripe) { fake.deleted = []string{"cus_2"} })
+	s.pass(time.Hour)
+	compare := func() (billing.Summary, tenants.BillingEndpoint) {
+		endpoint, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		sum, err := s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint, false, nil)
+		require.NoError(t, err)
+		endpoint, err = s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		s.pass(time.Hour)
+		return sum, endpoint
+	}
+	sum, endpoint := compare()
+	require.Equal(t, billing.Summary{Subscriptions: 2, Repaired: 1, Problems: 1, Foreign: 1}, sum)
+	require.Contains(t, endpoint.ReconcileError, "1 of 2 subscriptions were not compared, and their subjects keep their plans: for each, Stripe knows neither")
+	require.Equal(t, "pro", s.plan("ada"))
+	require.Equal(t, "free", s.plan("bob"), "Stripe knows that this one was deleted")
+
+	fake.set(func(fake *fakeStripe) { fake.deleted, fake.now = nil, s.now })
+	for _, n := range []string{"1", "2"} {
+		fake.put("sub_"+n, "cus_"+n, stripe.SubscriptionStatusActive, map[string]string{"user": map[string]string{"1": "ada", "2": "bob"}[n]}, "price_scale")
+	}
+	sum, endpoint = compare()
+	require.Equal(t, billing.Summary{Subscriptions: 2, Repaired: 2}, sum)
+	require.Empty(t, endpoint.ReconcileError)
+	require.Equal(t, "scale", s.plan("ada"))
+	require.Equal(t, "scale", s.plan("bob"))
 }
 
 // A running server compares an endpoint with the provider when it has a new API key, when somebody

@@ -292,6 +292,7 @@ func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy
 	fetched, err := r.fetch(ctx, tenant, &work)
 	if err != nil {
 		// Continue with the content of the event: an outage of the provider must not stop plans.
+		work.Unfetched = !errors.Is(err, subscription.ErrGone)
 		r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
 	}
 	if p := work.Parsed.Purchase; p != nil && p.Partial && work.GrantsCredits && work.Endpoint.APIKeyHint != "" {

@@ -161,16 +161,27 @@ func (q *Quota) ask(resource string, last *atomic.Pointer[quotaHeld], policy *Po
 	}
 	e.conclude()
 	d := &e.decision
-	plan, _ := policy.plan("", e.subject)
 	switch {
 	case d.Allowed:
 		return 0, true
-	case plan != nil && plan.failOpen && d.Code != SubjectBlocked:
+	case policy.failsOpen(e.subject) && d.Code != SubjectBlocked:
 		return 0, true
 	case d.Deciding < 0:
 		return limit.NeverMS, false
 	}
 	return d.Rules[d.Deciding].RetryAfterMS, false
+}
+
+func (p *Policy) failsOpen(subject *subjectEntry) bool {
+	plan, _ := p.plan("", subject)
+	return plan != nil && plan.failOpen
+}
+
+// FailsOpen reports whether the checks of the tenant with this slug pass when a quota is used up,
+// by the policy of the platform tenant.
+func (p *Policy) FailsOpen(slug string) bool {
+	subject, _ := p.subjects.Load(slug)
+	return p.failsOpen(subject)
 }
 
 // limits reports whether a rule that is not off matches the resource.
@@ -202,6 +213,7 @@ type QuotaUse struct {
 	WindowEnd time.Time // to the millisecond, by the clock of the counters
 	// Length of the window, and the time since its start.
 	Length, Elapsed time.Duration
+	FailOpen        bool // the checks of the tenant pass when the quota is used up
 }
 
 // RunsOut returns when the quota runs out if the tenant continues as since the start of the
@@ -246,6 +258,7 @@ func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (ou
 		end := windowEnd(platform, r.Rule.Slug, subject, now)
 		out = append(out, QuotaUse{
 			Rule: r.Rule, Used: r.Limit - r.Remaining + r.Overage, Limit: r.Limit, WindowEnd: end, Length: length, Elapsed: length - end.Sub(now),
+			FailOpen: platform.failsOpen(subject),
 		})
 	}
 	return out

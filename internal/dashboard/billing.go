@@ -346,6 +346,15 @@ var refusals = map[string][2]string{
 	tenants.RefusedWrongMode:    {"An event of the other mode arrived", "Create an endpoint for each mode of Stripe."},
 }
 
+// Again returns when a comparison that failed is repeated: within an hour, or, if only a part of it
+// failed, with the next one.
+func (v *endpointView) Again() string {
+	if v.Reconciled != nil && !v.NotReconciled.At.After(v.Reconciled.At) {
+		return "within a day"
+	}
+	return "within an hour"
+}
+
 // Page returns the endpoint's page.
 func (e eventWait) Page() string { return "/billing/endpoints/" + e.Endpoint }
 
@@ -410,6 +419,9 @@ func (d *dashboard) eventWait(r *http.Request, v *visit, e tenants.BillingEndpoi
 	}
 	if e.RefusedAt != nil && (e.LastEventAt == nil || e.RefusedAt.After(*e.LastEventAt)) {
 		says := refusals[e.RefusedWhy]
+		if e.RefusedWhy == tenants.RefusedNoSecret && len(e.SecretHints) > 0 {
+			says = [2]string{"An event was refused, because the endpoint had no signing secret then,", "Stripe sends it again."}
+		}
 		wait.Refused, wait.RefusedHint = says[0], says[1]
 		wait.RefusedAt, wait.RefusedAgo = moment{*e.RefusedAt}, agoInWords(d.Now().Sub(*e.RefusedAt))
 	}

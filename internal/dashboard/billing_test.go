@@ -154,6 +154,8 @@ func TestGracePeriodsOnPages(t *testing.T) {
 	page = b.get(path).body
 	require.Contains(t, page, "The last comparison with Stripe failed")
 	require.Contains(t, page, ": list subscriptions: Stripe answered 500 api_error. It is repeated within an hour.")
+	require.NoError(t, s.store.RecordReconcile(t.Context(), s.a.TenantID(), stripe.ID, "2 of 9 were not compared"))
+	require.Contains(t, b.get(path).body, ": 2 of 9 were not compared. It is repeated within a day.")
 }
 
 // The page of billing says how many events were not applied, and links to them.
@@ -286,6 +288,8 @@ func TestConnectWithoutSigningSecret(t *testing.T) {
 	page = b.get(path).body
 	require.NotContains(t, page, "first-secret")
 	require.Contains(t, page, "…7890")
+	require.NotContains(t, page, "Enter the secret first.")
+	require.Contains(t, page, "had no signing secret then")
 	require.NoError(t, s.store.RecordBillingRefusal(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoints[0].ID}, tenants.RefusedBadSignature))
 	wait := b.get(path + "/wait").body
 	require.Regexp(t, `An event with a wrong signature arrived\s+<time`, wait)

@@ -87,7 +87,7 @@ func failOptions() []option {
 // onChangeOptions are the values of on_change as options.
 func onChangeOptions() []option {
 	return []option{
-		{tenants.OnChangeCarry, "Keep the usage"}, {tenants.OnChangeReset, "Reset the usage"}, {tenants.OnChangeScale, "Keep the used share of each limit"},
+		{tenants.OnChangeCarry, "Keep the usage"}, {tenants.OnChangeReset, "Reset the usage"}, {tenants.OnChangeScale, "Keep the used share of each limit, rounded up"},
 	}
 }
 

@@ -34,6 +34,7 @@ type versionsView struct {
 	From       []option
 	Migrations []migrationLine
 	Open       bool // a migration has not ended
+	Moving     bool // and moves or schedules subjects now
 	Form       *form
 }
 
@@ -49,7 +50,7 @@ type migrationLine struct {
 	From, To, When, State    string
 	Progress, Created, Ended string
 	Tone                     string
-	Open                     bool
+	Open, Moving             bool
 }
 
 func (d *dashboard) planVersions(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -119,6 +120,7 @@ func (d *dashboard) versionsOf(ctx context.Context, v *visit, slug string) (*ver
 	for i := range migrations {
 		line := migrationLineOf(&migrations[i], names)
 		view.Migrations, view.Open = append(view.Migrations, line), view.Open || line.Open
+		view.Moving = view.Moving || line.Moving
 	}
 	return view, err
 }
@@ -174,6 +176,7 @@ func migrationLineOf(m *tenants.PlanMigration, plans planNames) migrationLine {
 	if m.State == tenants.MigrationDone {
 		line.Tone = "good"
 	}
+	line.Moving = m.State == tenants.MigrationRunning || m.State == tenants.MigrationCanceling
 	if line.Open && m.State == tenants.MigrationCanceling {
 		line.Open = false
 	}

@@ -64,6 +64,8 @@ func TestPlanVersionsPage(t *testing.T) {
 	require.Contains(t, page, "0 of 2 moved")
 	require.Contains(t, page, "Cancel migration")
 	require.NotContains(t, page, "Preview migration", "one at a time")
+	const follows = `hx-select="#migrating"`
+	require.Contains(t, page, follows, "the page follows the progress")
 	got = b.post("/plans/free/migrations", s.planForm("from_version", "1"))
 	require.Equal(t, http.StatusConflict, got.status)
 	require.Contains(t, got.body, "has not ended")
@@ -71,6 +73,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	require.NoError(t, err)
 	page = b.get("/plans/free/versions").body
 	require.Contains(t, page, "2 of 2 moved")
+	require.NotContains(t, page, follows)
 	require.NotContains(t, page, "Cancel migration")
 	require.Contains(t, page, "Delete version 1")
 	got = b.post("/plans/free/versions/1/delete", s.planForm("version", s.planVersion("free")))

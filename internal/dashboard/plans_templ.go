@@ -2136,7 +2136,7 @@ func planPage(f frame, v *planView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = selectField(field{Form: v.Form, Name: "on_change", Label: "When a subject gets this plan", Hint: "The used share of a limit is rounded up."}, onChangeOptions()).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = selectField(field{Form: v.Form, Name: "on_change", Label: "When a subject gets this plan"}, onChangeOptions()).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -46,6 +46,8 @@ func quotaLineOf(u *check.QuotaUse, now time.Time) quotaLine {
 	}
 	at, runsOut := u.RunsOut()
 	switch {
+	case permille >= fullQuota && u.FailOpen:
+		line.Forecast, line.Tone = "The quota is used up. The tier lets further checks pass.", "warn"
 	case permille >= fullQuota:
 		line.Forecast, line.Tone = "The quota is used up.", "bad"
 	case runsOut:

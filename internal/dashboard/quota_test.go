@@ -54,6 +54,37 @@ func TestQuotaUse(t *testing.T) {
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "of the quota")
 }
 
+// A tenant whose tier lets checks pass beyond the quota is not said to be denied.
+func TestQuotaOfTierThatFailsOpen(t *testing.T) {
+	s := newStack(t)
+	platform, err := s.store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.store.ProposeTiers(t.Context(), platform))
+	operator := tenants.AsSystem(platform.ID, "test")
+	s.member(operator, "olga@example.com", tenants.Admin)
+	for slug, tier := range map[string]string{"tenant-a": "free", "tenant-b": "scale"} { // scale fails open
+		_, _, err = s.store.PutSubject(t.Context(), operator, tenants.Subject{Subject: slug, Plan: tier}, tenants.Match{})
+		require.NoError(t, err)
+		own := tenants.Override{Rule: tenants.ChecksPerMonth, Limit: limit.Limit{Limit: 10}, Reason: "a trial"}
+		_, _, err = s.store.PutOverride(t.Context(), operator, slug, own, tenants.Match{})
+		require.NoError(t, err)
+	}
+	s.serve(s.store, testenv.RedisURL(t), func(d *Deps) { d.Platform = platform.ID })
+	policy, err := s.policies.Get(t.Context(), platform.ID)
+	require.NoError(t, err)
+	for _, slug := range []string{"tenant-a", "tenant-b"} {
+		_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: slug, Resource: check.QuotaResource, Cost: 10}})
+		require.NoError(t, err)
+	}
+	page := s.as("olga@example.com").get("/tenants/tenant-a").body
+	require.Contains(t, page, "Denying for ")
+	require.Contains(t, page, "The quota is used up. Resets on")
+	page = s.as("olga@example.com").get("/tenants/tenant-b").body
+	require.NotContains(t, page, "Denying")
+	require.Contains(t, page, "Used up, checks pass")
+	require.Contains(t, page, "The quota is used up. The tier lets further checks pass.")
+}
+
 // The text matches the numbers.
 func TestQuotaForecast(t *testing.T) {
 	now := time.Date(2026, 1, 11, 0, 0, 0, 0, time.UTC)
@@ -69,4 +100,6 @@ func TestQuotaForecast(t *testing.T) {
 		require.Equal(t, want, [2]string{line.Forecast, line.Tone}, used)
 		require.LessOrEqual(t, line.Permille, int64(1000))
 	}
+	line := quotaLineOf(&check.QuotaUse{Rule: &r, Used: 130, Limit: 100, WindowEnd: end, FailOpen: true}, now)
+	require.Equal(t, [2]string{"The quota is used up. The tier lets further checks pass.", "warn"}, [2]string{line.Forecast, line.Tone})
 }

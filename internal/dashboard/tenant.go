@@ -183,7 +183,11 @@ func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) 
 		if left.Rules[i].Limit == noQuota { // a quota of another tenant
 			continue
 		}
-		view.Quotas = append(view.Quotas, limitViewOf(&left.Rules[i], tiers))
+		quota := limitViewOf(&left.Rules[i], tiers)
+		if quota.Denies && policy.FailsOpen(view.Slug) {
+			quota.Denies, quota.Note, quota.Tone = false, "Used up, checks pass", "warn"
+		}
+		view.Quotas = append(view.Quotas, quota)
 		quotas[left.Rules[i].Rule.Slug] = true
 	}
 	for _, h := range left.Hidden {

@@ -66,6 +66,18 @@ func (c *Client) Subscription(ctx context.Context, id string) (Fetched, error) {
 	return c.fetched(ctx, sub, sub.LastResponse)
 }
 
+// KnowsCustomer reports whether the provider knows a customer. It also knows those who were
+// deleted, but not those of another account.
+func (c *Client) KnowsCustomer(ctx context.Context, id string) (bool, error) {
+	if _, err := c.api.V1Customers.Retrieve(ctx, id, &stripe.CustomerRetrieveParams{}); err != nil {
+		if err = apiError("fetch customer "+id, err); errors.Is(err, ErrGone) {
+			return false, nil
+		}
+		return false, err
+	}
+	return true, nil
+}
+
 // Subscriptions calls each for all subscriptions, including ended ones. It returns the first error
 // of each.
 func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) error {

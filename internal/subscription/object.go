@@ -118,6 +118,8 @@ func (o *object) subject() (out string) {
 	if o.value("subject", &out, limit.MustBe("a text")) {
 		if p := limit.ValidName(out); p != nil {
 			o.wrong.Add("subject", p)
+		} else if out == "." || out == ".." {
+			o.wrong.Add("subject", limit.Wrong("Use another name.", "must not be . or .., which a path cannot contain"))
 		}
 	}
 	return out

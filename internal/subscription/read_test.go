@@ -199,6 +199,8 @@ func TestGenericFields(t *testing.T) {
 		`{"type":"subject.plan","plan":"pro"}`:                                        "subject is required",
 		`{"type":"subject.plan","subject":"ada"}`:                                     "plan is required",
 		`{"type":"subject.plan","subject":"a\u0007","plan":"pro"}`:                    "subject must not contain control characters",
+		`{"type":"subject.plan","subject":"..","plan":"pro"}`:                         "subject must not be . or ..",
+		`{"type":"subject.credits","subject":".","rule":"api","units":5}`:             "subject must not be . or ..",
 		`{"type":"subject.plan","subject":"ada","plan":""}`:                           "plan must be a text of 1 to 63 bytes",
 		`{"type":"subject.credits","subject":"ada","rule":"api"}`:                     "units is required",
 		`{"type":"subject.credits","subject":"ada","rule":"api","units":0}`:           "units must be a whole number from 1 to 1000000000000000",

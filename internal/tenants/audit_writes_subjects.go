@@ -127,6 +127,15 @@ func (c *change) MoveNextPlans(ctx context.Context, p db.MoveNextPlansParams) er
 	return c.Queries.MoveNextPlans(ctx, p)
 }
 
+// cancelImported cancels the plan changes that migrations scheduled, of subjects that get another
+// plan.
+func (c *change) cancelImported(ctx context.Context, p db.CancelMigrationOfParams) error {
+	if c.trail.full == nil {
+		return errNoImport
+	}
+	return c.Queries.CancelMigrationOf(ctx, p)
+}
+
 // ImportOverrides sets limits of subjects for rules.
 func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams) error {
 	if c.trail.full == nil {

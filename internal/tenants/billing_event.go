@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"weir/internal/subscription"
 	"weir/internal/tenants/db"
@@ -67,8 +68,9 @@ func (f BillingEventFilter) validate() error {
 }
 
 // StoreBillingEvent stores a verified event. first reports whether it was not received before.
-// SettleBillingEvent decides its outcome later. Errors: ErrUnavailable; ErrWrongMode, also if w is
-// older than the event that determined the mode.
+// SettleBillingEvent decides its outcome later. Errors: ErrUnavailable; ErrNotFound if the endpoint
+// was deleted since it was looked up; ErrWrongMode, also if w is older than the event that
+// determined the mode.
 func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription.Event, body []byte) (first bool, err error) {
 	now := s.instant()
 	a := AsSystem(w.Tenant, "billing")
@@ -92,6 +94,10 @@ func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription
 		}
 		return err
 	})
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "23503" { // foreign_key_violation
+		return false, ErrNotFound
+	}
 	return first, err
 }
 

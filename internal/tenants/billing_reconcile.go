@@ -96,16 +96,25 @@ func (s *Store) ReconcileBilling(ctx context.Context, tenant uuid.UUID, e Billin
 	return out, err
 }
 
-// BillingSubscriptionNames lists the known subscriptions of an endpoint, in order, after the given
-// one.
-func (s *Store) BillingSubscriptionNames(ctx context.Context, tenant, endpoint uuid.UUID, after string) (names []string, err error) {
+// KnownSubscription is a subscription of which an endpoint has received an event, or which a
+// comparison has found.
+type KnownSubscription struct {
+	ID       string
+	Customer string // "": not known
+}
+
+// KnownSubscriptions lists the known subscriptions of an endpoint, in order, after the given one.
+func (s *Store) KnownSubscriptions(ctx context.Context, tenant, endpoint uuid.UUID, after string) (known []KnownSubscription, err error) {
 	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		names, err = q.BillingSubscriptionNames(ctx, db.BillingSubscriptionNamesParams{
+		rows, err := q.BillingSubscriptionNames(ctx, db.BillingSubscriptionNamesParams{
 			TenantID: tenant, EndpointID: endpoint, After: after, Most: maxPage,
 		})
+		for _, row := range rows {
+			known = append(known, KnownSubscription{row.Subscription, row.Customer})
+		}
 		return err
 	})
-	return names, err
+	return known, err
 }
 
 // ClaimReconcile reports whether the caller must compare an endpoint with its provider now. If the

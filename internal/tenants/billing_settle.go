@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
@@ -39,6 +40,8 @@ type settling struct {
 	changes  []string                     // of plans, in words
 	notes    []string                     // on what was not done
 	attempts int32                        // to process the event, before this one
+	// unfetched means that the provider was asked for the subscription and did not answer.
+	unfetched bool
 }
 
 func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, error) {
@@ -72,13 +75,34 @@ func (st *settling) plan(ctx context.Context, e *subscription.Event) (verdict, e
 	case e.Kind == subscription.Unreadable && st.endpoint.Provider == GenericProvider:
 		return verdict{outcome: EventFailed, why: e.Why}, nil
 	case e.Kind == subscription.Unreadable:
-		return parked("", "%s; add an API key to the endpoint and replay the event: the subscription is then fetched", e.Why), nil
+		return st.unreadable(e), nil
 	case e.Kind == subscription.Granted:
 		return st.grant(ctx, e)
 	case e.Kind == subscription.Customer, e.Kind == subscription.Linked:
 		return st.customer(ctx, e)
 	}
 	return st.subscription(ctx, e)
+}
+
+// unreadable parks an event whose subscription must be fetched.
+func (st *settling) unreadable(e *subscription.Event) verdict {
+	switch {
+	case st.endpoint.APIKeyHint == "":
+		return parked("", "%s; add an API key to the endpoint and replay the event: the subscription is then fetched", e.Why)
+	case st.unfetched:
+		return parked("", "%s", e.Why)
+	}
+	return parked("", "%s, and the provider does not know the subscription", e.Why)
+}
+
+// fetchAgain schedules a parked event whose subscription could not be fetched.
+func (st *settling) fetchAgain(v *verdict) {
+	if !st.unfetched || v.outcome != EventParked || v.due != nil {
+		return
+	}
+	due := st.now.Add(postponeFor(st.attempts))
+	v.due = &due
+	v.why += "; the subscription could not be fetched; it is requested again"
 }
 
 // grant grants the credits of an event. Without a reference of its own, the event grants once, also
@@ -363,8 +387,8 @@ func (st *settling) put(ctx context.Context, row db.BillingSubscription, state s
 	})
 }
 
-// move gives a subject the plan that follows from all of its subscriptions, through the same writes
-// as an admin's change.
+// move gives a subject the plan that follows from all of its subscriptions, also those of other
+// endpoints of Stripe, through the same writes as an admin's change.
 func (st *settling) move(ctx context.Context, subject, customer string) error {
 	rows, err := st.BillingSubscriptionsOfSubject(ctx, db.BillingSubscriptionsOfSubjectParams{
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subject: subject,
@@ -373,12 +397,22 @@ func (st *settling) move(ctx context.Context, subject, customer string) error {
 		return err
 	}
 	best := subscription.Standing{Right: subscription.Ended, Why: "the subscription belongs to another subject"}
+	endpoints := map[uuid.UUID]*settling{st.endpoint.ID: st}
 	for i, row := range rows {
 		var state subscription.State
 		if err := json.Unmarshal(row.State, &state); err != nil {
 			return err
 		}
-		standing, err := st.standing(ctx, &state)
+		of := endpoints[row.EndpointID]
+		if of == nil {
+			endpoint, err := readBillingEndpoint(ctx, st.Queries, st.tenant, row.EndpointID)
+			if err != nil {
+				return err
+			}
+			of = &settling{change: st.change, endpoint: endpoint}
+			endpoints[row.EndpointID] = of
+		}
+		standing, err := of.standing(ctx, &state)
 		if err != nil {
 			return err
 		}

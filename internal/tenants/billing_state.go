@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,9 @@ func (st *settling) staleWhy(s *subscription.State) string {
 		of = "subject"
 	}
 	why := "a newer event of the " + of + " was received before"
+	if s.Newest != nil && strings.HasPrefix(s.Newest.Event, subscription.FetchedEvent) {
+		return "the subscription was fetched from the provider after this event, at " + time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339)
+	}
 	if s.Newest != nil {
 		why += fmt.Sprintf(": %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
 	}
@@ -35,12 +39,18 @@ func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, st
 	}
 	state.Observe(f.Snapshot)
 	row.Customer = f.Snapshot.Customer
-	switch {
+	changed := false
+	switch gone := max(state.Gone, facts.Gone); {
 	case f.Gone && facts.Gone == 0:
-		facts.Gone = f.Snapshot.At
-	case f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt:
-		facts.Metadata, facts.MetadataAt = f.Metadata, f.Snapshot.At
-	default:
+		facts.Gone, changed = f.Snapshot.At, true
+	case !f.Gone && gone != 0 && f.Snapshot.At > gone: // the provider did not know it before
+		changed = facts.Gone != 0
+		state.Gone, facts.Gone = 0, 0
+	}
+	if f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt {
+		facts.Metadata, facts.MetadataAt, changed = f.Metadata, f.Snapshot.At, true
+	}
+	if !changed {
 		return nil
 	}
 	return st.putFacts(ctx, row.Customer, *facts)

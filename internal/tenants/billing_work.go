@@ -23,6 +23,9 @@ type BillingWork struct {
 	Subject  string             // its subject; "" if unknown
 	// GrantsCredits means that a price of the endpoint stands for credits.
 	GrantsCredits bool
+	// Unfetched means that the provider was asked for the subscription and did not answer. A parked
+	// event is then processed again.
+	Unfetched bool
 }
 
 // BillingWork reads an event. Errors: ErrNotFound, ErrUnavailable.
@@ -105,11 +108,12 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 		if err != nil {
 			return err
 		}
-		st := &settling{change: c, endpoint: endpoint, fetched: fetched, attempts: row.Attempts}
+		st := &settling{change: c, endpoint: endpoint, fetched: fetched, attempts: row.Attempts, unfetched: w.Unfetched}
 		verdict, err := st.event(ctx, &w.Parsed)
 		if err != nil {
 			return err
 		}
+		st.fetchAgain(&verdict)
 		before := out
 		out.Outcome, out.Why, out.SettledAt = verdict.outcome, verdict.why, &c.now
 		if replayedBy != "" {

@@ -68,6 +68,7 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	if old != nil {
 		now.migration = old.migration
 		now.NextPlan, now.NextPlanAt, now.NextPlanAtCycleEnd = old.NextPlan, old.NextPlanAt, old.NextPlanAtCycleEnd // not part of a document
+		now.leaveMigration(old)
 		now.followCycle(old, c.now)
 		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
 	}

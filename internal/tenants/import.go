@@ -339,6 +339,7 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		return wrong
 	}
 	same := now.same(&old)
+	left := now.leaveMigration(&old)
 	moved := now.followCycle(&old, m.now)
 	switch {
 	case !exists:
@@ -351,6 +352,9 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	default:
 		m.counts.Updated++
 		w.changed.add(now, plan)
+	}
+	if left {
+		w.left = append(w.left, now.Subject)
 	}
 	if moved {
 		w.moved, w.movedTo = append(w.moved, now.Subject), append(w.movedTo, instantText(now.NextPlanAt))
@@ -404,6 +408,7 @@ type importWrites struct {
 	changed      subjectRows
 	moved        []string // changed ones whose scheduled plan change moves with the cycle anchor
 	movedTo      []string
+	left         []string // changed ones that get another plan than that of their migration
 	overrides    db.ImportOverridesParams
 	removedFrom  []string
 	removedRules []uuid.UUID
@@ -497,6 +502,12 @@ func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, PlanVersions: n.versions, States: n.states,
 			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors, Multipliers: n.multipliers,
 		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(w.left) > 0 {
+		err := c.cancelImported(ctx, db.CancelMigrationOfParams{TenantID: w.tenant, Subjects: w.left, Version: w.version})
 		if err != nil {
 			return err
 		}

@@ -273,6 +273,66 @@ func TestPlanMigrationAtCycleEnd(t *testing.T) {
 	require.Len(t, list, 1, "what the subject had scheduled itself")
 }
 
+// A subject that leaves the plan before the end of its cycle, whatever moves it, does not get the
+// plan again. What it scheduled itself stays.
+func TestPlanMigrationOfSubjectsThatLeave(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	mustPlan(t, s, a, "free")
+	mustPlan(t, s, a, "pro")
+	names := []string{"edited", "documented", "imported", "stays", "scheduled"}
+	for _, name := range names {
+		mustSubject(t, s, a, tenants.Subject{Subject: name, Plan: "pro"})
+	}
+	future := time.Now().Add(90 * 24 * time.Hour)
+	mustSubject(t, s, a, tenants.Subject{Subject: "scheduled", Plan: "pro", NextPlan: "pro", NextPlanAt: &future})
+	_, err := s.PublishPlan(t.Context(), a, "pro", nil, tenants.Match{})
+	require.NoError(t, err)
+	m, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro", AtCycleEnd: true})
+	require.NoError(t, err)
+	require.Zero(t, runAll(t, s))
+
+	document, _ := documentOf(t, s, a)
+	for i := range document.Subjects {
+		if document.Subjects[i].Subject == "documented" {
+			document.Subjects[i].Plan, document.Subjects[i].PlanVersion = "free", 0
+		}
+	}
+	mustApply(t, s, a, document, tenants.Apply{})
+	mustImport(t, s, a, tenants.SubjectLine{Subject: "imported", Plan: new("free")})
+	for _, name := range []string{"edited", "scheduled"} {
+		_, err := s.EditSubject(t.Context(), a, name, tenants.Match{}, func(in *tenants.Subject) error {
+			in.Plan = "free"
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, m.Waiting)
+	list, _, err := s.ScheduledPlans(t.Context(), a, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Equal(t, []string{"stays", "scheduled"}, []string{list[0].Subject, list[1].Subject})
+	require.Len(t, list, 2)
+
+	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
+	_, err = later.ApplyDuePlans(t.Context())
+	require.NoError(t, err)
+	for _, name := range names {
+		want := "free 1"
+		if name == "stays" {
+			want = "pro 2"
+		}
+		require.Equal(t, want, versionOf(t, s, a, name), name)
+	}
+	require.Zero(t, runAll(t, s))
+	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationDone, int64(1)}, []any{m.State, m.Moved})
+	trailIsIntact(t, s, a)
+}
+
 // A scheduled change of a migration is executed as usual, and counted.
 func TestPlanMigrationIsDone(t *testing.T) {
 	t.Parallel()

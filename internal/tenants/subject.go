@@ -364,7 +364,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	if err := c.checkBillingRef(ctx, in.Subject, in.BillingRef, old.BillingRef); err != nil {
 		return Subject{}, err
 	}
-	kept := in.sameNext(&old)
+	kept := in.sameNext(&old) && !in.leaveMigration(&old)
 	in.followCycle(&old, c.now)
 	if !kept && in.NextPlanAt != nil {
 		if err := notPast("next_plan_at", "To change the plan now, send plan instead of next_plan.", *in.NextPlanAt, c.now); err != nil {
@@ -413,6 +413,16 @@ func (s *Subject) followCycle(old *Subject, now time.Time) bool {
 	}
 	at := CycleEnd(s.CycleAnchor, now)
 	s.NextPlanAt = &at
+	return true
+}
+
+// leaveMigration cancels the plan change that a migration scheduled, if the subject gets another
+// plan before, so that no customer who canceled gets the plan again. It reports whether it did.
+func (s *Subject) leaveMigration(old *Subject) bool {
+	if old.migration == nil || s.Plan == old.Plan || !s.sameNext(old) {
+		return false
+	}
+	s.NextPlan, s.NextPlanAt, s.NextPlanAtCycleEnd, s.migration = "", nil, false, nil
 	return true
 }
 

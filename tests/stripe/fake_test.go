@@ -35,6 +35,7 @@ var operations = []struct {
 }{
 	{"GET", "/v1/subscriptions/{subscription_exposed_id}", regexp.MustCompile(`^/v1/subscriptions/[^/]+$`)},
 	{"GET", "/v1/subscriptions", regexp.MustCompile(`^/v1/subscriptions$`)},
+	{"GET", "/v1/customers/{customer}", regexp.MustCompile(`^/v1/customers/[^/]+$`)},
 	{"GET", "/v1/subscription_items", regexp.MustCompile(`^/v1/subscription_items$`)},
 	{"GET", "/v1/checkout/sessions/{session}/line_items", regexp.MustCompile(`^/v1/checkout/sessions/[^/]+/line_items$`)},
 	{"GET", "/v1/invoices/{invoice}/lines", regexp.MustCompile(`^/v1/invoices/[^/]+/lines$`)},

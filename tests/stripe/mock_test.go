@@ -86,6 +86,10 @@ func TestClientAgainstStripeMock(t *testing.T) {
 	require.NotEmpty(t, all)
 	require.NotEmpty(t, all[0].Snapshot.Customer)
 
+	known, err := c.KnowsCustomer(ctx, "cus_1")
+	require.NoError(t, err)
+	require.True(t, known)
+
 	for _, purchase := range []string{"cs_1", "in_1"} {
 		_, err := c.Lines(ctx, purchase)
 		require.NoError(t, err)
@@ -97,8 +101,9 @@ func TestClientAgainstStripeMock(t *testing.T) {
 	require.Nil(t, failed)
 
 	require.Equal(t, map[string]int{
-		"GET /v1/subscriptions/sub_1": 200, "GET /v1/subscriptions": 200, "GET /v1/checkout/sessions/cs_1/line_items": 200,
-		"GET /v1/invoices/in_1/lines": 200, "GET /v1/events": 200, "POST /v1/billing/meter_events": 200,
+		"GET /v1/subscriptions/sub_1": 200, "GET /v1/subscriptions": 200, "GET /v1/customers/cus_1": 200,
+		"GET /v1/checkout/sessions/cs_1/line_items": 200,
+		"GET /v1/invoices/in_1/lines":               200, "GET /v1/events": 200, "POST /v1/billing/meter_events": 200,
 	}, m.answered)
-	require.Equal(t, 5, reflect.TypeFor[*subscription.Client]().NumMethod(), "a call of the client is missing here")
+	require.Equal(t, 6, reflect.TypeFor[*subscription.Client]().NumMethod(), "a call of the client is missing here")
 }

@@ -477,7 +477,7 @@ func (q *Queries) BillingSubscription(ctx context.Context, arg BillingSubscripti
 }
 
 const billingSubscriptionNames = `-- name: BillingSubscriptionNames :many
-SELECT subscription FROM billing_subscriptions
+SELECT subscription, customer FROM billing_subscriptions
 WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription > $3 ORDER BY subscription LIMIT $4
 `
 
@@ -488,7 +488,12 @@ type BillingSubscriptionNamesParams struct {
 	Most       int32
 }
 
-func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubscriptionNamesParams) ([]string, error) {
+type BillingSubscriptionNamesRow struct {
+	Subscription string
+	Customer     string
+}
+
+func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubscriptionNamesParams) ([]BillingSubscriptionNamesRow, error) {
 	rows, err := q.db.Query(ctx, billingSubscriptionNames,
 		arg.TenantID,
 		arg.EndpointID,
@@ -499,13 +504,13 @@ func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubsc
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []BillingSubscriptionNamesRow
 	for rows.Next() {
-		var subscription string
-		if err := rows.Scan(&subscription); err != nil {
+		var i BillingSubscriptionNamesRow
+		if err := rows.Scan(&i.Subscription, &i.Customer); err != nil {
 			return nil, err
 		}
-		items = append(items, subscription)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -553,7 +558,10 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 }
 
 const billingSubscriptionsOfSubject = `-- name: BillingSubscriptionsOfSubject :many
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subject = $3 ORDER BY subscription
+SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+    AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
+JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
+WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3 ORDER BY s.subscription, s.endpoint_id
 `
 
 type BillingSubscriptionsOfSubjectParams struct {
@@ -562,6 +570,8 @@ type BillingSubscriptionsOfSubjectParams struct {
 	Subject    string
 }
 
+// Those of the endpoint, and if it is one of Stripe, those of the other endpoints of Stripe in the same
+// mode.
 func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg BillingSubscriptionsOfSubjectParams) ([]BillingSubscription, error) {
 	rows, err := q.db.Query(ctx, billingSubscriptionsOfSubject, arg.TenantID, arg.EndpointID, arg.Subject)
 	if err != nil {

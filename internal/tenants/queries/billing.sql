@@ -276,10 +276,15 @@ SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id
 SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer ORDER BY subscription;
 
 -- name: BillingSubscriptionsOfSubject :many
-SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subject = @subject ORDER BY subscription;
+-- Those of the endpoint, and if it is one of Stripe, those of the other endpoints of Stripe in the same
+-- mode.
+SELECT s.* FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+    AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
+JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
+WHERE e.tenant_id = @tenant_id AND e.id = @endpoint_id AND s.subject = @subject ORDER BY s.subscription, s.endpoint_id;
 
 -- name: BillingSubscriptionNames :many
-SELECT subscription FROM billing_subscriptions
+SELECT subscription, customer FROM billing_subscriptions
 WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription > @after ORDER BY subscription LIMIT @most;
 
 -- name: PutBillingSubscription :exec
