@@ -10,7 +10,6 @@ import (
 	"weir/internal/check"
 	"weir/internal/recent"
 	"weir/internal/tenants"
-	"weir/internal/usage"
 )
 
 // seenSubject is a subject that sent checks, whether it is registered or not.
@@ -50,27 +49,13 @@ func (d *dashboard) seenSubjects(ctx context.Context, a tenants.Actor) ([]seenSu
 		return s
 	}
 	now := d.Now()
-	for _, q := range []tenants.UsageQuery{
-		{Grain: usage.Day, From: now.Add(-seenWithin), To: now, BySubject: true},
-		{Grain: usage.Day, From: now.Add(-seenWithin), To: now, BySubject: true, DeniedFirst: true},
-	} {
-		report, err := d.Store.Usage(ctx, a, q)
-		if err != nil {
-			return nil, err
-		}
-		sums := map[string]usage.Counts{}
-		for i := range report.Items {
-			item := &report.Items[i]
-			s := at(item.Subject)
-			s.Checks = max(s.Checks, item.Allowed+item.Denied)
-			sum := sums[item.Subject]
-			sum.Add(item.Counts)
-			sums[item.Subject] = sum
-		}
-		for name, sum := range sums {
-			s := at(name)
-			s.Sum, s.DeniedSum = max(s.Sum, sum.Allowed+sum.Denied), max(s.DeniedSum, sum.Denied)
-		}
+	busy, err := d.Store.BusySubjects(ctx, a, now.Add(-seenWithin), now)
+	if err != nil {
+		return nil, err
+	}
+	for i := range busy {
+		b := &busy[i]
+		*at(b.Subject) = seenSubject{Name: b.Subject, Checks: b.MostChecks, Sum: b.Checks, DeniedSum: b.Denied}
 	}
 	within, cancel := context.WithTimeout(ctx, recentWithin)
 	defer cancel()
@@ -120,9 +105,14 @@ func startsWith(name, text string) int {
 
 // similar returns the subject whose name is closest to a misspelled one, if any is close.
 func similar(seen []seenSubject, text string) *seenSubject {
+	text = strings.ToLower(text)
 	best, bound := -1, 1+len(text)/4
 	for i := range seen {
-		if distance := editDistance(strings.ToLower(seen[i].Name), strings.ToLower(text)); distance <= bound {
+		name := strings.ToLower(seen[i].Name)
+		if max(len(name)-len(text), len(text)-len(name)) > bound { // the distance is at least as large
+			continue
+		}
+		if distance := editDistance(name, text); distance <= bound {
 			best, bound = i, distance-1
 		}
 	}
