@@ -112,7 +112,7 @@ func similar(seen []seenSubject, text string) *seenSubject {
 		if max(len(name)-len(text), len(text)-len(name)) > bound { // the distance is at least as large
 			continue
 		}
-		if distance := editDistance(name, text); distance <= bound {
+		if distance := editDistance(name, text, bound); distance <= bound {
 			best, bound = i, distance-1
 		}
 	}
@@ -122,14 +122,16 @@ func similar(seen []seenSubject, text string) *seenSubject {
 	return &seen[best]
 }
 
-// editDistance is the number of bytes to insert, delete, replace or swap with the next one.
-func editDistance(a, b string) int {
+// editDistance is the number of bytes to insert, delete, replace or swap with the next one, or
+// most+1 if it is larger than most.
+func editDistance(a, b string, most int) int {
 	before, last, now := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
 		now[0] = i
+		least := i
 		for j := 1; j <= len(b); j++ {
 			replace := last[j-1]
 			if a[i-1] != b[j-1] {
@@ -139,8 +141,12 @@ func editDistance(a, b string) int {
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				now[j] = min(now[j], before[j-2]+1)
 			}
+			least = min(least, now[j])
+		}
+		if least > most && slices.Min(last) > most { // distances only grow
+			return most + 1
 		}
 		before, last, now = last, now, before
 	}
-	return last[len(b)]
+	return min(last[len(b)], most+1)
 }

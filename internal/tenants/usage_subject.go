@@ -82,20 +82,16 @@ type BusySubject struct {
 func (s *Store) BusySubjects(ctx context.Context, a Actor, from, to time.Time) ([]BusySubject, error) {
 	query := UsageQuery{Grain: usage.Day, From: from, To: to}
 	query.fill(s.instant())
-	var rows []db.UsageSubjectsRow
-	err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		rows, err = q.UsageSubjects(ctx, db.UsageSubjectsParams{TenantID: a.tenant, Grain: query.Grain.String(), Since: query.From, Until: query.To})
+	var days []usage.TopSubjects
+	err := s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) (err error) {
+		days, err = s.busyDays.read(ctx, tx, a.tenant, query.From, query.To)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	var sums busySums
-	for _, row := range rows {
-		top, err := decodeTop(row.Top)
-		if err != nil {
-			return nil, err
-		}
+	for _, top := range days {
 		sums.add(top)
 	}
 	return sums.list(), nil
