@@ -94,6 +94,9 @@ func measurePages(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
+	if err := s.loadBusy(ctx, owners[0], o.pages.subjects); err != nil {
+		return fmt.Errorf("load usage: %w", err)
+	}
 	if err := s.restartWeir(ctx); err != nil { // it reads at its start what was written directly to Postgres
 		return err
 	}
@@ -122,6 +125,46 @@ func measurePages(ctx context.Context, o options) error {
 	}
 	fmt.Print(pagesReport(f, o.pages, views))
 	return nil
+}
+
+// Usage of the tenant: lists as long as Weir keeps them, of the days that the pages read.
+const busyDays, busyListed = 31, 100
+
+// loadBusy writes the busiest and the most denied subjects of each day, all of them different ones.
+func (s *stage) loadBusy(ctx context.Context, t *owner, subjects int) error {
+	type listed struct {
+		Subject string `json:"s"`
+		Error   int64  `json:"e,omitempty"`
+		Allowed int64  `json:"a,omitempty"`
+		Denied  int64  `json:"d,omitempty"`
+	}
+	config := s.owner.Copy()
+	config.Database = s.database
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	random := rand.New(rand.NewPCG(7, 2))
+	today := time.Now().UTC().Truncate(24 * time.Hour)
+	for day := range busyDays {
+		var top struct {
+			Checks []listed `json:"checks"`
+			Denied []listed `json:"denied"`
+		}
+		for range busyListed {
+			count := 1000 + random.Int64N(1_000_000)
+			top.Checks = append(top.Checks, listed{subjectName(random.IntN(subjects)), count / 20, count, count / 10})
+			top.Denied = append(top.Denied, listed{subjectName(random.IntN(subjects)), count / 90, 0, count / 10})
+		}
+		_, err := conn.Exec(ctx, `INSERT INTO usage_subjects (tenant_id, grain, start, top) SELECT id, 'day', $2, $3 FROM tenants WHERE slug = $1
+			ON CONFLICT (tenant_id, grain, start) DO UPDATE SET top = excluded.top`, t.slug, today.AddDate(0, 0, -day), top)
+		if err != nil {
+			return err
+		}
+	}
+	_, err = conn.Exec(ctx, "ANALYZE usage_subjects")
+	return err
 }
 
 // signIn creates an owner of the tenant with a session, and returns its cookie.
@@ -212,7 +255,8 @@ func pagesReport(f facts, o pagesOptions, views []view) string {
 	for _, fact := range f[:3] { // the others are about checks
 		fmt.Fprintf(&b, "- %s\n", fact)
 	}
-	fmt.Fprintf(&b, "- A tenant with %s rules and %s subjects.\n", thousands(float64(o.rules)), thousands(float64(o.subjects)))
+	fmt.Fprintf(&b, "- A tenant with %s rules and %s subjects, and full lists of the busiest subjects of %d days.\n",
+		thousands(float64(o.rules)), thousands(float64(o.subjects)), busyDays)
 	fmt.Fprintf(&b, "- %s sequential requests per page; the goal is a p99 under %s ms.\n",
 		thousands(float64(o.requests)), millis(float64(pagesGoal.Microseconds())))
 	b.WriteString("\n| page | KB, compressed | p50 ms | p99 ms | max ms | goal |\n|---|---:|---:|---:|---:|---|\n")

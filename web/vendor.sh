@@ -16,6 +16,7 @@ copy() { # $1: package; the rest: its files
 }
 copy htmx.org dist/htmx.min.js LICENSE
 copy htmx-ext-sse dist/sse.min.js LICENSE
+copy @github/combobox-nav dist/index.js LICENSE
 copy swagger-ui-dist swagger-ui-bundle.js swagger-ui-bundle.js.LICENSE.txt swagger-ui.css LICENSE NOTICE
 copy @fontsource-variable/inter files/inter-latin-wght-normal.woff2 files/inter-latin-ext-wght-normal.woff2 LICENSE
 # Only the icons that icons.go names, so that no page carries one that it cannot show.

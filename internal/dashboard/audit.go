@@ -25,7 +25,7 @@ type auditView struct {
 	Form              *form
 	Rows              []auditLine
 	Range             *rangeView
-	Actors, Targets   []string // to choose from: people and API keys; rules and registered subjects
+	Actors, Targets   []option // to choose from: people and API keys; rules and registered subjects
 	First, Next       string
 	Later             bool
 	CSV, JSON, Verify string
@@ -155,29 +155,29 @@ func trailPage(f *form) string {
 }
 
 // auditTargets returns names to choose the target from: of rules and of registered subjects.
-func (d *dashboard) auditTargets(ctx context.Context, v *visit) ([]string, error) {
+func (d *dashboard) auditTargets(ctx context.Context, v *visit) ([]option, error) {
 	names, _ := d.namesOf(ctx, v.actor().TenantID())
 	subjects, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{}, tenants.Page{Limit: maxTesterSubjects})
 	for i := range subjects {
-		names = append(names, subjects[i].Subject)
+		names = append(names, subjectOption(&subjects[i]))
 	}
 	return names, err
 }
 
 // actorNames returns names to choose the actor from: the emails of members and the names of API
 // keys.
-func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []string, err error) {
+func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []option, err error) {
 	members, _, err := d.Store.Members(ctx, a, tenants.Page{Limit: mostSuggested / 2})
 	if err != nil {
 		return nil, err
 	}
 	for i := range members {
-		names = append(names, members[i].Email)
+		names = append(names, option{members[i].Email, ""})
 	}
 	keys, _, err := d.Store.Keys(ctx, a, tenants.Page{Limit: mostSuggested / 2})
 	for i := range keys {
-		if !slices.Contains(names, keys[i].Name) {
-			names = append(names, keys[i].Name)
+		if key := (option{keys[i].Name, ""}); !slices.Contains(names, key) {
+			names = append(names, key)
 		}
 	}
 	return names, err

@@ -102,11 +102,11 @@ func (f *eventFilter) With(event string) string {
 }
 
 // eventTypes are suggested as a filter. An event may have any other type.
-var eventTypes = []string{
+var eventTypes = namedOnly([]string{
 	"customer.subscription.created", "customer.subscription.updated", "customer.subscription.deleted", "customer.subscription.paused",
 	"customer.subscription.resumed", "customer.subscription.trial_will_end", "invoice.paid", "invoice.payment_failed",
 	"checkout.session.completed", "customer.updated", "customer.deleted", "charge.refunded", "subject.plan", "subject.credits",
-}
+})
 
 type eventsView struct {
 	Filter    eventFilter

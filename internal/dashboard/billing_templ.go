@@ -489,7 +489,7 @@ func billingPage(f frame, v *billingView) templ.Component {
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
-								templ_7745c5c3_Err = textField(field{Form: v.Sent("sell"), Name: "units", ID: "sell-units", Label: "Units", Hint: "For each piece: a quantity of 3 grants three times as many.", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
+								templ_7745c5c3_Err = textField(field{Form: v.Sent("sell"), Name: "units", ID: "sell-units", Label: "Units", Missing: "Enter the number of units, for example 1000.", Hint: "For each piece: a quantity of 3 grants three times as many.", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -914,7 +914,7 @@ func editPrice(f frame, v *billingView, p priceRow) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = textField(field{Form: sent, Name: "units", ID: "units-" + p.Price, Label: "Units", Value: itoa(p.Units), Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: sent, Name: "units", ID: "units-" + p.Price, Label: "Units", Missing: "Enter the number of units, for example 1000.", Value: itoa(p.Units), Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -30,7 +30,7 @@ type decisionsView struct {
 	Detail   *decisionRow // the chosen decision; nil: none is chosen, or no instance remembers it
 	Sentence string       // of the rule that decided it, as it is now
 
-	Rules, Resources []string // to choose from
+	Rules, Resources []option // to choose from
 }
 
 // decisionFilter is the filter in the page's address.
@@ -207,18 +207,19 @@ func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) 
 	return d.render(w, r, status, decisionsPage(v.frame, &view))
 }
 
-// namesOf returns the slugs of a tenant's rules, and the resources that they name.
-func (d *dashboard) namesOf(ctx context.Context, tenant uuid.UUID) (rules, resources []string) {
+// namesOf returns a tenant's rules, and the resources that they name, to choose from.
+func (d *dashboard) namesOf(ctx context.Context, tenant uuid.UUID) (rules, resources []option) {
 	policy, err := d.Policies.Get(ctx, tenant)
 	if err != nil {
 		return nil, nil // the page works without suggestions
 	}
 	for r := range policy.EachRule() {
 		if len(rules) < mostSuggested {
-			rules = append(rules, r.Slug)
+			rules = append(rules, option{r.Slug, r.Name})
 		}
-		if len(resources) < mostSuggested && !strings.HasSuffix(r.Resource, "*") && !slices.Contains(resources, r.Resource) {
-			resources = append(resources, r.Resource)
+		resource := option{r.Resource, ""}
+		if len(resources) < mostSuggested && !strings.HasSuffix(r.Resource, "*") && !slices.Contains(resources, resource) {
+			resources = append(resources, resource)
 		}
 	}
 	return rules, resources

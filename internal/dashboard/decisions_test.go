@@ -158,6 +158,6 @@ func TestDecisionsOfATime(t *testing.T) {
 		require.Contains(t, got.body, says, query)
 		require.NotContains(t, got.body, "sse-connect", query)
 	}
-	require.Contains(t, b.get("/decisions").body, `<datalist id="rule-names"><option value="by-ip">`)
+	require.Contains(t, b.get("/decisions").body, `<datalist id="rule-names"><option value="by-ip" label="Rule mark">`)
 	require.Contains(t, b.get("/tester/subjects?subject=ser_").body, `<option value="user_1">`, "also a subject that is not registered")
 }

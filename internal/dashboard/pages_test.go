@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -218,7 +219,7 @@ func TestPagesThatCannotBeShown(t *testing.T) {
 	b := s.as("ann@example.com")
 	for path, want := range map[string]int{
 		"/rules/none": 404, "/routes/none": 404, "/routes/none/edit": 404, "/routes?after=1": 400, "/subjects/": 404, "/subjects/%00": 404, "/subjects/" + strings.Repeat("x", 257): 404,
-		"/rules?after=nonsense": 400, "/keys?after=1": 400, "/members?after=1": 400, "/subjects?after=1": 400, "/plans?after=1": 400,
+		"/rules?after=nonsense": 400, "/keys?after=1": 400, "/members?after=1": 400, "/subjects?state=blocked&after=1": 400, "/plans?after=1": 400,
 		"/subjects/x?resource=%00": 400, "/subjects/x?attributes.=1": 400,
 	} {
 		got := b.get(path)
@@ -299,4 +300,43 @@ func TestTheme(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, b.post("/theme", url.Values{"theme": {`"><script>`}}).status)
 	b.post("/theme", url.Values{"theme": {"system"}})
 	require.NotContains(t, b.get("/rules").body, "data-theme=\"")
+}
+
+// The list of subjects has each one once, registered or only seen, on pages of one size in the
+// order of names.
+func TestPagesOfSubjects(t *testing.T) {
+	s := newStack(t)
+	var want []string
+	seen := map[string]int64{}
+	for i := range 2 * pageSize {
+		name := fmt.Sprintf("user_%03d", i)
+		want = append(want, name)
+		if i%3 == 0 || i == 1 { // one of them is registered, too
+			seen[name] = int64(i + 1)
+		}
+		if i%3 != 0 {
+			_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: name}, tenants.Match{})
+			require.NoError(t, err)
+		}
+	}
+	s.asked(time.Hour, "orders", seen)
+	b := s.as("ann@example.com")
+	for _, path := range []string{"/subjects", "/subjects?q=user"} {
+		var got []string
+		unregistered := 0
+		for pages := 1; path != ""; pages++ {
+			require.LessOrEqual(t, pages, 2)
+			body := b.get(path).body
+			for _, row := range regexp.MustCompile(`href="/subjects/user_\d+">(user_\d+)</a></th>`).FindAllStringSubmatch(body, -1) {
+				got = append(got, row[1])
+			}
+			unregistered += strings.Count(body, "not registered")
+			path = ""
+			if next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(body); next != nil {
+				path = strings.ReplaceAll(next[1], "&amp;", "&")
+			}
+		}
+		require.Equal(t, want, got)
+		require.Equal(t, len(seen)-1, unregistered)
+	}
 }

@@ -139,7 +139,7 @@ func newQuotaPage(f frame, v *newQuotaView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "limit", Label: "Checks", Attrs: templ.Attributes{"inputmode": "numeric", "required": true, "autocomplete": "off", "placeholder": "1000000"}}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "limit", Label: "Checks", Missing: "Enter the number of checks, for example 1000000.", Attrs: templ.Attributes{"inputmode": "numeric", "required": true, "autocomplete": "off", "placeholder": "1000000"}}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

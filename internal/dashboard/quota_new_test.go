@@ -45,7 +45,7 @@ func TestNewQuota(t *testing.T) {
 		return olga.post("/tenants/tenant-a/quota", form)
 	}
 	got = post(url.Values{"limit": {"0"}, "window": {"year"}, "scope": {"some"}, "mode": {"off"}}).body
-	for _, text := range []string{"Must be a number from 1", "Must be one of the listed options.", "Is required", "Must be shadow or enforce"} {
+	for _, text := range []string{"Must be a number from 1", "Must be one of the listed options.", missingReason + "</p>", "Must be shadow or enforce"} {
 		require.Contains(t, got, text)
 	}
 	sent := post(url.Values{"limit": {"500"}, "window": {"day"}, "scope": {"one"}, "mode": {"shadow"}, "reason": {"a trial"}})

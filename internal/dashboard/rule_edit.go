@@ -19,7 +19,7 @@ type editorView struct {
 	Stray   []limit.FieldError
 	Effect  *effectView // nil: there was no preview
 
-	Resources []string // that other rules name
+	Resources []option // that other rules name
 }
 
 // New reports whether the form creates a rule.

@@ -500,7 +500,7 @@ func calendarFields(v *editorView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(ruleInput(v.Form, "zone", templ.Attributes{"autocomplete": "off", "spellcheck": "false", "placeholder": "UTC"})).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(ruleInput(v.Form, "zone", templ.Attributes{"autocomplete": "off", "spellcheck": "false", "placeholder": "UTC", "data-zones": true})).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -22,7 +22,7 @@ type ruleRow struct {
 
 type rulesView struct {
 	Prefix, Mode, Algorithm, Resource string   // the filters; "" for any
-	Resources                         []string // to choose from
+	Resources                         []option // to choose from
 	Rules                             []ruleRow
 	Next                              string // path of the next page; "": none
 	First                             string // path of the first page, with the same filters

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -124,27 +125,50 @@ var subjectCommands = []struct {
 }
 
 // spelled returns "WORD SUBJECT" for other ways to say it, such as "change plan acme-corp" and
-// "move acme-corp to pro".
-func spelled(query string) string {
+// "move acme-corp to pro", and the plan that the query names after "to"; "" for none.
+func spelled(query string) (said, plan string) {
 	lower := strings.ToLower(query)
 	for _, p := range []struct{ said, word string }{
 		{"change plan of ", "plan"}, {"change plan ", "plan"}, {"move ", "plan"}, {"reset limits of ", "reset"}, {"reset limits ", "reset"},
 		{"boost limit of ", "boost"}, {"boost limit ", "boost"}, {"set override for ", "override"}, {"set override ", "override"}, {"edit details of ", "details"},
 	} {
 		if strings.HasPrefix(lower, p.said) && len(lower) == len(query) {
-			rest := query[len(p.said):]
-			if p.said == "move " {
-				rest, _, _ = strings.Cut(rest, " to ")
-			}
-			return p.word + " " + rest
+			query = p.word + " " + query[len(p.said):]
+			break
 		}
 	}
-	return query
+	if word, _, _ := strings.Cut(query, " "); strings.EqualFold(word, "plan") {
+		if i := strings.LastIndex(query, " to "); i > len("plan") {
+			return query[:i], strings.TrimSpace(query[i+len(" to "):])
+		}
+		query = strings.TrimSuffix(query, " to") // the name of the plan follows
+	}
+	return query, ""
 }
 
-// findActions reads "WORD SUBJECT", such as "boost user_42".
+// plansLike returns the plans that a text names: the one with this slug or name, or else those that
+// contain it.
+func (d *dashboard) plansLike(ctx context.Context, v *visit, text string) (out []option, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	plans, err := d.planOptions(ctx, v, "")
+	for _, p := range plans {
+		switch {
+		case p.Value == "":
+		case strings.EqualFold(p.Value, text) || strings.EqualFold(p.Name, text):
+			return []option{p}, err
+		case len(out) < mostFound && holds(text, p.Value, p.Name):
+			out = append(out, p)
+		}
+	}
+	return out, err
+}
+
+// findActions reads "WORD SUBJECT", such as "boost user_42", and "move SUBJECT to PLAN".
 func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
-	word, subject, ok := strings.Cut(spelled(query), " ")
+	said, plan := spelled(query)
+	word, subject, ok := strings.Cut(said, " ")
 	if subject = strings.TrimSpace(subject); !ok || limit.ValidName(subject) != nil {
 		return nil, nil
 	}
@@ -156,8 +180,20 @@ func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (ou
 		if err != nil {
 			return nil, err
 		}
+		plans, err := d.plansLike(ctx, v, plan)
+		if err != nil {
+			return nil, err
+		}
 		for _, s := range found {
-			out = append(out, foundItem{Kind: "Action", Title: c.title + " " + s.Title, Note: s.Note, Path: s.Path + "?open=" + c.form})
+			item := foundItem{Kind: "Action", Title: c.title + " " + s.Title, Note: s.Note, Path: s.Path + "?open=" + c.form}
+			if len(plans) == 0 {
+				out = append(out, item)
+			}
+			for _, p := range plans {
+				to := item
+				to.Title, to.Path = item.Title+" to "+p.Name, item.Path+"&plan="+url.QueryEscape(p.Value)
+				out = append(out, to)
+			}
 		}
 	}
 	return out, nil
@@ -202,10 +238,10 @@ func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) (ou
 	for _, s := range found[:min(len(found), mostFound)] {
 		add(s.Name, s.Note())
 	}
-	if s := similar(seen, text); s != nil && !exact {
-		add(s.Name, "did you mean this?")
-	}
 	if !exact {
+		if s := similar(seen, text); s != nil {
+			add(s.Name, "did you mean this?")
+		}
 		add(text, unseenNote)
 	}
 	return out, nil

@@ -100,7 +100,11 @@ func TestSearchInOtherWords(t *testing.T) {
 	for query, want := range map[string]string{
 		"new rule": `href="/rules/new">Create rule`, "create key": `href="/keys?open=create-api-key">Create API key`, "export config": `href="/settings">Export configuration`,
 		"csv": "Download usage as CSV", "log scale": "Show usage with a log scale", "change plan ada": `href="/subjects/ada%20mark?open=plan">Change plan of ada mark`,
-		"move ada mark to pro": `href="/subjects/ada%20mark?open=plan">Change plan of ada mark`,
+		"move ada mark to pro":    `href="/subjects/ada%20mark?open=plan">Change plan of ada mark</a>`, // there is no such plan
+		"move ada mark to free":   `href="/subjects/ada%20mark?open=plan&amp;plan=free">Change plan of ada mark to Plan mark</a>`,
+		"plan ada mark to plan m": `href="/subjects/ada%20mark?open=plan&amp;plan=free">Change plan of ada mark to Plan mark</a>`,
+		"change plan of ada mark": `href="/subjects/ada%20mark?open=plan">Change plan of ada mark</a>`,
+		"move to ada mark to":     `href="/subjects/to%20ada%20mark?open=plan">Change plan of to ada mark</a>`,
 	} {
 		require.Contains(t, b.get("/search?q="+url.QueryEscape(query)).body, want, query)
 	}

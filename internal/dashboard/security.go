@@ -21,7 +21,7 @@ const (
 type securityView struct {
 	Form        *form // the filters
 	Range       *rangeView
-	Actors      []string // to choose from
+	Actors      []option // to choose from
 	Sent        *form    // the settings
 	Settings    tenants.SecuritySettings
 	Events      []securityRow

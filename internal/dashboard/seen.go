@@ -10,7 +10,6 @@ import (
 	"weir/internal/check"
 	"weir/internal/recent"
 	"weir/internal/tenants"
-	"weir/internal/usage"
 )
 
 // seenSubject is a subject that sent checks, whether it is registered or not.
@@ -50,27 +49,13 @@ func (d *dashboard) seenSubjects(ctx context.Context, a tenants.Actor) ([]seenSu
 		return s
 	}
 	now := d.Now()
-	for _, q := range []tenants.UsageQuery{
-		{Grain: usage.Day, From: now.Add(-seenWithin), To: now, BySubject: true},
-		{Grain: usage.Day, From: now.Add(-seenWithin), To: now, BySubject: true, DeniedFirst: true},
-	} {
-		report, err := d.Store.Usage(ctx, a, q)
-		if err != nil {
-			return nil, err
-		}
-		sums := map[string]usage.Counts{}
-		for i := range report.Items {
-			item := &report.Items[i]
-			s := at(item.Subject)
-			s.Checks = max(s.Checks, item.Allowed+item.Denied)
-			sum := sums[item.Subject]
-			sum.Add(item.Counts)
-			sums[item.Subject] = sum
-		}
-		for name, sum := range sums {
-			s := at(name)
-			s.Sum, s.DeniedSum = max(s.Sum, sum.Allowed+sum.Denied), max(s.DeniedSum, sum.Denied)
-		}
+	busy, err := d.Store.BusySubjects(ctx, a, now.Add(-seenWithin), now)
+	if err != nil {
+		return nil, err
+	}
+	for i := range busy {
+		b := &busy[i]
+		*at(b.Subject) = seenSubject{Name: b.Subject, Checks: b.MostChecks, Sum: b.Checks, DeniedSum: b.Denied}
 	}
 	within, cancel := context.WithTimeout(ctx, recentWithin)
 	defer cancel()
@@ -120,9 +105,14 @@ func startsWith(name, text string) int {
 
 // similar returns the subject whose name is closest to a misspelled one, if any is close.
 func similar(seen []seenSubject, text string) *seenSubject {
+	text = strings.ToLower(text)
 	best, bound := -1, 1+len(text)/4
 	for i := range seen {
-		if distance := editDistance(strings.ToLower(seen[i].Name), strings.ToLower(text)); distance <= bound {
+		name := strings.ToLower(seen[i].Name)
+		if max(len(name)-len(text), len(text)-len(name)) > bound { // the distance is at least as large
+			continue
+		}
+		if distance := editDistance(name, text, bound); distance <= bound {
 			best, bound = i, distance-1
 		}
 	}
@@ -132,14 +122,16 @@ func similar(seen []seenSubject, text string) *seenSubject {
 	return &seen[best]
 }
 
-// editDistance is the number of bytes to insert, delete, replace or swap with the next one.
-func editDistance(a, b string) int {
+// editDistance is the number of bytes to insert, delete, replace or swap with the next one, or
+// most+1 if it is larger than most.
+func editDistance(a, b string, most int) int {
 	before, last, now := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
 		now[0] = i
+		least := i
 		for j := 1; j <= len(b); j++ {
 			replace := last[j-1]
 			if a[i-1] != b[j-1] {
@@ -149,8 +141,12 @@ func editDistance(a, b string) int {
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				now[j] = min(now[j], before[j-2]+1)
 			}
+			least = min(least, now[j])
+		}
+		if least > most && slices.Min(last) > most { // distances only grow
+			return most + 1
 		}
 		before, last, now = last, now, before
 	}
-	return last[len(b)]
+	return min(last[len(b)], most+1)
 }

@@ -19,8 +19,10 @@ func TestSimilarSubjects(t *testing.T) {
 			require.Equal(t, want, got.Name, text)
 		}
 	}
-	require.Equal(t, 0, editDistance("same", "same"))
-	require.Equal(t, 3, editDistance("", "abc"))
+	require.Equal(t, 0, editDistance("same", "same", 9))
+	require.Equal(t, 3, editDistance("", "abc", 9))
+	require.Equal(t, 1, editDistance("abcd", "acbd", 1))
+	require.Equal(t, 3, editDistance("unknown", "user_42", 2), "more than two")
 }
 
 // A customer who is not registered can be found, and the result says that they are limited.

@@ -42,7 +42,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	view := subjectView{Tab: query.Get("tab"), Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", sentForms: sentForms{f}, open: formName(query.Get("open"))}
+	view := subjectView{Tab: query.Get("tab"), Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", sentForms: sentForms{f}, open: formName(query.Get("open")), chosenPlan: query.Get("plan")}
 	view.Log, view.now = query.Get("scale") == scaleLog, v.now
 	if view.Period, err = periodOf(query.Get("period")); err != nil {
 		return err

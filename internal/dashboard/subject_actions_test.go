@@ -154,7 +154,7 @@ func TestSubjectActions(t *testing.T) {
 		step.form.Del("reason")
 		got := b.write("/subjects/user_7", step.form)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%s without a reason", name)
-		require.Contains(t, got.body, "Is required", name)
+		require.Contains(t, got.body, missingReason+"</p>", name)
 		step.form.Set("reason", "because")
 		got = b.write("/subjects/user_7", step.form)
 		require.Equal(t, http.StatusSeeOther, got.status, "%s: %s", name, got.body)

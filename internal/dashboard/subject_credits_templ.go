@@ -54,7 +54,7 @@ func creditsForm(f frame, v *subjectView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = textField(field{Form: v.Sent(doGrant), Name: "units", ID: "grant-units", Label: "Units", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = textField(field{Form: v.Sent(doGrant), Name: "units", ID: "grant-units", Label: "Units", Missing: "Enter the number of units, for example 1000.", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

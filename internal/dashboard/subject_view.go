@@ -58,6 +58,8 @@ type subjectView struct {
 	Meant  *seenSubject // with a similar name; nil if there is none
 	open   string       // the action whose form is open at the start
 
+	chosenPlan string // the plan that the address names for the form for another plan; "" for none
+
 	Customer customerView
 }
 
@@ -219,6 +221,28 @@ func (view *subjectView) AfterGrace(g tenants.GracePeriod) string {
 
 // OverPath returns the address of what the subject would be over with another plan.
 func (view *subjectView) OverPath() string { return view.Path + "?fragment=over" }
+
+// FirstPlan returns the plan that the form for another one starts with: the one that the address
+// names, if it exists, or else the plan of the subject.
+func (view *subjectView) FirstPlan() string {
+	if view.choosesPlan() {
+		return view.chosenPlan
+	}
+	return view.OwnPlan
+}
+
+// OverTrigger says when the form shows what the subject would be over: when somebody chooses a
+// plan, and from the start if the address names one.
+func (view *subjectView) OverTrigger() string {
+	if view.choosesPlan() {
+		return "load, change from:#plan-plan"
+	}
+	return "change from:#plan-plan"
+}
+
+func (view *subjectView) choosesPlan() bool {
+	return view.chosenPlan != "" && slices.ContainsFunc(view.Plans, func(o option) bool { return o.Value == view.chosenPlan })
+}
 
 // nextPlan is a scheduled change of the plan.
 type nextPlan struct{ Text, EventPath string } // EventPath "": the subject itself is scheduled

@@ -45,82 +45,89 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	if view.Plans, err = d.planOptions(r.Context(), v, "Any plan"); err != nil {
 		return err
 	}
-	subjects, next, err := d.Store.Subjects(r.Context(), v.actor(), filter, tenants.Page{Limit: pageSize, After: query.Get("after")})
+	view.Filtered = view.Plan != "" || view.State != "" || view.Label != ""
+	filter.ByName = !view.Filtered
+	after := query.Get("after")
+	subjects, next, err := d.Store.Subjects(r.Context(), v.actor(), filter, tenants.Page{Limit: pageSize, After: after})
 	if err != nil {
 		return err
-	}
-	view.Filtered = view.Plan != "" || view.State != "" || view.Label != ""
-	view.First = withCursor("/subjects", view.values(), "")
-	if next != "" {
-		values := view.values()
-		values.Set("past", subjects[len(subjects)-1].Subject)
-		view.Next = withCursor("/subjects", values, next)
 	}
 	for i := range subjects {
 		view.Subjects = append(view.Subjects, subjectRowOf(&subjects[i], view.Plans))
 	}
-	if err := d.addSeen(r.Context(), v, &view, query.Get("past"), next != ""); err != nil {
+	if next, err = d.addSeen(r.Context(), v, &view, after, next); err != nil {
 		return err
+	}
+	view.First = withCursor("/subjects", view.values(), "")
+	if next != "" {
+		view.Next = withCursor("/subjects", view.values(), next)
 	}
 	v.frame.Title = "Subjects"
 	return d.render(w, r, http.StatusOK, subjectsPage(v.frame, &view))
 }
 
 // addSeen adds what is known of the usage of each subject and, without a filter that only
-// registered ones have, the subjects that were only seen: in the order of names, after past and up
-// to the last row if there are more pages.
-func (d *dashboard) addSeen(ctx context.Context, v *visit, view *subjectsView, past string, more bool) error {
+// registered ones have, the subjects that were only seen. Then the list is in the order of names,
+// and a page has those after the name in after. It returns where the next page begins; "" for the
+// end.
+func (d *dashboard) addSeen(ctx context.Context, v *visit, view *subjectsView, after, next string) (string, error) {
 	seen, err := d.seenSubjects(ctx, v.actor())
 	if err != nil {
-		return err
-	}
-	last := ""
-	if more && len(view.Subjects) > 0 {
-		last = view.Subjects[len(view.Subjects)-1].Subject
+		return "", err
 	}
 	rows := map[string]int{}
 	for i := range view.Subjects {
 		rows[view.Subjects[i].Subject] = i
 	}
-	var only []subjectRow
+	var only, others []subjectRow
 	for _, s := range matching(seen, view.Prefix) {
+		row := subjectRow{Subject: s.Name, State: "active", Unregistered: true, Usage: &s}
 		if i, listed := rows[s.Name]; listed {
 			view.Subjects[i].Usage = &s
-		} else if !view.Filtered && s.Name > past && (last == "" || s.Name < last) {
-			only = append(only, subjectRow{Subject: s.Name, State: "active", Unregistered: true, Usage: &s})
+		} else if view.Filtered {
+			continue
+		} else if !strings.HasPrefix(s.Name, view.Prefix) {
+			others = append(others, row)
+		} else if s.Name > after && (next == "" || s.Name < next) {
+			only = append(only, row)
 		}
 	}
-	if only, err = d.withoutRegistered(ctx, v, view, only); err != nil || len(only) == 0 {
-		return err
+	if view.Filtered {
+		return next, nil
 	}
+	byName := func(a, b subjectRow) int { return cmp.Compare(a.Subject, b.Subject) }
 	view.Subjects = append(view.Subjects, only...)
-	slices.SortFunc(view.Subjects, func(a, b subjectRow) int { return cmp.Compare(a.Subject, b.Subject) })
-	return nil
+	slices.SortFunc(view.Subjects, byName)
+	if len(view.Subjects) > pageSize {
+		view.Subjects = view.Subjects[:pageSize]
+		next = view.Subjects[pageSize-1].Subject
+	}
+	if !view.Later {
+		if others, err = d.withRegistered(ctx, v, view, others[:min(len(others), mostFound)]); err != nil {
+			return "", err
+		}
+		view.Subjects = append(view.Subjects, others...)
+		slices.SortFunc(view.Subjects, byName)
+	}
+	return next, nil
 }
 
-// withoutRegistered completes the rows of registered subjects, which the search by a prefix did not
-// find. It reads only a few of them.
-func (d *dashboard) withoutRegistered(ctx context.Context, v *visit, view *subjectsView, rows []subjectRow) (out []subjectRow, _ error) {
-	looked := 0
+// withRegistered completes the rows of the subjects that are registered: a search by a prefix does
+// not find them if their names contain the text elsewhere.
+func (d *dashboard) withRegistered(ctx context.Context, v *visit, view *subjectsView, rows []subjectRow) ([]subjectRow, error) {
 	for i := range rows {
-		if !strings.HasPrefix(rows[i].Subject, view.Prefix) {
-			if looked++; looked > mostFound || view.Later {
-				continue
-			}
-			s, err := d.Store.SubjectByName(ctx, v.actor(), rows[i].Subject)
-			if err == nil {
-				row := subjectRowOf(&s, view.Plans)
-				row.Usage = rows[i].Usage
-				out = append(out, row)
-				continue
-			}
-			if !errors.Is(err, tenants.ErrNotFound) {
-				return nil, err
-			}
+		s, err := d.Store.SubjectByName(ctx, v.actor(), rows[i].Subject)
+		if errors.Is(err, tenants.ErrNotFound) {
+			continue
 		}
-		out = append(out, rows[i])
+		if err != nil {
+			return nil, err
+		}
+		seen := rows[i].Usage
+		rows[i] = subjectRowOf(&s, view.Plans)
+		rows[i].Usage = seen
 	}
-	return out, nil
+	return rows, nil
 }
 
 // subjectRowOf returns the row of a registered subject.

@@ -627,7 +627,7 @@ func tenantActionsBar(f frame, v *tenantView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = textField(field{Form: v.Sent("delete"), Name: "slug", Label: "Type “" + v.Slug + "” to confirm", Attrs: templ.Attributes{"required": true, "autocomplete": "off", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = textField(field{Form: v.Sent("delete"), Name: "slug", Label: "Type “" + v.Slug + "” to confirm", Missing: "Type “" + v.Slug + "” to confirm.", Attrs: templ.Attributes{"required": true, "autocomplete": "off", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

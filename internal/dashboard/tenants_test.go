@@ -200,7 +200,7 @@ func TestTenantActions(t *testing.T) {
 		form := append([]string{"do", step.do}, step.form...)
 		got := s.send("/tenants/tenant-b", form...)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%s without a reason", step.do)
-		require.Contains(t, got.body, "Is required", step.do)
+		require.Contains(t, got.body, missingReason+"</p>", step.do)
 		got = s.send("/tenants/tenant-b", append(form, "reason", "because "+step.do)...)
 		require.Equal(t, http.StatusSeeOther, got.status, "%s: %s", step.do, got.body)
 		require.Equal(t, "/tenants/tenant-b", got.header.Get("Location"))

@@ -24,9 +24,9 @@ const (
 type testerView struct {
 	Form       form
 	Attributes []string // by which rules count
-	Resources  []string // exact resources of rules
+	Resources  []option // exact resources of rules
 	Plans      []option
-	Subjects   []string // suggested
+	Subjects   []option // suggested
 	Verdict    *testerVerdict
 }
 
@@ -99,7 +99,7 @@ func (view *testerView) offer(policy *check.Policy) {
 			resources[rule.Resource] = true
 		}
 	}
-	view.Attributes, view.Resources = slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(resources))
+	view.Attributes, view.Resources = slices.Sorted(maps.Keys(names)), namedOnly(slices.Sorted(maps.Keys(resources)))
 	view.Attributes = view.Attributes[:min(len(view.Attributes), limit.MaxAttributes)]
 	view.Resources = view.Resources[:min(len(view.Resources), pageSize)]
 }
@@ -120,9 +120,9 @@ func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) 
 }
 
 // suggested returns registered subjects that begin with the typed text.
-func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err error) {
+func (d *dashboard) suggested(r *http.Request, v *visit) (names []option, err error) {
 	query := r.URL.Query()
-	prefix := firstOf(query.Get("subject"), query.Get("q")) // the names of the inputs that ask
+	prefix := firstOf(query.Get("subject"), query.Get("q")) // of the page, and of a list of suggestions
 	if prefix != "" && limit.ValidName(prefix) != nil {
 		return nil, nil
 	}
@@ -131,19 +131,23 @@ func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err er
 		return nil, err
 	}
 	for i := range subjects {
-		names = append(names, subjects[i].Subject)
+		names = append(names, subjectOption(&subjects[i]))
 	}
 	if prefix == "" {
 		return names, nil
 	}
 	seen, err := d.seenSubjects(r.Context(), v.actor())
 	for _, s := range matching(seen, prefix) {
-		if len(names) < maxTesterSubjects && !slices.Contains(names, s.Name) {
-			names = append(names, s.Name)
+		listed := slices.ContainsFunc(names, func(o option) bool { return o.Value == s.Name })
+		if len(names) < maxTesterSubjects && !listed {
+			names = append(names, option{s.Name, ""})
 		}
 	}
 	return names, err
 }
+
+// subjectOption returns a subject to choose, with its label "name" as its name.
+func subjectOption(s *tenants.Subject) option { return option{s.Subject, s.Labels["name"]} }
 
 // testerSubjects answers the suggestions as the user types.
 func (d *dashboard) testerSubjects(w http.ResponseWriter, r *http.Request, v *visit) error {

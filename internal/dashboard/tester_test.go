@@ -52,7 +52,7 @@ func TestTesterExplains(t *testing.T) {
 	empty := b.get("/tester")
 	require.Equal(t, http.StatusOK, empty.status)
 	require.Contains(t, empty.body, `name="attributes.ip"`, "Attributes of your rules")
-	require.Contains(t, empty.body, `<option value="ada mark">`)
+	require.Contains(t, empty.body, `<option value="ada mark" label="Label mark">`)
 	require.Contains(t, empty.body, "Plan mark")
 
 	for range 3 { // uses no units
@@ -150,7 +150,7 @@ func TestTesterIsForMembers(t *testing.T) {
 	_, err := s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: "only-a"})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnprocessableEntity, s.tested(s.as("bob@example.com"), "subject", "x", "plan", "only-a").status)
-	require.Equal(t, `<option value="ada secret"></option>`, s.as("ann@example.com").get("/tester/subjects?subject=ad").body)
+	require.Equal(t, `<option value="ada secret" label="Label secret"></option>`, s.as("ann@example.com").get("/tester/subjects?subject=ad").body)
 	require.Empty(t, s.as("ann@example.com").get("/tester/subjects?subject=zz").body)
 	require.Empty(t, s.as("ann@example.com").get("/tester/subjects?subject=%00").body)
 }

@@ -30,8 +30,8 @@ type usageView struct {
 	Approximate     bool
 	CompleteUntil   moment
 	Kept, CSV       string
-	Rules, Plans    []string
-	Resources       []string
+	Rules, Plans    []option
+	Resources       []option
 	Shadow, Degrade int64
 	Quotas          []quotaLine
 	Bounds          *boundsView
@@ -369,11 +369,11 @@ func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageVie
 		return err
 	}
 	for i := range rules {
-		view.Rules = append(view.Rules, rules[i].Slug)
+		view.Rules = append(view.Rules, option{rules[i].Slug, rules[i].Name})
 	}
 	plans, _, err := d.Store.Plans(ctx, a, tenants.Page{Limit: mostSuggested})
 	for i := range plans {
-		view.Plans = append(view.Plans, plans[i].Slug)
+		view.Plans = append(view.Plans, option{plans[i].Slug, plans[i].Name})
 	}
 	_, view.Resources = d.namesOf(ctx, a.TenantID())
 	return err

@@ -62,6 +62,8 @@ type Store struct {
 	// comparable only within one history.
 	history atomic.Int64
 	loaded  loadedHistories
+
+	busyDays dayLists // for BusySubjects
 }
 
 // Open returns a store. It does not wait for Postgres: while Postgres is unavailable, methods fail

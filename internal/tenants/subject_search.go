@@ -21,16 +21,17 @@ type SubjectFilter struct {
 	State      *check.SubjectState // nil: any
 	LabelKey   string              // it has this label
 	LabelValue *string             // with this value; nil: any
+	ByName     bool                // sorted by name, also without a prefix
 }
 
 // Subjects lists registered subjects with their overrides, and returns where the next page begins.
-// They are sorted newest first, or with a prefix by their bytes, because only then subjects with
-// the same prefix are adjacent. Errors: *InvalidError, ErrUnavailable.
+// They are sorted newest first, or with a prefix or ByName by their bytes, because only then
+// subjects with the same prefix are adjacent. Errors: *InvalidError, ErrUnavailable.
 func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
 	if err := f.validate(); err != nil {
 		return nil, "", err
 	}
-	search := subjectSearch{SubjectFilter: f, byName: f.Prefix != "", after: p.After}
+	search := subjectSearch{SubjectFilter: f, byName: f.Prefix != "" || f.ByName, after: p.After}
 	if search.byName && p.After != "" && limit.ValidName(p.After) != nil {
 		return nil, "", invalid("cursor", notAnyCursor)
 	} else if !search.byName {

@@ -67,3 +67,82 @@ func subjectStep(start time.Time, subject string, top usage.TopSubjects) Subject
 	}
 	return step
 }
+
+// BusySubject is what the lists of the busiest subjects know of one of them. Its counts are never
+// too large.
+type BusySubject struct {
+	Subject        string
+	Checks, Denied int64 // in all days; Checks are allowed or denied
+	MostChecks     int64 // on its busiest day
+}
+
+// BusySubjects returns the subjects in the lists of the busiest and of the most denied subjects of
+// each day from from until to, which are rounded outward to days, in no order. Error:
+// ErrUnavailable, also for a query that takes too long.
+func (s *Store) BusySubjects(ctx context.Context, a Actor, from, to time.Time) ([]BusySubject, error) {
+	query := UsageQuery{Grain: usage.Day, From: from, To: to}
+	query.fill(s.instant())
+	var days []usage.TopSubjects
+	err := s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) (err error) {
+		days, err = s.busyDays.read(ctx, tx, a.tenant, query.From, query.To)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var sums busySums
+	for _, top := range days {
+		sums.add(top)
+	}
+	return sums.list(), nil
+}
+
+// busySums adds up lists. A subject may be in both lists of a day, whose counts overlap, so each
+// kind has its own sum.
+type busySums struct {
+	places map[string]int
+	all    []busySum
+}
+
+type busySum struct {
+	BusySubject
+	inDenied int64 // sum of the lists of the most denied subjects
+}
+
+func (b *busySums) add(top usage.TopSubjects) {
+	for i := range top.Checks {
+		s := &top.Checks[i]
+		sum := b.at(s.Subject)
+		sum.Checks += s.Allowed + s.Denied
+		sum.Denied += s.Denied
+		sum.MostChecks = max(sum.MostChecks, s.Allowed+s.Denied)
+	}
+	for i := range top.Denied {
+		s := &top.Denied[i]
+		sum := b.at(s.Subject)
+		sum.inDenied += s.Denied
+		sum.MostChecks = max(sum.MostChecks, s.Denied)
+	}
+}
+
+func (b *busySums) at(subject string) *busySum {
+	if b.places == nil {
+		b.places = map[string]int{}
+	}
+	i, known := b.places[subject]
+	if !known {
+		i = len(b.all)
+		b.places[subject] = i
+		b.all = append(b.all, busySum{BusySubject: BusySubject{Subject: subject}})
+	}
+	return &b.all[i]
+}
+
+func (b *busySums) list() []BusySubject {
+	out := make([]BusySubject, len(b.all))
+	for i := range b.all {
+		out[i] = b.all[i].BusySubject
+		out[i].Checks, out[i].Denied = max(out[i].Checks, b.all[i].inDenied), max(out[i].Denied, b.all[i].inDenied)
+	}
+	return out
+}

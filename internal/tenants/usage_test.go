@@ -196,6 +196,39 @@ func TestUsageSubjects(t *testing.T) {
 	require.Empty(t, names(tenants.UsageQuery{Grain: usage.Hour, Subject: "secret-of-b"}))
 }
 
+// The sums of the busiest subjects are those of all days. What both lists of a day know of a
+// subject is counted once.
+func TestBusySubjects(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	now := usageStart()
+	listed := func(start time.Time, top usage.TopSubjects) usage.Subjects {
+		return usage.Subjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: top}
+	}
+	day := usage.TopSubjects{
+		Checks: usage.SubjectList{{Subject: "alice", Counts: usage.Counts{Allowed: 10, Denied: 2}}},
+		Denied: usage.SubjectList{{Subject: "alice", Counts: usage.Counts{Denied: 3}}, {Subject: "mallory", Counts: usage.Counts{Denied: 1}}},
+	}
+	batch := usageBatch(uuid.New())
+	batch.Subjects = []usage.Subjects{listed(now, day), listed(now.Add(-24*time.Hour), day), listed(now.Add(-5*24*time.Hour), day), subjectsOf(b, now, "secret-of-b", 9)}
+	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
+	sums := func(a tenants.Actor) []tenants.BusySubject {
+		got, err := d.Store.BusySubjects(t.Context(), a, now.Add(-2*24*time.Hour), now)
+		require.NoError(t, err)
+		return got
+	}
+	alice, mallory := tenants.BusySubject{Subject: "alice", Checks: 24, Denied: 6, MostChecks: 12}, tenants.BusySubject{Subject: "mallory", Checks: 2, Denied: 2, MostChecks: 1}
+	for range 2 {
+		require.ElementsMatch(t, []tenants.BusySubject{alice, mallory}, sums(a))
+	}
+	batch = usageBatch(uuid.New()) // a late part of a past day
+	batch.Subjects = []usage.Subjects{subjectsOf(a, now.Add(-24*time.Hour), "alice", 5)}
+	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
+	alice.Checks, alice.MostChecks = 29, 17
+	require.ElementsMatch(t, []tenants.BusySubject{alice, mallory}, sums(a), "what is in memory is not used any more")
+	require.Equal(t, []tenants.BusySubject{{Subject: "secret-of-b", Checks: 9, MostChecks: 9}}, sums(b))
+}
+
 // A tenant's usage is not visible to other tenants, in any query.
 func TestUsageIsolation(t *testing.T) {
 	t.Parallel()

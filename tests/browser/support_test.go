@@ -101,5 +101,12 @@ func TestPalette(t *testing.T) {
 	p.at("/subjects/eve?open=blocked").sees("Denies every check of this subject")
 	p.press("spam").press(kb.Enter) // the open form has the focus
 	p.sees("eve is blocked. Every check is denied.").check()
+	for slug, name := range map[string]string{"pro": "Pro", "free": "Free"} {
+		status, answer := w.post(w.key(), "/v1/plans", map[string]any{"slug": slug, "name": name})
+		require.Equal(t, 201, status, "%s", answer)
+	}
+	p.press("k", chromedp.ModifierCtrl).fill(field, "move eve to pro").sees("Change plan of eve to Pro").press(kb.Enter)
+	p.at("/subjects/eve?open=plan&plan=pro").sees("Change plan").check()
+	require.Equal(t, "pro", p.value("Plan"))
 	p.phone().open("/subjects/eve").check()
 }

@@ -52,20 +52,26 @@
   });
 
   // A form with data-auto is sent when a field changes, or only when a choice changes. A text is sent
-  // when nobody has typed for a moment.
+  // when nobody has typed for a moment, unless suggestions for it are open.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-auto]");
-    if (!form || (form.dataset.auto === "select" && event.target.tagName !== "SELECT")) return;
+    if (!form || event.target.matches("[role=combobox]") || (form.dataset.auto === "select" && event.target.tagName !== "SELECT")) return;
     form.requestSubmit();
   });
   let typing = 0;
-  function soon(form) {
+  function soon(field) {
     clearTimeout(typing);
-    typing = setTimeout(() => form.isConnected && form.requestSubmit(), 500);
+    typing = setTimeout(() => field.isConnected && !field.hasAttribute("data-choosing") && field.form.requestSubmit(), 500);
   }
+  const filtering = "form[data-auto] input:is([type=text], [type=search])";
   document.addEventListener("input", (event) => {
-    const form = event.target.closest("form[data-auto]");
-    if (form && event.target.matches("input:is([type=text], [type=search])")) soon(form);
+    if (event.target.matches(filtering)) soon(event.target);
+  });
+  document.addEventListener("weir:closed", (event) => {
+    if (event.target.matches(filtering) && event.target.value !== event.target.defaultValue) soon(event.target);
+  });
+  document.addEventListener("weir:chosen", (event) => {
+    if (event.target.matches(filtering)) event.target.form.requestSubmit();
   });
   document.addEventListener("submit", () => clearTimeout(typing));
 
@@ -73,14 +79,14 @@
   let typed = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
     const field = document.activeElement;
-    typed = event.detail.target === document.body && field?.id && field.matches("form[data-auto] input:is([type=text], [type=search])") ? { id: field.id, text: field.value } : null;
+    typed = event.detail.target === document.body && field?.id && field.matches(filtering) ? { id: field.id, text: field.value } : null;
   });
   function keepTyping() {
     const field = typed && document.getElementById(typed.id);
     if (!field?.form?.matches("[data-auto]")) return false;
     if (field.value !== typed.text) {
       field.value = typed.text;
-      soon(field.form);
+      soon(field);
     }
     field.focus({ preventScroll: true });
     return true;
@@ -93,7 +99,7 @@
     if (is) element.setAttribute("aria-busy", "true");
     else element.removeAttribute("aria-busy");
   }
-  const asked = ({ detail }) => detail.target === document.body || (detail.elt?.closest("form, button, a") && !detail.target?.matches("datalist, [data-live]"));
+  const asked = ({ detail }) => detail.target === document.body || (detail.elt?.closest("form, button, a") && !detail.target?.matches("[data-live]"));
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (!asked(event)) return;
     const { target, xhr } = event.detail;

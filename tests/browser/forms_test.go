@@ -1,0 +1,52 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// slugMarkup is how the field of a slug shows its message, without the text.
+const slugMarkup = `(input => { const message = document.getElementById("f-slug-error"); return [
+	input.ariaInvalid, input.getAttribute("aria-describedby"), message.tagName, message.className, String(message.parentElement === input.closest(".field") && !message.nextElementSibling)
+	] })(document.getElementById("f-slug"))`
+
+// A form with an invalid field is not sent: the message is below the field, in our words, and the
+// field has the focus. It looks like a message of the server.
+func TestInlineErrors(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Owner).open("/plans/new")
+	p.click("Create plan").sees("Enter the slug, for example pro.").inspect("form-invalid")
+	require.Equal(t, "f-slug", mustEval[string](p, `document.activeElement.id`))
+	ours := mustEval[[]string](p, slugMarkup)
+	require.Equal(t, []string{"true", "f-slug-hint f-slug-error", "P", "wrong", "true"}, ours)
+	p.fill("Slug", "Not a slug").seesNot("Enter the slug") // while it is being corrected
+	require.False(t, mustEval[bool](p, `document.getElementById("f-slug").hasAttribute("aria-invalid")`))
+	p.click("Create plan").sees("Nothing saved. Fix the highlighted fields.").inspect("form-refused")
+	require.Equal(t, ours, mustEval[[]string](p, slugMarkup), "as the server shows it")
+	p.fill("Slug", "pro").press(kb.Enter).sees("created").at("/plans")
+}
+
+// A message appears when somebody leaves the field, and not while they type. Drawers and the
+// sign-in page have the same messages.
+func TestInlineErrorsOnLeaving(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Owner).open("/members").click("Invite member")
+	p.fill("Email", "nonsense@").settle()
+	require.False(t, mustEval[bool](p, `document.querySelector(".wrong") !== null`), "while they type")
+	p.press(kb.Tab).sees("Must be an email such as name@example.com.").check()
+	p.fill("Email", "ann@example.com").seesNot("Must be an email").check()
+
+	p.open("/subjects/eve").click("Block").press(kb.Enter).sees("Enter a reason for the audit trail.").check()
+	require.Equal(t, "reason", mustEval[string](p, `document.activeElement.name`))
+	p.press("spam").seesNot("Enter a reason").press(kb.Enter).sees("eve is blocked.")
+
+	p = w.visitor().open("/login").click("Sign in").sees("Enter your email, for example name@example.com.").sees("Enter your password.").inspect("signin-invalid")
+	require.Equal(t, "email", mustEval[string](p, `document.activeElement.name`))
+	p.fill("Email", w.person(tenants.Owner)).fill("Password", password).click("Sign in").at("/")
+}

@@ -1,0 +1,99 @@
+// Messages of invalid fields, below the fields, instead of those of the browser. They look like the
+// messages of the server, which checks every form again. A form that the server marks with novalidate
+// is checked by the server alone.
+"use strict";
+
+(() => {
+  if (!window.htmx) return;
+
+  document.addEventListener("htmx:load", (event) => {
+    const { target } = event;
+    for (const form of [...(target.matches?.("form") ? [target] : []), ...target.querySelectorAll("form")]) {
+      if (form.noValidate) continue;
+      form.noValidate = true; // of the browser, which would show its own messages
+      form.dataset.checked = "";
+    }
+  });
+
+  // A form with invalid fields is not sent. This runs before htmx sends it.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.matches("form[data-checked]") || event.submitter?.formNoValidate) return;
+    let first = null;
+    for (const field of form.elements) {
+      if (show(field)) first ??= field;
+    }
+    if (!first) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    for (let part = first.closest("details:not([open])"); part; part = part.parentElement.closest("details:not([open])")) part.open = true;
+    if (event.submitter || !form.matches("[data-auto]")) first.focus(); // filters that apply while you type keep the focus
+  }, true);
+
+  // A field shows its message when somebody leaves it after a change. From then on, it is checked at
+  // each change.
+  const changed = new WeakSet();
+  function note(event) {
+    const field = event.target;
+    if (!field.form?.matches("[data-checked]")) return;
+    changed.add(field);
+    if (event.type === "change" || field.hasAttribute("aria-invalid")) show(field);
+  }
+  document.addEventListener("input", note);
+  document.addEventListener("change", note);
+  document.addEventListener("focusout", (event) => {
+    if (changed.has(event.target)) show(event.target);
+  });
+
+  // show shows or removes the message of a field, and reports whether the field is invalid.
+  function show(field) {
+    if (!field.willValidate) return false;
+    const message = field.validity.valid || !reachable(field) ? "" : problem(field);
+    if (message === "" && !field.hasAttribute("aria-invalid")) return false;
+    field.id ||= `field-${Math.random().toString(36).slice(2, 8)}`;
+    const id = `${field.id}-error`;
+    let place = document.getElementById(id);
+    const others = (field.getAttribute("aria-describedby") ?? "").split(" ").filter((part) => part && part !== id);
+    if (message) {
+      if (!place) {
+        place = Object.assign(document.createElement("p"), { id, className: "wrong" });
+        const around = field.closest(".field");
+        if (around) around.append(place);
+        else (field.closest("label") ?? field).after(place);
+      }
+      place.textContent = message;
+      others.push(id);
+      field.setAttribute("aria-invalid", "true");
+    } else {
+      place?.remove();
+      field.removeAttribute("aria-invalid");
+    }
+    if (others.length) field.setAttribute("aria-describedby", others.join(" "));
+    else field.removeAttribute("aria-describedby");
+    return message !== "";
+  }
+
+  // A field that another choice hides cannot be corrected. One in a closed part can: the part opens.
+  const reachable = (field) => field.checkVisibility() || field.closest("details:not([open])") !== null;
+
+  function problem(field) {
+    const { validity, min, max } = field;
+    if (validity.badInput) return field.type === "number" ? "Must be a number." : "Must be a complete date and time.";
+    if (validity.valueMissing) return field.dataset.missing ?? missing(field);
+    if (validity.typeMismatch && field.type === "email") return "Must be an email such as name@example.com.";
+    if (validity.typeMismatch) return "Must be an address such as https://example.com.";
+    if (validity.rangeUnderflow || validity.rangeOverflow) {
+      if (min !== "" && max !== "") return `Must be from ${min} to ${max}.`;
+      return min !== "" ? `Must be at least ${min}.` : `Must be at most ${max}.`;
+    }
+    if (validity.stepMismatch) return field.type === "number" ? "Must be a whole number." : "Must be a time in whole minutes.";
+    if (validity.tooShort) return `Must have at least ${field.minLength} characters.`;
+    if (validity.tooLong) return `Must have at most ${field.maxLength} characters.`;
+    return "Use another value.";
+  }
+
+  function missing(field) {
+    if (field.type === "checkbox") return "Check this box.";
+    return field.matches("select, [type=radio]") ? "Choose an option." : "Enter a value.";
+  }
+})();
