@@ -1680,4 +1680,4 @@ CREATE TABLE usage_writers (
     PRIMARY KEY (writer)
 );
 GRANT DELETE, INSERT, SELECT, UPDATE ON usage_writers TO weir_system;
-GRANT SELECT (complete_until, ended, written_at) ON usage_writers TO weir_app;
+GRANT SELECT (complete_until, ended, writer, written_at) ON usage_writers TO weir_app;

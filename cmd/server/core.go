@@ -57,8 +57,9 @@ func (s *service) newCore(from *startup) *core {
 		Shared: c.counters, Local: engine.NewMemory(engine.MemoryOptions{}), Share: c.instances.Share, Metrics: engine.NewMetrics(s.registry),
 	})
 	c.redisState = newRedisState(s.engine, c.counters, s.registry, s.log)
+	s.store.FollowWriters(c.instances.Alive)
 	c.recorder = usage.New(usage.Options{
-		Sink: s.store, Registerer: s.registry, Logger: s.log, Looked: func() []limit.TenantID { return c.decisions.Looked() },
+		Sink: s.store, Registerer: s.registry, Logger: s.log, Writer: c.instances.UUID(), Looked: func() []limit.TenantID { return c.decisions.Looked() },
 	})
 	c.meter = usage.NewMeter(usage.MeterOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
 	c.credits = newCreditKeeper(s.store, c.keys, c.counters, s.registry, s.log)

@@ -41,7 +41,9 @@ type Peers struct {
 
 	mu    sync.Mutex
 	heard map[string]time.Time
-	most  []peak // of the last ten minutes: counts fall, times rise
+	// When this instance received its own name, last and for the first time without a pause.
+	echoed, echoes time.Time
+	most           []peak // of the last ten minutes: counts fall, times rise
 }
 
 // peak has the names of the instances that were alive at one instant, sorted. Each instance keeps
@@ -72,6 +74,43 @@ func (p *Peers) Count() int { return int(p.share.Load().Count) }
 
 // ID returns the name of this instance.
 func (p *Peers) ID() string { return p.id }
+
+// UUID returns the second part of the name of this instance.
+func (p *Peers) UUID() uuid.UUID { return uuidOf(p.id) }
+
+// uuidOf returns the UUID at the end of a name; uuid.Nil: it has none.
+func uuidOf(name string) uuid.UUID {
+	id, _ := uuid.Parse(name[max(0, len(name)-len(uuid.Nil.String())):])
+	return id
+}
+
+// Alive returns the instances whose names this one received within the last five seconds. The list
+// is certain if this instance has received its own name without a pause for twice as long: then an
+// instance that is not in the list does not run, or cannot reach Redis.
+func (p *Peers) Alive() (ids []uuid.UUID, certain bool) {
+	return p.aliveAt(time.Now())
+}
+
+func (p *Peers) aliveAt(now time.Time) (ids []uuid.UUID, certain bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, at := range p.heard {
+		if id := uuidOf(name); id != uuid.Nil && now.Sub(at) <= heartbeatLost {
+			ids = append(ids, id)
+		}
+	}
+	return ids, now.Sub(p.echoed) <= heartbeatLost && now.Sub(p.echoes) >= 2*heartbeatLost
+}
+
+// echo notes that this instance has received its own name.
+func (p *Peers) echo(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.echoed) > heartbeatLost {
+		p.echoes = now
+	}
+	p.echoed = now
+}
 
 // Share returns this instance's part of every limit.
 func (p *Peers) Share() engine.Share { return *p.share.Load() }
@@ -112,8 +151,12 @@ func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog
 			if !ok {
 				return
 			}
+			now := time.Now()
 			if p.ours(m.Payload) {
-				p.observe(m.Payload, time.Now())
+				p.observe(m.Payload, now)
+			}
+			if m.Payload == p.id {
+				p.echo(now)
 			}
 		case now := <-tick.C:
 			publish()

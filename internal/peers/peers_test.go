@@ -57,6 +57,30 @@ func TestPlacesOutliveTheOutage(t *testing.T) {
 	}
 }
 
+// The list of live instances is certain only while Redis passes on this instance's own name.
+func TestAlive(t *testing.T) {
+	p, other := New(1, nil, prometheus.NewRegistry()), New(1, nil, prometheus.NewRegistry())
+	now := time.Now()
+	p.observe(other.id, now)
+	certain := func(at time.Duration) bool {
+		_, certain := p.aliveAt(now.Add(at))
+		return certain
+	}
+	require.False(t, certain(0))
+	for at := time.Duration(0); at <= 2*heartbeatLost; at += heartbeatEvery {
+		p.echo(now.Add(at))
+		require.Equal(t, at == 2*heartbeatLost, certain(at), at)
+	}
+	ids, _ := p.aliveAt(now)
+	require.ElementsMatch(t, []uuid.UUID{p.UUID(), other.UUID()}, ids)
+	ids, _ = p.aliveAt(now.Add(heartbeatLost + time.Second))
+	require.Empty(t, ids)
+
+	require.False(t, certain(4*heartbeatLost), "a pause")
+	p.echo(now.Add(4 * heartbeatLost))
+	require.False(t, certain(4*heartbeatLost), "the pause was too short ago")
+}
+
 // An instance does not know its place if it knows no other instance, or if it started after the
 // peak. It must not use a part of the remainder that another instance may use too.
 func TestUnknownPlacesTakeNoRemainder(t *testing.T) {

@@ -64,6 +64,8 @@ type Store struct {
 	loaded  loadedHistories
 
 	busyDays dayLists // for BusySubjects
+
+	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
 }
 
 // Open returns a store. It does not wait for Postgres: while Postgres is unavailable, methods fail

@@ -40,7 +40,7 @@ func (s *Store) UsageOfSubject(ctx context.Context, a Actor, subject string, que
 	}
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		out = SubjectUsage{From: query.From, To: query.To}
-		if out.CompleteUntil, err = q.UsageCompleteUntil(ctx, interval(usageSilence)); err != nil {
+		if out.CompleteUntil, err = s.completeUntil(ctx, q); err != nil {
 			return err
 		}
 		rows, err := q.UsageSubjects(ctx, db.UsageSubjectsParams{TenantID: a.tenant, Grain: query.Grain.String(), Since: query.From, Until: query.To})

@@ -254,7 +254,7 @@ func TestUsageIsolation(t *testing.T) {
 	})
 	for _, statement := range []string{
 		"INSERT INTO usage_hours SELECT * FROM usage_hours", "UPDATE usage_days SET allowed = 0", "DELETE FROM usage_subjects",
-		"SELECT FROM usage_minutes_0", "TRUNCATE usage_minutes_0", "SELECT writer FROM usage_writers",
+		"SELECT FROM usage_minutes_0", "TRUNCATE usage_minutes_0", "SELECT batch FROM usage_writers",
 	} {
 		asRole(t, d, "weir_app", func(ctx context.Context, tx pgx.Tx) {
 			_, err := tx.Exec(ctx, statement)
@@ -426,6 +426,20 @@ func TestUsageCompleteUntil(t *testing.T) {
 	slow.ID, slow.Last = uuid.Must(uuid.NewV7()), true
 	require.NoError(t, d.Store.WriteUsage(t.Context(), slow))
 	require.Equal(t, now, until())
+
+	// One that is known not to run is waited for as long as a server may take to write.
+	running, certain := []uuid.UUID{fast.Writer}, true
+	d.Store.FollowWriters(func() ([]uuid.UUID, bool) { return running, certain })
+	d.Exec("UPDATE usage_writers SET written_at = written_at - interval '1 minute'")
+	require.Equal(t, now, until(), "it runs")
+	running = nil
+	require.WithinRange(t, until(), now.Add(time.Microsecond), time.Now().Add(time.Second), "it was killed")
+	certain = false
+	require.Equal(t, now, until(), "nobody knows")
+	certain = true
+	d.Exec("UPDATE usage_writers SET written_at = written_at + interval '30 seconds'")
+	require.Equal(t, now, until(), "it may have written late")
+	running, certain = []uuid.UUID{fast.Writer}, true
 	d.Exec("UPDATE usage_writers SET written_at = written_at - interval '11 minutes'")
 	require.WithinRange(t, until(), now, time.Now().Add(time.Second))
 }

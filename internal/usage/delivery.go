@@ -63,7 +63,10 @@ type usageMetrics struct {
 
 func newDelivery(o Options) *delivery {
 	d := &delivery{sink: o.Sink, log: o.Logger, clock: o.Clock, limit: o.BufferBytes, looked: o.Looked,
-		writer: uuid.New(), waiting: newUsageBuffer(), hold: hold{seconds: 1}}
+		writer: o.Writer, waiting: newUsageBuffer(), hold: hold{seconds: 1}}
+	if d.writer == uuid.Nil {
+		d.writer = uuid.New()
+	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

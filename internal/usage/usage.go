@@ -147,6 +147,8 @@ type Options struct {
 	Logger      *slog.Logger     // nil: none
 	Clock       func() time.Time // nil: time.Now
 	BufferBytes int64            // approximate memory for counts that cannot be delivered; 0: 64 MiB
+	// Writer is the name of this process; uuid.Nil: a new one.
+	Writer uuid.UUID
 	// Looked returns the tenants that somebody looks at now, whose counts are written every second.
 	// nil: none.
 	Looked func() []limit.TenantID

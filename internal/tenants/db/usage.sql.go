@@ -425,13 +425,28 @@ func (q *Queries) TryUsageUpkeep(ctx context.Context, lock int64) (bool, error) 
 
 const usageCompleteUntil = `-- name: UsageCompleteUntil :one
 SELECT coalesce(min(complete_until), now())::timestamptz AS complete_until
-FROM usage_writers WHERE NOT ended AND written_at > now() - $1::interval
+FROM usage_writers
+WHERE NOT ended AND written_at > now() - CASE
+    WHEN $1::boolean AND NOT writer = ANY ($2::uuid[]) THEN $3::interval ELSE $4::interval END
 `
 
+type UsageCompleteUntilParams struct {
+	Certain bool
+	Alive   []uuid.UUID
+	Gone    pgtype.Interval
+	Silent  pgtype.Interval
+}
+
 // The time up to which all writers have reported everything. A process that was silent for long is
-// ignored: it was killed, or it will report later.
-func (q *Queries) UsageCompleteUntil(ctx context.Context, silent pgtype.Interval) (time.Time, error) {
-	row := q.db.QueryRow(ctx, usageCompleteUntil, silent)
+// ignored: it was killed, or it will report later. If the live processes are known, one that is not
+// among them is ignored sooner.
+func (q *Queries) UsageCompleteUntil(ctx context.Context, arg UsageCompleteUntilParams) (time.Time, error) {
+	row := q.db.QueryRow(ctx, usageCompleteUntil,
+		arg.Certain,
+		arg.Alive,
+		arg.Gone,
+		arg.Silent,
+	)
 	var complete_until time.Time
 	err := row.Scan(&complete_until)
 	return complete_until, err

@@ -101,9 +101,12 @@ SELECT now()::timestamptz AS now;
 
 -- name: UsageCompleteUntil :one
 -- The time up to which all writers have reported everything. A process that was silent for long is
--- ignored: it was killed, or it will report later.
+-- ignored: it was killed, or it will report later. If the live processes are known, one that is not
+-- among them is ignored sooner.
 SELECT coalesce(min(complete_until), now())::timestamptz AS complete_until
-FROM usage_writers WHERE NOT ended AND written_at > now() - @silent::interval;
+FROM usage_writers
+WHERE NOT ended AND written_at > now() - CASE
+    WHEN @certain::boolean AND NOT writer = ANY (@alive::uuid[]) THEN @gone::interval ELSE @silent::interval END;
 
 -- name: UsageSubjects :many
 SELECT start, top FROM usage_subjects

@@ -1,0 +1,1 @@
+REVOKE SELECT (writer) ON usage_writers FROM weir_app;
