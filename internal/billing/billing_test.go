@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/billing"
+	"weir/internal/limit"
 	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
@@ -90,6 +91,52 @@ func TestCustomerLifecycle(t *testing.T) {
 		require.NotEmpty(t, row.Reason)
 	}
 	require.Equal(t, "stripe evt_0002", trail[len(trail)-1].ActorName)
+}
+
+// A customer who pauses, or pays late, keeps the version of the plan that they signed up for. One
+// who cancels and returns gets the newest version.
+func TestInterruptedSubscriptionsKeepTheirVersion(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{GraceDays: 3, FallbackPlan: "free"}, nil)
+	const hour, day = time.Hour, 24 * time.Hour
+	minute, err := limit.ParseWindow("1m")
+	require.NoError(t, err)
+	_, err = s.store.CreateRule(t.Context(), s.a, limit.Rule{Slug: "r", Resource: "*", Algorithm: limit.FixedWindow, Limit: 10, Window: minute, By: []string{"subject"}})
+	require.NoError(t, err)
+	version := func(subject string) string {
+		t.Helper()
+		got, err := s.store.SubjectByName(t.Context(), s.a, subject)
+		require.NoError(t, err)
+		return fmt.Sprint(got.Plan, " ", got.PlanVersion)
+	}
+	change := func(kind, name, status string) {
+		t.Helper()
+		s.pass(hour)
+		s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription."+kind, sub(name, "cus_1", status, "ada", "price_pro"))))
+	}
+	change("created", "sub_1", "active")
+	require.Equal(t, "pro 1", version("ada"))
+	_, err = s.store.PublishPlan(t.Context(), s.a, "pro", map[string]limit.Limit{"r": {Limit: 20}}, tenants.Match{})
+	require.NoError(t, err)
+
+	change("paused", "sub_1", "paused")
+	require.Equal(t, "free 1", version("ada"))
+	change("updated", "sub_1", "paused") // says nothing new
+	change("resumed", "sub_1", "active")
+	require.Equal(t, "pro 1", version("ada"))
+
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.payment_failed", invoice("sub_1"))))
+	s.pass(4 * day)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "free 1", version("ada"))
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", invoice("sub_1"))))
+	require.Equal(t, "pro 1", version("ada"))
+
+	change("deleted", "sub_1", "canceled")
+	require.Equal(t, "free 1", version("ada"))
+	change("created", "sub_2", "active")
+	require.Equal(t, "pro 2", version("ada"))
 }
 
 // A provider sends every event at least once. A repeated event does not count twice, and does not

@@ -116,6 +116,28 @@ type State struct {
 	// Gave means that it gave its subject a plan at some time, so that its end takes the plan away
 	// even if no price is mapped any more. The caller sets it.
 	Gave bool `json:"gave,omitempty"`
+	// Kept is what the subject had when the subscription was last interrupted, so that it has the
+	// same version of the plan after a pause or a late payment. The caller sets it.
+	Kept *Kept `json:"kept,omitempty"`
+}
+
+// Kept is a version of a plan.
+type Kept struct {
+	Plan    string `json:"plan"`
+	Version int    `json:"version"`
+}
+
+// Interrupted reports whether the subscription may still give its plan again: it is paused or not
+// paid, and was not canceled.
+func (s *State) Interrupted() bool {
+	if s.Newest == nil || s.Gone != 0 {
+		return false
+	}
+	switch s.Newest.Status {
+	case Active, Trialing, PastDue, Unpaid, Paused:
+		return true
+	}
+	return false
 }
 
 // maxFailing bounds the stored failures, and the snapshots: a provider gives up after a dozen

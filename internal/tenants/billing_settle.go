@@ -227,13 +227,18 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 		return verdict{}, err
 	}
 	row.Subject = subject
-	state.Gave = state.Gave && before == subject
+	if before != subject {
+		state.Gave, state.Kept = false, nil
+	}
 	standing, err := st.standing(ctx, &state)
 	if err != nil {
 		return verdict{}, err
 	}
 	if standing.Right == subscription.Entitled && subject != "" {
 		state.Gave = true
+	}
+	if err := st.keep(ctx, subject, &state, standing); err != nil {
+		return verdict{}, err
 	}
 	if err := st.put(ctx, row, state, standing); err != nil {
 		return verdict{}, err
@@ -397,6 +402,7 @@ func (st *settling) move(ctx context.Context, subject, customer string) error {
 		return err
 	}
 	best := subscription.Standing{Right: subscription.Ended, Why: "the subscription belongs to another subject"}
+	var kept *subscription.Kept
 	endpoints := map[uuid.UUID]*settling{st.endpoint.ID: st}
 	for i, row := range rows {
 		var state subscription.State
@@ -417,20 +423,53 @@ func (st *settling) move(ctx context.Context, subject, customer string) error {
 			return err
 		}
 		if i == 0 || standing.Better(best) {
-			best = standing
+			best, kept = standing, state.Kept
 		}
 	}
 	switch best.Right {
 	case subscription.Entitled:
-		return st.write(ctx, subject, customer, best.Plan, best)
+		return st.write(ctx, subject, customer, best.Plan, kept, best)
 	case subscription.Ended:
-		return st.write(ctx, subject, customer, st.endpoint.FallbackPlan, best)
+		return st.write(ctx, subject, customer, st.endpoint.FallbackPlan, nil, best)
 	}
 	return nil
 }
 
+// keep notes in the state of an interrupted subscription which version of a plan its subject has
+// now. A customer who pays late, or resumes, keeps the version that they had.
+func (st *settling) keep(ctx context.Context, subject string, state *subscription.State, standing subscription.Standing) error {
+	switch {
+	case standing.Right != subscription.Ended || !state.Gave:
+		return nil
+	case !state.Interrupted():
+		state.Kept = nil
+		return nil
+	}
+	has, err := readSubject(ctx, st.Queries, st.tenant, subject)
+	if errors.Is(err, ErrNotFound) || err == nil && (has.Plan == "" || has.Plan == st.endpoint.FallbackPlan) {
+		return nil
+	}
+	if err == nil {
+		state.Kept = &subscription.Kept{Plan: has.Plan, Version: has.PlanVersion}
+	}
+	return err
+}
+
+// versionOf returns which version of a plan a subject gets that did not have the plan: the kept one
+// if it still exists, else the newest one.
+func (st *settling) versionOf(ctx context.Context, plan string, kept *subscription.Kept) (int, error) {
+	if kept == nil || kept.Plan != plan {
+		return 0, nil
+	}
+	p, err := st.planNamed(ctx, plan)
+	if err == nil && kept.Version != p.NewestVersion && p.older(kept.Version) == nil {
+		return 0, nil
+	}
+	return kept.Version, err
+}
+
 // write writes the subject if it differs.
-func (st *settling) write(ctx context.Context, subject, customer, plan string, standing subscription.Standing) error {
+func (st *settling) write(ctx context.Context, subject, customer, plan string, kept *subscription.Kept, standing subscription.Standing) error {
 	old, err := readSubject(ctx, st.Queries, st.tenant, subject)
 	isNew := errors.Is(err, ErrNotFound)
 	if err != nil && !isNew {
@@ -444,6 +483,11 @@ func (st *settling) write(ctx context.Context, subject, customer, plan string, s
 		in = Subject{Subject: subject, State: check.Active}
 	}
 	in.Plan, in.Multiplier = plan, int(max(standing.Multiplier, 1))
+	if old.Plan != plan {
+		if in.GivePlanVersion, err = st.versionOf(ctx, plan, kept); err != nil {
+			return err
+		}
+	}
 	if st.endpoint.Provider == StripeProvider {
 		if in.BillingRef == "" {
 			other, err := st.otherWithRef(ctx, subject, customer)
