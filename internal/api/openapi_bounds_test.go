@@ -60,11 +60,22 @@ type boundsCase struct {
 func (b boundsCase) prepareFor(field string) string {
 	name := b.id + "-" + strings.ReplaceAll(field, "_", "-")
 	path := adminCases[b.id].path
-	fill := b.prepareNamed(name, path, map[string]tenants.Actor{"": b.a})
+	actor := b.a
+	if b.ofTiers() {
+		platform, err := b.store.EnsurePlatform(b.t.Context())
+		require.NoError(b.t, err)
+		actor = tenants.AsSystem(platform.ID, "test")
+	}
+	fill := b.prepareNamed(name, path, map[string]tenants.Actor{"": actor})
 	if need := boundsNeed[field]; need != nil && (b.id == "put-plan-limit" || b.id == "put-override") {
 		b.call(b.key, http.MethodPatch, fill.Replace("/v1/rules/{rule}"), need).ok(200)
 	}
 	return fill.Replace(path)
+}
+
+// ofTiers reports whether only plans of the operator's tenant may have the field.
+func (b boundsCase) ofTiers() bool {
+	return strings.HasSuffix(b.id, "-plan") && (b.field == "fail" || b.field == "bounds")
 }
 
 // refuses reports whether the server refuses the value of the field.
@@ -86,7 +97,7 @@ func (b boundsCase) refuses(value any) bool {
 	}
 	body[b.field] = value
 	key := b.key
-	if strings.HasPrefix(b.op.path, "/v1/tenants") || b.id == "create-key" { // who may give a key of each kind
+	if strings.HasPrefix(b.op.path, "/v1/tenants") || b.id == "create-key" || b.ofTiers() { // who may give a key of each kind
 		key = b.operator
 	}
 	var a answer

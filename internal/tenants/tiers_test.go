@@ -110,8 +110,11 @@ func TestTenantsInTiers(t *testing.T) {
 // The behavior of a tier over the quota can be changed, and is part of documents.
 func TestPlanFail(t *testing.T) {
 	t.Parallel()
-	d, a, b := two(t)
+	d, _, b := two(t)
 	s := d.Store
+	platform, err := s.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	a := tenants.AsSystem(platform.ID, "test")
 	for _, actor := range []tenants.Actor{a, b} {
 		mustRule(t, s, actor, rule("r"))
 	}
@@ -122,8 +125,15 @@ func TestPlanFail(t *testing.T) {
 	doc, _, err := s.Document(t.Context(), a, false)
 	require.NoError(t, err)
 	_, err = s.ApplyDocument(t.Context(), b, doc, tenants.Apply{})
+	requireInvalid(t, err, "plans.0.fail")
+	_, err = s.EditPlan(t.Context(), a, "scale", tenants.Match{}, func(p *tenants.Plan) error {
+		p.Fail = tenants.FailClosed
+		return nil
+	})
 	require.NoError(t, err)
-	require.True(t, policyOf(t, s, b.TenantID()).Plans[0].FailOpen)
+	_, err = s.ApplyDocument(t.Context(), a, doc, tenants.Apply{})
+	require.NoError(t, err)
+	require.True(t, policyOf(t, s, a.TenantID()).Plans[0].FailOpen)
 	changed, err := s.EditPlan(t.Context(), a, "scale", tenants.Match{}, func(p *tenants.Plan) error {
 		p.Fail = tenants.FailClosed
 		return nil
