@@ -91,7 +91,8 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 		return headline{Text: "No denials " + since, Note: plural(c.Allowed, "check was", "checks were") + " allowed."}
 	}
 	out := headline{Text: "", Denied: plural(c.Denied, "check", "checks") + " denied", Since: since}
-	out.Note = percent(c.Denied, c.Allowed+c.Denied) + " of " + plural(c.Allowed+c.Denied, "check", "checks") + "."
+	share := percent(c.Denied, c.Allowed+c.Denied) + " of " + plural(c.Allowed+c.Denied, "check", "checks")
+	out.Note = share + "."
 	if len(denying) > 0 {
 		out.Note += " " + denying[0].Name + " denied " + grouped(denying[0].Denied) + "."
 	}
@@ -106,7 +107,7 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 				out.Denied = percent(min(top.Recent, all), all) + " of denials"
 			}
 			out.Since, out.Boost = "since "+c.sinceText(from), true
-			out.Note = "In the last " + strings.TrimPrefix(within, "1 ") + ": " + out.Note
+			out.Note = "I" + since[1:] + ", " + share + " were denied" + strings.TrimPrefix(out.Note, share)
 			if m := c.markBefore(from); m != nil {
 				out.Note += " Before that, at " + m.spoken() + "."
 			}

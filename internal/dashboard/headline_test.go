@@ -56,7 +56,7 @@ func TestHeadline(t *testing.T) {
 	require.Equal(t, "since 11:56 UTC", inUTC(h.Since), "the subject's denials have not stopped")
 	require.Equal(t, "76\u202f% of denials", h.Denied, "16 of 21 since then")
 	require.True(t, h.Boost)
-	require.Contains(t, inUTC(h.Note), "In the last hour: 100\u202f% of 76 checks. Before that, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
+	require.Contains(t, inUTC(h.Note), "In the last hour, 100\u202f% of 76 checks were denied. Before that, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
 	ended := deniedSubjects(items[1:], stretchUntil(at, usage.Minute, 60))
 	require.Zero(t, ended[0].Since)
 	h = headlineOf(&c, "1 hour", nil, ended)
