@@ -63,3 +63,21 @@ func TestTimeOfAPlanChange(t *testing.T) {
 	p.sees("When").seesNot("Time (UTC)").choose("When", "At a time").sees("Time (UTC)").check()
 	p.choose("When", "Now").seesNot("Time (UTC)")
 }
+
+// The slug of a plan, a tenant or a route follows its name until somebody changes it.
+func TestSlugFollowsTheName(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Owner)
+	slug := func() string { return mustEval[string](p, `document.querySelector("[name=slug]").value`) }
+	for _, path := range []string{"/plans/new", "/routes/new"} {
+		p.open(path).fill("Name", "Gold, for teams!")
+		require.Equal(t, "gold-for-teams", slug(), path)
+		p.fill("Slug", "gold").fill("Name", "Gold for all")
+		require.Equal(t, "gold", slug(), path)
+		p.fill("Slug", "").fill("Name", "Silver")
+		require.Equal(t, "silver", slug(), path)
+	}
+	p.open("/plans/new").click("Create plan").sees("Enter the slug").fill("Name", "Silver").seesNot("Enter the slug")
+	p.click("Create plan").sees("Silver").at("/plans")
+}

@@ -68,6 +68,15 @@
     else show(field);
   }
 
+  // A slug with data-follows is made from the field with that name, until somebody changes it.
+  document.addEventListener("input", (event) => {
+    const slug = event.target.form?.elements.slug;
+    if (slug?.dataset?.follows !== event.target.name || !["", slug.dataset.made].includes(slug.value)) return;
+    slug.value = event.target.value.toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 63).replace(/^-+|-+$/g, "");
+    slug.dataset.made = slug.value;
+    if (slug.hasAttribute("aria-invalid")) show(slug);
+  });
+
   // show shows or removes the message of a field, and reports whether the field is invalid.
   function show(field) {
     if (!field.willValidate) return false;
