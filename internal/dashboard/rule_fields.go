@@ -43,7 +43,7 @@ func ruleInput(f *form, name string, attrs templ.Attributes) field {
 }
 
 // formHints are about what only the form does.
-var formHints = map[string]string{"precision": "Optional. Defaults to a " + itoa(mostSteps) + "th of the window."}
+var formHints = map[string]string{"precision": "Default: window ÷ " + itoa(mostSteps) + "."}
 
 // placedFields have a place of their own in the form of a rule. Others are under "Advanced".
 var placedFields = []string{
