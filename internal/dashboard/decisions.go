@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -203,11 +204,17 @@ func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) 
 	view.Form = form
 	view.Range = listRange(form, decisionPeriods, nil, func(values url.Values) string { return "/decisions?" + decisionQuery(values) })
 	view.Rules, view.Resources = d.namesOf(r.Context(), v.actor().TenantID())
+	for i := range view.Rows { // rules name few resources, most of them as orders:*
+		if seen := (option{view.Rows[i].Resource, ""}); seen.Value != "" && !slices.Contains(view.Resources, seen) {
+			view.Resources = append(view.Resources, seen)
+		}
+	}
+	slices.SortFunc(view.Resources, func(a, b option) int { return cmp.Compare(a.Value, b.Value) })
 	v.frame.Title = "Decisions"
 	return d.render(w, r, status, decisionsPage(v.frame, &view))
 }
 
-// namesOf returns a tenant's rules, and the resources that they name, to choose from.
+// namesOf returns a tenant's rules by name, and the resources that they name, to choose from.
 func (d *dashboard) namesOf(ctx context.Context, tenant uuid.UUID) (rules, resources []option) {
 	policy, err := d.Policies.Get(ctx, tenant)
 	if err != nil {
@@ -222,6 +229,9 @@ func (d *dashboard) namesOf(ctx context.Context, tenant uuid.UUID) (rules, resou
 			resources = append(resources, resource)
 		}
 	}
+	slices.SortFunc(rules, func(a, b option) int {
+		return cmp.Or(cmp.Compare(strings.ToLower(nameOr(a.Name, a.Value)), strings.ToLower(nameOr(b.Name, b.Value))), cmp.Compare(a.Value, b.Value))
+	})
 	return rules, resources
 }
 

@@ -131,6 +131,8 @@ func TestDecisionReasons(t *testing.T) {
 func TestDecisionsOfATime(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
+	_, err := s.store.CreateRule(t.Context(), s.a, limit.Rule{Slug: "zoo", Name: "Apples", Resource: "*", Algorithm: limit.FixedWindow, Limit: 1000, Window: window(t, "1h"), By: []string{"subject"}})
+	require.NoError(t, err)
 	require.True(t, s.check("user_1", 1).Allowed)
 	b := s.as("ann@example.com")
 	now := time.Now().UTC()
@@ -158,6 +160,7 @@ func TestDecisionsOfATime(t *testing.T) {
 		require.Contains(t, got.body, says, query)
 		require.NotContains(t, got.body, "sse-connect", query)
 	}
-	require.Contains(t, b.get("/decisions").body, `<datalist id="rule-names"><option value="by-ip" label="Rule mark">`)
+	require.Contains(t, b.get("/decisions?show=all&period=15m").body, `<datalist id="resource-names"><option value="default">`, "which a check named, and no rule")
+	require.Contains(t, b.get("/decisions").body, `<datalist id="rule-names"><option value="zoo" label="Apples"></option><option value="by-ip" label="Rule mark">`, "by the name that is shown")
 	require.Contains(t, b.get("/tester/subjects?subject=ser_").body, `<option value="user_1">`, "also a subject that is not registered")
 }

@@ -33,6 +33,10 @@ type deniedSubject struct {
 	Subject string
 	Denied  int64
 	Trend   trend // usage knows only the denials of these subjects
+
+	// When its present denials began, and how many there were since then; zero if they have ended.
+	Since  time.Time
+	Recent int64
 }
 
 // mostDeniedSubjects is the number of subjects on the overview.
@@ -47,10 +51,31 @@ func deniedSubjects(items []tenants.UsageItem, s stretch) (out []deniedSubject) 
 			for i := range of {
 				of[i].Allowed = 0
 			}
-			out = append(out, deniedSubject{group.Name, group.Denied, newTrend(of, s)})
+			top := deniedSubject{Subject: group.Name, Denied: group.Denied, Trend: newTrend(of, s)}
+			top.Since, top.Recent = deniedRun(of, s)
+			out = append(out, top)
 		}
 	}
 	return out
+}
+
+// deniedRun returns the start of the first of the last consecutive grains with denials, and their
+// denials. The last grain has just begun, so it may have none yet.
+func deniedRun(items []tenants.UsageItem, s stretch) (since time.Time, denied int64) {
+	at := map[time.Time]int64{}
+	for i := range items {
+		at[items[i].Start.UTC()] += items[i].Denied
+	}
+	length := s.Grain.Duration()
+	last := s.To.Add(-length)
+	denied = at[last]
+	if denied > 0 {
+		since = last
+	}
+	for start := last.Add(-length); !start.Before(s.From) && at[start] > 0; start = start.Add(-length) {
+		since, denied = start, denied+at[start]
+	}
+	return since, denied
 }
 
 // outstanding is the share of all denials, in percent, from which a single subject is mentioned.
@@ -66,7 +91,8 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 		return headline{Text: "No denials " + since, Note: plural(c.Allowed, "check was", "checks were") + " allowed."}
 	}
 	out := headline{Text: "", Denied: plural(c.Denied, "check", "checks") + " denied", Since: since}
-	out.Note = percent(c.Denied, c.Allowed+c.Denied) + " of " + plural(c.Allowed+c.Denied, "check", "checks") + "."
+	share := percent(c.Denied, c.Allowed+c.Denied) + " of " + plural(c.Allowed+c.Denied, "check", "checks")
+	out.Note = share + "."
 	if len(denying) > 0 {
 		out.Note += " " + denying[0].Name + " denied " + grouped(denying[0].Denied) + "."
 	}
@@ -76,8 +102,12 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 	if top := subjects[0]; top.Denied*100 >= c.Denied*outstanding {
 		out.Subject, out.Text = top.Subject, "causes"
 		out.Denied = percent(min(top.Denied, c.Denied), c.Denied) + " of denials"
-		if from := c.deniedSince(); !from.IsZero() && from.After(c.From) {
+		if from := top.Since; !from.IsZero() && from.After(c.From) {
+			if all := c.deniedFrom(from); all > 0 {
+				out.Denied = percent(min(top.Recent, all), all) + " of denials"
+			}
 			out.Since, out.Boost = "since "+c.sinceText(from), true
+			out.Note = "I" + since[1:] + ", " + share + " were denied" + strings.TrimPrefix(out.Note, share)
 			if m := c.markBefore(from); m != nil {
 				out.Note += " Before that, at " + m.spoken() + "."
 			}
@@ -86,6 +116,16 @@ func headlineOf(c *chart, within string, denying []denyingRule, subjects []denie
 		out.Note += " No single subject stands out."
 	}
 	return out
+}
+
+// deniedFrom returns the denials since a time.
+func (c *chart) deniedFrom(from time.Time) (sum int64) {
+	for i := range c.Bars {
+		if !c.Bars[i].Start.Before(from) {
+			sum += c.Bars[i].Denied
+		}
+	}
+	return sum
 }
 
 // sinceText names a time of the chart in a sentence: the time of day, with the date if that is

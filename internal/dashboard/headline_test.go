@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/tenants"
 	"weir/internal/usage"
 )
 
@@ -39,15 +40,28 @@ func TestHeadline(t *testing.T) {
 	}
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := newChart("", stretchUntil(at, usage.Minute, 60), nil)
-	for i := range 5 { // the newest five minutes
-		c.Bars[len(c.Bars)-1-i].Denied = 4
+	for i := range c.Bars { // a few denials of others all the time
+		c.Bars[i].Denied = 1
 	}
-	c.Denied = 20
+	var items []tenants.UsageItem
+	for i := range 4 { // the running minute has none yet
+		start := c.Bars[len(c.Bars)-2-i].Start
+		c.Bars[len(c.Bars)-2-i].Denied = 5
+		items = append(items, tenants.UsageItem{Start: start, Subject: "acme", Counts: usage.Counts{Denied: 4}})
+	}
+	items = append(items, tenants.UsageItem{Start: at.Add(-30 * time.Minute), Subject: "acme", Counts: usage.Counts{Denied: 60}})
+	c.Denied = 76
 	c.Marks = []chartMark{{At: at.Add(-40 * time.Minute), Text: "an older change"}, {At: at.Add(-5 * time.Minute), Text: "mia changed the rule API requests, Limit 120 to 100"}}
-	h := headlineOf(&c, "1 hour", nil, []deniedSubject{{Subject: "acme", Denied: 18}})
-	require.Equal(t, "since 11:56 UTC", inUTC(h.Since), "the denials have not stopped")
+	h := headlineOf(&c, "1 hour", nil, deniedSubjects(items, stretchUntil(at, usage.Minute, 60)))
+	require.Equal(t, "since 11:56 UTC", inUTC(h.Since), "the subject's denials have not stopped")
+	require.Equal(t, "76\u202f% of denials", h.Denied, "16 of 21 since then")
 	require.True(t, h.Boost)
-	require.Contains(t, inUTC(h.Note), "Before that, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
+	require.Contains(t, inUTC(h.Note), "In the last hour, 100\u202f% of 76 checks were denied. Before that, at 11:55 UTC: mia changed the rule API requests, Limit 120 to 100.")
+	ended := deniedSubjects(items[1:], stretchUntil(at, usage.Minute, 60))
+	require.Zero(t, ended[0].Since)
+	h = headlineOf(&c, "1 hour", nil, ended)
+	require.Equal(t, "in the last hour", h.Since)
+	require.False(t, h.Boost)
 	require.Equal(t, "in the last 7 days", (func() string { h := headlineOf(&chart{Denied: 1}, "7 days", nil, nil); return h.Since })())
 }
 

@@ -189,6 +189,11 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 	}
 	bySubject, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.compared(), To: s.To, BySubject: true, DeniedFirst: true})
 	view.Denied = deniedSubjects(bySubject.Items, s)
+	if s.Grain != view.Chart.Grain { // no list says when in a day denials began
+		for i := range view.Denied {
+			view.Denied[i].Since = time.Time{}
+		}
+	}
 	view.Headline = headlineOf(&view.Chart, view.Period.Name, view.Denying, view.Denied)
 	return err
 }

@@ -330,7 +330,7 @@ func TestPagesOfSubjects(t *testing.T) {
 			for _, row := range regexp.MustCompile(`href="/subjects/user_\d+">(user_\d+)</a></th>`).FindAllStringSubmatch(body, -1) {
 				got = append(got, row[1])
 			}
-			unregistered += strings.Count(body, "not registered")
+			unregistered += strings.Count(body, "Not registered")
 			path = ""
 			if next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(body); next != nil {
 				path = strings.ReplaceAll(next[1], "&amp;", "&")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/internal/check"
@@ -98,7 +99,7 @@ func (d *dashboard) busiest(ctx context.Context, v *visit, rule *limit.Rule) (na
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a, b)) })
-	return names[:min(len(names), mostCompared)], inWords(back), nil
+	return names[:min(len(names), mostCompared)], strings.TrimPrefix(inWords(back), "1 "), nil
 }
 
 // judge describes the result of the comparison.
@@ -137,13 +138,20 @@ func (view *impactView) judge(c check.Comparison, since string) {
 		view.Verdict, view.Explained = "Subjects over the new limit: unknown.", "Redis is unavailable."
 	case c.Asked == 0:
 		view.Verdict = "No affected subject sent a check in the last " + since + "."
+	case c.Asked == 1 && n == 0 && len(both) == 0:
+		view.Verdict = "The only affected subject with checks in the last " + since + " is not over the new limit now."
+	case c.Asked == 1 && n == 0:
+		view.Verdict = "No further subject is over the new limit now."
+	case c.Asked == 1:
+		view.Tone = "bad"
+		view.Verdict = "The only affected subject with checks in the last " + since + " is over the new limit now and would be denied until enough usage expires."
 	case n == 0 && len(both) > 0:
 		view.Verdict = "No further subject of the " + grouped(int64(c.Asked)) + " busiest affected subjects is over the new limit now."
 	case n == 0:
-		view.Verdict = "None of the " + plural(int64(c.Asked), "busiest affected subject", "busiest affected subjects") + " is over the new limit now."
+		view.Verdict = "None of the " + grouped(int64(c.Asked)) + " busiest affected subjects is over the new limit now."
 	default:
 		view.Tone = "bad"
-		view.Verdict = "Of the " + plural(int64(c.Asked), "busiest affected subject", "busiest affected subjects") + ", " +
+		view.Verdict = "Of the " + grouped(int64(c.Asked)) + " busiest affected subjects, " +
 			plural(n, "is over the new limit now and would be denied", "are over the new limit now and would be denied") + " until enough usage expires."
 	}
 	if view.Freed > 0 {

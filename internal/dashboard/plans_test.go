@@ -183,6 +183,20 @@ func TestLimitViewOfWarningAndOverage(t *testing.T) {
 	require.Equal(t, "350 of 100 used", l.UsedText())
 }
 
+// One affected subject is not "none of the 1 busiest".
+func TestPlanImpactOfOneSubject(t *testing.T) {
+	for want, c := range map[string]check.Comparison{
+		"The only affected subject with checks in the last hour is not over the new limit now.":                                            {Asked: 1},
+		"No further subject is over the new limit now.":                                                                                    {Asked: 1, Now: []string{"ann"}, Then: []string{"ann"}},
+		"The only affected subject with checks in the last hour is over the new limit now and would be denied until enough usage expires.": {Asked: 1, Then: []string{"ann"}},
+		"None of the 2 busiest affected subjects is over the new limit now.":                                                               {Asked: 2},
+	} {
+		var view impactView
+		view.judge(c, "hour")
+		require.Equal(t, want, view.Verdict)
+	}
+}
+
 // Before a lower limit is saved, the page lists the subjects that would be over it immediately, by
 // the live counters.
 func TestPlanImpact(t *testing.T) {
@@ -207,7 +221,7 @@ func TestPlanImpact(t *testing.T) {
 	require.NotContains(t, got, "/subjects/light")
 	require.NotContains(t, got, "/subjects/ada")
 	require.NotContains(t, got, "/subjects/unseen", "the page says which subjects it compares")
-	require.Contains(t, got, "busiest subjects of the last 1 hour")
+	require.Contains(t, got, "busiest subjects of the last hour, up to 1,000.")
 	require.Contains(t, preview("kind", "number", "limit", "2"), "2 are over the new limit now")
 	require.Contains(t, preview("kind", "number", "limit", "21"), "is over the new limit now")
 	require.Contains(t, preview("kind", "unlimited"), "is over the new limit now")

@@ -67,7 +67,7 @@ const mostQuotaTenants = 500
 // newQuotaPage shows the form, and who would be over the quota. With fragment=effect it returns
 // only the latter.
 func (d *dashboard) newQuotaPage(w http.ResponseWriter, r *http.Request, v *visit) error {
-	values := url.Values{"scope": {quotaForAll}, "window": {"month"}, "mode": {limit.Shadow.String()}}
+	values := url.Values{"scope": {quotaForOne}, "window": {"month"}, "mode": {limit.Shadow.String()}}
 	for name, sent := range r.URL.Query() {
 		values[name] = sent
 	}

@@ -119,11 +119,11 @@ func newQuotaPage(f frame, v *newQuotaView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = radio(v.Form, "scope", quotaForAll, "All tenants", "Every tenant has this quota. Plans of the operator’s tenant can change it by tier.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = radio(v.Form, "scope", quotaForOne, "Only "+v.Name, "No other tenant is limited by it.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = radio(v.Form, "scope", quotaForOne, "Only "+v.Name, "No other tenant is limited by it.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = radio(v.Form, "scope", quotaForAll, "All tenants", "Every tenant has this quota. Plans of the operator’s tenant can change it by tier.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

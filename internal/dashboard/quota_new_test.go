@@ -31,6 +31,7 @@ func TestNewQuota(t *testing.T) {
 	got := olga.get("/tenants/tenant-a/quota").body
 	require.Contains(t, got, "Enter the number of checks")
 	require.Contains(t, got, `value="shadow" checked`)
+	require.Contains(t, got, `value="one" checked`, "the page is that tenant's")
 	got = olga.get("/tenants/tenant-a/quota?limit=100&window=month&scope=all&mode=shadow").body
 	require.Contains(t, got, "Each tenant can send 100 checks per month.")
 	require.Contains(t, got, "1 tenant is over it since 1 ")

@@ -60,6 +60,8 @@ func rangeText(f *form) string {
 		return "Since " + spoken(from, "minute")
 	case from.IsZero():
 		return "Until " + spoken(to, "minute")
+	case to.After(from) && to.Sub(from) < 24*time.Hour:
+		return spoken(from, "minute") + " to " + spoken(to, "clock")
 	}
 	return spoken(from, "minute") + " to " + spoken(to, "minute")
 }

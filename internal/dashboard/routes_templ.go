@@ -1080,15 +1080,15 @@ func routeNameFields(v *routeEditView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if v.New() {
-			templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "slug", Label: "Slug", Hint: "Part of the gateway path: /v1/authorize/SLUG. It cannot change later. a-z, 0-9 and -.", Attrs: templ.Attributes{"required": true, "maxlength": "63", "autocomplete": "off", "spellcheck": "false", "placeholder": "edge"}}).Render(ctx, templ_7745c5c3_Buffer)
-			if templ_7745c5c3_Err != nil {
-				return templ_7745c5c3_Err
-			}
-		}
 		templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "name", Label: "Name", Hint: "Optional. Defaults to the slug.", Attrs: templ.Attributes{"maxlength": "200", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
+		}
+		if v.New() {
+			templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "slug", Label: "Slug", Hint: "Part of the gateway path: /v1/authorize/SLUG. It cannot change later. a-z, 0-9 and -.", Attrs: templ.Attributes{"required": true, "data-follows": "name", "maxlength": "63", "autocomplete": "off", "spellcheck": "false", "placeholder": "edge"}}).Render(ctx, templ_7745c5c3_Buffer)
+			if templ_7745c5c3_Err != nil {
+				return templ_7745c5c3_Err
+			}
 		}
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 87, "</div>")
 		if templ_7745c5c3_Err != nil {

@@ -34,13 +34,16 @@ const attributesField = "attributes"
 func ruleInput(f *form, name string, attrs templ.Attributes) field {
 	x := field{Form: f, Name: name, Label: labelOf(name), Attrs: attrs}
 	if known := limit.FieldNamed(name); known != nil {
-		x.Hint = known.Hint
+		x.Hint = nameOr(formHints[name], known.Hint)
 		if most, bounded := known.Schema["maxLength"]; bounded {
 			attrs["maxlength"] = fmt.Sprint(most)
 		}
 	}
 	return x
 }
+
+// formHints are about what only the form does.
+var formHints = map[string]string{"precision": "Default: window ÷ " + itoa(mostSteps) + "."}
 
 // placedFields have a place of their own in the form of a rule. Others are under "Advanced".
 var placedFields = []string{
@@ -157,7 +160,32 @@ func ruleOf(f *form, before limit.Rule) limit.Rule {
 			readField(f, field, &r)
 		}
 	}
+	if r.Algorithm == limit.SlidingWindowBuckets && f.Get("precision") == "" && f.Error("window") == "" {
+		r.Precision = stepOf(r.Window.MS)
+	}
 	return r
+}
+
+// mostSteps is the largest number of parts of a window that the form chooses.
+const mostSteps = 60
+
+// stepOf returns the precision of a window for which the form has none: the window in as many equal
+// parts as possible, at most mostSteps.
+func stepOf(windowMS int64) limit.Duration {
+	for parts := int64(mostSteps); parts > 0; parts-- {
+		if windowMS%parts != 0 {
+			continue
+		}
+		step := windowMS / parts
+		for _, unit := range []string{"d", "h", "m", "s", "ms"} {
+			one, err := limit.ParseDuration("1" + unit)
+			if err == nil && one.MS > 0 && step%one.MS == 0 {
+				d, _ := limit.ParseDuration(itoa(step/one.MS) + unit)
+				return d
+			}
+		}
+	}
+	return limit.Duration{}
 }
 
 // readField reads one field from its input.

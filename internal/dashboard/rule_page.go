@@ -217,7 +217,10 @@ func (d *dashboard) lastHour(ctx context.Context, v *visit, rule *limit.Rule) (s
 	case limit.Enforce:
 		return "It denied " + checks(sum.Denied), nil
 	case limit.Shadow:
-		return "It would have denied " + checks(max(sum.Denied, sum.ShadowDenied)), nil
+		if sum.Denied > 0 { // while it was enforced
+			return "It denied " + checks(sum.Denied), nil
+		}
+		return "It would have denied " + checks(sum.ShadowDenied), nil
 	}
 	return "It was off: it counted nothing.", nil
 }

@@ -66,6 +66,10 @@ func TestMakeRule(t *testing.T) {
 		"steps": {[]string{"algorithm", "sliding_window_buckets", "precision", "500", "precision_unit", "ms", "by_subject", "", "by_resource", "on", "attributes", "ip, country"},
 			limit.Rule{Algorithm: limit.SlidingWindowBuckets, Limit: 100, Window: window(t, "1m"), Precision: limit.Duration{Text: "500ms", MS: 500},
 				By: []string{"resource", "attributes.ip", "attributes.country"}}},
+		"steps-by-themselves": {[]string{"algorithm", "sliding_window_buckets"},
+			limit.Rule{Algorithm: limit.SlidingWindowBuckets, Limit: 100, Window: window(t, "1m"), Precision: limit.Duration{Text: "1s", MS: 1000}, By: []string{"subject"}}},
+		"uneven": {[]string{"algorithm", "sliding_window_buckets", "window", "7", "window_unit", "s"},
+			limit.Rule{Algorithm: limit.SlidingWindowBuckets, Limit: 100, Window: window(t, "7s"), Precision: limit.Duration{Text: "125ms", MS: 125}, By: []string{"subject"}}},
 		"leased": {[]string{"consistency", "leased"},
 			limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}, Consistency: limit.Leased}},
 		"all": {[]string{"by_subject", "", "resource", "orders:*"},
@@ -124,7 +128,6 @@ func TestRuleFormRefused(t *testing.T) {
 		"Must be a duration from 1s to 366d":                        {"window", "400", "window_unit", "d"},
 		"Must be a whole number, such as 1":                         {"window", ""},
 		"Must divide window into":                                   {"algorithm", "sliding_window_buckets", "precision", "7"},
-		"Is required for sliding_window_buckets":                    {"algorithm", "sliding_window_buckets"},
 		"from 1 to 1,000,000,000":                                   {"algorithm", "token_bucket", "burst", "0"},
 		"Must refill within 366 days":                               {"algorithm", "token_bucket", "burst", "100000000", "window", "300", "window_unit", "d", "limit", "1"},
 		"Must be attribute names":                                   {"attributes", "ip, <b>"},
@@ -325,7 +328,9 @@ func TestModeSwitchCanBeUndone(t *testing.T) {
 	got = b.get(sent.header.Get("Location")).body
 	require.Contains(t, got, "is in shadow. It reports what it would deny and denies nothing. It denied 27 checks in the last hour.")
 	require.Regexp(t, `(?s)action="/rules/requests/mode".*name="mode" value="enforce".*Undo`, got)
-	require.NotContains(t, b.get("/rules/requests").body, "Undo", "the message is shown once")
+	got = b.get("/rules/requests").body
+	require.NotContains(t, got, "Undo", "the message is shown once")
+	require.Contains(t, got, "It denied 27 checks in the last hour.", "and did not only report them")
 	sent = b.write("/rules/requests/mode", url.Values{"mode": {"enforce"}})
 	require.Equal(t, http.StatusSeeOther, sent.status)
 	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")

@@ -12,6 +12,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // A support person finds out why a customer is denied, and resets the limit.
@@ -78,12 +79,27 @@ func TestSubjectDeniedALittleAgoIsLimited(t *testing.T) {
 		require.NotContains(t, got, `>active</span>`)
 	}
 	got := b.get("/subjects/user_7").body
-	require.Regexp(t, `Rule mark denied 1 (of [0-9]+ checks? since|check in the last 5 minutes)`, got)
+	require.Regexp(t, `Denied by Rule mark[^:]*(<time.*</time>)?: 1 of the last [0-9]+ checks?\.|Rule mark denied 1 check in the last 5 minutes`, got)
 	require.Contains(t, got, `<option value="requests" selected>`, "the rule that denied is chosen to be reset")
 
 	s.clock.catchUp()
 	require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_7", url.Values{"do": {"reset"}, "rule": {"requests"}, "reason": {"asked"}}).status)
 	require.Regexp(t, `class="badge good"[^>]*>active<`, b.get("/subjects/user_7").body)
+}
+
+// The page says when denials began, which does not move while they continue.
+func TestSubjectLimitedSince(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 30, 0, time.UTC)
+	view := subjectView{now: at, Chart: newChart("", stretchUntil(at, usage.Minute, 60), nil)}
+	view.Denied = []decisionRow{{Name: "API requests", last: at.Add(-time.Second), times: 9}}
+	bars := view.Chart.Bars
+	for i := range 8 { // until the last minute
+		bars[len(bars)-1-i].Allowed, bars[len(bars)-1-i].Denied = 10, 5
+	}
+	view.DeniedSince = view.Chart.deniedSince()
+	require.Equal(t, "Denied by API requests since 11:53 UTC: 10 of the last 30 checks.", inUTC(view.WhyLimited()))
+	view.DeniedSince = view.Chart.From
+	require.Equal(t, "Denied by API requests: 10 of the last 30 checks.", view.WhyLimited(), "the chart begins later than the denials")
 }
 
 // Without Redis, the page does not call a subject active of which it does not know the counters.

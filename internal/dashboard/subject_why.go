@@ -100,11 +100,18 @@ func (view *subjectView) WhyLimited() string {
 		last := &view.Denied[0]
 		return "Last denied at " + spoken(last.At, "clock-second") + " by " + last.Name + "."
 	}
-	text := listed(names) + " denied "
 	if b := view.lastMinutes(); b != nil && b.Denied > 0 {
-		return text + grouped(b.Denied) + " of " + plural(b.Allowed+b.Denied, "check", "checks") + " since " + spoken(b.Start, "clock") + "."
+		return "Denied by " + listed(names) + view.sinceText() + ": " + grouped(b.Denied) + " of the last " + plural(b.Allowed+b.Denied, "check", "checks") + "."
 	}
-	return text + plural(times, "check", "checks") + " in the last " + itoa(int64(limitedFor/time.Minute)) + " minutes."
+	return listed(names) + " denied " + plural(times, "check", "checks") + " in the last " + itoa(int64(limitedFor/time.Minute)) + " minutes."
+}
+
+// sinceText says when the present denials began, as in " since 14:05"; "" if that is not known.
+func (view *subjectView) sinceText() string {
+	if view.DeniedSince.IsZero() || !view.DeniedSince.After(view.Chart.From) {
+		return ""
+	}
+	return " since " + spoken(view.DeniedSince, "clock")
 }
 
 // lastMinutes sums up the present minute and the one before; nil if they are not known.
@@ -125,11 +132,7 @@ func (view *subjectView) WhyDenied() string {
 	for i := range denying {
 		names[i] = denying[i].Name
 	}
-	text := "Denied by " + listed(names)
-	if !view.DeniedSince.IsZero() && view.DeniedSince.After(view.Chart.From) {
-		text += " since " + spoken(view.DeniedSince, "clock")
-	}
-	text += "."
+	text := "Denied by " + listed(names) + view.sinceText() + "."
 	if wait := denying[0].waitMS; wait > 0 {
 		text += " Next request allowed in " + short(time.Duration(wait)*time.Millisecond) + "."
 	}

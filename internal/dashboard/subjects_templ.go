@@ -349,7 +349,7 @@ func subjectsPage(f frame, v *subjectsView) templ.Component {
 							return templ_7745c5c3_Err
 						}
 					} else if s.Unregistered {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<span class=\"muted\">not registered</span>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<span class=\"muted\">Not registered</span>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

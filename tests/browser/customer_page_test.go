@@ -40,7 +40,9 @@ func TestCustomerAsksForMore(t *testing.T) {
 	require.NoError(t, err)
 	p := w.customer(`<i>"&'/..`).sees("You can use 10 units").sees("Northwind <b>Maps</b>")
 	p.check()
-	p.click("Request a higher limit").fill("New limit", "25").fill("What do you need it for?", "A long night").click("Send request")
+	p.click("Request a higher limit").fill("New limit", "").click("Send request").sees("Enter the limit that you need.")
+	require.Equal(t, []string{"limit", "true", "limit-hint-exports limit-exports-error"}, mustEval[[]string](p, `(f => [f.name, f.ariaInvalid, f.getAttribute("aria-describedby")])(document.activeElement)`))
+	p.check().fill("New limit", "25").seesNot("Enter the limit that you need.").fill("What do you need it for?", "A long night").click("Send request")
 	p.sees("Your request was sent").sees("waiting for an answer")
 
 	support := w.as(tenants.Support).open("/requests").sees("10 to 25").sees("A long night")

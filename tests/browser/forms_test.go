@@ -41,6 +41,9 @@ func TestInlineErrorsOnLeaving(t *testing.T) {
 	require.False(t, mustEval[bool](p, `document.querySelector(".wrong") !== null`), "while they type")
 	p.press(kb.Tab).sees("Must be an email such as name@example.com.").check()
 	p.fill("Email", "ann@example.com").seesNot("Must be an email").check()
+	// The message that appears when the field is left does not move the button away from the click.
+	p.fill("Email", "nonsense@").click("Send invitation").sees("Must be an email")
+	require.Equal(t, "email", mustEval[string](p, `document.activeElement.name`))
 
 	p.open("/subjects/eve").click("Block").press(kb.Enter).sees("Enter a reason for the audit trail.").check()
 	require.Equal(t, "reason", mustEval[string](p, `document.activeElement.name`))
@@ -49,4 +52,32 @@ func TestInlineErrorsOnLeaving(t *testing.T) {
 	p = w.visitor().open("/login").click("Sign in").sees("Enter your email, for example name@example.com.").sees("Enter your password.").inspect("signin-invalid")
 	require.Equal(t, "email", mustEval[string](p, `document.activeElement.name`))
 	p.fill("Email", w.person(tenants.Owner)).fill("Password", password).click("Sign in").at("/")
+}
+
+// The time of a change of a plan can be entered for a change at a time only, and one that was
+// entered before does not get lost silently.
+func TestTimeOfAPlanChange(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Owner).open("/subjects/eve").click("Change plan")
+	p.sees("When").seesNot("Time (UTC)").choose("When", "At a time").sees("Time (UTC)").check()
+	p.choose("When", "Now").seesNot("Time (UTC)")
+}
+
+// The slug of a plan, a tenant or a route follows its name until somebody changes it.
+func TestSlugFollowsTheName(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Owner)
+	slug := func() string { return mustEval[string](p, `document.querySelector("[name=slug]").value`) }
+	for _, path := range []string{"/plans/new", "/routes/new"} {
+		p.open(path).fill("Name", "Gold, for teams!")
+		require.Equal(t, "gold-for-teams", slug(), path)
+		p.fill("Slug", "gold").fill("Name", "Gold for all")
+		require.Equal(t, "gold", slug(), path)
+		p.fill("Slug", "").fill("Name", "Silver")
+		require.Equal(t, "silver", slug(), path)
+	}
+	p.open("/plans/new").click("Create plan").sees("Enter the slug").fill("Name", "Silver").seesNot("Enter the slug")
+	p.click("Create plan").sees("Silver").at("/plans")
 }

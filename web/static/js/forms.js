@@ -4,16 +4,18 @@
 "use strict";
 
 (() => {
-  if (!window.htmx) return;
+  // A page with htmx loads its parts, the first one too. The customer page has no htmx.
+  document.addEventListener("htmx:load", (event) => check(event.target));
+  document.addEventListener("weir:load", (event) => check(event.target));
+  if (!window.htmx) check(document);
 
-  document.addEventListener("htmx:load", (event) => {
-    const { target } = event;
-    for (const form of [...(target.matches?.("form") ? [target] : []), ...target.querySelectorAll("form")]) {
+  function check(part) {
+    for (const form of [...(part.matches?.("form") ? [part] : []), ...part.querySelectorAll("form")]) {
       if (form.noValidate) continue;
       form.noValidate = true; // of the browser, which would show its own messages
       form.dataset.checked = "";
     }
-  });
+  }
 
   // A form with invalid fields is not sent. This runs before htmx sends it.
   document.addEventListener("submit", (event) => {
@@ -37,12 +39,42 @@
     const field = event.target;
     if (!field.form?.matches("[data-checked]")) return;
     changed.add(field);
-    if (event.type === "change" || field.hasAttribute("aria-invalid")) show(field);
+    if (event.type === "change" || field.hasAttribute("aria-invalid")) settle(field);
   }
   document.addEventListener("input", note);
   document.addEventListener("change", note);
   document.addEventListener("focusout", (event) => {
-    if (changed.has(event.target)) show(event.target);
+    if (changed.has(event.target)) settle(event.target);
+  });
+
+  // A message moves what is below it. While somebody presses a button there, it waits, or the button
+  // would be gone from under the pointer before the click.
+  let pressed = false;
+  const waiting = new Set();
+  document.addEventListener("pointerdown", () => {
+    pressed = true;
+  }, true);
+  for (const end of ["pointerup", "pointercancel"]) {
+    document.addEventListener(end, () => {
+      pressed = false;
+      setTimeout(() => { // after the click
+        for (const field of waiting) if (field.isConnected) show(field);
+        waiting.clear();
+      });
+    }, true);
+  }
+  function settle(field) {
+    if (pressed) waiting.add(field);
+    else show(field);
+  }
+
+  // A slug with data-follows is made from the field with that name, until somebody changes it.
+  document.addEventListener("input", (event) => {
+    const slug = event.target.form?.elements.slug;
+    if (slug?.dataset?.follows !== event.target.name || !["", slug.dataset.made].includes(slug.value)) return;
+    slug.value = event.target.value.toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 63).replace(/^-+|-+$/g, "");
+    slug.dataset.made = slug.value;
+    if (slug.hasAttribute("aria-invalid")) show(slug);
   });
 
   // show shows or removes the message of a field, and reports whether the field is invalid.

@@ -41,6 +41,7 @@
         }
         if (answer.ok) {
           place.innerHTML = await answer.text();
+          place.dispatchEvent(new CustomEvent("weir:load", { bubbles: true }));
           wait = 10000;
         } else {
           wait = Math.min(wait * 2, 120000);
