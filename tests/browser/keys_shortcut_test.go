@@ -80,8 +80,10 @@ func TestNewQuota(t *testing.T) {
 	w := newTenant(t)
 	p := w.operator().open("/tenants/" + w.tenant.Slug)
 	p.open("/tenants/" + w.tenant.Slug + "/quota").sees("Enter the number of checks").check()
-	p.fill("Checks", "1000000").sees("Each tenant can send 1,000,000 checks per month.")
-	p.click("Only " + w.tenant.Name + " No other tenant is limited by it.").sees("Only " + w.tenant.Name + " can send 1,000,000 checks per month.")
+	one := "Only " + w.tenant.Name
+	p.fill("Checks", "1000000").sees(one + " can send 1,000,000 checks per month.")
+	p.click("All tenants Every tenant has this quota. Plans of the operator’s tenant can change it by tier.").sees("Each tenant can send 1,000,000 checks per month.")
+	p.click(one + " No other tenant is limited by it.").sees(one + " can send 1,000,000 checks per month.")
 	p.sees("No tenant is over it").theme("dark").check()
 	p.theme("light").phone().check()
 	p.desktop().fill("Reason", "a trial").click("Create quota").at("/tenants/" + w.tenant.Slug).sees("created in shadow")
