@@ -209,7 +209,7 @@ ORDER BY t.id`
 func (a *Authenticator) Load(ctx context.Context) error {
 	history := a.store.history.Load()
 	err := a.store.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
+		if err := longStatements(ctx, tx); err != nil {
 			return err
 		}
 		found, err := tx.Query(ctx, allKeysSQL)

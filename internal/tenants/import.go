@@ -210,6 +210,9 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 			m.refs.gives[lines[i].Subject] = *ref
 		}
 	}
+	if err := longStatements(ctx, c.tx); err != nil {
+		return nil, err
+	}
 	// Plans that were made while the tables were small would read the complete tables for each
 	// batch.
 	if _, err := c.tx.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {

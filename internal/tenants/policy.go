@@ -59,7 +59,7 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 // keys were used last first. Errors: ErrUnavailable.
 func (s *Store) TenantsByUse(ctx context.Context) (list []Change, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
+		if err := longStatements(ctx, tx); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `SELECT t.id, t.policy_version, t.subjects_version, t.keys_version FROM tenants t
@@ -227,7 +227,7 @@ func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after s
 func (s *Store) LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
 	history := s.history.Load()
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
+		if err := longStatements(ctx, tx); err != nil {
 			return err
 		}
 		head, err := activeTenant(ctx, q, tenant)

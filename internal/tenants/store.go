@@ -160,6 +160,13 @@ func prepareConn(config *pgx.ConnConfig, role string) {
 	}
 }
 
+// longStatements gives the statements of a transaction a minute, for those that read or write as
+// much as a tenant has: on a busy database they take longer than prepareConn allows.
+func longStatements(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'")
+	return err
+}
+
 func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	c, err := pgxpool.ParseConfig(config.DatabaseURL)
 	if err != nil {
