@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// stampedConn is a TCP connection that knows when the bytes of its last Read had arrived. Linux notes
-// the time at which it received a packet, and returns it with the bytes. Between both, a request
-// waits in the socket's buffer until Go's runtime looks at the socket, and then for a processor.
+// stampedConn is a TCP connection that knows when the bytes of its last Read had arrived. Linux
+// notes the time at which it received a packet, and returns it with the bytes. Between both, a
+// request waits in the socket's buffer until Go's runtime looks at the socket, and then for a
+// processor.
 type stampedConn struct {
 	*net.TCPConn
 	raw     syscall.RawConn

@@ -59,8 +59,8 @@ func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.bound.Limit() }
 
 func (a *capacity) leave() { a.inFlight.Add(-1) }
 
-// late notes how long a request waited before it was read. It reports whether the request is too old
-// to be served.
+// late notes how long a request waited before it was read. It reports whether the request is too
+// old to be served.
 func (a *capacity) late(waited, age time.Duration) bool {
 	if !a.bound.Unread(waited, age) {
 		return false

@@ -78,7 +78,8 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 }
 
 // waited returns how long the request that c has read waited for this instance to read it, and how
-// long ago it arrived. The second includes the pause of the connection. Both are zero if nobody knows.
+// long ago it arrived. The second includes the pause of the connection. Both are zero if nobody
+// knows.
 func (c *laneConn) waited() (waited, age time.Duration) {
 	if c.stamp == nil || c.stamp.arrived.IsZero() {
 		return 0, 0

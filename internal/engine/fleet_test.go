@@ -398,8 +398,8 @@ func (f *fleet) missing() (units int64) {
 }
 
 // Without a fault, all units of a limit can be used, on whichever instances its checks arrive. A
-// bucket used to keep the units of a lease if any other instance had charged it since: in one run of
-// three instances, 937 of 1,000 units could be used.
+// bucket used to keep the units of a lease if any other instance had charged it since: in one run
+// of three instances, 937 of 1,000 units could be used.
 func TestLeasesGiveTheWholeLimit(t *testing.T) {
 	for _, a := range leasableAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {

@@ -23,11 +23,11 @@
 // refused connections are the load. They then pause: the next request on such a connection is read
 // later. The pause limits refusals to perThread per second and thread.
 //
-// Requests that nobody has read are not in flight, so the bound alone does not end their queue. While
-// unread is above its target and many requests wait, or while the bound refuses, each request that
-// is older than maxUnread is refused. Its age includes the pause of its connection: a client that
-// ignored Retry-After does not come before others. A wait that has other causes, such as another
-// process of the machine, refuses nothing, because few requests wait then.
+// Requests that nobody has read are not in flight, so the bound alone does not end their queue.
+// While unread is above its target and many requests wait, or while the bound refuses, each request
+// that is older than maxUnread is refused. Its age includes the pause of its connection: a client
+// that ignored Retry-After does not come before others. A wait that has other causes, such as
+// another process of the machine, refuses nothing, because few requests wait then.
 //
 // An example, with two threads and checks of 50 µs each: capacity is 40 000 checks per second.
 // 4 000 clients send without a pause. Each check waits 100 ms, and goroutines wait 25 ms per turn.

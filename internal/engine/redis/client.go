@@ -245,7 +245,8 @@ func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
 func (t *trackedConns) dialer(tlsConfig *tls.Config, timeout time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: timeout}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		// The context of the pool ends at the timeout, as the dialer does. It must not end a second dial.
+		// The context of the pool ends at the timeout, as the dialer does. It must not end a second
+		// dial.
 		dialContext := context.WithoutCancel(ctx)
 		raw, err := dialAwake(timeout, func() (net.Conn, error) { return dialer.DialContext(dialContext, network, addr) })
 		if err != nil {

@@ -16,9 +16,9 @@
 -- The count is now 21. In the next window, the same call replies 0 and changes nothing.
 --
 -- The ground names the state that was charged (engine.RefundPart). A counter stays unchanged if it
--- is in another state, has another form, or holds fewer units than would be returned. A bucket may be
--- in another state up to the instant until, if it stays used. Expiries do not change: the full quota
--- is available no later than before.
+-- is in another state, has another form, or holds fewer units than would be returned. A bucket may
+-- be in another state up to the instant until, if it stays used. Expiries do not change: the full
+-- quota is available no later than before.
 
 local now = tonumber(ARGV[2])
 local function time()
