@@ -126,6 +126,7 @@ func (c *laneConn) rest(closed <-chan struct{}) bool {
 	} else {
 		c.timer.Reset(c.pause)
 	}
+	c.resumed = time.Now().Add(c.pause)
 	c.pause = 0
 	select {
 	case <-c.timer.C:

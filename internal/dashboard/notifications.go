@@ -18,6 +18,7 @@ const notificationsURL = "/settings/notifications"
 // notifiedRow is a notification endpoint.
 type notifiedRow struct {
 	ID, URL, Host, Description string
+	Masked                     string // the URL, which may contain a secret
 	Types                      string
 	State, Tone                string
 }
@@ -27,7 +28,7 @@ func (e notifiedRow) Path() string { return notificationsURL + "/" + e.ID }
 
 func notifiedRowOf(e *tenants.NotificationEndpoint) notifiedRow {
 	row := notifiedRow{
-		ID: e.ID.String(), URL: e.URL, Host: tenants.NotificationHost(e.URL), Description: e.Description, Types: strings.Join(e.Types, ", "),
+		ID: e.ID.String(), URL: e.URL, Masked: tenants.MaskedURL(e.URL), Host: tenants.NotificationHost(e.URL), Description: e.Description, Types: strings.Join(e.Types, ", "),
 		State: "enabled", Tone: "good",
 	}
 	if len(e.Types) == 0 {

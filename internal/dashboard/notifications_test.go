@@ -82,3 +82,33 @@ func TestNotificationPages(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.write(path, url.Values{"do": {"delete"}}).status)
 	require.Equal(t, http.StatusNotFound, b.get(path).status)
 }
+
+// The address of an endpoint may contain a secret. Members who cannot change it see its host only,
+// on every page that has it. The others open it.
+func TestAddressesOfEndpointsAreMasked(t *testing.T) {
+	s := newStack(t)
+	s.members()
+	e, _, err := s.store.CreateNotificationEndpoint(t.Context(), s.a, tenants.NotificationEndpoint{URL: "https://hooks.example.com/in/secret-path?token=secret-token", Enabled: true})
+	require.NoError(t, err)
+	_, err = s.store.TestNotificationEndpoint(t.Context(), s.a, e.ID)
+	require.NoError(t, err)
+	path := notificationsURL + "/" + e.ID.String()
+	for _, role := range tenants.Roles {
+		b := s.as("ann@example.com")
+		if role != tenants.Owner {
+			b = s.as(string(role) + "@example.com")
+		}
+		for _, page := range []string{notificationsURL, "/audit", "/audit/export?format=json", "/audit/export?format=csv"} {
+			got := b.get(page)
+			require.NotContains(t, got.body, "secret-", "%s: %s", role, page)
+		}
+		got := b.get(path)
+		require.Equal(t, http.StatusOK, got.status)
+		require.Contains(t, got.body, "https://hooks.example.com/***", role)
+		if role == tenants.Owner || role == tenants.Admin {
+			require.Contains(t, got.body, "secret-path", role)
+		} else {
+			require.NotContains(t, got.body, "secret-", role)
+		}
+	}
+}

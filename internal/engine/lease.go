@@ -115,6 +115,13 @@ func (l *lease) base(n *limit.Numbers, i int) int64 {
 	return l.verdicts[i].ResetMS - 1 - longer
 }
 
+// refundUntil returns the instant up to which units can be returned to bucket i although it was
+// charged again (RefundPart.Until). Without these units, it would not be full while any lease of it
+// that others have taken since is alive.
+func (l *lease) refundUntil(n *limit.Numbers, i int) int64 {
+	return max(0, l.base(n, i)-limit.MaxLeaseMS)
+}
+
 // drained returns how many units of bucket i must stay charged if others are granted until the
 // instant atMS.
 func (l *lease) drained(n *limit.Numbers, i int, atMS int64) int64 {

@@ -17,7 +17,7 @@ type pendingRefund struct {
 const refundChunk = 64
 
 // retire ends a lease of set and queues the refund of its units. Newest means that the set
-// prefetched nothing after it; a bucket accepts a refund only in this case.
+// prefetched nothing after it; only then a bucket that may be full soon accepts a refund.
 func (l *Leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) {
 	left, ok := gone.end()
 	if !ok || left+gone.cushion == 0 {
@@ -26,17 +26,19 @@ func (l *Leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) 
 	p := pendingRefund{units: left}
 	for i := range set.counters {
 		c := &set.counters[i]
-		n, units := c.Numbers, left+gone.cushion
+		n, units, until := c.Numbers, left+gone.cushion, int64(0)
 		if n.Algorithm.Bucket() {
-			if !newest || !n.Refundable() {
+			storeNow := gone.storeNow(now)
+			until = gone.refundUntil(&n, i)
+			if !n.Refundable() || !newest && storeNow > until {
 				p.stays = true
 				continue
 			}
-			units -= gone.drained(&n, i, gone.storeNow(now))
+			units -= gone.drained(&n, i, storeNow)
 		}
 		if units > 0 {
 			p.refund.Parts = append(p.refund.Parts, RefundPart{
-				Key: c.OwnKey(), ID: c.ID, Numbers: n, Units: units, Ground: n.Ground(&gone.verdicts[i], gone.nowMS),
+				Key: c.OwnKey(), ID: c.ID, Numbers: n, Units: units, Ground: n.Ground(&gone.verdicts[i], gone.nowMS), Until: until,
 			})
 		}
 	}

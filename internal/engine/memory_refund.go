@@ -16,14 +16,17 @@ func (e *Memory) Refund(_ context.Context, refunds ...*Refund) {
 			continue
 		}
 		for i := range r.Parts {
-			if !e.refund(&r.Parts[i]) {
+			if !e.refund(&r.Parts[i], r.NowMS) {
 				r.Refused++
 			}
 		}
 	}
 }
 
-func (e *Memory) refund(part *RefundPart) bool {
+func (e *Memory) refund(part *RefundPart, now int64) bool {
+	if now == 0 {
+		now = e.clock()
+	}
 	shard := &e.shards[maphash.String(e.seed, part.Key)%memoryShards]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -32,11 +35,17 @@ func (e *Memory) refund(part *RefundPart) bool {
 		return false
 	}
 	s, ok := kept.state.(limit.Refundable)
-	if !ok || !s.Refund(&part.Numbers, part.Units, part.Ground) {
+	if !ok || !s.Refund(&part.Numbers, part.Units, part.Ground) && !part.afterOthers(s, now) {
 		return false
 	}
 	if s.Idle() && kept.mark == 0 {
 		e.remove(shard, kept)
 	}
 	return true
+}
+
+// afterOthers returns units to a bucket that was charged again since.
+func (p *RefundPart) afterOthers(s limit.Refundable, now int64) bool {
+	b, ok := s.(limit.Bucket)
+	return ok && now <= p.Until && b.RefundAfter(&p.Numbers, p.Units, now)
 }

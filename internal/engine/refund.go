@@ -10,6 +10,9 @@ import (
 type Refund struct {
 	Parts []RefundPart // one for each counter, all of one tenant
 
+	// NowMS is the time, for tests; 0: the store's clock.
+	NowMS int64
+
 	// Engine.Refund fills in the fields below.
 	Refused int   // parts that changed nothing, because the state of their counter has changed
 	Err     error // the counters could not be reached; some parts may have been applied
@@ -31,6 +34,10 @@ type RefundPart struct {
 	// of the sub-bucket. For a bucket it is the instant at which the bucket is full after the
 	// charge (Verdict.ResetMS), which every later charge changes.
 	Ground int64
+	// Until is an instant for a bucket: up to then, later charges do not matter, because the bucket
+	// was not full in the meantime and would not have been without the charged units. The bucket
+	// stays used in part. 0: units are returned only if nothing was charged since.
+	Until int64
 }
 
 var (
@@ -43,7 +50,8 @@ func (r *Refund) Validate() error {
 	for i := range r.Parts {
 		part := &r.Parts[i]
 		if !part.Numbers.Valid() || !part.Numbers.Leasable() || !part.Numbers.Refundable() ||
-			part.Units < 1 || part.Units > limit.MaxFixedLimit || part.Ground < 0 || part.Ground > limit.MaxInstantMS {
+			part.Units < 1 || part.Units > limit.MaxFixedLimit || part.Ground < 0 || part.Ground > limit.MaxInstantMS ||
+			part.Until < 0 || part.Until > limit.MaxInstantMS || r.NowMS < 0 || r.NowMS > limit.MaxInstantMS {
 			return errRefund
 		}
 		if HashTag(part.Key) != HashTag(r.Parts[0].Key) {

@@ -62,10 +62,27 @@ func (s *bucket) Refund(n *Numbers, units, ground int64) bool {
 	if full != ground || s.limit != n.Limit {
 		return false
 	}
+	*s = s.less(n, units)
+	return true
+}
+
+// less returns the bucket without units that were charged.
+func (s *bucket) less(n *Numbers, units int64) bucket {
 	sooner, rest := MulDiv(units, n.WindowMS, n.Limit, 0)
-	if s.full, s.part = s.full-sooner, s.part-rest; s.part < 0 {
-		s.full, s.part = s.full-1, s.part+n.Limit
+	left := bucket{full: s.full - sooner, part: s.part - rest, limit: s.limit}
+	if left.part < 0 {
+		left.full, left.part = left.full-1, left.part+n.Limit
 	}
+	return left
+}
+
+// RefundAfter implements Bucket.
+func (s *bucket) RefundAfter(n *Numbers, units, t int64) bool {
+	left := s.less(n, units)
+	if s.limit != n.Limit || left.full <= t {
+		return false
+	}
+	*s = left
 	return true
 }
 

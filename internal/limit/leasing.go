@@ -23,6 +23,14 @@ func (n *Numbers) Ground(v *Verdict, nowMS int64) int64 {
 	return v.ResetMS
 }
 
+// Bucket is the state of a bucket.
+type Bucket interface {
+	Refundable
+	// RefundAfter returns units although the bucket was charged again since. It returns false and
+	// changes nothing if the bucket would be full at t.
+	RefundAfter(n *Numbers, units, t int64) bool
+}
+
 // Refundable is a state to which units can be returned.
 type Refundable interface {
 	State

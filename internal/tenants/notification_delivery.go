@@ -80,6 +80,7 @@ func (s *Store) NotificationDeliveries(ctx context.Context, a Actor, f DeliveryF
 		out = make([]NotificationDelivery, len(rows))
 		for i, r := range rows {
 			out[i] = deliveryOf(r)
+			out[i].URL = a.shownURL(r.Url)
 		}
 		return err
 	})
@@ -101,6 +102,7 @@ func deliveryOf(r db.NotificationDeliveriesRow) NotificationDelivery {
 func (s *Store) NotificationDelivery(ctx context.Context, a Actor, id uuid.UUID) (out NotificationDelivery, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		out, err = readDelivery(ctx, q, a.tenant, id)
+		out.URL = a.shownURL(out.URL)
 		return err
 	})
 	return out, err
@@ -156,7 +158,7 @@ func (c *change) recordSending(action string, e *NotificationEndpoint, kind stri
 		ID   string `json:"id"`
 		Type string `json:"type"`
 	}{e.ID.String(), kind})
-	c.trail.actions = append(c.trail.actions, auditRow{action: action, kind: auditNotified, target: e.URL, after: after})
+	c.trail.actions = append(c.trail.actions, auditRow{action: action, kind: auditNotified, target: MaskedURL(e.URL), after: after})
 	return err
 }
 

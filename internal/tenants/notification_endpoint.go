@@ -24,7 +24,7 @@ import (
 // are never returned again.
 type NotificationEndpoint struct {
 	ID            uuid.UUID
-	URL           string
+	URL           string // may contain a secret: see MaskedURL
 	Description   string
 	Types         []string // which it gets; none: all
 	Enabled       bool
@@ -264,6 +264,7 @@ func (s *Store) DeleteNotificationEndpoint(ctx context.Context, a Actor, id uuid
 }
 
 // NotificationEndpoints lists endpoints, newest first, and returns where the next page begins.
+// Without MayManage, addresses are masked.
 func (s *Store) NotificationEndpoints(ctx context.Context, a Actor, p Page) (out []NotificationEndpoint, next string, err error) {
 	after, err := p.after()
 	if err != nil {
@@ -275,17 +276,20 @@ func (s *Store) NotificationEndpoints(ctx context.Context, a Actor, p Page) (out
 		out = make([]NotificationEndpoint, len(rows))
 		for i, row := range rows {
 			out[i] = notificationEndpointOf(row)
+			out[i].URL = a.shownURL(row.Url)
 		}
 		return err
 	})
 	return out, next, err
 }
 
-// NotificationEndpoint returns an endpoint, or ErrNotFound.
+// NotificationEndpoint returns an endpoint, or ErrNotFound. Without MayManage, its address is
+// masked.
 func (s *Store) NotificationEndpoint(ctx context.Context, a Actor, id uuid.UUID) (out NotificationEndpoint, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.NotificationEndpointByID(ctx, db.NotificationEndpointByIDParams{TenantID: a.tenant, ID: id})
 		out = notificationEndpointOf(row)
+		out.URL = a.shownURL(row.Url)
 		return err
 	})
 	return out, err
@@ -316,6 +320,30 @@ func (s *Store) reencryptNotifications(ctx context.Context, q *db.Queries, tenan
 		done++
 	}
 	return done, nil
+}
+
+// MaskedURL returns an address with its scheme and host only. The rest often is a secret, as with
+// chat services.
+func MaskedURL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return maskedRest
+	}
+	if u.Path+u.RawQuery == "" || u.Path == "/" && u.RawQuery == "" {
+		return address
+	}
+	return u.Scheme + "://" + u.Host + "/" + maskedRest
+}
+
+const maskedRest = "***"
+
+// shownURL returns an address as the actor may see it: whole only with MayManage, which can change
+// it.
+func (a Actor) shownURL(address string) string {
+	if a.May(MayManage) {
+		return address
+	}
+	return MaskedURL(address)
 }
 
 // NotificationHost returns the host of an address without the rest, which may have a secret.

@@ -193,7 +193,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)
 	}
-	return &pool{Pool: p, acquire: config.Acquire, turns: newTurns(max(1, int(config.MaxConns)/2))}, nil
+	return &pool{Pool: p, acquire: config.Acquire, turns: newTurns(int(config.MaxConns))}, nil
 }
 
 // setCredentials sets the current user and password, unless they are those of the URL.

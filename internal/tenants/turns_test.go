@@ -78,3 +78,43 @@ func TestConnectionsOfOneRequest(t *testing.T) {
 	_, err = d.Store.RuleBySlug(t.Context(), a, "r")
 	require.NoError(t, err)
 }
+
+// Two tenants with as many long operations as they can have leave a connection to a third one.
+func TestConnectionsOfTwoTenants(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.NewWith(t, tenants.Config{MaxConns: 8})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	c, _ := d.Tenant("tenant-c")
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 8)
+	stop := sync.OnceFunc(func() { close(end) })
+	defer stop()
+	running := 0
+	for _, actor := range []tenants.Actor{a, b} {
+		mustSubject(t, d.Store, actor, tenants.Subject{Subject: "user_1"})
+		for range 4 {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			go func() {
+				ended <- d.Store.ExportSubjects(ctx, actor, tenants.SubjectFilter{}, false, func([]tenants.Subject) error {
+					begun <- struct{}{}
+					<-end
+					return nil
+				})
+			}()
+			select {
+			case <-begun:
+				running++
+			case err := <-ended:
+				require.ErrorIs(t, err, tenants.ErrUnavailable)
+			}
+		}
+	}
+	require.Equal(t, 5, running, "half for the first one, and what is left beside the reserve")
+	_, err := d.Store.EditTenant(t.Context(), c, tenants.Match{}, func(in *tenants.Tenant) error { in.Name = "C"; return nil })
+	require.NoError(t, err)
+	stop()
+	for range running {
+		<-ended
+	}
+}

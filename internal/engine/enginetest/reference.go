@@ -415,7 +415,7 @@ func (r *Reference) Refund(_ context.Context, refunds ...*engine.Refund) {
 	for _, refund := range refunds {
 		refund.Refused, refund.Err = 0, nil
 		for _, part := range refund.Parts {
-			if rec := r.counters[part.Key]; rec == nil || !rec.refund(part) {
+			if rec := r.counters[part.Key]; rec == nil || !rec.refund(part, refund.NowMS) {
 				refund.Refused++
 			}
 		}
@@ -423,14 +423,19 @@ func (r *Reference) Refund(_ context.Context, refunds ...*engine.Refund) {
 }
 
 // refund removes units of the state that part names, the latest first.
-func (rec *record) refund(part engine.RefundPart) bool {
+func (rec *record) refund(part engine.RefundPart, now int64) bool {
 	n := part.Numbers
 	if n.Algorithm.Bucket() {
-		if rec.full == nil || rec.limit != n.Limit || ceil(rec.full) != part.Ground {
+		same := rec.full != nil && ceil(rec.full) == part.Ground
+		if rec.full == nil || rec.limit != n.Limit || !same && now > part.Until {
 			return false
 		}
 		sooner := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(part.Units), big.NewInt(n.WindowMS)), big.NewInt(n.Limit))
-		rec.full = sooner.Sub(rec.full, sooner)
+		sooner.Sub(rec.full, sooner)
+		if !same && sooner.Cmp(big.NewRat(now+1, 1)) < 0 {
+			return false // it would be full
+		}
+		rec.full = sooner
 		return true
 	}
 	left := part.Units

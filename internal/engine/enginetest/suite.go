@@ -60,6 +60,7 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("PenaltyOfSeveral", func(t *testing.T) { testPenaltyOfSeveral(t, eng) })
 	t.Run("PenaltyAndClock", func(t *testing.T) { testPenaltyAndClock(t, eng) })
 	t.Run("Refund", func(t *testing.T) { testRefund(t, eng) })
+	t.Run("RefundAfterOthers", func(t *testing.T) { testRefundAfterOthers(t, eng) })
 	t.Run("RefundRefused", func(t *testing.T) { testRefundRefused(t, eng) })
 	t.Run("RefundOfAll", func(t *testing.T) { testRefundOfAll(t, eng) })
 	t.Run("RefundLate", func(t *testing.T) { testRefundLate(t, eng) })

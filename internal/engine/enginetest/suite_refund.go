@@ -108,6 +108,34 @@ func testRefundRefused(t *testing.T, eng engine.Engine) {
 	eng.Refund(context.Background())
 }
 
+// A bucket that stays used takes units back although others charged it since.
+func testRefundAfterOthers(t *testing.T, eng engine.Engine) {
+	for _, a := range leasable() {
+		n := five(a)
+		if !a.Bucket() {
+			continue
+		}
+		n.Limit, n.Burst = 50, 50
+		c := counter(Prefix()+"k", n)
+		ask(t, eng, start, 10, c)
+		took := ask(t, eng, start, 20, c)
+		ask(t, eng, start+1, 10, c)
+		r := refundOf(took, 20)
+		r.NowMS = start + 2
+		require.Equal(t, 1, refund(t, eng, r), a)
+		r.Parts[0].Until = start + 1
+		require.Equal(t, 1, refund(t, eng, r), "%s: too late", a)
+		r.Parts[0].Until = start + 2
+		require.Zero(t, refund(t, eng, r), a)
+		require.EqualValues(t, 30, ask(t, eng, start+2, 0, c).Outcome.Verdicts[0].Remaining, a)
+		r.Parts[0].Units, r.Parts[0].Until = 20, limit.MaxInstantMS
+		require.Equal(t, 1, refund(t, eng, r), "%s: it would be full", a)
+		r.Parts[0].Numbers.Limit, r.Parts[0].Units = 49, 1
+		require.Equal(t, 1, refund(t, eng, r), "%s: another limit", a)
+		require.EqualValues(t, 30, ask(t, eng, start+2, 0, c).Outcome.Verdicts[0].Remaining, a)
+	}
+}
+
 // If all units of a window are returned, the window was never open: the next request opens a new
 // one.
 func testRefundOfAll(t *testing.T, eng engine.Engine) {
@@ -171,6 +199,11 @@ func testRefundSequences(t *testing.T, eng engine.Engine) {
 					}
 					units := 1 + r.Int64N(call.Cost)
 					got, want := refundOf(call, units), refundOf(call, units)
+					if n.Algorithm.Bucket() && oneIn(r, 2) {
+						until := max(0, now-2+r.Int64N(4))
+						got.Parts[0].Until, want.Parts[0].Until = until, until
+					}
+					got.NowMS, want.NowMS = now, now
 					reference.Refund(ctx, want)
 					require.Equal(t, want.Refused, refund(t, eng, got), "%s, sequence %d", a, i)
 					call.Cost -= units

@@ -198,13 +198,23 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetReadDeadline stores the timeout of the next Read.
+// SetReadDeadline stores the timeout of the next Read. If this process ran so late that nearly
+// nothing is left of it, the server still gets leastPatience to answer.
 func (c *trackedConn) SetReadDeadline(t time.Time) error {
 	c.patience, c.began = 0, engine.Awake()
 	if !t.IsZero() {
-		c.patience = time.Until(t)
+		c.patience = max(time.Until(t), leastPatience)
 	}
 	return c.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline sets the timeout of the next Write. A deadline that passed because this process
+// ran late does not prevent it: nothing is known about the server yet.
+func (c *trackedConn) SetWriteDeadline(t time.Time) error {
+	if least := time.Now().Add(leastPatience); !t.IsZero() && t.Before(least) {
+		t = least
+	}
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // Read continues after its deadline while the server answers other calls: see pulse.
@@ -235,7 +245,10 @@ func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
 func (t *trackedConns) dialer(tlsConfig *tls.Config, timeout time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: timeout}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		raw, err := dialer.DialContext(ctx, network, addr)
+		// The context of the pool ends at the timeout, as the dialer does. It must not end a second
+		// dial.
+		dialContext := context.WithoutCancel(ctx)
+		raw, err := dialAwake(timeout, func() (net.Conn, error) { return dialer.DialContext(dialContext, network, addr) })
 		if err != nil {
 			return nil, err
 		}
@@ -255,6 +268,20 @@ func (t *trackedConns) dialer(tlsConfig *tls.Config, timeout time.Duration) func
 		}
 		return secure, nil
 	}
+}
+
+// dialAwake dials again if a dial timed out although this process hardly ran: the connection was
+// probably made in time, and noticed late.
+func dialAwake(timeout time.Duration, dial func() (net.Conn, error)) (conn net.Conn, err error) {
+	began := engine.Awake()
+	for range maxPatience {
+		conn, err = dial()
+		var late net.Error
+		if err == nil || !errors.As(err, &late) || !late.Timeout() || engine.Awake()-began > timeout/2 {
+			break
+		}
+	}
+	return conn, err
 }
 
 func (t *trackedConns) closeAll() {

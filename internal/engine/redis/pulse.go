@@ -21,6 +21,9 @@ const (
 	// lateLook is for a goroutine that checks late on a busy machine: an answer may have arrived
 	// although the deadline has passed.
 	lateLook = 5 * time.Millisecond
+	// leastPatience is the least time that a server has for its answer, if this process was late
+	// with its request: two ticks of awake time.
+	leastPatience = 2 * engine.AwakeTick
 )
 
 func (p *pulse) beat() { p.last.Store(int64(engine.Awake())) }

@@ -19,7 +19,7 @@ func encodeRefund(r *engine.Refund) (b []byte) {
 		b = appendUint(b, n.Limit, 7)
 		b = appendUint(b, n.WindowMS, 5)
 		b = appendUint(b, extra(n), 5)
-		b = appendUint(b, part.Ground, 6)
+		b = appendUint(appendUint(b, part.Ground, 6), part.Until, 6)
 		b = appendID(appendUint(b, part.Units, 7), part.ID)
 	}
 	return b
@@ -55,7 +55,7 @@ func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, comm
 		for j := range r.Parts {
 			args = append(args, r.Parts[j].Key)
 		}
-		cmds[i] = redis.NewCmd(ctx, append(args, encodeRefund(r))...)
+		cmds[i] = redis.NewCmd(ctx, append(args, encodeRefund(r), r.NowMS)...)
 		_ = pipe.Process(ctx, onceRefund{cmds[i]})
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error

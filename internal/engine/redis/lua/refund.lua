@@ -2,24 +2,36 @@
 --
 -- KEYS     the counters
 -- ARGV[1]  for each counter algorithm 1 (the numbers are those of limit.Algorithm), limit 7,
---          window 5, extra 5 (base of a sliding window counter), ground 6, units 7, id 9
---          (group.lua; zeros: none); all packed little-endian
+--          window 5, extra 5 (base of a sliding window counter), ground 6, until 6, units 7,
+--          id 9 (group.lua; zeros: none); all packed little-endian
+-- ARGV[2]  the time in ms; 0: that of the server
 -- reply    the number of counters to which units were returned
 --
 -- Example: 10 units of a fixed window were charged, and 4 were not used. Its count is 25.
 --   KEYS     { "w{..}key" }
 --   ARGV[1]  one counter: 4 (fixed_window), limit 100, window 60000, 0, ground: the end of the
---            window, units 4, nine zeros
+--            window, until 0, units 4, nine zeros
+--   ARGV[2]  0
 --   reply    1
 -- The count is now 21. In the next window, the same call replies 0 and changes nothing.
 --
 -- The ground names the state that was charged (engine.RefundPart). A counter stays unchanged if it
--- is in another state, has another form, or holds fewer units than would be returned. Expiries do
--- not change: the full quota is available no later than before.
+-- is in another state, has another form, or holds fewer units than would be returned. A bucket may
+-- be in another state up to the instant until, if it stays used. Expiries do not change: the full
+-- quota is available no later than before.
+
+local now = tonumber(ARGV[2])
+local function time()
+  if now == 0 then
+    local t = call('TIME')
+    now = t[1] * 1000 + floor(t[2] / 1000)
+  end
+  return now
+end
 
 -- Returns the counter's new value, '' if nothing is left of it, or nil if it does not change. The
 -- twins are the methods Refund of the algorithms in Go.
-local function less(v, number, limit, window, base, ground, units)
+local function less(v, number, limit, window, base, ground, latest, units)
   if number == 1 then
     local i, c, p = counter_decode(v, base)
     if i == ground and c >= units then
@@ -57,11 +69,12 @@ local function less(v, number, limit, window, base, ground, units)
     local _, full, part, of = decode('<BI6I4I4', v)
     local full_at = full -- in whole milliseconds
     if part > 0 then full_at = full + 1 end
-    if full_at ~= ground or of ~= limit then return nil end
+    local same = full_at == ground
+    if of ~= limit or not same and time() > latest then return nil end
     local sooner, more = muldiv(units, window, limit, 0)
     full, part = full - sooner, part - more
     if part < 0 then full, part = full - 1, part + limit end
-    if full < 0 then return nil end
+    if full < 0 or not same and full <= time() then return nil end
     return encode('<BI6I4I4', VERSION + number, full, part, limit)
   end
   local ends, count, seconds = fixed_decode(v, number)
@@ -72,14 +85,14 @@ end
 
 local taken = 0
 for k = 1, #KEYS do
-  local number, limit, window, base, ground, units, id = decode('<BI7I5I5I6I7c9', ARGV[1], 40 * k - 39)
+  local number, limit, window, base, ground, latest, units, id = decode('<BI7I5I5I6I6I7c9', ARGV[1], 46 * k - 45)
   local v, home = try('GET', KEYS[k]), nil
   if not v and id ~= NO_ID then
     v = from_group(KEYS[k], id, number, base)
     home = v and key_beside(KEYS[k], id, -1)
   end
   if v and type(v) ~= 'table' then
-    local left = less(v, number, limit, window, base, ground, units)
+    local left = less(v, number, limit, window, base, ground, latest, units)
     if left then
       taken = taken + 1
       if home then -- it leaves its group, whose sum holds for it no more
