@@ -395,10 +395,17 @@ type clock struct {
 // newClock builds the library that shifts clocks: see testdata/clock.c.
 func newClock(m *measurement) *clock {
 	m.Helper()
-	c := &clock{m: m, file: filepath.Join(m.TempDir(), "clock")}
-	require.NoError(m.T, os.WriteFile(c.file, make([]byte, 8), 0o600))
+	c := newClockFile(m, "clock")
 	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O", "-Wall", "-Werror", "-o", c.file+".so", "testdata/clock.c").CombinedOutput()
 	require.NoError(m.T, err, "%s", out)
+	return c
+}
+
+// newClockFile returns a clock without the library.
+func newClockFile(m *measurement, name string) *clock {
+	m.Helper()
+	c := &clock{m: m, file: filepath.Join(m.TempDir(), name)}
+	require.NoError(m.T, os.WriteFile(c.file, make([]byte, 8), 0o600))
 	return c
 }
 
