@@ -40,6 +40,8 @@ var redisRows = []row{
 		goal: "no differing decision: O = 0, U = 0, none counted twice; no answer is degraded because of it; no time is negative or beyond the window"},
 	{id: "R15", fault: "Failover to a replica whose clock is 5 s behind, at the same address", run: replicaBehind,
 		goal: "U only for ≤ 5 s, then none; recover ≤ 1 s after the address leads to the replica"},
+	{id: "R16", fault: "A replica that lacks the writes of the last second takes the place of the primary", run: writesLost,
+		goal: "E = 0; only units of that second are lost; O ≤ one limit, in the windows that they belong to; recover ≤ 1 s after the address leads to the replica"},
 }
 
 // The streams of the probe tenant in probing, by their number.

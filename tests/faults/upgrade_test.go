@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -93,8 +92,8 @@ func olderServer(m *measurement) (program string, schema int) {
 		unpack.Stdin = bytes.NewReader(tree)
 		require.NoError(m.T, unpack.Run())
 		program = filepath.Join(folder, "older")
-		build := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/server")
-		build.Dir, build.Env = folder, append(os.Environ(), "CGO_ENABLED=0")
+		build := exec.Command("go", "build", "-o", program, "./cmd/server") // as harness.Program does
+		build.Dir = folder
 		out, err := build.CombinedOutput()
 		require.NoError(m.T, err, "%s", out)
 		m.note("The older server is that of commit %s, with schema %d. The newer one has schema %d.", before[:8], schema, latest)
