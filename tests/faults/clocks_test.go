@@ -18,8 +18,9 @@ import (
 
 // shiftedServer builds the server with a wall clock that the file of a clock shifts. The program is
 // static and asks the kernel for the time itself, so that no preloaded library can shift it.
-// Therefore the build replaces one file of the standard library: time.Now adds the shift to the wall
-// clock and leaves the monotonic clock alone, as when an operator sets the clock of a machine.
+// Therefore the build replaces a file of the standard library: time.Now adds the shift to the wall
+// clock and leaves the monotonic clock alone, as when an operator sets the clock of a machine. The
+// first build takes minutes, because everything depends on that file.
 func shiftedServer(m *measurement) string {
 	m.Helper()
 	folder := m.TempDir()
@@ -52,8 +53,8 @@ func shiftedServer(m *measurement) string {
 	return program
 }
 
-// followSource is the part of the server that reads the shift from the file that FOLLOW_CLOCK names,
-// as testdata/clock.c does: at the start, and every 20 ms.
+// followSource is the part of the server that reads the shift from the file that FOLLOW_CLOCK
+// names, as testdata/clock.c does: at the start, and every 20 ms.
 const followSource = `package main
 
 import (
@@ -117,7 +118,7 @@ func instanceClockSteps(m *measurement) {
 		}
 		l.seconds(5)
 	}
-	// The same with the counters in memory, while Redis is away.
+	// The same with the counters in memory, while Redis is unavailable.
 	i := incident{fault: l.now()}
 	r.redis.Pause()
 	l.awaitDegraded()
