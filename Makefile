@@ -24,7 +24,7 @@ SLOWEST := ./tests/browser ./tests ./tests/gateways ./internal/api
 PACKAGES = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults soak fuzz conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
+.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-terraform generate-terraform test-envoy screenshots readme-pictures gateways test-idempotency faults exactness soak fuzz conformance bench microbench build generate web verify clean-dev test-billing vulnerabilities sbom
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ faults: ## measure what the service does during faults, and write the table in d
 	@set -o pipefail; cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 60m -run '^TestRows$$' . \
 		-args -rows "$(or $(ROWS),all)" -report "$(abspath docs/reliability.md)" | grep -vE '^ *(=== |--- PASS)'
 
+exactness: ## send 10^6 concurrent checks for each algorithm to three instances, and check 1000 histories of 2000 checks; takes about an hour
+	@cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 6h -run '^TestRows$$' . -args -rows N1,N2 -many $(or $(MANY),1000000)
+
 soak: ## inject a random fault every 30 s under load, and write the section in docs/reliability.md; an hour, or TIME=10m
 	@set -o pipefail; cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 26h -run '^TestSoak$$' . \
 		-args -soak $(or $(TIME),1h) -soak-every 30s -soak-seed $(or $(SEED),1) -soak-report "$(abspath docs/reliability.md)" | grep -vE '^ *(=== |--- PASS)'
@@ -115,7 +118,7 @@ soak: ## inject a random fault every 30 s under load, and write the section in d
 test-billing: ## send 10 000 billing events in order, and shuffled and repeated while the server is killed; takes about ten minutes
 	@scripts/dev.sh --test with go test ./tests -run '^TestBillingEventsSurviveKills$$' -count=1 -v -timeout 45m -args -billing-events 10000 -billing-kills 20
 
-fuzz: ## run every fuzz target for TIME=30s; NAME=pattern selects
+fuzz: ## run every fuzz target for TIME=30s, as many at once as there are processors; NAME=pattern selects
 	@scripts/dev.sh --test with scripts/fuzz.sh $(or $(TIME),30s) '$(or $(NAME),.)'
 
 conformance: ## run the test vectors under DIR=path against both engines

@@ -28,9 +28,20 @@ func (e *DirtyError) Error() string {
 
 // Up applies all missing migrations. databaseURL must log in as the owner of the tables or, for a
 // new database, as a role that may create tables and roles. Concurrent callers wait for each other,
-// up to a minute. It returns *DirtyError after an interrupted migration.
+// up to a minute. A schema that is newer than the program stays as it is: migrations keep older
+// servers working, and an instance of the older version must be able to start during an upgrade. Up
+// returns *DirtyError after an interrupted migration.
 func Up(ctx context.Context, databaseURL string) error {
-	return run(ctx, databaseURL, (*migrate.Migrate).Up)
+	latest, err := Latest()
+	if err != nil {
+		return err
+	}
+	return run(ctx, databaseURL, func(m *migrate.Migrate) error {
+		if version, dirty, err := m.Version(); err == nil && !dirty && int(version) > latest {
+			return nil
+		}
+		return m.Up()
+	})
 }
 
 // Down undoes the newest migration. It returns nil if there is none.

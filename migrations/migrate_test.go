@@ -123,6 +123,26 @@ func TestUpDirty(t *testing.T) {
 	require.ErrorContains(t, dirty, "UPDATE schema_migrations SET version = ")
 }
 
+// An instance that is replaced by a newer version may start once more after the newer one has
+// migrated.
+func TestUpOnANewerSchema(t *testing.T) {
+	t.Parallel()
+	u := newDatabase(t)
+	require.NoError(t, migrations.Up(t.Context(), u))
+	latest, err := migrations.Latest()
+	require.NoError(t, err)
+	exec(t, u, "UPDATE schema_migrations SET version = version + 3")
+	require.NoError(t, migrations.Up(t.Context(), u))
+	version, dirty, err := migrations.Version(t.Context(), u)
+	require.NoError(t, err)
+	require.Equal(t, latest+3, version)
+	require.False(t, dirty)
+
+	exec(t, u, "UPDATE schema_migrations SET dirty = true")
+	var interrupted *migrations.DirtyError
+	require.ErrorAs(t, migrations.Up(t.Context(), u), &interrupted)
+}
+
 // An owner without superuser rights, as on managed databases, must be able to migrate and then act
 // as both roles.
 func TestUpAsPlainOwner(t *testing.T) {

@@ -1,24 +1,50 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the repository, one after the other, each for the time given (30s). Fails
-# at the end if one of them has found something: `go test` then names the file with the input, which
-# belongs into the repository with the fix.
+# Runs each fuzz target of the repository for the time given (30s), as many at once as there are
+# processors, with one worker each: more workers for one target would compete with each other. Fails
+# at the end if a target has found something: `go test` then names the file with the input, which
+# belongs into the repository with the fix. Nothing else is written into the checkout.
 # usage: scripts/fuzz.sh [TIME] [PATTERN]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 time=${1:-30s} pattern=${2:-.}
-failed=() count=0
-while IFS=: read -r file line; do
-  name=${line#func }
-  name=${name%%(*}
-  [[ $name =~ $pattern ]] || continue
-  folder=$(dirname "$file")
-  count=$((count + 1))
-  echo "== $name in $folder"
-  # A module of its own has its own folder as its root.
-  module=$folder
-  until [ -e "$module/go.mod" ]; do module=$(dirname "$module"); done
-  go -C "$module" test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "./$(realpath --relative-to="$module" "$folder")" || failed+=("$name")
-done < <(git grep -n --no-line-number '^func Fuzz' -- '*_test.go')
-[ "$count" -gt 0 ] || { echo "no fuzz target matches $pattern" >&2; exit 1; }
-[ "${#failed[@]}" = 0 ] || { echo "failed: ${failed[*]}" >&2; exit 1; }
-echo "$count fuzz targets ran for $time each and found nothing"
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# targets prints the module, the package and the name of each target.
+targets() {
+  git grep -n --no-line-number '^func Fuzz' -- '*_test.go' | while IFS=: read -r file line; do
+    name=${line#func }
+    name=${name%%(*}
+    [[ $name =~ $pattern ]] || continue
+    folder=$(dirname "$file")
+    # A module of its own has its own folder as its root.
+    module=$folder
+    until [ -e "$module/go.mod" ]; do module=$(dirname "$module"); done
+    echo "$module ./$(realpath --relative-to="$module" "$folder") $name"
+  done
+}
+
+# fuzz runs one target. A target that found something leaves its log as NAME.failed.
+fuzz() {
+  local began=$SECONDS
+  if go -C "$1" test -run '^$' -fuzz "^$3\$" -fuzztime "$time" -parallel 1 "$2" >"$logs/$3" 2>&1; then
+    echo "$3 in ${2#./}: nothing found, $((SECONDS - began)) s, $(grep -o 'execs: [0-9]*' "$logs/$3" | tail -1)"
+  else
+    mv "$logs/$3" "$logs/$3.failed"
+    echo "$3 in ${2#./}: FAILED"
+    cat "$logs/$3.failed"
+  fi
+}
+export -f fuzz
+export time logs
+
+list=$(targets)
+[ -n "$list" ] || { echo "no fuzz target matches $pattern" >&2; exit 1; }
+# Both targets of a package wait for the same compilation otherwise: each package is compiled once.
+while read -r module package; do
+  go -C "$module" test -c -fuzz . -o /dev/null "$package"
+done < <(cut -d' ' -f1,2 <<<"$list" | sort -u)
+xargs -P "$(getconf _NPROCESSORS_ONLN)" -L 1 bash -c 'fuzz "$@"' fuzz <<<"$list"
+failed=$(find "$logs" -name '*.failed' -printf '%f ')
+[ -z "$failed" ] || { echo "failed: ${failed//.failed/}" >&2; exit 1; }
+echo "$(wc -l <<<"$list") fuzz targets ran for $time each and found nothing"

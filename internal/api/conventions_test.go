@@ -12,8 +12,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
 )
 
 func TestOpenAPIDocument(t *testing.T) {
@@ -468,4 +471,30 @@ func TestFailuresStayInside(t *testing.T) {
 	require.Contains(t, s.log.String(), "42P01", "the log has what the client has not")
 	s.db.Exec("ALTER TABLE rules_gone RENAME TO rules")
 	post().ok(201)
+}
+
+// A cursor is refused unless it is exactly the one that a page of the same list has given.
+func FuzzCursor(f *testing.F) {
+	c := &cursors{key: []byte("0123456789abcdef0123456789abcdef")}
+	ctx := context.WithValue(f.Context(), requestKey{}, &request{actor: tenants.AsSystem(uuid.UUID{1}, "fuzz"), authed: true})
+	f.Add("rules", "r-1", *c.next(ctx, "rules", "r-1"))
+	f.Add("subjects?prefix=a", "a\x00b", "' OR '1'='1")
+	f.Add("rules", "r-1", *c.next(ctx, "plans", "r-1"))
+	f.Add("", "r-1", "AAAAAAAAAAAAAAAAAAAAAAA=")
+	f.Fuzz(func(t *testing.T, list, after, cursor string) {
+		given := c.next(ctx, list, after)
+		if after == "" {
+			require.Nil(t, given)
+			return
+		}
+		page, err := c.open(ctx, list, PageParams{Cursor: *given})
+		require.NoError(t, err)
+		require.Equal(t, after, page.After)
+		_, err = c.open(ctx, list+" ", PageParams{Cursor: *given})
+		require.Error(t, err)
+		page, err = c.open(ctx, list, PageParams{Cursor: cursor})
+		if err == nil && cursor != "" {
+			require.Equal(t, cursor, *c.next(ctx, list, page.After))
+		}
+	})
 }

@@ -244,6 +244,9 @@ func FuzzLaneHead(f *testing.F) {
 	f.Add([]byte(head + "\r\n{}"))
 	f.Add([]byte(head + "Connection: keep-alive\r\nX-Request-Id: a\r\nAccept:\r\n\r\n{}POST"))
 	f.Add([]byte(strings.ReplaceAll(head, "Host: x", "host:x:1") + "weir-denied-status:  200\r\n\r\n{}"))
+	for _, host := range []string{"[::1]:8080", "a,b", "x\r\nHost: y", "user@x", "x/..", "", " x ", "x y", "%00", "xn--bcher-kva.example:443"} {
+		f.Add([]byte(strings.ReplaceAll(head, "Host: x", "Host: "+host) + "\r\n{}"))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
 		h, verdict := readLaneHead(b)
@@ -259,6 +262,8 @@ func FuzzLaneHead(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, http.MethodPost, r.Method)
 		require.Contains(t, []string{"/v1/check", "/check"}, r.RequestURI)
+		require.Equal(t, string(h.host), r.Host)
+		require.Len(t, r.Header["Host"], 0)
 		require.False(t, r.Close)
 		require.Nil(t, r.TransferEncoding)
 		require.EqualValues(t, len(h.body), r.ContentLength)

@@ -3,6 +3,7 @@ package limit
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -219,4 +220,28 @@ func TestFieldOmitted(t *testing.T) {
 	require.True(t, FieldNamed("penalty").Omitted(&r))
 	r.By = nil
 	require.False(t, FieldNamed("by").Omitted(&r), "the default is the subject")
+}
+
+// A duration that is accepted is positive, has one spelling, and can be read again.
+func FuzzParseDuration(f *testing.F) {
+	for _, seed := range []string{"500ms", "10s", "1m", "1h", "366d", "0s", "-1m", "1ns", "1e3s", " 1m", "01s", "9223372036854775807ms", "9223372036854775807d", "1m\x00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		d, err := ParseDuration(text)
+		if err != nil {
+			require.Zero(t, d)
+			return
+		}
+		require.Positive(t, d.MS)
+		require.Equal(t, text, d.String())
+		unit := strings.TrimLeft(text, "0123456789")
+		n, err := strconv.ParseInt(strings.TrimSuffix(text, unit), 10, 64)
+		require.NoError(t, err)
+		require.Equal(t, strconv.FormatInt(n, 10)+unit, text)
+		require.Zero(t, d.MS%n)
+		w, err := ParseWindow(text)
+		require.NoError(t, err)
+		require.Equal(t, d, w.Duration)
+	})
 }

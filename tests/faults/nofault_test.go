@@ -2,6 +2,7 @@ package faults
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"strings"
@@ -66,15 +67,18 @@ func (r *rig) everyAlgorithm(limit int, window, precision string) *caller {
 	return c
 }
 
+// manyFlag is for long runs of N1 and N2: `make exactness`.
+var manyFlag = flag.Int("many", 0, "decisions of N1 for each algorithm; N2 checks a history for each thousand of them")
+
 func concurrentExactness(m *measurement) {
 	const limit, clients = 4000, 64
 	r := newRig(m.T, with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
 	c := r.everyAlgorithm(limit, harness.QuietWindow(time.Now(), 360, 3), "3d")
 	var decisions atomic.Int64
-	began := time.Now()
+	limits, began := 0, time.Now()
 	for _, algorithm := range algorithms {
-		over, under := 0, 0
-		for round := range 2 {
+		over, under, before := 0, 0, decisions.Load()
+		for round := 0; round < 2 || decisions.Load()-before < int64(*manyFlag); round++ {
 			var allowed, unknown atomic.Int64
 			var workers sync.WaitGroup
 			for n := range clients * instances {
@@ -101,11 +105,13 @@ func concurrentExactness(m *measurement) {
 			workers.Wait()
 			over = max(over, int(allowed.Load())-limit)
 			under = max(under, limit-int(allowed.Load()+unknown.Load()))
+			limits++
 		}
 		m.none(algorithm+": O, units", over)
 		m.none("U", under)
 	}
-	m.note("%d decisions, %.0f per second. Two limits of %d units each.", decisions.Load(), float64(decisions.Load())/time.Since(began).Seconds(), limit)
+	m.note("%d decisions, %.0f per second. %d limits of %d units each. `make exactness` has a million decisions for each algorithm.",
+		decisions.Load(), float64(decisions.Load())/time.Since(began).Seconds(), limits, limit)
 }
 
 // dump returns the contents of all counters.

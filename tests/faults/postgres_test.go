@@ -41,9 +41,10 @@ var postgresRows = []row{
 		goal: "a revocation reaches it through Redis within 1 s; without both it stays ready and shows the age of its configuration; with `WEIR_MAX_CONFIG_AGE` it becomes not ready"},
 	{id: "P9", fault: "A tenant with 300 rules and 10 plans changes its configuration without a pause", run: largeTenantChanges,
 		goal: "changes of other tenants: p99 ≤ 300 ms; E = 0; p99 of checks ≤ 1.5 x base"},
-	{id: "P10", fault: "A migration under load, with the old and the new binary",
-		goal: "E = 0",
-		why:  "No case yet: it needs the binary of an older release, and there is no release so far."},
+	{id: "P10", fault: "A newer server migrates a schema that is three migrations old under load, while the older servers serve; then they are replaced one by one", run: upgraded,
+		goal: "E = 0; no admin request fails; O = 0; usage is exact; an older server starts with the newer schema"},
+	{id: "P11", fault: "Restore drill: a new instance with a new database from `pg_dump`, and a new Redis from its dump", run: restoreDrill,
+		goal: "keys work; rules, counters and the audit trail are as in the backup; later changes are gone; ready within 5 s"},
 }
 
 // spent returns the units of all checks of a tenant, allowed and denied, that usage reports.

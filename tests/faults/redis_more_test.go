@@ -395,10 +395,17 @@ type clock struct {
 // newClock builds the library that shifts clocks: see testdata/clock.c.
 func newClock(m *measurement) *clock {
 	m.Helper()
-	c := &clock{m: m, file: filepath.Join(m.TempDir(), "clock")}
-	require.NoError(m.T, os.WriteFile(c.file, make([]byte, 8), 0o600))
+	c := newClockFile(m, "clock")
 	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O", "-Wall", "-Werror", "-o", c.file+".so", "testdata/clock.c").CombinedOutput()
 	require.NoError(m.T, err, "%s", out)
+	return c
+}
+
+// newClockFile returns a clock without the library.
+func newClockFile(m *measurement, name string) *clock {
+	m.Helper()
+	c := &clock{m: m, file: filepath.Join(m.TempDir(), name)}
+	require.NoError(m.T, os.WriteFile(c.file, make([]byte, 8), 0o600))
 	return c
 }
 
@@ -539,4 +546,60 @@ func replicaBehind(m *measurement) {
 	late := local.between(repair+5*time.Second+probeWindow, h.load.ended)
 	m.within("longest lock-out after 7 s", late.lockOut(), probeWindow+100*time.Millisecond)
 	m.atMost("O in any 2 s, beyond two limits, units", max(0, local.between(repair, h.load.ended).densest(probeWindow)-2*probeLimit), probeLimit)
+}
+
+// writesLost promotes a replica that has not got the writes of the last second. The counters of
+// that second are then those from before it.
+func writesLost(m *measurement) {
+	primary := testenv.StartRedis(m.T, "repl-diskless-sync-delay 0")
+	u, err := url.Parse(primary.URL)
+	require.NoError(m.T, err)
+	replication := newLink(m.T, u.Host)
+	replica := testenv.StartRedis(m.T, "repl-diskless-sync-delay 0", "replicaof "+strings.Replace(replication.addr, ":", " ", 1))
+	control := admin(m.T, replica)
+	require.Eventually(m.T, func() bool {
+		return strings.Contains(control.Info(m.T.Context(), "replication").Val(), "master_link_status:up")
+	}, patience, tick)
+	r := newRig(m.T, func(r *rig) { r.redis = primary })
+	r.startTallies()
+	l := r.load(r.probing()...)
+	l.seconds(5)
+	cut := l.now()
+	replication.cut()
+	l.seconds(1)
+	fault := l.now()
+	primary.Kill()
+	l.awaitDegraded()
+	degraded := l.now()
+	require.NoError(m.T, control.SlaveOf(m.T.Context(), "no", "one").Err())
+	to, err := url.Parse(replica.URL)
+	require.NoError(m.T, err)
+	for _, n := range r.nodes {
+		n.redis.leadTo(to.Host)
+	}
+	repair := l.now()
+	l.awaitHealthy()
+	healthy := l.now()
+	l.seconds(5)
+	h := l.stop()
+	m.decided(h)
+	m.within("detect", h.detected(fault), 250*time.Millisecond)
+	m.within("recover", h.recovered(repair), time.Second)
+	i := incident{fault: cut, degraded: degraded, repair: repair, healthy: healthy}
+	_, edges, outside := outage(h.stream(localStream).windows(probeWindow), i, h.load.ended)
+	m.atMost(fmt.Sprintf("O, units of %d in the worst of %d windows with lost writes", probeLimit, len(edges)), over(edges, probeLimit), probeLimit)
+	m.none(fmt.Sprintf("O in the other %d windows", len(outside)), over(outside, probeLimit))
+	m.none("U in the other windows", under(outside, probeLimit))
+	all, wrong := r.tallies(h)
+	twice, lost := 0, 0
+	for _, t := range all {
+		twice, lost = twice+max(0, t.used-t.sent), lost+max(0, t.counted-t.used)
+	}
+	rate := h.load.streams[tallyStream].rate
+	m.none("replies for another subject", wrong)
+	m.none("checks counted twice", twice)
+	m.number("lost units", float64(lost), float64(rate)*(fault-cut+100*time.Millisecond).Seconds(), "")
+	m.holds("writes were lost", lost > 0)
+	m.none("keys without expiry", int(keysWithoutExpiry(m.T, replica)))
+	m.note("The replica was %s behind. The tallies got %d units per second.", round(fault-cut), rate)
 }

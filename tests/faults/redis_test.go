@@ -36,11 +36,12 @@ var redisRows = []row{
 		goal: "as R3"},
 	{id: "R13", fault: "The clock of Redis steps +1 h, back, -1 h and back", run: redisClockSteps,
 		goal: "nobody is locked out longer than one window; O ≤ one limit per step; no negative time in an answer"},
-	{id: "R14", fault: "The clocks of instances step by 1 h",
-		goal: "no differing decision",
-		why:  "The binary is static and reads the clock without the C library, so no preloaded library can shift it. Decisions use the clock of Redis, and `local` counts by the monotonic clock: the tests of `internal/engine` step injected clocks."},
+	{id: "R14", fault: "The clocks of two instances step by 1 h in opposite directions, then the other way and back; once more while Redis is frozen", run: instanceClockSteps,
+		goal: "no differing decision: O = 0, U = 0, none counted twice; no answer is degraded because of it; no time is negative or beyond the window"},
 	{id: "R15", fault: "Failover to a replica whose clock is 5 s behind, at the same address", run: replicaBehind,
 		goal: "U only for ≤ 5 s, then none; recover ≤ 1 s after the address leads to the replica"},
+	{id: "R16", fault: "A replica that lacks the writes of the last second takes the place of the primary", run: writesLost,
+		goal: "E = 0; only units of that second are lost; O ≤ one limit, in the windows that they belong to; recover ≤ 1 s after the address leads to the replica"},
 }
 
 // The streams of the probe tenant in probing, by their number.

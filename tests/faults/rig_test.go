@@ -38,6 +38,8 @@ type rig struct {
 	operator  *caller
 	probe     *caller // the tenant whose decisions are compared with its limits
 	settings  harness.Settings
+	program   string                       // of its instances and commands
+	each      func(n int) harness.Settings // further settings of an instance
 }
 
 // A node is an instance with its links.
@@ -78,7 +80,7 @@ func withRedis(lines ...string) option {
 // probeRules, and two tenants of ordinary load.
 func newRig(t testing.TB, options ...option) *rig {
 	t.Helper()
-	r := &rig{t: t, direct: harness.NewSettings(t), settings: harness.Settings{"WEIR_LOG_LEVEL": "info"}}
+	r := &rig{t: t, direct: harness.NewSettings(t), settings: harness.Settings{"WEIR_LOG_LEVEL": "info"}, program: harness.Server(t)}
 	delete(r.direct, "WEIR_REDIS_TIMEOUT") // the default: the timeout is a part of what is measured
 	for _, o := range options {
 		o(r)
@@ -110,11 +112,14 @@ func newRig(t testing.TB, options ...option) *rig {
 func (r *rig) newNode() *node {
 	r.t.Helper()
 	n := &node{settings: r.direct.With(nil)}
+	if r.each != nil {
+		n.settings = n.settings.With(r.each(len(r.nodes)))
+	}
 	n.postgres = r.linkTo(n.settings, "WEIR_DATABASE_URL")
 	if r.redis != nil {
 		n.redis = r.linkTo(n.settings, "WEIR_REDIS_URL")
 	}
-	n.Instance = harness.Start(r.t, n.settings)
+	n.Instance = harness.StartProgram(r.t, r.program, n.settings)
 	n.addr = n.Address("WEIR_HTTP_ADDR")
 	n.settings["WEIR_HTTP_ADDR"] = n.addr
 	n.settings["WEIR_INTERNAL_ADDR"] = n.Address("WEIR_INTERNAL_ADDR")
@@ -125,7 +130,7 @@ func (r *rig) newNode() *node {
 func (r *rig) restart(n *node) {
 	r.t.Helper()
 	<-n.Done()
-	n.Instance = harness.Start(r.t, n.settings)
+	n.Instance = harness.StartProgram(r.t, r.program, n.settings)
 	n.AwaitReady()
 }
 
@@ -163,7 +168,7 @@ const tallyLimit = 1_000_000_000
 
 func (r *rig) createTenants() {
 	r.t.Helper()
-	stdout, stderr, code := harness.Run(r.t, r.direct, "operator-key", "create", "faults")
+	stdout, stderr, code := harness.RunProgram(r.t, r.program, r.direct, "operator-key", "create", "faults")
 	require.Zero(r.t, code, stderr)
 	r.operator = newCaller(r.t, strings.TrimSpace(stdout))
 	r.probe = r.tenant("probe", probeRules())

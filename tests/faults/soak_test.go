@@ -86,6 +86,7 @@ type soak struct {
 	killed   int                    // by the current fault, or -1
 	episodes []episode
 	points   []point
+	degraded map[string]int // degraded answers between faults, by the fault before them
 }
 
 func (s *soak) any() *node { return s.rig.nodes[s.random.IntN(instances)] }
@@ -178,6 +179,16 @@ func (s *soak) quiet(from, to time.Duration) bool {
 	return !slices.ContainsFunc(s.episodes, func(e episode) bool { return from < e.end+probeWindow && to > e.begin })
 }
 
+// before returns the kind of the last fault before a time.
+func (s *soak) before(at time.Duration) (fault string) {
+	for _, e := range s.episodes {
+		if e.end < at {
+			fault = e.fault
+		}
+	}
+	return fault
+}
+
 // judge compares the history with what was permitted.
 func (s *soak) judge(m *measurement, h *history) {
 	s.judgeFailures(m, h)
@@ -197,6 +208,12 @@ func (s *soak) judge(m *measurement, h *history) {
 	m.none("allowed by `deny` without Redis", h.stream(denyStream).count(func(r *record) bool { return r.degraded && r.allowed }))
 	m.none("refused by `allow` without Redis", h.stream(allowStream).count(func(r *record) bool { return r.degraded && !r.allowed }))
 	between := h.where(func(r *record) bool { return s.quiet(r.at, r.done()) })
+	s.degraded = map[string]int{}
+	for i := range between.records {
+		if r := &between.records[i]; r.degraded {
+			s.degraded[s.before(r.at)]++
+		}
+	}
 	m.share("degraded answers between faults", float64(between.count(func(r *record) bool { return r.degraded }))/float64(max(1, len(between.records))), 0)
 	m.within("p99 between faults", between.p99(), 25*time.Millisecond)
 	m.none("panics", int(s.rig.total("weir_http_panics_total")))
@@ -320,14 +337,14 @@ func (s *soak) write(file string, m *measurement) {
 	for _, f := range m.figures {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.what, f.got, f.goal, map[bool]string{true: "yes", false: "**no**"}[f.met])
 	}
-	b.WriteString("\n| fault | times | longest until all instances answered as before |\n|---|---|---|\n")
+	b.WriteString("\n| fault | times | longest until all instances answered as before | degraded answers from then on, until the next fault |\n|---|---|---|---|\n")
 	times, longest := map[string]int{}, map[string]time.Duration{}
 	for _, e := range s.episodes {
 		times[e.fault]++
 		longest[e.fault] = max(longest[e.fault], e.end-e.begin)
 	}
 	for _, fault := range slices.Sorted(maps.Keys(times)) {
-		fmt.Fprintf(&b, "| %s | %d | %s |\n", fault, times[fault], round(longest[fault]))
+		fmt.Fprintf(&b, "| %s | %d | %s | %d |\n", fault, times[fault], round(longest[fault]), s.degraded[fault])
 	}
 	b.WriteString("\n| after | checks | RSS | goroutines | descriptors | connections to Redis, of all | to Postgres | memory of Redis |\n|---|---|---|---|---|---|---|---|\n")
 	for i := range min(12, len(s.points)) {

@@ -37,7 +37,13 @@ type Instance struct {
 // Start starts a server process and returns without waiting. The process is stopped after the test.
 func Start(t testing.TB, s Settings, args ...string) *Instance {
 	t.Helper()
-	i := &Instance{t: t, cmd: exec.Command(Server(t), args...), done: make(chan struct{}),
+	return StartProgram(t, Server(t), s, args...)
+}
+
+// StartProgram is Start with another program than Server, such as that of an older commit.
+func StartProgram(t testing.TB, program string, s Settings, args ...string) *Instance {
+	t.Helper()
+	i := &Instance{t: t, cmd: exec.Command(program, args...), done: make(chan struct{}),
 		changed: make(chan struct{}), addresses: map[string]string{}}
 	i.cmd.Env = s.Environ()
 	testenv.EndWithParent(i.cmd)
@@ -229,7 +235,12 @@ func (i *Instance) Exit() int {
 // Run runs a command of the server and waits for its end.
 func Run(t testing.TB, s Settings, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	program := Server(t)
+	return RunProgram(t, Server(t), s, args...)
+}
+
+// RunProgram is Run with another program than Server.
+func RunProgram(t testing.TB, program string, s Settings, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
