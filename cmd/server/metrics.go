@@ -83,9 +83,9 @@ func watchCensus(registry *prometheus.Registry, census *redisengine.Census) {
 func watchOverload(registry *prometheus.Registry, bound *overload.Bound) func(overload.Signals) {
 	waits := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "weir_wait_seconds",
-		Help: "Wait in the last 100 ms, to which the bound of concurrent requests adapts: for a pipeline to Redis (the smallest), for a processor (the mean), for a request to be read (the mean).",
+		Help: "Wait in the last 100 ms, to which the bound of concurrent requests adapts: for a pipeline to Redis (the smallest), for a processor (the mean).",
 	}, []string{"for"})
-	redis, processor, unread := waits.WithLabelValues("redis"), waits.WithLabelValues("processor"), waits.WithLabelValues("reading")
+	redis, processor := waits.WithLabelValues("redis"), waits.WithLabelValues("processor")
 	registry.MustRegister(waits,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_in_flight_bound", Help: "Maximum number of concurrent requests now; further ones get 503.",
@@ -97,7 +97,6 @@ func watchOverload(registry *prometheus.Registry, bound *overload.Bound) func(ov
 	return func(s overload.Signals) {
 		redis.Set(s.Queued.Seconds())
 		processor.Set(s.Runnable.Seconds())
-		unread.Set(s.Unread.Seconds())
 	}
 }
 

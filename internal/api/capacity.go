@@ -28,7 +28,6 @@ type capacity struct {
 	inFlight *atomic.Int64
 	bound    *overload.Bound
 	shed     prometheus.Counter
-	shedLate prometheus.Counter
 	seed     maphash.Seed
 	unknown  atomic.Int64 // requests without a key
 	shares   [shareCells]share
@@ -45,7 +44,7 @@ type share struct {
 }
 
 func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
-	return &capacity{inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, shedLate: metrics.shedLate, seed: maphash.MakeSeed()}
+	return &capacity{inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed()}
 }
 
 // of returns the share of a tenant.
@@ -58,16 +57,6 @@ func (a *capacity) of(tenant limit.TenantID) *share {
 func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.bound.Limit() }
 
 func (a *capacity) leave() { a.inFlight.Add(-1) }
-
-// late notes how long a request waited before it was read. It reports whether the request is too
-// old to be served.
-func (a *capacity) late(waited, age time.Duration) bool {
-	if !a.bound.Unread(waited, age) {
-		return false
-	}
-	a.shedLate.Inc()
-	return true
-}
 
 // serve starts to serve a request of the tenant, or returns false. If it returns true, done must
 // follow.

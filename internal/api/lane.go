@@ -182,7 +182,6 @@ type laneConn struct {
 	// inner is the connection below TLS. Other goroutines use it, because the handshake replaces
 	// Conn.
 	inner   net.Conn
-	stamp   *stampedConn // inner; nil: it does not know when a request arrived
 	lane    *Lane
 	in      []byte   // read but not yet answered
 	head    laneHead // of the current request
@@ -195,9 +194,8 @@ type laneConn struct {
 	remote bool   // host is not this machine
 
 	// pause is how long to wait before the next request is read, after a refusal.
-	pause   time.Duration
-	timer   *time.Timer // of pauses; nil: there was none
-	resumed time.Time   // when the pause before this request was over; zero: there was none
+	pause time.Duration
+	timer *time.Timer // of pauses; nil: there was none
 
 	startedAt  time.Time // when the request in head had arrived; zero: it has not
 	unanswered bool      // nothing has been written for the current request
@@ -213,9 +211,6 @@ func (l *laneListener) serve(c *laneConn) {
 			_ = c.Close()
 		}
 	}()
-	if c.stamp = stamped(c.inner); c.stamp != nil {
-		c.Conn, c.inner = c.stamp, c.stamp
-	}
 	added := l.lane.add(c)
 	leave := func() {
 		if added {
@@ -249,7 +244,7 @@ func (l *laneListener) serve(c *laneConn) {
 	c.headBy = time.Now().Add(readHeaderTimeout)
 	c.waitUntil(c.headBy)
 	for first := true; ; first = false {
-		c.startedAt, c.resumed, c.unanswered = time.Time{}, time.Time{}, true
+		c.startedAt, c.unanswered = time.Time{}, true
 		if c.pause > 0 && !c.rest(l.done) {
 			return
 		}

@@ -54,10 +54,6 @@ func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scr
 // answer. A problem is never answered here, and means that nothing was counted.
 func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
-	if waited, age := c.waited(); s.capacity.late(waited, age) {
-		s.refuseLane(c, s.capacity.refuse())
-		return true
-	}
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
 		s.refuseLane(c, s.capacity.refuse())
@@ -75,21 +71,6 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.asked = nil
 	scratches.put(sc) // not after a panic, because a pipeline may still use it
 	return answered
-}
-
-// waited returns how long the request that c has read waited for this instance to read it, and how
-// long ago it arrived. The second includes the pause of the connection. Both are zero if nobody
-// knows.
-func (c *laneConn) waited() (waited, age time.Duration) {
-	if c.stamp == nil || c.stamp.arrived.IsZero() {
-		return 0, 0
-	}
-	arrived := c.stamp.arrived
-	age = c.startedAt.Sub(arrived)
-	if c.resumed.After(arrived) {
-		arrived = c.resumed
-	}
-	return c.startedAt.Sub(arrived), age
 }
 
 func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {

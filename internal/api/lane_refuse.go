@@ -126,7 +126,6 @@ func (c *laneConn) rest(closed <-chan struct{}) bool {
 	} else {
 		c.timer.Reset(c.pause)
 	}
-	c.resumed = time.Now().Add(c.pause)
 	c.pause = 0
 	select {
 	case <-c.timer.C:

@@ -68,7 +68,7 @@ func (c *laneConn) handed() net.Conn {
 	secure, ok := c.Conn.(*tls.Conn)
 	switch {
 	case !ok:
-		return &handedConn{Conn: c.unstamped(), lane: c.lane, rest: c.in, headBy: c.headBy}
+		return &handedConn{Conn: c.Conn, lane: c.lane, rest: c.in, headBy: c.headBy}
 	case len(c.in) == 0: // as without a lane
 		return secure
 	}

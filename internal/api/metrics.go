@@ -51,7 +51,6 @@ type Metrics struct {
 	problems *prometheus.CounterVec   // code
 	webhooks *prometheus.CounterVec   // provider, result
 	shed     prometheus.Counter
-	shedLate prometheus.Counter
 	panics   prometheus.Counter
 	inFlight atomic.Int64
 	// overloaded is problems with the code OVERLOADED.
@@ -85,11 +84,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"provider", "result"}),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "weir_http_shed_total",
-			Help: "Requests refused because too many were being served, or waited to be read.",
-		}),
-		shedLate: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "weir_http_shed_late_total",
-			Help: "Requests refused because they had waited for too long when they were read; weir_http_shed_total has them, too.",
+			Help: "Requests refused because too many were being served.",
 		}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "weir_http_panics_total",
@@ -100,7 +95,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Limits and refunds that descriptors of Envoy asked for, and that were ignored.",
 		}),
 	}
-	registry.MustRegister(m.requests, m.duration, m.problems, m.webhooks, m.shed, m.shedLate, m.panics, m.envoyIgnored,
+	registry.MustRegister(m.requests, m.duration, m.problems, m.webhooks, m.shed, m.panics, m.envoyIgnored,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_in_flight",
 			Help: "Requests being served now.",

@@ -2,15 +2,12 @@
 //
 // A fixed bound is wrong on every machine but one. If it is high, requests wait long before the
 // first is refused. If it is low, the machine is idle while requests are refused. A Bound therefore
-// adapts to three waits, every Interval:
+// adapts to two waits, every Interval:
 //
 //   - queued: how long calls waited for a pipeline to Redis. It is the smallest wait of the
 //     interval, as in CoDel (RFC 8289): if even the luckiest batch waited, the queue stands.
 //   - runnable: how long goroutines that could run waited for a processor, on average. A request
 //     waits in this way before Weir can read it, so it is also the least time of a refusal.
-//   - unread: how long requests waited before Weir read them, on average, by the times at which the
-//     system received them. With thousands of connections, most of this time passes before Go's
-//     runtime looks at the connection, so runnable does not contain it.
 //
 // If one of them is above its target, the bound falls below the number of requests in flight, in
 // proportion to the excess. Otherwise it rises: quickly while nothing was refused, slowly if it
@@ -22,12 +19,6 @@
 // with refusals. If goroutines wait although the number of requests in flight is bounded, the
 // refused connections are the load. They then pause: the next request on such a connection is read
 // later. The pause limits refusals to perThread per second and thread.
-//
-// Requests that nobody has read are not in flight, so the bound alone does not end their queue.
-// While unread is above its target and many requests wait, or while the bound refuses, each request
-// that is older than maxUnread is refused. Its age includes the pause of its connection: a client
-// that ignored Retry-After does not come before others. A wait that has other causes, such as
-// another process of the machine, refuses nothing, because few requests wait then.
 //
 // An example, with two threads and checks of 50 µs each: capacity is 40 000 checks per second.
 // 4 000 clients send without a pause. Each check waits 100 ms, and goroutines wait 25 ms per turn.
@@ -48,9 +39,6 @@ const (
 	// maxRunnable is the target of the wait for a processor. A check has two to four turns on a
 	// processor, so it waits up to 50 ms; a refusal has one.
 	maxRunnable = 12 * time.Millisecond
-	// maxUnread is the greatest age at which a request is read while requests are refused. Two
-	// turns on a processor follow, and the target for all of it is 50 ms.
-	maxUnread = 25 * time.Millisecond
 	// perThread is the number of refusals per second and thread if processors are short. At 8 µs
 	// each, they take 4 % of its time.
 	perThread = 5000
@@ -70,10 +58,9 @@ const (
 
 // Signals are the waits of the last Interval.
 type Signals struct {
-	Queued, Runnable, Unread time.Duration
-	Waiting                  int64 // unread requests, on average
-	InFlight                 int64 // the most requests that were in flight at once
-	Refused                  int64
+	Queued, Runnable time.Duration
+	InFlight         int64 // the most requests that were in flight at once
+	Refused          int64
 }
 
 // Bound is the maximum number of concurrent requests. All methods may be called concurrently,
@@ -85,15 +72,7 @@ type Bound struct {
 	bound   atomic.Int64
 	pause   atomic.Int64 // ns
 	refused atomic.Int64 // since the last Adjust
-	oldest  atomic.Int64 // age of the oldest request that is served, ns; 0: any
-	unread  atomic.Int64 // sum of the waits since the last Adjust, µs, and their number in the low bits
 }
-
-const (
-	unreadCountBits = 20
-	unreadCount     = 1<<unreadCountBits - 1
-	maxUnreadNoted  = 10 * time.Second // a longer one means that the clock was set
-)
 
 // New returns a bound of up to most, on a machine with so many threads. It begins with a small
 // number, and only Adjust changes it.
@@ -142,22 +121,6 @@ func (b *Bound) Refuse() time.Duration {
 // Pause returns how long a refused connection must pause now.
 func (b *Bound) Pause() time.Duration { return time.Duration(b.pause.Load()) }
 
-// Unread notes how long a request waited before it was read, since its connection could be read. It
-// reports whether the request is too old to be served; its age is the time since it arrived.
-func (b *Bound) Unread(waited, age time.Duration) (tooOld bool) {
-	if waited > 0 && waited < maxUnreadNoted {
-		b.unread.Add(waited.Microseconds()<<unreadCountBits + 1)
-	}
-	oldest := b.oldest.Load()
-	return oldest > 0 && int64(age) > oldest && age < maxUnreadNoted
-}
-
-// takeUnread returns the sum of the waits since its last call, and their number.
-func (b *Bound) takeUnread() (sum time.Duration, count int64) {
-	noted := b.unread.Swap(0)
-	return time.Duration(noted>>unreadCountBits) * time.Microsecond, noted & unreadCount
-}
-
 // TakeRefused returns the number of refusals since its last call.
 func (b *Bound) TakeRefused() int64 { return b.refused.Swap(0) }
 
@@ -167,38 +130,21 @@ func (b *Bound) Adjust(s Signals) {
 		return
 	}
 	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
-	turn := max(s.Runnable, s.Unread)
-	short := turn > maxRunnable
+	short := s.Runnable > maxRunnable
 	b.adjustPause(s.Refused, budget, short)
 	bound := b.bound.Load()
-	b.adjustOldest(s, bound)
 	switch {
 	case s.Queued > maxQueued:
-		least := int64(leastBound)
-		if short { // Redis may be short of the same processors, so it decides fewer calls in that time
-			least = min(least, startPerThread*b.threads)
-		}
-		bound = b.lower(bound, s, float64(maxQueued)/float64(s.Queued), least)
+		bound = b.lower(bound, s, float64(maxQueued)/float64(s.Queued), leastBound)
 	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:
-		bound = b.lower(bound, s, float64(maxRunnable)/float64(turn), startPerThread*b.threads)
+		bound = b.lower(bound, s, float64(maxRunnable)/float64(s.Runnable), startPerThread*b.threads)
 	case s.Refused > 0:
 		bound += bound/16 + 1
 	default:
 		bound *= 2
 	}
 	b.bound.Store(min(bound, b.most))
-}
-
-// adjustOldest decides whether old requests are refused.
-func (b *Bound) adjustOldest(s Signals, bound int64) {
-	queue := s.Unread > maxRunnable && s.Waiting > startPerThread*b.threads
-	full := s.Refused > 0 && 4*s.InFlight >= 3*bound
-	if queue || full {
-		b.oldest.Store(int64(maxUnread))
-	} else {
-		b.oldest.Store(0)
-	}
 }
 
 // lower returns a bound below the number of requests in flight, by the ratio of target and wait.

@@ -94,64 +94,6 @@ func TestRefusalsPause(t *testing.T) {
 	require.Zero(t, b.Pause(), "refusals are free while processors are idle")
 }
 
-// Requests that wait to be read are not in flight, so a bound alone does not end their queue. While
-// it stands, old requests are refused. A wait with another cause refuses nothing.
-func TestOldRequestsAreRefused(t *testing.T) {
-	const old, young = maxUnread + time.Millisecond, maxUnread - time.Millisecond
-	b := New(10_000, 2)
-	require.False(t, b.Unread(old, old), "there is no queue")
-	b.Adjust(Signals{Unread: 100 * time.Millisecond, Waiting: 1900, InFlight: 5})
-	require.True(t, b.Unread(old, old))
-	require.False(t, b.Unread(young, young))
-	require.True(t, b.Unread(0, time.Second), "a request that was sent during the pause of its connection")
-	require.False(t, b.Unread(time.Hour, time.Hour), "the clock was set")
-
-	b.Adjust(Signals{Unread: 100 * time.Millisecond, Waiting: 100, InFlight: 5})
-	require.False(t, b.Unread(old, old), "few requests wait: another process uses the processor")
-	b.Adjust(Signals{Unread: 10 * time.Millisecond, Waiting: 1900, InFlight: 5})
-	require.False(t, b.Unread(old, old), "they wait for less than the target")
-
-	b = New(100, 2)
-	b.Adjust(Signals{InFlight: 100, Refused: 10})
-	require.True(t, b.Unread(old, old), "the bound refuses requests: old ones first")
-	b.Adjust(Signals{InFlight: 20, Refused: 10})
-	require.False(t, b.Unread(old, old), "there are free places")
-	require.False(t, Fixed(10).Unread(old, old))
-}
-
-// The waits of an interval give their mean, and how many requests waited at once.
-func TestMeanUnread(t *testing.T) {
-	b := New(10_000, 2)
-	mean, waiting := b.meanUnread(Interval)
-	require.Zero(t, mean)
-	require.Zero(t, waiting)
-	for range 1000 {
-		b.Unread(20*time.Millisecond, 20*time.Millisecond)
-		b.Unread(0, 0)                             // nobody knows
-		b.Unread(-time.Second, 0)                  // the clock was set back
-		b.Unread(2*maxUnreadNoted, maxUnreadNoted) // and forth
-	}
-	mean, waiting = b.meanUnread(Interval)
-	require.Equal(t, 20*time.Millisecond, mean)
-	require.EqualValues(t, 200, waiting, "1000 requests in 100 ms that waited for a fifth of it")
-	mean, _ = b.meanUnread(Interval)
-	require.Zero(t, mean)
-}
-
-// A wait to be read lowers the bound as a wait for a processor does.
-func TestBoundForUnreadRequests(t *testing.T) {
-	b := New(10_000, 1)
-	for range 10 {
-		b.Adjust(Signals{InFlight: 10})
-	}
-	b.Adjust(Signals{InFlight: 2000, Unread: 2 * maxRunnable})
-	require.EqualValues(t, 1000, b.Limit())
-	for range 10 {
-		b.Adjust(Signals{InFlight: 1000, Queued: time.Second, Unread: time.Second})
-	}
-	require.EqualValues(t, 64, b.Limit(), "Redis may wait for the same processor")
-}
-
 // One tenant has at most half of the requests, but a single tenant can keep the processors busy.
 func TestShare(t *testing.T) {
 	b := New(10_000, 2)

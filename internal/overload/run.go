@@ -37,9 +37,8 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 			if now.Sub(last) < Interval {
 				continue
 			}
-			s.Queued, s.Runnable, s.Refused = from.Queued(), runnable.Mean(), b.TakeRefused()
-			s.Unread, s.Waiting = b.meanUnread(now.Sub(last))
 			last = now
+			s.Queued, s.Runnable, s.Refused = from.Queued(), runnable.Mean(), b.TakeRefused()
 			b.Adjust(s)
 			if from.Told != nil {
 				from.Told(s)
@@ -47,16 +46,6 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 			s = Signals{}
 		}
 	}
-}
-
-// meanUnread returns the mean wait of the requests that were read in the time since its last call,
-// and how many waited at once, on average (Little's law).
-func (b *Bound) meanUnread(since time.Duration) (mean time.Duration, waiting int64) {
-	sum, count := b.takeUnread()
-	if count == 0 {
-		return 0, 0
-	}
-	return sum / time.Duration(count), int64(sum / since)
 }
 
 // Runnable reads from the runtime how long goroutines waited for a processor.
