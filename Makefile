@@ -108,7 +108,7 @@ faults: ## measure what the service does during faults, and write the table in d
 	@set -o pipefail; cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 60m -run '^TestRows$$' . \
 		-args -rows "$(or $(ROWS),all)" -report "$(abspath docs/reliability.md)" | grep -vE '^ *(=== |--- PASS)'
 
-exactness: ## send 10^6 concurrent checks for each algorithm to three instances, and check 1000 histories of 2000 checks; takes about an hour
+exactness: ## send 10^6 concurrent checks for each algorithm to three instances, and check 1000 histories of 2000 checks
 	@cd tests/faults && ../../scripts/dev.sh --test with go test -count=1 -v -timeout 6h -run '^TestRows$$' . -args -rows N1,N2 -many $(or $(MANY),1000000)
 
 soak: ## inject a random fault every 30 s under load, and write the section in docs/reliability.md; an hour, or TIME=10m

@@ -52,7 +52,7 @@ func TestAddressesOfEndpointsAreMasked(t *testing.T) {
 func TestMaskedURL(t *testing.T) {
 	for address, want := range map[string]string{
 		"https://example.com": "https://example.com", "https://example.com/": "https://example.com/", "https://example.com:8443/a": "https://example.com:8443/***",
-		"https://example.com/?a=b": "https://example.com/***", "https://example.com?a": "https://example.com/***", "http://[::1]:1/x": "http://[::1]:1/***", "%": "***", "": "***",
+		"https://example.com/?a=b": "https://example.com/***", "https://example.com?a": "https://example.com/***", "https://user:pass@example.com": "https://example.com/***", "http://[::1]:1/x": "http://[::1]:1/***", "%": "***", "": "***",
 	} {
 		require.Equal(t, want, tenants.MaskedURL(address), address)
 	}

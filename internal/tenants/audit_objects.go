@@ -402,9 +402,7 @@ func withoutURL(object, address string) (string, error) {
 		return "", err
 	}
 	sum := sha256.Sum256([]byte(address))
-	var failed [2]error
-	fields["url"], failed[0] = json.Marshal(MaskedURL(address))
-	fields["url_hash"], failed[1] = json.Marshal(hex.EncodeToString(sum[:4]))
+	fields["url"], fields["url_hash"] = quoted(MaskedURL(address)), quoted(hex.EncodeToString(sum[:4]))
 	text, err := json.Marshal(fields)
-	return string(text), errors.Join(failed[0], failed[1], err)
+	return string(text), err
 }

@@ -329,10 +329,11 @@ func MaskedURL(address string) string {
 	if err != nil || u.Host == "" {
 		return maskedRest
 	}
-	if u.Path+u.RawQuery == "" || u.Path == "/" && u.RawQuery == "" {
+	shown := u.Scheme + "://" + u.Host
+	if address == shown || address == shown+"/" {
 		return address
 	}
-	return u.Scheme + "://" + u.Host + "/" + maskedRest
+	return shown + "/" + maskedRest
 }
 
 const maskedRest = "***"

@@ -111,6 +111,12 @@ func newRig(t testing.TB, options ...option) *rig {
 // newNode starts an instance with links of its own, and returns without waiting.
 func (r *rig) newNode() *node {
 	r.t.Helper()
+	return r.newNodeOf(r.program)
+}
+
+// newNodeOf is newNode with another program than that of the rig.
+func (r *rig) newNodeOf(program string) *node {
+	r.t.Helper()
 	n := &node{settings: r.direct.With(nil)}
 	if r.each != nil {
 		n.settings = n.settings.With(r.each(len(r.nodes)))
@@ -119,7 +125,7 @@ func (r *rig) newNode() *node {
 	if r.redis != nil {
 		n.redis = r.linkTo(n.settings, "WEIR_REDIS_URL")
 	}
-	n.Instance = harness.StartProgram(r.t, r.program, n.settings)
+	n.Instance = harness.StartProgram(r.t, program, n.settings)
 	n.addr = n.Address("WEIR_HTTP_ADDR")
 	n.settings["WEIR_HTTP_ADDR"] = n.addr
 	n.settings["WEIR_INTERNAL_ADDR"] = n.Address("WEIR_INTERNAL_ADDR")

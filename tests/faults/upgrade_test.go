@@ -185,15 +185,6 @@ func (r *rig) schema() int {
 	return version
 }
 
-// newNodeOf starts an instance of another program than the rig's.
-func (r *rig) newNodeOf(program string) *node {
-	r.t.Helper()
-	own := r.program
-	r.program = program
-	defer func() { r.program = own }()
-	return r.newNode()
-}
-
 // writeUntilStopped writes and reads through the admin API of ready instances in turn. The result
 // ends it, and returns how many requests there were, and those that failed.
 func (r *rig) writeUntilStopped(m *measurement, c *caller, b *balancer) (stop func() (requests int, failures []string)) {
