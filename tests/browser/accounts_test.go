@@ -28,8 +28,8 @@ func TestInvitationWalk(t *testing.T) {
 	owner.fill("Email", email).click("Send invitation")
 	owner.at("/members").sees(email + " is invited.").inspect("members-invited")
 
-	guest := w.visitor().open("/dev/mail")
-	guest.within(email).sees("has invited you to work in " + w.tenant.Name).sees("an editor").click("Accept the invitation")
+	guest := w.visitor()
+	guest.mail(email).sees("has invited you to work in " + w.tenant.Name).sees("an editor").click("Accept the invitation")
 	guest.sees("Join " + w.tenant.Name).inspect("invitation")
 	link := mustEval[string](guest, "location.pathname")
 	guest.allow(422).fill("Choose a password", "password123").click("Save and join")
@@ -49,15 +49,15 @@ func TestInvitationWithLoginWalk(t *testing.T) {
 	owner := w.as(tenants.Owner).open("/members")
 	owner.click("Invite member").fill("Email", email).click("Send invitation").sees(email + " is invited.")
 	owner.click("Resend invitation to " + email).sees("New link sent to")
-	guest := w.visitor().open("/dev/mail")
-	guest.within("Join " + w.tenant.Name).click("Accept the invitation")
+	guest := w.visitor()
+	guest.mail("Join " + w.tenant.Name).click("Accept the invitation")
 	guest.sees("Sign in and join").inspect("invitation-known")
 	owner.click("Withdraw invitation of " + email).sees("withdrawn")
 	guest.allow(404).fill("Your password", password).click("Sign in and join").sees("no longer valid")
 
 	owner.click("Invite member").fill("Email", email).click("Send invitation").sees(email + " is invited.")
-	known := other.signedIn(email, password).open("/dev/mail")
-	known.within("Join " + w.tenant.Name).click("Accept the invitation")
+	known := other.signedIn(email, password)
+	known.mail("Join " + w.tenant.Name).click("Accept the invitation")
 	known.hasNot("Your password").click("Join").at("/").sees("Welcome to " + w.tenant.Name)
 }
 
@@ -71,7 +71,7 @@ func TestForgottenPasswordWalk(t *testing.T) {
 	p.inspect("forgot")
 	p.fill("Email", email).click("Email me a link").sees("Check your email").inspect("forgot-asked")
 	p.click("demo mailbox").sees("Demo mailbox").inspect("dev-mail")
-	p.within(email).click("Choose a new password")
+	p.mail(email).click("Choose a new password")
 	p.sees("Choose a new password").inspect("reset")
 	p.fill("New password", "another horse battery").click("Save password and sign in").at("/").sees("Password changed")
 	elsewhere.open("/members").sees("Sign in")
@@ -95,14 +95,14 @@ func TestEmailWalk(t *testing.T) {
 	p := w.as(tenants.Editor).open("/account").sees("You sign in with " + old).inspect("account")
 	p.allow(422).fill("New email", email).fill("Password", "wrong").click("Change email").sees("Is not your current password")
 	p.fill("New email", email).fill("Password", password).click("Change email").sees("We sent a link to " + email)
-	mails := w.visitor().open("/dev/mail")
-	mails.within("A new email for your login to Weir was requested").sees(old)
-	mails.within("Confirm your new email for Weir").sees(email).click("Confirm the new email")
+	mails := w.visitor()
+	mails.mail("A new email for your login to Weir was requested").sees(old)
+	mails.mail("Confirm your new email for Weir").sees(email).click("Confirm the new email")
 	mails.sees("You sign in with the new email from then on.").inspect("email-confirm")
 	mails.click("Change email").at("/login?next=%2Faccount")
 	p.open("/account").sees("You sign in with " + email)
 	mails.fill("Email", email).fill("Password", password).click("Sign in").at("/account").sees("Email changed.")
-	mails.open("/dev/mail").within("The email of your login to Weir was changed").sees("This address can no longer sign in.")
+	mails.mail("The email of your login to Weir was changed").sees("This address can no longer sign in.")
 }
 
 // A member of two tenants leaves one of them, and continues in the other.
@@ -129,7 +129,7 @@ func TestRoleOfInvitation(t *testing.T) {
 	row.click("Change role").choose("Role of "+email, "Editor: rules, plans and subjects").check()
 	row.click("Save role")
 	p.sees("Role of " + email + " changed to editor.").within(email).sees("editor")
-	w.visitor().open("/dev/mail").within("Join " + w.tenant.Name).click("Accept the invitation").sees("an editor")
+	w.visitor().mail("Join " + w.tenant.Name).click("Accept the invitation").sees("an editor")
 }
 
 // A newcomer creates a tenant.
@@ -140,7 +140,7 @@ func TestSignUpWalk(t *testing.T) {
 	p := w.visitor().open("/login").click("Sign up").at("/signup")
 	p.inspect("signup")
 	p.fill("Email", email).click("Email me a link").sees("Check your email")
-	p.open("/dev/mail").within(email).click("Complete sign-up")
+	p.mail(email).click("Complete sign-up")
 	p.sees("Email confirmed").inspect("signup-link")
 	p.fill("Tenant name", "Newcomers & Sons").fill("Choose a password", "a newcomer's horse").click("Sign up")
 	p.sees("You own this tenant").sees("Newcomers & Sons").sees("owner")

@@ -86,6 +86,13 @@ func (p *page) openUntil(path, text string) *page {
 	return p
 }
 
+// mail returns a mail in the demo mailbox that contains the text. The server sends mails after its
+// answer, so it waits for one.
+func (p *page) mail(text string) *page {
+	p.t.Helper()
+	return p.openUntil("/dev/mail", text).within(text)
+}
+
 // seesNot waits until the page does not contain the text.
 func (p *page) seesNot(text string) *page {
 	p.t.Helper()
