@@ -392,7 +392,7 @@ func billingPage(f frame, v *billingView) templ.Component {
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = selectField(field{Form: v.Sent("map"), Name: "plan", Label: "Plan"}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = namedField(field{Form: v.Sent("map"), Name: "plan", Label: "Plan", Missing: missingPlan, Attrs: templ.Attributes{"required": true}}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -481,7 +481,7 @@ func billingPage(f frame, v *billingView) templ.Component {
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
-								templ_7745c5c3_Err = selectField(field{Form: v.Sent("sell"), Name: "rule", ID: "sell-rule", Label: "Rule"}, v.Rules).Render(ctx, templ_7745c5c3_Buffer)
+								templ_7745c5c3_Err = namedField(field{Form: v.Sent("sell"), Name: "rule", ID: "sell-rule", Label: "Rule", Missing: missingRule, Attrs: templ.Attributes{"required": true}}, v.Rules).Render(ctx, templ_7745c5c3_Buffer)
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -906,7 +906,7 @@ func editPrice(f frame, v *billingView, p priceRow) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: sent, Name: "rule", ID: "rule-" + p.Price, Label: "Rule", Value: p.Rule}, v.Rules).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: sent, Name: "rule", ID: "rule-" + p.Price, Label: "Rule", Missing: missingRule, Attrs: templ.Attributes{"required": true}, Value: p.Rule}, v.Rules).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -927,7 +927,7 @@ func editPrice(f frame, v *billingView, p priceRow) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = selectField(field{Form: sent, Name: "plan", ID: "plan-" + p.Price, Label: "Plan", Value: p.Plan}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: sent, Name: "plan", ID: "plan-" + p.Price, Label: "Plan", Missing: missingPlan, Attrs: templ.Attributes{"required": true}, Value: p.Plan}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1184,7 +1184,7 @@ func endpointFields(sent *form, from, key string, grace int64, fallback string, 
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = selectField(field{Form: sent, Name: "fallback_plan", Label: "Fallback plan", Value: fallback, Hint: "The plan after the grace period, and after a subscription ended."}, append([]option{{"", "Default plan"}}, plans...)).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = namedField(field{Form: sent, Name: "fallback_plan", Label: "Fallback plan", Value: fallback, Hint: "The plan after the grace period, and after a subscription ended."}, append([]option{{"", "Default plan"}}, plans...)).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -270,6 +270,7 @@ func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFu
 		if f.Get("tenant") != v.session.Current.TenantID.String() {
 			return errOtherTenant
 		}
+		d.slugsOfNames(r.Context(), v, f)
 		return handle(w, r, v, f)
 	})
 }

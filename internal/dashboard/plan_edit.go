@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -107,6 +108,10 @@ func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	if like := f.Get("like"); like != "" {
 		model, err := d.Store.PlanBySlug(r.Context(), v.actor(), like)
+		if errors.Is(err, tenants.ErrNotFound) {
+			f.wrong("like", oneOfTheList)
+			return d.showPlan(w, r, v, &planView{Form: f}, http.StatusUnprocessableEntity)
+		}
 		if err != nil {
 			return err
 		}

@@ -2168,7 +2168,7 @@ func planPage(f frame, v *planView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if len(v.Copies) > 1 {
-					templ_7745c5c3_Err = selectField(field{Form: v.Form, Name: "like", Label: "Copy limits from"}, v.Copies).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: v.Form, Name: "like", Label: "Copy limits from"}, v.Copies).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -256,7 +256,9 @@ func TestMakeAndChangePlans(t *testing.T) {
 		require.Contains(t, []int{http.StatusUnprocessableEntity, http.StatusConflict}, got.status)
 		require.Contains(t, got.body, words)
 	}
-	require.Equal(t, http.StatusNotFound, b.post("/plans", s.planForm("slug", "x", "like", "none")).status)
+	got = b.post("/plans", s.planForm("slug", "x", "like", "none"))
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "Must be one of the listed options.")
 
 	stale := s.planVersion("pro")
 	require.Equal(t, http.StatusSeeOther, b.post("/plans/pro/edit", s.planForm("name", "Professional", "version", stale)).status)

@@ -77,6 +77,9 @@ func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visi
 	if err != nil {
 		return err
 	}
+	if slices.Contains([]string{"boost", "override", doGrant}, f.Get("do")) && f.Get("rule") == "" {
+		f.wrong("rule", isRequired)
+	}
 	change := &subjectChange{form: f, visit: v, subject: name, values: values, reason: f.reason()}
 	status, said := http.StatusUnprocessableEntity, ""
 	if !f.invalid() {

@@ -46,7 +46,7 @@ func creditsForm(f frame, v *subjectView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = selectField(field{Form: v.Sent(doGrant), Name: "rule", ID: "grant-rule", Label: "Rule", Value: v.FirstDenying()}, v.CreditOptions()).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = namedField(field{Form: v.Sent(doGrant), Name: "rule", ID: "grant-rule", Label: "Rule", Missing: missingRule, Attrs: templ.Attributes{"required": true}, Value: v.FirstDenying()}, v.CreditOptions()).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

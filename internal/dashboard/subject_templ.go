@@ -1867,7 +1867,7 @@ func subjectActionsBar(f frame, v *subjectView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = selectField(field{Form: v.Sent("reset"), Name: "rule", ID: "reset-rule", Label: "Limits", Value: v.FirstDenying(), Missing: "Choose a limit, or all limits.", Attrs: templ.Attributes{"required": true}}, v.ResetOptions()).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = namedField(field{Form: v.Sent("reset"), Name: "rule", ID: "reset-rule", Label: "Limits", Value: v.FirstDenying(), Missing: "Choose a limit, or all limits.", Attrs: templ.Attributes{"required": true}}, v.ResetOptions()).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1905,7 +1905,7 @@ func subjectActionsBar(f frame, v *subjectView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = selectField(field{Form: v.Sent("boost"), Name: "rule", ID: "boost-rule", Label: "Rule", Value: v.FirstDenying()}, v.RuleOptions()).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = namedField(field{Form: v.Sent("boost"), Name: "rule", ID: "boost-rule", Label: "Rule", Missing: missingRule, Attrs: templ.Attributes{"required": true}, Value: v.FirstDenying()}, v.RuleOptions()).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1970,7 +1970,7 @@ func subjectActionsBar(f frame, v *subjectView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Sent("plan"), Name: "plan", ID: "plan-plan", Label: "Plan", Value: v.FirstPlan()}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: v.Sent("plan"), Name: "plan", ID: "plan-plan", Label: "Plan", Value: v.FirstPlan()}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -2293,7 +2293,7 @@ func subjectMoreActions(f frame, v *subjectView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = selectField(field{Form: v.Sent("override"), Name: "rule", ID: "override-rule", Label: "Rule"}, v.RuleOptions()).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = namedField(field{Form: v.Sent("override"), Name: "rule", ID: "override-rule", Label: "Rule", Missing: missingRule, Attrs: templ.Attributes{"required": true}}, v.RuleOptions()).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -438,7 +438,7 @@ func tenantActionsBar(f frame, v *tenantView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = selectField(field{Form: v.Sent("tier"), Name: "plan", Label: "Tier", Value: v.OwnTier}, v.Tiers).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = namedField(field{Form: v.Sent("tier"), Name: "plan", Label: "Tier", Value: v.OwnTier}, v.Tiers).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -481,7 +481,7 @@ func tenantActionsBar(f frame, v *tenantView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Sent("quota"), Name: "rule", Label: "Quota"}, v.QuotaOptions()).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: v.Sent("quota"), Name: "rule", Label: "Quota", Missing: missingQuota, Attrs: templ.Attributes{"required": true}}, v.QuotaOptions()).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

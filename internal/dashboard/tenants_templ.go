@@ -97,7 +97,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "tier", Label: "Tier", Hint: "Tiers are the plans of the operator’s tenant."}, v.Tiers).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: v.Sent, Name: "tier", Label: "Tier", Hint: "Tiers are the plans of the operator’s tenant."}, v.Tiers).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -138,7 +138,7 @@ func testerForm(v *testerView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if len(v.Plans) > 0 {
-			templ_7745c5c3_Err = selectField(field{Form: &v.Form, Name: "plan", Label: "Plan"}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = namedField(field{Form: &v.Form, Name: "plan", Label: "Plan"}, v.Plans).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -85,7 +85,7 @@ func TestBillingInUse(t *testing.T) {
 	w.subscribes(e, "evt_1PGx9bLkdIwHu7ixZ83nBd7q", "bob", "price_of_an_old_offer")
 
 	p := w.as(tenants.Owner).openUntil("/billing", "1 event is parked. 1 waits for a mapped price")
-	p.click("Map price").fill("Price or product ID", "price_1PGx3uLkdIwHu7ixRtPl7Wxq").shot("billing-map")
+	p.click("Map price").fill("Price or product ID", "price_1PGx3uLkdIwHu7ixRtPl7Wxq").choose("Plan", "Pro").shot("billing-map")
 	p.allow(422).click("Map price").sees("Stands for the plan Pro already").shot("billing-mapped")
 	p.open("/billing").click("Sell credits").inspect("billing-sell")
 	p.open("/billing").inspect("billing-prices")

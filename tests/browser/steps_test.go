@@ -176,7 +176,7 @@ func (p *page) fill(name, text string) *page {
 	return p
 }
 
-// choose chooses an option, by its text, of the select with this name.
+// choose chooses an option, by its text, of the select or the field with suggestions with this name.
 func (p *page) choose(name, option string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -185,8 +185,9 @@ func (p *page) choose(name, option string) *page {
 			return err
 		}
 		rest, err := callOn[string](p, object, `function(text) {
-			const option = [...this.options].find(o => o.text.trim() === text);
-			if (!option) return [...this.options].map(o => o.text.trim()).join(", ");
+			const options = [...(this.options ?? document.getElementById(this.dataset.list ?? this.getAttribute("list")).options)];
+			const option = options.find(o => (o.label || o.value).trim() === text || o.text.trim() === text);
+			if (!option) return options.map(o => o.label).join(", ");
 			this.value = option.value;
 			this.dispatchEvent(new Event("input", {bubbles: true}));
 			this.dispatchEvent(new Event("change", {bubbles: true}));

@@ -66,6 +66,18 @@
     input.addEventListener("blur", () => close(box));
   }
 
+  // A name that was typed becomes the value that it names, before anything else sees the change. The
+  // line with data-chosen shows the name of the value.
+  document.addEventListener("change", ({ target }) => {
+    if (!target.matches?.("input[data-listed]")) return;
+    const text = plain(target.value.trim());
+    const options = known(target);
+    const named = options.find((option) => option.value === text) ?? options.find((option) => plain(option.title) === text);
+    if (named) target.value = named.value;
+    const line = document.querySelector(`[data-chosen="${target.id}"]`);
+    if (line) line.textContent = named && named.title !== named.value ? named.title : "";
+  }, true);
+
   function press(box, event) {
     const open = current === box;
     const active = open && box.input.hasAttribute("aria-activedescendant");

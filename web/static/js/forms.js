@@ -80,7 +80,7 @@
   // show shows or removes the message of a field, and reports whether the field is invalid.
   function show(field) {
     if (!field.willValidate) return false;
-    const message = field.validity.valid || !reachable(field) ? "" : problem(field);
+    const message = !reachable(field) ? "" : field.validity.valid ? unlisted(field) : problem(field);
     if (message === "" && !field.hasAttribute("aria-invalid")) return false;
     field.id ||= `field-${Math.random().toString(36).slice(2, 8)}`;
     const id = `${field.id}-error`;
@@ -107,6 +107,14 @@
 
   // A field that another choice hides cannot be corrected. One in a closed part can: the part opens.
   const reachable = (field) => field.checkVisibility() || field.closest("details:not([open])") !== null;
+
+  // unlisted returns the message of a field with data-listed whose value is not one of its options.
+  function unlisted(field) {
+    const text = field.value.trim();
+    if (!field.dataset.listed || text === "") return "";
+    const list = document.getElementById(field.dataset.list ?? field.getAttribute("list"));
+    return !list || [...list.options].some((option) => option.value === text) ? "" : field.dataset.listed;
+  }
 
   function problem(field) {
     const { validity, min, max } = field;

@@ -1,0 +1,96 @@
+package dashboard
+
+import (
+	"context"
+	"maps"
+	"regexp"
+	"strings"
+
+	"github.com/a-h/templ"
+)
+
+// What required fields for something with a name say if they are empty.
+const (
+	missingPlan  = "Choose a plan."
+	missingRule  = "Choose a rule."
+	missingQuota = "Choose a quota."
+)
+
+// namesID returns the id of the list of options of a field.
+func (x field) namesID() string { return x.id() + "-names" }
+
+// listed returns the field with a list of options.
+func (x field) listed(options []option) field {
+	attrs := listedIn(x.namesID())
+	for _, o := range options {
+		if o.Value == "" {
+			attrs["placeholder"] = o.Name
+		}
+	}
+	maps.Copy(attrs, x.Attrs)
+	if x.Missing == "" {
+		x.Missing = x.missing() // without the placeholder as an example
+	}
+	x.Attrs = attrs
+	return x
+}
+
+// listedIn are the attributes of an input whose value must be one of a list.
+func listedIn(id string) templ.Attributes {
+	return templ.Attributes{
+		"list": id, "autocomplete": "off", "spellcheck": "false", "maxlength": "200", "data-listed": sentence(oneOfTheList.Message),
+	}
+}
+
+// chosenFrom returns the options that can be chosen, without the one for an empty field.
+func chosenFrom(options []option) (out []option) {
+	for _, o := range options {
+		if o.Value != "" {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// chosenName returns the name of the chosen option for the line below the field: "" if it says no
+// more than the value.
+func chosenName(options []option, value string) string {
+	if name := nameOfOption(options, value); name != value {
+		return name
+	}
+	return ""
+}
+
+// namedFields are the fields of forms that name a plan or a rule by its slug.
+var (
+	planNameFields = []string{"plan", "tier", "fallback_plan", "like", "offered_plans"}
+	ruleNameFields = []string{"rule"}
+)
+
+var slugText = regexp.MustCompile(`^[a-z0-9*-]*$`)
+
+// slugsOfNames replaces the names of plans and rules that a form has instead of slugs. It only reads
+// names if a value cannot be a slug.
+func (d *dashboard) slugsOfNames(ctx context.Context, v *visit, f *form) {
+	f.replaceNames(planNameFields, func() map[string]string { return d.planNames(ctx, v.actor()) })
+	f.replaceNames(ruleNameFields, func() map[string]string { return d.ruleNames(ctx, v.actor().TenantID()) })
+}
+
+func (f *form) replaceNames(fields []string, read func() map[string]string) {
+	var names map[string]string
+	for _, field := range fields {
+		for i, value := range f.values[field] {
+			if value = strings.TrimSpace(value); slugText.MatchString(value) {
+				continue
+			}
+			if names == nil {
+				names = read()
+			}
+			for slug, name := range names {
+				if strings.EqualFold(name, value) {
+					f.values[field][i] = slug
+				}
+			}
+		}
+	}
+}
