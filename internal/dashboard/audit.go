@@ -293,7 +293,7 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 			lines[i].name = plans[e.Target]
 		}
 		nameFields(lines[i].Changes, names, plans)
-		if verb := subjectVerb(e, lines[i].Changes, names, plans); verb != "" {
+		if verb := toldVerb(e, lines[i].Changes, names, plans); verb != "" {
 			lines[i].What, lines[i].Told = verb, true
 		}
 		if n := slices.IndexFunc(lines[i].Changes, func(c fieldChange) bool { return c.Path == "migration" }); n >= 0 { // an ID
@@ -339,6 +339,9 @@ func auditVerb(e *tenants.AuditEntry) string {
 		"endpoint": "the billing endpoint", "price": "the plan of the price", "billing_event": "the billing event", "migration": "the migration of plan",
 		"security": "the", "portal": "the settings of the", "portal_link": "the customer link of", "limit_request": "the request of", "credits": "credits of", "notification_endpoint": "the notification endpoint",
 	}[e.Kind]
+	if words := auditWords[e.Kind][e.Action]; words != "" {
+		return words
+	}
 	switch e.Action {
 	case "create":
 		return "created " + object

@@ -17,7 +17,7 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 	}
 	var rules []string
 	override, replaced := map[string]fieldChange{}, map[string]string{}
-	var plan, state *fieldChange
+	var plan, state, version, next *fieldChange
 	for i := range changes {
 		c := &changes[i]
 		parts := strings.Split(c.Path, "\x00")
@@ -31,6 +31,10 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 			replaced[parts[1]] = c.After
 		case c.Path == "plan":
 			plan = c
+		case c.Path == "plan_version":
+			version = c
+		case c.Path == "next_plan":
+			next = c
 		case c.Path == "state" && !(e.Before == nil && c.After == "active"):
 			state = c
 		}
@@ -52,6 +56,13 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 		default:
 			return "set active"
 		}
+	case len(rules) == 0 && version != nil && version.After != "":
+		return "moved from version " + nameOr(version.Before, "1") + " to version " + version.After + " of the plan:"
+	case len(rules) == 0 && next != nil && e.Before != nil:
+		if next.After == "" {
+			return "canceled the scheduled change of the plan for"
+		}
+		return "scheduled the plan " + plans.Of(next.After) + " for"
 	}
 	return ""
 }

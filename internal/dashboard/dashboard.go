@@ -167,6 +167,7 @@ func (d *dashboard) handler() http.Handler {
 
 	r.Get("/tester", d.page(d.tester))
 	r.Get("/tester/subjects", d.page(d.testerSubjects))
+	r.Get("/tester/resources", d.page(d.knownResources))
 	r.Get("/playground", d.open(d.playgroundPage))
 	r.Get("/playground/stage", d.open(d.playgroundStage))
 	r.Get("/playground/{algorithm}", d.open(d.algorithmPage))

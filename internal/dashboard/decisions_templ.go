@@ -110,7 +110,7 @@ func decisionsPage(f frame, v *decisionsView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "resource", Label: "Resource", Attrs: templ.Attributes{"maxlength": "256", "list": "resource-names", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "resource", Label: "Resource", Attrs: suggestResources("resource-names")}).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -92,7 +92,7 @@ func (f *form) invalid() bool { return len(f.errors) > 0 || f.problem != "" }
 func (f *form) integer(name string) int64 {
 	n, err := strconv.ParseInt(digitsOf(f.Get(name)), 10, 64)
 	if err != nil {
-		f.wrong(name, limit.MustBe("a whole number, such as 100"))
+		f.wrong(name, wholeNumber)
 	}
 	return n
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,10 +138,39 @@ func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit)
 			v.frame.Title = "No tenant"
 			return d.render(w, r, http.StatusForbidden, noTenantPage(v.frame))
 		}
+		if clean := cleanAddress(r); clean != "" {
+			http.Redirect(w, r, clean, http.StatusSeeOther)
+			return nil
+		}
 		v.frame.Said, v.frame.Undo = said(w, r)
 		v.frame.Requests = d.opened.of(r.Context(), d.Store, v.actor())
 		return handle(w, r, v)
 	})
+}
+
+// filtered are the pages with a form of filters.
+var filtered = []string{"/decisions", "/usage", "/subjects", "/audit", "/metered", "/rules", "/tenants", billingEventsPath, securityURL}
+
+// cleanAddress returns the address of a page without the empty fields of a form of filters, which a
+// browser without scripts sends. It returns "" if there are none, and for parts of pages.
+func cleanAddress(r *http.Request) string {
+	if r.Method != http.MethodGet || !slices.Contains(filtered, r.URL.Path) || r.URL.Query().Has("fragment") {
+		return ""
+	}
+	var kept []string
+	parts := strings.Split(r.URL.RawQuery, "&")
+	for _, part := range parts {
+		if !strings.HasSuffix(part, "=") || strings.HasPrefix(part, "=") {
+			kept = append(kept, part)
+		}
+	}
+	switch {
+	case len(kept) == len(parts):
+		return ""
+	case len(kept) == 0:
+		return r.URL.EscapedPath()
+	}
+	return r.URL.EscapedPath() + "?" + strings.Join(kept, "&")
 }
 
 func (d *dashboard) session(r *http.Request) (tenants.Session, error) {

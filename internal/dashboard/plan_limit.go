@@ -20,6 +20,7 @@ type limitForm struct {
 	Path, Plan, PlanName         string
 	Rule, RuleName, RuleSentence string
 	Bucket                       bool
+	Algorithm                    limit.Algorithm
 	Version                      int64  // of the plan
 	Now                          string // the limit that applies now
 	Own                          bool   // it is the plan's own
@@ -32,6 +33,9 @@ type limitForm struct {
 func (v *limitForm) Kinds() []option {
 	return []option{{"number", "Limit"}, {"unlimited", "Unlimited"}, {"default", "Limit of the rule: " + v.Default}}
 }
+
+// BurstLabel returns the label of the burst.
+func (v *limitForm) BurstLabel() string { return burstLabel(v.Algorithm) }
 
 // limitInputs are the inputs of a cell's form.
 var limitInputs = []string{"kind", "limit", "burst", "warn_at", "overage", "metering"}
@@ -107,7 +111,7 @@ func (c *cell) view(f *form) *limitForm {
 		RuleWarns: warns, Overage: limit.FieldNamed("overage").Applies(&c.rule.Rule),
 		Form: f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
 		Rule: c.rule.Slug, RuleName: nameOr(c.rule.Name, c.rule.Slug), RuleSentence: ruleSentence(&c.rule.Rule),
-		Bucket: c.rule.Algorithm.Bucket(), Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
+		Bucket: c.rule.Algorithm.Bucket(), Algorithm: c.rule.Algorithm, Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
 		Default: limitText(&c.rule.Rule, ownLimit(&c.rule.Rule)),
 	}
 }

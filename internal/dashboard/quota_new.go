@@ -112,9 +112,12 @@ func quotaRule(f *form, slug string) (rule limit.Rule, units int64) {
 	if scope := f.Get("scope"); scope != quotaForAll && scope != quotaForOne {
 		f.wrong("scope", oneOfTheList)
 	}
+	if f.Get("limit") == "" {
+		f.wrong("limit", isRequired)
+	}
 	units = f.integer("limit")
 	if f.Error("limit") == "" && (units < 1 || units >= noQuota) {
-		f.wrong("limit", limit.MustBe("a number from 1 to %s", grouped(noQuota-1)))
+		f.wrong("limit", outsideQuota)
 	}
 	rule = limit.NewRule("")
 	rule.Name, rule.Slug = f.Get("name"), f.Get("slug")

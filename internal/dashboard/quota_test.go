@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +39,8 @@ func TestQuotaUse(t *testing.T) {
 	require.NotContains(t, page, "Checks per second", "a second is too short to show")
 	require.NotContains(t, s.as("bob@example.com").get("/usage").body, "checks used")
 	page = s.as("olga@example.com").get("/tenants/tenant-a").body
-	require.Contains(t, page, "90 of 100 checks used")
+	require.Contains(t, page, "90 of 100")
+	require.Equal(t, 1, strings.Count(page, `<li class="limit">`)+strings.Count(page, `class="use"`)-strings.Count(page, "Checks per second</a>"), "each quota is there once")
 
 	home := s.as("olga@example.com").get("/").body
 	require.Regexp(t, `Nearest to their quota[^§]*href="/tenants/tenant-a"[^§]*Checks per month[^§]*90 %`, home)

@@ -29,6 +29,8 @@ type routeEditView struct {
 	Name    string
 	Version int64
 	Stray   []limit.FieldError
+
+	Resources []option // to choose from
 }
 
 // New reports whether the form creates a route.
@@ -258,6 +260,7 @@ func (d *dashboard) showRouteForm(w http.ResponseWriter, r *http.Request, v *vis
 		}
 	}
 	view.Stray = view.Form.stray(shown...)
+	_, view.Resources = d.namesOf(r.Context(), v.actor().TenantID())
 	return d.render(w, r, status, routeEditPage(v.frame, view))
 }
 

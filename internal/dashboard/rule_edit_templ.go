@@ -153,7 +153,7 @@ func editorPage(f frame, v *editorView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "\" class=\"fields card\" id=\"rule-form\" novalidate><input type=\"hidden\" name=\"tenant\" value=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "\" class=\"fields card\" id=\"rule-form\"><input type=\"hidden\" name=\"tenant\" value=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -224,7 +224,7 @@ func editorPage(f frame, v *editorView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "</button> <button class=\"quiet\" formaction=\"/rules/preview\" data-noscript>Preview rule</button> <a class=\"button quiet narrow\" href=\"#effect\">Preview</a> <a class=\"button quiet\" href=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "</button> <button class=\"quiet\" formnovalidate formaction=\"/rules/preview\" data-noscript>Preview rule</button> <a class=\"button quiet narrow\" href=\"#effect\">Preview</a> <a class=\"button quiet\" href=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -301,7 +301,7 @@ func whatFields(v *editorView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(ruleInput(v.Form, "resource", templ.Attributes{"autocomplete": "off", "spellcheck": "false", "list": "resource-names"})).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(ruleInput(v.Form, "resource", suggestResources("resource-names"))).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -310,7 +310,7 @@ func whatFields(v *editorView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if v.New() {
-			templ_7745c5c3_Err = textField(ruleInput(v.Form, "slug", templ.Attributes{"required": true, "autocomplete": "off", "spellcheck": "false", "placeholder": "api-requests"})).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = textField(ruleInput(v.Form, "slug", slugAttrs(templ.Attributes{"required": true, "placeholder": "api-requests"}))).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -348,7 +348,7 @@ func howFields(v *editorView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(ruleInput(v.Form, "limit", templ.Attributes{"inputmode": "numeric", "required": true, "autocomplete": "off"})).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(ruleInput(v.Form, "limit", wholeAttrs(1, limit.MaxLimit, limit.SlidingWindowCounter.OutsideLimit(), templ.Attributes{"required": true}))).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -410,7 +410,7 @@ func burstField(v *editorView) templ.Component {
 			templ_7745c5c3_Var15 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		x := ruleInput(v.Form, "burst", templ.Attributes{"inputmode": "numeric", "autocomplete": "off", "placeholder": "same as limit", "title": "Units that can be used at once. Defaults to the limit."})
+		x := ruleInput(v.Form, "burst", wholeAttrs(1, limit.MaxLimit, outsideBurst, templ.Attributes{"placeholder": "same as limit", "title": "Units that can be used at once. Defaults to the limit."}))
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 28, "<div class=\"field only-bucket\"><label for=\"")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
@@ -668,6 +668,10 @@ func algorithmFields(v *editorView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
+			}
+			templ_7745c5c3_Err = templ.RenderAttributes(ctx, templ_7745c5c3_Buffer, limitRangeOf(a.Algorithm))
+			if templ_7745c5c3_Err != nil {
+				return templ_7745c5c3_Err
 			}
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, ">")
 			if templ_7745c5c3_Err != nil {

@@ -269,12 +269,21 @@ func ruleFacts(r *limit.Rule) (out []fact) {
 		}
 		if f.Name == "burst" && f.Applies(r) { // by default, it is the limit
 			shown.Value, shown.Mono = grouped(r.Numbers().Burst), false
+			shown.Name = burstLabel(r.Algorithm)
 		}
 		if shown.Value != "" && f.Name != "name" && f.Name != "description" {
 			out = append(out, shown)
 		}
 	}
 	return out
+}
+
+// burstLabel returns the label of the burst: of a queue it is the capacity, as in the rule editor.
+func burstLabel(a limit.Algorithm) string {
+	if a == limit.LeakyBucketQueue {
+		return "Queue"
+	}
+	return labelOf("burst")
 }
 
 // ruleFields writes a rule as the audit trail does, without empty fields.

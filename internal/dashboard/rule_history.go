@@ -143,7 +143,11 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 		f := &limit.Fields[i]
 		if _, differs := is[f.Name]; differs {
 			c.was[f.Name] = was[f.Name]
-			c.Differences = append(c.Differences, difference{f.Label, fieldText(was[f.Name]), fieldText(is[f.Name])})
+			label := f.Label
+			if rule, err := ruleFromFields(after); err == nil && f.Name == "burst" {
+				label = burstLabel(rule.Algorithm)
+			}
+			c.Differences = append(c.Differences, difference{label, fieldText(was[f.Name]), fieldText(is[f.Name])})
 		}
 	}
 	before = map[string]json.RawMessage{}

@@ -89,7 +89,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "slug", Label: "Slug", Hint: "Up to 63 of a-z, 0-9 and -. It cannot change later.", Attrs: templ.Attributes{"required": true, "data-follows": "name", "maxlength": "63", "autocomplete": "off", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "slug", Label: "Slug", Hint: "Up to 63 of a-z, 0-9 and -. It cannot change later.", Attrs: slugAttrs(templ.Attributes{"required": true, "data-follows": "name"})}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

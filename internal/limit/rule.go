@@ -385,8 +385,13 @@ func (r *Rule) maxLimit() int64 { return r.Algorithm.MaxLimit() }
 // checkLimit checks a limit for the rule: its own, or that of a plan or an override.
 func (r *Rule) checkLimit(errs *FieldErrors, limit int64) {
 	if limit < 1 || limit > r.maxLimit() {
-		errs.Add("limit", MustBe("a whole number from 1 to %d with %s", r.maxLimit(), r.Algorithm))
+		errs.Add("limit", r.Algorithm.OutsideLimit())
 	}
+}
+
+// OutsideLimit returns the problem of a limit below 1 or above MaxLimit.
+func (a Algorithm) OutsideLimit() *Problem {
+	return MustBe("a whole number from 1 to %d with %s", a.MaxLimit(), a)
 }
 
 // checkBurst checks the burst for a limit; 0 is not set.

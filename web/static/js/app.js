@@ -58,6 +58,12 @@
     if (!form || event.target.matches("[role=combobox]") || (form.dataset.auto === "select" && event.target.tagName !== "SELECT")) return;
     form.requestSubmit();
   });
+  // Empty fields are no filter, and do not belong into the address.
+  document.addEventListener("htmx:configRequest", ({ detail, target }) => {
+    if (!target.matches("form[method=get]") || target.matches("[action='/tester']")) return;
+    const empty = [...new Set(detail.formData.keys())].filter((name) => detail.formData.getAll(name).every((value) => value === ""));
+    for (const name of empty) detail.formData.delete(name);
+  });
   let typing = 0;
   function soon(field) {
     clearTimeout(typing);

@@ -80,7 +80,7 @@
   // show shows or removes the message of a field, and reports whether the field is invalid.
   function show(field) {
     if (!field.willValidate) return false;
-    const message = !reachable(field) ? "" : field.validity.valid ? unlisted(field) : problem(field);
+    const message = !reachable(field) ? "" : field.validity.valid ? unlisted(field) || outside(field) : problem(field);
     if (message === "" && !field.hasAttribute("aria-invalid")) return false;
     field.id ||= `field-${Math.random().toString(36).slice(2, 8)}`;
     const id = `${field.id}-error`;
@@ -116,6 +116,16 @@
     return !list || [...list.options].some((option) => option.value === text) ? "" : field.dataset.listed;
   }
 
+  // outside returns the message of a field with data-whole that has no whole number, or one outside
+  // its range. A choice such as the algorithm can have a range of its own for a field.
+  function outside(field) {
+    const text = field.value.replace(/[\s\u00a0\u202f_,]/g, "");
+    if (!field.dataset.whole || text === "") return "";
+    if (!/^[+-]?\d+$/.test(text)) return field.dataset.whole;
+    const bound = (name) => field.form.querySelector(`:checked[data-${field.name}-${name}]`)?.getAttribute(`data-${field.name}-${name}`) ?? field.dataset[name];
+    return Number(text) < Number(field.dataset.least) || Number(text) > Number(bound("most")) ? bound("range") : "";
+  }
+
   function problem(field) {
     const { validity, min, max } = field;
     if (validity.badInput) return field.type === "number" ? "Must be a number." : "Must be a complete date and time.";
@@ -126,6 +136,7 @@
       if (min !== "" && max !== "") return `Must be from ${min} to ${max}.`;
       return min !== "" ? `Must be at least ${min}.` : `Must be at most ${max}.`;
     }
+    if (validity.patternMismatch) return field.dataset.pattern ?? "Use another value.";
     if (validity.stepMismatch) return field.type === "number" ? "Must be a whole number." : "Must be a time in whole minutes.";
     if (validity.tooShort) return `Must have at least ${field.minLength} characters.`;
     if (validity.tooLong) return `Must have at most ${field.maxLength} characters.`;

@@ -1,0 +1,37 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// The forms of rules and routes say what is wrong with a field on leaving it, and on sending, without
+// a request, in the words of the server.
+func TestRuleAndRouteFormsCheckFields(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Editor).open("/rules/new")
+	p.fill("Slug", "My Rule").press(kb.Tab).sees("Must be 1 to 63 of a-z, 0-9 and -.")
+	p.fill("Limit", "many").press(kb.Tab).sees("Must be a whole number, such as 100.")
+	p.fill("Limit", "0").press(kb.Tab).sees("Must be a whole number from 1 to 1000000000 with sliding_window_counter.").check()
+	p.fill("Limit", "1 000").press(kb.Tab).seesNot("with sliding_window_counter")
+	p.click("Create rule").at("/rules/new")
+	require.Equal(t, "true", mustEval[string](p, `document.activeElement.getAttribute("aria-invalid")`), "the first invalid field has the focus")
+
+	p.open("/routes/new").click("Create route").sees("Enter the slug, for example edge.").sees("Enter the subject sources").at("/routes/new")
+}
+
+// Empty fields of filters do not stand in the address, and a resource is suggested that no rule
+// names, because it was checked.
+func TestFiltersLeaveEmptyFieldsOut(t *testing.T) {
+	t.Parallel()
+	p := demo(t).as(tenants.Viewer).open("/decisions")
+	p.choose("Show", "All")
+	require.NotRegexp(t, `=(&|$)`, mustEval[string](p, "location.search"))
+	p = demo(t).as(tenants.Viewer).withoutScripts().open("/subjects")
+	p.fill("Label", "name: x").press(kb.Enter).at("/subjects?label=name%3A+x")
+}
