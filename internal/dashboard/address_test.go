@@ -31,7 +31,7 @@ func TestQueuesHaveNoBurst(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "Queue", burstLabel(limit.LeakyBucketQueue))
 	require.Equal(t, "Burst", burstLabel(limit.TokenBucket))
-	rule := limit.Rule{Slug: "mail", Resource: "mail", Limit: 5, Window: limit.Duration{MS: 60_000, Text: "1m"}, Algorithm: limit.LeakyBucketQueue, Burst: 7}
+	rule := limit.Rule{Slug: "mail", Resource: "mail", Limit: 5, Window: limit.Window{Duration: limit.Duration{MS: 60_000, Text: "1m"}}, Algorithm: limit.LeakyBucketQueue, Burst: 7}
 	for _, f := range ruleFacts(&rule) {
 		require.NotEqual(t, "Burst", f.Name)
 	}

@@ -69,8 +69,8 @@ var (
 
 var slugText = regexp.MustCompile(`^[a-z0-9*-]*$`)
 
-// slugsOfNames replaces the names of plans and rules that a form has instead of slugs. It only reads
-// names if a value cannot be a slug.
+// slugsOfNames replaces the names of plans and rules that a form has instead of slugs. It reads
+// names only if a value cannot be a slug.
 func (d *dashboard) slugsOfNames(ctx context.Context, v *visit, f *form) {
 	f.replaceNames(planNameFields, func() map[string]string { return d.planNames(ctx, v.actor()) })
 	f.replaceNames(ruleNameFields, func() map[string]string { return d.ruleNames(ctx, v.actor().TenantID()) })

@@ -9,8 +9,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// The forms of rules and routes say what is wrong with a field on leaving it, and on sending, without
-// a request, in the words of the server.
+// The forms of rules and routes say what is wrong with a field on leaving it, and on sending,
+// without a request, in the words of the server.
 func TestRuleAndRouteFormsCheckFields(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -30,7 +30,7 @@ func TestRuleAndRouteFormsCheckFields(t *testing.T) {
 func TestFiltersLeaveEmptyFieldsOut(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).open("/decisions")
-	p.choose("Show", "All")
+	p.choose("Show", "All checks")
 	require.NotRegexp(t, `=(&|$)`, mustEval[string](p, "location.search"))
 	p = demo(t).as(tenants.Viewer).withoutScripts().open("/subjects")
 	p.fill("Label", "name: x").press(kb.Enter).at("/subjects?label=name%3A+x")

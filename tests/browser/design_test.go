@@ -101,6 +101,9 @@ func TestIconsAndDangerousActions(t *testing.T) {
 	const colour = `(text => getComputedStyle([...document.querySelectorAll("main summary, main button")].find(e => e.textContent.trim() === text)).color)`
 	require.Equal(t, "rgb(176, 42, 22)", mustEval[string](p, colour+`("Delete rule")`))
 	require.Equal(t, "rgb(176, 42, 22)", mustEval[string](p.open("/subjects/eve"), colour+`("Block")`))
+	_, err := w.store.InviteMember(t.Context(), w.actor, "new@"+w.tenant.Slug+".example", tenants.Viewer)
+	require.NoError(t, err)
+	require.Equal(t, "rgb(176, 42, 22)", mustEval[string](p.open("/members"), colour+`("Withdraw")`))
 }
 
 // The editor of a rule is one screen of 1440 by 900: what is asked, the effect, and the buttons.

@@ -9,8 +9,9 @@ import (
 	"weir/internal/tenants"
 )
 
-// Forms suggest plans and rules by their names, as the filters do. A typed name stands for its slug,
-// and a text that names nothing gets a message on leaving the field, in the words of the server.
+// Forms suggest plans and rules by their names, as the filters do. A typed name stands for its
+// slug, and a text that names nothing gets a message on leaving the field, in the words of the
+// server.
 func TestFormsSuggestPlansAndRules(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)

@@ -176,7 +176,8 @@ func (p *page) fill(name, text string) *page {
 	return p
 }
 
-// choose chooses an option, by its text, of the select or the field with suggestions with this name.
+// choose chooses an option, by its text, of the select or the field with suggestions with this
+// name.
 func (p *page) choose(name, option string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
