@@ -342,7 +342,8 @@ func TestOfferedPlans(t *testing.T) {
 	require.Equal(t, []string{"pro", "free"}, portal.OfferedPlans)
 	page := ann.get(customerPageURL).body
 	require.Equal(t, 2, strings.Count(page, `name="offered_plans"`), "a place for each plan")
-	require.Contains(t, page, `<option value="pro" selected>PRO</option>`)
+	require.Contains(t, page, `name="offered_plans" value="pro"`)
+	require.Contains(t, page, `<option value="pro" label="PRO">`)
 	for twice, wrong := range map[string]string{"free": "Plan 2 is a duplicate.", "gone": "Plan 2 names no plan of this tenant."} {
 		got := ann.write(customerPageURL, form("free", twice))
 		require.Equal(t, http.StatusUnprocessableEntity, got.status)

@@ -40,7 +40,9 @@ func TestQuotaUse(t *testing.T) {
 	require.NotContains(t, s.as("bob@example.com").get("/usage").body, "checks used")
 	page = s.as("olga@example.com").get("/tenants/tenant-a").body
 	require.Contains(t, page, "90 of 100")
-	require.Equal(t, 1, strings.Count(page, `<li class="limit">`)+strings.Count(page, `class="use"`)-strings.Count(page, "Checks per second</a>"), "each quota has one line")
+	require.Equal(t, 1, strings.Count(page, `<a class="cut" href="/rules/`+tenants.ChecksPerMonth+`"`), "each quota has one line")
+	require.NotContains(t, page, `class="use"`)
+	require.Contains(t, page, "Checks per month: ", "with its forecast")
 
 	home := s.as("olga@example.com").get("/").body
 	require.Regexp(t, `Nearest to their quota[^§]*href="/tenants/tenant-a"[^§]*Checks per month[^§]*90 %`, home)

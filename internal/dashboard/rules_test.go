@@ -284,7 +284,7 @@ func TestRulesList(t *testing.T) {
 	require.Contains(t, got.body, "no checks")
 	for path, want := range map[string][2]bool{ // requests, by-ip
 		"/rules?mode=shadow": {false, true}, "/rules?mode=enforce": {true, false}, "/rules?algorithm=sliding_window_log": {true, true},
-		"/rules?algorithm=token_bucket": {false, false}, "/rules?resource=*": {true, true}, "/rules?q=req": {true, false}, "/rules?q=Rule": {true, true}, "/rules?mode=&algorithm=&resource=": {true, true},
+		"/rules?algorithm=token_bucket": {false, false}, "/rules?resource=*": {true, true}, "/rules?q=req": {true, false}, "/rules?q=Rule": {true, true},
 	} {
 		got = b.get(path)
 		require.Equal(t, http.StatusOK, got.status)
