@@ -36,7 +36,7 @@ func TestFormsSuggestPlansAndRules(t *testing.T) {
 	p.open("/subjects/ada").click("Boost limit").fill("Rule", "ord").suggests("Orders: 5 per hour orders").press(kb.ArrowDown).press(kb.Enter)
 	require.Equal(t, "orders", p.value("Rule"))
 	p.sees("Orders: 5 per hour")
-	p.fill("Rule", "").press(kb.Escape).press(kb.Tab).sees("Choose a rule.")
+	p.fill("Rule", "").press(kb.Tab).sees("Choose a rule.")
 
 	p.open("/subjects").fill("Plan", "prof").suggests("Professional pro").press(kb.ArrowDown).press(kb.Enter).asks("plan=pro").sees("ada")
 }
