@@ -57,7 +57,7 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, 
 			return "set active"
 		}
 	case len(rules) == 0 && version != nil && version.After != "":
-		return "moved from version " + nameOr(version.Before, "1") + " to version " + version.After + " of the plan:"
+		return "changed the plan from version " + nameOr(version.Before, "1") + " to version " + version.After + " for"
 	case len(rules) == 0 && next != nil && e.Before != nil:
 		if next.After == "" {
 			return "canceled the scheduled change of the plan for"

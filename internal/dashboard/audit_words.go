@@ -20,7 +20,7 @@ var auditWords = map[string]map[string]string{
 }
 
 // toldVerb describes a change of which the sentence says all: "started moving 12 subjects from
-// version 2 to the newest version of the plan". It is "" for other changes, which the list of
+// version 2 to the newest version of Pro". It is "" for other changes, which the list of
 // fields explains better.
 func toldVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, plans planNames) string {
 	fields := map[string]fieldChange{}
@@ -50,8 +50,10 @@ func toldVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames, pla
 // migrationVerb describes a migration of the subjects of a plan, whose name follows.
 func migrationVerb(e *tenants.AuditEntry, fields map[string]fieldChange, plans planNames) string {
 	switch fields["state"].After {
-	case "canceled":
+	case "canceling", "canceled":
 		return "canceled the move of subjects of the plan"
+	case "waiting":
+		return "scheduled the change for all subjects of the plan"
 	case "done":
 		return "finished moving subjects of the plan"
 	}
@@ -66,9 +68,9 @@ func migrationVerb(e *tenants.AuditEntry, fields map[string]fieldChange, plans p
 	default:
 		who = n + " subjects"
 	}
-	to := "the newest version"
+	to := " to the newest version of"
 	if target := fields["to"].After; target != "" && target != cmp.Or(fields["from"].After, e.Target) {
-		to = "the plan " + plans.Of(target)
+		to = " to the plan " + plans.Of(target) + " from"
 	}
 	from := ""
 	if version := fields["from_version"].After; version != "" {
@@ -78,5 +80,5 @@ func migrationVerb(e *tenants.AuditEntry, fields map[string]fieldChange, plans p
 	if fields["state"].After == "scheduled" {
 		verb = "scheduled moving "
 	}
-	return verb + who + from + " to " + to + ", from the plan"
+	return verb + who + from + to
 }

@@ -14,11 +14,11 @@ func TestAuditSpeaksAsAPerson(t *testing.T) {
 	t.Parallel()
 	names, plans := ruleNames{"api": "API requests"}, planNames{"pro": "Professional", "free": "Free"}
 	for _, c := range []struct{ want, kind, action, target, before, after string }{
-		{"started moving 12 subjects from version 2 to the newest version, from the plan", "migration", "create", "pro", ``, `{"id": "x", "from": "pro", "from_version": 2, "to": "pro", "subjects": 12}`},
-		{"scheduled moving 1 subject from version 2 to the plan Free, from the plan", "migration", "create", "pro", ``, `{"from": "pro", "from_version": 2, "to": "free", "subjects": 1, "state": "scheduled"}`},
+		{"started moving 12 subjects from version 2 to the newest version of", "migration", "create", "pro", ``, `{"id": "x", "from": "pro", "from_version": 2, "to": "pro", "subjects": 12}`},
+		{"scheduled moving 1 subject from version 2 to the plan Free from", "migration", "create", "pro", ``, `{"from": "pro", "from_version": 2, "to": "free", "subjects": 1, "state": "scheduled"}`},
 		{"finished moving subjects of the plan", "migration", "update", "pro", `{}`, `{"state": "done"}`},
 		{"canceled the move of subjects of the plan", "migration", "update", "pro", `{}`, `{"state": "canceled"}`},
-		{"moved from version 2 to version 3 of the plan:", "subject", "update", "ada", `{"plan_version": 2}`, `{"plan_version": 3}`},
+		{"changed the plan from version 2 to version 3 for", "subject", "update", "ada", `{"plan_version": 2}`, `{"plan_version": 3}`},
 		{"scheduled the plan Professional for", "subject", "update", "ada", `{}`, `{"next_plan": "pro", "next_plan_at": "2026-12-01T00:00:00Z"}`},
 		{"granted 500 credits of API requests to", "credits", "create", "ada", ``, `{"rule": "api", "units": 500}`},
 		{"approved the request for a higher limit of", "limit_request", "update", "ada", `{"state": "open"}`, `{"state": "approved"}`},

@@ -65,6 +65,9 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 		what := subjectVerb(e, fieldChanges(e.Before, e.After), names, view.plans)
 		if what == "" {
 			what = auditVerb(e)
+			if what == "registered" || what == "changed" { // the name does not follow here
+				what += " this subject"
+			}
 		}
 		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: strings.TrimSuffix(strings.TrimSuffix(what, " for"), " of"), Reason: e.Reason})
 	}
