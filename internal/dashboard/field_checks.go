@@ -3,6 +3,7 @@ package dashboard
 import (
 	"fmt"
 	"maps"
+	"math"
 
 	"github.com/a-h/templ"
 
@@ -13,6 +14,7 @@ import (
 
 var (
 	wholeNumber  = limit.MustBe("a whole number, such as 100")
+	wholeLength  = limit.MustBe("a whole number, such as 1")
 	outsideBurst = limit.MustBe("a whole number from 1 to %d", limit.MaxLimit)
 	outsideQuota = limit.MustBe("a number from 1 to %s", grouped(noQuota-1))
 )
@@ -35,6 +37,11 @@ func wholeAttrs(least, most int64, outside *limit.Problem, others templ.Attribut
 	}
 	maps.Copy(attrs, others)
 	return attrs
+}
+
+// lengthAttrs are the attributes of an input for the number of a length of time.
+func lengthAttrs() templ.Attributes {
+	return wholeAttrs(1, math.MaxInt32, wholeLength, templ.Attributes{"data-whole": sentence(wholeLength.Message)})
 }
 
 // limitRangeOf are the attributes of the choice of an algorithm, which has its own range of limits.

@@ -72,6 +72,7 @@ var pushTones = map[string]string{"pushed": "good", "pending": "", "retrying": "
 // metered shows the units of a month, by subject, as they are invoiced.
 func (d *dashboard) metered(w http.ResponseWriter, r *http.Request, v *visit) error {
 	values := r.URL.Query()
+	d.slugsOfNames(r.Context(), v, &form{values: values})
 	view := meteredView{Prefix: values.Get("q"), Rule: values.Get("rule"), Later: values.Get("after") != ""}
 	query, err := view.period(values.Get("month"), v.now)
 	if err != nil {

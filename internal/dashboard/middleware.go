@@ -149,18 +149,24 @@ func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit)
 }
 
 // filtered are the pages with a form of filters.
-var filtered = []string{"/decisions", "/usage", "/subjects", "/audit", "/metered", "/rules", "/tenants", billingEventsPath, securityURL}
+var filtered = []string{"/decisions", "/usage", "/subjects", "/audit", "/metered", "/rules", "/tenants", billingEventsPath, securityURL, testerURL}
+
+// isFiltered reports whether a page has a form of filters.
+func isFiltered(path string) bool {
+	return slices.Contains(filtered, path) || strings.HasPrefix(path, notificationsURL+"/")
+}
 
 // cleanAddress returns the address of a page without the empty fields of a form of filters, which a
 // browser without scripts sends. It returns "" if there are none, and for parts of pages.
 func cleanAddress(r *http.Request) string {
-	if r.Method != http.MethodGet || !slices.Contains(filtered, r.URL.Path) || r.URL.Query().Has("fragment") {
+	if r.Method != http.MethodGet || !isFiltered(r.URL.Path) || r.URL.Query().Has("fragment") {
 		return ""
 	}
 	var kept []string
 	parts := strings.Split(r.URL.RawQuery, "&")
 	for _, part := range parts {
-		if !strings.HasSuffix(part, "=") || strings.HasPrefix(part, "=") {
+		asked := r.URL.Path == testerURL && part == "subject=" // its form is answered, without a subject too
+		if asked || !strings.HasSuffix(part, "=") || strings.HasPrefix(part, "=") {
 			kept = append(kept, part)
 		}
 	}

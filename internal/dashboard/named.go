@@ -63,7 +63,7 @@ func chosenName(options []option, value string) string {
 
 // namedFields are the fields of forms that name a plan or a rule by its slug.
 var (
-	planNameFields = []string{"plan", "tier", "fallback_plan", "like", "offered_plans"}
+	planNameFields = []string{"plan", "tier", "fallback_plan", "like", "offered_plans", "to"}
 	ruleNameFields = []string{"rule"}
 )
 

@@ -552,7 +552,7 @@ func migrations(f frame, v *versionsView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Form, Name: "to", Label: "To"}, v.Targets).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = namedField(field{Form: v.Form, Name: "to", Label: "To", Value: v.Slug, Missing: missingPlan, Attrs: templ.Attributes{"required": true}}, v.Targets).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -846,7 +846,7 @@ func lengthField(v *editorView, name string, units, calendar []option) templ.Com
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templ.RenderAttributes(ctx, templ_7745c5c3_Buffer, ruleInput(v.Form, name, templ.Attributes{"inputmode": "numeric", "autocomplete": "off"}).attrs())
+			templ_7745c5c3_Err = templ.RenderAttributes(ctx, templ_7745c5c3_Buffer, ruleInput(v.Form, name, lengthAttrs()).attrs())
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

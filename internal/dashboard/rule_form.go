@@ -88,7 +88,7 @@ func windowOf(f *form, algorithm limit.Algorithm) (w limit.Window) {
 		return w
 	}
 	if f.Get("window") == "" {
-		f.wrong("window", limit.MustBe("a whole number, such as 1"))
+		f.wrong("window", wholeLength)
 		return w
 	}
 	w.Duration = durationOf(f, "window")
@@ -103,7 +103,7 @@ func durationOf(f *form, name string) limit.Duration {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 || n > math.MaxInt32 {
-		f.wrong(name, limit.MustBe("a whole number, such as 1"))
+		f.wrong(name, wholeLength)
 		return limit.Duration{}
 	}
 	d, err := limit.ParseDuration(itoa(n) + f.Get(name+"_unit"))

@@ -35,6 +35,7 @@ type subjectsView struct {
 
 func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) error {
 	query := r.URL.Query()
+	d.slugsOfNames(r.Context(), v, &form{values: query})
 	view := subjectsView{
 		Prefix: query.Get("q"), Plan: query.Get("plan"), State: query.Get("state"), Label: query.Get("label"), Later: query.Get("after") != "",
 	}

@@ -14,10 +14,10 @@ import (
 )
 
 const (
+	testerURL         = "/tester"
 	attributeField    = "attributes." // prefix of a field for an attribute by which rules count
 	maxTesterSkipped  = 50            // rules for other resources that are listed
-	maxTesterPlans    = 100
-	maxTesterSubjects = 20 // suggestions
+	maxTesterSubjects = 20            // suggestions
 )
 
 // testerView is the form and, after it was sent, the result of every rule.
@@ -66,6 +66,7 @@ func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) err
 	}
 	v.frame.Title = "Tester"
 	query := r.URL.Query()
+	d.slugsOfNames(r.Context(), v, &form{values: query})
 	if !query.Has("subject") {
 		return d.render(w, r, http.StatusOK, testerPage(v.frame, &view))
 	}
@@ -105,15 +106,12 @@ func (view *testerView) offer(policy *check.Policy) {
 }
 
 func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) error {
-	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxTesterPlans})
+	plans, err := d.planOptions(r.Context(), v, "Plan of the subject")
 	if err != nil {
 		return err
 	}
-	if len(plans) > 0 {
-		view.Plans = []option{{"", "Plan of the subject"}}
-	}
-	for _, p := range plans {
-		view.Plans = append(view.Plans, option{p.Slug, nameOr(p.Name, p.Slug)})
+	if len(plans) > 1 {
+		view.Plans = plans
 	}
 	view.Subjects, err = d.suggested(r, v)
 	return err

@@ -149,9 +149,12 @@ func oneOf[T ~string](errs *limit.FieldErrors, field string, value T, choices ..
 	errs.Add(field, limit.OneOf(strings.Join(names, ", ")))
 }
 
+// OutsideCost is the problem of a cost below 0 or above limit.MaxFixedLimit.
+var OutsideCost = limit.MustBe("a whole number from 0 to %d", limit.MaxFixedLimit)
+
 func validateCost(errs *limit.FieldErrors, field string, cost int64) {
 	if cost < 0 || cost > limit.MaxFixedLimit {
-		errs.Add(field, limit.MustBe("a whole number from 0 to %d", limit.MaxFixedLimit))
+		errs.Add(field, OutsideCost)
 	}
 }
 

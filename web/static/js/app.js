@@ -58,10 +58,10 @@
     if (!form || event.target.matches("[role=combobox]") || (form.dataset.auto === "select" && event.target.tagName !== "SELECT")) return;
     form.requestSubmit();
   });
-  // Empty fields are no filter, and do not belong into the address.
+  // Empty fields are no filter, and do not belong into the address, unless they are required.
   document.addEventListener("htmx:configRequest", ({ detail, target }) => {
-    if (!target.matches("form[method=get]") || target.matches("[action='/tester']")) return;
-    const empty = [...new Set(detail.formData.keys())].filter((name) => detail.formData.getAll(name).every((value) => value === ""));
+    if (!target.matches("form[method=get]")) return;
+    const empty = [...new Set(detail.formData.keys())].filter((name) => detail.formData.getAll(name).every((value) => value === "") && !target.elements[name]?.required);
     for (const name of empty) detail.formData.delete(name);
   });
   let typing = 0;

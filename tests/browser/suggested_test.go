@@ -1,0 +1,70 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// A field for a resource suggests one that was checked and that no rule names: in the rule form, in
+// the tester and in the form of a route.
+func TestFormsSuggestCheckedResources(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("orders", 5)
+	w.ask(w.key(), "ada", "invoices:pdf")
+	p := w.as(tenants.Editor).openUntil("/usage?by=resource", "invoices:pdf") // usage is written once a second
+	for path, field := range map[string]string{"/rules/new": "Resource", "/tester": "Resource", "/routes/new": "Default resource"} {
+		p.open(path).fill(field, "voices").suggests("invoices:pdf").press(kb.ArrowDown).press(kb.Enter).suggests()
+		require.Equal(t, "invoices:pdf", p.value(field), path)
+		p.fill(field, "") // so that the form can be left
+	}
+}
+
+// A migration suggests the plans that it can move subjects to, and the tester takes a plan by its
+// name, with scripts and without.
+func TestMigrationsAndTesterSuggestPlans(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	for slug, name := range map[string]string{"pro": "Professional", "scale": "Scale"} {
+		_, err := w.store.CreatePlan(t.Context(), w.actor, tenants.Plan{Slug: slug, Name: name})
+		require.NoError(t, err)
+	}
+	p := w.as(tenants.Editor).open("/plans/pro/versions")
+	require.Equal(t, "pro", p.value("To"))
+	p.fill("To", "sca").suggests("Scale scale").press(kb.ArrowDown).press(kb.Enter).suggests()
+	require.Equal(t, "scale", p.value("To"))
+	p.fill("To", "gold").press(kb.Tab).sees("Must be one of the listed options.")
+
+	p = w.as(tenants.Editor).withoutScripts().open("/tester?subject=ada&plan=Professional")
+	p.sees("Limits of plan Professional apply")
+	p.open("/subjects?plan=Professional")
+	require.Equal(t, "pro", p.value("Plan"))
+}
+
+// The address of a tested check has no empty parameters, with scripts and without. Sent without a
+// subject, the form without scripts says so.
+func TestTesterLeavesEmptyFieldsOut(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("orders", 5)
+	for _, p := range []*page{w.as(tenants.Viewer), w.as(tenants.Viewer).withoutScripts()} {
+		p.open("/tester").fill("Subject", "ada").press(kb.Enter).at("/tester?subject=ada")
+	}
+}
+
+// The cost of a route and the window of a rule are checked on leaving them, in the words of the
+// server.
+func TestCostsAndWindowsAreChecked(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Editor).open("/routes/new")
+	p.fill("Cost", "-1").press(kb.Tab).sees("Must be a whole number from 0 to").check()
+	p.fill("Cost", "2").press(kb.Tab).seesNot("Must be a whole number from 0 to")
+	p.fill("Cost", "") // so that the form can be left
+	p.open("/rules/new").fill("Window", "soon").press(kb.Tab).sees("Must be a whole number, such as 1.").check()
+	p.fill("Window", "5").press(kb.Tab).seesNot("Must be a whole number, such as 1.")
+}
