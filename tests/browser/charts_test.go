@@ -96,7 +96,7 @@ func TestChartTouched(t *testing.T) {
 func TestFiltersOnAPhone(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).phone()
-	for path, field := range map[string]string{"/decisions": "Resource", "/rules": "Algorithm", "/usage": "Group by", "/audit": "Actor"} {
+	for path, field := range map[string]string{"/decisions": "Resource", "/rules": "Algorithm", "/usage": "Group by", "/audit": "Actor", "/metered": "Month"} {
 		p.open(path).hasNot(field)
 		p.click("Filters").has(field).hasNot("Apply filters").check()
 	}
