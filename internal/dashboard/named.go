@@ -35,6 +35,14 @@ func (x field) listed(options []option) field {
 	return x
 }
 
+// preset returns the field with the only option there is, if it must have one.
+func (x field) preset(options []option) field {
+	if x.Value == "" && x.Attrs["required"] == true && len(options) == 1 {
+		x.Value = options[0].Value
+	}
+	return x
+}
+
 // listedIn are the attributes of an input whose value must be one of a list.
 func listedIn(id string) templ.Attributes {
 	return templ.Attributes{

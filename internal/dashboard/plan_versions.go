@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/go-chi/chi/v5"
@@ -54,8 +53,7 @@ type migrationLine struct {
 }
 
 func (d *dashboard) planVersions(w http.ResponseWriter, r *http.Request, v *visit) error {
-	f := &form{values: url.Values{}}
-	return d.showVersions(w, r, v, f, http.StatusOK)
+	return d.showVersions(w, r, v, &form{}, http.StatusOK)
 }
 
 func (d *dashboard) showVersions(

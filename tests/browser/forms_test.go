@@ -15,7 +15,7 @@ const slugMarkup = `(input => { const message = document.getElementById("f-slug-
 	] })(document.getElementById("f-slug"))`
 
 // A form with an invalid field is not sent: the message is below the field, in our words, and the
-// field has the focus. It looks like a message of the server.
+// field has the focus.
 func TestInlineErrors(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -24,10 +24,13 @@ func TestInlineErrors(t *testing.T) {
 	require.Equal(t, "f-slug", mustEval[string](p, `document.activeElement.id`))
 	ours := mustEval[[]string](p, slugMarkup)
 	require.Equal(t, []string{"true", "f-slug-hint f-slug-error", "P", "wrong", "true"}, ours)
-	p.fill("Slug", "Not a slug").seesNot("Enter the slug") // while it is being corrected
+	p.fill("Slug", "Not a slug").seesNot("Enter the slug").sees("Must be 1 to 63 of a-z, 0-9 and -.")
+	require.Equal(t, ours, mustEval[[]string](p, slugMarkup))
+	_, err := w.store.CreatePlan(t.Context(), w.actor, tenants.Plan{Slug: "taken", Name: "Taken"})
+	require.NoError(t, err)
+	p.fill("Slug", "taken").seesNot("Must be 1 to 63") // while it is being corrected
 	require.False(t, mustEval[bool](p, `document.getElementById("f-slug").hasAttribute("aria-invalid")`))
-	p.click("Create plan").sees("Nothing saved. Fix the highlighted fields.").inspect("form-refused")
-	require.Equal(t, ours, mustEval[[]string](p, slugMarkup), "as the server shows it")
+	p.allow(409).click("Create plan").sees("There is a plan with this slug already.").inspect("form-refused")
 	p.fill("Slug", "pro").press(kb.Enter).sees("created").at("/plans")
 }
 

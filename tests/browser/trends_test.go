@@ -48,7 +48,7 @@ func TestReplayPicture(t *testing.T) {
 // A notice with an icon is as high as its text: the drawer of a refused form has no empty space.
 func TestNoticesHaveNoVoid(t *testing.T) {
 	t.Parallel()
-	p := demo(t).as(tenants.Owner).open("/billing").click("Map price").fill("Price or product ID", "price_1SWk4hProMonthly")
+	p := demo(t).as(tenants.Owner).open("/billing").click("Map price").fill("Price or product ID", "price_1SWk4hProMonthly").choose("Plan", "Free")
 	p.allow(422).click("Map price").sees("Nothing saved.")
 	void := mustEval[float64](p, `(() => {
 		const box = document.querySelector(".sheet .band.bad"), text = box.querySelector("p").getBoundingClientRect();

@@ -129,6 +129,10 @@
       if (!element.contains(document.activeElement)) htmx.trigger(element, "tick");
     }
   }, 3000);
+  // One that leaves the page does not wait for its answer, whose other parts have no place any more.
+  document.addEventListener("htmx:beforeCleanupElement", ({ target }) => {
+    if (target.matches?.("[data-live]")) htmx.trigger(target, "htmx:abort");
+  });
 
   // The theme changes immediately, and the server stores it.
   document.addEventListener("submit", (event) => {

@@ -78,12 +78,12 @@
   });
 
   // Enter in a text field of a new rule moves on to the next one, rather than create the rule with
-  // fields that nobody has seen. Elsewhere it submits a form without empty fields.
+  // fields that nobody has seen. One that chooses a suggestion does no more. Elsewhere it submits a form without empty fields.
   let moved = false; // the key that is down has moved the focus: it does nothing else
   document.addEventListener("keydown", (event) => {
     moved = false;
     const input = event.target;
-    if (event.key !== "Enter" || event.isComposing || !isNew() || !form().contains(input) || !input.matches("input[type=text]")) return;
+    if (event.key !== "Enter" || event.defaultPrevented || event.isComposing || !isNew() || !form().contains(input) || !input.matches("input[type=text]")) return;
     const shown = [...form().querySelectorAll("input[type=text], select")].filter((e) => e.checkVisibility());
     const empty = shown.find((e) => e.required && e.value.trim() === "");
     const next = ["name", "resource", "slug"].includes(input.name) ? shown[shown.indexOf(input) + 1] : empty;
