@@ -245,7 +245,7 @@ func (w *Watcher) compare(ctx context.Context, notify func(Change)) error {
 // read returns the changes, and a function to call before they are reported.
 func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit func(), err error) {
 	commit = func() {}
-	err = w.store.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = w.store.asSystem(ctx, w.store.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		now, err := q.ConfigVersion(ctx)
 		if err != nil {
 			return err

@@ -71,7 +71,7 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 		p.rollback()
 	}
 	// The client may have disconnected, but the changes are still committed.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.operation)
 	defer cancel()
 	if err := p.begin(ctx); err != nil {
 		if p.lost != nil {
@@ -284,7 +284,7 @@ func (p *post) rollback() {
 
 // inTenant runs fn in the actor's tenant, for writes that are not configuration and get no version.
 func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Context, q *db.Queries) error) error {
-	return s.write(ctx, roleApp, a.tenant, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, a.tenant, s.operation, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

@@ -110,7 +110,7 @@ func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db
 // killed, or cannot reach Postgres, and its units since then are reported as a gap. After an outage
 // of Postgres, these times begin again. Only one server looks at a time. Error: ErrUnavailable.
 func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error) {
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		sealed = nil
 		alone, err := q.TryMetering(ctx, meteringLookLock)
 		if err != nil || !alone {

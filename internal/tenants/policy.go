@@ -196,7 +196,7 @@ const subjectPage = 10_000
 // with check.ErrUnknownTenant and with ErrUnavailable.
 func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
 	history := s.history.Load()
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		var state, setting string
 		err := tx.QueryRow(ctx, subjectPageHeadSQL, tenant).Scan(&state, &version, &setting)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && state != TenantActive {

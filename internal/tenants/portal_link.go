@@ -134,7 +134,7 @@ func (s *Store) PortalLinkByToken(ctx context.Context, token string) (out Follow
 	if !ok {
 		return FollowedLink{}, ErrNotFound
 	}
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.TenantOfPortalLink(ctx, hash)
 		out.Tenant, out.link = row.TenantID, row.ID
 		return err
@@ -174,7 +174,7 @@ func (s *Store) FollowPortalLink(ctx context.Context, token string) (session uui
 	secret, hash := newToken()
 	session = uuid.New() // random, because it says nothing about when others were made
 	now := s.instant()
-	err = s.write(ctx, roleApp, link.Tenant, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.write(ctx, roleApp, link.Tenant, s.operation, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, link.Tenant.String()); err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (s *Store) PortalVisit(ctx context.Context, session uuid.UUID, secret strin
 		return PortalVisit{}, ErrNotFound
 	}
 	now := s.instant()
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		out.Tenant, err = q.TenantOfPortalSession(ctx, db.TenantOfPortalSessionParams{TokenHash: hash, ID: session, Now: now})
 		return err
 	})

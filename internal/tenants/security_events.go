@@ -223,7 +223,7 @@ func (s *Store) RecordOfEmail(ctx context.Context, email string, kind EventKind)
 	if !ok {
 		return nil
 	}
-	err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		row, err := q.PersonByEmail(ctx, email)
 		if err != nil {
 			return err
@@ -246,7 +246,7 @@ const recentExportSQL = `SELECT EXISTS (SELECT FROM security_events WHERE tenant
 
 // RecordExport records that the actor exported data, such as "audit". Errors: ErrUnavailable.
 func (s *Store) RecordExport(ctx context.Context, a Actor, what, format string) error {
-	return s.write(ctx, roleApp, a.tenant, operationTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, a.tenant, s.operation, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
@@ -358,7 +358,7 @@ DELETE FROM security_events WHERE (tenant_id, id) IN (
 // servers may call it concurrently. Error: ErrUnavailable.
 func (s *Store) PurgeSecurityEvents(ctx context.Context) (removed int64, err error) {
 	for n := int64(eventPurgeRows); n == eventPurgeRows; removed += n {
-		err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 			done, err := tx.Exec(ctx, purgeEventsSQL, s.instant(), defaultEventsKeptFor.Milliseconds(), eventPurgeRows)
 			n = done.RowsAffected()
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 const (
 	connectTimeout   = time.Second
 	acquireTimeout   = time.Second     // for a connection of the pool, unless Config has another value
-	operationTimeout = 5 * time.Second // for one operation in total
+	operationTimeout = 5 * time.Second // for one operation in total, unless Config has another value
 	loadTimeout      = time.Minute     // for reading a whole tenant, outside of requests
 )
 
@@ -34,6 +35,7 @@ type Config struct {
 	ListenURL   string           // for LISTEN, if DatabaseURL has a pooler; "" for DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
+	Operation   time.Duration    // for one operation in total; 0: five seconds
 	Document    time.Duration    // for applying a document; 0: DocumentTimeout
 	WriteRates  WriteRates       // of each tenant; the zero value: no limit
 	Now         func() time.Time // nil: time.Now
@@ -56,8 +58,8 @@ type Store struct {
 	watcher *Watcher
 	writes  *writeRates
 	seal    *seal.Ring
-	// document is the timeout for applying a document.
-	document time.Duration
+	// operation is the timeout of one operation, and document that for applying a document.
+	operation, document time.Duration
 	// history counts how often the database went back or changed to another history. Versions are
 	// comparable only within one history.
 	history atomic.Int64
@@ -87,6 +89,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.MaxConns == 0 {
 		config.MaxConns = 8
 	}
+	if config.Operation == 0 {
+		config.Operation = operationTimeout
+	}
 	if config.Document == 0 {
 		config.Document = DocumentTimeout
 	}
@@ -96,7 +101,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.Passwords == (PasswordCost{}) {
 		config.Passwords = DefaultPasswordCost
 	}
-	listen, err := connConfig(config.ListenURL, roleSystem)
+	listen, err := connConfig(config.ListenURL, roleSystem, config.Operation)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +114,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, document: config.Document}
+	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document}
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
 	return s, nil
@@ -123,7 +128,7 @@ func (s *Store) Close() {
 
 // Ping reports whether Postgres answers; if not, with ErrUnavailable.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		_, err := q.ConfigVersion(ctx)
 		return err
 	})
@@ -135,26 +140,28 @@ const (
 	roleSystem = "weir_system"
 )
 
-func connConfig(databaseURL, role string) (*pgx.ConnConfig, error) {
+func connConfig(databaseURL, role string, operation time.Duration) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
-	prepareConn(config, role)
+	prepareConn(config, role, operation)
 	return config, nil
 }
 
 // prepareConn sets the settings of each connection at its start, so that no statement runs without
-// them: the role, and the timeouts for statements, locks and idle transactions.
-func prepareConn(config *pgx.ConnConfig, role string) {
+// them: the role, and the timeouts for statements, locks and idle transactions, which follow from
+// that of an operation.
+func prepareConn(config *pgx.ConnConfig, role string, operation time.Duration) {
+	milliseconds := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	config.ConnectTimeout = connectTimeout
 	for name, value := range map[string]string{
 		"role":                                role,
 		"application_name":                    role,
 		"timezone":                            "UTC",
-		"statement_timeout":                   "5s",
-		"lock_timeout":                        "2s",
-		"idle_in_transaction_session_timeout": "10s",
+		"statement_timeout":                   milliseconds(operation),
+		"lock_timeout":                        milliseconds(operation * 2 / 5),
+		"idle_in_transaction_session_timeout": milliseconds(2 * operation),
 	} {
 		config.RuntimeParams[name] = value
 	}
@@ -172,7 +179,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
-	prepareConn(c.ConnConfig, role)
+	prepareConn(c.ConnConfig, role, config.Operation)
 	c.ConnConfig.ConnectTimeout = max(connectTimeout, config.Acquire) // a longer wait for a connection includes the wait for a new one
 	c.MaxConns = config.MaxConns
 	c.MaxConnLifetime = 30 * time.Minute
@@ -268,7 +275,7 @@ func (s *Store) write(ctx context.Context, role string, tenant uuid.UUID, timeou
 
 // read runs fn with read access to the actor's tenant. All reads are of one instant.
 func (s *Store) read(ctx context.Context, a Actor, fn txFunc) error {
-	return s.readWithin(ctx, a, operationTimeout, fn)
+	return s.readWithin(ctx, a, s.operation, fn)
 }
 
 func (s *Store) readWithin(ctx context.Context, a Actor, timeout time.Duration, fn txFunc) error {
@@ -307,7 +314,7 @@ func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Tim
 // change runs fn with write access to the actor's tenant, if the actor has the right. Errors
 // besides those of fn: ErrForbidden, ErrUnavailable.
 func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx context.Context, c *change) error) error {
-	return s.changeWithin(ctx, a, right, operationTimeout, fn)
+	return s.changeWithin(ctx, a, right, s.operation, fn)
 }
 
 func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
@@ -369,7 +376,7 @@ func (s *Store) History() int64 { return s.history.Load() }
 
 // Secrets returns the deployment's secrets, which the migration created.
 func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.Secrets(ctx)
 		if err != nil {
 			return err
@@ -387,7 +394,7 @@ func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
 // Unrestricted reports whether row-level security does not restrict the login of the server: it is
 // a superuser or has BYPASSRLS. Errors: ErrUnavailable.
 func (s *Store) Unrestricted(ctx context.Context) (login string, unrestricted bool, err error) {
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		const query = "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = session_user"
 		return tx.QueryRow(ctx, query).Scan(&login, &unrestricted)
 	})

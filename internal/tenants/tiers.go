@@ -112,7 +112,7 @@ func (s *Store) RecordQuota(
 	if quota < 1 {
 		return nil, nil
 	}
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		fresh = nil
 		for _, percent := range NoticePercents {
 			// The quota is at most 10^15, so its product fits.

@@ -266,7 +266,7 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 
 // upkeep runs fn unless another server is running it.
 func (s *Store) upkeep(ctx context.Context, fn txFunc) error {
-	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		alone, err := q.TryUsageUpkeep(ctx, usageUpkeepLock)
 		if err != nil || !alone {
 			return err

@@ -81,6 +81,9 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 	if config.Acquire == 0 {
 		config.Acquire = 20 * time.Second // for machines that stall at times
 	}
+	if config.Operation == 0 {
+		config.Operation = 30 * time.Second
+	}
 	if config.Document == 0 {
 		config.Document = 5 * time.Minute
 	}
