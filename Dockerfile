@@ -1,5 +1,5 @@
 # The server alone in an empty image: nothing else to patch.
-FROM golang:1.26 AS build
+FROM golang:1.26.9@sha256:f1f0bcc2c524a3ced375fcb4d1ecb7aa371aa7070e112599aaca45cc02d0101b AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

@@ -22,6 +22,9 @@ import (
 // root is the directory of the two files.
 const root = "../.."
 
+// pinned matches an image with its digest.
+const pinned = `^[a-z]+:[0-9.]+@sha256:[0-9a-f]{64}$`
+
 // `docker compose up` accepts the file: Docker Compose's own loader reads it here, including schema
 // and references.
 func TestComposeFileStartsAllServices(t *testing.T) {
@@ -36,6 +39,9 @@ func TestComposeFileStartsAllServices(t *testing.T) {
 		require.Equal(t, "service_healthy", project.Services["server"].DependsOn[name].Condition)
 	}
 	for name, service := range project.Services {
+		if service.Build == nil {
+			require.Regexp(t, pinned, service.Image, "%s: a tag can stand for another image tomorrow", name)
+		}
 		for _, port := range service.Ports {
 			require.Equal(t, "127.0.0.1", port.HostIP, "%s: passwords this simple are for loopback", name)
 		}
@@ -69,6 +75,7 @@ func TestDockerfile(t *testing.T) {
 	stages, _, err := instructions.Parse(parsed.AST, nil)
 	require.NoError(t, err)
 	require.Len(t, stages, 2)
+	require.Regexp(t, pinned, stages[0].BaseName)
 	last := stages[1]
 	require.Equal(t, "scratch", last.BaseName)
 
