@@ -3,14 +3,20 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants/tenantstest"
 )
 
 // secureSide is a TLS listener of a stack's lane.
@@ -50,7 +56,7 @@ func newSecureCheckStack(t *testing.T) *checkStack {
 
 // serveTLS serves with TLS through a lane until the test ends, and returns the address, and the
 // configuration of a client.
-func serveTLS(t *testing.T, lane *Lane, server *http.Server) (net.Addr, *tls.Config) {
+func serveTLS(t testing.TB, lane *Lane, server *http.Server) (net.Addr, *tls.Config) {
 	t.Helper()
 	certificate := httptest.NewTLSServer(nil) // has one, and a client that trusts it
 	t.Cleanup(certificate.Close)
@@ -166,4 +172,98 @@ func TestLaneTLSWhileAnotherListenerIsClosed(t *testing.T) {
 	c.send(s.laneRequest(`{"subject":"between","resource":"bulk"}`))
 	c.receive().decision(200)
 	require.EqualValues(t, 1, s.ordinary.Load())
+}
+
+// seenBy is what a client sees of an answer, without what differs from one moment to the next.
+type seenBy struct {
+	status, code string
+	contentType  string
+	closes       bool
+}
+
+// answersTo sends bytes in two writes, ends its side, and returns the answers. complete is false if
+// the connection broke, as one does that the server closes before it has read everything.
+func answersTo(t *testing.T, addr net.Addr, trust *tls.Config, sent []byte, cut int) (seen []seenBy, complete bool) {
+	t.Helper()
+	c := dialTo(t, addr, trust)
+	defer c.Close()
+	for _, part := range [][]byte{sent[:cut], sent[cut:]} {
+		if _, err := c.Write(part); err != nil {
+			break // the server has answered already
+		}
+	}
+	_ = c.Conn.(interface{ CloseWrite() error }).CloseWrite()
+	for {
+		response, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			require.False(t, asTimeout(err, new(net.Error)), "the connection was left open")
+			return seen, errors.Is(err, io.ErrUnexpectedEOF)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil {
+			return seen, false
+		}
+		a := seenBy{status: response.Status, contentType: response.Header.Get("Content-Type"), closes: response.Close}
+		var problem struct {
+			Error struct{ Code string }
+		}
+		if json.Unmarshal(body, &problem) == nil {
+			a.code = problem.Error.Code
+		}
+		seen = append(seen, a)
+	}
+}
+
+// Whatever a client sends, it gets the answers that it gets without TLS, wherever a record ends, and
+// the instance goes on to answer others.
+func FuzzLaneTLS(f *testing.F) {
+	s := &checkStack{db: tenantstest.New(f), registry: prometheusRegistry()}
+	s.ready.Store(&Readiness{})
+	s.prepare(f)
+	deps := s.newDeps(f, memoryEngine())
+	lane := NewLane()
+	handler := New(Config{Headers: bothStyles, Lane: lane}, deps)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(f, err)
+	plain := NewServer(handler, deps.Logger)
+	go func() { _ = plain.Serve(lane.Listen(listener)) }()
+	f.Cleanup(func() { _ = plain.Close() })
+	addr, trust := serveTLS(f, lane, NewServer(handler, deps.Logger))
+
+	body := `{"subject":"user_42","resource":"bulk"}`
+	good := "POST /v1/check HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer KEY\r\nContent-Type: application/json\r\nContent-Length: 39\r\n\r\n" + body
+	for _, sent := range []string{
+		good, good + good, good[:len(good)-1], good[:60],
+		strings.Replace(good, "Host: weir", "Host: a,b", 1),
+		strings.Replace(good, "Host: weir", "Host: weir\r\nHost: other", 1),
+		strings.Replace(good, "Host: weir", "X: "+strings.Repeat("x", 5000), 1),
+		strings.Replace(good, "Content-Length: 39", "Content-Length: 39\r\nContent-Length: 1", 1),
+		strings.Replace(good, "Content-Length: 39\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n27\r\n", 1) + "\r\n0\r\n\r\n",
+		strings.Replace(good, "HTTP/1.1", "HTTP/1.0", 1),
+		"GET /v1/authorize HTTP/1.1\r\nHost: weir\r\nWeir-Key: KEY\r\nWeir-Subject: ada\r\nWeir-Resource: bulk\r\n\r\n" + good,
+		"GET /healthz HTTP/1.1\r\nHost: weir\r\n\r\n" + good,
+		"\x16\x03\x01\x00\x05hello",
+	} {
+		f.Add([]byte(sent), uint16(len(sent)/2))
+	}
+	f.Fuzz(func(t *testing.T, sent []byte, cut uint16) {
+		if strings.Contains(string(sent), "/live") || strings.Contains(string(sent), "PRI ") {
+			return // a stream does not end, and HTTP/2 is negotiated with TLS only
+		}
+		sent = []byte(strings.ReplaceAll(string(sent), "KEY", s.key))
+		at := min(int(cut), len(sent))
+		want, wantAll := answersTo(t, listener.Addr(), nil, sent, at)
+		got, gotAll := answersTo(t, addr, trust, sent, at)
+		if !wantAll || !gotAll {
+			n := min(len(want), len(got))
+			want, got = want[:n], got[:n]
+		}
+		if !slices.ContainsFunc(got, func(a seenBy) bool { return a.status == "429 Too Many Requests" }) { // or the first one used the limit up
+			require.Equal(t, want, got)
+		}
+		alive, _ := answersTo(t, addr, trust, []byte(strings.Replace(good, "KEY", s.key, 1)), 0)
+		require.Len(t, alive, 1)
+		require.Equal(t, "200 OK", alive[0].status)
+	})
 }
