@@ -97,8 +97,8 @@
         event.stopImmediatePropagation();
         break;
       case "Escape": // closes the list, and not the drawer around it
+        close(box); // also if it would open in a moment
         if (!open) return;
-        close(box);
         event.stopPropagation();
         break;
       case "Enter":
