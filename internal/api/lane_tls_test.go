@@ -215,8 +215,8 @@ func answersTo(t *testing.T, addr net.Addr, trust *tls.Config, sent []byte, cut 
 	}
 }
 
-// Whatever a client sends, it gets the answers that it gets without TLS, wherever a record ends, and
-// the instance goes on to answer others.
+// Whatever a client sends, it gets the answers that it gets without TLS, wherever a record ends,
+// and the instance still answers others.
 func FuzzLaneTLS(f *testing.F) {
 	s := &checkStack{db: tenantstest.New(f), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})

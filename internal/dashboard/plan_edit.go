@@ -64,7 +64,7 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 		if err != nil {
 			return err
 		}
-		view.Name, view.Default, view.Reach = nameOr(plan.Name, plan.Slug), plan.Default, reachText(reach, plan.Default)
+		view.Name, view.Default, view.Reach = nameOr(plan.Name, plan.Slug), plan.Default, reachText(reach, &plan)
 		v.frame.Title = "Edit " + view.Name
 	} else {
 		plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
@@ -92,12 +92,18 @@ func onChangeOptions() []option {
 	}
 }
 
-// reachText describes the number of subjects with a plan.
-func reachText(reach tenants.PlanReach, isDefault bool) string {
-	if isDefault {
-		return countText(reach.Subjects, "registered subject uses it, and so does every subject that is not registered.", "registered subjects use it, and so does every subject that is not registered.")
+// reachText describes the number of subjects with the limits of a plan, which are those of its
+// newest version.
+func reachText(reach tenants.PlanReach, plan *tenants.Plan) string {
+	it := " it"
+	if plan.NewestVersion > 1 {
+		it = " its newest version"
 	}
-	return countText(reach.Subjects, "subject uses it.", "subjects use it.")
+	if plan.Default {
+		it += ", and so does every subject that is not registered."
+		return countText(reach.Subjects, "registered subject uses"+it, "registered subjects use"+it)
+	}
+	return countText(reach.Subjects, "subject uses"+it+".", "subjects use"+it+".")
 }
 
 func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {

@@ -44,7 +44,7 @@ func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.L
 	if err != nil {
 		return nil, err
 	}
-	view.Reach = append(view.Reach, reachText(reach, c.plan.Default))
+	view.Reach = append(view.Reach, reachText(reach, &c.plan))
 	if reach.Overridden > 0 {
 		view.Reach = append(view.Reach, countText(reach.Overridden, "of them has an override for this rule and keeps its limit.", "of them have an override for this rule and keep their limit."))
 	}

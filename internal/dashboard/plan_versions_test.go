@@ -32,6 +32,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	got := b.post("/plans/free/versions", s.planForm("version", s.planVersion("free")))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Contains(t, b.get("/plans").body, `<a class="versions" href="/plans/free/versions">Version 2</a>`)
+	require.Regexp(t, `subjects? uses? its newest version`, b.get("/plans/free/edit").body, "those with version 1 are not counted")
 	_, _, err := s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", limit.Limit{Limit: 5}, tenants.Match{})
 	require.NoError(t, err)
 	page = b.get("/plans/free/versions").body
