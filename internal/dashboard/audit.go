@@ -333,47 +333,6 @@ func offerRestores(lines []auditLine, newest bool, back string) {
 	}
 }
 
-func auditVerb(e *tenants.AuditEntry) string {
-	object := map[string]string{
-		"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
-		"endpoint": "the billing endpoint", "price": "the plan of the price", "billing_event": "the billing event", "migration": "the migration of plan",
-		"security": "the", "portal": "the settings of the", "portal_link": "the customer link of", "limit_request": "the request of", "credits": "credits of", "notification_endpoint": "the notification endpoint",
-	}[e.Kind]
-	if words := auditWords[e.Kind][e.Action]; words != "" {
-		return words
-	}
-	switch e.Action {
-	case "create":
-		return "created " + object
-	case "update":
-		return "changed " + object
-	case "delete":
-		return "deleted " + object
-	case "publish":
-		return "published a version of " + object
-	case "rotate":
-		return "rotated " + object
-	case "revoke":
-		return "revoked " + object
-	case "reset":
-		return "reset limits of"
-	case "import":
-		return "imported subjects"
-	case "test":
-		return "sent a test to " + object
-	case "replay":
-		if e.Kind == "billing_event" {
-			return "replayed " + object
-		}
-		return "replayed a delivery to " + object
-	case "dismiss":
-		return "dismissed " + object
-	case "compare":
-		return "requested a comparison of " + object
-	}
-	return e.Action + " " + object
-}
-
 // auditLink returns the page of the changed object, if it still exists.
 func auditLink(e *tenants.AuditEntry) string {
 	switch {

@@ -19,6 +19,51 @@ var auditWords = map[string]map[string]string{
 	"credits":       {"create": "granted credits to", "update": "changed credits of", "revoke": "revoked credits of"},
 }
 
+// auditObjects are the objects of the other sentences, such as "deleted the rule".
+var auditObjects = map[string]string{
+	"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
+	"endpoint": "the billing endpoint", "billing_event": "the billing event", "migration": "the migration of plan",
+	"security": "the", "portal": "the settings of the", "portal_link": "the customer link of", "notification_endpoint": "the notification endpoint",
+}
+
+// auditVerb describes what somebody did with an object, whose name follows.
+func auditVerb(e *tenants.AuditEntry) string {
+	if words := auditWords[e.Kind][e.Action]; words != "" {
+		return words
+	}
+	object := auditObjects[e.Kind]
+	switch e.Action {
+	case "create":
+		return "created " + object
+	case "update":
+		return "changed " + object
+	case "delete":
+		return "deleted " + object
+	case "publish":
+		return "published a version of " + object
+	case "rotate":
+		return "rotated " + object
+	case "revoke":
+		return "revoked " + object
+	case "reset":
+		return "reset limits of"
+	case "import":
+		return "imported subjects"
+	case "test":
+		return "sent a test to " + object
+	case "replay":
+		if e.Kind == "billing_event" {
+			return "replayed " + object
+		}
+		return "replayed a delivery to " + object
+	case "dismiss":
+		return "dismissed " + object
+	case "compare":
+		return "requested a comparison of " + object
+	}
+	return e.Action + " " + object
+}
+
 // toldVerb describes a change of which the sentence says all: "started moving 12 subjects from
 // version 2 to the newest version of Pro". It is "" for other changes, which the list of
 // fields explains better.

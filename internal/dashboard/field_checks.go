@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"fmt"
 	"maps"
 	"math"
 
@@ -19,24 +18,27 @@ var (
 	outsideQuota = limit.MustBe("a number from 1 to %s", grouped(noQuota-1))
 )
 
+// with returns attributes, and those of defaults that they do not have.
+func with(attrs, defaults templ.Attributes) templ.Attributes {
+	out := maps.Clone(defaults)
+	maps.Copy(out, attrs)
+	return out
+}
+
 // slugAttrs are the attributes of an input for a slug, and others.
 func slugAttrs(others templ.Attributes) templ.Attributes {
-	attrs := templ.Attributes{
-		"autocomplete": "off", "spellcheck": "false", "maxlength": fmt.Sprint(limit.MaxSlugBytes),
+	return with(others, templ.Attributes{
+		"autocomplete": "off", "spellcheck": "false", "maxlength": itoa(limit.MaxSlugBytes),
 		"pattern": `[a-z0-9\-]+`, "data-pattern": sentence(limit.InvalidSlug.Message),
-	}
-	maps.Copy(attrs, others)
-	return attrs
+	})
 }
 
 // wholeAttrs are the attributes of an input for a whole number between two bounds, and others.
 func wholeAttrs(least, most int64, outside *limit.Problem, others templ.Attributes) templ.Attributes {
-	attrs := templ.Attributes{
+	return with(others, templ.Attributes{
 		"inputmode": "numeric", "autocomplete": "off", "data-whole": sentence(wholeNumber.Message),
 		"data-least": itoa(least), "data-most": itoa(most), "data-range": sentence(outside.Message),
-	}
-	maps.Copy(attrs, others)
-	return attrs
+	})
 }
 
 // lengthAttrs are the attributes of an input for the number of a length of time.

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"maps"
 	"regexp"
 	"strings"
 
@@ -27,11 +26,10 @@ func (x field) listed(options []option) field {
 			attrs["placeholder"] = o.Name
 		}
 	}
-	maps.Copy(attrs, x.Attrs)
 	if x.Missing == "" {
 		x.Missing = x.missing() // without the placeholder as an example
 	}
-	x.Attrs = attrs
+	x.Attrs = with(x.Attrs, attrs)
 	return x
 }
 

@@ -19,7 +19,6 @@ type limitForm struct {
 	Form                         *form
 	Path, Plan, PlanName         string
 	Rule, RuleName, RuleSentence string
-	Bucket                       bool
 	Algorithm                    limit.Algorithm
 	Version                      int64  // of the plan
 	Now                          string // the limit that applies now
@@ -111,7 +110,7 @@ func (c *cell) view(f *form) *limitForm {
 		RuleWarns: warns, Overage: limit.FieldNamed("overage").Applies(&c.rule.Rule),
 		Form: f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
 		Rule: c.rule.Slug, RuleName: nameOr(c.rule.Name, c.rule.Slug), RuleSentence: ruleSentence(&c.rule.Rule),
-		Bucket: c.rule.Algorithm.Bucket(), Algorithm: c.rule.Algorithm, Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
+		Algorithm: c.rule.Algorithm, Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
 		Default: limitText(&c.rule.Rule, ownLimit(&c.rule.Rule)),
 	}
 }

@@ -992,7 +992,7 @@ func limitCell(f frame, v *limitForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if v.Bucket {
+		if v.Algorithm.Bucket() {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 94, "<input type=\"text\" inputmode=\"numeric\" name=\"burst\" value=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -1452,7 +1452,7 @@ func limitPage(f frame, v *limitForm) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				if v.Bucket {
+				if v.Algorithm.Bucket() {
 					templ_7745c5c3_Err = textField(field{Form: v.Form, Name: "burst", Label: v.BurstLabel(), Hint: "Optional. Defaults to the limit.", Attrs: templ.Attributes{"inputmode": "numeric", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err

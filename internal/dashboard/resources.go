@@ -28,10 +28,9 @@ func (d *dashboard) knownResources(w http.ResponseWriter, r *http.Request, v *vi
 	for _, o := range options {
 		known[o.Value] = true
 	}
-	report, err := d.Store.Usage(r.Context(), v.actor(), tenants.UsageQuery{Grain: usage.Hour, From: v.now.Add(-knownBack), To: v.now, ByResource: true})
-	if err != nil {
-		return err
-	}
+	// By day, because each resource has a row in each period. Without an answer, those that rules
+	// name are suggested.
+	report, _ := d.Store.Usage(r.Context(), v.actor(), tenants.UsageQuery{Grain: usage.Day, From: v.now.Add(-knownBack), To: v.now, ByResource: true})
 	for i := range report.Items {
 		if name := report.Items[i].Resource; name != "" && !known[name] {
 			known[name] = true
@@ -45,10 +44,4 @@ func (d *dashboard) knownResources(w http.ResponseWriter, r *http.Request, v *vi
 		}
 	}
 	return d.render(w, r, http.StatusOK, suggestions(found))
-}
-
-// with returns attributes with one more.
-func with(attrs templ.Attributes, name string, value any) templ.Attributes {
-	attrs[name] = value
-	return attrs
 }

@@ -1197,7 +1197,7 @@ func routeResourceFields(f *form, resources []option) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(field{Form: f, Name: "default_resource", Label: "Default resource", Hint: "For requests that match no template.", Attrs: with(suggestResources("resource-names"), "placeholder", "default")}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(field{Form: f, Name: "default_resource", Label: "Default resource", Hint: "For requests that match no template.", Attrs: with(templ.Attributes{"placeholder": "default"}, suggestResources("resource-names"))}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -132,8 +132,9 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 		after = ruleFields(now)
 	}
 	c.fieldsOfAfter = after
+	var algorithm limit.Algorithm
 	if rule, err := ruleFromFields(after); err == nil {
-		c.Sentence, c.Restorable = ruleSentence(&rule), !newest
+		c.Sentence, c.Restorable, algorithm = ruleSentence(&rule), !newest, rule.Algorithm
 	}
 	if e.Action == "create" {
 		return c, nil
@@ -144,8 +145,8 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 		if _, differs := is[f.Name]; differs {
 			c.was[f.Name] = was[f.Name]
 			label := f.Label
-			if rule, err := ruleFromFields(after); err == nil && f.Name == "burst" {
-				label = burstLabel(rule.Algorithm)
+			if f.Name == "burst" {
+				label = burstLabel(algorithm)
 			}
 			c.Differences = append(c.Differences, difference{label, fieldText(was[f.Name]), fieldText(is[f.Name])})
 		}

@@ -362,3 +362,14 @@ func TestDeletedRuleIsRestored(t *testing.T) {
 	require.Contains(t, b.get("/rules").body, "is not deleted")
 	require.Equal(t, "/rules", b.write("/rules/unknown/restore", url.Values{"deleted": {"1"}}).header.Get("Location"))
 }
+
+// The capacity of a queue is called so, as in the rule editor.
+func TestQueuesHaveNoBurst(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "Queue", burstLabel(limit.LeakyBucketQueue))
+	require.Equal(t, "Burst", burstLabel(limit.TokenBucket))
+	rule := limit.Rule{Slug: "mail", Resource: "mail", Limit: 5, Window: limit.Window{Duration: limit.Duration{MS: 60_000, Text: "1m"}}, Algorithm: limit.LeakyBucketQueue, Burst: 7}
+	for _, f := range ruleFacts(&rule) {
+		require.NotEqual(t, "Burst", f.Name)
+	}
+}

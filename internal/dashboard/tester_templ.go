@@ -125,7 +125,7 @@ func testerForm(v *testerView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(field{Form: &v.Form, Name: "resource", Label: "Resource", Attrs: with(suggestResources("tester-resources"), "placeholder", "default")}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(field{Form: &v.Form, Name: "resource", Label: "Resource", Attrs: with(templ.Attributes{"placeholder": "default"}, suggestResources("tester-resources"))}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -36,7 +36,7 @@ func tokenHash(token string) ([]byte, bool) {
 
 // person returns a person with all memberships.
 func (s *Store) person(ctx context.Context, id uuid.UUID) (out Person, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.PersonByID(ctx, id)
 		if err != nil {
 			return err
@@ -55,7 +55,7 @@ func (s *Store) PersonWithLogin(ctx context.Context, email string) (out Person, 
 	if !ok {
 		return Person{}, ErrNotFound
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.PersonByEmail(ctx, email)
 		if err == nil && row.PasswordHash == nil {
 			return ErrNotFound
@@ -71,7 +71,7 @@ func (s *Store) PersonWithLogin(ctx context.Context, email string) (out Person, 
 func (s *Store) NewPasswordLink(ctx context.Context, p Person) (token string, err error) {
 	token, hash := newToken()
 	now := s.instant()
-	return token, s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return token, s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		err := q.InsertAccountLink(ctx, db.InsertAccountLinkParams{
 			TokenHash: hash, Purpose: linkForPassword, Email: p.Email, PersonID: &p.ID, CreatedAt: now, ExpiresAt: now.Add(PasswordLinkLife),
 		})
@@ -93,7 +93,7 @@ func (s *Store) accountLink(ctx context.Context, token, purpose string) (email s
 	if !ok {
 		return "", ErrNotFound
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.AccountLink(ctx, db.AccountLinkParams{TokenHash: hash, Purpose: purpose, Now: s.instant()})
 		email = row.Email
 		return err
@@ -118,7 +118,7 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	}
 	hash, _ := tokenHash(token) // the link was found by it
 	var person uuid.UUID
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		link, err := q.TakeAccountLink(ctx, db.TakeAccountLinkParams{TokenHash: hash, Purpose: linkForPassword, Now: s.instant()})
 		if err != nil {
 			return err
@@ -157,7 +157,7 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 	if err != nil {
 		return err
 	}
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := setPassword(ctx, q, p.ID, hash); err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func (s *Store) NewEmailLink(ctx context.Context, p Person, email string) (token
 	}
 	token, hash := newToken()
 	now := s.instant()
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.DeleteLinksFor(ctx, db.DeleteLinksForParams{PersonID: &p.ID, Purpose: linkForEmail}); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (s *Store) EmailLink(ctx context.Context, token string) (c EmailChange, err
 	if !ok {
 		return EmailChange{}, ErrNotFound
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.EmailLink(ctx, db.EmailLinkParams{TokenHash: hash, Now: s.instant()})
 		c = EmailChange{PersonID: row.PersonID, Old: row.OldEmail, New: row.Email}
 		return err
@@ -76,7 +76,7 @@ func (s *Store) UseEmailLink(ctx context.Context, token string) (EmailChange, er
 		return EmailChange{}, err
 	}
 	hash, _ := tokenHash(token) // the link was found by it
-	return c, s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return c, s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if _, err := q.TakeAccountLink(ctx, db.TakeAccountLinkParams{TokenHash: hash, Purpose: linkForEmail, Now: s.instant()}); err != nil {
 			return err
 		}

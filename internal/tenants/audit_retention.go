@@ -24,7 +24,7 @@ func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64
 	var after uuid.UUID
 	for {
 		var old []uuid.UUID
-		err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			old, err = q.AuditsBefore(ctx, db.AuditsBeforeParams{After: after, Before: before, Most: most})
 			return err
 		})
@@ -46,7 +46,7 @@ func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64
 }
 
 func (s *Store) purgeAuditOf(ctx context.Context, tenant uuid.UUID, before time.Time) (n int64, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		mark, err := q.LockAuditMark(ctx, tenant)
 		if errors.Is(err, pgx.ErrNoRows) { // the tenant was deleted in the meantime
 			return nil

@@ -200,7 +200,7 @@ func (s *Store) AuditHeads(ctx context.Context, each func(AuditHead)) error {
 	var after uuid.UUID
 	for {
 		var rows []db.AuditHeadsRow
-		err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			rows, err = q.AuditHeads(ctx, db.AuditHeadsParams{After: after, Most: most})
 			return err
 		})

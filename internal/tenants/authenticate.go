@@ -141,7 +141,7 @@ func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, err
 	a.asked.Add(1)
 	history := a.store.history.Load()
 	var row db.LookUpKeyRow
-	err := a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err := a.store.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.LookUpKey(ctx, hash[:])
 		return err
 	})
@@ -208,7 +208,7 @@ ORDER BY t.id`
 // ErrUnavailable.
 func (a *Authenticator) Load(ctx context.Context) error {
 	history := a.store.history.Load()
-	err := a.store.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err := a.store.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		if err := longStatements(ctx, tx); err != nil {
 			return err
 		}
@@ -327,7 +327,7 @@ type StoredKey = db.LookUpTenantKeysRow
 
 // StoredKeys returns the keys of a tenant, with their version. Errors: ErrNotFound, ErrUnavailable.
 func (s *Store) StoredKeys(ctx context.Context, tenant uuid.UUID) (keys []StoredKey, version int64, err error) {
-	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := q.TenantByID(ctx, tenant)
 		if err != nil {
 			return err

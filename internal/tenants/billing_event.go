@@ -238,7 +238,7 @@ func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err e
 		}
 		return err
 	}
-	if err := s.asSystem(ctx, s.operation, pgx.ReadOnly, read); err != nil {
+	if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
 		return BillingDue{}, err
 	}
 	if len(unseen) == 0 {
@@ -249,7 +249,7 @@ func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err e
 			return BillingDue{}, err
 		}
 	}
-	return due, s.asSystem(ctx, s.operation, pgx.ReadOnly, read)
+	return due, s.asSystem(ctx, pgx.ReadOnly, read)
 }
 
 func (s *Store) lookAtSubjects(ctx context.Context, row db.UnseenBillingSubjectsRow, now time.Time) error {
@@ -265,7 +265,7 @@ func (s *Store) lookAtSubjects(ctx context.Context, row db.UnseenBillingSubjects
 // BillingBacklog returns the number of unprocessed events, and how long the oldest one has waited.
 func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.Duration, err error) {
 	now := s.instant()
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.BillingBacklog(ctx, &now)
 		if err != nil || row.Events == 0 {
 			return err
@@ -304,7 +304,7 @@ func (s *Store) UnappliedEvents(ctx context.Context, a Actor) (out UnappliedEven
 // AllUnappliedEvents counts the billing events of all tenants that were not applied, without those
 // that take effect at a time that they name.
 func (s *Store) AllUnappliedEvents(ctx context.Context) (out UnappliedEvents, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.CountAllUnappliedEvents(ctx, MostUnappliedOfAll)
 		out = UnappliedEvents{Parked: row.Parked, Failed: row.Failed}
 		return err

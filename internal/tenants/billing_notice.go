@@ -52,7 +52,7 @@ type billingNoticeData struct {
 func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []BillingNotice, err error) {
 	now := s.instant()
 	var due []db.DueBillingNoticesRow
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		due, err = q.DueBillingNotices(ctx, db.DueBillingNoticesParams{
 			Before: now.Add(-noticeAfter), RepeatBefore: now.Add(-noticeRepeated), AgainBefore: now.Add(-noticeAgain), CountMost: MostUnapplied, Most: int32(most),
 		})
@@ -78,7 +78,7 @@ func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []Bill
 
 func (s *Store) recordBillingNotice(ctx context.Context, n BillingNotice, now time.Time) (fresh bool, err error) {
 	data := billingNoticeData{Endpoint: n.Endpoint.String(), Provider: n.Provider, Name: n.Name, Parked: n.Parked, Failed: n.Failed}
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if n.Settled() {
 			rows, err := q.SettleBillingNotice(ctx, db.SettleBillingNoticeParams{TenantID: n.Tenant, EndpointID: n.Endpoint, Now: &now})
 			if fresh = rows > 0; err != nil || !fresh {

@@ -278,7 +278,7 @@ type TierUse struct {
 
 // TierUse returns the tier of a tenant, and what the tenant has of it. Errors: ErrUnavailable.
 func (s *Store) TierUse(ctx context.Context, tenant uuid.UUID) (out TierUse, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if out.Tier, err = readTier(ctx, q, tenant); err != nil {
 			return err
 		}
@@ -339,7 +339,7 @@ func (s *Store) RecordOverTier(ctx context.Context, tenant uuid.UUID) (tier stri
 		return "", nil, err
 	}
 	over = use.Over()
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if len(over) == 0 {
 			return q.DeleteTierNotice(ctx, tenant)
 		}
@@ -364,7 +364,7 @@ func (s *Store) retentions(ctx context.Context, do func(retention) error) error 
 	var after uuid.UUID
 	for {
 		var rows []db.TierRetentionsRow
-		err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			rows, err = q.TierRetentions(ctx, db.TierRetentionsParams{Platform: PlatformSlug, After: after, Most: most})
 			return err
 		})
@@ -416,7 +416,7 @@ func (s *Store) purgeUsageOf(ctx context.Context, tenant uuid.UUID, before time.
 		},
 	} {
 		for n := int64(usagePurgeRows); n == usagePurgeRows; {
-			err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 				n, err = purge(ctx, q)
 				return err
 			})

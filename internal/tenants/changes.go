@@ -92,7 +92,7 @@ func (s *Store) Watch(ctx context.Context, notify func(Change)) error {
 // Versions returns the current versions of a tenant's configuration, as a Change. It fails with
 // ErrNotFound and ErrUnavailable.
 func (s *Store) Versions(ctx context.Context, tenant uuid.UUID) (c Change, err error) {
-	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := q.TenantByID(ctx, tenant)
 		c = Change{
 			Tenant: tenant, PolicyVersion: head.PolicyVersion, SubjectsVersion: head.SubjectsVersion, KeysVersion: head.KeysVersion,
@@ -245,7 +245,7 @@ func (w *Watcher) compare(ctx context.Context, notify func(Change)) error {
 // read returns the changes, and a function to call before they are reported.
 func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit func(), err error) {
 	commit = func() {}
-	err = w.store.asSystem(ctx, w.store.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = w.store.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		now, err := q.ConfigVersion(ctx)
 		if err != nil {
 			return err

@@ -31,7 +31,7 @@ const counterChanges = 500
 // than once. Errors: ErrUnavailable, and the first error of carry.
 func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, err error) {
 	var rows []db.CounterChangesRow
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err = q.CounterChanges(ctx, counterChanges)
 		return err
 	})
@@ -59,7 +59,7 @@ func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uu
 		carried = append(carried, row.ID)
 	}
 	if len(carried) > 0 {
-		err = s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 			return q.DeleteCounterChanges(ctx, carried)
 		})
 		if err != nil {

@@ -74,7 +74,7 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 
 // openNewCredits tells the counters of new grants, unless another server does.
 func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore) (opened int, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		opened = 0
 		mine, err := q.TryCreditsLock(ctx, creditsLock)
 		if err == nil && mine {
@@ -95,7 +95,7 @@ func (s *Store) settled(
 	store func(context.Context, *db.Queries) (outboxes map[string][]limit.Spent, err error),
 ) error {
 	var outboxes map[string][]limit.Spent
-	err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		outboxes, err = store(ctx, q)
 		return err
 	})
@@ -161,7 +161,7 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 // lost it. It returns how many grants they did not know.
 func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, subject, rule string) (opened int, err error) {
 	var grants []limit.Spent
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.SpendableCredits(ctx, db.SpendableCreditsParams{TenantID: tenant, Subject: subject, Rule: rule, Most: 4 * limit.MaxGrants})
 		for _, row := range rows {
 			grants = append(grants, limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)})
@@ -212,7 +212,7 @@ func (s *Store) PurgeCredits(ctx context.Context) (removed int64, err error) {
 // that delete the same rows in different orders would deadlock, so one does it.
 func (s *Store) purgeAlone(ctx context.Context, purge func(context.Context, *db.Queries) (int64, error)) (removed int64, err error) {
 	for n := int64(creditsPurgeRows); n == creditsPurgeRows; removed += n {
-		err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 			n = 0
 			mine, err := q.TryCreditsLock(ctx, purgeLock)
 			if err == nil && mine {

@@ -137,7 +137,7 @@ func (s *Store) StartDeviceLogin(ctx context.Context, n NewDeviceLogin) (out Dev
 		ID: newID(), UserCode: newUserCode(), Machine: n.Machine, Address: n.Address, Scopes: newScopes(n.Scopes).List(),
 		CreatedAt: now, ExpiresAt: now.Add(DeviceLoginLife),
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.PurgeDeviceLogins(ctx, now); err != nil { // so that expired ones do not keep their codes
 			return err
 		}
@@ -159,7 +159,7 @@ func (s *Store) DeviceLogin(ctx context.Context, typed string) (out DeviceLogin,
 	if !ok {
 		return DeviceLogin{}, ErrNotFound
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.DeviceLoginByUser(ctx, db.DeviceLoginByUserParams{UserHash: userCodeHash(code), Now: s.instant()})
 		out = deviceLoginOf(row)
 		out.UserCode = code
@@ -207,7 +207,7 @@ func (s *Store) DenyDeviceLogin(ctx context.Context, session Session, seen Devic
 func (s *Store) settleDeviceLogin(ctx context.Context, a Actor, kind EventKind, seen DeviceLogin,
 	settle func(context.Context, *db.Queries, []byte, time.Time) (int64, error),
 ) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		now := s.instant()
 		n, err := settle(ctx, q, userCodeHash(seen.UserCode), now)
 		if err == nil && n == 0 {
@@ -231,7 +231,7 @@ func (s *Store) PollDeviceLogin(ctx context.Context, deviceCode string) (out Dev
 	}
 	var login DeviceLogin
 	var member Session
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.LockDeviceLogin(ctx, db.LockDeviceLoginParams{DeviceHash: hash, Now: s.instant()})
 		if err != nil {
 			return err

@@ -18,7 +18,7 @@ func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err 
 	history := a.store.history.Load()
 	hash := key.Hash()
 	var row db.LookUpKeyRow
-	err = a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err = a.store.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.LookUpKey(ctx, hash[:])
 		return err
 	})

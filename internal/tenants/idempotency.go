@@ -295,7 +295,7 @@ func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Conte
 // Purge deletes expired data: answers to idempotent requests, traces of deleted subjects, sessions
 // and links. Call it about every hour; several servers may call it concurrently.
 func (s *Store) Purge(ctx context.Context) error {
-	err := s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err := s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if _, err := q.PurgeIdempotent(ctx); err != nil {
 			return err
 		}

@@ -188,7 +188,7 @@ func (s *Store) InvitationByToken(ctx context.Context, token string) (out Invita
 		return Invitation{}, ErrNotFound
 	}
 	var row db.InvitationByTokenRow
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err = q.InvitationByToken(ctx, db.InvitationByTokenParams{TokenHash: hash, Now: s.instant()})
 		return err
 	})

@@ -41,7 +41,7 @@ func (a *Authenticator) writeTouches(ctx context.Context) {
 		}
 		// In the same order on all servers, so that two of them never wait for each other.
 		slices.SortFunc(batch, func(x, y db.TouchKeysParams) int { return bytes.Compare(x.ID[:], y.ID[:]) })
-		err := a.store.asSystem(ctx, a.store.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		err := a.store.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			q.TouchKeys(ctx, batch).Exec(func(_ int, e error) { err = errors.Join(err, e) })
 			return err
 		})

@@ -85,7 +85,7 @@ const (
 
 // DueMeterPushes returns pushes that are due, at most most. Error: ErrUnavailable.
 func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTask, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.DueMeteredPushes(ctx, int32(most))
 		for _, r := range rows {
 			out = append(out, MeterPushTask{r.TenantID, r.ID})
@@ -99,7 +99,7 @@ func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTa
 // returns nil if the push is not due any more. Error: ErrUnavailable.
 func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (*MeterPushWork, error) {
 	var work *MeterPushWork
-	err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		work = nil
 		row, err := q.ClaimMeteredPush(ctx, db.ClaimMeteredPushParams{TenantID: task.Tenant, ID: task.ID, Lease: interval(pushLease)})
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -196,7 +196,7 @@ type PushResult struct {
 // SettleMeterPush records the outcome of a part of a push. Error: ErrUnavailable; the part is then
 // sent again with the same identifiers.
 func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushResult) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		next := db.AdvanceMeteredPushParams{TenantID: w.Tenant, ID: w.ID, Complete: w.parked, Why: r.Why}
 		for i := range w.Items[:r.Done] {
 			item := &w.Items[i]

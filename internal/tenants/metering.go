@@ -37,7 +37,7 @@ var _ usage.MeterSink = (*Store)(nil)
 // hour, as late units. Errors: ErrUnavailable; usage.ErrRefused for data that the database will
 // never accept.
 func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
-	return s.asSystem(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystemWithin(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.ShareMetering(ctx, meteringLock); err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db
 // killed, or cannot reach Postgres, and its units since then are reported as a gap. After an outage
 // of Postgres, these times begin again. Only one server looks at a time. Error: ErrUnavailable.
 func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		sealed = nil
 		alone, err := q.TryMetering(ctx, meteringLookLock)
 		if err != nil || !alone {

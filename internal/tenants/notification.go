@@ -65,7 +65,7 @@ type notificationBody struct {
 // Notify stores a notification for each endpoint of the tenant that gets its type. internal/notify
 // sends it, at least once. Errors: ErrUnavailable.
 func (s *Store) Notify(ctx context.Context, tenant uuid.UUID, n Notification) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		return notify(ctx, q, tenant, s.instant(), n)
 	})
 }

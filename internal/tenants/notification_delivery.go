@@ -206,7 +206,7 @@ type DeliveryTask struct{ Tenant, Endpoint uuid.UUID }
 // DueDeliveries lists the endpoints with deliveries that are due, at most most. Error:
 // ErrUnavailable.
 func (s *Store) DueDeliveries(ctx context.Context, most int) (out []DeliveryTask, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		now := s.instant()
 		rows, err := q.DueNotificationEndpoints(ctx, db.DueNotificationEndpointsParams{Now: &now, Most: int32(most)})
 		for _, r := range rows {
@@ -219,7 +219,7 @@ func (s *Store) DueDeliveries(ctx context.Context, most int) (out []DeliveryTask
 
 // DeliveryBacklog returns how many deliveries of all tenants wait. Error: ErrUnavailable.
 func (s *Store) DeliveryBacklog(ctx context.Context) (n int64, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		n, err = q.NotificationBacklog(ctx)
 		return err
 	})
@@ -247,7 +247,7 @@ type DeliveryWork struct {
 func (s *Store) ClaimDelivery(ctx context.Context, task DeliveryTask) (*DeliveryWork, error) {
 	var work *DeliveryWork
 	var unreadable error
-	err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		work, unreadable = nil, nil
 		now := s.instant()
 		lease := now.Add(deliveryLease)
@@ -305,7 +305,7 @@ func (s *Store) SettleDelivery(ctx context.Context, w *DeliveryWork, r DeliveryR
 	default:
 		p.DueAt = &next
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		_, err := q.SettleNotificationDelivery(ctx, p)
 		return err
 	})

@@ -77,7 +77,7 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 	var row db.PersonByEmailRow
 	var memberships []db.MembershipsRow
 	if email, ok := normalEmail(email); ok {
-		err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			if row, err = q.PersonByEmail(ctx, email); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}

@@ -46,7 +46,7 @@ func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn 
 	var last db.StaleInvitationsRow
 	for {
 		var stale []db.StaleInvitationsRow
-		err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			stale, err = q.StaleInvitations(ctx, db.StaleInvitationsParams{Before: before, AfterTenant: last.TenantID, AfterMember: last.ID, Most: peopleAtOnce})
 			return err
 		})
@@ -98,7 +98,7 @@ func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, befor
 
 func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, err error) {
 	now := s.instant()
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.ClearPeopleAlone(ctx); err != nil {
 			return err
 		}

@@ -270,7 +270,7 @@ const (
 // first error of a migration.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
 	var open []db.OpenPlanMigrationsRow
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		open, err = q.OpenPlanMigrations(ctx, db.OpenPlanMigrationsParams{Now: s.instant(), Most: openMigrations})
 		return err
 	})

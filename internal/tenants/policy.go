@@ -21,7 +21,7 @@ import (
 // check.Policies. It fails with check.ErrUnknownTenant if there is no such active tenant, and with
 // ErrUnavailable.
 func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data check.PolicyData, err error) {
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := activeTenant(ctx, q, tenant)
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 // TenantsByUse returns all active tenants with the versions of their configuration, those whose
 // keys were used last first. Errors: ErrUnavailable.
 func (s *Store) TenantsByUse(ctx context.Context) (list []Change, err error) {
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		if err := longStatements(ctx, tx); err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ const subjectPage = 10_000
 // with check.ErrUnknownTenant and with ErrUnavailable.
 func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
 	history := s.history.Load()
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		var state, setting string
 		err := tx.QueryRow(ctx, subjectPageHeadSQL, tenant).Scan(&state, &version, &setting)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && state != TenantActive {
@@ -226,7 +226,7 @@ func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after s
 // ErrUnavailable.
 func (s *Store) LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
 	history := s.history.Load()
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := longStatements(ctx, tx); err != nil {
 			return err
 		}

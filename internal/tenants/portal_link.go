@@ -134,7 +134,7 @@ func (s *Store) PortalLinkByToken(ctx context.Context, token string) (out Follow
 	if !ok {
 		return FollowedLink{}, ErrNotFound
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.TenantOfPortalLink(ctx, hash)
 		out.Tenant, out.link = row.TenantID, row.ID
 		return err
@@ -217,7 +217,7 @@ func (s *Store) PortalVisit(ctx context.Context, session uuid.UUID, secret strin
 		return PortalVisit{}, ErrNotFound
 	}
 	now := s.instant()
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		out.Tenant, err = q.TenantOfPortalSession(ctx, db.TenantOfPortalSessionParams{TokenHash: hash, ID: session, Now: now})
 		return err
 	})

@@ -93,7 +93,7 @@ const duePlans = 500
 // plan and the removal of the schedule are one transaction. Errors: ErrUnavailable.
 func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, err error) {
 	var due []db.DuePlansRow
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		due, err = q.DuePlans(ctx, db.DuePlansParams{Now: s.instant(), Most: duePlans})
 		return err
 	})

@@ -223,7 +223,7 @@ func (s *Store) RecordOfEmail(ctx context.Context, email string, kind EventKind)
 	if !ok {
 		return nil
 	}
-	err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		row, err := q.PersonByEmail(ctx, email)
 		if err != nil {
 			return err
@@ -358,7 +358,7 @@ DELETE FROM security_events WHERE (tenant_id, id) IN (
 // servers may call it concurrently. Error: ErrUnavailable.
 func (s *Store) PurgeSecurityEvents(ctx context.Context) (removed int64, err error) {
 	for n := int64(eventPurgeRows); n == eventPurgeRows; removed += n {
-		err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 			done, err := tx.Exec(ctx, purgeEventsSQL, s.instant(), defaultEventsKeptFor.Milliseconds(), eventPurgeRows)
 			n = done.RowsAffected()
 			return err

@@ -95,7 +95,7 @@ func (s *Store) SignIn(ctx context.Context, person Person, in SignIn) (token str
 	if len(userAgent) > maxUserAgent {
 		userAgent = strings.ToValidUTF8(userAgent[:maxUserAgent], "")
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		now := s.instant()
 		last, err := q.LastTenant(ctx, person.ID)
 		if err != nil {
@@ -150,7 +150,7 @@ func (s *Store) signedIn(ctx context.Context, tx pgx.Tx, q *db.Queries, person P
 
 // Confirm records that the person has entered the password again. Errors: ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, session Session) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		now := s.instant()
 		if err := q.ConfirmSession(ctx, db.ConfirmSessionParams{Now: &now, ID: session.ID, PersonID: session.PersonID}); err != nil {
 			return err
@@ -169,7 +169,7 @@ const (
 // AddressLife. It takes as long for an unknown email. Errors: ErrUnavailable.
 func (s *Store) KnownAddress(ctx context.Context, email, address string) (known bool, err error) {
 	email, _ = normalEmail(email)
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		known, err = q.KnownAddress(ctx, db.KnownAddressParams{Email: email, Address: address, Since: s.instant().Add(-AddressLife)})
 		return err
 	})
@@ -186,7 +186,7 @@ func (s *Store) Session(ctx context.Context, token string) (Session, error) {
 	now := s.instant()
 	var row db.SessionByTokenRow
 	var memberships []db.MembershipsRow
-	err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.SessionByToken(ctx, db.SessionByTokenParams{
 			TokenHash: hash, Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
 		})
@@ -214,7 +214,7 @@ func (s *Store) Session(ctx context.Context, token string) (Session, error) {
 		}
 	}
 	if now.Sub(row.SeenAt) >= sessionTouchAfter {
-		err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 			if err := q.TouchSession(ctx, db.TouchSessionParams{ID: row.ID, Now: now}); err != nil || out.Current == nil {
 				return err
 			}
@@ -247,7 +247,7 @@ func usableMemberships(all []Membership) []Membership {
 // ChooseTenant makes another of the person's tenants the current one of the session. Errors:
 // ErrNotFound if the person has not joined it; ErrUnavailable.
 func (s *Store) ChooseTenant(ctx context.Context, session Session, tenant uuid.UUID) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		n, err := q.ChooseTenant(ctx, db.ChooseTenantParams{ID: session.ID, TenantID: tenant})
 		if err == nil && n == 0 {
 			return ErrNotFound
@@ -269,7 +269,7 @@ func (s *Session) In(tenant uuid.UUID) (Session, bool) {
 // OpenSessions lists the person's sessions, most recently used first, at most 100.
 func (s *Store) OpenSessions(ctx context.Context, session Session) (out []OpenSession, err error) {
 	now := s.instant()
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.SessionsOf(ctx, db.SessionsOfParams{
 			PersonID: session.PersonID, Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
 		})
@@ -284,7 +284,7 @@ func (s *Store) OpenSessions(ctx context.Context, session Session) (out []OpenSe
 // EndSession ends one of the person's sessions. Errors: ErrNotFound, also for a session of another
 // person; ErrUnavailable.
 func (s *Store) EndSession(ctx context.Context, session Session, id uuid.UUID) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		n, err := q.DeleteSession(ctx, db.DeleteSessionParams{PersonID: session.PersonID, ID: id})
 		if err == nil && n == 0 {
 			return ErrNotFound
@@ -298,7 +298,7 @@ func (s *Store) EndSession(ctx context.Context, session Session, id uuid.UUID) e
 
 // EndOtherSessions ends all of the person's sessions but this one.
 func (s *Store) EndOtherSessions(ctx context.Context, session Session) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		n, err := q.DeleteOtherSessions(ctx, db.DeleteOtherSessionsParams{PersonID: session.PersonID, Keep: session.ID})
 		if err != nil || n == 0 {
 			return err

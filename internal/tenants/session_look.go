@@ -22,7 +22,7 @@ func (s *Store) SessionsThatHold(ctx context.Context, looks []SessionLook) (map[
 		params.Tenants = append(params.Tenants, look.Tenant)
 	}
 	holding := map[SessionLook]bool{}
-	err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.SessionsThatHold(ctx, params)
 		for _, row := range rows {
 			holding[SessionLook{Session: row.ID, Tenant: row.TenantID}] = true

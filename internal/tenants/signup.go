@@ -38,7 +38,7 @@ func (s *Store) NewSignupLink(ctx context.Context, email string, life time.Durat
 	}
 	token, hash := newToken()
 	now := s.instant()
-	return token, s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return token, s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.PersonByEmail(ctx, email)
 		switch {
 		case err == nil && row.PasswordHash != nil:
@@ -121,7 +121,7 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 		return Person{}, err
 	}
 	var person uuid.UUID
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := prove(ctx, q); err != nil {
 			return err
 		}

@@ -128,7 +128,7 @@ func (s *Store) Close() {
 
 // Ping reports whether Postgres answers; if not, with ErrUnavailable.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		_, err := q.ConfigVersion(ctx)
 		return err
 	})
@@ -252,7 +252,11 @@ func inTx(ctx context.Context, from *pool, tenant uuid.UUID, timeout time.Durati
 }
 
 // asSystem runs fn with access to all tenants.
-func (s *Store) asSystem(ctx context.Context, timeout time.Duration, access pgx.TxAccessMode, fn txFunc) error {
+func (s *Store) asSystem(ctx context.Context, access pgx.TxAccessMode, fn txFunc) error {
+	return s.asSystemWithin(ctx, s.operation, access, fn)
+}
+
+func (s *Store) asSystemWithin(ctx context.Context, timeout time.Duration, access pgx.TxAccessMode, fn txFunc) error {
 	if access != pgx.ReadOnly {
 		return s.write(ctx, roleSystem, uuid.Nil, timeout, fn)
 	}
@@ -376,7 +380,7 @@ func (s *Store) History() int64 { return s.history.Load() }
 
 // Secrets returns the deployment's secrets, which the migration created.
 func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.Secrets(ctx)
 		if err != nil {
 			return err
@@ -394,7 +398,7 @@ func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
 // Unrestricted reports whether row-level security does not restrict the login of the server: it is
 // a superuser or has BYPASSRLS. Errors: ErrUnavailable.
 func (s *Store) Unrestricted(ctx context.Context) (login string, unrestricted bool, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		const query = "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = session_user"
 		return tx.QueryRow(ctx, query).Scan(&login, &unrestricted)
 	})

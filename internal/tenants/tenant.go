@@ -128,7 +128,7 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	var tenant Tenant
 	var first APIKey
 	key := NewKey(TenantKey)
-	err := s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		c, row, err := s.insertTenant(ctx, tx, q, a, n)
 		if err != nil {
 			return err
@@ -168,7 +168,7 @@ func (s *Store) TenantBySlugOrID(ctx context.Context, a Actor, ref string) (out 
 	if !a.operator {
 		return Tenant{}, ErrNotOperator
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := tenantByRef(ctx, q, ref)
 		out = tenantOf(row)
 		return err
@@ -244,7 +244,7 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 	if !a.operator {
 		return ErrNotOperator
 	}
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		row, err := tenantByRef(ctx, q, ref)
 		if err != nil {
 			return err
@@ -315,7 +315,7 @@ func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 
 // EnsurePlatform returns the operator's own tenant, and creates it if necessary.
 func (s *Store) EnsurePlatform(ctx context.Context) (out Tenant, err error) {
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		row, err := q.TenantBySlug(ctx, PlatformSlug)
 		out = tenantOf(row)
 		if !errors.Is(err, pgx.ErrNoRows) {

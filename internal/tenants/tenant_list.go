@@ -40,7 +40,7 @@ func (s *Store) ListTenants(ctx context.Context, a Actor, f TenantFilter, p Page
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.Tenants(ctx, db.TenantsParams{After: after, Search: f.Search, State: f.State, Most: p.most()})
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (s *Store) Served(ctx context.Context, a Actor, ids []uuid.UUID, since time
 		return nil, ErrNotOperator
 	}
 	out := make(map[uuid.UUID]Served, len(ids))
-	err := s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.TenantsServed(ctx, db.TenantsServedParams{Platform: PlatformSlug, Since: since.UTC().Truncate(time.Hour), Ids: ids})
 		for _, row := range rows {
 			state, err := check.ParseSubjectState(row.State)

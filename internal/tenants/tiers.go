@@ -112,7 +112,7 @@ func (s *Store) RecordQuota(
 	if quota < 1 {
 		return nil, nil
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		fresh = nil
 		for _, percent := range NoticePercents {
 			// The quota is at most 10^15, so its product fits.
@@ -171,7 +171,7 @@ type TenantInTier struct {
 // TenantsInTiers lists tenants with a tier or their own quota, sorted by slug, after the given one.
 // Errors: ErrUnavailable.
 func (s *Store) TenantsInTiers(ctx context.Context, platform uuid.UUID, after string, most int) (out []TenantInTier, err error) {
-	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.TenantsInTiers(ctx, db.TenantsInTiersParams{Platform: platform, After: after, Most: int32(most)}) // a constant
 		for _, row := range rows {
 			out = append(out, TenantInTier{row.ID, row.Slug})

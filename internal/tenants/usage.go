@@ -35,7 +35,7 @@ var _ usage.Sink = (*Store)(nil)
 // that was already written changes nothing. Errors: ErrUnavailable; usage.ErrRefused for data that
 // the database will never accept.
 func (s *Store) WriteUsage(ctx context.Context, b *usage.Batch) error {
-	return s.asSystem(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.asSystemWithin(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		fresh, err := q.TakeUsageBatch(ctx, db.TakeUsageBatchParams{
 			Writer: b.Writer, Batch: b.ID, CompleteUntil: b.CompleteUntil, Ended: b.Last,
 		})
@@ -266,7 +266,7 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 
 // upkeep runs fn unless another server is running it.
 func (s *Store) upkeep(ctx context.Context, fn txFunc) error {
-	return s.asSystem(ctx, s.operation, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		alone, err := q.TryUsageUpkeep(ctx, usageUpkeepLock)
 		if err != nil || !alone {
 			return err

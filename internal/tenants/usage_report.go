@@ -122,7 +122,7 @@ func (s *Store) ServiceUsage(ctx context.Context, a Actor, grain usage.Grain, fr
 		where += " AND u.slot = ANY(@slots)" // excludes the tables of other days
 		args["slots"] = usageSlotsOf(from, to)
 	}
-	err = s.asSystem(ctx, s.operation, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		// By tenant, because the keys of usage begin with it.
 		rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT u.start, sum(u.allowed)::bigint AS allowed, sum(u.denied)::bigint AS denied
 			FROM tenants t CROSS JOIN LATERAL (SELECT u.start, u.allowed, u.denied FROM usage_%ss u WHERE u.tenant_id = t.id AND %s) AS u

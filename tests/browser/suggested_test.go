@@ -44,27 +44,3 @@ func TestMigrationsAndTesterSuggestPlans(t *testing.T) {
 	p.open("/subjects?plan=Professional")
 	require.Equal(t, "pro", p.value("Plan"))
 }
-
-// The address of a tested check has no empty parameters, with scripts and without. Sent without a
-// subject, the form without scripts says so.
-func TestTesterLeavesEmptyFieldsOut(t *testing.T) {
-	t.Parallel()
-	w := newTenant(t)
-	w.rule("orders", 5)
-	for _, p := range []*page{w.as(tenants.Viewer), w.as(tenants.Viewer).withoutScripts()} {
-		p.open("/tester").fill("Subject", "ada").press(kb.Enter).at("/tester?subject=ada")
-	}
-}
-
-// The cost of a route and the window of a rule are checked on leaving them, in the words of the
-// server.
-func TestCostsAndWindowsAreChecked(t *testing.T) {
-	t.Parallel()
-	w := newTenant(t)
-	p := w.as(tenants.Editor).open("/routes/new")
-	p.fill("Cost", "-1").press(kb.Tab).sees("Must be a whole number from 0 to").check()
-	p.fill("Cost", "2").press(kb.Tab).seesNot("Must be a whole number from 0 to")
-	p.fill("Cost", "") // so that the form can be left
-	p.open("/rules/new").fill("Window", "soon").press(kb.Tab).sees("Must be a whole number, such as 1.").check()
-	p.fill("Window", "5").press(kb.Tab).seesNot("Must be a whole number, such as 1.")
-}
