@@ -203,7 +203,7 @@ func TestCreditsAfterALoss(t *testing.T) {
 	client, err := redisengine.NewClient(testenv.RedisURL(t), redisengine.WithTimeout(testenv.RedisTimeout))
 	require.NoError(t, err)
 	defer client.Close()
-	require.NoError(t, client.Del(ctx, f.keys.CreditsKey(f.a.TenantID(), "ada", "api")).Err())
+	require.NoError(t, client.Del(ctx, f.keys.CreditsKey(f.a.TenantID(), 1, "ada", "api")).Err())
 	lost := f.check(0, 2)
 	require.False(t, lost.Allowed)
 	require.LessOrEqual(t, lost.RetryAfterMS, limit.OpenedWithinMS)

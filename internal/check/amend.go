@@ -28,7 +28,7 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	now := c.now().UnixMilli()
 	a := engine.Amendment{Reset: change.Reset}
 	name := c.keys.name(append([]byte("amendment"+strconv.FormatInt(change.ID, 10)), p.tenant[:]...))
-	a.Once = c.keys.tenantPrefix(p.tenant) + string(name.Append(nil))
+	a.Once = p.places.ofSubject(change.Subject) + string(name.Append(nil))
 	var keys keyMaker
 	keys.begin(c.keys)
 	for i := range p.rules {

@@ -198,6 +198,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	for _, i := range matching {
 		e.addRule(i, plan, subject, nowMS)
 	}
+	e.call.Spread = p.places.only == "" && e.call.SeveralTags()
 	if req.Explain {
 		e.explain(matching)
 	}
@@ -230,9 +231,10 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		return
 	}
 	if subject != nil && subject.credits != nil {
-		rd.addCredits(&counter, subject.creditsFor(r), nowMS)
+		rd.addCredits(&counter, subject.creditsFor(r).At(counter.Key), nowMS)
 	}
-	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
+	counter.Leased = r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
+	e.call.Leased = e.call.Leased && counter.Leased
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, counter)

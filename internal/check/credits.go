@@ -36,7 +36,7 @@ func (k creditKeys) of(d *SubjectData) (out []ruleCredits) {
 		if at < 0 {
 			at = len(out)
 			out = append(out, ruleCredits{rule, &engine.Credits{
-				Key: k.keys.CreditsKey(k.tenant, d.Subject, g.Rule), Outbox: k.keys.CreditsOutbox(k.tenant),
+				Key: k.keys.CreditsKey(k.tenant, 1, d.Subject, g.Rule), Outbox: k.keys.CreditsOutboxes(k.tenant, 1)[0],
 			}})
 		}
 		if c := out[at].credits; len(c.Grants) < limit.MaxGrants {
@@ -47,15 +47,21 @@ func (k creditKeys) of(d *SubjectData) (out []ruleCredits) {
 }
 
 // CreditsKey returns the key of what a subject has spent of its credits for a rule.
-func (k Keys) CreditsKey(tenant limit.TenantID, subject, rule string) string {
+func (k Keys) CreditsKey(tenant limit.TenantID, partitions int, subject, rule string) string {
 	b := append([]byte("credits"), tenant[:]...)
-	return k.tenantPrefix(tenant) + string(k.name(appendPart(appendPart(b, rule), subject)).Append(nil))
+	at := k.places(tenant, partitions).ofSubject(subject)
+	return at + string(k.name(appendPart(appendPart(b, rule), subject)).Append(nil))
 }
 
-// CreditsOutbox returns the key of the totals that a tenant's subjects have spent and that are not
-// stored yet.
-func (k Keys) CreditsOutbox(tenant limit.TenantID) string {
-	return k.tenantPrefix(tenant) + string(k.name(append([]byte("spent credits"), tenant[:]...)).Append(nil))
+// CreditsOutboxes returns the keys of the totals that a tenant's subjects have spent and that are
+// not stored yet, one for each partition.
+func (k Keys) CreditsOutboxes(tenant limit.TenantID, partitions int) []string {
+	name := string(k.name(append([]byte("spent credits"), tenant[:]...)).Append(nil))
+	var outboxes []string
+	for _, at := range k.places(tenant, partitions).prefixes {
+		outboxes = append(outboxes, at+name)
+	}
+	return outboxes
 }
 
 // creditsFor returns the credits of a subject for a rule, or nil.

@@ -36,7 +36,7 @@ func opening(t *testing.T, r *checktest.Rig, spent ...int64) *check.Checker {
 			for i, units := range spent {
 				grants = append(grants, limit.Spent{ID: limit.GrantID{byte(i + 1)}, Units: units})
 			}
-			_, err := store.OpenCredits(context.Background(), check.NewKeys([16]byte{1}).CreditsKey(tenant, subject, d.Rule.Slug), grants...)
+			_, err := store.OpenCredits(context.Background(), check.NewKeys([16]byte{1}).CreditsKey(tenant, 1, subject, d.Rule.Slug), grants...)
 			require.NoError(t, err)
 		},
 	})

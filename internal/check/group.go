@@ -9,9 +9,9 @@ import (
 
 // byLists are the different lists of values by which a tenant's rules count.
 type byLists struct {
-	tenant    limit.TenantID
-	keyPrefix string
-	lists     map[string]*byList
+	tenant limit.TenantID
+	places *places
+	lists  map[string]*byList
 }
 
 func (l *byLists) of(by []string) *byList {
@@ -19,7 +19,7 @@ func (l *byLists) of(by []string) *byList {
 	name := strings.Join(by, ",")
 	list := l.lists[name]
 	if list == nil {
-		list = newByList(l.tenant, by, l.keyPrefix)
+		list = newByList(l.tenant, by, l.places)
 		l.lists[name] = list
 	}
 	return list

@@ -13,7 +13,8 @@ import (
 
 // Keys creates counter keys: "w{tag}name", 14 bytes that are not all text, so that Redis stores a
 // key in 16 bytes. The tag, in the braces of Redis Cluster, is two bytes that depend on the tenant
-// only, so all counters of a check share a slot. The name has 72 bits. It is a keyed hash
+// only, so all counters of a check share a slot. A tenant with several partitions has several tags
+// (places). The name has 72 bits. It is a keyed hash
 // (SipHash-2-4) of the tenant and the counted values, each with its length before it, plus a hash
 // of the rule. Separators cannot be forged, collisions cannot be constructed without the secret,
 // and Redis contains no customer data. The probability that any two of a tenant's hundred million
@@ -55,6 +56,11 @@ func (k Keys) tenantPrefix(tenant limit.TenantID) string {
 // Prefix returns the beginning of all counter keys of a tenant, up to the end of the hash tag.
 func (k Keys) Prefix(tenant limit.TenantID) string { return k.tenantPrefix(tenant) }
 
+// PrefixOf returns the beginning of the keys of a tenant's counters that count by a subject.
+func (k Keys) PrefixOf(tenant limit.TenantID, partitions int, subject string) string {
+	return k.places(tenant, partitions).ofSubject(subject)
+}
+
 // tagByte returns one of the 255 bytes that do not end a tag.
 func tagByte(h uint64) byte {
 	b := byte(uint32(h) % 255)
@@ -90,11 +96,13 @@ func appendPart(b []byte, s string) []byte {
 // keyMaker creates the keys of one request. Rules that count by the same values share the hash of
 // these values.
 type keyMaker struct {
-	keys   Keys
-	buf    []byte  // used again
-	last   *byList // the list whose values were hashed last
-	values engine.KeyName
-	group  string // the key of the group of these values; "": not spelled yet
+	keys    Keys
+	buf     []byte  // used again
+	last    *byList // the list whose values were hashed last
+	values  engine.KeyName
+	group   string // the key of the group of these values; "": not spelled yet
+	place   string // the beginning of the keys of these values
+	subject string // that of keys of the subject's values; "": not known yet
 }
 
 // begin resets the keyMaker for a request.
@@ -110,18 +118,18 @@ func (m *keyMaker) counter(c *engine.Counter, r *compiledRule, req *Request) (mi
 	}
 	c.ID, c.Grouped = r.id, r.grouped
 	if !r.grouped {
-		c.Key = m.spell(r.by, m.values.Plus(r.name))
+		c.Key = m.spell(m.values.Plus(r.name))
 		return ""
 	}
 	if m.group == "" {
-		m.group = m.spell(r.by, m.values)
+		m.group = m.spell(m.values)
 	}
 	c.Key = m.group
 	return ""
 }
 
-func (m *keyMaker) spell(by *byList, name engine.KeyName) string {
-	m.buf = name.Append(append(m.buf[:0], by.keyPrefix...))
+func (m *keyMaker) spell(name engine.KeyName) string {
+	m.buf = name.Append(append(m.buf[:0], m.place...))
 	return string(m.buf)
 }
 
@@ -147,19 +155,38 @@ func (m *keyMaker) hash(by *byList, req *Request) (missing string) {
 	}
 	m.last, m.values, m.group = by, m.keys.name(b), ""
 	m.buf = b
+	if m.place = by.places.only; m.place == "" {
+		m.findPlace(by, req)
+	}
 	return ""
+}
+
+// findPlace finds the place of the values, for a tenant with several partitions.
+func (m *keyMaker) findPlace(by *byList, req *Request) {
+	switch {
+	case by.subject:
+		if m.subject == "" {
+			m.subject = by.places.ofSubject(req.Subject)
+		}
+		m.place = m.subject
+	case len(by.parts) > 0:
+		m.place = by.places.ofValues(m.values)
+	default:
+		m.place = by.places.prefixes[0]
+	}
 }
 
 // byList is a list of values by which some rules of a tenant count.
 type byList struct {
-	parts     []byPart
-	prefix    []byte // the beginning of the hashed text: the tenant, and the parts' names
-	keyPrefix string
+	parts   []byPart
+	prefix  []byte // the beginning of the hashed text: the tenant, and the parts' names
+	places  *places
+	subject bool // it is among the parts
 }
 
 // bytes returns the approximate size of the list.
 func (l *byList) bytes() int {
-	return sizeOf[byList]() + len(l.prefix) + len(l.keyPrefix) + len(l.parts)*sizeOf[byPart]()
+	return sizeOf[byList]() + len(l.prefix) + len(l.parts)*sizeOf[byPart]()
 }
 
 type byPart struct {
@@ -175,13 +202,14 @@ const (
 	byAttribute
 )
 
-func newByList(tenant limit.TenantID, names []string, keyPrefix string) *byList {
-	l := &byList{prefix: append([]byte("values"), tenant[:]...), keyPrefix: keyPrefix}
+func newByList(tenant limit.TenantID, names []string, at *places) *byList {
+	l := &byList{prefix: append([]byte("values"), tenant[:]...), places: at}
 	l.prefix = append(l.prefix, byte(len(names)))
 	for _, by := range names {
 		l.prefix = appendPart(l.prefix, by)
 		switch by {
 		case "subject":
+			l.subject = true
 			l.parts = append(l.parts, byPart{kind: bySubject})
 		case "resource":
 			l.parts = append(l.parts, byPart{kind: byResource})

@@ -51,7 +51,8 @@ var (
 	windowEnds     = limit.Wrong("Send each check, and ask again in the next window.", "has a window that ends too soon")
 	bucketRefills  = limit.Wrong("Send each check, or increase the burst.",
 		"refills so fast that too few of its remaining units could be granted")
-	hasCredits = limit.Wrong("Send each check of this subject.", "has credits for the subject, which a lease could spend in advance")
+	inPartitions = limit.Wrong("Send each check.", "counts in another partition than another rule of the check")
+	hasCredits   = limit.Wrong("Send each check of this subject.", "has credits for the subject, which a lease could spend in advance")
 )
 
 // errNoGranter is the error of Lease if the engine of the checker grants nothing to clients.
@@ -84,6 +85,9 @@ func (c *Checker) Lease(ctx context.Context, p *Policy, req *Request, scratch *S
 		e.decision.conclude()
 		lease.Units, lease.Life = req.Cost, limit.LeaseHold
 		return lease, nil
+	}
+	if e.call.Spread {
+		return Lease{}, e.spread()
 	}
 	if err := e.leasable(); err != nil {
 		return Lease{}, err
@@ -145,6 +149,15 @@ func (e *evaluation) refused(r *engine.RefusedError) *NotLeasableError {
 		engine.ShadowDenies: shadowDenies, engine.WindowEnds: windowEnds, engine.BucketRefills: bucketRefills,
 	}[r.Why]
 	err.Rules = []NotLeasable{{Rule: e.decision.Rules[e.counted[r.Counter]].Rule.Slug, Reason: reason}}
+	return err
+}
+
+// spread returns the error of a request whose rules count in several partitions.
+func (e *evaluation) spread() *NotLeasableError {
+	err := &NotLeasableError{}
+	for _, i := range e.counted {
+		err.Rules = append(err.Rules, NotLeasable{Rule: e.decision.Rules[i].Rule.Slug, Reason: inPartitions})
+	}
 	return err
 }
 

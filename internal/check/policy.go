@@ -14,11 +14,13 @@ import (
 
 // PolicyData has the rules, plans and routes of one tenant, as a PolicySource reads them.
 type PolicyData struct {
-	Slug    string // slug of the tenant
-	Version int64  // the tenant's policy version at the read
-	Rules   []limit.Rule
-	Plans   []PlanData
-	Routes  []route.Route
+	Slug string // slug of the tenant
+	// Partitions is the number of hash tags over which the tenant's counters are spread; 0 is 1.
+	Partitions int
+	Version    int64 // the tenant's policy version at the read
+	Rules      []limit.Rule
+	Plans      []PlanData
+	Routes     []route.Route
 }
 
 // PlanData is a plan and the limits that it sets, by slugs of rules.
@@ -89,6 +91,7 @@ type Policy struct {
 	fallback *planNumbers // the default plan; nil if the tenant has no plans
 	routes   map[string]*route.Compiled
 	subjects *subjects
+	places   *places
 	size     int64 // bytes, without the subjects
 }
 
@@ -220,11 +223,11 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		tenant: tenant, slug: data.Slug, version: data.Version,
 		exact: map[string][]int32{}, prefixes: map[string][]int32{},
 		plans:    make(map[string]*planNumbers, len(data.Plans)),
-		subjects: &subjects{credits: creditKeys{keys, tenant}},
+		subjects: &subjects{credits: creditKeys{keys, tenant}}, places: keys.places(tenant, data.Partitions),
 	}
 	rules := slices.Clone(data.Rules)
 	slices.SortFunc(rules, func(a, b limit.Rule) int { return strings.Compare(a.Slug, b.Slug) })
-	byLists := byLists{tenant: tenant, keyPrefix: keys.tenantPrefix(tenant), lists: map[string]*byList{}}
+	byLists := byLists{tenant: tenant, places: p.places, lists: map[string]*byList{}}
 	bySlug := make(map[string]int, len(rules))
 	p.rules = make([]compiledRule, len(rules))
 	for i := range rules {

@@ -36,6 +36,7 @@ func (p *Policy) measure() int64 {
 		}
 	}
 	n += table + 8*cap(p.lengths)
+	n += sizeOf[places]() + len(p.places.prefixes)*(sizeOf[string]()+object/2)
 	for slug, plan := range p.plans {
 		n += 2*(sizeOf[string]()+8) + len(slug) + plan.bytes(object) + 8*cap(plan.older)
 		for _, older := range plan.older {

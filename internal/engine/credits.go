@@ -16,6 +16,17 @@ type Credits struct {
 	spent  atomic.Bool
 }
 
+// At returns the credits with keys that have the hash tag of a counter's key: c itself, unless the
+// tenant has several tags. nil stays nil.
+func (c *Credits) At(key string) *Credits {
+	if c == nil || HashTag(c.Key) == HashTag(key) {
+		return c
+	}
+	there := &Credits{Key: retag(c.Key, key), Outbox: retag(c.Outbox, key), Grants: c.Grants}
+	there.spent.Store(c.spent.Load())
+	return there
+}
+
 // MarkSpent notes that nothing is left of them. What was spent is never returned.
 func (c *Credits) MarkSpent() { c.spent.Store(true) }
 

@@ -15,6 +15,7 @@ type Counter struct {
 	// or is "" for a counter that is never in a group.
 	ID      string
 	Grouped bool // an engine may store it in one value with the other counters of its group
+	Leased  bool // its units may be prefetched
 	Numbers limit.Numbers
 	Shadow  bool // its verdict is reported but never denies
 	// Credits are prepaid units that a call may spend beyond the limit; nil: none. A counter in
@@ -58,6 +59,9 @@ type Call struct {
 	Fresh bool
 	// Leased means that units of every counter may be prefetched.
 	Leased bool
+	// Spread means that the keys have different hash tags, so that no single run of a script can
+	// decide the call. Only Spread accepts such a call.
+	Spread bool
 
 	// Evaluate fills in the fields below. It reuses the memory of Outcome.Verdicts.
 	Outcome Outcome

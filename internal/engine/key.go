@@ -18,6 +18,11 @@ func HashTag(key string) string {
 	return key
 }
 
+// retag returns key with the hash tag of another key.
+func retag(key, other string) string {
+	return KeyPrefix + HashTag(other) + key[len(KeyPrefix)+len(HashTag(key)):]
+}
+
 // idBytes is the length of the name in a key, and of a rule's ID.
 const idBytes = 9
 

@@ -88,7 +88,7 @@ func (l *Leases) Evaluate(ctx context.Context, calls ...*Call) {
 
 // mayLease reports whether the call may be answered from prefetched units.
 func (c *Call) mayLease() bool {
-	return c.Leased && !c.PerCounter && c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0 && len(c.Counters) <= maxLeased
+	return c.Leased && !c.Spread && !c.PerCounter && c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0 && len(c.Counters) <= maxLeased
 }
 
 // maxLeased is the maximum number of counters of one lease, because leasing.shadow has one bit for

@@ -9,6 +9,7 @@ import (
 // passes the others to the next layer.
 //
 //	Denials   a denial that is certain to hold is answered from memory
+//	Spread    a call of a tenant with several partitions is split by hash tag
 //	Fallback  what the store cannot answer, each rule's OnUnavailable answers
 //	Leases    units of leased rules are prefetched and granted from memory
 //	Breaker   no call waits for a store that does not answer
@@ -51,7 +52,7 @@ func NewStack(o StackOptions) *Stack {
 	if o.Clock == nil {
 		go fallback.run(breaker)
 	}
-	return &Stack{Engine: NewDenials(fallback, o.Metrics, clock), breaker: breaker, leases: leases, fallback: fallback, clock: clock}
+	return &Stack{Engine: NewDenials(NewSpread(fallback, breaker.only != nil, o.Metrics), o.Metrics, clock), breaker: breaker, leases: leases, fallback: fallback, clock: clock}
 }
 
 // Now returns the time of the stack's clock, for Call.Started.
@@ -81,6 +82,7 @@ func (s *Stack) Close() {
 
 var (
 	_ Engine = (*Denials)(nil)
+	_ Engine = (*Spread)(nil)
 	_ Engine = (*Fallback)(nil)
 	_ Engine = (*Leases)(nil)
 	_ Engine = (*Breaker)(nil)

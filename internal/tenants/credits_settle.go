@@ -121,7 +121,7 @@ func openCredits(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	for i, row := range rows {
 		ids[i] = row.ID
 		grant := limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)}
-		if _, err := counters.OpenCredits(ctx, keys.CreditsKey(row.TenantID, row.Subject, row.Rule), grant); err != nil {
+		if _, err := counters.OpenCredits(ctx, keys.CreditsKey(row.TenantID, 1, row.Subject, row.Rule), grant); err != nil {
 			return 0, err
 		}
 	}
@@ -135,7 +135,7 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	}
 	names := make([]string, len(tenants))
 	for i, tenant := range tenants {
-		names[i] = keys.CreditsOutbox(tenant)
+		names[i] = keys.CreditsOutboxes(tenant, 1)[0]
 	}
 	found, err := counters.SpentCredits(ctx, names, settledAtOnce)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engin
 	if err != nil || len(grants) == 0 {
 		return 0, err
 	}
-	return counters.OpenCredits(ctx, keys.CreditsKey(tenant, subject, rule), grants...)
+	return counters.OpenCredits(ctx, keys.CreditsKey(tenant, 1, subject, rule), grants...)
 }
 
 // unixMilli returns an instant in milliseconds since 1970, and 0 for never.

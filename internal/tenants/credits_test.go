@@ -231,11 +231,11 @@ func TestSettleCredits(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenants.CreditsSettled{Opened: 1}, done)
 
-	key := keys.CreditsKey(a.TenantID(), "ada", "api")
+	key := keys.CreditsKey(a.TenantID(), 1, "ada", "api")
 	rule := fixedRule("api")
 	call := &engine.Call{Cost: 7, Counters: []engine.Counter{{
 		Key: key, Numbers: rule.Numbers(), Credits: &engine.Credits{
-			Key: key, Outbox: keys.CreditsOutbox(a.TenantID()), Grants: []limit.Grant{{ID: limit.GrantID(grant.ID), Units: 10}},
+			Key: key, Outbox: keys.CreditsOutboxes(a.TenantID(), 1)[0], Grants: []limit.Grant{{ID: limit.GrantID(grant.ID), Units: 10}},
 		},
 	}}}
 	counters.Evaluate(t.Context(), call)
@@ -320,9 +320,9 @@ func TestPurgeCredits(t *testing.T) {
 	keys, counters := check.NewKeys([16]byte{3}), engine.NewMemory(engine.MemoryOptions{})
 	_, _, err := s.SweepCredits(ctx, keys, counters, uuid.Nil)
 	require.NoError(t, err)
-	key, r := keys.CreditsKey(a.TenantID(), "spent", "api"), fixedRule("api")
+	key, r := keys.CreditsKey(a.TenantID(), 1, "spent", "api"), fixedRule("api")
 	call := &engine.Call{Cost: 8, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
-		Key: key, Outbox: keys.CreditsOutbox(a.TenantID()), Grants: []limit.Grant{{ID: limit.GrantID(spent.ID), Units: 3}},
+		Key: key, Outbox: keys.CreditsOutboxes(a.TenantID(), 1)[0], Grants: []limit.Grant{{ID: limit.GrantID(spent.ID), Units: 3}},
 	}}}}
 	counters.Evaluate(ctx, call)
 	require.True(t, call.Outcome.Allowed)
