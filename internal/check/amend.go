@@ -59,6 +59,17 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	if err := c.engine.Amend(context.WithoutCancel(ctx), &a); err != nil {
 		return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 	}
+	if keys.from == "" {
+		return nil
+	}
+	// The number of partitions changes, and the subject's counters are at another place, too.
+	a.Once = engine.Retag(a.Once, keys.from)
+	for i := range a.Parts {
+		a.Parts[i].Key = engine.Retag(a.Parts[i].Key, keys.from)
+	}
+	if err := c.engine.Amend(context.WithoutCancel(ctx), &a); err != nil {
+		return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+	}
 	return nil
 }
 

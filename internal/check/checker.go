@@ -62,8 +62,10 @@ type evaluation struct {
 	req      *Request
 	decision Decision
 	call     engine.Call
-	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
-	denied   bool  // whatever the counters say: the subject is blocked, or lacks a required attribute
+	counted  []int            // call.Counters[n] is the counter of decision.Rules[counted[n]]; those in next follow
+	next     []engine.Counter // while the number of partitions changes: the second counters
+	nextOf   []int            // of each its first counter, by index in counted
+	denied   bool             // whatever the counters say: the subject is blocked, or lacks a required attribute
 	keys     keyMaker
 }
 
@@ -173,7 +175,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	}
 	d := &e.decision
 	rules := d.Rules[:0]
-	e.call.Counters, e.counted = e.call.Counters[:0], e.counted[:0]
+	e.call.Counters, e.counted, e.next, e.nextOf = e.call.Counters[:0], e.counted[:0], e.next[:0], e.nextOf[:0]
 	*d = Decision{Rules: rules, Allowed: true, Subject: req.Subject, Resource: req.Resource, Cost: req.Cost, Deciding: -1, NowMS: nowMS}
 	if plan != nil {
 		d.Plan = plan.slug
@@ -198,6 +200,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	for _, i := range matching {
 		e.addRule(i, plan, subject, nowMS)
 	}
+	e.call.Counters = append(e.call.Counters, e.next...)
 	e.call.Spread = p.places.only == "" && e.call.SeveralTags()
 	if req.Explain {
 		e.explain(matching)
@@ -229,6 +232,9 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 	if missing := e.keys.counter(&counter, r, e.req); missing != "" {
 		e.missing(&rd, missing)
 		return
+	}
+	if e.keys.from != "" {
+		e.moving(&counter, nowMS)
 	}
 	if subject != nil && subject.credits != nil {
 		rd.addCredits(&counter, subject.creditsFor(r).At(counter.Key), nowMS)
@@ -285,6 +291,10 @@ func (e *evaluation) conclude() {
 		d.NowMS, d.Degraded = out.NowMS, out.Degraded
 		for n, i := range e.counted {
 			d.Rules[i].take(&e.call.Counters[n], &out.Verdicts[n], out.NowMS)
+		}
+		for k, n := range e.nextOf {
+			next := len(e.counted) + k
+			e.takeNext(&d.Rules[e.counted[n]], &e.call.Counters[next], &out.Verdicts[next], out.NowMS)
 		}
 	}
 	d.conclude()

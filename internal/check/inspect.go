@@ -131,6 +131,7 @@ func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 	var calls []*engine.Call
 	for _, e := range evaluations {
 		if len(e.counted) > 0 {
+			e.call.Spread = e.policy.places.only == "" && e.call.SeveralTags()
 			calls = append(calls, &e.call)
 		}
 	}
@@ -178,8 +179,13 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 		switch {
 		case reason == "":
 			var counter engine.Counter
-			(&keyMaker{keys: c.keys}).counter(&counter, r, &req)
+			m := keyMaker{keys: c.keys}
+			m.counter(&counter, r, &req)
 			counters, reset = append(counters, counter), append(reset, &r.rule)
+			if m.from != "" {
+				counter.Key = engine.Retag(counter.Key, m.from)
+				counters = append(counters, counter)
+			}
 		case rule != "":
 			return nil, nil, &UncountedError{Rule: rule, Reason: reason, Missing: missing}
 		default:

@@ -96,13 +96,13 @@ func appendPart(b []byte, s string) []byte {
 // keyMaker creates the keys of one request. Rules that count by the same values share the hash of
 // these values.
 type keyMaker struct {
-	keys    Keys
-	buf     []byte  // used again
-	last    *byList // the list whose values were hashed last
-	values  engine.KeyName
-	group   string // the key of the group of these values; "": not spelled yet
-	place   string // the beginning of the keys of these values
-	subject string // that of keys of the subject's values; "": not known yet
+	keys   Keys
+	buf    []byte  // used again
+	last   *byList // the list whose values were hashed last
+	values engine.KeyName
+	group  string // the key of the group of these values; "": not spelled yet
+	place  string // the beginning of the keys of these values
+	from   string // while the place changes: the old one; else ""
 }
 
 // begin resets the keyMaker for a request.
@@ -163,17 +163,22 @@ func (m *keyMaker) hash(by *byList, req *Request) (missing string) {
 
 // findPlace finds the place of the values, for a tenant with several partitions.
 func (m *keyMaker) findPlace(by *byList, req *Request) {
+	m.place, m.from = m.placeIn(by.places, by, req), ""
+	if before := by.places.before; before != nil {
+		if from := m.placeIn(before, by, req); from != m.place {
+			m.from = from
+		}
+	}
+}
+
+func (m *keyMaker) placeIn(at *places, by *byList, req *Request) string {
 	switch {
 	case by.subject:
-		if m.subject == "" {
-			m.subject = by.places.ofSubject(req.Subject)
-		}
-		m.place = m.subject
+		return at.ofSubject(req.Subject)
 	case len(by.parts) > 0:
-		m.place = by.places.ofValues(m.values)
-	default:
-		m.place = by.places.prefixes[0]
+		return at.ofValues(m.values)
 	}
+	return at.prefixes[0]
 }
 
 // byList is a list of values by which some rules of a tenant count.

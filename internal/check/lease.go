@@ -51,7 +51,7 @@ var (
 	windowEnds     = limit.Wrong("Send each check, and ask again in the next window.", "has a window that ends too soon")
 	bucketRefills  = limit.Wrong("Send each check, or increase the burst.",
 		"refills so fast that too few of its remaining units could be granted")
-	inPartitions = limit.Wrong("Send each check.", "counts in another partition than another rule of the check")
+	inPartitions = limit.Wrong("Send each check.", "is counted in several partitions, or in another one than other rules of the check")
 	hasCredits   = limit.Wrong("Send each check of this subject.", "has credits for the subject, which a lease could spend in advance")
 )
 

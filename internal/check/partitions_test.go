@@ -243,3 +243,151 @@ func TestPartitionOnALostServer(t *testing.T) {
 		require.Equal(t, left, d.Rules[1].Remaining, "nothing is charged")
 	}
 }
+
+// change returns the policy of a tenant whose partitions have changed some time ago.
+func (s *spreadTenant) change(t *testing.T, before, partitions int, ago time.Duration, rules ...limit.Rule) *check.Policy {
+	t.Helper()
+	p, err := check.CompilePolicy(s.keys, s.tenant, check.PolicyData{
+		Partitions: partitions, PartitionsBefore: before, PartitionsChanged: time.Now().Add(-ago), Rules: rules,
+	})
+	require.NoError(t, err)
+	return p
+}
+
+// spreadLoad is what was allowed of a load.
+type spreadLoad struct {
+	subjects []atomic.Int64
+	total    atomic.Int64
+}
+
+func (l *spreadLoad) ask(t *testing.T, s *spreadTenant, instance int, p *check.Policy, subject int, fresh bool) {
+	if s.check(t, instance, p, check.Request{Subject: strconv.Itoa(subject), Resource: "r", Cost: 1, Explain: fresh})[0].Allowed {
+		l.subjects[subject].Add(1)
+		l.total.Add(1)
+	}
+}
+
+// during sends checks by all instances. Each of them goes from one policy to the next at another
+// time.
+func (l *spreadLoad) during(t *testing.T, s *spreadTenant, from, to *check.Policy) {
+	var work sync.WaitGroup
+	const checks = 60
+	for worker := range 2 * len(s.instances) {
+		work.Go(func() {
+			instance := worker % len(s.instances)
+			r := rand.New(rand.NewPCG(uint64(worker), 16))
+			for n := range checks {
+				p := from
+				if n >= checks/(2+instance) {
+					p = to
+				}
+				l.ask(t, s, instance, p, r.IntN(len(l.subjects)), false)
+			}
+		})
+	}
+	work.Wait()
+}
+
+// counted compares what is left under a policy with what was allowed.
+func (l *spreadLoad) counted(t *testing.T, s *spreadTenant, p *check.Policy, each, all int64) {
+	t.Helper()
+	for subject := range l.subjects {
+		d := s.check(t, 1, p, check.Request{Subject: strconv.Itoa(subject), Resource: "r", Explain: true})[0]
+		require.EqualValues(t, all-l.total.Load(), d.Rules[0].Remaining, d.Rules[0].Rule.Slug)
+		require.EqualValues(t, each-l.subjects[subject].Load(), d.Rules[1].Remaining, "subject %d", subject)
+		require.EqualValues(t, 10*all-l.total.Load(), d.Rules[2].Remaining, d.Rules[2].Rule.Slug)
+		live := s.instances[0].Checker.Inspect(t.Context(), p, check.Request{Subject: strconv.Itoa(subject)})
+		require.EqualValues(t, each-l.subjects[subject].Load(), live.Rules[0].Remaining)
+	}
+}
+
+// fill uses up what is left, and no more.
+func (l *spreadLoad) fill(t *testing.T, s *spreadTenant, p *check.Policy, each, all int64) {
+	t.Helper()
+	for subject := range l.subjects {
+		for range each + 1 {
+			l.ask(t, s, 2, p, subject, true)
+		}
+	}
+	require.EqualValues(t, all, l.total.Load())
+	l.counted(t, s, p, each, all)
+}
+
+// The number of partitions changes under load, and the instances learn of each step at different
+// times. No limit is exceeded, and every unit that was allowed is counted after each step.
+func TestPartitionsChangeUnderLoad(t *testing.T) {
+	cluster := testenv.StartCluster(t, 3, 0, time.Minute)
+	const each, all, subjects = 40, 350, 10
+	rules := []limit.Rule{
+		monthly("each", limit.FixedWindow, each, "subject"), monthly("all", limit.FixedWindow, all), monthly("of-r", limit.SlidingWindowBuckets, 10*all, "resource"),
+	}
+	life := time.Duration(rules[0].Window.MS+60_000) * time.Millisecond // when the new places have everything
+	for _, numbers := range [][2]int{{1, 16}, {16, 3}, {4, 5}} {
+		t.Run(fmt.Sprint(numbers), func(t *testing.T) {
+			s := newSpreadTenant(t, cluster, 3)
+			before, begun := s.policy(t, numbers[0], rules...), s.change(t, numbers[0], numbers[1], 0, rules...)
+			l := &spreadLoad{subjects: make([]atomic.Int64, subjects)}
+			l.during(t, s, before, begun)
+			l.counted(t, s, before, each, all)
+			l.counted(t, s, begun, each, all)
+			l.fill(t, s, begun, each, all)
+
+			// The later steps begin when the units from before the change count no more: a new tenant
+			// has none.
+			s.tenant = uuid.New()
+			begun = s.change(t, numbers[0], numbers[1], 0, rules...)
+			both, ended := s.change(t, numbers[0], numbers[1], life+30*time.Second, rules...), s.change(t, numbers[0], numbers[1], life+time.Hour, rules...)
+			l = &spreadLoad{subjects: make([]atomic.Int64, subjects)}
+			l.during(t, s, begun, both)
+			l.counted(t, s, both, each, all)
+			l.during(t, s, both, ended)
+			l.counted(t, s, ended, each, all)
+			after := s.policy(t, numbers[1], rules...)
+			l.counted(t, s, after, each, all)
+			l.fill(t, s, after, each, all)
+		})
+	}
+}
+
+// A reset, a changed plan and a group of checks reach both places of a subject while the number
+// changes.
+func TestPartitionsChangeReachesBothPlaces(t *testing.T) {
+	s := newSpreadTenant(t, testenv.StartCluster(t, 3, 0, time.Minute), 1)
+	rules := []limit.Rule{monthly("each", limit.FixedWindow, 10, "subject"), monthly("bucket", limit.TokenBucket, 10, "subject")}
+	begun, after := s.change(t, 1, 16, 0, rules...), s.policy(t, 16, rules...)
+	moving := ""
+	for n := 0; moving == ""; n++ {
+		if name := strconv.Itoa(n); s.keys.PrefixOf(s.tenant, 16, name) != s.keys.Prefix(s.tenant) {
+			moving = name
+		}
+	}
+	checker := s.instances[0].Checker
+	left := func(p *check.Policy) []int64 {
+		live := checker.Inspect(t.Context(), p, check.Request{Subject: moving})
+		return []int64{live.Rules[0].Remaining, live.Rules[1].Remaining}
+	}
+	charge := func(cost int64) {
+		require.True(t, s.check(t, 0, begun, check.Request{Subject: moving, Resource: "r", Cost: cost})[0].Allowed)
+	}
+	charge(4)
+	require.Equal(t, []int64{6, 6}, left(begun))
+	require.Equal(t, []int64{6, 6}, left(after))
+	_, _, err := checker.Reset(t.Context(), begun, "each", check.Request{Subject: moving})
+	require.NoError(t, err)
+	require.Equal(t, []int64{6, 10}, left(begun))
+	require.Equal(t, []int64{6, 10}, left(after))
+	decisions, err := checker.CheckTogetherIn(t.Context(), begun, []check.Request{
+		{Subject: moving, Resource: "r", Cost: 2}, {Subject: moving, Resource: "r", Cost: 1}, {Subject: "other", Resource: "r", Cost: 5},
+	}, new(check.Scratch))
+	require.NoError(t, err)
+	for i := range decisions {
+		require.True(t, decisions[i].Allowed)
+	}
+	require.Equal(t, []int64{3, 7}, left(begun))
+	require.Equal(t, []int64{3, 7}, left(after))
+	require.NoError(t, checker.Amend(t.Context(), begun, check.CounterChange{ID: 1, Subject: moving, Reset: true}))
+	charge(1)
+	require.NoError(t, checker.Amend(t.Context(), begun, check.CounterChange{ID: 1, Subject: moving, Reset: true}), "once")
+	require.Equal(t, []int64{9, 9}, left(begun))
+	require.Equal(t, []int64{9, 9}, left(after))
+}

@@ -24,7 +24,63 @@ type places struct {
 	keys     Keys
 	tenant   limit.TenantID
 	prefixes []string // of keys, for each tag
-	only     string   // the prefix if there is one, else ""
+	only     string   // the prefix if there is one and it does not change, else ""
+	// While the number of partitions changes, before has the places that the counters had.
+	before    *places
+	changedMS int64 // when it was changed, ms since 1970
+}
+
+// A counter whose place changes is counted at both places for as long as a unit can count, so that
+// no count is lost and no counter has to be moved:
+//
+//  1. The old place decides, and the new one counts what it allowed. An instance that does not know
+//     of the change, because it is cut off from Postgres, counts at the old place only. Since that
+//     still has everything, all instances together keep to the limit.
+//  2. After the longest time for which a unit of the rule counts, the new place has everything. Both
+//     decide for a while, so that instances whose clocks differ agree.
+//  3. The new place decides alone. The counters at the old one expire.
+//
+// Example: the number changes at 12:00. A rule by the subject has a fixed window of an hour, and the
+// subject ada goes to another tag. The old counter decides until 13:01, both do until 13:02, and then
+// the new one.
+const (
+	// learnMS is how long an instance that can reach Postgres may take to learn of a change, and
+	// skewMS by how much the clocks of instances may differ.
+	learnMS = 60_000
+	skewMS  = 60_000
+)
+
+// placesOf returns the places of the data's tenant.
+func (k Keys) placesOf(tenant limit.TenantID, data *PolicyData) *places {
+	p := k.places(tenant, data.Partitions)
+	if data.PartitionsBefore > 0 && data.PartitionsBefore != max(1, data.Partitions) {
+		p.before, p.changedMS, p.only = k.places(tenant, data.PartitionsBefore), data.PartitionsChanged.UnixMilli(), ""
+	}
+	return p
+}
+
+// moving adds the second counter of a counter whose place changes, and puts the counter itself at
+// the old place while that decides. A call that counts nothing only reads the counter itself.
+func (e *evaluation) moving(counter *engine.Counter, nowMS int64) {
+	complete := e.policy.places.changedMS + learnMS + counter.Numbers.LifeMS()
+	if nowMS >= complete+skewMS {
+		return
+	}
+	if !e.call.DryRun {
+		next := *counter
+		// The old place begins a penalty, and only that denies during an outage.
+		next.OnUnavailable, next.Numbers.PenaltyMS = limit.Allow, 0
+		next.Shadow, next.Second = next.Shadow || nowMS < complete, true
+		e.next, e.nextOf = append(e.next, next), append(e.nextOf, len(e.counted))
+	}
+	counter.Key = engine.Retag(counter.Key, e.keys.from)
+}
+
+// takeNext gives a rule the verdict of its second counter, if only that denies.
+func (*evaluation) takeNext(r *RuleDecision, next *engine.Counter, v *limit.Verdict, nowMS int64) {
+	if r.Allowed && !v.Allowed && !next.Shadow {
+		r.take(next, v, nowMS)
+	}
 }
 
 // places returns the places of a tenant's counters.

@@ -17,10 +17,14 @@ type PolicyData struct {
 	Slug string // slug of the tenant
 	// Partitions is the number of hash tags over which the tenant's counters are spread; 0 is 1.
 	Partitions int
-	Version    int64 // the tenant's policy version at the read
-	Rules      []limit.Rule
-	Plans      []PlanData
-	Routes     []route.Route
+	// PartitionsBefore is what it was before it changed at PartitionsChanged; 0: no change is in
+	// progress.
+	PartitionsBefore  int
+	PartitionsChanged time.Time
+	Version           int64 // the tenant's policy version at the read
+	Rules             []limit.Rule
+	Plans             []PlanData
+	Routes            []route.Route
 }
 
 // PlanData is a plan and the limits that it sets, by slugs of rules.
@@ -223,7 +227,7 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		tenant: tenant, slug: data.Slug, version: data.Version,
 		exact: map[string][]int32{}, prefixes: map[string][]int32{},
 		plans:    make(map[string]*planNumbers, len(data.Plans)),
-		subjects: &subjects{credits: creditKeys{keys, tenant}}, places: keys.places(tenant, data.Partitions),
+		subjects: &subjects{credits: creditKeys{keys, tenant}}, places: keys.placesOf(tenant, &data),
 	}
 	rules := slices.Clone(data.Rules)
 	slices.SortFunc(rules, func(a, b limit.Rule) int { return strings.Compare(a.Slug, b.Slug) })

@@ -151,7 +151,11 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 				d.Rules[rule].JointCost = t.call.Counters[place].Cost
 				excess = excess || d.Rules[rule].Overage > 0 || d.Rules[rule].CreditsSpent > 0
 			}
-			places = places[len(e.counted):]
+			for k, n := range e.nextOf {
+				place := places[len(e.counted)+k]
+				e.takeNext(&d.Rules[e.counted[n]], &t.call.Counters[place], &out.Verdicts[place], out.NowMS)
+			}
+			places = places[len(e.call.Counters):]
 			d.conclude()
 		}
 		allowed = allowed && d.Allowed
@@ -180,7 +184,9 @@ func (t *together) splitExcess(evaluations []evaluation, allowed bool) {
 	first := len(t.places)
 	for i := len(evaluations) - 1; i >= 0; i-- {
 		e := &evaluations[i]
-		first -= len(e.counted)
+		if e.decision.Code != SubjectBlocked {
+			first -= len(e.call.Counters)
+		}
 		for n, rule := range e.counted {
 			r, later := &e.decision.Rules[rule], &t.later[t.places[first+n]]
 			r.ExcessCost, r.CreditsSpent = 0, 0

@@ -22,7 +22,7 @@ func (c *Credits) At(key string) *Credits {
 	if c == nil || HashTag(c.Key) == HashTag(key) {
 		return c
 	}
-	there := &Credits{Key: retag(c.Key, key), Outbox: retag(c.Outbox, key), Grants: c.Grants}
+	there := &Credits{Key: Retag(c.Key, key), Outbox: Retag(c.Outbox, key), Grants: c.Grants}
 	there.spent.Store(c.spent.Load())
 	return there
 }

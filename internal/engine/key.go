@@ -18,8 +18,8 @@ func HashTag(key string) string {
 	return key
 }
 
-// retag returns key with the hash tag of another key.
-func retag(key, other string) string {
+// Retag returns key with the hash tag of another key.
+func Retag(key, other string) string {
 	return KeyPrefix + HashTag(other) + key[len(KeyPrefix)+len(HashTag(key)):]
 }
 

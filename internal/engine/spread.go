@@ -94,8 +94,9 @@ type splitCall struct {
 // callPart is the part of a call for one tag.
 type callPart struct {
 	tag    string
-	rank   int // see refundRank
-	turn   int // of the tag, among those of all calls
+	rank   int  // see refundRank
+	second bool // it has such counters
+	turn   int  // of the tag, among those of all calls
 	call   Call
 	places []int // of its counters in the whole call
 	known  bool  // its verdicts are final
@@ -126,7 +127,7 @@ func newSplitCall(c *Call) *splitCall {
 		p.call.Counters, p.places = append(p.call.Counters, *counter), append(p.places, i)
 		p.call.Cost = max(p.call.Cost, c.CostOf(i))
 		p.call.Leased = p.call.Leased && (counter.Leased || c.Leased)
-		p.rank = max(p.rank, counter.refundRank())
+		p.rank, p.second = max(p.rank, counter.refundRank()), p.second || counter.Second
 	}
 	return s
 }
@@ -151,6 +152,7 @@ func order(calls []*splitCall) {
 		tag  string
 		rank int
 	}
+	const last = 4 // after all ranks
 	var tags []tagRank
 	for _, c := range calls {
 		for i := range c.parts {
@@ -161,6 +163,9 @@ func order(calls []*splitCall) {
 				tags = append(tags, tagRank{tag: p.tag})
 			}
 			tags[at].rank = max(tags[at].rank, p.rank)
+			if p.second {
+				tags[at].rank = last
+			}
 		}
 	}
 	slices.SortStableFunc(tags, func(a, b tagRank) int { return cmp.Compare(a.rank, b.rank) })

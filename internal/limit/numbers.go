@@ -87,3 +87,24 @@ func (n *Numbers) windowAt(t int64) Span {
 func (n *Numbers) Compact() bool {
 	return n.PenaltyMS == 0 && n.Algorithm != SlidingWindowLog && n.Algorithm != SlidingWindowBuckets
 }
+
+// LifeMS returns the longest time in milliseconds for which a charged unit can count.
+func (n *Numbers) LifeMS() int64 {
+	const day = 24 * 3_600_000
+	switch {
+	case n.Calendar == CalendarDay:
+		return 2 * day // a day of 25 hours, in a zone that changes its clock
+	case n.Calendar == CalendarWeek:
+		return 8 * day
+	case n.Calendar == CalendarMonth:
+		return 32 * day
+	case n.Calendar == CalendarYear:
+		return 367 * day
+	case n.Algorithm == SlidingWindowCounter:
+		return 2 * n.WindowMS
+	case n.Algorithm.Bucket():
+		life, _ := MulDiv(n.Burst, n.WindowMS, n.Limit, n.Limit-1)
+		return life
+	}
+	return n.WindowMS
+}
