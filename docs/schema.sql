@@ -1522,8 +1522,14 @@ CREATE TABLE tenants (
     keys_version bigint NOT NULL,
     subjects_history_from bigint NOT NULL DEFAULT 0,
     changed_version bigint NOT NULL GENERATED ALWAYS AS GREATEST(version, policy_version, subjects_version, keys_version) STORED,
+    partitions integer NOT NULL DEFAULT 1,
+    partitions_before integer NOT NULL DEFAULT 0,
+    partitions_changed_at timestamp with time zone,
     PRIMARY KEY (id),
     UNIQUE (slug),
+    CHECK (((partitions >= 1) AND (partitions <= 64))),
+    CHECK (((partitions_before = 0) = (partitions_changed_at IS NULL))),
+    CHECK (((partitions_before >= 0) AND (partitions_before <= 64))),
     CHECK ((char_length(name) <= 200)),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text)),
     CHECK ((state = ANY (ARRAY['active'::text, 'suspended'::text])))
@@ -1538,7 +1544,7 @@ CREATE POLICY own_tenant ON tenants FOR ALL TO weir_app
     WITH CHECK ((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE, INSERT, SELECT ON tenants TO weir_system;
 GRANT SELECT ON tenants TO weir_app;
-GRANT UPDATE (keys_version, name, policy_version, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;
+GRANT UPDATE (keys_version, name, partitions, partitions_before, partitions_changed_at, policy_version, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;
 GRANT UPDATE (keys_version, name, policy_version, subjects_version, updated_at, version) ON tenants TO weir_app;
 
 CREATE TABLE tier_notices (

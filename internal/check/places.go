@@ -28,6 +28,7 @@ type places struct {
 	// While the number of partitions changes, before has the places that the counters had.
 	before    *places
 	changedMS int64 // when it was changed, ms since 1970
+	settledMS int64 // when the change ends for all rules
 }
 
 // A counter whose place changes is counted at both places for as long as a unit can count, so that
@@ -55,6 +56,7 @@ func (k Keys) placesOf(tenant limit.TenantID, data *PolicyData) *places {
 	p := k.places(tenant, data.Partitions)
 	if data.PartitionsBefore > 0 && data.PartitionsBefore != max(1, data.Partitions) {
 		p.before, p.changedMS, p.only = k.places(tenant, data.PartitionsBefore), data.PartitionsChanged.UnixMilli(), ""
+		p.settledMS = PartitionsSettled(data).UnixMilli()
 	}
 	return p
 }
@@ -62,7 +64,9 @@ func (k Keys) placesOf(tenant limit.TenantID, data *PolicyData) *places {
 // moving adds the second counter of a counter whose place changes, and puts the counter itself at
 // the old place while that decides. A call that counts nothing only reads the counter itself.
 func (e *evaluation) moving(counter *engine.Counter, nowMS int64) {
-	complete := e.policy.places.changedMS + learnMS + counter.Numbers.LifeMS()
+	at := e.policy.places
+	// The bucket of an override may refill more slowly than those of the rule and the plans.
+	complete := min(at.changedMS+learnMS+counter.Numbers.LifeMS(), at.settledMS-skewMS)
 	if nowMS >= complete+skewMS {
 		return
 	}

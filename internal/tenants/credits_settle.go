@@ -117,11 +117,18 @@ func openCredits(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	if err != nil || len(rows) == 0 {
 		return 0, err
 	}
-	ids := make([]uuid.UUID, len(rows))
+	ids, of := make([]uuid.UUID, len(rows)), make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		of[i] = row.TenantID
+	}
+	partitions, _, err := partitionsOf(ctx, q, of...)
+	if err != nil {
+		return 0, err
+	}
 	for i, row := range rows {
 		ids[i] = row.ID
 		grant := limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)}
-		if _, err := counters.OpenCredits(ctx, keys.CreditsKey(row.TenantID, 1, row.Subject, row.Rule), grant); err != nil {
+		if _, err := counters.OpenCredits(ctx, keys.CreditsKey(row.TenantID, partitions[row.TenantID], row.Subject, row.Rule), grant); err != nil {
 			return 0, err
 		}
 	}
@@ -133,9 +140,16 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	if len(tenants) == 0 {
 		return nil, nil
 	}
-	names := make([]string, len(tenants))
-	for i, tenant := range tenants {
-		names[i] = keys.CreditsOutboxes(tenant, 1)[0]
+	_, most, err := partitionsOf(ctx, q, tenants...)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var owners []uuid.UUID // of the outboxes
+	for _, tenant := range tenants {
+		for _, outbox := range keys.CreditsOutboxes(tenant, most[tenant]) {
+			names, owners = append(names, outbox), append(owners, tenant)
+		}
 	}
 	found, err := counters.SpentCredits(ctx, names, settledAtOnce)
 	if err != nil {
@@ -145,7 +159,7 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	p := db.SettleCreditsParams{Now: now}
 	for i, totals := range found {
 		for _, total := range totals {
-			p.Tenants, p.Ids, p.Totals = append(p.Tenants, tenants[i]), append(p.Ids, uuid.UUID(total.ID)), append(p.Totals, total.Units)
+			p.Tenants, p.Ids, p.Totals = append(p.Tenants, owners[i]), append(p.Ids, uuid.UUID(total.ID)), append(p.Totals, total.Units)
 		}
 		if len(totals) > 0 {
 			outboxes[names[i]] = totals
@@ -161,17 +175,23 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 // lost it. It returns how many grants they did not know.
 func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, subject, rule string) (opened int, err error) {
 	var grants []limit.Spent
+	partitions := 1
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.SpendableCredits(ctx, db.SpendableCreditsParams{TenantID: tenant, Subject: subject, Rule: rule, Most: 4 * limit.MaxGrants})
 		for _, row := range rows {
 			grants = append(grants, limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)})
 		}
+		if err != nil {
+			return err
+		}
+		present, _, err := partitionsOf(ctx, q, tenant)
+		partitions = present[tenant]
 		return err
 	})
 	if err != nil || len(grants) == 0 {
 		return 0, err
 	}
-	return counters.OpenCredits(ctx, keys.CreditsKey(tenant, 1, subject, rule), grants...)
+	return counters.OpenCredits(ctx, keys.CreditsKey(tenant, partitions, subject, rule), grants...)
 }
 
 // unixMilli returns an instant in milliseconds since 1970, and 0 for never.

@@ -26,26 +26,9 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 		if err != nil {
 			return err
 		}
-		data = check.PolicyData{Slug: head.Slug, Version: head.PolicyVersion}
-		rules, err := q.PolicyRules(ctx, tenant)
-		if err != nil {
-			return err
-		}
-		data.Rules = make([]limit.Rule, len(rules))
-		for i, row := range rules {
-			r, err := ruleOf(row)
-			if err != nil {
-				return err
-			}
-			data.Rules[i] = r.Rule
-		}
-		if data.Plans, err = loadPlans(ctx, q, tenant); err != nil {
-			return err
-		}
-		routes, err := q.AllRoutes(ctx, tenant)
-		data.Routes = make([]route.Route, len(routes))
-		for i, row := range routes {
-			data.Routes[i] = routeOf(row).Route
+		data, err = policyData(ctx, q, tenant, head)
+		if !s.instant().Before(check.PartitionsSettled(&data)) {
+			data.PartitionsBefore = 0
 		}
 		return err
 	})
@@ -53,6 +36,37 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 		return check.PolicyData{}, fmt.Errorf("load policy of tenant %s: %w", tenant, err)
 	}
 	return data, nil
+}
+
+// policyData reads what a policy consists of.
+func policyData(ctx context.Context, q *db.Queries, tenant uuid.UUID, head db.PolicyVersionRow) (data check.PolicyData, err error) {
+	data = check.PolicyData{
+		Slug: head.Slug, Version: head.PolicyVersion, Partitions: int(head.Partitions), PartitionsBefore: int(head.PartitionsBefore),
+	}
+	if head.PartitionsChangedAt != nil {
+		data.PartitionsChanged = *head.PartitionsChangedAt
+	}
+	rules, err := q.PolicyRules(ctx, tenant)
+	if err != nil {
+		return data, err
+	}
+	data.Rules = make([]limit.Rule, len(rules))
+	for i, row := range rules {
+		r, err := ruleOf(row)
+		if err != nil {
+			return data, err
+		}
+		data.Rules[i] = r.Rule
+	}
+	if data.Plans, err = loadPlans(ctx, q, tenant); err != nil {
+		return data, err
+	}
+	routes, err := q.AllRoutes(ctx, tenant)
+	data.Routes = make([]route.Route, len(routes))
+	for i, row := range routes {
+		data.Routes[i] = routeOf(row).Route
+	}
+	return data, err
 }
 
 // TenantsByUse returns all active tenants with the versions of their configuration, those whose

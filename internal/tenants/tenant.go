@@ -28,17 +28,21 @@ type Tenant struct {
 	ID         uuid.UUID
 	Slug, Name string
 	State      string // TenantActive or TenantSuspended
+	Partitions int    // hash tags over which its counters are spread, 1 to check.MaxPartitions
 	Version    int64
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
 }
 
 // NewTenant has the fields of a new tenant.
-type NewTenant struct{ Slug, Name string }
+type NewTenant struct {
+	Slug, Name string
+	Partitions int // 0: 1
+}
 
 func tenantOf(row db.Tenant) Tenant {
 	return Tenant{
-		ID: row.ID, Slug: row.Slug, Name: row.Name, State: row.State,
+		ID: row.ID, Slug: row.Slug, Name: row.Name, State: row.State, Partitions: int(row.Partitions),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 }
@@ -69,6 +73,8 @@ func (s *Store) EditTenant(ctx context.Context, a Actor, m Match, edit func(*Ten
 		switch {
 		case in.State != old.State:
 			return invalid("state", limit.Wrong("Omit it, or ask the operator of the service.", "can be changed only by the operator"))
+		case in.Partitions != old.Partitions:
+			return invalid("partitions", limit.Wrong("Omit it, or ask the operator of the service.", "can be changed only by the operator"))
 		case in == old:
 			out = old
 			return nil
@@ -99,6 +105,7 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 	if in.State != TenantActive && in.State != TenantSuspended {
 		fields = append(fields, limit.FieldProblem("state", limit.OneOf("active, suspended")))
 	}
+	checkPartitions(&fields, in.Partitions)
 	return in, invalidIf(fields)
 }
 
@@ -116,6 +123,9 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 		fields = append(fields, limit.FieldProblem("slug", limit.Wrong("Use another slug.", "must not have the form of an id: a path names a tenant by either")))
 	}
 	checkText(&fields, "name", n.Name, 200)
+	if n.Partitions != 0 {
+		checkPartitions(&fields, n.Partitions)
+	}
 	if !a.operator {
 		return Tenant{}, APIKey{}, Key{}, ErrNotOperator
 	}
@@ -159,7 +169,7 @@ func (s *Store) insertTenant(ctx context.Context, tx pgx.Tx, q *db.Queries, a Ac
 		return nil, db.Tenant{}, err
 	}
 	c := newChange(q, tx, a, id, s.instant())
-	row, err := c.InsertTenant(ctx, db.InsertTenantParams{ID: id, Slug: n.Slug, Name: n.Name, Version: bumped.Version})
+	row, err := c.InsertTenant(ctx, db.InsertTenantParams{ID: id, Slug: n.Slug, Name: n.Name, Partitions: int32(max(n.Partitions, 1)), Version: bumped.Version}) // at most MaxPartitions
 	return c, row, err
 }
 
@@ -190,9 +200,9 @@ func tenantByRef(ctx context.Context, q *db.Queries, ref string) (db.Tenant, err
 	return q.TenantBySlug(ctx, ref)
 }
 
-// EditTenantByRef calls edit to change the name and state of any tenant, by slug or id. For the
-// operator only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *InvalidError,
-// *ConflictError with CodePlatform.
+// EditTenantByRef calls edit to change the name, state and partitions of any tenant, by slug or id.
+// For the operator only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *InvalidError,
+// *ConflictError with CodePlatform, or CodeConflict if the partitions cannot be changed now.
 func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Match, edit func(*Tenant) error) (out Tenant, err error) {
 	err = s.changeTenant(ctx, a, ref, m, func(ctx context.Context, c *change, old Tenant) error {
 		in, err := editedTenant(old, m, edit)
@@ -206,11 +216,15 @@ func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Matc
 		if old.Slug == PlatformSlug && in.State != old.State {
 			return &ConflictError{CodePlatform, "the operator's own tenant cannot be suspended"}
 		}
-		moved := in.State != old.State
-		if _, err := c.next(ctx, parts{itself: true, policy: moved, keys: moved}); err != nil {
+		params := db.UpdateTenantParams{ID: old.ID, Name: in.Name, State: in.State}
+		if err := s.changePartitions(ctx, c, old, in.Partitions, &params); err != nil {
 			return err
 		}
-		row, err := c.UpdateTenant(ctx, db.UpdateTenantParams{ID: old.ID, Name: in.Name, State: in.State})
+		moved := in.State != old.State
+		if _, err := c.next(ctx, parts{itself: true, policy: moved || in.Partitions != old.Partitions, keys: moved}); err != nil {
+			return err
+		}
+		row, err := c.UpdateTenant(ctx, params)
 		out = tenantOf(row)
 		return err
 	})

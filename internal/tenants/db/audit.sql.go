@@ -802,7 +802,7 @@ func (q *Queries) AuditSubjects(ctx context.Context, arg AuditSubjectsParams) ([
 
 const auditTenants = `-- name: AuditTenants :many
 
-SELECT id, slug AS target, jsonb_build_object('slug', slug, 'name', name, 'state', state)::text AS object
+SELECT id, slug AS target, jsonb_build_object('slug', slug, 'name', name, 'state', state, 'partitions', nullif(partitions, 1))::text AS object
 FROM tenants WHERE id = ANY($1::uuid[])
 `
 

@@ -318,6 +318,17 @@ func (q *Queries) CreditsOfPurchase(ctx context.Context, arg CreditsOfPurchasePa
 	return items, nil
 }
 
+const hasCredits = `-- name: HasCredits :one
+SELECT EXISTS (SELECT FROM credit_grants WHERE tenant_id = $1)
+`
+
+func (q *Queries) HasCredits(ctx context.Context, tenantID uuid.UUID) (bool, error) {
+	row := q.db.QueryRow(ctx, hasCredits, tenantID)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const insertCredits = `-- name: InsertCredits :one
 INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, expires_at, reference, reason, created_by, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)

@@ -692,6 +692,9 @@ type Tenant struct {
 	KeysVersion         int64
 	SubjectsHistoryFrom int64
 	ChangedVersion      int64
+	Partitions          int32
+	PartitionsBefore    int32
+	PartitionsChangedAt *time.Time
 }
 
 type TierNotice struct {

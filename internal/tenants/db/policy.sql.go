@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -231,7 +232,8 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 }
 
 const policyVersion = `-- name: PolicyVersion :one
-SELECT slug, state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = $1
+SELECT slug, state, policy_version, subjects_version, subjects_history_from, partitions, partitions_before, partitions_changed_at
+FROM tenants WHERE id = $1
 `
 
 type PolicyVersionRow struct {
@@ -240,6 +242,9 @@ type PolicyVersionRow struct {
 	PolicyVersion       int64
 	SubjectsVersion     int64
 	SubjectsHistoryFrom int64
+	Partitions          int32
+	PartitionsBefore    int32
+	PartitionsChangedAt *time.Time
 }
 
 func (q *Queries) PolicyVersion(ctx context.Context, id uuid.UUID) (PolicyVersionRow, error) {
@@ -251,6 +256,9 @@ func (q *Queries) PolicyVersion(ctx context.Context, id uuid.UUID) (PolicyVersio
 		&i.PolicyVersion,
 		&i.SubjectsVersion,
 		&i.SubjectsHistoryFrom,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
 }

@@ -78,16 +78,17 @@ func (q *Queries) InsertDeletedTenant(ctx context.Context, arg InsertDeletedTena
 }
 
 const insertTenant = `-- name: InsertTenant :one
-INSERT INTO tenants (id, slug, name, version, policy_version, subjects_version, keys_version)
-VALUES ($1, $2, $3, $4, $4, $4, $4)
-RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version
+INSERT INTO tenants (id, slug, name, partitions, version, policy_version, subjects_version, keys_version)
+VALUES ($1, $2, $3, $4, $5, $5, $5, $5)
+RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at
 `
 
 type InsertTenantParams struct {
-	ID      uuid.UUID
-	Slug    string
-	Name    string
-	Version int64
+	ID         uuid.UUID
+	Slug       string
+	Name       string
+	Partitions int32
+	Version    int64
 }
 
 func (q *Queries) InsertTenant(ctx context.Context, arg InsertTenantParams) (Tenant, error) {
@@ -95,6 +96,7 @@ func (q *Queries) InsertTenant(ctx context.Context, arg InsertTenantParams) (Ten
 		arg.ID,
 		arg.Slug,
 		arg.Name,
+		arg.Partitions,
 		arg.Version,
 	)
 	var i Tenant
@@ -111,12 +113,15 @@ func (q *Queries) InsertTenant(ctx context.Context, arg InsertTenantParams) (Ten
 		&i.KeysVersion,
 		&i.SubjectsHistoryFrom,
 		&i.ChangedVersion,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
 }
 
 const lockTenant = `-- name: LockTenant :one
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // Every change of a tenant's configuration holds this lock, so that counts and checks over several
@@ -137,12 +142,15 @@ func (q *Queries) LockTenant(ctx context.Context, id uuid.UUID) (Tenant, error) 
 		&i.KeysVersion,
 		&i.SubjectsHistoryFrom,
 		&i.ChangedVersion,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
 }
 
 const tenantByID = `-- name: TenantByID :one
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants WHERE id = $1
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants WHERE id = $1
 `
 
 func (q *Queries) TenantByID(ctx context.Context, id uuid.UUID) (Tenant, error) {
@@ -161,12 +169,15 @@ func (q *Queries) TenantByID(ctx context.Context, id uuid.UUID) (Tenant, error) 
 		&i.KeysVersion,
 		&i.SubjectsHistoryFrom,
 		&i.ChangedVersion,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
 }
 
 const tenantBySlug = `-- name: TenantBySlug :one
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants WHERE slug = $1
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants WHERE slug = $1
 `
 
 func (q *Queries) TenantBySlug(ctx context.Context, slug string) (Tenant, error) {
@@ -185,8 +196,42 @@ func (q *Queries) TenantBySlug(ctx context.Context, slug string) (Tenant, error)
 		&i.KeysVersion,
 		&i.SubjectsHistoryFrom,
 		&i.ChangedVersion,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
+}
+
+const tenantPartitions = `-- name: TenantPartitions :many
+SELECT id, partitions, greatest(partitions, partitions_before)::integer AS most FROM tenants WHERE id = ANY($1::uuid[])
+`
+
+type TenantPartitionsRow struct {
+	ID         uuid.UUID
+	Partitions int32
+	Most       int32
+}
+
+// How many hash tags the counters of tenants may have, also those that were left by the last change.
+func (q *Queries) TenantPartitions(ctx context.Context, ids []uuid.UUID) ([]TenantPartitionsRow, error) {
+	rows, err := q.db.Query(ctx, tenantPartitions, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TenantPartitionsRow
+	for rows.Next() {
+		var i TenantPartitionsRow
+		if err := rows.Scan(&i.ID, &i.Partitions, &i.Most); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const tenantVersions = `-- name: TenantVersions :many
@@ -226,7 +271,7 @@ func (q *Queries) TenantVersions(ctx context.Context, since int64) ([]TenantVers
 }
 
 const tenants = `-- name: Tenants :many
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants
 WHERE ($1::uuid IS NULL OR id < $1)
     AND ($2::text = '' OR strpos(lower(slug || ' ' || name), lower($2)) > 0)
     AND ($3::text = '' OR state = $3)
@@ -267,6 +312,9 @@ func (q *Queries) Tenants(ctx context.Context, arg TenantsParams) ([]Tenant, err
 			&i.KeysVersion,
 			&i.SubjectsHistoryFrom,
 			&i.ChangedVersion,
+			&i.Partitions,
+			&i.PartitionsBefore,
+			&i.PartitionsChangedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -334,17 +382,29 @@ func (q *Queries) TenantsServed(ctx context.Context, arg TenantsServedParams) ([
 }
 
 const updateTenant = `-- name: UpdateTenant :one
-UPDATE tenants SET name = $1, state = $2, updated_at = now() WHERE id = $3 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version
+UPDATE tenants SET name = $1, state = $2, partitions = $3, partitions_before = $4,
+    partitions_changed_at = $5, updated_at = now()
+WHERE id = $6 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at
 `
 
 type UpdateTenantParams struct {
-	Name  string
-	State string
-	ID    uuid.UUID
+	Name                string
+	State               string
+	Partitions          int32
+	PartitionsBefore    int32
+	PartitionsChangedAt *time.Time
+	ID                  uuid.UUID
 }
 
 func (q *Queries) UpdateTenant(ctx context.Context, arg UpdateTenantParams) (Tenant, error) {
-	row := q.db.QueryRow(ctx, updateTenant, arg.Name, arg.State, arg.ID)
+	row := q.db.QueryRow(ctx, updateTenant,
+		arg.Name,
+		arg.State,
+		arg.Partitions,
+		arg.PartitionsBefore,
+		arg.PartitionsChangedAt,
+		arg.ID,
+	)
 	var i Tenant
 	err := row.Scan(
 		&i.ID,
@@ -359,12 +419,15 @@ func (q *Queries) UpdateTenant(ctx context.Context, arg UpdateTenantParams) (Ten
 		&i.KeysVersion,
 		&i.SubjectsHistoryFrom,
 		&i.ChangedVersion,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
 }
 
 const updateTenantName = `-- name: UpdateTenantName :one
-UPDATE tenants SET name = $1, updated_at = now() WHERE id = $2 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version
+UPDATE tenants SET name = $1, updated_at = now() WHERE id = $2 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at
 `
 
 type UpdateTenantNameParams struct {
@@ -388,6 +451,9 @@ func (q *Queries) UpdateTenantName(ctx context.Context, arg UpdateTenantNamePara
 		&i.KeysVersion,
 		&i.SubjectsHistoryFrom,
 		&i.ChangedVersion,
+		&i.Partitions,
+		&i.PartitionsBefore,
+		&i.PartitionsChangedAt,
 	)
 	return i, err
 }

@@ -2,7 +2,7 @@
 -- audit_objects.go converts to those of the API. Nulls are omitted.
 
 -- name: AuditTenants :many
-SELECT id, slug AS target, jsonb_build_object('slug', slug, 'name', name, 'state', state)::text AS object
+SELECT id, slug AS target, jsonb_build_object('slug', slug, 'name', name, 'state', state, 'partitions', nullif(partitions, 1))::text AS object
 FROM tenants WHERE id = ANY(@ids::uuid[]);
 
 -- name: AuditKeys :many

@@ -96,3 +96,6 @@ DELETE FROM credit_grants WHERE (tenant_id, id) IN (
     WHERE g.created_at < @before::timestamptz
         AND (g.revoked_at < @before OR g.expires_at < @before OR g.spent >= g.units AND coalesce(g.spent_at, g.created_at) < @before)
     LIMIT @most);
+
+-- name: HasCredits :one
+SELECT EXISTS (SELECT FROM credit_grants WHERE tenant_id = @tenant_id);

@@ -1,5 +1,6 @@
 -- name: PolicyVersion :one
-SELECT slug, state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = @id;
+SELECT slug, state, policy_version, subjects_version, subjects_history_from, partitions, partitions_before, partitions_changed_at
+FROM tenants WHERE id = @id;
 
 -- name: PolicyRules :many
 SELECT * FROM rules WHERE tenant_id = @tenant_id ORDER BY slug;

@@ -10,8 +10,8 @@ SELECT * FROM tenants WHERE slug = @slug;
 SELECT * FROM tenants WHERE id = @id FOR NO KEY UPDATE;
 
 -- name: InsertTenant :one
-INSERT INTO tenants (id, slug, name, version, policy_version, subjects_version, keys_version)
-VALUES (@id, @slug, @name, @version, @version, @version, @version)
+INSERT INTO tenants (id, slug, name, partitions, version, policy_version, subjects_version, keys_version)
+VALUES (@id, @slug, @name, @partitions, @version, @version, @version, @version)
 RETURNING *;
 
 -- name: BumpVersion :one
@@ -22,7 +22,13 @@ UPDATE config_version SET version = version + 1 RETURNING version, pg_notify('we
 UPDATE tenants SET name = @name, updated_at = now() WHERE id = @id RETURNING *;
 
 -- name: UpdateTenant :one
-UPDATE tenants SET name = @name, state = @state, updated_at = now() WHERE id = @id RETURNING *;
+UPDATE tenants SET name = @name, state = @state, partitions = @partitions, partitions_before = @partitions_before,
+    partitions_changed_at = @partitions_changed_at, updated_at = now()
+WHERE id = @id RETURNING *;
+
+-- name: TenantPartitions :many
+-- How many hash tags the counters of tenants may have, also those that were left by the last change.
+SELECT id, partitions, greatest(partitions, partitions_before)::integer AS most FROM tenants WHERE id = ANY(@ids::uuid[]);
 
 -- name: DeleteTenant :exec
 DELETE FROM tenants WHERE id = @id;

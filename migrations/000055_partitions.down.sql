@@ -1,0 +1,1 @@
+ALTER TABLE tenants DROP COLUMN partitions_changed_at, DROP COLUMN partitions_before, DROP COLUMN partitions;
