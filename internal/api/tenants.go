@@ -10,13 +10,14 @@ import (
 
 // Tenant is a tenant, as the API shows it.
 type Tenant struct {
-	ID        string    `json:"id" format:"uuid"`
-	Slug      string    `json:"slug" doc:"Cannot be changed"`
-	Name      string    `json:"name"`
-	State     string    `json:"state" enum:"active,suspended" doc:"The keys of a suspended tenant are refused"`
-	CreatedAt time.Time `json:"created_at"`
-	UpdatedAt time.Time `json:"updated_at"`
-	Version   int64     `json:"version"`
+	ID         string    `json:"id" format:"uuid"`
+	Slug       string    `json:"slug" doc:"Cannot be changed"`
+	Name       string    `json:"name"`
+	State      string    `json:"state" enum:"active,suspended" doc:"The keys of a suspended tenant are refused"`
+	Partitions int       `json:"partitions" minimum:"1" maximum:"64" doc:"Hash tags over which its counters are spread in a Redis Cluster"`
+	CreatedAt  time.Time `json:"created_at"`
+	UpdatedAt  time.Time `json:"updated_at"`
+	Version    int64     `json:"version"`
 }
 
 // TenantCreated is a new tenant with its first key, which has all scopes.
@@ -27,8 +28,9 @@ type TenantCreated struct {
 
 // TenantCreate is the body of POST /v1/tenants.
 type TenantCreate struct {
-	Slug string           `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
-	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
+	Slug       string           `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
+	Name       Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
+	Partitions Optional[int]    `json:"partitions,omitempty" minimum:"1" maximum:"64" doc:"1 to 64; default 1"`
 }
 
 // TenantPatch is the merge patch of PATCH /v1/tenant.
@@ -38,9 +40,10 @@ type TenantPatch struct {
 
 // TenantOperatorPatch is the merge patch of PATCH /v1/tenants/{tenant}.
 type TenantOperatorPatch struct {
-	Slug  Optional[string] `json:"slug,omitempty" doc:"Cannot be changed"`
-	Name  Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; null: the slug"`
-	State Optional[string] `json:"state,omitempty" enum:"active,suspended" doc:"null: active"`
+	Slug       Optional[string] `json:"slug,omitempty" doc:"Cannot be changed"`
+	Name       Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; null: the slug"`
+	State      Optional[string] `json:"state,omitempty" enum:"active,suspended" doc:"null: active"`
+	Partitions Optional[int]    `json:"partitions,omitempty" minimum:"1" maximum:"64" doc:"1 to 64; null: 1. A change ends when no unit counts any more that was counted before it; until then, a further one gets 409"`
 }
 
 // TenantPath names a tenant.
@@ -50,7 +53,7 @@ type TenantPath struct {
 
 func tenantAnswer(t tenants.Tenant) Tenant {
 	return Tenant{
-		ID: t.ID.String(), Slug: t.Slug, Name: t.Name, State: t.State,
+		ID: t.ID.String(), Slug: t.Slug, Name: t.Name, State: t.State, Partitions: t.Partitions,
 		CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, Version: t.Version,
 	}
 }
@@ -86,7 +89,7 @@ func (a *admin) listTenants(ctx context.Context, in *struct{ PageParams }) (*pag
 
 func (a *admin) createTenant(ctx context.Context, in *struct{ Body TenantCreate }) (*object[TenantCreated], error) {
 	t, k, secret, err := a.store.CreateTenant(ctx, actorFrom(ctx), tenants.NewTenant{
-		Slug: in.Body.Slug, Name: in.Body.Name.or(in.Body.Slug),
+		Slug: in.Body.Slug, Name: in.Body.Name.or(in.Body.Slug), Partitions: in.Body.Partitions.or(1),
 	})
 	if err != nil {
 		return nil, err
@@ -126,6 +129,7 @@ func (a *admin) patchTenantByRef(ctx context.Context, in *struct {
 	t, err := a.store.EditTenantByRef(ctx, actorFrom(ctx), in.Tenant, conditionsFrom(ctx).match, func(t *tenants.Tenant) error {
 		t.Name = b.Name.patch(t.Name, t.Slug)
 		t.State = b.State.patch(t.State, tenants.TenantActive)
+		t.Partitions = b.Partitions.patch(t.Partitions, 1)
 		return invalidIfAny(mismatch(b.Slug, "/slug", t.Slug))
 	})
 	if err != nil {

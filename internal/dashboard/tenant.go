@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
@@ -21,6 +22,7 @@ type tenantView struct {
 	OwnName    string
 	Platform   bool // the operator's own
 	Version    int64
+	Partitions int
 	Configured tenants.Configured
 	Owners     []string // emails of those who own it
 	Invited    []string // emails of owners who have not joined yet
@@ -88,7 +90,7 @@ func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *vi
 		return err
 	}
 	view := tenantView{
-		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, sentForms: sentForms{f}, Link: link,
+		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, Partitions: tenant.Partitions, sentForms: sentForms{f}, Link: link,
 	}
 	view.Shown = &form{values: r.URL.Query()}
 	if view.Shown.Get("period") != custom {
@@ -207,13 +209,14 @@ func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) 
 type tenantAction func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (said string, err error)
 
 var tenantActions = map[string]tenantAction{
-	"suspend": setTenantState(tenants.TenantSuspended, "Tenant %s suspended. Its API keys stop working within a second, and its members are signed out."),
-	"reopen":  setTenantState(tenants.TenantActive, "Tenant %s reopened."),
-	"rename":  (*dashboard).renameTenant,
-	"tier":    onTenantsSubject((*dashboard).planSubject),
-	"quota":   onTenantsSubject((*dashboard).overrideSubject),
-	"unquota": onTenantsSubject((*dashboard).removeOverride),
-	"delete":  (*dashboard).deleteTenant,
+	"suspend":    setTenantState(tenants.TenantSuspended, "Tenant %s suspended. Its API keys stop working within a second, and its members are signed out."),
+	"reopen":     setTenantState(tenants.TenantActive, "Tenant %s reopened."),
+	"rename":     (*dashboard).renameTenant,
+	"partitions": (*dashboard).partitionTenant,
+	"tier":       onTenantsSubject((*dashboard).planSubject),
+	"quota":      onTenantsSubject((*dashboard).overrideSubject),
+	"unquota":    onTenantsSubject((*dashboard).removeOverride),
+	"delete":     (*dashboard).deleteTenant,
 }
 
 // actOnTenant executes a form of a tenant's page.
@@ -308,6 +311,18 @@ func (d *dashboard) renameTenant(ctx context.Context, v *visit, t *tenants.Tenan
 		return nil
 	})
 	return "Saved.", err
+}
+
+func (d *dashboard) partitionTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
+	n, err := strconv.Atoi(f.Get("partitions"))
+	if err != nil {
+		n = 0 // which is refused
+	}
+	_, err = d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error {
+		t.Partitions = n
+		return nil
+	})
+	return "Partitions of " + t.Slug + " changed.", err
 }
 
 // deleteTenant deletes a tenant permanently, after its slug was typed.

@@ -215,6 +215,9 @@ func TestTenantActions(t *testing.T) {
 	require.Equal(t, "operator", rows[0].ActorName, "the tenant does not see the person")
 
 	require.Equal(t, http.StatusSeeOther, s.send("/tenants/tenant-b", "do", "rename", "name", "B & Co.").status)
+	require.NotContains(t, s.olga.get("/tenants/tenant-b").body, "<dt>Partitions</dt>")
+	require.Equal(t, http.StatusSeeOther, s.send("/tenants/tenant-b", "do", "partitions", "partitions", "16", "reason", "grows").status)
+	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "<dt>Partitions</dt><dd>16</dd>")
 	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "B &amp; Co.")
 
 	got = s.send("/tenants/tenant-b", "do", "delete", "reason", "gone", "slug", "tenant-a")
@@ -242,12 +245,13 @@ func TestTenantActionsRefuse(t *testing.T) {
 	require.NotContains(t, s.olga.get("/tenants/platform").body, "Delete tenant permanently")
 	require.Equal(t, http.StatusBadRequest, s.send("/tenants/tenant-b", "do", "nothing", "reason", "x").status)
 	for want, form := range map[string][]string{
-		"Must be a whole number":       {"do", "quota", "rule", "checks", "limit", "many"},
-		"Must be one of the tenant":    {"do", "quota", "rule", "none", "limit", "5"},
-		"Must be in the future":        {"do", "quota", "rule", "checks", "limit", "5", "expires_at", "2001-01-01T00:00"},
-		"Must be at most 200":          {"do", "rename", "name", string(make([]byte, 300))},
-		"Names no plan of this tenant": {"do", "tier", "plan", "none"},
-		"Must be ":                     {"do", "delete", "slug", ""},
+		"Must be a whole number":        {"do", "quota", "rule", "checks", "limit", "many"},
+		"Must be one of the tenant":     {"do", "quota", "rule", "none", "limit", "5"},
+		"Must be in the future":         {"do", "quota", "rule", "checks", "limit", "5", "expires_at", "2001-01-01T00:00"},
+		"Must be a whole number from 1": {"do", "partitions", "partitions", "65"},
+		"Must be at most 200":           {"do", "rename", "name", string(make([]byte, 300))},
+		"Names no plan of this tenant":  {"do", "tier", "plan", "none"},
+		"Must be ":                      {"do", "delete", "slug", ""},
 	} {
 		got := s.send("/tenants/tenant-b", append(form, "reason", "kept")...)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
