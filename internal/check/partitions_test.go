@@ -162,8 +162,8 @@ func TestPartitionsUnderLoad(t *testing.T) {
 	}
 }
 
-// The checks of a batch are decided in order, and a group of checks as one, whatever partitions their
-// subjects have. A reset of a subject reaches its partition.
+// The checks of a batch are decided in order, and a group of checks as one, in all partitions. A
+// reset of a subject reaches its partition.
 func TestPartitionsOfBatches(t *testing.T) {
 	s := newSpreadTenant(t, testenv.StartCluster(t, 3, 0, time.Minute), 1)
 	policy := s.policy(t, 16, monthly("each", limit.FixedWindow, 5, "subject"), monthly("all", limit.FixedWindow, 20))
@@ -332,8 +332,8 @@ func TestPartitionsChangeUnderLoad(t *testing.T) {
 			l.counted(t, s, begun, each, all)
 			l.fill(t, s, begun, each, all)
 
-			// The later steps begin when the units from before the change count no more: a new tenant
-			// has none.
+			// The later steps begin when the units from before the change count no more. A new
+			// tenant has none.
 			s.tenant = uuid.New()
 			begun = s.change(t, numbers[0], numbers[1], 0, rules...)
 			both, ended := s.change(t, numbers[0], numbers[1], life+30*time.Second, rules...), s.change(t, numbers[0], numbers[1], life+time.Hour, rules...)

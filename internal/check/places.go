@@ -37,13 +37,13 @@ type places struct {
 //  1. The old place decides, and the new one counts what it allowed. An instance that does not know
 //     of the change, because it is cut off from Postgres, counts at the old place only. Since that
 //     still has everything, all instances together keep to the limit.
-//  2. After the longest time for which a unit of the rule counts, the new place has everything. Both
-//     decide for a while, so that instances whose clocks differ agree.
+//  2. After the longest time for which a unit of the rule counts, the new place has everything.
+//     Both decide for a while, so that instances whose clocks differ agree.
 //  3. The new place decides alone. The counters at the old one expire.
 //
-// Example: the number changes at 12:00. A rule by the subject has a fixed window of an hour, and the
-// subject ada goes to another tag. The old counter decides until 13:01, both do until 13:02, and then
-// the new one.
+// Example: the number changes at 12:00. A rule by the subject has a fixed window of an hour, and
+// the subject ada goes to another tag. The old counter decides until 13:01, both do until 13:02,
+// and then the new one.
 const (
 	// learnMS is how long an instance that can reach Postgres may take to learn of a change, and
 	// skewMS by how much the clocks of instances may differ.

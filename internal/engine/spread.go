@@ -15,14 +15,14 @@ import (
 // the limits are never exceeded. The price:
 //
 //   - A call for k tags takes k runs, one after the other.
-//   - Until the refund, the units of a call that is denied count. Another call may be denied because
-//     of them.
+//   - Until the refund, the units of a denied call count. Another call may be denied because of
+//     them.
 //   - If a refund is not possible, the units count until their window is over. Parts with counters
 //     that cannot be refunded (a log, a queue, a penalty, overage, credits) are therefore charged
 //     last, when nothing can deny any more. If there are two such parts, or buckets that others
 //     charge at the same time, the later parts are read before, so that only a race strands units.
 //
-// A store with one server decides the call as a whole, and Spread passes it on.
+// A store with one server decides the call at once, and Spread passes it on.
 //
 // A part that has just denied is read before anything is charged. While a limit is exhausted, its
 // calls thus charge and refund nothing.
@@ -43,7 +43,7 @@ const (
 	readFirstMS = 1000 // after a denial
 )
 
-// NewSpread returns a layer in front of next, which passes everything on if the store has one server.
+// NewSpread returns a layer in front of next. If the store has one server, it passes on everything.
 func NewSpread(next Engine, one bool, metrics *Metrics) *Spread {
 	return &Spread{next: next, one: one, metrics: metrics, seed: maphash.MakeSeed()}
 }
@@ -73,7 +73,7 @@ func again(calls []*splitCall) (undecided []*splitCall) {
 	returned := false
 	for _, c := range calls {
 		if returned && c.denier >= 0 {
-			undecided = append(undecided, newSplitCall(c.whole))
+			undecided = append(undecided, newSplitCall(c.full))
 		}
 		returned = returned || c.denier >= 0 && c.charged > 0
 	}
@@ -85,7 +85,7 @@ func again(calls []*splitCall) (undecided []*splitCall) {
 
 // splitCall is a call with its parts.
 type splitCall struct {
-	whole   *Call
+	full    *Call
 	parts   []callPart // in the order in which they are charged
 	charged int        // parts that are charged, the first ones
 	denier  int        // the part that denied, or -1
@@ -98,7 +98,7 @@ type callPart struct {
 	second bool // it has such counters
 	turn   int  // of the tag, among those of all calls
 	call   Call
-	places []int // of its counters in the whole call
+	places []int // of its counters in the full call
 	known  bool  // its verdicts are final
 	state  Call  // of a denied call: reads what this part would have allowed
 }
@@ -112,7 +112,7 @@ func splitCalls(calls []*Call) (split []*splitCall) {
 }
 
 func newSplitCall(c *Call) *splitCall {
-	s := &splitCall{whole: c, denier: -1}
+	s := &splitCall{full: c, denier: -1}
 	for i := range c.Counters {
 		counter := &c.Counters[i]
 		tag := HashTag(counter.Key)
@@ -182,7 +182,7 @@ func order(calls []*splitCall) {
 }
 
 // charges reports whether the call changes anything if it is allowed.
-func (c *splitCall) charges() bool { return !c.whole.DryRun && c.whole.Cost > 0 }
+func (c *splitCall) charges() bool { return !c.full.DryRun && c.full.Cost > 0 }
 
 func (s *Spread) evaluate(ctx context.Context, calls []*splitCall) {
 	s.readFirst(ctx, calls)
@@ -213,7 +213,7 @@ func (s *Spread) charge(ctx context.Context, calls []*splitCall, turn int) {
 		switch {
 		case !p.call.Outcome.Allowed && c.denier < 0:
 			c.deny(p)
-			s.slot(p).Store(c.whole.Started.UnixMilli() + readFirstMS)
+			s.slot(p).Store(c.full.Started.UnixMilli() + readFirstMS)
 		case c.charges():
 			c.charged++
 		}
@@ -255,8 +255,8 @@ func (s *Spread) readFirst(ctx context.Context, calls []*splitCall) {
 		for i := range c.parts {
 			p := &c.parts[i]
 			fails := i > 0 && c.parts[i-1].rank > 1
-			recently := len(c.parts) > 1 && s.slot(p).Load() > c.whole.Started.UnixMilli()
-			p.call.DryRun = c.whole.DryRun || c.charges() && (fails || recently)
+			recently := len(c.parts) > 1 && s.slot(p).Load() > c.full.Started.UnixMilli()
+			p.call.DryRun = c.full.DryRun || c.charges() && (fails || recently)
 		}
 	}
 	for _, a := range s.step(ctx, calls, func(c *splitCall, p *callPart) bool { return c.charges() && p.call.DryRun }) {
@@ -265,7 +265,7 @@ func (s *Spread) readFirst(ctx context.Context, calls []*splitCall) {
 		if !p.call.Outcome.Allowed && c.denier < 0 {
 			c.deny(p)
 			p.known = !p.penalizes()
-			s.slot(p).Store(c.whole.Started.UnixMilli() + readFirstMS)
+			s.slot(p).Store(c.full.Started.UnixMilli() + readFirstMS)
 		}
 	}
 }
@@ -387,15 +387,15 @@ func (p *callPart) penalizes() bool {
 // join fills in the outcome of the call from those of its parts. The instants of a part are those
 // of its server's clock, and are moved to the clock of the first.
 func (c *splitCall) join() {
-	whole := c.whole
-	whole.clear()
-	out := &whole.Outcome
-	verdicts := slices.Grow(out.Verdicts[:0], len(whole.Counters))[:len(whole.Counters)]
+	full := c.full
+	full.clear()
+	out := &full.Outcome
+	verdicts := slices.Grow(out.Verdicts[:0], len(full.Counters))[:len(full.Counters)]
 	*out = Outcome{Allowed: c.denier < 0, Verdicts: verdicts}
 	for i := range c.parts {
 		part := &c.parts[i].call
 		if part.Err != nil {
-			whole.Err = part.Err
+			full.Err = part.Err
 			return
 		}
 		if i == 0 {
