@@ -344,8 +344,12 @@ func (g *gateway) withstands(t *testing.T) {
 		raw := strings.ReplaceAll(attack.raw, "GATEWAY", g.recipe.name)
 		raw = strings.ReplaceAll(raw, "KEY", g.replace[pageKey])
 		unanswered := 0
+		send := g.sendRaw
+		if strings.Contains(raw, "100-continue") {
+			send = g.sendPatiently // Caddy 2.6.2 crashes if the customer leaves meanwhile (caddyserver/caddy#5347)
+		}
 		for range limit + 2 {
-			answers := g.sendRaw(t, raw)
+			answers := send(t, raw)
 			if len(answers) == 0 {
 				unanswered++
 			}
@@ -419,10 +423,13 @@ func (g *gateway) sendAndWait(t testing.TB, raw string, wait time.Duration) (ans
 	defer time.AfterFunc(wait, end).Stop()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(harness.Patience)))
 	_, _ = io.WriteString(conn, raw) // the gateway may refuse it before all bytes are sent
-	for from := bufio.NewReader(conn); ; end() {
+	for from := bufio.NewReader(conn); ; {
 		response, err := http.ReadResponse(from, nil)
 		if err != nil {
 			return answers
+		}
+		if response.StatusCode >= http.StatusOK { // otherwise the response itself follows
+			end()
 		}
 		body, _ := io.ReadAll(response.Body)
 		var head strings.Builder
