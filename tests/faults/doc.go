@@ -13,8 +13,9 @@
 //     units denied below it, latencies, and how long degraded answers started and ended after the
 //     fault.
 //   - row_test.go has the list of rows, and what a case reports. report_test.go writes the table.
-//   - One file for each table has the cases: nofault, redis, postgres, processes and tenants. Long
-//     ones have a file of their own: linear, clocks, replica, upgrade, drill and http2.
+//   - One file for each table has the cases: nofault, redis, postgres, processes, tenants and
+//     security. Long ones have a file of their own: linear, clocks, replica, upgrade, drill and
+//     http2.
 //   - soak_test.go injects random faults for a long time.
 //
 // Example. Case R1 kills Redis. The rule `local` of the probe tenant allows 24 units per 2 seconds

@@ -72,7 +72,7 @@ func loadAverage() string {
 	return strings.Fields(string(content))[0]
 }
 
-var lineID = regexp.MustCompile(`^\| ([NRPCT]\d+) \|`)
+var lineID = regexp.MustCompile(`^\| ([NRPCTS]\d+) \|`)
 
 // readTable returns the lines of the table by id.
 func readTable(file string) map[string]string {
@@ -118,7 +118,7 @@ func writeTable(file string, lines map[string]string) {
 }
 
 var sections = map[string]string{
-	"N": "No fault", "R": "Redis", "P": "Postgres and configuration", "C": "Processes and clients", "T": "Tenants",
+	"N": "No fault", "R": "Redis", "P": "Postgres and configuration", "C": "Processes and clients", "T": "Tenants", "S": "Security",
 }
 
 // processor returns the model of the processors.

@@ -26,7 +26,7 @@ type row struct {
 
 // rows has all rows, in the order of the table.
 func rows() []row {
-	return slices.Concat(noFaultRows, redisRows, postgresRows, processRows, tenantRows)
+	return slices.Concat(noFaultRows, redisRows, postgresRows, processRows, tenantRows, securityRows)
 }
 
 // A figure is one measured value with its goal.
@@ -178,7 +178,7 @@ func TestRowsAreComplete(t *testing.T) {
 		require.NotEmpty(t, r.goal, r.id)
 		require.True(t, (r.run == nil) != (r.why == ""), r.id)
 	}
-	for prefix, count := range map[string]int{"N": 9, "R": 15, "P": 10, "C": 10, "T": 6} {
+	for prefix, count := range map[string]int{"N": 9, "R": 15, "P": 10, "C": 10, "T": 6, "S": 9} {
 		for n := range count {
 			require.True(t, ids[fmt.Sprint(prefix, n+1)], "no row %s%d", prefix, n+1)
 		}

@@ -160,14 +160,13 @@ func overQuota(m *measurement) {
 		status, body, err := c.try(http.MethodPost, r.nodes[0].url()+"/v1/check", `{"subject":"a","resource":"requests"}`)
 		return err == nil && status == http.StatusTooManyRequests && strings.Contains(string(body), "TENANT_QUOTA_EXCEEDED")
 	})
-	fault, idle, calls := l.now(), r.cpu(), scriptCalls(m, r.redis)
+	fault, idle := l.now(), r.cpu()
 	l.seconds(2)
 	perSecond := (r.cpu() - idle) / (l.now() - fault).Seconds() // of the load alone
 	fault, began = l.now(), r.cpu()
 	refused := r.hammer(c, 16, 3*time.Second, "requests", 500, 1)
 	end := l.now()
 	perRefusal := (r.cpu() - began - perSecond*(end-fault).Seconds()) / float64(refused.good)
-	_ = calls
 	h := l.stop()
 	m.decided(h)
 	m.share("CPU time of a refusal", perRefusal/perCheck, 0.1)
