@@ -142,7 +142,9 @@ func listen(name, addr string, server *http.Server) (*endpoint, error) {
 }
 
 func listenTCP(name, addr string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", addr)
+	config := net.ListenConfig{Control: limitUnsent}
+	config.SetMultipathTCP(false) // its connections do not inherit the limit
+	listener, err := config.Listen(context.Background(), "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s: %s is in use by another process; set %s to another address", name, addr, name)

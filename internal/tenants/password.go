@@ -117,8 +117,9 @@ const (
 	argonSalt  = 16 // bytes
 )
 
-// hashing limits how many passwords are hashed concurrently, and so the memory for it.
-var hashing = make(chan struct{}, runtime.NumCPU())
+// hashing limits how many passwords are hashed concurrently, and so the memory for it. The other
+// half of the processors is for checks, which would wait for a hash of some 20 ms otherwise.
+var hashing = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // dummy is a hash of no password. VerifyPassword compares with it for an unknown email, so that it
 // takes as long as for a wrong password.

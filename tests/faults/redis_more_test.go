@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
@@ -347,7 +348,10 @@ func redisBusy(m *measurement) {
 	busy := l.now()
 	script := make(chan error, 1)
 	go func() {
-		control := admin(m.T, r.redis)
+		options := *admin(m.T, r.redis).Options()
+		options.ReadTimeout = -1 // until the script has ended
+		control := redis.NewClient(&options)
+		defer control.Close()
 		script <- control.Do(context.Background(), "eval", `local from = redis.call('TIME')
 while true do
 	local now = redis.call('TIME')
@@ -357,7 +361,7 @@ end`, "0").Err()
 	l.awaitDegraded()
 	l.seconds(7)
 	m.holds("the log says `busy`", slices.ContainsFunc(r.nodes, func(n *node) bool { return n.metric(`weir_redis_failures_total{class="busy"}`) > 0 }))
-	<-script
+	require.NoError(m.T, <-script)
 	idle := l.now()
 	l.awaitHealthy()
 	l.seconds(2)

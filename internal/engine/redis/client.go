@@ -58,8 +58,10 @@ const (
 	redisStateReload  = 5 * time.Second
 )
 
-// NewClient returns a client for counters. It opens a few connections in the background and returns
-// immediately, even if no server answers. The URL defines the kind of server (rediss for TLS):
+// NewClient returns a client for counters. It connects at the first call, so it returns
+// immediately, even if no server answers. Each call opens one connection at most: idle ones in
+// reserve would be opened again after each failed probe of a silent server, which would then have
+// hundreds of them to accept. The URL defines the kind of server (rediss for TLS):
 //
 //	redis://[user:password@]host:port/[db]                        one server
 //	redis://...host:port?addr=host2:port2                         a Cluster; more addr as needed
@@ -139,7 +141,7 @@ func (s *clientSettings) failover(rawURL string) (redis.UniversalClient, error) 
 	o.MaxRetries = -1
 	o.DialTimeout, o.DialerRetries = s.dialTimeout, 1
 	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = s.ioTimeout, s.ioTimeout, true
-	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
+	o.PoolSize, o.PoolTimeout = s.poolSize, redisPoolTimeout
 	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
@@ -156,7 +158,7 @@ func (s *clientSettings) apply(o *redis.Options) {
 	o.MaxRetries = -1
 	o.DialTimeout, o.DialerRetries = s.dialTimeout, 1
 	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = s.ioTimeout, s.ioTimeout, true
-	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
+	o.PoolSize, o.PoolTimeout = s.poolSize, redisPoolTimeout
 	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true

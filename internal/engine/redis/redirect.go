@@ -197,7 +197,7 @@ func (e *Engine) serverAt(redirection string, by *server) *server {
 	}
 	guest, _ := e.guests.LoadOrCompute(addr, func() (*server, bool) {
 		options := *one.Options()
-		options.Addr, options.MinIdleConns, options.ConnMaxIdleTime = addr, 0, guestIdle
+		options.Addr, options.ConnMaxIdleTime = addr, guestIdle
 		s := e.newServer(e.cluster.Options().NewClient(&options), false)
 		s.across.inherit(&by.across)
 		return s, false
