@@ -201,7 +201,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 		e.addRule(i, plan, subject, nowMS)
 	}
 	e.call.Counters = append(e.call.Counters, e.next...)
-	e.call.Spread = p.places.only == "" && e.call.SeveralTags()
+	e.call.Spread = p.places.spread(&e.call)
 	if req.Explain {
 		e.explain(matching)
 	}

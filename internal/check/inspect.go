@@ -131,7 +131,7 @@ func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 	var calls []*engine.Call
 	for _, e := range evaluations {
 		if len(e.counted) > 0 {
-			e.call.Spread = e.policy.places.only == "" && e.call.SeveralTags()
+			e.call.Spread = e.policy.places.spread(&e.call)
 			calls = append(calls, &e.call)
 		}
 	}

@@ -111,6 +111,9 @@ const (
 	goldenStep = 10126 // slots divided by the golden ratio
 )
 
+// spread reports whether the counters of a call have different tags.
+func (p *places) spread(c *engine.Call) bool { return p.only == "" && c.SeveralTags() }
+
 // of returns the beginning of the keys whose values have this hash. It is stable: with one more
 // partition, one in so many hashes changes its place. This is the jump consistent hash of Lamping
 // and Veach (2014).

@@ -90,7 +90,7 @@ func (t *together) join(evaluations []evaluation, started time.Time) {
 	}
 	t.call.PerCounter = t.call.PerCounter || shared
 	t.call.Cost = 0
-	t.call.Spread = first.policy.places.only == "" && t.call.SeveralTags()
+	t.call.Spread = first.policy.places.spread(&t.call)
 	for i := range t.call.Counters {
 		c := &t.call.Counters[i]
 		t.call.Cost = max(t.call.Cost, c.Cost)

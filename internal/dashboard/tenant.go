@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
@@ -314,11 +313,8 @@ func (d *dashboard) renameTenant(ctx context.Context, v *visit, t *tenants.Tenan
 }
 
 func (d *dashboard) partitionTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
-	n, err := strconv.Atoi(f.Get("partitions"))
-	if err != nil {
-		n = 0 // which is refused
-	}
-	_, err = d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error {
+	n := int(f.integer("partitions")) // without a number 0, which is refused
+	_, err := d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error {
 		t.Partitions = n
 		return nil
 	})

@@ -423,7 +423,8 @@ func (g *gateway) sendAndWait(t testing.TB, raw string, wait time.Duration) (ans
 	defer time.AfterFunc(wait, end).Stop()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(harness.Patience)))
 	_, _ = io.WriteString(conn, raw) // the gateway may refuse it before all bytes are sent
-	for from := bufio.NewReader(conn); ; {
+	from := bufio.NewReader(conn)
+	for {
 		response, err := http.ReadResponse(from, nil)
 		if err != nil {
 			return answers
