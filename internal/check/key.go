@@ -56,11 +56,6 @@ func (k Keys) tenantPrefix(tenant limit.TenantID) string {
 // Prefix returns the beginning of all counter keys of a tenant, up to the end of the hash tag.
 func (k Keys) Prefix(tenant limit.TenantID) string { return k.tenantPrefix(tenant) }
 
-// PrefixOf returns the beginning of the keys of a tenant's counters that count by a subject.
-func (k Keys) PrefixOf(tenant limit.TenantID, partitions int, subject string) string {
-	return k.places(tenant, partitions).ofSubject(subject)
-}
-
 // tagByte returns one of the 255 bytes that do not end a tag.
 func tagByte(h uint64) byte {
 	b := byte(uint32(h) % 255)
