@@ -1,6 +1,8 @@
 package main
 
 import (
+	"log/slog"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -10,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
 	"weir/internal/overload"
 	"weir/internal/recent"
 )
@@ -79,8 +82,8 @@ func watchCensus(registry *prometheus.Registry, census *redisengine.Census) {
 }
 
 // watchOverload registers the bound of concurrent requests. It returns the function that stores the
-// waits to which the bound adapts.
-func watchOverload(registry *prometheus.Registry, bound *overload.Bound) func(overload.Signals) {
+// waits to which the bound adapts, and logs which tenants get a bound of their own.
+func watchOverload(registry *prometheus.Registry, bound *overload.Bound, log *slog.Logger) func(overload.Signals) {
 	waits := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "weir_wait_seconds",
 		Help: "Wait in the last 100 ms, to which the bound of concurrent requests adapts: for a pipeline to Redis (the smallest), for a processor (the mean).",
@@ -91,13 +94,43 @@ func watchOverload(registry *prometheus.Registry, bound *overload.Bound) func(ov
 			Name: "weir_http_in_flight_bound", Help: "Maximum number of concurrent requests now; further ones get 503.",
 		}, func() float64 { return float64(bound.Limit()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_tenants_bounded", Help: "Tenants with a bound of concurrent requests of their own, because their checks wait for Redis.",
+		}, func() float64 { return float64(len(bound.Bounded())) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_refused_pause_seconds", Help: "How long a connection pauses after a request on it was refused with 503.",
 		}, func() float64 { return bound.Pause().Seconds() }),
 	)
+	bounded := boundedLog{logger: log}
 	return func(s overload.Signals) {
 		redis.Set(s.Queued.Seconds())
 		processor.Set(s.Runnable.Seconds())
+		bounded.log(bound.Bounded(), time.Now())
 	}
+}
+
+// boundedLog logs the tenants whose checks wait for Redis.
+type boundedLog struct {
+	logger *slog.Logger
+	next   map[limit.TenantID]time.Time // when a tenant may be logged again
+}
+
+// boundedLogEvery is the least time between two lines about one tenant.
+const boundedLogEvery = time.Minute
+
+// log logs the tenants that have a bound. A tenant is logged once a minute.
+func (b *boundedLog) log(bounded map[limit.TenantID]int64, now time.Time) {
+	for tenant, bound := range bounded {
+		if now.Before(b.next[tenant]) {
+			continue
+		}
+		if b.next == nil {
+			b.next = map[limit.TenantID]time.Time{}
+		}
+		b.next[tenant] = now.Add(boundedLogEvery)
+		b.logger.Warn("Checks of a tenant wait for Redis behind its other checks: more of them at once get 503",
+			"tenant", tenant, "at_once", bound)
+	}
+	maps.DeleteFunc(b.next, func(_ limit.TenantID, next time.Time) bool { return now.After(next) })
 }
 
 // watchAge registers the age of the configuration.

@@ -149,9 +149,11 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
 	bound := overload.New(int64(s.cfg.MaxInFlight), runtime.GOMAXPROCS(0))
-	waits := watchOverload(s.registry, bound)
+	waits := watchOverload(s.registry, bound, s.log)
 	s.background.Go(func() {
-		bound.Run(working, overload.Sources{Queued: c.counters.Waited, InFlight: httpMetrics.InFlight, Told: waits})
+		bound.Run(working, overload.Sources{
+			Queued: c.counters.Waited, Waiting: c.counters.Waiting, InFlight: httpMetrics.InFlight, Told: waits,
+		})
 	})
 	secrets := c.from.Secrets
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{

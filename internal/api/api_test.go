@@ -151,17 +151,18 @@ func TestBodiesThatNeverCome(t *testing.T) {
 func TestShareOfATenant(t *testing.T) {
 	t.Parallel()
 	a := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(10))
-	first, second := a.of(limit.TenantID{1}), a.of(limit.TenantID{2})
+	one, two := limit.TenantID{1}, limit.TenantID{2}
+	first, second := a.of(one), a.of(two)
 	if first == second {
 		second = a.of(limit.TenantID{3})
 	}
 	for range 5 {
-		require.True(t, a.serve(first))
+		require.True(t, a.serve(first, one))
 	}
-	require.False(t, a.serve(first))
-	require.True(t, a.serve(second))
+	require.False(t, a.serve(first, one))
+	require.True(t, a.serve(second, two))
 	first.done()
-	require.True(t, a.serve(first))
+	require.True(t, a.serve(first, one))
 }
 
 // blockingBody reports when it is read, and blocks until it is released.

@@ -19,7 +19,8 @@ import (
 // The bound of all requests adapts to the time for which they wait (package overload). With a bound
 // of 10 000, a tenant has at most 5 000 requests being served, and at most 2 500 whose bodies have
 // not arrived. A client that opens 10 000 HTTP/2 streams and sends no body gets 503 for 7 500 of
-// them, and other clients are not affected.
+// them, and other clients are not affected. A tenant whose checks wait for Redis because of its own
+// other checks is served fewer at once.
 //
 // Requests that are no checks take longer, because most of them wait for Postgres. A tenant has at
 // most 64 requests to the admin API in flight, and clients without a key have 128 together. Their
@@ -60,8 +61,8 @@ func (a *capacity) leave() { a.inFlight.Add(-1) }
 
 // serve starts to serve a request of the tenant, or returns false. If it returns true, done must
 // follow.
-func (a *capacity) serve(s *share) bool {
-	if s.serving.Add(1) <= a.bound.Share() {
+func (a *capacity) serve(s *share, tenant limit.TenantID) bool {
+	if s.serving.Add(1) <= a.bound.ShareOf(tenant) {
 		return true
 	}
 	s.serving.Add(-1)

@@ -81,7 +81,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	if p := q.read(sc); p != nil {
 		return nil, p
 	}
-	if !s.capacity.serve(sc.share) {
+	if !s.capacity.serve(sc.share, actor.TenantID()) {
 		sc.pause = s.capacity.refuse()
 		return nil, overloaded()
 	}

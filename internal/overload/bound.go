@@ -24,6 +24,9 @@
 // 4 000 clients send without a pause. Each check waits 100 ms, and goroutines wait 25 ms per turn.
 // The bound falls from 10 000 to 2 000, then to 1 920, where goroutines wait 12 ms. The other
 // clients are refused, and repeat at once. Goroutines wait again, so refused connections pause.
+//
+// In the queue for Redis, tenants take turns. If only one tenant's calls wait there, the bound of
+// all requests stays, and that tenant gets a bound of its own (tenants.go).
 package overload
 
 import (
@@ -61,6 +64,7 @@ type Signals struct {
 	Queued, Runnable time.Duration
 	InFlight         int64 // the most requests that were in flight at once
 	Refused          int64
+	Standing         []Queue
 }
 
 // Bound is the maximum number of concurrent requests. All methods may be called concurrently,
@@ -72,6 +76,7 @@ type Bound struct {
 	bound   atomic.Int64
 	pause   atomic.Int64 // ns
 	refused atomic.Int64 // since the last Adjust
+	tenants atomic.Pointer[tenantBounds]
 }
 
 // New returns a bound of up to most, on a machine with so many threads. It begins with a small
@@ -129,6 +134,7 @@ func (b *Bound) Adjust(s Signals) {
 	if !b.adapts {
 		return
 	}
+	b.adjustTenants(s.Standing)
 	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
 	short := s.Runnable > maxRunnable
 	b.adjustPause(s.Refused, budget, short)

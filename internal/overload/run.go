@@ -5,6 +5,8 @@ import (
 	"math"
 	"runtime/metrics"
 	"time"
+
+	"weir/internal/limit"
 )
 
 // lookEvery is the time between two looks at the number of requests in flight.
@@ -14,6 +16,8 @@ const lookEvery = 10 * time.Millisecond
 type Sources struct {
 	// Queued returns the smallest wait for Redis since its last call.
 	Queued func() time.Duration
+	// Waiting calls each for the tenants that wait behind calls of their own, as in Queue.
+	Waiting func(each func(tenant limit.TenantID, wait time.Duration, requests int64))
 	// InFlight returns the number of requests in flight.
 	InFlight func() int64
 	// Told, if not nil, is called with the waits of each Interval.
@@ -27,6 +31,9 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 	var runnable Runnable
 	runnable.Mean()
 	s := Signals{}
+	note := func(tenant limit.TenantID, wait time.Duration, requests int64) {
+		s.Standing = append(s.Standing, Queue{tenant, wait, requests})
+	}
 	last := time.Now()
 	for {
 		select {
@@ -39,11 +46,12 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 			}
 			last = now
 			s.Queued, s.Runnable, s.Refused = from.Queued(), runnable.Mean(), b.TakeRefused()
+			from.Waiting(note)
 			b.Adjust(s)
 			if from.Told != nil {
 				from.Told(s)
 			}
-			s = Signals{}
+			s = Signals{Standing: s.Standing[:0]}
 		}
 	}
 }

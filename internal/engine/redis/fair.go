@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,8 @@ type flow struct {
 	tenant  limit.TenantID
 	reqs    []*request
 	deficit int64 // units of work that it may send
+	picked  bool  // it has a request in this pipeline
+	waits   waits // of its oldest request in each pipeline
 }
 
 const (
@@ -38,17 +41,36 @@ const (
 )
 
 // pick moves waiting requests into b: up to most calls, and up to maxBatchWork. It returns the
-// others.
-func (f *fairness) pick(b *batch, waiting []*request, most int) []*request {
+// others, and the wait of the pipeline: that of its oldest request, of the tenant for which this is
+// the shortest. As long as one tenant's calls need not wait, the others wait for their own calls.
+func (f *fairness) pick(b *batch, waiting []*request, most int) (left []*request, wait time.Duration) {
+	now := engine.Awake()
 	if fitting(waiting, most) {
 		for _, r := range waiting {
-			b.take(r)
+			if b.take(r) {
+				wait = max(wait, now-r.began)
+			}
 		}
 		f.forget()
 		clear(waiting)
-		return waiting[:0]
+		return waiting[:0], wait
 	}
 	f.sort(waiting)
+	wait = f.serve(b, most, now)
+	left = waiting[:0]
+	for _, r := range waiting {
+		if r.state.Load() == waitingState {
+			left = append(left, r)
+		}
+	}
+	clear(waiting[len(left):])
+	return left, wait
+}
+
+// serve moves requests of the tenants whose turn it is into b, and returns the wait of the
+// pipeline.
+func (f *fairness) serve(b *batch, most int, now time.Duration) (wait time.Duration) {
+	wait = math.MaxInt64
 	calls, work := 0, int64(0)
 	for full := false; !full && len(f.active) > 0; {
 		turn := f.active[0]
@@ -63,6 +85,11 @@ func (f *fairness) pick(b *batch, waiting []*request, most int) []*request {
 			if b.take(r) {
 				calls, work = calls+len(r.calls), work+r.work
 				turn.deficit -= r.work
+				if !turn.picked {
+					turn.picked = true
+					turn.waits.note(now - r.began)
+					wait = min(wait, now-r.began)
+				}
 			}
 		}
 		turn.reqs = turn.reqs[:copy(turn.reqs, turn.reqs[next:])]
@@ -78,14 +105,7 @@ func (f *fairness) pick(b *batch, waiting []*request, most int) []*request {
 			f.active = append(f.active, turn)
 		}
 	}
-	left := waiting[:0]
-	for _, r := range waiting {
-		if r.state.Load() == waitingState {
-			left = append(left, r)
-		}
-	}
-	clear(waiting[len(left):])
-	return left
+	return wait
 }
 
 // fitting reports whether all waiting requests fit into one pipeline.
@@ -116,7 +136,7 @@ func (f *fairness) sort(waiting []*request) {
 		f.flows = map[limit.TenantID]*flow{}
 	}
 	for _, turn := range f.active {
-		turn.reqs = turn.reqs[:0]
+		turn.reqs, turn.picked = turn.reqs[:0], false
 	}
 	for _, r := range waiting {
 		turn := f.flows[r.tenant]
@@ -152,7 +172,8 @@ func (f *fairness) join(tenant limit.TenantID) (turn *flow) {
 func (f *fairness) leave(turn *flow) {
 	delete(f.flows, turn.tenant)
 	clear(turn.reqs[:cap(turn.reqs)])
-	turn.reqs, turn.deficit = turn.reqs[:0], 0
+	turn.reqs, turn.deficit, turn.picked = turn.reqs[:0], 0, false
+	turn.waits.read() // nothing of it waits any more
 	f.spare = append(f.spare, turn)
 }
 
@@ -164,19 +185,14 @@ func (f *fairness) forget() {
 	f.active = f.active[:0]
 }
 
-// waits has the smallest wait of pipelines since it was last read. The wait of a pipeline is that
-// of its oldest request.
+// waits has the smallest wait since it was last read.
 type waits struct{ least atomic.Int64 } // ns, plus 1; 0: none
 
-// note notes the wait of a pipeline that is about to be sent.
-func (w *waits) note(b *batch) {
-	oldest := b.reqs[0].began
-	for _, r := range b.reqs[1:] {
-		oldest = min(oldest, r.began)
-	}
-	wait := int64(engine.Awake()-oldest) + 1
-	if least := w.least.Load(); least == 0 || wait < least {
-		w.least.Store(wait) // the caller holds the lock of the queue
+// note notes the wait of a pipeline that is about to be sent. The caller holds the lock of the
+// queue.
+func (w *waits) note(wait time.Duration) {
+	if least := w.least.Load(); least == 0 || int64(wait) < least-1 {
+		w.least.Store(int64(wait) + 1)
 	}
 }
 
@@ -186,20 +202,41 @@ func (w *waits) read() time.Duration { return time.Duration(max(w.least.Swap(0)-
 // Waited returns for how long calls waited for a pipeline since its last call: the smallest wait of
 // a server's pipelines, for the server where it is the longest. Pipelines to a silent server do not
 // count, because those calls wait for an answer and not for their turn.
-func (e *Engine) Waited() time.Duration {
-	longest := e.first.waited()
-	for _, s := range e.servers.All() {
-		longest = max(longest, s.waited())
-	}
+func (e *Engine) Waited() (longest time.Duration) {
+	e.eachQueue(func(q *queue) { longest = max(longest, q.waits.read()) })
 	return longest
 }
 
-// waited returns the longest of the waits of a server's queues.
-func (s *server) waited() (longest time.Duration) {
-	for _, q := range s.queues {
-		if q != nil {
-			longest = max(longest, q.waits.read())
+// Waiting calls each for the tenants whose calls wait behind other calls of the same tenant: with
+// the smallest wait since the last call of Waiting, as in Waited, and the number of requests that
+// wait now. It calls each for every server for which a tenant waits.
+func (e *Engine) Waiting(each func(tenant limit.TenantID, wait time.Duration, requests int64)) {
+	e.eachQueue(func(q *queue) { q.standing(each) })
+}
+
+// standing calls each for the tenants that wait in one queue.
+func (q *queue) standing(each func(limit.TenantID, time.Duration, int64)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, turn := range q.fair.active {
+		if wait := turn.waits.read(); wait > 0 && q.answered.Load() {
+			each(turn.tenant, wait, int64(len(turn.reqs)))
 		}
 	}
-	return longest
+}
+
+// eachQueue calls f for the queues of all servers.
+func (e *Engine) eachQueue(f func(*queue)) {
+	e.first.eachQueue(f)
+	for _, s := range e.servers.All() {
+		s.eachQueue(f)
+	}
+}
+
+func (s *server) eachQueue(f func(*queue)) {
+	for _, q := range s.queues {
+		if q != nil {
+			f(q)
+		}
+	}
 }

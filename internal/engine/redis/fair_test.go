@@ -26,7 +26,7 @@ func drain(t *testing.T, f *fairness, waiting []*request, most int) map[*request
 	for number := 1; len(waiting) > 0; number++ {
 		require.Less(t, number, 10_000, "requests wait for ever")
 		var b batch
-		waiting = f.pick(&b, waiting, most)
+		waiting, _ = f.pick(&b, waiting, most)
 		require.NotEmpty(t, b.reqs)
 		for _, r := range b.reqs {
 			require.NotContains(t, pipelines, r, "sent twice")
@@ -66,7 +66,7 @@ func TestTenantsShareWork(t *testing.T) {
 	sent := map[byte]int64{}
 	for range 20 {
 		var b batch
-		waiting = f.pick(&b, waiting, 1000)
+		waiting, _ = f.pick(&b, waiting, 1000)
 		total := int64(0)
 		for _, r := range b.reqs {
 			sent[r.tenant[0]] += r.work
@@ -105,28 +105,67 @@ func TestFairnessWithoutContention(t *testing.T) {
 	require.Nil(t, f.flows)
 }
 
-// The wait of a pipeline is that of its oldest call, and the smallest one of an interval counts: a
-// single late pipeline is no queue.
+// The smallest wait of an interval counts: a single late pipeline is no queue.
 func TestWaits(t *testing.T) {
 	var w waits
 	require.Zero(t, w.read())
-	now := engine.Awake()
-	aged := func(ages ...time.Duration) *batch {
-		b := &batch{}
-		for _, age := range ages {
-			r := requestOf(1)
-			r.began = now - age
-			b.reqs = append(b.reqs, r)
-		}
-		return b
-	}
-	w.note(aged(time.Second, 2*time.Second))
-	w.note(aged(0, time.Minute))
-	w.note(aged(time.Hour))
-	wait := w.read()
-	require.GreaterOrEqual(t, wait, 2*time.Second)
-	require.Less(t, wait, time.Minute)
+	w.note(2 * time.Second)
+	w.note(time.Minute)
+	require.Equal(t, 2*time.Second, w.read())
 	require.Zero(t, w.read())
+	w.note(time.Hour)
+	w.note(0)
+	require.Zero(t, w.read())
+}
+
+// aged are requests of a tenant that have waited for these times.
+func aged(tenant byte, work int64, ages ...time.Duration) []*request {
+	reqs := requestsOf(tenant, len(ages), work)
+	for i, age := range ages {
+		reqs[i].began = engine.Awake() - age
+	}
+	return reqs
+}
+
+// While everything fits into one pipeline, its wait is that of its oldest call. Otherwise it is
+// that of the tenant that waits least: the calls of the others wait for their own calls. Before,
+// the bound of all requests fell because one tenant had many calls.
+func TestWaitOfAPipeline(t *testing.T) {
+	const second = time.Second
+	q := &queue{maxBatch: 128}
+	q.answered.Store(true)
+	standing := func() (tenants []limit.TenantID, waits []time.Duration) {
+		q.standing(func(tenant limit.TenantID, wait time.Duration, requests int64) {
+			require.Positive(t, requests)
+			tenants, waits = append(tenants, tenant), append(waits, wait)
+		})
+		return tenants, waits
+	}
+	var b batch
+	left, wait := q.fair.pick(&b, append(aged(1, 1, second), aged(2, 1, 3*second)...), q.maxBatch)
+	require.Empty(t, left)
+	require.GreaterOrEqual(t, wait, 3*second)
+	tenants, _ := standing()
+	require.Empty(t, tenants, "no call waits behind another one of its tenant")
+
+	loud, quiet := aged(1, 100, 9*second, 8*second, 7*second, 6*second), aged(2, 1, second)
+	b = batch{}
+	left, wait = q.fair.pick(&b, append(loud, quiet...), q.maxBatch)
+	require.Len(t, left, 2)
+	require.GreaterOrEqual(t, wait, second)
+	require.Less(t, wait, 2*second)
+	tenants, waits := standing()
+	require.Equal(t, []limit.TenantID{{1}}, tenants)
+	require.GreaterOrEqual(t, waits[0], 9*second)
+	require.Less(t, waits[0], 10*second)
+	tenants, _ = standing()
+	require.Empty(t, tenants, "nothing was sent since")
+
+	// The calls of a silent server wait for its answer, and not for their turn.
+	q.answered.Store(false)
+	q.fair.pick(&b, append(left, aged(1, 200, second, second)...), q.maxBatch)
+	tenants, _ = standing()
+	require.Empty(t, tenants)
 }
 
 // The work of a call grows with its counters, and with the price of their algorithms.

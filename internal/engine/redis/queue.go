@@ -134,13 +134,14 @@ func (q *queue) take(b *batch) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b.reqs = b.reqs[:0]
-	q.waiting = q.fair.pick(b, q.waiting, q.maxBatch)
+	var wait time.Duration
+	q.waiting, wait = q.fair.pick(b, q.waiting, q.maxBatch)
 	if len(b.reqs) == 0 {
 		q.busy--
 		return false
 	}
 	if q.answered.Load() {
-		q.waits.note(b)
+		q.waits.note(wait)
 	}
 	q.underway = append(q.underway, b)
 	return true

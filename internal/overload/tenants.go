@@ -1,0 +1,81 @@
+package overload
+
+import (
+	"time"
+
+	"weir/internal/limit"
+)
+
+// Queue is a tenant whose calls wait for their turn behind other calls of the same tenant.
+type Queue struct {
+	Tenant   limit.TenantID
+	Wait     time.Duration // the smallest of the last Interval
+	Requests int64         // that wait now
+}
+
+// tenantBounds are the bounds of tenants whose calls waited for too long. It is not changed once it
+// is published.
+type tenantBounds map[limit.TenantID]int64
+
+// ShareOf returns the maximum number of concurrent requests of a tenant. It is Share, unless the
+// tenant's calls waited for Redis for too long.
+//
+// An example: 2 000 clients of a tenant send checks of 32 expensive rules, of which Redis decides
+// 3 000 per second. Each check would wait for 670 ms. The bound of the tenant falls from 5 000 to
+// 1 000 and further to 150, where calls wait 50 ms. Calls of other tenants take their turns between
+// them, and wait 1 ms.
+func (b *Bound) ShareOf(tenant limit.TenantID) int64 {
+	share := b.Share()
+	if bounds := b.tenants.Load(); bounds != nil {
+		if own, bounded := (*bounds)[tenant]; bounded {
+			return min(share, own)
+		}
+	}
+	return share
+}
+
+// Bounded returns the tenants with a bound of their own, and their bounds. The map must not be
+// changed.
+func (b *Bound) Bounded() map[limit.TenantID]int64 {
+	if bounds := b.tenants.Load(); bounds != nil {
+		return *bounds
+	}
+	return nil
+}
+
+// adjustTenants lowers the bounds of tenants whose calls waited for longer than the target, and
+// raises the others by a sixteenth. A bound ends when it reaches the share of any tenant.
+func (b *Bound) adjustTenants(queues []Queue) {
+	var before, after tenantBounds
+	if bounds := b.tenants.Load(); bounds != nil {
+		before = *bounds
+	}
+	share := b.Share()
+	set := func(tenant limit.TenantID, bound int64) {
+		if after == nil {
+			after = tenantBounds{}
+		}
+		after[tenant] = bound
+	}
+	for tenant, bound := range before {
+		if bound += bound/16 + 1; bound < share {
+			set(tenant, bound)
+		}
+	}
+	for _, q := range queues {
+		if q.Wait <= maxQueued {
+			continue
+		}
+		bound := share
+		if own, bounded := before[q.Tenant]; bounded {
+			bound = min(own, share)
+		}
+		ratio := max(float64(maxQueued)/float64(q.Wait), 0.5)
+		set(q.Tenant, min(bound, max(leastBound, int64(ratio*float64(min(bound, q.Requests))))))
+	}
+	if after == nil {
+		b.tenants.Store(nil)
+		return
+	}
+	b.tenants.Store(&after)
+}

@@ -1,0 +1,63 @@
+package overload
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+// Only the tenant whose calls wait gets a bound, which falls until its calls wait for the target.
+// Before, thousands of its calls waited until their timeout, and were then decided in process,
+// which took the processor from its neighbours.
+func TestTenantWithAQueueIsBounded(t *testing.T) {
+	b := New(10_000, 2)
+	for range 20 {
+		b.Adjust(Signals{InFlight: 2000})
+	}
+	loud, quiet := limit.TenantID{1}, limit.TenantID{2}
+	require.EqualValues(t, 5000, b.ShareOf(loud))
+	const perSecond = 4000 // calls of the tenant that Redis decides
+	var wait time.Duration
+	for range 100 {
+		inFlight := min(2000, b.ShareOf(loud))
+		wait = time.Duration(inFlight) * time.Second / perSecond
+		b.Adjust(Signals{InFlight: inFlight, Refused: 2000 - inFlight, Standing: []Queue{
+			{Tenant: loud, Wait: wait, Requests: inFlight}, {Tenant: quiet, Wait: 2 * time.Millisecond, Requests: 3},
+		}})
+		require.EqualValues(t, b.Share(), b.ShareOf(quiet))
+	}
+	require.Greater(t, wait, maxQueued*2/3, "Redis must stay busy")
+	require.Less(t, wait, maxQueued*3/2)
+	require.Len(t, b.Bounded(), 1)
+	require.EqualValues(t, 10_000, b.Limit(), "no other tenant waits")
+}
+
+// The bound of a tenant never falls below the number of the most expensive calls that Redis decides
+// in the target, and it ends within seconds after the queue.
+func TestBoundOfATenantEnds(t *testing.T) {
+	b := New(10_000, 2)
+	for range 20 {
+		b.Adjust(Signals{InFlight: 200})
+	}
+	loud := limit.TenantID{1}
+	for range 20 {
+		b.Adjust(Signals{InFlight: 200, Standing: []Queue{{Tenant: loud, Wait: time.Second, Requests: 150}}})
+	}
+	require.EqualValues(t, leastBound, b.ShareOf(loud))
+	intervals := 0
+	for ; len(b.Bounded()) > 0; intervals++ {
+		b.Adjust(Signals{InFlight: 200})
+	}
+	require.Less(t, time.Duration(intervals)*Interval, 10*time.Second)
+	require.EqualValues(t, b.Share(), b.ShareOf(loud))
+}
+
+func TestFixedBoundIgnoresQueues(t *testing.T) {
+	b := Fixed(10)
+	b.Adjust(Signals{Standing: []Queue{{Wait: time.Minute, Requests: 10}}})
+	require.EqualValues(t, 5, b.ShareOf(limit.TenantID{}))
+	require.Empty(t, b.Bounded())
+}
