@@ -59,9 +59,10 @@ type Authenticator struct {
 	loads   singleflight.Group
 	lookups *rate.Limiter
 	unknown unknownKeys
-	down    atomic.Bool  // the last query to Postgres was not answered
-	asked   atomic.Int64 // number of lookups
-	waiting atomic.Int64 // number of requests that wait for lookups
+	unread  atomic.Pointer[keyFilter] // the keys that Load did not read are among these; nil: it read all
+	down    atomic.Bool               // the last query to Postgres was not answered
+	asked   atomic.Int64              // number of lookups
+	waiting atomic.Int64              // number of requests that wait for lookups
 
 	touches chan touch
 	send    func(message []byte) // tells other instances of changed keys; may be nil
@@ -70,6 +71,8 @@ type Authenticator struct {
 	tenants map[uuid.UUID]*tenantKeys
 	pending map[uuid.UUID]bool // tenants whose keys could not be read after a change
 	reload  bool               // the keys of all tenants could not be read after the database went back
+	most    int                // tenants that Load reads
+	upTo    reading            // Load has read all keys, or their hashes, as of this version or a later one
 }
 
 // NewAuthenticator returns an authenticator for the store's keys. It knows none until Load, and is
@@ -79,7 +82,7 @@ func NewAuthenticator(s *Store) *Authenticator {
 		store: s, log: s.log, known: xsync.NewMap[[32]byte, *knownKey](),
 		lookups: rate.NewLimiter(maxLookups, maxLookups),
 		touches: make(chan touch, 4*touchBatch),
-		tenants: map[uuid.UUID]*tenantKeys{}, pending: map[uuid.UUID]bool{},
+		tenants: map[uuid.UUID]*tenantKeys{}, pending: map[uuid.UUID]bool{}, most: maxTenantsRead,
 	}
 }
 
@@ -117,7 +120,7 @@ func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, e
 	// The lookup continues if its caller disconnects, because others may wait for it, too.
 	done := a.loads.DoChan(hex.EncodeToString(hash[:]), func() (_ any, err error) {
 		defer check.RecoverTo(&err)
-		if !a.lookups.Allow() {
+		if !a.unread.Load().has(hash) && !a.lookups.Allow() {
 			if a.down.Load() {
 				return nil, ErrKeyLookupUnavailable
 			}
@@ -137,11 +140,23 @@ func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, e
 	}
 }
 
+// fill reads a key and keeps it. It reads it again if all keys were read in the meantime.
 func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, error) {
+	for {
+		if k, current, err := a.fillOnce(ctx, hash); err != nil || current {
+			return k, err
+		}
+	}
+}
+
+func (a *Authenticator) fillOnce(ctx context.Context, hash [32]byte) (k *knownKey, current bool, err error) {
 	a.asked.Add(1)
+	a.mu.Lock()
+	upTo := a.upTo
+	a.mu.Unlock()
 	history := a.store.history.Load()
 	var row db.LookUpKeyRow
-	err := a.store.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err = a.store.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.LookUpKey(ctx, hash[:])
 		return err
 	})
@@ -149,34 +164,38 @@ func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, err
 	switch {
 	case errors.Is(err, ErrNotFound):
 		a.unknown.add(hash, a.store.now())
-		return nil, ErrUnknownKey
+		return nil, false, ErrUnknownKey
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrKeyLookupUnavailable, err)
+		return nil, false, fmt.Errorf("%w: %w", ErrKeyLookupUnavailable, err)
 	}
-	return a.keep(hash, row, reading{history, row.KeysVersion})
+	return a.keep(hash, row, reading{history, row.KeysVersion}, upTo)
 }
 
 // keep stores the result of a lookup, unless the known key is newer: a lookup that began before a
-// revocation must not restore the key after it.
-func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at reading) (*knownKey, error) {
+// revocation must not restore the key after it. upTo was read before the key. If it has changed and
+// the tenant is not known, the key may have changed before Load read it, and current is false.
+func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at, upTo reading) (k *knownKey, current bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	tenant := a.tenants[row.TenantID]
 	if tenant != nil && at.olderThan(tenant.at) {
 		if k, found := a.known.Load(hash); found {
-			return k, nil
+			return k, true, nil
 		}
-		return nil, ErrUnknownKey
+		return nil, false, ErrUnknownKey
 	}
 	if tenant == nil {
-		tenant = &tenantKeys{}
+		if a.upTo != upTo {
+			return nil, false, nil
+		}
+		tenant = &tenantKeys{at: reading{history: at.history}} // the next change reads all its keys
 		a.tenants[row.TenantID] = tenant
 	}
 	// tenant.at stays, because this lookup read none of the tenant's other keys.
 	if !slices.Contains(tenant.hashes, hash) {
 		tenant.hashes = append(tenant.hashes, hash)
 	}
-	return a.put(hash, row, at), nil
+	return a.put(hash, row, at), true, nil
 }
 
 // put replaces a known key, unless the known one was read later. The caller holds a.mu.
@@ -196,85 +215,6 @@ func (a *Authenticator) put(hash [32]byte, row db.LookUpKeyRow, at reading) *kno
 // Lookups returns how often a key was looked up in Postgres because it was not in memory.
 func (a *Authenticator) Lookups() int64 { return a.asked.Load() }
 
-// allKeysSQL reads the keys of all tenants, by tenant; a tenant without keys has a row without a
-// hash.
-const allKeysSQL = `
-SELECT t.id, coalesce(k.id, t.id), coalesce(k.name, ''), coalesce(k.kind, ''), coalesce(k.scopes, '{}'), coalesce(k.hash, ''),
-    k.expires_at, k.revoked_at, k.rotated_to, coalesce(k.addresses, '{}'), coalesce(k.resources, '{}'), t.state, t.slug, t.keys_version
-FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id
-ORDER BY t.id`
-
-// Load reads the keys of all tenants, so that an outage of Postgres affects none of them. Errors:
-// ErrUnavailable.
-func (a *Authenticator) Load(ctx context.Context) error {
-	history := a.store.history.Load()
-	err := a.store.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		if err := longStatements(ctx, tx); err != nil {
-			return err
-		}
-		found, err := tx.Query(ctx, allKeysSQL)
-		if err != nil {
-			return err
-		}
-		return a.takeAll(found, history)
-	})
-	a.down.Store(err != nil)
-	if err != nil {
-		return fmt.Errorf("load the API keys: %w", err)
-	}
-	a.removeBefore(history)
-	return nil
-}
-
-// removeBefore removes the keys of tenants that were known from an earlier history, and are not in
-// the present one.
-func (a *Authenticator) removeBefore(history int64) {
-	a.mu.Lock()
-	var gone []uuid.UUID
-	for id, tenant := range a.tenants {
-		if tenant.at.history < history {
-			gone = append(gone, id)
-		}
-	}
-	a.mu.Unlock()
-	for _, id := range gone {
-		a.removeKnown(id)
-	}
-}
-
-// takeAll replaces the known keys of each tenant when its last row has been read.
-func (a *Authenticator) takeAll(found pgx.Rows, history int64) error {
-	var r db.LookUpTenantKeysRow
-	var of []db.LookUpTenantKeysRow // the tenant that is being read
-	var tenant uuid.UUID
-	var version int64
-	names := map[string]string{} // most keys have one of a few names, which they share
-	_, err := pgx.ForEachRow(found, []any{&r.TenantID, &r.ID, &r.Name, &r.Kind, &r.Scopes, &r.Hash, &r.ExpiresAt, &r.RevokedAt, &r.RotatedTo,
-		&r.Addresses, &r.Resources, &r.TenantState, &r.TenantSlug, &r.KeysVersion}, func() error {
-		if r.TenantID != tenant {
-			if tenant != uuid.Nil {
-				a.replace(tenant, of, reading{history, version})
-			}
-			of, tenant, version = of[:0], r.TenantID, r.KeysVersion
-		}
-		if len(r.Hash) == 0 {
-			return nil
-		}
-		row := r
-		if name, common := names[row.Name]; common {
-			row.Name = name
-		} else if len(names) < 1000 {
-			names[row.Name] = row.Name
-		}
-		of = append(of, row)
-		return nil
-	})
-	if err == nil && tenant != uuid.Nil {
-		a.replace(tenant, of, reading{history, version})
-	}
-	return err
-}
-
 // Apply handles a change from Store.Watch. If Postgres does not answer, Run retries until it does.
 func (a *Authenticator) Apply(ctx context.Context, c Change) {
 	if c.Gone {
@@ -283,14 +223,18 @@ func (a *Authenticator) Apply(ctx context.Context, c Change) {
 	}
 	now := reading{a.store.history.Load(), c.KeysVersion}
 	a.mu.Lock()
-	tenant, reload := a.tenants[c.Tenant], a.reload
+	tenant, reload, upTo := a.tenants[c.Tenant], a.reload, a.upTo
 	a.mu.Unlock()
-	switch {
+	switch some := a.unread.Load() != nil; {
 	case tenant != nil && !tenant.at.olderThan(now):
-	case tenant == nil || tenant.at.history == now.history:
+	case some && upTo.history < now.history || tenant != nil && tenant.at.history != now.history:
+		// The database went back: all keys must be read, which is faster in one query.
+		if !reload {
+			a.loadAgain(ctx)
+		}
+	case some && tenant == nil && !upTo.olderThan(now): // its keys are looked up when they are used
+	default:
 		a.Changed(ctx, c.Tenant)
-	case !reload: // the database went back: all keys must be read, which is faster in one query
-		a.loadAgain(ctx)
 	}
 }
 

@@ -389,6 +389,85 @@ func TestLastUsed(t *testing.T) {
 	require.Equal(t, before, versionsOf(t, d, a), "use does not change the configuration")
 }
 
+// Of many tenants, Load reads the keys of those that used theirs last. The others' are looked up at
+// their first use, however many they are, and are followed from then on.
+func TestFewKeysAreRead(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	ctx := t.Context()
+	a, key := d.Tenant("tenant-a")
+	_, used := d.Tenant("tenant-b")
+	_, unused := d.Tenant("tenant-c")
+	hash := used.Hash()
+	d.Exec("UPDATE api_keys SET last_used_at = now() WHERE hash = $1", hash[:])
+	auth := tenants.NewAuthenticator(d.Store)
+	auth.ReadAtMost(1)
+	const count = 120 // more than unknown keys may be looked up in a second
+	keys := make([]tenants.Key, count)
+	for i := range keys {
+		var err error
+		_, keys[i], err = d.Store.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeCheck}})
+		require.NoError(t, err)
+	}
+	require.NoError(t, auth.Load(ctx))
+	lookups := lookupsOf(auth)
+	works := func(k tenants.Key) {
+		t.Helper()
+		_, err := auth.Authenticate(ctx, k.Secret())
+		require.NoError(t, err)
+	}
+	works(used)
+	require.Zero(t, lookups())
+	for _, k := range keys {
+		works(k)
+		works(k)
+	}
+	require.EqualValues(t, count, lookups())
+
+	// Keys that change without having been used are not read, and those of a tenant in use are.
+	apply := func(slug string) {
+		var change tenants.Change
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT id, keys_version FROM tenants WHERE slug = $1", slug).Scan(&change.Tenant, &change.KeysVersion))
+		})
+		auth.Apply(ctx, change)
+	}
+	apply("tenant-c")
+	works(unused)
+	require.EqualValues(t, count+1, lookups(), "the change was before Load")
+	d.Exec("UPDATE api_keys SET revoked_at = now()")
+	d.Exec("UPDATE config_version SET version = version + 1")
+	d.Exec("UPDATE tenants SET keys_version = (SELECT version FROM config_version)")
+	for slug, k := range map[string]tenants.Key{"tenant-a": key, "tenant-b": used, "tenant-c": unused} {
+		apply(slug)
+		_, err := auth.Authenticate(ctx, k.Secret())
+		require.ErrorIs(t, err, tenants.ErrKeyRevoked, slug)
+	}
+	_, err := auth.Authenticate(ctx, keys[0].Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
+	require.EqualValues(t, count+1, lookups())
+}
+
+// A lookup that read "active" before the key was revoked must not be kept after Load, which did not
+// read this key, and does not read it when the change is reported.
+func TestLateFillAfterLoad(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, key := d.Tenant("tenant-a")
+	s, ctx := d.Store, t.Context()
+	auth := tenants.NewAuthenticator(s)
+	auth.ReadAtMost(0)
+	late := heldFill(t, auth, key)
+	list, _, err := s.Keys(ctx, a, tenants.Page{})
+	require.NoError(t, err)
+	require.NoError(t, s.RevokeKey(ctx, a, list[0].ID, tenants.Match{}))
+	require.NoError(t, auth.Load(ctx))
+	auth.Apply(ctx, tenants.Change{Tenant: a.TenantID(), KeysVersion: versionsOf(t, d, a).keys})
+	late()
+	_, err = auth.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
+}
+
 func BenchmarkAuthenticate(b *testing.B) {
 	d := tenantstest.New(b)
 	_, key := d.Tenant("tenant-a")

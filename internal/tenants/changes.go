@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"hash/maphash"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -54,23 +55,27 @@ type Watcher struct {
 	epoch   uuid.UUID
 	version int64
 	known   map[uuid.UUID]reported
-	round   uint32 // number of full comparisons
+	round   uint8 // number of full comparisons
+	seed    maphash.Seed
 }
 
-// reported is the last reported state of a tenant. There is one for each tenant, loaded or not.
-type reported struct {
-	policy, subjects, keys int64
-	round                  uint32 // the last full comparison that contained it
+// reported is the last reported state of a tenant. There is one for each tenant, loaded or not, so
+// it is small: 56 bits of a hash of the versions, and in the lowest byte the round of the last full
+// comparison that contained the tenant.
+type reported uint64
+
+func (w *Watcher) reported(c Change) reported {
+	versions := [...]int64{c.PolicyVersion, c.SubjectsVersion, c.KeysVersion}
+	return reported(maphash.Comparable(w.seed, versions)).in(w.round)
 }
 
-func (c Change) reported() reported {
-	return reported{policy: c.PolicyVersion, subjects: c.SubjectsVersion, keys: c.KeysVersion}
-}
+// in returns the same state, contained in a full comparison.
+func (r reported) in(round uint8) reported { return r&^0xff | reported(round) }
 
 func newWatcher(s *Store, listen *pgx.ConnConfig) *Watcher {
 	return &Watcher{
 		store: s, listen: listen, every: compareEvery, wake: make(chan struct{}, 1), ready: make(chan struct{}),
-		listening: func(uint32) {}, known: map[uuid.UUID]reported{},
+		listening: func(uint32) {}, known: map[uuid.UUID]reported{}, seed: maphash.MakeSeed(),
 	}
 }
 
@@ -264,18 +269,17 @@ func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit
 		if err != nil {
 			return err
 		}
-		w.round++
+		if full {
+			w.round++
+		}
 		for _, r := range rows {
 			change := Change{Tenant: r.ID, PolicyVersion: r.PolicyVersion, SubjectsVersion: r.SubjectsVersion, KeysVersion: r.KeysVersion, Reload: back}
-			now := change.reported()
 			before, known := w.known[r.ID]
-			now.round = before.round
-			if !known || before != now || back {
+			if !known || before.in(w.round) != w.reported(change) || back {
 				changes = append(changes, change)
 			}
 			if known {
-				before.round = w.round
-				w.known[r.ID] = before
+				w.known[r.ID] = before.in(w.round)
 			}
 		}
 		gone, err := w.gone(ctx, q, since, full)
@@ -295,7 +299,7 @@ func (w *Watcher) gone(ctx context.Context, q *db.Queries, since int64, full boo
 	var changes []Change
 	if full {
 		for id, last := range w.known {
-			if last.round != w.round {
+			if last.in(w.round) != last {
 				changes = append(changes, Change{Tenant: id, Gone: true})
 			}
 		}
@@ -320,6 +324,6 @@ func (w *Watcher) remember(epoch uuid.UUID, version int64, changes []Change, bac
 			w.store.loaded.forget(change.Tenant)
 			continue
 		}
-		w.known[change.Tenant] = change.reported()
+		w.known[change.Tenant] = w.reported(change)
 	}
 }

@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -202,12 +203,21 @@ func TestWatchRestore(t *testing.T) {
 	}
 }
 
-// After a restore, a key works or not as in the restored database, whatever the instance had read.
+// After a restore, a key works or not as in the restored database, whatever the instance had read,
+// and also if it had looked up the key.
 func TestRestoreBringsKeyBack(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int{10, 0} {
+		t.Run(fmt.Sprintf("keys of %d tenants are read", most), func(t *testing.T) { restoreBringsKeyBack(t, most) })
+	}
+}
+
+func restoreBringsKeyBack(t *testing.T, most int) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	a, key := d.Tenant("tenant-a")
 	auth := tenants.NewAuthenticator(d.Store)
+	auth.ReadAtMost(most)
 	require.NoError(t, auth.Load(t.Context()))
 	list, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
 	require.NoError(t, err)

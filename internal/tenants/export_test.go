@@ -15,14 +15,14 @@ func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }
 
 // ReadKey is the first half of a lookup: it reads.
 func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err error) {
-	history := a.store.history.Load()
+	history, upTo := a.store.history.Load(), a.upTo
 	hash := key.Hash()
 	var row db.LookUpKeyRow
 	err = a.store.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.LookUpKey(ctx, hash[:])
 		return err
 	})
-	return func() { _, _ = a.keep(hash, row, reading{history, row.KeysVersion}) }, err
+	return func() { _, _, _ = a.keep(hash, row, reading{history, row.KeysVersion}, upTo) }, err
 }
 
 // ReadTenantKeys is the first half of Changed: it reads.
@@ -31,6 +31,9 @@ func (a *Authenticator) ReadTenantKeys(ctx context.Context, tenant uuid.UUID) (r
 	rows, version, err := a.store.StoredKeys(ctx, tenant)
 	return func() { a.replace(tenant, rows, reading{history, version}) }, err
 }
+
+// ReadAtMost sets the number of tenants whose keys Load reads.
+func (a *Authenticator) ReadAtMost(tenants int) { a.most = tenants }
 
 // OnListening sets the function that is called with the process id of the watcher's backend.
 func (w *Watcher) OnListening(f func(pid uint32)) { w.listening = f }
