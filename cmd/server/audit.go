@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"weir/internal/tenants"
 )
 
 type auditCommand struct {
+	Heads  auditHeadsCommand  `cmd:"" help:"Print the head of each tenant's audit trail, as 'TENANT_ID SEQUENCE:HASH'."`
 	Verify auditVerifyCommand `cmd:"" help:"Verify the audit trails of all tenants. Exits with 0 if all are intact, with 1 if one is broken."`
 }
 
@@ -121,19 +126,52 @@ func (c auditVerifyCommand) eachTenant(ctx context.Context, store *tenants.Store
 	}
 }
 
-const auditHeadsEvery = time.Hour
+type auditHeadsCommand struct{}
 
-// logAuditHeads writes the head of every tenant's audit trail to the log, at once and then every
-// hour until ctx ends. The owner of the database can replace a trail by another valid one.
-// The heads in the log reveal that.
+// Run prints the head of each trail.
+func (auditHeadsCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	if err := cfg.requireDatabase(); err != nil {
+		return err
+	}
+	store, err := openStore(ctx, cfg, log, commandWait)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	out := bufio.NewWriter(os.Stdout)
+	if err := store.AuditHeads(ctx, func(h tenants.AuditHead) { _, _ = out.WriteString(headLine(h)) }); err != nil { // Flush returns the error
+		return err
+	}
+	return out.Flush()
+}
+
+// headLine is the line of `server audit heads` about one trail.
+func headLine(h tenants.AuditHead) string { return h.Tenant.String() + " " + h.String() + "\n" }
+
+const (
+	auditHeadsEvery = time.Hour
+	// auditHeadsBack is how much longer than auditHeadsEvery the last row of a trail may be old, so
+	// that a slow round and different clocks miss none. At the start, it is a day.
+	auditHeadsBack  = 5 * time.Minute
+	auditHeadsFirst = 24 * time.Hour
+	// allHeads is the number of trails up to which the heads of all are logged each time.
+	allHeads = 1000
+)
+
+// logAuditHeads writes heads of audit trails to the log, at once and then every hour until ctx
+// ends. The owner of the database can replace a trail by another valid one. The heads in the log
+// reveal that.
 func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 	ticker := time.NewTicker(auditHeadsEvery)
 	defer ticker.Stop()
+	since := time.Now().Add(-auditHeadsFirst)
 	for {
-		err := store.AuditHeads(ctx, func(h tenants.AuditHead) {
-			log.Info("audit head", "tenant_id", h.Tenant, "head", h.String())
-		})
-		if err != nil && ctx.Err() == nil {
+		began := time.Now()
+		err := logHeadsSince(ctx, store, log, since)
+		switch {
+		case err == nil:
+			since = began.Add(-auditHeadsBack)
+		case ctx.Err() == nil:
 			log.Warn("audit heads not logged; trying again in an hour", "error", err)
 		}
 		select {
@@ -142,4 +180,37 @@ func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 		case <-ticker.C:
 		}
 	}
+}
+
+// logHeadsSince logs the heads of the trails with a row since an instant. Up to allHeads trails, it
+// logs all heads. The last line has the digest of all heads, also of those that were not logged:
+// the SHA-256 of what `server audit heads` prints.
+func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, since time.Time) error {
+	var older []tenants.AuditHead
+	trails, logged := 0, 0
+	line := func(h tenants.AuditHead) {
+		logged++
+		log.Info("audit head", "tenant_id", h.Tenant, "head", h.String())
+	}
+	digest := sha256.New()
+	err := store.AuditHeads(ctx, func(h tenants.AuditHead) {
+		trails++
+		digest.Write([]byte(headLine(h)))
+		switch {
+		case h.At != nil && h.At.After(since):
+			line(h)
+		case len(older) < allHeads:
+			older = append(older, h)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if trails <= allHeads {
+		for _, h := range older {
+			line(h)
+		}
+	}
+	log.Info("audit heads", "trails", trails, "logged", logged, "digest", hex.EncodeToString(digest.Sum(nil)))
+	return nil
 }

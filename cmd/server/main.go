@@ -33,7 +33,7 @@ type cli struct {
 	SignupLink   signupLinkCommand   `cmd:"" help:"Create a link with which a person creates their own tenant, unless WEIR_SIGNUP is closed."`
 	PasswordLink passwordLinkCommand `cmd:"" help:"Create a link with which a person sets a new password."`
 	Import       importCommand       `cmd:"" help:"Import the configuration of another rate limiter."`
-	Audit        auditCommand        `cmd:"" help:"Verify audit trails."`
+	Audit        auditCommand        `cmd:"" help:"Verify audit trails, or print their heads."`
 	Billing      billingCommand      `cmd:"" help:"Reconcile billing endpoints and rotate their encryption key."`
 	Demo         demoCommand         `cmd:"" help:"Create the demo tenant."`
 	Healthcheck  healthcheckCommand  `cmd:"" help:"Exit with 0 if the server with this configuration is ready."`

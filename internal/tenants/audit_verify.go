@@ -191,10 +191,11 @@ func (w *auditWalk) follow(row *db.Audit) string {
 type AuditHead struct {
 	Tenant uuid.UUID
 	Slug   string
+	At     *time.Time // when its last row was written; nil if that row was removed
 	AuditMark
 }
 
-// AuditHeads calls each with the end of every tenant's trail.
+// AuditHeads calls each with the end of every tenant's trail, by the tenant's id.
 func (s *Store) AuditHeads(ctx context.Context, each func(AuditHead)) error {
 	const most = 1000
 	var after uuid.UUID
@@ -208,7 +209,7 @@ func (s *Store) AuditHeads(ctx context.Context, each func(AuditHead)) error {
 			return fmt.Errorf("read the ends of the audit trails: %w", err)
 		}
 		for _, row := range rows {
-			each(AuditHead{Tenant: row.TenantID, Slug: row.Slug, AuditMark: AuditMark{Sequence: row.Sequence, Hash: [32]byte(row.Hash)}})
+			each(AuditHead{Tenant: row.TenantID, Slug: row.Slug, At: row.At, AuditMark: AuditMark{Sequence: row.Sequence, Hash: [32]byte(row.Hash)}})
 			after = row.TenantID
 		}
 		if len(rows) < most {

@@ -240,7 +240,8 @@ func (q *Queries) AuditHead(ctx context.Context, tenantID uuid.UUID) (AuditHeadR
 }
 
 const auditHeads = `-- name: AuditHeads :many
-SELECT h.tenant_id, t.slug, h.sequence, h.hash FROM audit_heads h JOIN tenants t ON t.id = h.tenant_id
+SELECT h.tenant_id, t.slug, h.sequence, h.hash, a.at FROM audit_heads h JOIN tenants t ON t.id = h.tenant_id
+LEFT JOIN audit a ON a.tenant_id = h.tenant_id AND a.sequence = h.sequence
 WHERE h.sequence > 0 AND h.tenant_id > $1 ORDER BY h.tenant_id LIMIT $2
 `
 
@@ -254,9 +255,10 @@ type AuditHeadsRow struct {
 	Slug     string
 	Sequence int64
 	Hash     []byte
+	At       *time.Time
 }
 
-// The heads of all tenants, by id.
+// The heads of all tenants, by id. A head whose row was removed has no time.
 func (q *Queries) AuditHeads(ctx context.Context, arg AuditHeadsParams) ([]AuditHeadsRow, error) {
 	rows, err := q.db.Query(ctx, auditHeads, arg.After, arg.Most)
 	if err != nil {
@@ -271,6 +273,7 @@ func (q *Queries) AuditHeads(ctx context.Context, arg AuditHeadsParams) ([]Audit
 			&i.Slug,
 			&i.Sequence,
 			&i.Hash,
+			&i.At,
 		); err != nil {
 			return nil, err
 		}

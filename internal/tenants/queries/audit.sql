@@ -112,8 +112,9 @@ FROM (SELECT unnest(@sequences::bigint[]) AS sequence, unnest(@ids::uuid[]) AS i
 SELECT sequence, hash, removed_sequence, removed_hash FROM audit_heads WHERE tenant_id = @tenant_id;
 
 -- name: AuditHeads :many
--- The heads of all tenants, by id.
-SELECT h.tenant_id, t.slug, h.sequence, h.hash FROM audit_heads h JOIN tenants t ON t.id = h.tenant_id
+-- The heads of all tenants, by id. A head whose row was removed has no time.
+SELECT h.tenant_id, t.slug, h.sequence, h.hash, a.at FROM audit_heads h JOIN tenants t ON t.id = h.tenant_id
+LEFT JOIN audit a ON a.tenant_id = h.tenant_id AND a.sequence = h.sequence
 WHERE h.sequence > 0 AND h.tenant_id > @after ORDER BY h.tenant_id LIMIT @most;
 
 -- name: AuditChain :many

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// loggedHeads returns the tenants whose heads were logged, and the last line.
+func loggedHeads(t *testing.T, d *tenantstest.Database, since time.Time) (of []string, last map[string]any) {
+	t.Helper()
+	var out bytes.Buffer
+	require.NoError(t, logHeadsSince(t.Context(), d.Store, slog.New(slog.NewJSONHandler(&out, nil)), since))
+	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		last = map[string]any{}
+		require.NoError(t, json.Unmarshal([]byte(line), &last))
+		if last["msg"] == "audit head" {
+			of = append(of, last["tenant_id"].(string))
+		}
+	}
+	require.Equal(t, "audit heads", last["msg"])
+	return of, last
+}
+
+// Of many trails, only the heads of those with new rows are logged, and a digest of all. Before, a
+// server with a million tenants wrote a million lines every hour.
+func TestLoggedAuditHeads(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	d.Exec("UPDATE audit SET at = now() - interval '2 days' WHERE tenant_id = $1", b.TenantID())
+	since := time.Now().Add(-time.Hour)
+	few, _ := loggedHeads(t, d, since)
+	require.ElementsMatch(t, []string{a.TenantID().String(), b.TenantID().String()}, few, "all of a few")
+
+	d.Exec(`INSERT INTO tenants (id, slug, version, policy_version, subjects_version, keys_version)
+		SELECT md5('t' || n)::uuid, 'many-' || n, 1, 1, 1, 1 FROM generate_series(1, $1::int) n`, allHeads)
+	d.Exec("INSERT INTO audit_heads (tenant_id, sequence, hash) SELECT id, 5, sha256(slug::bytea) FROM tenants WHERE slug LIKE 'many-%'")
+	many, last := loggedHeads(t, d, since)
+	require.Equal(t, []string{a.TenantID().String()}, many, "a head without a row was written long ago")
+	require.EqualValues(t, 1, last["logged"])
+
+	all, heads := sha256.New(), 0
+	require.NoError(t, d.Store.AuditHeads(t.Context(), func(h tenants.AuditHead) {
+		heads++
+		all.Write([]byte(headLine(h)))
+	}))
+	require.EqualValues(t, heads, last["trails"])
+	require.Equal(t, hex.EncodeToString(all.Sum(nil)), last["digest"])
+	d.Exec("UPDATE audit_heads SET hash = sha256('another trail') WHERE tenant_id = $1", b.TenantID())
+	_, changed := loggedHeads(t, d, since)
+	require.NotEqual(t, last["digest"], changed["digest"])
+}
