@@ -126,6 +126,16 @@ func (s *stage) startPinned(ctx context.Context, name string) (*server, error) {
 	return sv, nil
 }
 
+// startPinnedBare starts the bare server as startPinned starts a server.
+func (s *stage) startPinnedBare(ctx context.Context) (*server, error) {
+	if err := s.startMinimal(ctx, bareName, bareName, []string{"GOMAXPROCS=1"}); err != nil {
+		return nil, err
+	}
+	bare := s.servers[bareName]
+	bare.name = bareName
+	return bare, kernel.Pin(bare.pid(), 0)
+}
+
 // crowdedRow is one measurement.
 type crowdedRow struct {
 	of, load  string
@@ -141,7 +151,17 @@ func (s *stage) measureOverload(ctx context.Context, names []string, tenants cro
 	many := plan
 	many.Connections, many.Warm = o.crowded.connections, max(o.warm, 3*time.Second) // the bound adapts in that time
 	many.Skip = 5 * time.Millisecond                                                // the driver may be slower than three times the capacity
+	bare, err := s.startPinnedBare(ctx)
+	if err != nil {
+		return err
+	}
 	for range o.rounds {
+		// What the bare server loses because the kernel serves more connections.
+		more, err := overloadRows(ctx, bare, tenants.one, plan, many)
+		if err != nil {
+			return fmt.Errorf("the bare server: %w", err)
+		}
+		rows = append(rows, more...)
 		for _, t := range []*tenant{tenants.one, tenants.logs} {
 			for _, name := range names {
 				sv, err := s.startPinned(ctx, name)

@@ -37,7 +37,7 @@ func (s *stage) beginPeers(ctx context.Context) error {
 		return err
 	}
 	for _, name := range peerNames {
-		if err := s.startMinimal(ctx, name, peersBinary, "-peer", name, "-redis", s.store.url); err != nil {
+		if err := s.startMinimal(ctx, name, peersBinary, nil, "-peer", name, "-redis", s.store.url); err != nil {
 			return err
 		}
 	}

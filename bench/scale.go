@@ -96,6 +96,8 @@ func measureScale(ctx context.Context, o options) error {
 		{"changing rules and revoking keys", r.changes},
 		{"checks of tenants that are not loaded", r.cold},
 		{"checks of loaded tenants while others are loaded", r.interference},
+		{"a restore", r.restore},
+		{"heads of audit trails", r.heads},
 		{"checks of the largest tenant", r.largest},
 	} {
 		progress("%s", step.name)

@@ -135,6 +135,8 @@ func (o scaleOptions) tables() []bulk {
 	return []bulk{
 		{"tenants", "INSERT INTO tenants (id, slug, version, policy_version, subjects_version, keys_version) SELECT " +
 			scaleID(rowTenant, "t", "0") + ", 'tenant-' || t, 1, 1, 1, 1 FROM generate_series($1::int, $2) t", 20_000, 1, 0},
+		{"audit_heads", "INSERT INTO audit_heads (tenant_id, sequence, hash) SELECT " + scaleID(rowTenant, "t", "0") +
+			", 1, sha256(t::text::bytea) FROM generate_series($1::int, $2) t", 20_000, 1, 0},
 		{"plans", "INSERT INTO plans (tenant_id, id, slug, name, is_default, version) SELECT " + scaleID(rowTenant, "t", "0") + ", " +
 			scaleID(rowPlan, "t", "n") + ", (ARRAY['free', 'pro', 'business'])[n + 1], '', n = 0, 1 FROM generate_series($1::int, $2) t, generate_series(0, 2) n", 20_000, 3, 0},
 		{"rules", "INSERT INTO rules (tenant_id, id, slug, resource, algorithm, limit_units, window_text, window_ms, by_values, mode, on_unavailable, version) SELECT " +

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"weir/bench/kernel"
 	"weir/bench/load"
 )
@@ -355,6 +357,80 @@ func (r *scaleRun) interference(ctx context.Context) error {
 	r.found(fmt.Sprintf("check of a loaded tenant, at %d/s: p50, p99", scaleRate/2), "%s, %s ms", millis(micros(quiet.Latency(50))), millis(micros(quiet.Latency(99))))
 	r.found("the same while other tenants are loaded", "%s, %s ms", millis(micros(busy.Latency(50))), millis(micros(busy.Latency(99))))
 	r.found("tenants loaded per second at that time", "%.0f, and %d checks answered 503", float64(answered.Load())/took.Seconds(), unavailable.Load())
+	return nil
+}
+
+// restoreTenants are the tenants in memory of which each must have its restored limit.
+const restoreTenants = 200
+
+// restore gives the configuration a new epoch, as an operator does after a restore, and measures
+// the time until the tenants in memory are those of the database. A backup of the configuration is
+// simulated by limits that change without a new version.
+func (r *scaleRun) restore(ctx context.Context) error {
+	tenants := make([]int, restoreTenants)
+	ids := make([][16]byte, restoreTenants)
+	for i := range tenants {
+		tenants[i] = r.hot[r.random.IntN(len(r.hot))]
+		ids[i] = scaleTenant(tenants[i])
+	}
+	limit := 5_000_000 + r.random.IntN(1_000_000)
+	if err := r.write(ctx, "UPDATE rules SET limit_units = $1 WHERE slug = 'rule-0' AND tenant_id = ANY($2)", limit, ids); err != nil {
+		return err
+	}
+	type outcome struct {
+		result *load.Result
+		err    error
+	}
+	checks := make(chan outcome, 1)
+	go func() {
+		result, err := r.open(ctx, r.traffic(r.hot[:max(1, len(r.hot)/10)]), scaleRate/2, 10*time.Second)
+		checks <- outcome{result, err}
+	}()
+	if err := sleep(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := r.write(ctx, "UPDATE config_version SET epoch = gen_random_uuid()"); err != nil {
+		return err
+	}
+	for _, tenant := range tenants {
+		if _, err := r.until(ctx, scaleKey(tenant, 0), func(_ int, answer []byte) bool {
+			return strings.Contains(string(answer), fmt.Sprintf(`"limit":%d`, limit))
+		}); err != nil {
+			return err
+		}
+	}
+	took := time.Since(begun)
+	during := <-checks
+	if during.err != nil {
+		return during.err
+	}
+	r.found(fmt.Sprintf("after a restore, %s tenants in memory are read again", thousands(float64(len(r.hot)))), "in %.1f s", took.Seconds())
+	r.found(fmt.Sprintf("check at that time, at %d/s: p50, p99", scaleRate/2), "%s, %s ms", millis(micros(during.result.Latency(50))), millis(micros(during.result.Latency(99))))
+	return nil
+}
+
+// write changes the database directly.
+func (r *scaleRun) write(ctx context.Context, statement string, args ...any) error {
+	config := r.owner.Copy()
+	config.Database = r.database
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement, args...)
+	return err
+}
+
+// heads prints the heads of all audit trails.
+func (r *scaleRun) heads(ctx context.Context) error {
+	begun := time.Now()
+	printed, err := r.command(ctx, r.database, "audit", "heads")
+	if err != nil {
+		return err
+	}
+	r.found("`server audit heads`", "%.1f s, %s lines", time.Since(begun).Seconds(), thousands(float64(strings.Count(printed, "\n"))))
 	return nil
 }
 

@@ -290,21 +290,21 @@ func (s *stage) startBare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.startMinimal(ctx, bareName, bareName, "-grpc", addr); err != nil {
+	if err := s.startMinimal(ctx, bareName, bareName, nil, "-grpc", addr); err != nil {
 		return err
 	}
 	s.servers[bareName].grpc = addr
 	return nil
 }
 
-func (s *stage) startMinimal(ctx context.Context, name, binary string, args ...string) error {
+func (s *stage) startMinimal(ctx context.Context, name, binary string, variables []string, args ...string) error {
 	addrs, err := addresses(2)
 	if err != nil {
 		return err
 	}
 	args = append(args, "-http", addrs[0], "-https", addrs[1], "-cert", s.cert.certFile, "-key", s.cert.keyFile)
 	cmd := exec.Command(s.binary(binary), args...)
-	cmd.Env = environment()
+	cmd.Env = environment(variables...)
 	p, err := start(ctx, s.dir, name, cmd, listening(addrs[1]))
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the repository for the time given (30s), as many at once as there are
-# processors, with one worker each: more workers for one target would compete with each other. Inputs
+# Runs each fuzz target of the repository for the time given (30s), twice as many at once as there are
+# processors, because some wait for sockets, with one worker each: more workers for one target would compete with each other. Inputs
 # are made smaller in ten tries: where the coverage depends on the schedule, as with a server, more
 # tries would take all of the time. Fails at the end if a target has found something: `go test` then
 # names the file with the input, which belongs into the repository with the fix. Nothing else is
@@ -54,7 +54,7 @@ list=$(targets)
 while read -r module package; do
   go -C "$module" test -c -fuzz . -o /dev/null "$package"
 done < <(cut -d' ' -f1,2 <<<"$list" | sort -u)
-xargs -P "$(getconf _NPROCESSORS_ONLN)" -L 1 bash -c 'fuzz "$@"' fuzz <<<"$list"
+xargs -P "$((2 * $(getconf _NPROCESSORS_ONLN)))" -L 1 bash -c 'fuzz "$@"' fuzz <<<"$list"
 failed=$(find "$logs" -name '*.failed' -printf '%f ')
 [ -z "$failed" ] || { echo "failed: ${failed//.failed/}" >&2; exit 1; }
 echo "$(wc -l <<<"$list") fuzz targets ran for $time each and found nothing"

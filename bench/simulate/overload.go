@@ -21,7 +21,7 @@ type capacity struct {
 const maxInFlight = 10_000
 
 func newCapacity(i *instance) *capacity {
-	c := &capacity{instance: i, bound: overload.New(maxInFlight, i.process.threads), serving: map[*tenant]int64{}}
+	c := &capacity{instance: i, bound: overload.New(maxInFlight, i.process.threads, redisTimeout), serving: map[*tenant]int64{}}
 	for range 10 { // the instance has been running for a while
 		c.bound.Adjust(overload.Signals{})
 	}

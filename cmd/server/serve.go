@@ -148,7 +148,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	})
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
-	bound := overload.New(int64(s.cfg.MaxInFlight), runtime.GOMAXPROCS(0))
+	bound := overload.New(int64(s.cfg.MaxInFlight), runtime.GOMAXPROCS(0), s.cfg.RedisTimeout)
 	waits := watchOverload(s.registry, bound, s.log)
 	s.background.Go(func() {
 		bound.Run(working, overload.Sources{

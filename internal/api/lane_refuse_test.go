@@ -124,7 +124,7 @@ func TestHealthUnderOverload(t *testing.T) {
 // a listener that is closed does not wait for it.
 func TestRefusedConnectionPauses(t *testing.T) {
 	s := newCheckStack(t)
-	bound := overload.New(DefaultMaxInFlight, 1)
+	bound := overload.New(DefaultMaxInFlight, 1, 50*time.Millisecond)
 	for range 3 {
 		bound.Adjust(overload.Signals{Runnable: time.Second, Refused: 1_000_000})
 	}

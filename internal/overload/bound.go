@@ -18,7 +18,8 @@
 // connection. Clients that ignore Retry-After and repeat at once can therefore use up a processor
 // with refusals. If goroutines wait although the number of requests in flight is bounded, the
 // refused connections are the load. They then pause: the next request on such a connection is read
-// later. The pause limits refusals to perThread per second and thread.
+// later. The pause limits refusals to perThread per second and thread, and to twice that number if
+// no goroutine waits: another process, such as Redis, may need the processor.
 //
 // An example, with two threads and checks of 50 µs each: capacity is 40 000 checks per second.
 // 4 000 clients send without a pause. Each check waits 100 ms, and goroutines wait 25 ms per turn.
@@ -37,7 +38,9 @@ import (
 const (
 	// Interval is the time between two adjustments.
 	Interval = 100 * time.Millisecond
-	// maxQueued is the target of the wait for a pipeline to Redis.
+	// maxQueued is the longest target of the wait for a pipeline to Redis. The target is at most
+	// half of the time after which a call is not sent any more, because calls that were not sent
+	// are no longer in the queue.
 	maxQueued = 50 * time.Millisecond
 	// maxRunnable is the target of the wait for a processor. A check has two to four turns on a
 	// processor, so it waits up to 50 ms; a refusal has one.
@@ -51,9 +54,9 @@ const (
 	// startPerThread is the bound at the start. It is also the smallest bound for the wait for
 	// processors, because this wait has other causes, such as other processes of the machine.
 	startPerThread = 64
-	// leastBound is the smallest bound for the wait for Redis. Redis decides 128 of the most
-	// expensive calls in about maxQueued.
-	leastBound = 128
+	// leastBound is the smallest bound for the wait for Redis. Redis decides 64 of the most
+	// expensive calls in about 25 ms.
+	leastBound = 64
 	// leastSmall and mostSmall are the range of Small.
 	leastSmall = 16
 	mostSmall  = 64
@@ -73,16 +76,17 @@ type Bound struct {
 	most    int64
 	threads int64
 	adapts  bool
+	target  time.Duration // of the wait for a pipeline
 	bound   atomic.Int64
 	pause   atomic.Int64 // ns
 	refused atomic.Int64 // since the last Adjust
 	tenants atomic.Pointer[tenantBounds]
 }
 
-// New returns a bound of up to most, on a machine with so many threads. It begins with a small
-// number, and only Adjust changes it.
-func New(most int64, threads int) *Bound {
-	b := &Bound{most: most, threads: int64(threads), adapts: true}
+// New returns a bound of up to most, on a machine with so many threads, of calls that wait for
+// Redis for at most timeout. It begins with a small number, and only Adjust changes it.
+func New(most int64, threads int, timeout time.Duration) *Bound {
+	b := &Bound{most: most, threads: int64(threads), adapts: true, target: min(maxQueued, timeout/2)}
 	b.bound.Store(min(most, startPerThread*b.threads))
 	return b
 }
@@ -140,8 +144,8 @@ func (b *Bound) Adjust(s Signals) {
 	b.adjustPause(s.Refused, budget, short)
 	bound := b.bound.Load()
 	switch {
-	case s.Queued > maxQueued:
-		bound = b.lower(bound, s, float64(maxQueued)/float64(s.Queued), leastBound)
+	case s.Queued > b.target:
+		bound = b.lower(bound, s, float64(b.target)/float64(s.Queued), leastBound)
 	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:
 		bound = b.lower(bound, s, float64(maxRunnable)/float64(s.Runnable), startPerThread*b.threads)
@@ -159,10 +163,12 @@ func (b *Bound) lower(bound int64, s Signals, ratio float64, least int64) int64 
 	return min(bound, max(least, int64(used*max(ratio, 0.5))))
 }
 
+// adjustPause lengthens the pause of refused connections if refusals take much time, or take time
+// while processors are short. Otherwise it shortens the pause.
 func (b *Bound) adjustPause(refused, budget int64, short bool) {
 	pause := time.Duration(b.pause.Load())
 	switch {
-	case short && refused > budget:
+	case refused > 2*budget || short && refused > budget:
 		pause = min(max(pause, minPause)*time.Duration(min(refused/budget+1, 4)), maxPause)
 	case refused < budget || !short:
 		if pause -= pause/8 + minPause/8; pause < minPause {

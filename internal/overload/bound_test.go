@@ -12,7 +12,7 @@ import (
 // If even the luckiest batch waited for Redis, the bound falls until the wait is at its target, and
 // no further. Without the adaptation, 2 000 clients waited for 280 ms.
 func TestBoundFallsToTheTargetOfTheQueue(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	for range 20 {
 		b.Adjust(Signals{InFlight: 2000})
 	}
@@ -31,7 +31,7 @@ func TestBoundFallsToTheTargetOfTheQueue(t *testing.T) {
 
 // After a start, the bound rises from a small number, and reaches its maximum within a second.
 func TestBoundRampsUp(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	require.EqualValues(t, 128, b.Limit())
 	intervals := 0
 	for ; b.Limit() < 10_000; intervals++ {
@@ -39,16 +39,16 @@ func TestBoundRampsUp(t *testing.T) {
 	}
 	require.LessOrEqual(t, intervals, 10)
 
-	b = New(10_000, 8)
+	b = New(10_000, 8, time.Second)
 	b.Adjust(Signals{InFlight: 512, Queued: 60 * time.Millisecond})
 	require.Less(t, b.Limit(), int64(512), "a cold instance that cannot take more")
-	require.EqualValues(t, 50, New(50, 2).Limit(), "never above the maximum")
+	require.EqualValues(t, 50, New(50, 2, time.Second).Limit(), "never above the maximum")
 }
 
 // A wait for processors has other causes too, such as other processes on the machine. It alone
 // lowers the bound only to the number of requests that keep the processors busy.
 func TestBoundForProcessors(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	for range 10 {
 		b.Adjust(Signals{InFlight: 10})
 	}
@@ -67,7 +67,7 @@ func TestBoundForProcessors(t *testing.T) {
 // If the refusals are the load, refused connections pause, and the checks keep their places. With a
 // bound alone, clients that repeat at once leave a fifth of the checks.
 func TestRefusalsPause(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	require.Zero(t, b.Refuse())
 	budget := perThread * 2 * Interval.Seconds()
 	const clients = 2000
@@ -90,13 +90,15 @@ func TestRefusalsPause(t *testing.T) {
 	}
 	require.Zero(t, b.Pause(), "after the overload, no connection pauses")
 
+	b.Adjust(Signals{InFlight: 200, Queued: time.Second, Refused: 2000})
+	require.Zero(t, b.Pause(), "a few refusals are free while processors are idle")
 	b.Adjust(Signals{InFlight: 200, Queued: time.Second, Refused: 10_000})
-	require.Zero(t, b.Pause(), "refusals are free while processors are idle")
+	require.Positive(t, b.Pause(), "Redis may need the processor")
 }
 
 // One tenant has at most half of the requests, but a single tenant can keep the processors busy.
 func TestShare(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	require.EqualValues(t, 128, b.Share())
 	for range 10 {
 		b.Adjust(Signals{})

@@ -20,10 +20,10 @@ type tenantBounds map[limit.TenantID]int64
 // ShareOf returns the maximum number of concurrent requests of a tenant. It is Share, unless the
 // tenant's calls waited for Redis for too long.
 //
-// An example: 2 000 clients of a tenant send checks of 32 expensive rules, of which Redis decides
-// 3 000 per second. Each check would wait for 670 ms. The bound of the tenant falls from 5 000 to
-// 1 000 and further to 150, where calls wait 50 ms. Calls of other tenants take their turns between
-// them, and wait 1 ms.
+// An example: 2 000 clients of a tenant send checks of 32 expensive rules, of which Redis decides 3
+// 000 per second. Each check would wait for 670 ms. The bound of the tenant falls from 5 000 to 1
+// 000 and further to 75, where calls wait 25 ms, half of their timeout. Calls of other tenants take
+// their turns between them, and wait 1 ms.
 func (b *Bound) ShareOf(tenant limit.TenantID) int64 {
 	share := b.Share()
 	if bounds := b.tenants.Load(); bounds != nil {
@@ -63,14 +63,14 @@ func (b *Bound) adjustTenants(queues []Queue) {
 		}
 	}
 	for _, q := range queues {
-		if q.Wait <= maxQueued {
+		if q.Wait <= b.target {
 			continue
 		}
 		bound := share
 		if own, bounded := before[q.Tenant]; bounded {
 			bound = min(own, share)
 		}
-		ratio := max(float64(maxQueued)/float64(q.Wait), 0.5)
+		ratio := max(float64(b.target)/float64(q.Wait), 0.5)
 		set(q.Tenant, min(bound, max(leastBound, int64(ratio*float64(min(bound, q.Requests))))))
 	}
 	if after == nil {

@@ -13,7 +13,7 @@ import (
 // Before, thousands of its calls waited until their timeout, and were then decided in process,
 // which took the processor from its neighbours.
 func TestTenantWithAQueueIsBounded(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	for range 20 {
 		b.Adjust(Signals{InFlight: 2000})
 	}
@@ -38,7 +38,7 @@ func TestTenantWithAQueueIsBounded(t *testing.T) {
 // The bound of a tenant never falls below the number of the most expensive calls that Redis decides
 // in the target, and it ends within seconds after the queue.
 func TestBoundOfATenantEnds(t *testing.T) {
-	b := New(10_000, 2)
+	b := New(10_000, 2, time.Second)
 	for range 20 {
 		b.Adjust(Signals{InFlight: 200})
 	}
@@ -53,6 +53,20 @@ func TestBoundOfATenantEnds(t *testing.T) {
 	}
 	require.Less(t, time.Duration(intervals)*Interval, 10*time.Second)
 	require.EqualValues(t, b.Share(), b.ShareOf(loud))
+}
+
+// Calls that were not sent in time have left the queue, so no longer wait is seen than their
+// timeout. Before, the target was never exceeded with the default timeout, which equals it.
+func TestTargetIsBelowTheTimeout(t *testing.T) {
+	b := New(10_000, 2, 50*time.Millisecond)
+	for range 20 {
+		b.Adjust(Signals{InFlight: 2000})
+	}
+	loud := limit.TenantID{1}
+	b.Adjust(Signals{InFlight: 2000, Standing: []Queue{{Tenant: loud, Wait: 45 * time.Millisecond, Requests: 2000}}})
+	require.Less(t, b.ShareOf(loud), int64(2000))
+	b.Adjust(Signals{InFlight: 2000, Queued: 45 * time.Millisecond})
+	require.Less(t, b.Limit(), int64(2000))
 }
 
 func TestFixedBoundIgnoresQueues(t *testing.T) {

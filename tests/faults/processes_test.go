@@ -23,20 +23,20 @@ import (
 )
 
 var processRows = []row{
-	{id: "C1", fault: "Rolling restart of all instances, twice, with clients that never retry", run: rollingRestart,
+	{id: "C1", fault: "Rolling restart of all instances, twice, with clients that never retry", quick: true, run: rollingRestart,
 		goal: "no failed request"},
 	{id: "C2", fault: "SIGKILL of one instance every 2 s, 6 times", quick: true, run: instancesKilled,
 		goal: "only requests in flight fail; O = 0; usage lost ≤ 1 s of the killed instance; RSS of the others + 16 MiB at most"},
 	{id: "C3", fault: "SIGKILL of an instance during writes with `Idempotency-Key` that clients repeat",
 		goal: "no write lost or doubled; an audit row exactly for each",
 		why:  "`TestKilledWhileWriting` in `tests` counts them: 150 writes in `make test`, 10 000 in `make test-idempotency`."},
-	{id: "C4", fault: "Half of the clients close their connection before the answer, for 8 s", run: clientsDrop,
+	{id: "C4", fault: "Half of the clients close their connection before the answer, for 8 s", quick: true, run: clientsDrop,
 		goal: "new connections to Redis and Postgres ≤ 1 per second and instance; goroutines back to + 5; no check counted twice"},
 	{id: "C5", fault: "6 000 idle connections to one instance, and load", run: idleConnections,
 		goal: "RSS + 180 MiB at most (30 KiB for each); p99 ≤ 1.5 x base; E = 0"},
 	{id: "C6", fault: "200 clients that send a header byte per second, 200 that send a body so, 200 that never read", run: slowClients,
 		goal: "headers are cut off after ≤ 5 s, bodies and answers after ≤ 10 s; E = 0; p99 of others ≤ 1.2 x base"},
-	{id: "C7", fault: "100 clients that send endless bodies, at once", run: endlessBodies,
+	{id: "C7", fault: "100 clients that send endless bodies, at once", quick: true, run: endlessBodies,
 		goal: "each is refused after ≤ 16 KiB and one buffer; RSS + 16 MiB at most"},
 	{id: "C8", fault: "HTTP/2: four connections with resets, headers without end, pings or settings, for 3 s each", run: http2Floods,
 		goal: "p99 of others ≤ 1.5 x base; E = 0; RSS + 64 MiB at most"},

@@ -225,6 +225,15 @@ func (q *queue) standing(each func(limit.TenantID, time.Duration, int64)) {
 	}
 }
 
+// noteUnsent notes the wait of a request that was not sent. It counts where no pipeline was sent,
+// for example because the server's machine is busy. The caller holds the lock.
+func (q *queue) noteUnsent(r *request, now time.Duration) {
+	q.waits.note(now - r.began)
+	if turn := q.fair.flows[r.tenant]; turn != nil {
+		turn.waits.note(now - r.began)
+	}
+}
+
 // eachQueue calls f for the queues of all servers.
 func (e *Engine) eachQueue(f func(*queue)) {
 	e.first.eachQueue(f)

@@ -189,6 +189,7 @@ func (q *queue) lookAfter(r *request, now time.Duration) {
 	}
 	if r.err = context.DeadlineExceeded; queued && !q.life.silent(r.patience) {
 		r.err = engine.ErrNotSent
+		q.noteUnsent(r, now)
 	}
 	r.done <- struct{}{}
 }

@@ -187,8 +187,9 @@ func TestBatchSenderDeadline(t *testing.T) {
 // request that was sent, or that a silent store kept waiting, has met a failure.
 func TestRequestsThatWereNotSent(t *testing.T) {
 	const patience = time.Hour // so long that the duration of this test does not matter
+	var q *queue
 	late := func(state int32, silence time.Duration) error {
-		q := &queue{deadline: patience}
+		q = &queue{deadline: patience}
 		q.life.last.Store(int64(engine.Awake() - silence))
 		r := requestOf(1)
 		r.patience, r.began, r.looked = patience, engine.Awake()-maxPatience*patience, true
@@ -202,7 +203,9 @@ func TestRequestsThatWereNotSent(t *testing.T) {
 		}
 	}
 	require.ErrorIs(t, late(waitingState, 0), engine.ErrNotSent)
+	require.GreaterOrEqual(t, q.waits.read(), maxPatience*patience, "the bound of requests must fall although no pipeline was sent")
 	require.ErrorIs(t, late(waitingState, 2*patience), context.DeadlineExceeded)
+	require.Zero(t, q.waits.read())
 	require.ErrorIs(t, late(sent, 0), context.DeadlineExceeded)
 	require.NoError(t, late(finished, 2*patience), "it has its answer")
 }
