@@ -91,7 +91,7 @@ func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
 			t, k := n/keysEach, n%keysEach
 			key := scaleKey(t, k)
 			hash := sha256.Sum256([]byte(key))
-			return []any{scaleTenant(t), rowID(rowKey, t, k), "key", "key", []string{"check", "read", "write"}, hash[:], key[len(key)-4:], 1}
+			return []any{scaleTenant(t), rowID(rowKey, t, k), "key", "key", []string{"check", "read", "write", "manage"}, hash[:], key[len(key)-4:], 1}
 		}); err != nil {
 		return err
 	}

@@ -167,7 +167,7 @@ func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 	since := time.Now().Add(-auditHeadsFirst)
 	for {
 		began := time.Now()
-		err := logHeadsSince(ctx, store, log, since)
+		err := logHeadsSince(ctx, store, log, since, began)
 		switch {
 		case err == nil:
 			since = began.Add(-auditHeadsBack)
@@ -183,9 +183,10 @@ func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 }
 
 // logHeadsSince logs the heads of the trails with a row since an instant. Up to allHeads trails, it
-// logs all heads. The last line has the digest of all heads, also of those that were not logged:
-// the SHA-256 of what `server audit heads` prints.
-func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, since time.Time) error {
+// logs all heads. Of more, it also logs one of 24 parts of the others, by the hour, so that each
+// head is logged once a day, whatever time its row claims. The last line has the digest of all
+// heads, also of those that were not logged: the SHA-256 of what `server audit heads` prints.
+func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, since, now time.Time) error {
 	var older []tenants.AuditHead
 	trails, logged := 0, 0
 	line := func(h tenants.AuditHead) {
@@ -197,7 +198,7 @@ func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, 
 		trails++
 		digest.Write([]byte(headLine(h)))
 		switch {
-		case h.At != nil && h.At.After(since):
+		case h.At != nil && h.At.After(since), int(h.Tenant[15])%24 == now.UTC().Hour():
 			line(h)
 		case len(older) < allHeads:
 			older = append(older, h)

@@ -17,10 +17,10 @@ import (
 )
 
 // loggedHeads returns the tenants whose heads were logged, and the last line.
-func loggedHeads(t *testing.T, d *tenantstest.Database, since time.Time) (of []string, last map[string]any) {
+func loggedHeads(t *testing.T, d *tenantstest.Database, since, now time.Time) (of []string, last map[string]any) {
 	t.Helper()
 	var out bytes.Buffer
-	require.NoError(t, logHeadsSince(t.Context(), d.Store, slog.New(slog.NewJSONHandler(&out, nil)), since))
+	require.NoError(t, logHeadsSince(t.Context(), d.Store, slog.New(slog.NewJSONHandler(&out, nil)), since, now))
 	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
 		last = map[string]any{}
 		require.NoError(t, json.Unmarshal([]byte(line), &last))
@@ -41,15 +41,23 @@ func TestLoggedAuditHeads(t *testing.T) {
 	b, _ := d.Tenant("tenant-b")
 	d.Exec("UPDATE audit SET at = now() - interval '2 days' WHERE tenant_id = $1", b.TenantID())
 	since := time.Now().Add(-time.Hour)
-	few, _ := loggedHeads(t, d, since)
+	at := func(hour int) time.Time { return time.Date(2030, 1, 1, hour, 0, 0, 0, time.UTC) }
+	few, _ := loggedHeads(t, d, since, at(7))
 	require.ElementsMatch(t, []string{a.TenantID().String(), b.TenantID().String()}, few, "all of a few")
 
+	// The last byte of these ids is 30, so they are logged at 6 o'clock in any case.
 	d.Exec(`INSERT INTO tenants (id, slug, version, policy_version, subjects_version, keys_version)
-		SELECT md5('t' || n)::uuid, 'many-' || n, 1, 1, 1, 1 FROM generate_series(1, $1::int) n`, allHeads)
+		SELECT overlay(md5('t' || n) placing '1e' from 31)::uuid, 'many-' || n, 1, 1, 1, 1 FROM generate_series(1, $1::int) n`, allHeads)
 	d.Exec("INSERT INTO audit_heads (tenant_id, sequence, hash) SELECT id, 5, sha256(slug::bytea) FROM tenants WHERE slug LIKE 'many-%'")
-	many, last := loggedHeads(t, d, since)
+	hour := (int(b.TenantID()[15]) + 1) % 24 // not that of tenant-b
+	if hour == 30%24 {
+		hour++
+	}
+	many, last := loggedHeads(t, d, since, at(hour))
 	require.Equal(t, []string{a.TenantID().String()}, many, "a head without a row was written long ago")
 	require.EqualValues(t, 1, last["logged"])
+	part, _ := loggedHeads(t, d, since, at(30%24))
+	require.Greater(t, len(part), allHeads, "every head is logged once a day")
 
 	all, heads := sha256.New(), 0
 	require.NoError(t, d.Store.AuditHeads(t.Context(), func(h tenants.AuditHead) {
@@ -59,6 +67,6 @@ func TestLoggedAuditHeads(t *testing.T) {
 	require.EqualValues(t, heads, last["trails"])
 	require.Equal(t, hex.EncodeToString(all.Sum(nil)), last["digest"])
 	d.Exec("UPDATE audit_heads SET hash = sha256('another trail') WHERE tenant_id = $1", b.TenantID())
-	_, changed := loggedHeads(t, d, since)
+	_, changed := loggedHeads(t, d, since, at(hour))
 	require.NotEqual(t, last["digest"], changed["digest"])
 }

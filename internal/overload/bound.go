@@ -26,8 +26,8 @@
 // The bound falls from 10 000 to 2 000, then to 1 920, where goroutines wait 12 ms. The other
 // clients are refused, and repeat at once. Goroutines wait again, so refused connections pause.
 //
-// In the queue for Redis, tenants take turns. If only one tenant's calls wait there, the bound of
-// all requests stays, and that tenant gets a bound of its own (tenants.go).
+// In the queue for Redis, tenants take turns. If only a few tenants' calls wait there, the bound of
+// all requests stays, and each of those tenants gets a bound of its own (tenants.go).
 package overload
 
 import (
@@ -51,6 +51,9 @@ const (
 	// maxPause is the Retry-After of a refusal.
 	maxPause = time.Second
 	minPause = time.Millisecond
+	// maxIdlePause is the longest pause while no goroutine waits. A connection of a proxy also
+	// carries requests that would not be refused.
+	maxIdlePause = 200 * time.Millisecond
 	// startPerThread is the bound at the start. It is also the smallest bound for the wait for
 	// processors, because this wait has other causes, such as other processes of the machine.
 	startPerThread = 64
@@ -144,7 +147,7 @@ func (b *Bound) Adjust(s Signals) {
 	b.adjustPause(s.Refused, budget, short)
 	bound := b.bound.Load()
 	switch {
-	case s.Queued > b.target:
+	case s.Queued > b.target && (len(s.Standing) == 0 || len(s.Standing) > fewTenants):
 		bound = b.lower(bound, s, float64(b.target)/float64(s.Queued), leastBound)
 	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:
@@ -169,7 +172,11 @@ func (b *Bound) adjustPause(refused, budget int64, short bool) {
 	pause := time.Duration(b.pause.Load())
 	switch {
 	case refused > 2*budget || short && refused > budget:
-		pause = min(max(pause, minPause)*time.Duration(min(refused/budget+1, 4)), maxPause)
+		longest := maxIdlePause
+		if short {
+			longest = maxPause
+		}
+		pause = min(max(pause, minPause)*time.Duration(min(refused/budget+1, 4)), longest)
 	case refused < budget || !short:
 		if pause -= pause/8 + minPause/8; pause < minPause {
 			pause = 0

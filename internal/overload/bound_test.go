@@ -94,6 +94,10 @@ func TestRefusalsPause(t *testing.T) {
 	require.Zero(t, b.Pause(), "a few refusals are free while processors are idle")
 	b.Adjust(Signals{InFlight: 200, Queued: time.Second, Refused: 10_000})
 	require.Positive(t, b.Pause(), "Redis may need the processor")
+	for range 100 {
+		b.Adjust(Signals{InFlight: 200, Refused: 10_000})
+	}
+	require.Equal(t, maxIdlePause, b.Pause())
 }
 
 // One tenant has at most half of the requests, but a single tenant can keep the processors busy.

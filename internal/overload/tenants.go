@@ -13,6 +13,11 @@ type Queue struct {
 	Requests int64         // that wait now
 }
 
+// fewTenants is the number of tenants for which bounds of their own are enough. If more tenants
+// wait, the bound of all requests falls, too. If it fell for one, that tenant would take all
+// places, and a neighbour that seldom asks would be refused.
+const fewTenants = 4
+
 // tenantBounds are the bounds of tenants whose calls waited for too long. It is not changed once it
 // is published.
 type tenantBounds map[limit.TenantID]int64
@@ -71,7 +76,11 @@ func (b *Bound) adjustTenants(queues []Queue) {
 			bound = min(own, share)
 		}
 		ratio := max(float64(b.target)/float64(q.Wait), 0.5)
-		set(q.Tenant, min(bound, max(leastBound, int64(ratio*float64(min(bound, q.Requests))))))
+		lower := min(bound, max(leastBound, int64(ratio*float64(min(bound, q.Requests)))))
+		if other, bounded := after[q.Tenant]; bounded { // raised above, or it waits for several servers
+			lower = min(lower, other)
+		}
+		set(q.Tenant, lower)
 	}
 	if after == nil {
 		b.tenants.Store(nil)

@@ -69,6 +69,44 @@ func TestTargetIsBelowTheTimeout(t *testing.T) {
 	require.Less(t, b.Limit(), int64(2000))
 }
 
+// While a few tenants wait, only their own bounds fall, also if no other tenant has a call in the
+// queue: a neighbour that seldom asks finds a place. If many wait, the bound of all requests falls.
+func TestSeldomNeighbourIsNotRefused(t *testing.T) {
+	b := New(10_000, 2, time.Second)
+	for range 20 {
+		b.Adjust(Signals{InFlight: 2000})
+	}
+	wait := func(tenants int) {
+		s := Signals{InFlight: 2000, Queued: time.Second}
+		for n := range tenants {
+			s.Standing = append(s.Standing, Queue{Tenant: limit.TenantID{byte(n + 1)}, Wait: time.Second, Requests: 500})
+		}
+		for range 20 {
+			b.Adjust(s)
+		}
+	}
+	wait(1)
+	require.EqualValues(t, leastBound, b.ShareOf(limit.TenantID{1}))
+	require.EqualValues(t, 10_000, b.Limit())
+	wait(fewTenants + 1)
+	require.EqualValues(t, leastBound, b.Limit())
+}
+
+// A tenant that waits for several servers gets the lowest of the bounds.
+func TestTenantThatWaitsForSeveralServers(t *testing.T) {
+	loud := limit.TenantID{1}
+	queues := []Queue{{Tenant: loud, Wait: time.Second, Requests: 1000}, {Tenant: loud, Wait: 60 * time.Millisecond, Requests: 4000}}
+	for range 2 {
+		b := New(10_000, 2, time.Second)
+		for range 20 {
+			b.Adjust(Signals{InFlight: 2000})
+		}
+		b.Adjust(Signals{InFlight: 2000, Standing: queues})
+		require.EqualValues(t, 500, b.ShareOf(loud))
+		queues[0], queues[1] = queues[1], queues[0]
+	}
+}
+
 func TestFixedBoundIgnoresQueues(t *testing.T) {
 	b := Fixed(10)
 	b.Adjust(Signals{Standing: []Queue{{Wait: time.Minute, Requests: 10}}})

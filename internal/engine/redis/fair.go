@@ -223,15 +223,32 @@ func (q *queue) standing(each func(limit.TenantID, time.Duration, int64)) {
 			each(turn.tenant, wait, int64(len(turn.reqs)))
 		}
 	}
+	for tenant, u := range q.unsent {
+		each(tenant, u.wait, u.requests)
+	}
+	clear(q.unsent)
+}
+
+// unsent are the requests of a tenant that waited for too long and were not sent.
+type unsent struct {
+	wait     time.Duration // the shortest
+	requests int64
 }
 
 // noteUnsent notes the wait of a request that was not sent. It counts where no pipeline was sent,
 // for example because the server's machine is busy. The caller holds the lock.
 func (q *queue) noteUnsent(r *request, now time.Duration) {
-	q.waits.note(now - r.began)
-	if turn := q.fair.flows[r.tenant]; turn != nil {
-		turn.waits.note(now - r.began)
+	wait := now - r.began
+	q.waits.note(wait)
+	if q.unsent == nil {
+		q.unsent = map[limit.TenantID]unsent{}
 	}
+	u, found := q.unsent[r.tenant]
+	if !found || wait < u.wait {
+		u.wait = wait
+	}
+	u.requests++
+	q.unsent[r.tenant] = u
 }
 
 // eachQueue calls f for the queues of all servers.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // exchangeFunc sends requests, waits until each has its replies or an error, and reports whether
@@ -35,6 +36,7 @@ type queue struct {
 	mu       sync.Mutex
 	busy     int // pipelines in flight
 	fair     fairness
+	unsent   map[limit.TenantID]unsent // since they were last read
 	waiting  []*request
 	underway []*batch
 	watch    *time.Timer // checks all waiting requests; most are answered in a thousandth of their timeout

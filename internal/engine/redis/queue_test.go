@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // gate is an exchange with which a test sees each batch and decides when it ends.
@@ -204,6 +205,15 @@ func TestRequestsThatWereNotSent(t *testing.T) {
 	}
 	require.ErrorIs(t, late(waitingState, 0), engine.ErrNotSent)
 	require.GreaterOrEqual(t, q.waits.read(), maxPatience*patience, "the bound of requests must fall although no pipeline was sent")
+	tenants := 0
+	each := func(_ limit.TenantID, wait time.Duration, requests int64) {
+		tenants++
+		require.GreaterOrEqual(t, wait, maxPatience*patience)
+		require.EqualValues(t, 1, requests)
+	}
+	q.standing(each)
+	q.standing(each)
+	require.Equal(t, 1, tenants, "once")
 	require.ErrorIs(t, late(waitingState, 2*patience), context.DeadlineExceeded)
 	require.Zero(t, q.waits.read())
 	require.ErrorIs(t, late(sent, 0), context.DeadlineExceeded)
