@@ -213,7 +213,7 @@ func TestBusySubjects(t *testing.T) {
 	batch.Subjects = []usage.Subjects{listed(now, day), listed(now.Add(-24*time.Hour), day), listed(now.Add(-5*24*time.Hour), day), subjectsOf(b, now, "secret-of-b", 9)}
 	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
 	sums := func(a tenants.Actor) []tenants.BusySubject {
-		got, err := d.Store.BusySubjects(t.Context(), a, now.Add(-2*24*time.Hour), now)
+		got, err := d.Store.BusySubjects(t.Context(), a, now.Add(-2*24*time.Hour), now.Add(time.Hour)) // now may be midnight
 		require.NoError(t, err)
 		return got
 	}
