@@ -1,6 +1,9 @@
 package simulate
 
-import "time"
+import (
+	"encoding/binary"
+	"time"
+)
 
 // closed starts clients that send their next request when they have the answer to the last one.
 // They are connected to the instances in turn.
@@ -36,7 +39,9 @@ func (w *world) open(perSecond float64, until time.Duration, instances []*instan
 // crowd returns tenants with so many subjects each. Their slots are random.
 func (w *world) crowd(tenants, subjectsEach, class int) (subjects []*subject) {
 	for range tenants {
+		w.tenants++
 		t := &tenant{slot: w.clock.rand.IntN(slots), class: class}
+		binary.BigEndian.PutUint64(t.id[:8], w.tenants)
 		for range subjectsEach {
 			subjects = append(subjects, &subject{tenant: t, window: time.Minute})
 		}

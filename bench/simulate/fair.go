@@ -1,5 +1,7 @@
 package simulate
 
+import "time"
+
 // fairness chooses the requests of the next pipeline, as package engine/redis does: all of them if
 // they fit, otherwise by deficit round robin over tenants. Without turns it takes them in order,
 // which shows what the turns are good for.
@@ -13,12 +15,34 @@ type flow struct {
 	tenant  *tenant
 	reqs    []*request
 	deficit int
+	picked  bool
+	waits   waits // of its oldest request in each pipeline
 }
 
-// pick moves waiting requests into b, and returns the others.
-func (f *fairness) pick(b *batch, waiting []*request) []*request {
+// waits is the smallest wait since it was last read, plus 1; 0: none.
+type waits time.Duration
+
+func (w *waits) note(wait time.Duration) {
+	if *w == 0 || waits(wait) < *w-1 {
+		*w = waits(wait) + 1
+	}
+}
+
+func (w *waits) read() time.Duration {
+	least := *w
+	*w = 0
+	return max(time.Duration(least)-1, 0)
+}
+
+// pick moves waiting requests into b, and returns the others and the wait of the pipeline: that of
+// its oldest request.
+func (f *fairness) pick(b *batch, waiting []*request) (left []*request, wait time.Duration) {
 	if fitting(waiting) || !f.turns {
-		return f.inOrder(b, waiting)
+		left = f.inOrder(b, waiting)
+		for _, r := range b.reqs {
+			wait = max(wait, b.began-r.began)
+		}
+		return left, wait
 	}
 	f.sort(waiting)
 	calls, work := 0, 0
@@ -35,6 +59,11 @@ func (f *fairness) pick(b *batch, waiting []*request) []*request {
 			b.take(r)
 			calls, work = calls+1, work+r.work
 			turn.deficit -= r.work
+			if !turn.picked {
+				turn.picked = true
+				turn.waits.note(b.began - r.began)
+				wait = max(wait, b.began-r.began)
+			}
 		}
 		turn.reqs = turn.reqs[:copy(turn.reqs, turn.reqs[next:])]
 		switch {
@@ -47,14 +76,14 @@ func (f *fairness) pick(b *batch, waiting []*request) []*request {
 			f.active = append(f.active, turn)
 		}
 	}
-	left := waiting[:0]
+	left = waiting[:0]
 	for _, r := range waiting {
 		if r.state == waitingState {
 			left = append(left, r)
 		}
 	}
 	clear(waiting[len(left):])
-	return left
+	return left, wait
 }
 
 func (f *fairness) inOrder(b *batch, waiting []*request) []*request {
@@ -92,7 +121,7 @@ func (b *batch) take(r *request) {
 // sort distributes the waiting requests over the flows of their tenants.
 func (f *fairness) sort(waiting []*request) {
 	for _, turn := range f.active {
-		turn.reqs = turn.reqs[:0]
+		turn.reqs, turn.picked = turn.reqs[:0], false
 	}
 	for _, r := range waiting {
 		turn := f.flows[r.subject.tenant]

@@ -32,7 +32,7 @@ func newCapacity(i *instance) *capacity {
 // enter reports whether a request may be decided. If so, leave must follow.
 func (c *capacity) enter(r *request) bool {
 	c.most = max(c.most, c.inFlight+1)
-	if c.inFlight >= c.bound.Limit() || c.serving[r.subject.tenant] >= c.bound.Share() {
+	if c.inFlight >= c.bound.Limit() || c.serving[r.subject.tenant] >= c.bound.ShareOf(r.subject.tenant.id) {
 		c.bound.Refuse()
 		return false
 	}
@@ -50,10 +50,8 @@ func (c *capacity) leave(r *request) {
 func (c *capacity) adjust() bool {
 	s := overload.Signals{InFlight: c.most, Refused: c.bound.TakeRefused()}
 	for _, q := range c.instance.queues {
-		if q.waits > 0 {
-			s.Queued = max(s.Queued, q.waits-1)
-		}
-		q.waits = 0
+		s.Queued = max(s.Queued, q.waits.read())
+		s.Standing = q.standing(s.Standing)
 	}
 	p := c.instance.process
 	if taken := p.taken - c.taken; taken > 0 {

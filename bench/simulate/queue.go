@@ -3,6 +3,8 @@ package simulate
 import (
 	"slices"
 	"time"
+
+	"weir/internal/overload"
 )
 
 // queue collects the requests of an instance for one node into pipelines, by the rules of package
@@ -18,8 +20,16 @@ type queue struct {
 	watching bool
 	beat     time.Duration // of the last answer
 	answered bool          // by the last pipeline
-	waits    time.Duration // the smallest wait of a pipeline's oldest request since it was last read, plus 1; 0: none
+	waits    waits         // of pipelines
+	unsent   []unsent      // since they were last read, by tenant
 	circuit  *circuit
+}
+
+// unsent are the requests of a tenant that waited for too long and were not sent.
+type unsent struct {
+	tenant   *tenant
+	waits    waits
+	requests int64
 }
 
 // batch has the requests of one pipeline.
@@ -51,13 +61,14 @@ func (q *queue) worth(others int) bool { return others == 0 || len(q.waiting) >=
 func (q *queue) exchange() {
 	w := q.instance.world
 	b := &batch{queue: q, began: w.clock.now, until: w.clock.now + q.instance.timeout}
-	q.waiting = q.fair.pick(b, q.waiting)
+	var wait time.Duration
+	q.waiting, wait = q.fair.pick(b, q.waiting)
 	if len(b.reqs) == 0 {
 		q.busy--
 		return
 	}
 	if q.answered {
-		q.note(b)
+		q.waits.note(wait)
 	}
 	q.underway = append(q.underway, b)
 	w.stats.pipelines++
@@ -67,15 +78,30 @@ func (q *queue) exchange() {
 	})
 }
 
-// note notes the wait of a pipeline's oldest request, for package overload.
-func (q *queue) note(b *batch) {
-	oldest := b.began
-	for _, r := range b.reqs {
-		oldest = min(oldest, r.began)
+// noteUnsent notes the wait of a request that was not sent.
+func (q *queue) noteUnsent(r *request) {
+	wait := q.instance.world.clock.now - r.began
+	q.waits.note(wait)
+	i := slices.IndexFunc(q.unsent, func(u unsent) bool { return u.tenant == r.subject.tenant })
+	if i < 0 {
+		i, q.unsent = len(q.unsent), append(q.unsent, unsent{tenant: r.subject.tenant})
 	}
-	if wait := b.began - oldest + 1; q.waits == 0 || wait < q.waits {
-		q.waits = wait
+	q.unsent[i].waits.note(wait)
+	q.unsent[i].requests++
+}
+
+// standing appends the tenants that wait in the queue.
+func (q *queue) standing(to []overload.Queue) []overload.Queue {
+	for _, turn := range q.fair.active {
+		if wait := turn.waits.read(); wait > 0 && q.answered {
+			to = append(to, overload.Queue{Tenant: turn.tenant.id, Wait: wait, Requests: int64(len(turn.reqs))})
+		}
 	}
+	for _, u := range q.unsent {
+		to = append(to, overload.Queue{Tenant: u.tenant.id, Wait: u.waits.read(), Requests: u.requests})
+	}
+	q.unsent = q.unsent[:0]
+	return to
 }
 
 // replied is called when the replies of a pipeline have arrived at the instance.
@@ -128,6 +154,9 @@ func (q *queue) look() {
 		if q.late(r.began, &r.until, &r.looked) {
 			r.state = abandonedState
 			late = append(late, r)
+			if q.instance.world.clock.now-q.beat < q.instance.timeout {
+				q.noteUnsent(r)
+			}
 			continue
 		}
 		waiting = append(waiting, r)

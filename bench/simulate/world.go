@@ -1,6 +1,10 @@
 package simulate
 
-import "time"
+import (
+	"time"
+
+	"weir/internal/limit"
+)
 
 // config describes a deployment.
 type config struct {
@@ -43,13 +47,15 @@ type world struct {
 	shards    []*shard
 	canary    *subject
 	stats     *statistics
-	mark      int64 // see entries
+	mark      int64  // see entries
+	tenants   uint64 // number of those that crowd made
 
 	sent, replied int64          // requests
 	observe       func(*request) // called for each answer; nil in reports
 }
 
 type tenant struct {
+	id    limit.TenantID
 	slot  int // of 16 384
 	class int // of the statistics
 }

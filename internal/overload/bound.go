@@ -38,9 +38,8 @@ import (
 const (
 	// Interval is the time between two adjustments.
 	Interval = 100 * time.Millisecond
-	// maxQueued is the longest target of the wait for a pipeline to Redis. The target is at most
-	// half of the time after which a call is not sent any more, because calls that were not sent
-	// are no longer in the queue.
+	// maxQueued is the longest target of the wait for a pipeline to Redis. While Redis answers, a
+	// call waits for up to four times its timeout. The target is at most half of that.
 	maxQueued = 50 * time.Millisecond
 	// maxRunnable is the target of the wait for a processor. A check has two to four turns on a
 	// processor, so it waits up to 50 ms; a refusal has one.
@@ -57,9 +56,9 @@ const (
 	// startPerThread is the bound at the start. It is also the smallest bound for the wait for
 	// processors, because this wait has other causes, such as other processes of the machine.
 	startPerThread = 64
-	// leastBound is the smallest bound for the wait for Redis. Redis decides 64 of the most
-	// expensive calls in about 25 ms.
-	leastBound = 64
+	// leastBound is the smallest bound for the wait for Redis. Redis decides 128 of the most
+	// expensive calls in about maxQueued.
+	leastBound = 128
 	// leastSmall and mostSmall are the range of Small.
 	leastSmall = 16
 	mostSmall  = 64
@@ -86,10 +85,10 @@ type Bound struct {
 	tenants atomic.Pointer[tenantBounds]
 }
 
-// New returns a bound of up to most, on a machine with so many threads, of calls that wait for
-// Redis for at most timeout. It begins with a small number, and only Adjust changes it.
+// New returns a bound of up to most, on a machine with so many threads, of calls that wait for a
+// silent Redis for at most timeout. It begins with a small number, and only Adjust changes it.
 func New(most int64, threads int, timeout time.Duration) *Bound {
-	b := &Bound{most: most, threads: int64(threads), adapts: true, target: min(maxQueued, timeout/2)}
+	b := &Bound{most: most, threads: int64(threads), adapts: true, target: min(maxQueued, 2*timeout)}
 	b.bound.Store(min(most, startPerThread*b.threads))
 	return b
 }
@@ -147,7 +146,7 @@ func (b *Bound) Adjust(s Signals) {
 	b.adjustPause(s.Refused, budget, short)
 	bound := b.bound.Load()
 	switch {
-	case s.Queued > b.target && (len(s.Standing) == 0 || len(s.Standing) > fewTenants):
+	case s.Queued > b.target && !s.ofFewTenants(b.target):
 		bound = b.lower(bound, s, float64(b.target)/float64(s.Queued), leastBound)
 	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:

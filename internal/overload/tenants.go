@@ -13,10 +13,34 @@ type Queue struct {
 	Requests int64         // that wait now
 }
 
-// fewTenants is the number of tenants for which bounds of their own are enough. If more tenants
-// wait, the bound of all requests falls, too. If it fell for one, that tenant would take all
-// places, and a neighbour that seldom asks would be refused.
+// fewTenants is the number of tenants for which bounds of their own are enough, if they have at
+// least half of the requests in flight. Otherwise, the bound of all requests falls, too. If it fell
+// for one tenant, that tenant would take all places, and a neighbour that seldom asks would be
+// refused.
 const fewTenants = 4
+
+// ofFewTenants reports whether the requests of a few tenants, which wait for longer than target,
+// are at least half of those in flight.
+func (s *Signals) ofFewTenants(target time.Duration) bool {
+	tenants, requests := 0, int64(0)
+	for _, q := range s.Standing {
+		if q.Wait > target {
+			tenants, requests = tenants+1, requests+q.Requests
+		}
+	}
+	return 0 < tenants && tenants <= fewTenants && 2*requests >= s.InFlight
+}
+
+const (
+	// tenantPart is the part of the target of the wait at which the bound of a tenant falls. It
+	// falls before calls of the tenant are decided in process, which may take the processor from
+	// Redis.
+	tenantPart = 2
+	// leastOfTenant is the smallest bound of a tenant. Redis decides 256 of the most expensive
+	// calls in about 90 ms, which is half of the time for which they wait at most. If Redis is in
+	// another region, so many requests wait without any overload.
+	leastOfTenant = 256
+)
 
 // tenantBounds are the bounds of tenants whose calls waited for too long. It is not changed once it
 // is published.
@@ -55,7 +79,7 @@ func (b *Bound) adjustTenants(queues []Queue) {
 	if bounds := b.tenants.Load(); bounds != nil {
 		before = *bounds
 	}
-	share := b.Share()
+	share, target := b.Share(), b.target/tenantPart
 	set := func(tenant limit.TenantID, bound int64) {
 		if after == nil {
 			after = tenantBounds{}
@@ -68,15 +92,15 @@ func (b *Bound) adjustTenants(queues []Queue) {
 		}
 	}
 	for _, q := range queues {
-		if q.Wait <= b.target {
+		if q.Wait <= target {
 			continue
 		}
 		bound := share
 		if own, bounded := before[q.Tenant]; bounded {
 			bound = min(own, share)
 		}
-		ratio := max(float64(b.target)/float64(q.Wait), 0.5)
-		lower := min(bound, max(leastBound, int64(ratio*float64(min(bound, q.Requests)))))
+		ratio := max(float64(target)/float64(q.Wait), 0.5)
+		lower := min(bound, max(leastOfTenant, int64(ratio*float64(min(bound, q.Requests)))))
 		if other, bounded := after[q.Tenant]; bounded { // raised above, or it waits for several servers
 			lower = min(lower, other)
 		}

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -41,8 +40,7 @@ const (
 )
 
 // pick moves waiting requests into b: up to most calls, and up to maxBatchWork. It returns the
-// others, and the wait of the pipeline: that of its oldest request, of the tenant for which this is
-// the shortest. As long as one tenant's calls need not wait, the others wait for their own calls.
+// others, and the wait of the pipeline, which is that of its oldest request.
 func (f *fairness) pick(b *batch, waiting []*request, most int) (left []*request, wait time.Duration) {
 	now := engine.Awake()
 	if fitting(waiting, most) {
@@ -70,7 +68,6 @@ func (f *fairness) pick(b *batch, waiting []*request, most int) (left []*request
 // serve moves requests of the tenants whose turn it is into b, and returns the wait of the
 // pipeline.
 func (f *fairness) serve(b *batch, most int, now time.Duration) (wait time.Duration) {
-	wait = math.MaxInt64
 	calls, work := 0, int64(0)
 	for full := false; !full && len(f.active) > 0; {
 		turn := f.active[0]
@@ -88,7 +85,7 @@ func (f *fairness) serve(b *batch, most int, now time.Duration) (wait time.Durat
 				if !turn.picked {
 					turn.picked = true
 					turn.waits.note(now - r.began)
-					wait = min(wait, now-r.began)
+					wait = max(wait, now-r.began)
 				}
 			}
 		}

@@ -127,9 +127,8 @@ func aged(tenant byte, work int64, ages ...time.Duration) []*request {
 	return reqs
 }
 
-// While everything fits into one pipeline, its wait is that of its oldest call. Otherwise it is
-// that of the tenant that waits least: the calls of the others wait for their own calls. Before,
-// the bound of all requests fell because one tenant had many calls.
+// The wait of a pipeline is that of its oldest call. If not everything fits, the tenants whose
+// calls are left are told, each with its own wait, so that a tenant with many calls gets a bound.
 func TestWaitOfAPipeline(t *testing.T) {
 	const second = time.Second
 	q := &queue{maxBatch: 128}
@@ -152,8 +151,7 @@ func TestWaitOfAPipeline(t *testing.T) {
 	b = batch{}
 	left, wait = q.fair.pick(&b, append(loud, quiet...), q.maxBatch)
 	require.Len(t, left, 2)
-	require.GreaterOrEqual(t, wait, second)
-	require.Less(t, wait, 2*second)
+	require.GreaterOrEqual(t, wait, 9*second)
 	tenants, waits := standing()
 	require.Equal(t, []limit.TenantID{{1}}, tenants)
 	require.GreaterOrEqual(t, waits[0], 9*second)
