@@ -30,7 +30,7 @@ var processRows = []row{
 	{id: "C3", fault: "SIGKILL of an instance during writes with `Idempotency-Key` that clients repeat",
 		goal: "no write lost or doubled; an audit row exactly for each",
 		why:  "`TestKilledWhileWriting` in `tests` counts them: 150 writes in `make test`, 10 000 in `make test-idempotency`."},
-	{id: "C4", fault: "Half of the clients close their connection before the answer, for 8 s", quick: true, run: clientsDrop,
+	{id: "C4", fault: "Half of the clients close their connection before the answer, for 8 s", run: clientsDrop,
 		goal: "new connections to Redis and Postgres ≤ 1 per second and instance; goroutines back to + 5; no check counted twice"},
 	{id: "C5", fault: "6 000 idle connections to one instance, and load", run: idleConnections,
 		goal: "RSS + 180 MiB at most (30 KiB for each); p99 ≤ 1.5 x base; E = 0"},
