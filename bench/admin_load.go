@@ -87,9 +87,7 @@ func (s *stage) loadAdmin(ctx context.Context, o adminOptions) ([]*owner, error)
 			return nil, err
 		}
 	}
-	config := s.owner.Copy()
-	config.Database = s.database
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connect(ctx, s.database)
 	if err != nil {
 		return nil, err
 	}

@@ -100,9 +100,7 @@ func (s *stage) makeCrowd(ctx context.Context, c crowd, suffix string) (name str
 	if _, err := s.command(ctx, name, "migrate", "up"); err != nil {
 		return "", err
 	}
-	config := s.owner.Copy()
-	config.Database = name
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connect(ctx, name)
 	if err != nil {
 		return "", err
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"weir/bench/load"
 )
 
@@ -117,9 +115,7 @@ func (s *stage) measureRows(ctx context.Context, t *tenant, o options) (row mete
 
 // meteredRows returns the number of rows of metered usage.
 func (s *stage) meteredRows(ctx context.Context) (n int64, err error) {
-	config := s.owner.Copy()
-	config.Database = s.database
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connect(ctx, s.database)
 	if err != nil {
 		return 0, err
 	}

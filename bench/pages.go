@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // pagesGoal is the limit of the p99 of the dashboard's pages, measured at the server.
@@ -138,9 +136,7 @@ func (s *stage) loadBusy(ctx context.Context, t *owner, subjects int) error {
 		Allowed int64  `json:"a,omitempty"`
 		Denied  int64  `json:"d,omitempty"`
 	}
-	config := s.owner.Copy()
-	config.Database = s.database
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connect(ctx, s.database)
 	if err != nil {
 		return err
 	}
@@ -169,9 +165,7 @@ func (s *stage) loadBusy(ctx context.Context, t *owner, subjects int) error {
 
 // signIn creates an owner of the tenant with a session, and returns its cookie.
 func (s *stage) signIn(ctx context.Context, t *owner) (string, error) {
-	config := s.owner.Copy()
-	config.Database = s.database
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connect(ctx, s.database)
 	if err != nil {
 		return "", err
 	}

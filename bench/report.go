@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"weir/bench/kernel"
 )
 
@@ -23,7 +21,7 @@ func (s *stage) facts(ctx context.Context, o options) (facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pgx.ConnectConfig(ctx, s.owner)
+	conn, err := s.connect(ctx, s.owner.Database)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func (s *stage) openScale(ctx context.Context, o scaleOptions) error {
 	}
 	s.database = name
 	var there bool
-	conn, err := pgx.ConnectConfig(ctx, s.owner)
+	conn, err := s.connect(ctx, s.owner.Database)
 	if err != nil {
 		return err
 	}
@@ -51,15 +51,7 @@ func (s *stage) openScale(ctx context.Context, o scaleOptions) error {
 
 // resetUse resets the time of last use of all keys, as in a new database.
 func (s *stage) resetUse(ctx context.Context) error {
-	config := s.owner.Copy()
-	config.Database = s.database
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, "UPDATE api_keys SET last_used_at = NULL WHERE last_used_at IS NOT NULL")
-	return err
+	return s.write(ctx, "UPDATE api_keys SET last_used_at = NULL WHERE last_used_at IS NOT NULL")
 }
 
 func firstErr(ctx context.Context, steps ...func(context.Context) error) error {

@@ -67,9 +67,7 @@ func scaleID(kind byte, tenant, number string) string {
 
 // loadScale writes the deployment directly to Postgres, which generates the rows.
 func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
-	config := s.owner.Copy()
-	config.Database = s.database
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connect(ctx, s.database)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"weir/bench/kernel"
 	"weir/bench/load"
 )
@@ -364,8 +362,8 @@ func (r *scaleRun) interference(ctx context.Context) error {
 const restoreTenants = 200
 
 // restore gives the configuration a new epoch, as an operator does after a restore, and measures
-// the time until the tenants in memory are those of the database. A backup of the configuration is
-// simulated by limits that change without a new version.
+// the time until the tenants in memory are those of the database. Limits that change without a new
+// version stand for those of the backup.
 func (r *scaleRun) restore(ctx context.Context) error {
 	tenants := make([]int, restoreTenants)
 	ids := make([][16]byte, restoreTenants)
@@ -410,20 +408,7 @@ func (r *scaleRun) restore(ctx context.Context) error {
 	return nil
 }
 
-// write changes the database directly.
-func (r *scaleRun) write(ctx context.Context, statement string, args ...any) error {
-	config := r.owner.Copy()
-	config.Database = r.database
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, statement, args...)
-	return err
-}
-
-// heads prints the heads of all audit trails.
+// heads measures the time in which the heads of all audit trails are printed.
 func (r *scaleRun) heads(ctx context.Context) error {
 	begun := time.Now()
 	printed, err := r.command(ctx, r.database, "audit", "heads")

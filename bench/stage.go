@@ -162,7 +162,7 @@ func (s *stage) newDatabase(ctx context.Context, name string) error {
 
 // execute runs statements as the owner, in another database than the run's.
 func (s *stage) execute(ctx context.Context, statements ...string) error {
-	conn, err := pgx.ConnectConfig(ctx, s.owner)
+	conn, err := s.connect(ctx, s.owner.Database)
 	if err != nil {
 		return err
 	}
@@ -173,6 +173,24 @@ func (s *stage) execute(ctx context.Context, statements ...string) error {
 		}
 	}
 	return nil
+}
+
+// connect connects to a database as its owner. The caller closes the connection.
+func (s *stage) connect(ctx context.Context, database string) (*pgx.Conn, error) {
+	config := s.owner.Copy()
+	config.Database = database
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// write changes the stage's own database directly.
+func (s *stage) write(ctx context.Context, statement string, args ...any) error {
+	conn, err := s.connect(ctx, s.database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement, args...)
+	return err
 }
 
 func (s *stage) databaseURL() string { return s.urlOf(s.database) }

@@ -26,9 +26,6 @@ type auditVerifyCommand struct {
 
 // Run verifies trails and prints a line about each.
 func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	if err := cfg.requireDatabase(); err != nil {
-		return err
-	}
 	what := tenants.AuditVerification{Rows: auditVerifyRows}
 	for _, given := range []struct {
 		flag, text string
@@ -46,7 +43,7 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 		}
 		*given.to = &mark
 	}
-	store, err := openStore(ctx, cfg, log, commandWait)
+	store, err := openForCommand(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -130,10 +127,7 @@ type auditHeadsCommand struct{}
 
 // Run prints the head of each trail.
 func (auditHeadsCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	if err := cfg.requireDatabase(); err != nil {
-		return err
-	}
-	store, err := openStore(ctx, cfg, log, commandWait)
+	store, err := openForCommand(ctx, cfg, log)
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,6 @@ const reconcileProgress = 1000
 // Run compares one endpoint at a time, and prints what changes. It fails if an endpoint could not
 // be compared.
 func (c billingReconcileCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	if err := cfg.requireDatabase(); err != nil {
-		return err
-	}
 	var only uuid.UUID
 	if c.Endpoint != "" {
 		id, err := uuid.Parse(c.Endpoint)
@@ -44,7 +41,7 @@ func (c billingReconcileCommand) Run(ctx context.Context, cfg *Config, log *slog
 		}
 		only = id
 	}
-	store, err := openStore(ctx, cfg, log, commandWait)
+	store, err := openForCommand(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -126,13 +123,10 @@ type billingRotateCommand struct{}
 
 // Run encrypts the secrets of all tenants with the first key.
 func (billingRotateCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	if err := cfg.requireDatabase(); err != nil {
-		return err
-	}
 	if cfg.EncryptionKey == "" {
 		return settingError("WEIR_ENCRYPTION_KEY is not set")
 	}
-	store, err := openStore(ctx, cfg, log, commandWait)
+	store, err := openForCommand(ctx, cfg, log)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,7 @@ type operatorKeyCreateCommand struct {
 
 // Run creates an operator key and prints it.
 func (c operatorKeyCreateCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	if err := cfg.requireDatabase(); err != nil {
-		return err
-	}
-	store, err := openStore(ctx, cfg, log, commandWait)
+	store, err := openForCommand(ctx, cfg, log)
 	if err != nil {
 		return err
 	}

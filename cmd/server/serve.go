@@ -190,6 +190,15 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 // result, so it is longer than that of a request.
 const commandWait = 5 * time.Second
 
+// openForCommand opens the configuration for a command, which ends soon. The error names the
+// setting if the database is not configured.
+func openForCommand(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Store, error) {
+	if err := cfg.requireDatabase(); err != nil {
+		return nil, err
+	}
+	return openStore(ctx, cfg, log, commandWait)
+}
+
 // openStore opens the configuration in Postgres. wait is how long an operation waits for a
 // connection; 0 is the default.
 func openStore(ctx context.Context, cfg *Config, log *slog.Logger, wait time.Duration) (*tenants.Store, error) {

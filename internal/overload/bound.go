@@ -69,7 +69,7 @@ type Signals struct {
 	Queued, Runnable time.Duration
 	InFlight         int64 // the most requests that were in flight at once
 	Refused          int64
-	Standing         []Queue
+	Standing         []Queue // of tenants and servers; a tenant may be in it for several servers
 }
 
 // Bound is the maximum number of concurrent requests. All methods may be called concurrently,

@@ -12,10 +12,7 @@ import (
 // If even the luckiest batch waited for Redis, the bound falls until the wait is at its target, and
 // no further. Without the adaptation, 2 000 clients waited for 280 ms.
 func TestBoundFallsToTheTargetOfTheQueue(t *testing.T) {
-	b := New(10_000, 2, time.Second)
-	for range 20 {
-		b.Adjust(Signals{InFlight: 2000})
-	}
+	b := risen(time.Second)
 	require.EqualValues(t, 10_000, b.Limit(), "nothing waits")
 	const perSecond = 10_000 // what Redis can decide
 	var wait time.Duration

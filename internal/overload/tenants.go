@@ -49,16 +49,14 @@ type tenantBounds map[limit.TenantID]int64
 // ShareOf returns the maximum number of concurrent requests of a tenant. It is Share, unless the
 // tenant's calls waited for Redis for too long.
 //
-// An example: 2 000 clients of a tenant send checks of 32 expensive rules, of which Redis decides 3
-// 000 per second. Each check would wait for 670 ms. The bound of the tenant falls from 5 000 to 1
-// 000 and further to 75, where calls wait 25 ms, half of their timeout. Calls of other tenants take
-// their turns between them, and wait 1 ms.
+// An example: 2 000 clients of a tenant send checks of 32 expensive rules. Redis decides 3 000 of
+// them per second, so each would wait for 670 ms. The bound of the tenant falls from 5 000 to 1
+// 000, and further to 256, where calls wait 90 ms. Calls of other tenants take their turns between
+// them.
 func (b *Bound) ShareOf(tenant limit.TenantID) int64 {
 	share := b.Share()
-	if bounds := b.tenants.Load(); bounds != nil {
-		if own, bounded := (*bounds)[tenant]; bounded {
-			return min(share, own)
-		}
+	if own, bounded := b.Bounded()[tenant]; bounded {
+		return min(share, own)
 	}
 	return share
 }
@@ -72,41 +70,29 @@ func (b *Bound) Bounded() map[limit.TenantID]int64 {
 	return nil
 }
 
-// adjustTenants lowers the bounds of tenants whose calls waited for longer than the target, and
+// adjustTenants lowers the bounds of tenants whose calls waited for longer than their target, and
 // raises the others by a sixteenth. A bound ends when it reaches the share of any tenant.
 func (b *Bound) adjustTenants(queues []Queue) {
-	var before, after tenantBounds
-	if bounds := b.tenants.Load(); bounds != nil {
-		before = *bounds
-	}
 	share, target := b.Share(), b.target/tenantPart
-	set := func(tenant limit.TenantID, bound int64) {
-		if after == nil {
-			after = tenantBounds{}
-		}
-		after[tenant] = bound
-	}
-	for tenant, bound := range before {
+	after := tenantBounds{}
+	for tenant, bound := range b.Bounded() {
 		if bound += bound/16 + 1; bound < share {
-			set(tenant, bound)
+			after[tenant] = bound
 		}
 	}
 	for _, q := range queues {
 		if q.Wait <= target {
 			continue
 		}
-		bound := share
-		if own, bounded := before[q.Tenant]; bounded {
-			bound = min(own, share)
-		}
+		bound := b.ShareOf(q.Tenant)
 		ratio := max(float64(target)/float64(q.Wait), 0.5)
 		lower := min(bound, max(leastOfTenant, int64(ratio*float64(min(bound, q.Requests)))))
 		if other, bounded := after[q.Tenant]; bounded { // raised above, or it waits for several servers
 			lower = min(lower, other)
 		}
-		set(q.Tenant, lower)
+		after[q.Tenant] = lower
 	}
-	if after == nil {
+	if len(after) == 0 {
 		b.tenants.Store(nil)
 		return
 	}

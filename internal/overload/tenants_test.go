@@ -9,14 +9,20 @@ import (
 	"weir/internal/limit"
 )
 
+// risen returns a bound that has risen to 10 000, of calls with this timeout.
+func risen(timeout time.Duration) *Bound {
+	b := New(10_000, 2, timeout)
+	for range 20 {
+		b.Adjust(Signals{InFlight: 2000})
+	}
+	return b
+}
+
 // Only the tenant whose calls wait gets a bound, which falls until its calls wait for the target.
 // Before, thousands of its calls waited until their timeout, and were then decided in process,
 // which took the processor from its neighbours.
 func TestTenantWithAQueueIsBounded(t *testing.T) {
-	b := New(10_000, 2, time.Second)
-	for range 20 {
-		b.Adjust(Signals{InFlight: 2000})
-	}
+	b := risen(time.Second)
 	loud, quiet := limit.TenantID{1}, limit.TenantID{2}
 	require.EqualValues(t, 5000, b.ShareOf(loud))
 	const perSecond = 20_000 // calls of the tenant that Redis decides
@@ -35,13 +41,10 @@ func TestTenantWithAQueueIsBounded(t *testing.T) {
 	require.EqualValues(t, 10_000, b.Limit(), "no other tenant waits")
 }
 
-// The bound of a tenant never falls below the number of the most expensive calls that Redis decides
-// in the target, and it ends within seconds after the queue.
+// The bound of a tenant never falls below leastOfTenant, and it ends within seconds after the
+// queue.
 func TestBoundOfATenantEnds(t *testing.T) {
-	b := New(10_000, 2, time.Second)
-	for range 20 {
-		b.Adjust(Signals{InFlight: 200})
-	}
+	b := risen(time.Second)
 	loud := limit.TenantID{1}
 	for range 20 {
 		b.Adjust(Signals{InFlight: 200, Standing: []Queue{{Tenant: loud, Wait: time.Second, Requests: 150}}})
@@ -58,10 +61,7 @@ func TestBoundOfATenantEnds(t *testing.T) {
 // Calls that were not sent in time have left the queue, so no wait above four times their timeout
 // is seen. With a short timeout, the target is lower.
 func TestTargetIsBelowTheTimeout(t *testing.T) {
-	b := New(10_000, 2, 10*time.Millisecond)
-	for range 20 {
-		b.Adjust(Signals{InFlight: 2000})
-	}
+	b := risen(10 * time.Millisecond)
 	loud := limit.TenantID{1}
 	b.Adjust(Signals{InFlight: 2000, Standing: []Queue{{Tenant: loud, Wait: 35 * time.Millisecond, Requests: 2000}}})
 	require.Less(t, b.ShareOf(loud), int64(2000))
@@ -72,10 +72,7 @@ func TestTargetIsBelowTheTimeout(t *testing.T) {
 // While a few tenants wait, only their own bounds fall, also if no other tenant has a call in the
 // queue: a neighbour that seldom asks finds a place. If many wait, the bound of all requests falls.
 func TestSeldomNeighbourIsNotRefused(t *testing.T) {
-	b := New(10_000, 2, time.Second)
-	for range 20 {
-		b.Adjust(Signals{InFlight: 2000})
-	}
+	b := risen(time.Second)
 	wait := func(tenants int, each int64) {
 		s := Signals{InFlight: 2000, Queued: time.Second}
 		for n := range tenants {
@@ -102,10 +99,7 @@ func TestTenantThatWaitsForSeveralServers(t *testing.T) {
 	loud := limit.TenantID{1}
 	queues := []Queue{{Tenant: loud, Wait: time.Second, Requests: 1000}, {Tenant: loud, Wait: 30 * time.Millisecond, Requests: 4000}}
 	for range 2 {
-		b := New(10_000, 2, time.Second)
-		for range 20 {
-			b.Adjust(Signals{InFlight: 2000})
-		}
+		b := risen(time.Second)
 		b.Adjust(Signals{InFlight: 2000, Standing: queues})
 		require.EqualValues(t, 500, b.ShareOf(loud))
 		queues[0], queues[1] = queues[1], queues[0]

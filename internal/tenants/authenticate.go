@@ -149,6 +149,8 @@ func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, err
 	}
 }
 
+// fillOnce reads a key and keeps it, unless current is false: then Load has read the other keys
+// since the lookup began, and the key must be read again.
 func (a *Authenticator) fillOnce(ctx context.Context, hash [32]byte) (k *knownKey, current bool, err error) {
 	a.asked.Add(1)
 	a.mu.Lock()

@@ -61,7 +61,8 @@ type Watcher struct {
 
 // reported is the last reported state of a tenant. There is one for each tenant, loaded or not, so
 // it is small: 56 bits of a hash of the versions, and in the lowest byte the round of the last full
-// comparison that contained the tenant.
+// comparison that contained the tenant. The round may wrap: a tenant that one full comparison did
+// not contain is forgotten in that one.
 type reported uint64
 
 func (w *Watcher) reported(c Change) reported {

@@ -1,7 +1,6 @@
 package tenants
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -152,6 +151,6 @@ func (f *keyFilter) has(hash [32]byte) bool {
 	if f == nil {
 		return false
 	}
-	_, found := slices.BinarySearchFunc(f.hashes, binary.BigEndian.Uint64(hash[:8]), cmp.Compare[uint64])
+	_, found := slices.BinarySearch(f.hashes, binary.BigEndian.Uint64(hash[:8]))
 	return found
 }
