@@ -158,14 +158,15 @@ const (
 func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 	ticker := time.NewTicker(auditHeadsEvery)
 	defer ticker.Stop()
-	since := time.Now().Add(-auditHeadsFirst)
+	since, hours := time.Now().Add(-auditHeadsFirst), 1
 	for {
 		began := time.Now()
-		err := logHeadsSince(ctx, store, log, since, began)
+		err := logHeadsSince(ctx, store, log, since, began, hours)
 		switch {
 		case err == nil:
-			since = began.Add(-auditHeadsBack)
+			since, hours = began.Add(-auditHeadsBack), 1
 		case ctx.Err() == nil:
+			hours++
 			log.Warn("audit heads not logged; trying again in an hour", "error", err)
 		}
 		select {
@@ -177,10 +178,11 @@ func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 }
 
 // logHeadsSince logs the heads of the trails with a row since an instant. Up to allHeads trails, it
-// logs all heads. Of more, it also logs one of 24 parts of the others, by the hour, so that each
-// head is logged once a day, whatever time its row claims. The last line has the digest of all
-// heads, also of those that were not logged: the SHA-256 of what `server audit heads` prints.
-func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, since, now time.Time) error {
+// logs all heads. Of more, it also logs one of 24 parts of the others for each of the last hours
+// that were not logged, so that each head is logged once a day, whatever time its row claims. The
+// last line has the digest of all heads, also of those that were not logged: the SHA-256 of what
+// `server audit heads` prints.
+func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, since, now time.Time, hours int) error {
 	var older []tenants.AuditHead
 	trails, logged := 0, 0
 	line := func(h tenants.AuditHead) {
@@ -192,7 +194,7 @@ func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, 
 		trails++
 		digest.Write([]byte(headLine(h)))
 		switch {
-		case h.At != nil && h.At.After(since), int(h.Tenant[15])%24 == now.UTC().Hour():
+		case h.At != nil && h.At.After(since), (now.UTC().Hour()+24-int(h.Tenant[15])%24)%24 < hours:
 			line(h)
 		case len(older) < allHeads:
 			older = append(older, h)

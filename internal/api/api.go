@@ -118,6 +118,8 @@ type server struct {
 	once     *once.Records
 	leases   *leases.Records
 	billing  *billing.Runner
+	// The places for requests without a key, by kind.
+	webhookPlaces, devicePlaces, docsPlaces keyless
 }
 
 const (
@@ -163,10 +165,10 @@ func New(cfg Config, deps Deps) chi.Router {
 		s.billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	deps.Billing = s.billing
-	open := r.With(admitUnknown)
-	mountWebhooks(open, s)
-	mountDevices(open, s)
-	mountDocs(open, mountAdmin(r, deps))
+	s.webhookPlaces, s.devicePlaces, s.docsPlaces = newKeyless(), newKeyless(), newKeyless()
+	mountWebhooks(r.With(s.webhookPlaces.admit), s)
+	mountDevices(r.With(s.devicePlaces.admit), s)
+	mountDocs(r.With(s.docsPlaces.admit), mountAdmin(r, deps))
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/overload"
+	"weir/internal/places"
 )
 
 // capacity limits concurrent work, so that no client can block the others: all requests together,
@@ -23,14 +24,16 @@ import (
 // other checks is served fewer at once.
 //
 // Requests that are no checks take longer, because most of them wait for Postgres. A tenant has at
-// most 64 requests to the admin API in flight, and clients without a key have 128 together. Their
-// checks do not count here.
+// most 64 requests to the admin API in flight. Clients without a key have at most 64 of each kind
+// together, and those of one network 32: clients who use up the places for webhooks of unknown
+// endpoints do not affect device logins.
+//
+// An answer whose client does not read it uses none of these places, except those of its tenant.
 type capacity struct {
 	inFlight *atomic.Int64
 	bound    *overload.Bound
 	shed     prometheus.Counter
 	seed     maphash.Seed
-	unknown  atomic.Int64 // requests without a key
 	shares   [shareCells]share
 }
 
@@ -69,34 +72,46 @@ func (a *capacity) serve(s *share, tenant limit.TenantID) bool {
 	return false
 }
 
+// hold counts one more request as served, beyond any bound; done must follow.
+func (s *share) hold() { s.serving.Add(1) }
+
 func (s *share) done() { s.serving.Add(-1) }
 
-// admit serves a request outside the hot path with next, if fewer than most of its kind are in
-// flight. The request counts until it ends or leaves.
-func (a *capacity) admit(w http.ResponseWriter, r *http.Request, kind *atomic.Int64, most int64, next http.Handler) {
-	if kind.Add(1) > most {
-		kind.Add(-1)
-		a.refuse()
-		writeProblem(w, r, overloaded())
-		return
-	}
-	requestFrom(r.Context()).kind = kind
-	next.ServeHTTP(w, r)
-}
-
-// admitTenant limits the requests of one tenant to the admin API.
+// admitTenant limits the requests of one tenant to the admin API. A request counts until it ends or
+// leaves.
 func admitTenant(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := requestFrom(r.Context()).capacity
-		a.admit(w, r, &a.of(actorFrom(r.Context()).TenantID()).admin, a.bound.Small(), next)
+		q := requestFrom(r.Context())
+		admin := &q.capacity.of(q.actor.TenantID()).admin
+		if admin.Add(1) > q.capacity.bound.Small() {
+			admin.Add(-1)
+			q.capacity.refuse()
+			writeProblem(w, r, overloaded())
+			return
+		}
+		q.kind = admin
+		next.ServeHTTP(w, r)
 	})
 }
 
-// admitUnknown limits the requests of clients without a key.
-func admitUnknown(next http.Handler) http.Handler {
+// keyless are the places for one kind of requests without a key, by network.
+type keyless struct{ *places.Places[string] }
+
+func newKeyless() keyless { return keyless{places.New[string](0, 0)} }
+
+// admit limits the requests, of all clients and of one network, until their answers begin.
+func (k keyless) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := requestFrom(r.Context()).capacity
-		a.admit(w, r, &a.unknown, a.bound.Unknown(), next)
+		q := requestFrom(r.Context())
+		most := int(q.capacity.bound.Small())
+		leave, ok := k.TakeUpTo(networkOf(r), most, max(1, most/2))
+		if !ok {
+			q.capacity.refuse()
+			writeProblem(w, r, overloaded())
+			return
+		}
+		q.place = leave
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -120,6 +135,7 @@ func (a *capacity) read(s *share, r *http.Request, buf []byte, limit int) ([]byt
 func (a *capacity) await(s *share) bool {
 	if s.reading.Add(1) > max(1, a.bound.Most()/4) {
 		s.reading.Add(-1)
+		a.refuse()
 		return false
 	}
 	a.leave()
@@ -130,7 +146,11 @@ func (a *capacity) await(s *share) bool {
 // counts as served in either case.
 func (a *capacity) resume(s *share) bool {
 	s.reading.Add(-1)
-	return a.enter()
+	if a.enter() {
+		return true
+	}
+	a.refuse()
+	return false
 }
 
 const (

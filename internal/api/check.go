@@ -106,7 +106,9 @@ func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 		q.refuse(r, p)
 	} else {
 		sc.headers.write(q.Header(), q.headers[1:])
+		sc.share.hold() // an answer can be long, and its client slow
 		q.sendJSON(http.StatusOK, sc.out)
+		sc.share.done()
 	}
 	batchScratches.put(sc) // not after a panic, because a pipeline may still use it
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -117,7 +117,7 @@ func (d *devices) answer(w http.ResponseWriter, r *http.Request, each limit.Numb
 		return 0, nil, newProblem(http.StatusTooManyRequests, codeLoginRateExceeded,
 			"Too many sign-ins were requested from this address.").withRetryAfter(wholeSeconds(wait))
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(webhookReadLimit)) // otherwise the server's own timeout applies
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(checkBodyTimeout)) // otherwise the server's own timeout applies
 	body, p := readBody(r, nil, maxDeviceBody)
 	if p != nil {
 		return 0, nil, p
@@ -161,20 +161,8 @@ func (d *devices) overRate(r *http.Request, each limit.Numbers, all *limit.Numbe
 	return time.Duration(wait) * time.Millisecond
 }
 
-// networkOf returns the address of a client; for IPv6 the network of 64 bits, which belongs to one
-// customer.
-func networkOf(r *http.Request) string {
-	host := originOf(r).Address
-	ip, err := netip.ParseAddr(host)
-	if err != nil {
-		return host
-	}
-	if ip = ip.Unmap().WithZone(""); ip.Is4() {
-		return ip.String()
-	}
-	network, _ := ip.Prefix(64) // of a valid IPv6 address
-	return network.String()
-}
+// networkOf returns the network of a client.
+func networkOf(r *http.Request) string { return origin.Network(originOf(r).Address) }
 
 func (d *devices) start(r *http.Request, body []byte) (int, any, error) {
 	var in DeviceLoginRequest

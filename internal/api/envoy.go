@@ -185,7 +185,7 @@ func (q *envoyQuestion) refuseResource(sc *scratch, _ string) *Problem {
 // forget releases the contents of a request and keeps the memory.
 func (q *envoyQuestion) forget() {
 	clear(q.reqs[:cap(q.reqs)])
-	clear(q.entries[:cap(q.entries)])
+	clear(q.entries)
 	q.input.Reset()
 	*q = envoyQuestion{descriptors: q.descriptors[:0], entries: q.entries[:0], input: q.input, reqs: q.reqs[:0], uncounted: q.uncounted[:0]}
 }

@@ -21,11 +21,16 @@ type descriptor struct {
 	hits         int64 // its own hits; valid if ownHits
 	ownHits      bool
 	routed       bool // the route of the domain decided it
+	full         bool // it has more than maxEntries entries, and the others are not kept
 }
 
 // maxDescriptors is the maximum number of descriptors of one request. Their checks are one script
 // call, during which Redis does nothing else.
 const maxDescriptors = 16
+
+// maxEntries is the maximum number of entries of one descriptor: its attributes, subject, resource
+// and plan. An entry without a key and a value takes two bytes of a message, and 48 in memory.
+const maxEntries = limit.MaxAttributes + 3
 
 // The field numbers of a request.
 const (
@@ -113,6 +118,9 @@ func (q *envoyQuestion) parseDescriptor(b []byte) bool {
 	ok := fields(b, func(number protowire.Number, n uint64, bytes []byte) bool {
 		switch {
 		case number == fieldEntries && bytes != nil:
+			if d.full = d.count == maxEntries; d.full {
+				return true
+			}
 			d.count++
 			return q.parseEntry(bytes)
 		case number == fieldLimit && bytes != nil:
@@ -207,6 +215,9 @@ func (q *envoyQuestion) dropUncounted() {
 // decodeDescriptor converts descriptor i to a check, or returns why it is denied.
 func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch) (refused check.Code, p *Problem) {
 	d := &q.descriptors[i]
+	if d.full {
+		return check.NoCode, tooManyEntries(i)
+	}
 	entries := q.entries[d.first : d.first+d.count]
 	f := &sc.decoder.fields
 	*f = checkFields{}

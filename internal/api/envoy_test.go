@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -370,6 +371,25 @@ func TestCallsBesideAreBounded(t *testing.T) {
 	require.EqualValues(t, 0, s.grpc.aside.Load())
 }
 
+// A message of a megabyte can have half a million empty entries. Those that no check can have are
+// not kept. Before, they stayed in memory that every later call cleared.
+func TestManyEmptyEntries(t *testing.T) {
+	t.Parallel()
+	entries := bytes.Repeat([]byte{0x0a, 0}, maxMessage/2-10)
+	message := append(protowire.AppendVarint([]byte{0x12}, uint64(len(entries))), entries...)
+	sc := envoyScratches.get()
+	require.Nil(t, sc.envoy.parse(message))
+	require.Len(t, sc.envoy.entries, maxEntries)
+	_, p := sc.envoy.decodeDescriptor(0, new(check.Request), sc)
+	require.Equal(t, tooManyEntries(0), p)
+	for range 2 * maxDescriptors {
+		message = append(message, message[:2*maxEntries+2]...)
+	}
+	sc.envoy.parse(message)
+	require.LessOrEqual(t, cap(sc.envoy.entries), 4*maxDescriptors*maxEntries)
+	envoyScratches.put(sc)
+}
+
 // The hand-written parser accepts every message that the library accepts.
 func FuzzEnvoyRequest(f *testing.F) {
 	d := costing(7, described("subject", "a", "resource", "b", "k", "v"))
@@ -398,7 +418,8 @@ func FuzzEnvoyRequest(f *testing.F) {
 		require.Len(t, q.descriptors, len(want.Descriptors))
 		for i, d := range q.descriptors {
 			from := want.Descriptors[i]
-			require.Len(t, from.Entries, d.count)
+			require.Equal(t, len(from.Entries) > maxEntries, d.full)
+			require.Equal(t, min(len(from.Entries), maxEntries), d.count)
 			for j, e := range q.entries[d.first : d.first+d.count] {
 				require.Equal(t, from.Entries[j].Key, string(e.Key))
 				require.Equal(t, from.Entries[j].Value, string(e.Value))

@@ -175,8 +175,8 @@ func (q *http2Question) encode(style HeaderStyle, decisions []check.Decision, sc
 	sc.encodeCheck(style, &decisions[0])
 }
 
-// checkHTTP2 answers a check, or returns false if the handler must. A problem is never answered
-// here, and means that nothing was counted.
+// checkHTTP2 answers a check, or returns false if the handler must. A problem other than OVERLOADED
+// is never answered here, and means that nothing was counted.
 func (l *Lane) checkHTTP2(call *h2.Call) (answered bool) {
 	s := l.server.Load()
 	if s == nil || l.draining.Load() {
@@ -185,7 +185,9 @@ func (l *Lane) checkHTTP2(call *h2.Call) (answered bool) {
 	start := time.Now()
 	defer s.capacity.leave()
 	if !s.capacity.enter() {
-		return false // the handler refuses it
+		s.capacity.refuse()
+		s.refuseHTTP2(call, start)
+		return true
 	}
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -198,7 +200,8 @@ func (l *Lane) checkHTTP2(call *h2.Call) (answered bool) {
 	q.http2Head, _ = readHTTP2Head(call.Head())
 	q.call, q.capacity = call, s.capacity
 	decisions, p := s.decide(context.Background(), q, sc)
-	if p == nil {
+	switch {
+	case p == nil:
 		status := http.StatusOK
 		if !decisions[0].Allowed {
 			status = q.deniedStatus
@@ -206,9 +209,40 @@ func (l *Lane) checkHTTP2(call *h2.Call) (answered bool) {
 		sc.wire = sc.appendBlock(sc.wire[:0], status, q, start)
 		call.AnswerHTTP(sc.wire, sc.out)
 		s.metrics.observe(routeCheck, "", status, time.Since(start))
+		answered = true
+	case p.Code == codeOverloaded:
+		s.refuseHTTP2(call, start)
+		answered = true
 	}
 	scratches.put(sc) // not after a panic, because a pipeline may still use it
-	return p == nil
+	return answered
+}
+
+// refuseHTTP2 answers a check before anything of it is used, as refuseLane does.
+func (s *server) refuseHTTP2(call *h2.Call, start time.Time) {
+	p := *overloaded()
+	p.Instance = call.Head().Path
+	s.problemHTTP2(call, &p, start)
+	s.metrics.overloaded.Inc()
+}
+
+// problemHTTP2 answers a check with a problem, as the handler would.
+func (s *server) problemHTTP2(call *h2.Call, p *Problem, start time.Time) {
+	h, _ := readHTTP2Head(call.Head())
+	if p.RequestID = h.requestID; p.RequestID == "" {
+		p.RequestID = string(origin.AppendID(nil))
+	}
+	body := p.document()
+	block := appendBlockStart(nil, p.Status, p.ContentType(""), call.Head().Authority)
+	block = h2.AppendField(block, decisionHeader, decisionNone)
+	if p.retryAfter > 0 {
+		block = h2.AppendField(block, "retry-after", itoa(int64(p.retryAfter)))
+	}
+	block = h2.AppendField(block, "x-request-id", p.RequestID)
+	block = h2.AppendField(block, "date", httpDate(start))
+	block = h2.AppendField(block, "content-length", itoa(int64(len(body))))
+	call.AnswerHTTP(block, body)
+	s.metrics.observe(routeCheck, "", p.Status, time.Since(start))
 }
 
 // appendBlock appends the header block of an answer, with the same headers as net/http would send.
@@ -262,17 +296,9 @@ func isRemote(host string) bool {
 // failHTTP2 answers a check after a panic, as the middleware does.
 func (l *Lane) failHTTP2(s *server, call *h2.Call, fault any, start time.Time) {
 	p := *internalProblem()
-	p.RequestID, p.Instance = string(origin.AppendID(nil)), call.Head().Path
-	if h, _ := readHTTP2Head(call.Head()); h.requestID != "" {
-		p.RequestID = h.requestID
-	}
+	p.Instance = call.Head().Path
+	s.problemHTTP2(call, &p, start)
 	l.panicked(fault, p.RequestID)
-	block := appendBlockStart(nil, p.Status, p.ContentType(""), call.Head().Authority)
-	block = h2.AppendField(block, decisionHeader, decisionNone)
-	block = h2.AppendField(block, "x-request-id", p.RequestID)
-	block = h2.AppendField(block, "date", httpDate(start))
-	call.AnswerHTTP(block, p.document())
-	s.metrics.observe(routeCheck, "", p.Status, time.Since(start))
 }
 
 // panicked counts and logs a panic. The id is that of the request; "": it is not known.

@@ -101,6 +101,34 @@ func TestHTTP2AnswersLikeNetHTTP(t *testing.T) {
 	}
 }
 
+// Under overload, checks are refused on the HTTP/2 connection, with the same answer as by the
+// handler, and each refusal is counted once. Before, the handler decided them again.
+func TestHTTP2Refuses(t *testing.T) {
+	s := newSecureCheckStack(t)
+	client := s.http2Client()
+	share := s.lane.server.Load().capacity.of(s.actor.TenantID())
+	for name, crowd := range map[string]func(n int64){
+		"all places":   func(n int64) { s.deps.Metrics.inFlight.Add(n) },
+		"the tenant's": func(n int64) { share.serving.Add(n) },
+	} {
+		crowd(DefaultMaxInFlight)
+		ordinary, shed := s.ordinary.Load(), testutil.ToFloat64(s.deps.Metrics.shed)
+		got := s.http2Check(client, `{"subject":"full"}`, "X-Request-Id: abc.1")
+		require.Equal(t, ordinary, s.ordinary.Load(), name)
+		require.InDelta(t, shed+1, testutil.ToFloat64(s.deps.Metrics.shed), 0, name)
+		want := s.http2Check(client, `{"subject":"full"}`, "X-Request-Id: abc.1", "X-Unknown: 1")
+		require.Equal(t, ordinary+1, s.ordinary.Load(), name)
+		require.InDelta(t, shed+2, testutil.ToFloat64(s.deps.Metrics.shed), 0, name)
+		crowd(-DefaultMaxInFlight)
+		got.problem(503, codeOverloaded)
+		got.header.Del("Date")
+		want.header.Del("Date")
+		require.Equal(t, want.header, got.header, name)
+		require.Equal(t, string(want.body), string(got.body), name)
+	}
+	require.Equal(t, int64(perSubject), s.remaining("full", "default"), "refused requests count nothing")
+}
+
 // A request in another form, and a check that cannot be decided, are answered as without a lane.
 // Nothing is counted twice, and the connection stays.
 func TestHTTP2HandsOver(t *testing.T) {

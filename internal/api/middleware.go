@@ -33,8 +33,10 @@ type request struct {
 	code     string // of the problem that a hot route answered; "" for none
 	left     bool   // it no longer counts as in flight
 	unread   bool   // its body was refused because it is too large, and is not read to its end
-	// kind counts the requests of its kind that are in flight; nil: none does.
+	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
+	// place ends its place among the requests without a key; nil: it has none.
+	place func()
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -43,29 +45,46 @@ type request struct {
 // WriteHeader stores the status.
 func (q *request) WriteHeader(status int) {
 	if q.status == 0 && status >= 200 { // 1xx is not the answer
-		q.status = status
+		q.answer(status)
 	}
 	q.ResponseWriter.WriteHeader(status)
 }
 
 func (q *request) Write(b []byte) (int, error) {
 	if q.status == 0 {
-		q.status = http.StatusOK
+		q.answer(http.StatusOK)
 	}
 	return q.ResponseWriter.Write(b)
+}
+
+// answer begins the answer. From then on, the request waits for nobody but its client, who may
+// never read, so it uses no place that others need. It still counts for its tenant.
+func (q *request) answer(status int) {
+	q.status = status
+	q.leaveOthers()
 }
 
 // Unwrap lets http.ResponseController reach the connection.
 func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 
-// leave ends that the request counts as in flight. A stream calls it before it ends.
+// leaveOthers ends that the request counts among those of other clients.
+func (q *request) leaveOthers() {
+	if q.left {
+		return
+	}
+	q.left = true
+	q.capacity.leave()
+	if q.place != nil {
+		q.place()
+	}
+}
+
+// leave ends that the request counts at all. A stream calls it before it ends.
 func (q *request) leave() {
-	if !q.left {
-		q.left = true
-		q.capacity.leave()
-		if q.kind != nil {
-			q.kind.Add(-1)
-		}
+	q.leaveOthers()
+	if q.kind != nil {
+		q.kind.Add(-1)
+		q.kind = nil
 	}
 }
 

@@ -275,7 +275,7 @@ func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transform
 		ctx.SetHeader("Cache-Control", "no-store")
 		u := ctx.URL()
 		answer := *p
-		answer.Instance = u.EscapedPath()
+		answer.Instance = instanceOf(u.EscapedPath())
 		answer.RequestID = requestID(ctx.Context())
 		answer.Errors = fixUnknown(registry, ctx.Operation(), p.Errors)
 		var unexpected *validatorError

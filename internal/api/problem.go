@@ -164,7 +164,7 @@ type Problem struct {
 	Status    int            `json:"status" doc:"The HTTP status"`
 	Code      string         `json:"code" doc:"Stable name of the problem; programs branch on it"`
 	Detail    string         `json:"detail,omitempty" doc:"What went wrong in this request, for people"`
-	Instance  string         `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request"`
+	Instance  string         `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request, at most its first 256 bytes"`
 	RequestID string         `json:"request_id,omitempty" doc:"Id of the request, as in the log and in X-Request-Id"`
 	Errors    []ProblemField `json:"errors,omitempty" nullable:"false" doc:"One entry per invalid field"`
 
@@ -301,10 +301,26 @@ func (p *Problem) withHeader(name, value string) *Problem {
 	return p
 }
 
+// maxInstance limits the instance of a problem, in bytes. A path may be much longer, and its
+// characters can take several bytes in JSON.
+const maxInstance = 256
+
+// instanceOf returns the path of a request, or its beginning without half an escaped byte.
+func instanceOf(path string) string {
+	if len(path) <= maxInstance {
+		return path
+	}
+	path = path[:maxInstance]
+	if escape := strings.LastIndexByte(path, '%'); escape > maxInstance-3 {
+		path = path[:escape]
+	}
+	return path
+}
+
 // writeProblem answers r with p. It fills in the instance and the request id.
 func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	answer := *p
-	answer.Instance = r.URL.EscapedPath()
+	answer.Instance = instanceOf(r.URL.EscapedPath())
 	answer.RequestID = requestID(r.Context())
 	body, err := json.Marshal(&answer)
 	if err != nil { // only strings and numbers: cannot fail

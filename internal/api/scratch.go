@@ -59,7 +59,7 @@ func (p *scratchPool) put(sc *scratch) {
 	sc.http2 = http2Question{}
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
 	sc.envoy.forget()
-	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes(), sc.route.Bytes()) <= p.most {
+	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes(), sc.route.Bytes(), sc.envoy.input.Bytes()) <= p.most {
 		sc.decoder.forget()
 		sc.route.Reset()
 		p.pool.Put(sc)

@@ -130,7 +130,7 @@ func TestAdminRequestsLeaveRoomForChecks(t *testing.T) {
 }
 
 // Anybody can send webhooks of endpoints that do not exist. They wait for their turn at Postgres,
-// and have a small share of the places, too.
+// and have a few places of their own, too: those of one network only half of them.
 func TestUnknownClientsLeaveRoomForChecks(t *testing.T) {
 	s := newCheckStack(t)
 	const n, bound = 200, 100
@@ -141,9 +141,23 @@ func TestUnknownClientsLeaveRoomForChecks(t *testing.T) {
 		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/webhooks/stripe/"+uuid.NewString(), strings.NewReader("{}"))
 		return r
 	})
-	crowded(t, answers, n, bound, overload.Fixed(bound).Unknown(), func() {
+	crowded(t, answers, n, bound, overload.Fixed(bound).Small()/2, func() {
 		require.Equal(t, 200, checkAs(t, url, trust, s.other))
+		require.Equal(t, 200, statusOf(t, url+"/docs", trust), "it is another kind of request")
 	})
+}
+
+// statusOf asks for a document, without a key.
+func statusOf(t *testing.T, url string, trust *tls.Config) int {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: trust.Clone()}
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	response, err := (&http.Client{Transport: transport}).Do(r)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode
 }
 
 // A share of an admin request ends with the request, whatever its answer, and with a stream before
@@ -166,11 +180,38 @@ func TestAdminShareEnds(t *testing.T) {
 	share.admin.Add(-most)
 	require.Equal(t, 200, s.contract.call(s.key, http.MethodGet, "/v1/rules", nil).status)
 
-	registered.capacity.unknown.Add(registered.capacity.bound.Unknown())
+	// The places of one kind of requests without a key, by network, and all of them.
+	half := int(most) / 2
+	for _, network := range []string{"127.0.0.1", "192.0.2.1"} {
+		leave := takePlaces(t, registered.docsPlaces, network, half)
+		taken := s.contract.call("", http.MethodGet, "/docs", nil)
+		if network == "127.0.0.1" {
+			taken.problem(503, codeOverloaded)
+			require.Equal(t, 200, s.contract.call("", http.MethodGet, healthPath, nil).status)
+			require.Equal(t, 200, s.contract.call(s.key, http.MethodGet, "/v1/rules", nil).status, "they are known")
+			require.Equal(t, 422, s.contract.call("", http.MethodPost, deviceLoginPath, strings.NewReader(`{"machine":""}`)).status, "of another kind")
+		} else {
+			require.Equal(t, 200, taken.status)
+		}
+		leave()
+	}
+	takePlaces(t, registered.docsPlaces, "192.0.2.1", half)
+	takePlaces(t, registered.docsPlaces, "192.0.2.2", int(most)-half)
 	s.contract.call("", http.MethodGet, "/docs", nil).problem(503, codeOverloaded)
-	require.Equal(t, 200, s.contract.call("", http.MethodGet, healthPath, nil).status)
-	require.Equal(t, 200, s.contract.call(s.key, http.MethodGet, "/v1/rules", nil).status, "they are known")
-	registered.capacity.unknown.Add(-registered.capacity.bound.Unknown())
-	require.Equal(t, 200, s.contract.call("", http.MethodGet, "/docs", nil).status)
-	require.Eventually(t, func() bool { return registered.capacity.unknown.Load() == 0 }, time.Minute, time.Millisecond)
+}
+
+// takePlaces takes n places of a network. leave gives them back.
+func takePlaces(t *testing.T, s keyless, network string, n int) (leave func()) {
+	t.Helper()
+	var leaves []func()
+	for range n {
+		leave, ok := s.TakeUpTo(network, 1000, 1000)
+		require.True(t, ok)
+		leaves = append(leaves, leave)
+	}
+	return func() {
+		for _, leave := range leaves {
+			leave()
+		}
+	}
 }

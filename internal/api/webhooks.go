@@ -15,6 +15,7 @@ import (
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
@@ -25,15 +26,15 @@ import (
 //
 // Anybody can send requests to these addresses, so each step has a limit before the next, more
 // expensive one: lookups of endpoints, bodies in memory, signatures, and writes to Postgres. The
-// whole instance runs only a few of each at the same time, and fewer for one endpoint. Requests
+// whole instance runs only a few of each at the same time, and fewer for one tenant. Requests
 // beyond that are refused, and the provider sends them again later. Checks are not affected.
 
 const (
 	maxWebhookBody = 1 << 20 // bytes
 
 	webhookLookups   = 2                // concurrent lookups of endpoints
-	webhookBodies    = 64               // concurrent requests after the lookup, of all endpoints
-	webhookBodiesOf  = 16               // of one endpoint
+	webhookBodies    = 64               // concurrent requests after the lookup, of all tenants
+	webhookBodiesOf  = 16               // of one tenant
 	webhookWrites    = 3                // concurrent writes of events; the other connections to Postgres are for the admin API
 	webhookWait      = 2 * time.Second  // for a turn
 	webhookRate      = 50               // events per second of one endpoint that an instance stores
@@ -70,13 +71,12 @@ var webhookResults = []string{
 // webhooks receives events.
 type webhooks struct {
 	*server
-	lookups, bodies, verifying, writes, refusals chan struct{}
-	rates                                        *engine.Memory
+	lookups, verifying, writes, refusals chan struct{}
+	bodies                               *places.Places[limit.TenantID]
+	rates                                *engine.Memory
 
 	mu    sync.Mutex
 	known map[uuid.UUID]*knownWebhook
-	// serving is the number of requests after the lookup, by endpoint.
-	serving map[uuid.UUID]int
 }
 
 // knownWebhook is the cached result of a lookup.
@@ -97,10 +97,10 @@ func WebhookPath(e tenants.BillingEndpoint) string {
 // mountWebhooks adds the webhooks to r.
 func mountWebhooks(r chi.Router, s *server) {
 	w := &webhooks{
-		server: s, lookups: make(chan struct{}, webhookLookups), bodies: make(chan struct{}, webhookBodies),
+		server: s, lookups: make(chan struct{}, webhookLookups), bodies: places.New[limit.TenantID](webhookBodies, webhookBodiesOf),
 		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), writes: make(chan struct{}, webhookWrites), refusals: make(chan struct{}, 1),
 		rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
-		known: map[uuid.UUID]*knownWebhook{}, serving: map[uuid.UUID]int{},
+		known: map[uuid.UUID]*knownWebhook{},
 	}
 	for _, provider := range []string{tenants.StripeProvider, tenants.GenericProvider} {
 		r.Post("/v1/webhooks/"+provider+"/{endpoint}", func(writer http.ResponseWriter, r *http.Request) {
@@ -122,15 +122,15 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	known, p = w.endpoint(ctx, chi.URLParam(r, "endpoint"), provider)
 	if p != nil {
 		if p.Status == http.StatusServiceUnavailable {
-			p = closing(r, p) // or the connection would wait for a body that nobody reads
+			p = closing(r, p)
 		}
 		return nil, resultOf(p), p
 	}
-	defer w.leave(known)
-	if !take(ctx, w.bodies, 0) {
-		return nil, webhookBusy, closing(r, busyWebhook())
+	leave, ok := w.bodies.Take(known.Tenant)
+	if !ok {
+		return nil, webhookBusy, closing(r, busyWebhook()) // or the connection would wait for a body that nobody reads
 	}
-	defer give(w.bodies)
+	defer leave()
 	_ = http.NewResponseController(writer).SetReadDeadline(time.Now().Add(webhookReadLimit)) // otherwise the server's own timeout applies
 	body, p := readBody(r, nil, maxWebhookBody)
 	if p != nil {
@@ -177,7 +177,7 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 }
 
 // refused records that an event was refused, for the page of the endpoint: once for each lookup of
-// the endpoint, which is at most about once a second. It holds no place of the endpoint meanwhile.
+// the endpoint, which is at most about once a second. It holds no place of the tenant meanwhile.
 func (w *webhooks) refused(ctx context.Context, known *knownWebhook, why string) {
 	if known == nil || !slices.Contains(tenants.RefusalReasons, why) || !take(ctx, w.refusals, 0) {
 		return
@@ -249,7 +249,7 @@ func take(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 
 func give(places chan struct{}) { <-places }
 
-// endpoint looks up the endpoint of a path and takes one of its places; leave releases it.
+// endpoint looks up the endpoint of a path.
 func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownWebhook, *Problem) {
 	id, err := objectID(text)
 	if err != nil || id.Version() != 4 {
@@ -262,21 +262,7 @@ func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownW
 	if known.Provider != provider {
 		return nil, noWebhook()
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.serving[id] >= webhookBodiesOf {
-		return nil, busyWebhook()
-	}
-	w.serving[id]++
 	return known, nil
-}
-
-func (w *webhooks) leave(known *knownWebhook) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.serving[known.Endpoint]--; w.serving[known.Endpoint] == 0 {
-		delete(w.serving, known.Endpoint)
-	}
 }
 
 // find returns the cached result for an id, or looks it up.

@@ -5,11 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net"
-	"net/netip"
 	"time"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -116,17 +116,7 @@ func accountKey(email string) string {
 // addressOf returns the address of a connection; for IPv6 the network of 64 bits, which belongs to
 // one customer.
 func addressOf(remote string) string {
-	host := hostOf(remote)
-	ip, err := netip.ParseAddr(host)
-	if err != nil {
-		return host
-	}
-	ip = ip.Unmap().WithZone("")
-	if ip.Is4() {
-		return ip.String()
-	}
-	network, _ := ip.Prefix(64) // of a valid IPv6 address
-	return network.String()
+	return origin.Network(hostOf(remote))
 }
 
 // hostOf returns the address of a connection without its port.

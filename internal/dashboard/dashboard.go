@@ -83,7 +83,7 @@ type dashboard struct {
 	errands    chan struct{}          // has a place for each concurrent task after an answer
 	after      sync.WaitGroup         // of these tasks
 	forms      *places.Places[string] // places for forms that are being sent, by address
-	working    chan struct{}          // has a place for each concurrent request
+	working    *places.Places[string] // places for pages that are created, by network
 	trying     chan struct{}          // has a place for each concurrent preview of a rule
 	observers  map[string]observer    // by pattern of the route
 	access     *accesslog.Budget      // of log lines about requests
@@ -99,6 +99,9 @@ type dashboard struct {
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
 // slow down checks. It is more than Postgres can answer concurrently.
 const maxWorking = 64
+
+// maxNetworkWorking is the maximum for one network, which many people may share.
+const maxNetworkWorking = 32
 
 // maxErrands is the maximum number of concurrent tasks after answers.
 const maxErrands = 4
@@ -125,7 +128,7 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
+		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: places.New[string](maxWorking, maxNetworkWorking), trying: make(chan struct{}, maxTrying),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
 	d.codes = d.newThrottle("device", codeRules...)

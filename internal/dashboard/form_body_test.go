@@ -53,6 +53,46 @@ func TestSlowForms(t *testing.T) {
 	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
 }
 
+// stuck is a browser that reads no page.
+type stuck struct {
+	status
+	begun chan<- struct{}
+	leave <-chan struct{}
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	s.begun <- struct{}{}
+	<-s.leave
+	return len(p), nil
+}
+
+// Browsers that never read their pages use no places for creating pages. Each network has a share
+// of these places. Before, 64 unread pages took the dashboard from everybody.
+func TestUnreadPages(t *testing.T) {
+	s := newStack(t)
+	handler := s.server.Config.Handler
+	begun, leave := make(chan struct{}), make(chan struct{})
+	var reading sync.WaitGroup
+	ask := func(address string, w http.ResponseWriter) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/login", nil)
+		require.NoError(t, err)
+		r.RemoteAddr = address
+		handler.ServeHTTP(w, r)
+	}
+	for range maxWorking + 1 {
+		reading.Go(func() { ask("192.0.2.1:1234", &stuck{status{header: http.Header{}}, begun, leave}) })
+		<-begun
+	}
+	for range 2 { // of another network, and of the same one
+		require.Equal(t, http.StatusOK, s.browser().get("/login").status)
+		w := &status{header: http.Header{}}
+		ask("192.0.2.1:1234", w)
+		require.Equal(t, http.StatusOK, w.code)
+	}
+	close(leave)
+	reading.Wait()
+}
+
 // status is an answer of which only the status matters.
 type status struct {
 	header http.Header

@@ -108,7 +108,7 @@ func (d *dashboard) live(w http.ResponseWriter, r *http.Request, v *visit, name 
 		return err
 	}
 	defer d.hub.leave(s, t)
-	leavePlace(r.Context()) // it uses no place while nothing happens
+	requestOf(r.Context()).leave() // it uses no place while nothing happens
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
 	// The server's timeouts are for requests that are answered immediately. If they cannot be
 	// disabled, the browser reconnects.
@@ -352,15 +352,6 @@ func (e *eventWriter) flush() {
 		e.err = e.control.Flush()
 	}
 }
-
-// leavePlace releases the place of a request before the request ends.
-func leavePlace(ctx context.Context) {
-	if leave, ok := ctx.Value(placeKey{}).(func()); ok {
-		leave()
-	}
-}
-
-type placeKey struct{}
 
 // recentWithin is how long a page waits for recent decisions of all instances.
 const recentWithin = time.Second

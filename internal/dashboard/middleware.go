@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"weir/internal/origin"
@@ -60,15 +59,13 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		select {
-		case d.working <- struct{}{}:
-			leave := sync.OnceFunc(func() { <-d.working })
-			defer leave()
-			r = r.WithContext(context.WithValue(r.Context(), placeKey{}, leave))
-		default:
+		t := requestOf(r.Context())
+		var ok bool
+		if t.place, ok = d.working.Take(addressOf(r.RemoteAddr)); !ok {
 			d.answer(w, r, errBusy)
 			return
 		}
+		defer t.leave()
 		next.ServeHTTP(w, withOpen(withTheme(r)))
 	})
 }

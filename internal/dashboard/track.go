@@ -23,21 +23,37 @@ type tracked struct {
 	id     string    // of the request
 	status int       // 0 until the head is written
 	tenant uuid.UUID // current tenant; the nil UUID: nobody is signed in, or there is no tenant
+	place  func()    // ends its place among the pages that are created; nil: it has none
 }
 
 // WriteHeader stores the status.
 func (t *tracked) WriteHeader(status int) {
 	if t.status == 0 && status >= 200 { // 1xx is not the answer
-		t.status = status
+		t.answer(status)
 	}
 	t.ResponseWriter.WriteHeader(status)
 }
 
 func (t *tracked) Write(b []byte) (int, error) {
 	if t.status == 0 {
-		t.status = http.StatusOK
+		t.answer(http.StatusOK)
 	}
 	return t.ResponseWriter.Write(b)
+}
+
+// answer begins the answer. From then on, the request waits for nobody but its browser, which may
+// never read, so it uses no place for creating pages.
+func (t *tracked) answer(status int) {
+	t.status = status
+	t.leave()
+}
+
+// leave ends the place of the request for creating pages.
+func (t *tracked) leave() {
+	if t.place != nil {
+		t.place()
+		t.place = nil
+	}
 }
 
 // Unwrap lets http.ResponseController reach the connection.

@@ -104,6 +104,7 @@ func New(o Options) *Records {
 // Claim is the right and the obligation to execute a request: Finish or Release must follow.
 type Claim struct {
 	name    string
+	tenant  uuid.UUID
 	print   Print
 	pending []byte
 	since   time.Time
@@ -116,7 +117,7 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 	name := r.name(tenant, key)
 	deadline := time.Now().Add(r.wait)
 	print = r.keyed(name, print)
-	claim := &Claim{name: name, print: print, pending: pendingRecord(print), since: time.Now()}
+	claim := &Claim{name: name, tenant: tenant, print: print, pending: pendingRecord(print), since: time.Now()}
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
 		if r.client == nil || r.away(name) {
 			return r.local.begin(ctx, claim, time.Until(deadline))

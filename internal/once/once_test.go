@@ -182,28 +182,37 @@ func TestLocalWaiters(t *testing.T) {
 	require.ErrorIs(t, err, ErrPending, "a client that disconnected does not wait")
 }
 
-// The memory of this process is limited: the oldest record is evicted first.
+// The memory of this process is limited: the oldest record of a tenant with too many is evicted
+// first, then the oldest of all.
 func TestLocalBounds(t *testing.T) {
 	r := New(Options{Wait: time.Millisecond})
-	first, _, err := r.Begin(ctx, tenant, "first", print1)
-	require.NoError(t, err)
-	for range maxLocalRecords {
-		claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
+	begin := func(tenant uuid.UUID, key string) *Claim {
+		claim, _, err := r.Begin(ctx, tenant, key, print1)
 		require.NoError(t, err)
-		r.Finish(claim, []byte("x"))
+		return claim
+	}
+	neighbour := uuid.New()
+	kept := begin(neighbour, "kept")
+	r.Finish(kept, []byte("kept"))
+	first := begin(tenant, "first")
+	for range maxLocalRecords {
+		r.Finish(begin(tenant, uuid.NewString()), []byte("x"))
 	}
 	r.Finish(first, []byte("late"))
-	require.LessOrEqual(t, len(r.local.entries), maxLocalRecords+1)
-	claim, _, err := r.Begin(ctx, tenant, "first", print1)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
+	require.LessOrEqual(t, len(r.local.entries), maxLocalRecords/tenantPart+2)
+	require.NotNil(t, begin(tenant, "first"))
 	for range 20 {
-		claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
-		require.NoError(t, err)
-		r.Finish(claim, make([]byte, 1<<20))
+		r.Finish(begin(tenant, uuid.NewString()), make([]byte, 1<<20))
 	}
-	require.LessOrEqual(t, r.local.bytes, maxLocalBytes)
-	require.LessOrEqual(t, r.local.oldest.Len(), 20)
+	require.LessOrEqual(t, r.local.all.bytes, maxLocalBytes/tenantPart+len("kept"))
+	require.Nil(t, begin(neighbour, "kept"), "another tenant's record stays")
+
+	for range maxLocalRecords { // of many tenants
+		r.Finish(begin(uuid.New(), "k"), []byte("x"))
+	}
+	require.LessOrEqual(t, len(r.local.entries), maxLocalRecords+1)
+	require.LessOrEqual(t, len(r.local.tenants), maxLocalRecords+1)
+	require.NotNil(t, begin(neighbour, "kept"), "it was the oldest")
 }
 
 func TestUnreadableRecords(t *testing.T) {

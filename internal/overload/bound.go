@@ -120,9 +120,6 @@ func (b *Bound) Share() int64 {
 // a few connections to Postgres, so more of them would only wait longer.
 func (b *Bound) Small() int64 { return min(max(leastSmall, b.Limit()/8), mostSmall, b.Share()) }
 
-// Unknown returns the maximum of requests without a key, of all clients together.
-func (b *Bound) Unknown() int64 { return min(2*b.Small(), b.Share()) }
-
 // Refuse notes a refusal, and returns how long the connection must pause.
 func (b *Bound) Refuse() time.Duration {
 	b.refused.Add(1)

@@ -1,0 +1,122 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// openUnread opens n streams with a request each, and permits no byte of an answer's body. It
+// returns when the heads of all answers have arrived, with the number of those with each status.
+// The bodies stay unread until the test ends.
+func openUnread(t *testing.T, url string, trust *tls.Config, n int, method, path, body string, fields ...string) map[string]int {
+	t.Helper()
+	config := trust.Clone()
+	config.NextProtos = []string{"h2"}
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	require.NoError(t, err)
+	framer := http2.NewFramer(conn, conn)
+	require.NoError(t, framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	fields = append([]string{":method", method, ":scheme", "https", ":authority", "example.com", ":path", path}, fields...)
+	for i := range n {
+		block.Reset()
+		for at := 0; at < len(fields); at += 2 {
+			require.NoError(t, encoder.WriteField(hpack.HeaderField{Name: fields[at], Value: fields[at+1]}))
+		}
+		id := uint32(2*i + 1)
+		require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: body == "",
+		}))
+		if body != "" {
+			require.NoError(t, framer.WriteData(id, true, []byte(body)))
+		}
+	}
+	statuses := map[string]int{}
+	decoder := hpack.NewDecoder(4096, func(f hpack.HeaderField) {
+		if f.Name == ":status" {
+			statuses[f.Value]++
+		}
+	})
+	for heads := 0; heads < n; {
+		frame, err := framer.ReadFrame()
+		require.NoError(t, err)
+		if head, ok := frame.(*http2.HeadersFrame); ok {
+			_, err := decoder.Write(head.HeaderBlockFragment())
+			require.NoError(t, err)
+			heads++
+		}
+	}
+	return statuses
+}
+
+// A client asks for paths that do not exist, and reads no answer. Its requests use no places that
+// others need. Before, 100 such connections could fill the places of all requests for ten seconds.
+func TestUnreadProblemsUseNoPlaces(t *testing.T) {
+	s := newCheckStack(t)
+	const n, bound = 60, 50
+	url, trust := s.secureServer(bound)
+	require.Equal(t, map[string]int{"404": n}, openUnread(t, url, trust, n, http.MethodGet, "/"+strings.Repeat("&", 4000), ""))
+	require.Equal(t, 200, checkAs(t, url, trust, s.other))
+	require.Equal(t, map[string]int{"404": n}, openUnread(t, url, trust, n, http.MethodGet, "/none", ""))
+}
+
+// Answers that a tenant does not read count for the tenant, and for nobody else.
+func TestUnreadBatchesCountForTheTenant(t *testing.T) {
+	s := newCheckStack(t)
+	const n, bound = 60, 50
+	url, trust := s.secureServer(bound)
+	batch := `{"checks":[` + strings.Repeat(`{"subject":"unread"},`, 19) + `{"subject":"unread"}]}`
+	fields := []string{"authorization", "Bearer " + s.key, "content-type", "application/json"}
+	statuses := openUnread(t, url, trust, n, http.MethodPost, "/v1/check/batch", batch, fields...)
+	require.Positive(t, statuses["200"])
+	require.Positive(t, statuses["503"], "of more than its share")
+	require.Equal(t, 503, checkAs(t, url, trust, s.key), "it has its share")
+	require.Equal(t, 200, checkAs(t, url, trust, s.other))
+}
+
+// Documents that a client does not read use no places of other clients.
+func TestUnreadDocumentsUseNoPlaces(t *testing.T) {
+	s := newCheckStack(t)
+	const n, bound = 60, 100
+	url, trust := s.secureServer(bound)
+	for range n { // not at once, because they are limited until their answers begin
+		require.Equal(t, map[string]int{"200": 1}, openUnread(t, url, trust, 1, http.MethodGet, "/docs", ""))
+	}
+	require.Equal(t, 200, statusOf(t, url+"/docs", trust))
+}
+
+// The path in a problem is cut, between characters.
+func TestLongInstance(t *testing.T) {
+	s := newCheckStack(t)
+	for _, ask := range []struct{ path, instance string }{
+		{"/" + strings.Repeat("a", 255), "/" + strings.Repeat("a", 255)},
+		{"/" + strings.Repeat("a", 256), "/" + strings.Repeat("a", 255)},
+		{"/" + strings.Repeat("%C3", 100), "/" + strings.Repeat("%C3", 85)},
+		{"/a" + strings.Repeat("%C3", 100), "/a" + strings.Repeat("%C3", 84)},
+		{"/aa" + strings.Repeat("%C3", 100), "/aa" + strings.Repeat("%C3", 84)},
+	} {
+		r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, s.contract.url+ask.path, nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Contains(t, string(body), `"instance":"`+ask.instance+`"`)
+	}
+}
