@@ -50,7 +50,7 @@ func (c *capacity) leave(r *request) {
 func (c *capacity) adjust() bool {
 	s := overload.Signals{InFlight: c.most, Refused: c.bound.TakeRefused()}
 	for _, q := range c.instance.queues {
-		s.Queued = max(s.Queued, q.waits.read())
+		s.Queued, s.Trip = max(s.Queued, q.waits.read()), max(s.Trip, q.trip)
 		s.Standing = q.standing(s.Standing)
 	}
 	p := c.instance.process

@@ -21,6 +21,7 @@ type queue struct {
 	beat     time.Duration // of the last answer
 	answered bool          // by the last pipeline
 	waits    waits         // of pipelines
+	trip     time.Duration // the shortest of a pipeline; 0: none
 	unsent   []unsent      // since they were last read, by tenant
 	circuit  *circuit
 }
@@ -92,13 +93,22 @@ func (q *queue) noteUnsent(r *request) {
 
 // standing appends the tenants that wait in the queue.
 func (q *queue) standing(to []overload.Queue) []overload.Queue {
+	if len(q.fair.active) == 0 && len(q.unsent) == 0 {
+		return to
+	}
+	underway := map[*tenant]int64{}
+	for _, b := range q.underway {
+		for _, r := range b.reqs {
+			underway[r.subject.tenant]++
+		}
+	}
 	for _, turn := range q.fair.active {
 		if wait := turn.waits.read(); wait > 0 && q.answered {
-			to = append(to, overload.Queue{Tenant: turn.tenant.id, Wait: wait, Requests: int64(len(turn.reqs))})
+			to = append(to, overload.Queue{Tenant: turn.tenant.id, Wait: wait, Requests: int64(len(turn.reqs)), Underway: underway[turn.tenant]})
 		}
 	}
 	for _, u := range q.unsent {
-		to = append(to, overload.Queue{Tenant: u.tenant.id, Wait: u.waits.read(), Requests: u.requests})
+		to = append(to, overload.Queue{Tenant: u.tenant.id, Wait: u.waits.read(), Requests: u.requests, Underway: underway[u.tenant]})
 	}
 	q.unsent = q.unsent[:0]
 	return to
@@ -115,6 +125,9 @@ func (q *queue) replied(b *batch) {
 			return
 		}
 		q.beat, q.answered = w.clock.now, true
+		if trip := w.clock.now - b.began; q.trip == 0 || trip < q.trip {
+			q.trip = trip
+		}
 		q.release(b)
 		for _, r := range b.reqs {
 			if r.state == sentState {

@@ -152,7 +152,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	waits := watchOverload(s.registry, bound, s.log)
 	s.background.Go(func() {
 		bound.Run(working, overload.Sources{
-			Queued: c.counters.Waited, Waiting: c.counters.Waiting, InFlight: httpMetrics.InFlight, Told: waits,
+			Queued: c.counters.Waited, Trip: c.counters.Trip, Waiting: c.counters.Waiting, InFlight: httpMetrics.InFlight, Told: waits,
 		})
 	})
 	secrets := c.from.Secrets

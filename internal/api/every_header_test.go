@@ -47,7 +47,7 @@ func testHeaderCombinations(t *testing.T) {
 		var h headerWriter
 		h.build(style, &d)
 		require.Equal(t, want, h.count, "%+v %+v", d, style)
-		q := &request{ResponseWriter: httptest.NewRecorder()}
+		q := &request{ResponseWriter: httptest.NewRecorder(), left: true}
 		h.write(q.Header(), q.headers[1:])
 		require.Len(t, q.Header(), want)
 	}

@@ -56,7 +56,7 @@ func TestAnswersWaitForTheChange(t *testing.T) {
 		order += "followed "
 	}}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/rules/r", nil)
-	q := &request{ResponseWriter: w, actor: tenants.AsSystem(uuid.New(), "test"), authed: true}
+	q := &request{ResponseWriter: w, actor: tenants.AsSystem(uuid.New(), "test"), authed: true, left: true}
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 	body := strings.Repeat("x", 100_000) // far more than net/http buffers
 	a.committed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

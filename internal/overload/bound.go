@@ -5,7 +5,8 @@
 // adapts to two waits, every Interval:
 //
 //   - queued: how long calls waited for a pipeline to Redis. It is the smallest wait of the
-//     interval, as in CoDel (RFC 8289): if even the luckiest batch waited, the queue stands.
+//     interval, as in CoDel (RFC 8289): if even the luckiest batch waited, the queue stands. Its
+//     target is longer by one round trip to Redis, because a pipeline is free again after one.
 //   - runnable: how long goroutines that could run waited for a processor, on average. A request
 //     waits in this way before Weir can read it, so it is also the least time of a refusal.
 //
@@ -38,9 +39,10 @@ import (
 const (
 	// Interval is the time between two adjustments.
 	Interval = 100 * time.Millisecond
-	// maxQueued is the longest target of the wait for a pipeline to Redis. While Redis answers, a
-	// call waits for up to four times its timeout. The target is at most half of that.
-	maxQueued = 50 * time.Millisecond
+	// maxQueued is the target of the wait for a pipeline to Redis, beyond one round trip. While
+	// Redis answers, a call waits for up to four times its timeout. The target is at most half of
+	// that.
+	maxQueued = 25 * time.Millisecond
 	// maxRunnable is the target of the wait for a processor. A check has two to four turns on a
 	// processor, so it waits up to 50 ms; a refusal has one.
 	maxRunnable = 12 * time.Millisecond
@@ -57,7 +59,7 @@ const (
 	// processors, because this wait has other causes, such as other processes of the machine.
 	startPerThread = 64
 	// leastBound is the smallest bound for the wait for Redis. Redis decides 128 of the most
-	// expensive calls in about maxQueued.
+	// expensive calls in about 50 ms.
 	leastBound = 128
 	// leastSmall and mostSmall are the range of Small.
 	leastSmall = 16
@@ -67,7 +69,8 @@ const (
 // Signals are the waits of the last Interval.
 type Signals struct {
 	Queued, Runnable time.Duration
-	InFlight         int64 // the most requests that were in flight at once
+	Trip             time.Duration // the shortest round trip to Redis of the last seconds
+	InFlight         int64         // the most requests that were in flight at once
 	Refused          int64
 	Standing         []Queue // of tenants and servers; a tenant may be in it for several servers
 }
@@ -78,7 +81,7 @@ type Bound struct {
 	most    int64
 	threads int64
 	adapts  bool
-	target  time.Duration // of the wait for a pipeline
+	longest time.Duration // for which the target of the wait for a pipeline may be
 	bound   atomic.Int64
 	pause   atomic.Int64 // ns
 	refused atomic.Int64 // since the last Adjust
@@ -88,7 +91,7 @@ type Bound struct {
 // New returns a bound of up to most, on a machine with so many threads, of calls that wait for a
 // silent Redis for at most timeout. It begins with a small number, and only Adjust changes it.
 func New(most int64, threads int, timeout time.Duration) *Bound {
-	b := &Bound{most: most, threads: int64(threads), adapts: true, target: min(maxQueued, 2*timeout)}
+	b := &Bound{most: most, threads: int64(threads), adapts: true, longest: 2 * timeout}
 	b.bound.Store(min(most, startPerThread*b.threads))
 	return b
 }
@@ -137,14 +140,15 @@ func (b *Bound) Adjust(s Signals) {
 	if !b.adapts {
 		return
 	}
-	b.adjustTenants(s.Standing)
+	b.adjustTenants(s.Standing, min(maxQueued/tenantPart+s.Trip, b.longest/tenantPart))
+	target := min(maxQueued+s.Trip, b.longest)
 	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
 	short := s.Runnable > maxRunnable
 	b.adjustPause(s.Refused, budget, short)
 	bound := b.bound.Load()
 	switch {
-	case s.Queued > b.target && !s.ofFewTenants(b.target):
-		bound = b.lower(bound, s, float64(b.target)/float64(s.Queued), leastBound)
+	case s.Queued > target && !s.ofFewTenants(target, bound):
+		bound = b.lower(bound, s, float64(target)/float64(s.Queued), leastBound)
 	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:
 		bound = b.lower(bound, s, float64(maxRunnable)/float64(s.Runnable), startPerThread*b.threads)

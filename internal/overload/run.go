@@ -16,8 +16,10 @@ const lookEvery = 10 * time.Millisecond
 type Sources struct {
 	// Queued returns the smallest wait for Redis since its last call.
 	Queued func() time.Duration
+	// Trip returns the shortest round trip to Redis of the last seconds.
+	Trip func() time.Duration
 	// Waiting calls each for the tenants that wait behind calls of their own, as in Queue.
-	Waiting func(each func(tenant limit.TenantID, wait time.Duration, requests int64))
+	Waiting func(each func(tenant limit.TenantID, wait time.Duration, requests, underway int64))
 	// InFlight returns the number of requests in flight.
 	InFlight func() int64
 	// Told, if not nil, is called with the waits of each Interval.
@@ -31,8 +33,8 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 	var runnable Runnable
 	runnable.Mean()
 	s := Signals{}
-	note := func(tenant limit.TenantID, wait time.Duration, requests int64) {
-		s.Standing = append(s.Standing, Queue{tenant, wait, requests})
+	note := func(tenant limit.TenantID, wait time.Duration, requests, underway int64) {
+		s.Standing = append(s.Standing, Queue{tenant, wait, requests, underway})
 	}
 	last := time.Now()
 	for {
@@ -45,7 +47,7 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 				continue
 			}
 			last = now
-			s.Queued, s.Runnable, s.Refused = from.Queued(), runnable.Mean(), b.TakeRefused()
+			s.Queued, s.Trip, s.Runnable, s.Refused = from.Queued(), from.Trip(), runnable.Mean(), b.TakeRefused()
 			from.Waiting(note)
 			b.Adjust(s)
 			if from.Told != nil {

@@ -31,7 +31,7 @@ func TestTenantWithAQueueIsBounded(t *testing.T) {
 		inFlight := min(2000, b.ShareOf(loud))
 		wait = time.Duration(inFlight) * time.Second / perSecond
 		b.Adjust(Signals{InFlight: inFlight, Refused: 2000 - inFlight, Standing: []Queue{
-			{Tenant: loud, Wait: wait, Requests: inFlight}, {Tenant: quiet, Wait: 2 * time.Millisecond, Requests: 3},
+			{Tenant: loud, Wait: wait, Requests: inFlight, Underway: 20}, {Tenant: quiet, Wait: 2 * time.Millisecond, Requests: 3},
 		}})
 		require.EqualValues(t, b.Share(), b.ShareOf(quiet))
 	}
@@ -85,6 +85,8 @@ func TestSeldomNeighbourIsNotRefused(t *testing.T) {
 	wait(1, 1000)
 	require.EqualValues(t, leastOfTenant, b.ShareOf(limit.TenantID{1}))
 	require.EqualValues(t, 10_000, b.Limit())
+	wait(fewTenants, 100)
+	require.EqualValues(t, 10_000, b.Limit(), "they leave room for others")
 	wait(fewTenants+1, 400)
 	require.EqualValues(t, leastBound, b.Limit())
 	for range 100 {
@@ -94,16 +96,40 @@ func TestSeldomNeighbourIsNotRefused(t *testing.T) {
 	require.EqualValues(t, leastBound, b.Limit(), "most requests are of others")
 }
 
-// A tenant that waits for several servers gets the lowest of the bounds.
+// A tenant that waits for several servers has one bound, by its requests for all of them.
 func TestTenantThatWaitsForSeveralServers(t *testing.T) {
 	loud := limit.TenantID{1}
-	queues := []Queue{{Tenant: loud, Wait: time.Second, Requests: 1000}, {Tenant: loud, Wait: 30 * time.Millisecond, Requests: 4000}}
+	queues := []Queue{{Tenant: loud, Wait: time.Second, Requests: 1000}, {Tenant: loud, Wait: 30 * time.Millisecond, Requests: 500}}
 	for range 2 {
 		b := risen(time.Second)
 		b.Adjust(Signals{InFlight: 2000, Standing: queues})
-		require.EqualValues(t, 500, b.ShareOf(loud))
+		require.EqualValues(t, 750, b.ShareOf(loud))
 		queues[0], queues[1] = queues[1], queues[0]
 	}
+}
+
+// If Redis is far away, calls wait for a pipeline although nothing is overloaded, and many must be
+// on their way to keep it busy. Before, a fixed smallest bound was too high for a Redis nearby, and
+// a lower one would have refused calls to a distant one.
+func TestBoundsFollowTheRoundTrip(t *testing.T) {
+	b := risen(time.Second)
+	const trip, underway = 80 * time.Millisecond, 300
+	far := limit.TenantID{1}
+	ask := func(wait time.Duration) {
+		for range 20 {
+			b.Adjust(Signals{InFlight: 1500, Queued: wait, Trip: trip, Standing: []Queue{{Tenant: far, Wait: wait, Requests: 1000, Underway: underway}}})
+		}
+	}
+	ask(trip)
+	require.Empty(t, b.Bounded())
+	require.EqualValues(t, 10_000, b.Limit())
+	ask(3 * trip)
+	require.EqualValues(t, 2*underway, b.ShareOf(far), "as many wait as are on their way")
+	require.EqualValues(t, 10_000, b.Limit())
+
+	b = risen(50 * time.Millisecond)
+	ask(101 * time.Millisecond)
+	require.NotEmpty(t, b.Bounded(), "however long the trip is, calls are not sent too late")
 }
 
 func TestFixedBoundIgnoresQueues(t *testing.T) {

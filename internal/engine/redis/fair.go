@@ -185,8 +185,7 @@ func (f *fairness) forget() {
 // waits has the smallest wait since it was last read.
 type waits struct{ least atomic.Int64 } // ns, plus 1; 0: none
 
-// note notes the wait of a pipeline that is about to be sent. The caller holds the lock of the
-// queue.
+// note notes the wait of a pipeline. The caller holds the lock of the queue.
 func (w *waits) note(wait time.Duration) {
 	if least := w.least.Load(); least == 0 || int64(wait) < least-1 {
 		w.least.Store(int64(wait) + 1)
@@ -205,25 +204,72 @@ func (e *Engine) Waited() (longest time.Duration) {
 }
 
 // Waiting calls each for the tenants whose calls wait behind other calls of the same tenant: with
-// the smallest wait since the last call of Waiting, as in Waited, and the number of requests that
-// wait now. It calls each for every server for which a tenant waits.
-func (e *Engine) Waiting(each func(tenant limit.TenantID, wait time.Duration, requests int64)) {
+// the smallest wait since the last call of Waiting, as in Waited, and the numbers of requests that
+// wait and that are in a pipeline now. It calls each for every server for which a tenant waits.
+func (e *Engine) Waiting(each func(tenant limit.TenantID, wait time.Duration, requests, underway int64)) {
 	e.eachQueue(func(q *queue) { q.standing(each) })
 }
 
 // standing calls each for the tenants that wait in one queue.
-func (q *queue) standing(each func(limit.TenantID, time.Duration, int64)) {
+func (q *queue) standing(each func(limit.TenantID, time.Duration, int64, int64)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if len(q.fair.active) == 0 && len(q.unsent) == 0 {
+		return
+	}
+	underway := q.underwayOf()
 	for _, turn := range q.fair.active {
 		if wait := turn.waits.read(); wait > 0 && q.answered.Load() {
-			each(turn.tenant, wait, int64(len(turn.reqs)))
+			each(turn.tenant, wait, int64(len(turn.reqs)), underway[turn.tenant])
 		}
 	}
 	for tenant, u := range q.unsent {
-		each(tenant, u.wait, u.requests)
+		each(tenant, u.wait, u.requests, underway[tenant])
 	}
 	clear(q.unsent)
+}
+
+// underwayOf returns the number of requests of each tenant that are in a pipeline. The caller holds
+// the lock.
+func (q *queue) underwayOf() map[limit.TenantID]int64 {
+	underway := map[limit.TenantID]int64{}
+	for _, b := range q.underway {
+		for _, r := range b.reqs {
+			underway[r.tenant]++
+		}
+	}
+	return underway
+}
+
+// Trip returns the shortest round trip of a pipeline in the last seconds, for the server where it
+// is the longest. It must be called once per interval of overload.Bound.
+func (e *Engine) Trip() (longest time.Duration) {
+	e.eachQueue(func(q *queue) { longest = max(longest, q.trips.read()) })
+	return longest
+}
+
+// trips has the shortest round trip of the last tripReads to 2 × tripReads reads.
+type trips struct {
+	waits
+	last, before time.Duration // 0: none
+	reads        int
+}
+
+// tripReads is the number of reads after which a round trip may be forgotten: five seconds.
+const tripReads = 50
+
+// read returns the shortest round trip, or 0 if there was none.
+func (t *trips) read() time.Duration {
+	if t.reads++; t.reads >= tripReads && t.last > 0 {
+		t.reads, t.before, t.last = 0, t.last, 0
+	}
+	if trip := t.waits.read(); trip > 0 && (t.last == 0 || trip < t.last) {
+		t.last = trip
+	}
+	if t.last == 0 || t.before > 0 && t.before < t.last {
+		return t.before
+	}
+	return t.last
 }
 
 // unsent are the requests of a tenant that waited for too long and were not sent.

@@ -134,7 +134,7 @@ func TestWaitOfAPipeline(t *testing.T) {
 	q := &queue{maxBatch: 128}
 	q.answered.Store(true)
 	standing := func() (tenants []limit.TenantID, waits []time.Duration) {
-		q.standing(func(tenant limit.TenantID, wait time.Duration, requests int64) {
+		q.standing(func(tenant limit.TenantID, wait time.Duration, requests, _ int64) {
 			require.Positive(t, requests)
 			tenants, waits = append(tenants, tenant), append(waits, wait)
 		})
@@ -185,4 +185,46 @@ func TestWorkOfACall(t *testing.T) {
 	require.EqualValues(t, 3, work(limit.FixedWindow, 10, 3))
 	require.EqualValues(t, 4, work(limit.SlidingWindowLog, 10, 1))
 	require.EqualValues(t, 256, work(limit.SlidingWindowLog, 10_000, 32))
+}
+
+// The shortest round trip of some seconds counts, and is forgotten after these: the connection may
+// go to another server then.
+func TestShortestTrip(t *testing.T) {
+	t.Parallel()
+	var of trips
+	require.Zero(t, of.read())
+	note := func(reads int, trip time.Duration) (last time.Duration) {
+		for range reads {
+			of.note(trip + time.Millisecond)
+			of.note(trip)
+			last = of.read()
+		}
+		return last
+	}
+	require.Equal(t, 80*time.Millisecond, note(1, 80*time.Millisecond))
+	require.Equal(t, 80*time.Millisecond, note(tripReads/2, 200*time.Millisecond))
+	require.Equal(t, 3*time.Millisecond, note(1, 3*time.Millisecond))
+	require.Equal(t, 3*time.Millisecond, note(tripReads, 200*time.Millisecond))
+	require.Equal(t, 200*time.Millisecond, note(tripReads, 200*time.Millisecond))
+	for range 3 * tripReads { // nothing is sent
+		require.Equal(t, 200*time.Millisecond, of.read())
+	}
+}
+
+// The requests of a tenant in pipelines are counted, so that its bound leaves enough to fill them.
+func TestRequestsUnderway(t *testing.T) {
+	t.Parallel()
+	q := &queue{maxBatch: 128}
+	q.answered.Store(true)
+	var b batch
+	left, _ := q.fair.pick(&b, append(aged(1, 100, time.Second, time.Second, time.Second, time.Second), aged(2, 1, time.Second)...), q.maxBatch)
+	q.waiting, q.underway = left, []*batch{&b, {reqs: aged(1, 1, 0)}}
+	told := 0
+	q.standing(func(tenant limit.TenantID, _ time.Duration, requests, underway int64) {
+		told++
+		require.Equal(t, limit.TenantID{1}, tenant)
+		require.EqualValues(t, len(left), requests)
+		require.EqualValues(t, 4-len(left)+1, underway)
+	})
+	require.Equal(t, 1, told)
 }

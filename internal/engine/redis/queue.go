@@ -31,6 +31,7 @@ type queue struct {
 	life   pulse // of answers to this queue
 
 	waits    waits
+	trips    trips
 	answered atomic.Bool // by the last pipeline
 
 	mu       sync.Mutex
@@ -108,12 +109,17 @@ func (q *queue) run() {
 // exchangeBatch exchanges a batch and reports whether there is more to send. If not, it has
 // released the pipeline.
 func (q *queue) exchangeBatch(b *batch) (more bool) {
-	answered := q.exchange(deadlineContext{time.Now().Add(q.deadline)}, b.reqs)
+	began := time.Now()
+	answered := q.exchange(deadlineContext{began.Add(q.deadline)}, b.reqs)
 	q.answered.Store(answered)
+	trip := time.Since(began)
 	if answered {
 		q.life.beat()
 	}
 	q.mu.Lock()
+	if answered {
+		q.trips.note(trip)
+	}
 	q.underway = slices.DeleteFunc(q.underway, func(other *batch) bool { return other == b })
 	if more = len(q.waiting) > 0 && q.worth(q.busy-1); !more {
 		q.busy--

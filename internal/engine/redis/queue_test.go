@@ -206,7 +206,7 @@ func TestRequestsThatWereNotSent(t *testing.T) {
 	require.ErrorIs(t, late(waitingState, 0), engine.ErrNotSent)
 	require.GreaterOrEqual(t, q.waits.read(), maxPatience*patience, "the bound of requests must fall although no pipeline was sent")
 	tenants := 0
-	each := func(_ limit.TenantID, wait time.Duration, requests int64) {
+	each := func(_ limit.TenantID, wait time.Duration, requests, _ int64) {
 		tenants++
 		require.GreaterOrEqual(t, wait, maxPatience*patience)
 		require.EqualValues(t, 1, requests)
