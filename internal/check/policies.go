@@ -60,7 +60,6 @@ type Policies struct {
 	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or being loaded
 	loads   singleflight.Group
 	queues  readQueues
-	again   again
 
 	// working ends when Close is called, and ends every goroutine of the cache.
 	working context.Context
@@ -271,6 +270,19 @@ func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion
 	if policy == nil || e.subjects.Load() != subjectsVersion {
 		e.stale.subjects = true
 	}
+	e.mu.Unlock()
+	p.refreshLater(tenant, e)
+}
+
+// Reload means that the data of a tenant may be from another history, even with an equal version.
+func (p *Policies) Reload(tenant limit.TenantID) {
+	p.memory.forgive(tenant)
+	e, ok := p.tenants.Load(tenant)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	e.stale = stale{rules: true, subjects: true, all: true}
 	e.mu.Unlock()
 	p.refreshLater(tenant, e)
 }

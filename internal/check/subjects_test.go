@@ -129,25 +129,25 @@ func TestSubjectsFreeDeletedEntries(t *testing.T) {
 // The memory per subject is as documented in docs/operations.md.
 func TestSubjectsAreSmall(t *testing.T) {
 	const count = 200_000
-	before := heapInUse()
+	before := heap()
 	table := &subjects{}
 	for i := range count {
 		table.store(SubjectData{Subject: fmt.Sprintf("customer%08d", i), Plan: []string{"free", "pro", "business"}[i%3]})
 	}
 	table.seal()
-	used := heapInUse() - before
+	used := heap() - before
 	require.Less(t, used/count, int64(32), "bytes a subject")
 	require.InEpsilon(t, used, table.bytes(), 0.05, "the estimate")
 	for i := 0; i < count; i += 10 {
 		table.store(SubjectData{Subject: fmt.Sprintf("customer%08d", i), Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: int64(i)}}}})
 	}
-	used = heapInUse() - before
+	used = heap() - before
 	require.InEpsilon(t, used, table.bytes(), 0.15, "the estimate with overrides")
 	runtime.KeepAlive(table)
 }
 
-// heapInUse returns the size of all reachable objects.
-func heapInUse() int64 {
+// heap returns the size of all reachable objects.
+func heap() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
