@@ -201,6 +201,16 @@ type laneConn struct {
 	unanswered bool      // nothing has been written for the current request
 	// asked is the question of a gateway that is being decided; nil: none is.
 	asked *authorizeQuestion
+	// within is where the current request is in flight; nil: nowhere.
+	within *capacity
+}
+
+// leave ends that the current request counts among those of other clients.
+func (c *laneConn) leave() {
+	if c.within != nil {
+		c.within.leave()
+		c.within = nil
+	}
 }
 
 // serve answers requests one after the other.
@@ -336,8 +346,10 @@ func (c *laneConn) waitUntil(t time.Time) {
 	}
 }
 
-// send writes an answer and removes the request, of the given length, from the buffer.
+// send writes an answer and removes the request, of the given length, from the buffer. The client
+// may never read the answer, so the request uses no place that others need.
 func (c *laneConn) send(answer []byte, request int) {
+	c.leave()
 	if now := time.Now(); c.writeBy.Sub(now) < writeTimeout {
 		c.writeBy = now.Add(writeTimeout + laneSlack)
 		_ = c.SetWriteDeadline(c.writeBy)

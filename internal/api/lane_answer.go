@@ -54,7 +54,8 @@ func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scr
 // answer. A problem is never answered here, and means that nothing was counted.
 func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
-	defer s.capacity.leave()
+	c.within = s.capacity
+	defer c.leave()
 	if !s.capacity.enter() {
 		s.refuseLane(c, s.capacity.refuse())
 		return true

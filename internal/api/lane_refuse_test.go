@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -165,4 +166,31 @@ func TestLaneRefusesAboveTheShare(t *testing.T) {
 	c.send(s.laneRequest(`{"subject":"share"}`))
 	c.receive().decision(200)
 	require.Equal(t, before, s.ordinary.Load())
+}
+
+// An answer that its client does not read uses no place of other clients. Before, as many
+// connections as the bound could keep an instance from answering anybody for ten seconds.
+func TestUnreadLaneAnswersUseNoPlaces(t *testing.T) {
+	s := newCheckStack(t)
+	capacity := s.lane.server.Load().capacity
+	for _, refused := range []bool{false, true} {
+		if refused {
+			defer s.crowd()()
+		}
+		before := capacity.inFlight.Load()
+		server, client := net.Pipe() // a write waits until all of it is read
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			(&laneListener{lane: s.lane}).serve(&laneConn{Conn: server, inner: server, lane: s.lane})
+		}()
+		_, err := client.Write([]byte(s.laneRequest(`{"subject":"unread"}`)))
+		require.NoError(t, err)
+		_, err = client.Read(make([]byte, 1)) // the answer has begun
+		require.NoError(t, err)
+		require.Equal(t, before, capacity.inFlight.Load())
+		require.NoError(t, client.Close())
+		<-served
+		require.Equal(t, before, capacity.inFlight.Load())
+	}
 }

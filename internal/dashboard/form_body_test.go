@@ -3,6 +3,7 @@ package dashboard
 import (
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -91,6 +92,39 @@ func TestUnreadPages(t *testing.T) {
 	}
 	close(leave)
 	reading.Wait()
+}
+
+// An export creates its answer while it is written, so it keeps its place: the pages of a network
+// wait for exports that nobody reads, and those of others do not.
+func TestUnreadExports(t *testing.T) {
+	s := newStack(t)
+	ann := s.as("ann@example.com")
+	at, err := url.Parse(s.server.URL)
+	require.NoError(t, err)
+	handler := s.server.Config.Handler
+	ask := func(path string, w http.ResponseWriter) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		require.NoError(t, err)
+		r.RemoteAddr = "192.0.2.1:1234"
+		for _, cookie := range ann.http.Jar.Cookies(at) {
+			r.AddCookie(cookie)
+		}
+		handler.ServeHTTP(w, r)
+	}
+	begun, leave := make(chan struct{}, 100*maxNetworkWorking), make(chan struct{})
+	var reading sync.WaitGroup
+	for range maxNetworkWorking {
+		reading.Go(func() { ask("/audit?format=csv", &stuck{status{header: http.Header{}}, begun, leave}) })
+		<-begun
+	}
+	w := &status{header: http.Header{}}
+	ask("/login", w)
+	require.Equal(t, http.StatusServiceUnavailable, w.code)
+	require.Equal(t, http.StatusOK, ann.get("/rules").status, "from another network")
+	close(leave)
+	reading.Wait()
+	ask("/login", w)
+	require.NotEqual(t, http.StatusServiceUnavailable, w.code)
 }
 
 // status is an answer of which only the status matters.

@@ -190,6 +190,7 @@ func (d *dashboard) pushesOf(ctx context.Context, a tenants.Actor, view *metered
 
 // meteredExport returns the sealed hours of a month as a file.
 func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *visit) error {
+	requestOf(r.Context()).export = true
 	values := r.URL.Query()
 	view := meteredView{Rule: values.Get("rule")}
 	query, err := view.period(values.Get("month"), v.now)

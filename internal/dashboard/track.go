@@ -24,6 +24,7 @@ type tracked struct {
 	status int       // 0 until the head is written
 	tenant uuid.UUID // current tenant; the nil UUID: nobody is signed in, or there is no tenant
 	place  func()    // ends its place among the pages that are created; nil: it has none
+	export bool      // the answer is created while it is written
 }
 
 // WriteHeader stores the status.
@@ -42,10 +43,13 @@ func (t *tracked) Write(b []byte) (int, error) {
 }
 
 // answer begins the answer. From then on, the request waits for nobody but its browser, which may
-// never read, so it uses no place for creating pages.
+// never read, so it uses no place for creating pages. An export keeps its place, because it reads
+// further rows.
 func (t *tracked) answer(status int) {
 	t.status = status
-	t.leave()
+	if !t.export {
+		t.leave()
+	}
 }
 
 // leave ends the place of the request for creating pages.
