@@ -10,6 +10,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/google/uuid"
+
 	"weir/internal/tenants"
 )
 
@@ -177,6 +179,16 @@ func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 	}
 }
 
+// headIsDue reports whether the hour of a tenant's head is among the last hours, of which now is in
+// the latest one.
+func headIsDue(tenant uuid.UUID, now time.Time, hours int) bool {
+	ago := now.UTC().Hour() - int(tenant[15])%24
+	if ago < 0 {
+		ago += 24
+	}
+	return ago < hours
+}
+
 // logHeadsSince logs the heads of the trails with a row since an instant. Up to allHeads trails, it
 // logs all heads. Of more, it also logs one of 24 parts of the others for each of the last hours
 // that were not logged, so that each head is logged once a day, whatever time its row claims. The
@@ -194,7 +206,7 @@ func logHeadsSince(ctx context.Context, store *tenants.Store, log *slog.Logger, 
 		trails++
 		digest.Write([]byte(headLine(h)))
 		switch {
-		case h.At != nil && h.At.After(since), (now.UTC().Hour()+24-int(h.Tenant[15])%24)%24 < hours:
+		case h.At != nil && h.At.After(since), headIsDue(h.Tenant, now, hours):
 			line(h)
 		case len(older) < allHeads:
 			older = append(older, h)

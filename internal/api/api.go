@@ -118,8 +118,6 @@ type server struct {
 	once     *once.Records
 	leases   *leases.Records
 	billing  *billing.Runner
-	// The places for requests without a key, by kind.
-	webhookPlaces, devicePlaces, docsPlaces keyless
 }
 
 const (
@@ -165,10 +163,9 @@ func New(cfg Config, deps Deps) chi.Router {
 		s.billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	deps.Billing = s.billing
-	s.webhookPlaces, s.devicePlaces, s.docsPlaces = newKeyless(), newKeyless(), newKeyless()
-	mountWebhooks(r.With(s.webhookPlaces.admit), s)
-	mountDevices(r.With(s.devicePlaces.admit), s)
-	mountDocs(r.With(s.docsPlaces.admit), mountAdmin(r, deps))
+	mountWebhooks(r.With(admitKeyless(s.capacity.webhooks)), s)
+	mountDevices(r.With(admitKeyless(s.capacity.devices)), s)
+	mountDocs(r.With(admitKeyless(s.capacity.docs)), mountAdmin(r, deps))
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)
 	}

@@ -28,14 +28,21 @@ import (
 // together, and those of one network 32: clients who use up the places for webhooks of unknown
 // endpoints do not affect device logins.
 //
-// An answer whose client does not read it uses none of these places, except those of its tenant.
+// A request whose answer has begun uses none of these places, because its client may never read the
+// answer. Batches and requests to the admin API still count for their tenant until they end.
 type capacity struct {
 	inFlight *atomic.Int64
 	bound    *overload.Bound
 	shed     prometheus.Counter
 	seed     maphash.Seed
 	shares   [shareCells]share
+
+	webhooks, devices, docs keyless
 }
+
+// keyless are the places for one kind of requests without a key, by network. The bound says how
+// many there are.
+type keyless = *places.Places[string]
 
 // The shares of tenants are in cells, by a hash with a random seed. Two tenants in the same cell
 // share one share, on one instance, until it restarts.
@@ -48,7 +55,10 @@ type share struct {
 }
 
 func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
-	return &capacity{inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed()}
+	return &capacity{
+		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
+		webhooks: places.New[string](0, 0), devices: places.New[string](0, 0), docs: places.New[string](0, 0),
+	}
 }
 
 // of returns the share of a tenant.
@@ -85,8 +95,7 @@ func admitTenant(next http.Handler) http.Handler {
 		admin := &q.capacity.of(q.actor.TenantID()).admin
 		if admin.Add(1) > q.capacity.bound.Small() {
 			admin.Add(-1)
-			q.capacity.refuse()
-			writeProblem(w, r, overloaded())
+			q.capacity.turnAway(w, r)
 			return
 		}
 		q.kind = admin
@@ -94,25 +103,28 @@ func admitTenant(next http.Handler) http.Handler {
 	})
 }
 
-// keyless are the places for one kind of requests without a key, by network.
-type keyless struct{ *places.Places[string] }
+// admitKeyless limits the requests of one kind without a key, of all clients and of one network,
+// until their answers begin.
+func admitKeyless(kind keyless) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			q := requestFrom(r.Context())
+			most := int(q.capacity.bound.Small())
+			leave, ok := kind.TakeUpTo(networkOf(r), most, max(1, most/2))
+			if !ok {
+				q.capacity.turnAway(w, r)
+				return
+			}
+			q.place = leave
+			next.ServeHTTP(w, r)
+		})
+	}
+}
 
-func newKeyless() keyless { return keyless{places.New[string](0, 0)} }
-
-// admit limits the requests, of all clients and of one network, until their answers begin.
-func (k keyless) admit(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := requestFrom(r.Context())
-		most := int(q.capacity.bound.Small())
-		leave, ok := k.TakeUpTo(networkOf(r), most, max(1, most/2))
-		if !ok {
-			q.capacity.refuse()
-			writeProblem(w, r, overloaded())
-			return
-		}
-		q.place = leave
-		next.ServeHTTP(w, r)
-	})
+// turnAway refuses a request outside the hot path.
+func (a *capacity) turnAway(w http.ResponseWriter, r *http.Request) {
+	a.refuse()
+	writeProblem(w, r, overloaded())
 }
 
 // read reads the body of a request that has entered. The request does not count as served at this

@@ -220,28 +220,33 @@ func (l *Lane) checkHTTP2(call *h2.Call) (answered bool) {
 
 // refuseHTTP2 answers a check before anything of it is used, as refuseLane does.
 func (s *server) refuseHTTP2(call *h2.Call, start time.Time) {
-	p := *overloaded()
-	p.Instance = call.Head().Path
-	s.problemHTTP2(call, &p, start)
+	r, id := &laneRefusals[0], idHTTP2(call)
+	if call.Head().Path != "/v1/check" {
+		r = &laneRefusals[1]
+	}
+	s.problemHTTP2(call, overloaded(), id, []byte(r.body+id+refusalBodyEnd), start)
 	s.metrics.overloaded.Inc()
 }
 
-// problemHTTP2 answers a check with a problem, as the handler would.
-func (s *server) problemHTTP2(call *h2.Call, p *Problem, start time.Time) {
-	h, _ := readHTTP2Head(call.Head())
-	if p.RequestID = h.requestID; p.RequestID == "" {
-		p.RequestID = string(origin.AppendID(nil))
+// idHTTP2 returns the id of a check over HTTP/2: that of the caller, or a new one.
+func idHTTP2(call *h2.Call) string {
+	if h, _ := readHTTP2Head(call.Head()); h.requestID != "" {
+		return h.requestID
 	}
-	body := p.document()
+	return string(origin.AppendID(nil))
+}
+
+// problemHTTP2 answers a check with a problem and its document, as the handler would.
+func (s *server) problemHTTP2(call *h2.Call, p *Problem, id string, document []byte, start time.Time) {
 	block := appendBlockStart(nil, p.Status, p.ContentType(""), call.Head().Authority)
 	block = h2.AppendField(block, decisionHeader, decisionNone)
 	if p.retryAfter > 0 {
 		block = h2.AppendField(block, "retry-after", itoa(int64(p.retryAfter)))
 	}
-	block = h2.AppendField(block, "x-request-id", p.RequestID)
+	block = h2.AppendField(block, "x-request-id", id)
 	block = h2.AppendField(block, "date", httpDate(start))
-	block = h2.AppendField(block, "content-length", itoa(int64(len(body))))
-	call.AnswerHTTP(block, body)
+	block = h2.AppendField(block, "content-length", itoa(int64(len(document))))
+	call.AnswerHTTP(block, document)
 	s.metrics.observe(routeCheck, "", p.Status, time.Since(start))
 }
 
@@ -296,9 +301,9 @@ func isRemote(host string) bool {
 // failHTTP2 answers a check after a panic, as the middleware does.
 func (l *Lane) failHTTP2(s *server, call *h2.Call, fault any, start time.Time) {
 	p := *internalProblem()
-	p.Instance = call.Head().Path
-	s.problemHTTP2(call, &p, start)
+	p.RequestID, p.Instance = idHTTP2(call), call.Head().Path
 	l.panicked(fault, p.RequestID)
+	s.problemHTTP2(call, &p, p.RequestID, p.document(), start)
 }
 
 // panicked counts and logs a panic. The id is that of the request; "": it is not known.

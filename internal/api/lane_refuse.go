@@ -26,7 +26,7 @@ const (
 	refusalBodyEnd = "\"}"
 )
 
-// laneRefusals are the refusals of laneLines.
+// laneRefusals are the refusals of laneLines, in that order.
 var laneRefusals = func() (refusals []refusal) {
 	for _, line := range laneLines {
 		refusals = append(refusals, newRefusal(overloaded(), string(bytes.Fields(line)[1])))

@@ -183,7 +183,7 @@ func TestAdminShareEnds(t *testing.T) {
 	// The places of one kind of requests without a key, by network, and all of them.
 	half := int(most) / 2
 	for _, network := range []string{"127.0.0.1", "192.0.2.1"} {
-		leave := takePlaces(t, registered.docsPlaces, network, half)
+		leave := takePlaces(t, registered.capacity.docs, network, half)
 		taken := s.contract.call("", http.MethodGet, "/docs", nil)
 		if network == "127.0.0.1" {
 			taken.problem(503, codeOverloaded)
@@ -195,8 +195,8 @@ func TestAdminShareEnds(t *testing.T) {
 		}
 		leave()
 	}
-	takePlaces(t, registered.docsPlaces, "192.0.2.1", half)
-	takePlaces(t, registered.docsPlaces, "192.0.2.2", int(most)-half)
+	takePlaces(t, registered.capacity.docs, "192.0.2.1", half)
+	takePlaces(t, registered.capacity.docs, "192.0.2.2", int(most)-half)
 	s.contract.call("", http.MethodGet, "/docs", nil).problem(503, codeOverloaded)
 }
 

@@ -91,16 +91,20 @@ type SimulateRuleSummary struct {
 // time that checks need.
 type simulator struct {
 	slots   *places.Places[limit.TenantID]
-	budget  time.Duration // of one simulation, in CPU time, so that it does not depend on other load
-	timeout time.Duration // of one simulation, in wall time: the maximum wait of a client
+	answers *places.Places[limit.TenantID] // that are computed or sent
+	budget  time.Duration                  // of one simulation, in CPU time, so that it does not depend on other load
+	timeout time.Duration                  // of one simulation, in wall time: the maximum wait of a client
 }
 
 const (
 	maxSimulations = 2
 	// maxTenantSimulations leaves a place for other tenants.
 	maxTenantSimulations = 1
-	simulationBudget     = 200 * time.Millisecond
-	simulationTimeout    = 5 * time.Second
+	// The answers of clients that do not read them take memory until they are given up.
+	maxSimulationAnswers       = 16
+	maxTenantSimulationAnswers = 2
+	simulationBudget           = 200 * time.Millisecond
+	simulationTimeout          = 5 * time.Second
 	// maxSimulationBytes limits the answer: 10 000 decisions of one rule take 5 MB, of 32 rules 60
 	// MB.
 	maxSimulationBytes = 16 << 20
@@ -110,7 +114,11 @@ const (
 )
 
 func newSimulator() *simulator {
-	return &simulator{slots: places.New[limit.TenantID](maxSimulations, maxTenantSimulations), budget: simulationBudget, timeout: simulationTimeout}
+	return &simulator{
+		slots:   places.New[limit.TenantID](maxSimulations, maxTenantSimulations),
+		answers: places.New[limit.TenantID](maxSimulationAnswers, maxTenantSimulationAnswers),
+		budget:  simulationBudget, timeout: simulationTimeout,
+	}
 }
 
 var (
@@ -118,12 +126,35 @@ var (
 	errOverBudget     = errors.New("the simulation has used its processor time")
 )
 
-// simulate answers POST /v1/simulate.
+// simulate answers POST /v1/simulate. The memory of an answer is limited until it is sent, and the
+// processor only until it is computed.
 func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput }) (*huma.StreamResponse, error) {
-	leave, ok := s.slots.Take(actorFrom(ctx).TenantID())
+	tenant := actorFrom(ctx).TenantID()
+	forget, ok := s.answers.Take(tenant)
 	if !ok {
-		return nil, newProblem(http.StatusTooManyRequests, codeSimulationBusy,
-			"This instance runs its maximum number of simulations, or those of this tenant.").withRetryAfter(1)
+		return nil, busySimulator()
+	}
+	answer, err := s.compute(ctx, tenant, in)
+	if err != nil {
+		forget()
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		defer forget()
+		jsonAnswer(answer).Body(ctx)
+	}}, nil
+}
+
+func busySimulator() *Problem {
+	return newProblem(http.StatusTooManyRequests, codeSimulationBusy,
+		"This instance runs its maximum number of simulations, or those of this tenant.").withRetryAfter(1)
+}
+
+// compute returns the encoded answer.
+func (s *simulator) compute(ctx context.Context, tenant limit.TenantID, in *struct{ Body SimulateInput }) ([]byte, error) {
+	leave, ok := s.slots.Take(tenant)
+	if !ok {
+		return nil, busySimulator()
 	}
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -140,7 +171,7 @@ func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput
 	answer, err := simulationAnswer(ctx, simulation, end)
 	switch {
 	case err == nil:
-		return jsonAnswer(answer), nil
+		return answer, nil
 	case errors.Is(err, errAnswerTooLarge):
 		return nil, simulationTooLarge("Its answer would be longer than " + itoa(maxSimulationBytes>>20) + " MiB. Ask for fewer requests or rules at once.")
 	case errors.Is(err, errOverBudget), ctx.Err() != nil:

@@ -89,6 +89,22 @@ func TestUnreadBatchesCountForTheTenant(t *testing.T) {
 	require.Equal(t, 200, checkAs(t, url, trust, s.other))
 }
 
+// Answers of simulations are long, so a tenant has two that it does not read. Before, one tenant
+// could have 64, of 16 MiB each.
+func TestUnreadSimulations(t *testing.T) {
+	s := newCheckStack(t)
+	url, trust := s.secureServer(1000)
+	body := `{"rules":[{"slug":"one","limit":1,"window":"1m"}],"traffic":{"pattern":"burst","requests":200,"at_ms":[0]}}`
+	simulate := func(key string) map[string]int {
+		return openUnread(t, url, trust, 1, http.MethodPost, "/v1/simulate", body, "authorization", "Bearer "+key, "content-type", "application/json")
+	}
+	for range maxTenantSimulationAnswers {
+		require.Equal(t, map[string]int{"200": 1}, simulate(s.key))
+	}
+	require.Equal(t, map[string]int{"429": 1}, simulate(s.key))
+	require.Equal(t, map[string]int{"200": 1}, simulate(s.other))
+}
+
 // Documents that a client does not read use no places of other clients.
 func TestUnreadDocumentsUseNoPlaces(t *testing.T) {
 	s := newCheckStack(t)

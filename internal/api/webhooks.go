@@ -34,7 +34,7 @@ const (
 
 	webhookLookups   = 2                // concurrent lookups of endpoints
 	webhookBodies    = 64               // concurrent requests after the lookup, of all tenants
-	webhookBodiesOf  = 16               // of one tenant
+	webhookBodiesOf  = 16               // of one tenant; under overload fewer
 	webhookWrites    = 3                // concurrent writes of events; the other connections to Postgres are for the admin API
 	webhookWait      = 2 * time.Second  // for a turn
 	webhookRate      = 50               // events per second of one endpoint that an instance stores
@@ -126,7 +126,8 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 		}
 		return nil, resultOf(p), p
 	}
-	leave, ok := w.bodies.Take(known.Tenant)
+	// While there are fewer places for all webhooks, a tenant has at most a quarter of them.
+	leave, ok := w.bodies.TakeUpTo(known.Tenant, webhookBodies, min(webhookBodiesOf, int(w.capacity.bound.Small())/4))
 	if !ok {
 		return nil, webhookBusy, closing(r, busyWebhook()) // or the connection would wait for a body that nobody reads
 	}

@@ -244,7 +244,11 @@ func auditAddress(values url.Values, name, value, without string) string {
 // exportAudit streams all matching rows. It reads the first ones before it sends anything, so that
 // it can report errors of the request.
 func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.AuditFilter, format string) error {
-	requestOf(r.Context()).export = true
+	leave, ok := d.exports.Take(v.actor().TenantID())
+	if !ok {
+		return errExports
+	}
+	defer leave()
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "audit trail", format); err != nil {
 		return err
 	}

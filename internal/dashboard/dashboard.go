@@ -80,13 +80,14 @@ type dashboard struct {
 	invited    *throttle // invitations
 	codes      *throttle // codes of terminals
 	playground *playground
-	errands    chan struct{}          // has a place for each concurrent task after an answer
-	after      sync.WaitGroup         // of these tasks
-	forms      *places.Places[string] // places for forms that are being sent, by address
-	working    *places.Places[string] // places for pages that are created, by network
-	trying     chan struct{}          // has a place for each concurrent preview of a rule
-	observers  map[string]observer    // by pattern of the route
-	access     *accesslog.Budget      // of log lines about requests
+	errands    chan struct{}             // has a place for each concurrent task after an answer
+	after      sync.WaitGroup            // of these tasks
+	forms      *places.Places[string]    // places for forms that are being sent, by address
+	working    *places.Places[string]    // places for pages that are created, by network
+	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
+	trying     chan struct{}             // has a place for each concurrent preview of a rule
+	observers  map[string]observer       // by pattern of the route
+	access     *accesslog.Budget         // of log lines about requests
 	hub        *hub
 
 	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
@@ -102,6 +103,13 @@ const maxWorking = 64
 
 // maxNetworkWorking is the maximum for one network, which many people may share.
 const maxNetworkWorking = 32
+
+// The maximum number of files that are created and sent concurrently, of all tenants and of one. A
+// file is created while it is sent, however slowly its browser reads.
+const (
+	maxExports       = 16
+	maxTenantExports = 2
+)
 
 // maxErrands is the maximum number of concurrent tasks after answers.
 const maxErrands = 4
@@ -128,7 +136,7 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: places.New[string](maxWorking, maxNetworkWorking), trying: make(chan struct{}, maxTrying),
+		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports), trying: make(chan struct{}, maxTrying),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
 	d.codes = d.newThrottle("device", codeRules...)

@@ -94,8 +94,8 @@ func TestUnreadPages(t *testing.T) {
 	reading.Wait()
 }
 
-// An export creates its answer while it is written, so it keeps its place: the pages of a network
-// wait for exports that nobody reads, and those of others do not.
+// A file is created while it is sent, so its place does not end when its answer begins: a tenant
+// has two files that nobody reads, and neither other tenants' files nor any page wait for them.
 func TestUnreadExports(t *testing.T) {
 	s := newStack(t)
 	ann := s.as("ann@example.com")
@@ -105,26 +105,27 @@ func TestUnreadExports(t *testing.T) {
 	ask := func(path string, w http.ResponseWriter) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		require.NoError(t, err)
-		r.RemoteAddr = "192.0.2.1:1234"
 		for _, cookie := range ann.http.Jar.Cookies(at) {
 			r.AddCookie(cookie)
 		}
 		handler.ServeHTTP(w, r)
 	}
-	begun, leave := make(chan struct{}, 100*maxNetworkWorking), make(chan struct{})
-	var reading sync.WaitGroup
-	for range maxNetworkWorking {
-		reading.Go(func() { ask("/audit?format=csv", &stuck{status{header: http.Header{}}, begun, leave}) })
-		<-begun
+	for _, path := range []string{"/audit?format=csv", securityURL + "?format=csv", "/metered/export?format=csv"} {
+		begun, leave := make(chan struct{}, 100), make(chan struct{})
+		var reading sync.WaitGroup
+		for range maxTenantExports {
+			reading.Go(func() { ask("/audit?format=csv", &stuck{status{header: http.Header{}}, begun, leave}) })
+			<-begun
+		}
+		got := ann.get(path)
+		require.Equal(t, http.StatusServiceUnavailable, got.status, path)
+		require.Contains(t, got.body, "Too many downloads")
+		require.Equal(t, http.StatusOK, ann.get("/rules").status)
+		require.Equal(t, http.StatusOK, s.as("bob@example.com").get(path).status, "of another tenant: %s", path)
+		close(leave)
+		reading.Wait()
+		require.Equal(t, http.StatusOK, ann.get(path).status, path)
 	}
-	w := &status{header: http.Header{}}
-	ask("/login", w)
-	require.Equal(t, http.StatusServiceUnavailable, w.code)
-	require.Equal(t, http.StatusOK, ann.get("/rules").status, "from another network")
-	close(leave)
-	reading.Wait()
-	ask("/login", w)
-	require.NotEqual(t, http.StatusServiceUnavailable, w.code)
 }
 
 // status is an answer of which only the status matters.

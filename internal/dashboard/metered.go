@@ -190,7 +190,11 @@ func (d *dashboard) pushesOf(ctx context.Context, a tenants.Actor, view *metered
 
 // meteredExport returns the sealed hours of a month as a file.
 func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *visit) error {
-	requestOf(r.Context()).export = true
+	leave, ok := d.exports.Take(v.actor().TenantID())
+	if !ok {
+		return errExports
+	}
+	defer leave()
 	values := r.URL.Query()
 	view := meteredView{Rule: values.Get("rule")}
 	query, err := view.period(values.Get("month"), v.now)

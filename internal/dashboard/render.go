@@ -95,6 +95,9 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit trails are being verified. Try again in a few seconds.")
+	case errors.Is(err, errExports):
+		w.Header().Set("Retry-After", "10")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many downloads", "This tenant downloads two files already, or other tenants all that can be sent at once. Wait until a download ends, and try again.")
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")

@@ -203,7 +203,11 @@ func (d *dashboard) changeSecurity(w http.ResponseWriter, r *http.Request, v *vi
 // exportEvents streams all matching events. It reads the first ones before it sends anything, so
 // that it can report errors of the request.
 func (d *dashboard) exportEvents(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.EventFilter, format string) error {
-	requestOf(r.Context()).export = true
+	leave, ok := d.exports.Take(v.actor().TenantID())
+	if !ok {
+		return errExports
+	}
+	defer leave()
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "security events", format); err != nil {
 		return err
 	}

@@ -24,7 +24,6 @@ type tracked struct {
 	status int       // 0 until the head is written
 	tenant uuid.UUID // current tenant; the nil UUID: nobody is signed in, or there is no tenant
 	place  func()    // ends its place among the pages that are created; nil: it has none
-	export bool      // the answer is created while it is written
 }
 
 // WriteHeader stores the status.
@@ -43,13 +42,11 @@ func (t *tracked) Write(b []byte) (int, error) {
 }
 
 // answer begins the answer. From then on, the request waits for nobody but its browser, which may
-// never read, so it uses no place for creating pages. An export keeps its place, because it reads
-// further rows.
+// never read, so it uses no place for creating pages. Files that are created while they are sent
+// have places of their own (exports).
 func (t *tracked) answer(status int) {
 	t.status = status
-	if !t.export {
-		t.leave()
-	}
+	t.leave()
 }
 
 // leave ends the place of the request for creating pages.

@@ -140,14 +140,15 @@ func (b *Bound) Adjust(s Signals) {
 	if !b.adapts {
 		return
 	}
-	b.adjustTenants(s.Standing, min(maxQueued/tenantPart+s.Trip, b.longest/tenantPart))
+	standing := together(s.Standing)
+	b.adjustTenants(standing, min(maxQueued/tenantPart+s.Trip, b.longest/tenantPart))
 	target := min(maxQueued+s.Trip, b.longest)
 	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
 	short := s.Runnable > maxRunnable
 	b.adjustPause(s.Refused, budget, short)
 	bound := b.bound.Load()
 	switch {
-	case s.Queued > target && !s.ofFewTenants(target, bound):
+	case s.Queued > target && !ofFewTenants(standing, target, s.InFlight, bound):
 		bound = b.lower(bound, s, float64(target)/float64(s.Queued), leastBound)
 	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:

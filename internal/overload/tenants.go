@@ -37,14 +37,14 @@ const (
 // ofFewTenants reports whether the requests of a few tenants, which wait for longer than target,
 // are at least half of those in flight, and whether these tenants leave half of the bound to others
 // once their own bounds have fallen.
-func (s *Signals) ofFewTenants(target time.Duration, bound int64) bool {
+func ofFewTenants(standing map[limit.TenantID]Queue, target time.Duration, inFlight, bound int64) bool {
 	tenants, requests, least := 0, int64(0), int64(0)
-	for _, q := range together(s.Standing) {
+	for _, q := range standing {
 		if q.Wait > target {
 			tenants, requests, least = tenants+1, requests+q.Requests, least+q.leastBound()
 		}
 	}
-	return 0 < tenants && tenants <= fewTenants && 2*requests >= s.InFlight && 2*least <= bound
+	return 0 < tenants && tenants <= fewTenants && 2*requests >= inFlight && 2*least <= bound
 }
 
 // together returns each tenant once: with its longest wait, and the requests for all servers.
@@ -88,7 +88,7 @@ func (b *Bound) Bounded() map[limit.TenantID]int64 {
 
 // adjustTenants lowers the bounds of tenants whose calls waited for longer than target, and raises
 // the others by a sixteenth. A bound ends when it reaches the share of any tenant.
-func (b *Bound) adjustTenants(queues []Queue, target time.Duration) {
+func (b *Bound) adjustTenants(standing map[limit.TenantID]Queue, target time.Duration) {
 	share := b.Share()
 	after := tenantBounds{}
 	for tenant, bound := range b.Bounded() {
@@ -96,7 +96,7 @@ func (b *Bound) adjustTenants(queues []Queue, target time.Duration) {
 			after[tenant] = bound
 		}
 	}
-	for tenant, q := range together(queues) {
+	for tenant, q := range standing {
 		if q.Wait <= target {
 			continue
 		}
