@@ -97,7 +97,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit trails are being verified. Try again in a few seconds.")
 	case errors.Is(err, errExports):
 		w.Header().Set("Retry-After", "10")
-		d.fail(w, r, http.StatusServiceUnavailable, "Too many downloads", "This tenant downloads two files already, or other tenants all that can be sent at once. Wait until a download ends, and try again.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many downloads", "Only a few files can be downloaded at once, two of them by one tenant. Wait until a download ends, and try again.")
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")
