@@ -163,7 +163,7 @@ func New(cfg Config, deps Deps) chi.Router {
 		s.billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	deps.Billing = s.billing
-	mountWebhooks(r.With(admitKeyless(s.capacity.webhooks)), s)
+	mountWebhooks(r, s)
 	mountDevices(r.With(admitKeyless(s.capacity.devices)), s)
 	mountDocs(r.With(admitKeyless(s.capacity.docs)), mountAdmin(r, deps))
 	if cfg.Lane != nil {

@@ -109,8 +109,7 @@ func admitKeyless(kind keyless) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			q := requestFrom(r.Context())
-			most := int(q.capacity.bound.Small())
-			leave, ok := kind.TakeUpTo(networkOf(r), most, max(1, most/2))
+			leave, ok := q.capacity.takeKeyless(kind, r)
 			if !ok {
 				q.capacity.turnAway(w, r)
 				return
@@ -119,6 +118,13 @@ func admitKeyless(kind keyless) func(http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		})
 	}
+}
+
+// takeKeyless takes a place for a request without a key. If it returns true, the caller must call
+// leave once.
+func (a *capacity) takeKeyless(kind keyless, r *http.Request) (leave func(), ok bool) {
+	most := int(a.bound.Small())
+	return kind.TakeUpTo(networkOf(r), most, max(1, most/2))
 }
 
 // turnAway refuses a request outside the hot path.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"sync/atomic"
@@ -21,6 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"weir/internal/h2"
+	"weir/internal/origin"
+	"weir/internal/places"
 )
 
 // GRPC serves Envoy's rate-limit service, and the services that tools expect: health and
@@ -35,7 +38,8 @@ type GRPC struct {
 	health *health.Server
 	beside *grpc.Server
 	conns  *h2.Server
-	aside  atomic.Int64 // number of open calls to beside
+	// Calls to beside, by network: unary health checks, and the others, which may stay open.
+	checks, streams *places.Places[netip.Prefix]
 }
 
 // Limits of a connection.
@@ -45,8 +49,11 @@ const (
 	maxMessage     = 1 << 20
 	maxCallHeaders = 16 << 10 // bytes of metadata
 	maxCallStreams = 100      // concurrent calls on one connection
-	// maxAside limits the calls to health and reflection, which need no key and may stay open.
-	maxAside = 256
+	// maxAside limits the open calls to health and reflection, which need no key. A network has a
+	// quarter of them. Unary health checks have as many places of their own, for at most
+	// healthCheckTimeout.
+	maxAside           = 256
+	healthCheckTimeout = 2 * time.Second
 
 	callWindow     = 64 << 10
 	callConnWindow = 1 << 20
@@ -60,6 +67,7 @@ const (
 )
 
 var callLimits = h2.Limits{
+	Handlers: maxHandlers, HandlersOf: maxHandlers / 4,
 	Streams: maxCallStreams, HeaderBytes: maxCallHeaders, Window: callWindow, ConnWindow: callConnWindow,
 	Head: callHandshake, Body: checkBodyTimeout, Write: writeTimeout,
 	Idle: callIdle, Ping: callPing, Pong: callPong, LeastPing: leastPing, Drain: callDrain,
@@ -72,7 +80,8 @@ var callLimits = h2.Limits{
 func NewGRPC(config *tls.Config) *GRPC { return newGRPC(config, callLimits) }
 
 func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
-	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer()}
+	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer(),
+		checks: places.New[netip.Prefix](maxAside, maxAside/4), streams: places.New[netip.Prefix](maxAside, maxAside/4)}
 	g.ready(false)
 	g.beside = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
 	g.beside.RegisterService(&grpc.ServiceDesc{
@@ -138,10 +147,19 @@ func (g *GRPC) Shutdown(ctx context.Context) error {
 }
 
 // serveBeside answers a request that is no call of the rate-limit service. It limits their number,
-// because they need no key.
+// because they need no key. Calls that stay open use no place of health checks, which decide
+// whether the instance gets traffic.
 func (g *GRPC) serveBeside(w http.ResponseWriter, r *http.Request) {
-	defer g.aside.Add(-1)
-	if g.aside.Add(1) <= maxAside {
+	kind := g.streams
+	if r.URL.Path == healthpb.Health_Check_FullMethodName {
+		kind = g.checks
+		ctx, cancel := context.WithTimeout(r.Context(), healthCheckTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	client, _ := netip.ParseAddrPort(r.RemoteAddr) // without an address, it shares the places of others without one
+	if leave, ok := kind.Take(origin.NetworkOf(client.Addr())); ok {
+		defer leave()
 		g.beside.ServeHTTP(w, r)
 		return
 	}

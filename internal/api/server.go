@@ -17,6 +17,9 @@ const (
 	idleTimeout    = 75 * time.Second
 	maxHeaderBytes = 16 << 10
 	maxStreams     = 100 // concurrent HTTP/2 requests on one connection
+	// maxHandlers is the number of HTTP/2 requests in progress that are no checks, live pages
+	// included. A network has a quarter of them. Each keeps its memory until its answer is read.
+	maxHandlers = 4096
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is available only

@@ -33,8 +33,7 @@ const (
 	maxWebhookBody = 1 << 20 // bytes
 
 	webhookLookups   = 2                // concurrent lookups of endpoints
-	webhookBodies    = 64               // concurrent requests after the lookup, of all tenants
-	webhookBodiesOf  = 16               // of one tenant; under overload fewer
+	webhookBodies    = 64               // concurrent requests after the lookup, of all tenants; as many more are for tenants with one
 	webhookWrites    = 3                // concurrent writes of events; the other connections to Postgres are for the admin API
 	webhookWait      = 2 * time.Second  // for a turn
 	webhookRate      = 50               // events per second of one endpoint that an instance stores
@@ -43,7 +42,7 @@ const (
 	webhookAgain     = time.Second / 10 // how often at most it is looked up again, for a secret that is not known yet
 	webhookUnknown   = 5 * time.Second  // how long an unknown id is cached
 	webhookRemember  = 10_000           // ids
-	webhookReadLimit = 20 * time.Second // for a body
+	webhookReadLimit = 5 * time.Second  // for a body
 )
 
 // The results of a webhook, for the metric.
@@ -97,7 +96,7 @@ func WebhookPath(e tenants.BillingEndpoint) string {
 // mountWebhooks adds the webhooks to r.
 func mountWebhooks(r chi.Router, s *server) {
 	w := &webhooks{
-		server: s, lookups: make(chan struct{}, webhookLookups), bodies: places.New[limit.TenantID](webhookBodies, webhookBodiesOf),
+		server: s, lookups: make(chan struct{}, webhookLookups), bodies: places.New[limit.TenantID](0, 0),
 		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), writes: make(chan struct{}, webhookWrites), refusals: make(chan struct{}, 1),
 		rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
 		known: map[uuid.UUID]*knownWebhook{},
@@ -119,15 +118,14 @@ func mountWebhooks(r chi.Router, s *server) {
 // receive stores the event of a request, or answers with a problem. known is the endpoint, or nil.
 func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider string) (known *knownWebhook, result string, p *Problem) {
 	ctx := r.Context()
-	known, p = w.endpoint(ctx, chi.URLParam(r, "endpoint"), provider)
+	known, p = w.endpoint(r, chi.URLParam(r, "endpoint"), provider)
 	if p != nil {
 		if p.Status == http.StatusServiceUnavailable {
 			p = closing(r, p)
 		}
 		return nil, resultOf(p), p
 	}
-	// While there are fewer places for all webhooks, a tenant has at most a quarter of them.
-	leave, ok := w.bodies.TakeUpTo(known.Tenant, webhookBodies, min(webhookBodiesOf, int(w.capacity.bound.Small())/4))
+	leave, ok := w.place(known.Tenant)
 	if !ok {
 		return nil, webhookBusy, closing(r, busyWebhook()) // or the connection would wait for a body that nobody reads
 	}
@@ -175,6 +173,14 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	}
 	w.billing.Wake()
 	return known, webhookStored, nil
+}
+
+// place takes a place for an event. A tenant has at most a quarter of the places that are left, or
+// one: of 64, the first tenant gets 13, the second 10, the third 8, and so on. Under overload there
+// are fewer. When none is left, a tenant that has none gets one of as many more.
+func (w *webhooks) place(tenant limit.TenantID) (leave func(), ok bool) {
+	left := min(webhookBodies, int(w.capacity.bound.Small())) - w.bodies.Taken()
+	return w.bodies.TakeUpTo(tenant, 2*webhookBodies, max(1, left/4))
 }
 
 // refused records that an event was refused, for the page of the endpoint: once for each lookup of
@@ -251,12 +257,12 @@ func take(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 func give(places chan struct{}) { <-places }
 
 // endpoint looks up the endpoint of a path.
-func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownWebhook, *Problem) {
+func (w *webhooks) endpoint(r *http.Request, text, provider string) (*knownWebhook, *Problem) {
 	id, err := objectID(text)
 	if err != nil || id.Version() != 4 {
 		return nil, noWebhook()
 	}
-	known, p := w.find(ctx, id)
+	known, p := w.find(r, id)
 	if p != nil {
 		return nil, p
 	}
@@ -266,10 +272,18 @@ func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownW
 	return known, nil
 }
 
-// find returns the cached result for an id, or looks it up.
-func (w *webhooks) find(ctx context.Context, id uuid.UUID) (*knownWebhook, *Problem) {
+// find returns the cached result for an id, or looks it up. Until the id is known, the request has
+// a place of its network.
+func (w *webhooks) find(r *http.Request, id uuid.UUID) (*knownWebhook, *Problem) {
 	known := w.remembered(id)
 	if known == nil {
+		leave, ok := w.capacity.takeKeyless(w.capacity.webhooks, r)
+		if !ok {
+			w.capacity.refuse()
+			return nil, overloaded()
+		}
+		defer leave()
+		ctx := r.Context()
 		if !take(ctx, w.lookups, webhookWait) {
 			return nil, busyWebhook()
 		}

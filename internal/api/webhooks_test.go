@@ -23,6 +23,9 @@ import (
 
 	"weir/internal/billing"
 	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/overload"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -287,7 +290,7 @@ func TestSlowWebhooks(t *testing.T) {
 	var slow sync.WaitGroup
 	defer slow.Wait()
 	defer close(ended)
-	for range webhookBodiesOf / 2 {
+	for range webhookBodies / 8 {
 		slow.Go(func() { occupy(t, u.Host, hook, ended) })
 		slow.Go(func() { occupy(t, u.Host, second, ended) })
 	}
@@ -298,6 +301,28 @@ func TestSlowWebhooks(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.Positive(t, s.counted("stripe")[webhookBusy])
 	s.call("", http.MethodPost, neighbour, body, stripeSignature(body, stripeSecret, now)).ok(200)
+}
+
+// However many tenants occupy as many places as they can, another one has a place.
+func TestPlacesOfWebhooks(t *testing.T) {
+	t.Parallel()
+	w := &webhooks{
+		server: &server{capacity: newCapacity(NewMetrics(prometheusRegistry()), overload.New(DefaultMaxInFlight, 64, 0))},
+		bodies: places.New[limit.TenantID](0, 0),
+	}
+	var first []int
+	for tenant := range webhookBodies {
+		got := 0
+		for {
+			if _, ok := w.place(limit.TenantID{byte(tenant)}); !ok {
+				break
+			}
+			got++
+		}
+		require.Positive(t, got, tenant)
+		first = append(first, got)
+	}
+	require.Equal(t, []int{13, 10, 8}, first[:3])
 }
 
 // occupy sends the head of a webhook and no body, again and again when the server gives up, until
@@ -340,7 +365,7 @@ func TestChecksDuringAFloodOfWebhooks(t *testing.T) {
 	defer flood.Wait()
 	defer close(ended)
 	for _, hook := range hooks {
-		for range webhookBodiesOf {
+		for range webhookBodies / 4 {
 			flood.Go(func() { occupy(t, u.Host, hook, ended) })
 		}
 	}

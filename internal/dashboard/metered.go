@@ -16,8 +16,9 @@ const meteredMonths = 13
 
 const toTheSecond = "2 Jan 2006, 15:04:05 UTC"
 
-// exportFor is how long a browser has to receive a file.
-const exportFor = 15 * time.Minute
+// exportBatchFor is how long a browser has to receive a few thousand items. It is shorter than the
+// store waits.
+const exportBatchFor = 30 * time.Second
 
 // mostPushes is the number of sent hours on the page.
 const mostPushes = 12
@@ -206,7 +207,9 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		return err
 	}
 	var out *tenants.MeteredWriter
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(exportFor)) // if it cannot be set, there is no deadline
+	hurry := func() { // if the deadline cannot be set, there is none
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(exportBatchFor))
+	}
 	err = d.Store.ExportMetered(r.Context(), v.actor(), query, func(report tenants.MeteredReport) error {
 		h, ext := w.Header(), "jsonl"
 		if values.Get("format") == "csv" {
@@ -219,8 +222,12 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		}
 		h.Set("Content-Disposition", `attachment; filename="metered-`+view.Month+"."+ext+`"`)
 		h.Set("Weir-Sealed-Until", report.SealedUntil.Format(time.RFC3339))
+		hurry()
 		return out.Begin()
-	}, func(items []tenants.MeteredItem) error { return out.Write(items) })
+	}, func(items []tenants.MeteredItem) error {
+		hurry()
+		return out.Write(items)
+	})
 	switch {
 	case err == nil:
 		err = out.End()

@@ -3,9 +3,11 @@ package h2
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -277,6 +279,30 @@ func TestPingsTooOften(t *testing.T) {
 	c.ended(http2.ErrCodeEnhanceYourCalm)
 }
 
+// A client that measures its bandwidth sends a ping for data, also during an answer. Before,
+// a stream with four messages within ten seconds lost its connection.
+func TestPingsDuringAnAnswer(t *testing.T) {
+	next := make(chan struct{})
+	_, addr := serveFor(t, func(config *Config) {
+		config.Limits.LeastPing = time.Hour
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for range next {
+				_, _ = io.WriteString(w, "message")
+				w.(http.Flusher).Flush()
+			}
+		})
+	})
+	defer close(next)
+	c := dial(t, addr)
+	c.open(1, handlerPath, true)
+	for range 3 * maxStrikes {
+		next <- struct{}{}
+		c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FrameData })
+		require.NoError(t, c.WritePing(false, [8]byte{1}))
+		c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
+	}
+}
+
 // Frames that a stream or a connection must not get are answered as RFC 9113 says.
 func TestProtocolErrors(t *testing.T) {
 	_, addr := serveFor(t, nil)
@@ -497,4 +523,48 @@ func FuzzConnection(f *testing.F) {
 		go func() { _, _ = io.Copy(io.Discard, here) }()
 		server.serve(there)
 	})
+}
+
+// A network has a share of the requests that the handler answers. Further ones are refused, so that
+// their clients send them again, and direct calls are answered.
+func TestHandlersAreBounded(t *testing.T) {
+	begun, leave := make(chan struct{}), make(chan struct{})
+	server, addr := serveFor(t, func(config *Config) {
+		config.Limits.Handlers, config.Limits.HandlersOf = 3, 2
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			begun <- struct{}{}
+			<-leave
+			w.WriteHeader(http.StatusNoContent)
+		})
+	})
+	c := dial(t, addr)
+	for _, id := range []uint32{1, 3} {
+		c.open(id, handlerPath, true)
+		<-begun
+	}
+	c.open(5, handlerPath, true)
+	require.Equal(t, http2.ErrCodeRefusedStream, c.answers(1)[5].reset)
+	c.open(7, callPath, true)
+	require.Equal(t, "200", c.answers(1)[7].head[":status"])
+	_, ok := server.handlers.Take(netip.MustParsePrefix("192.0.2.1/32"))
+	require.True(t, ok, "another network has a place")
+	close(leave)
+	require.Len(t, c.answers(2), 2)
+	c.open(9, handlerPath, true)
+	<-begun
+	require.Equal(t, "204", c.answers(1)[9].head[":status"], "places are free again")
+}
+
+// Many short fields take much more memory than their bytes, so their number is limited, too.
+func TestManyFields(t *testing.T) {
+	_, addr := serveFor(t, nil)
+	c := dial(t, addr)
+	fields := []string{"content-type", "application/grpc"} // the first field
+	for n := range maxFields - 1 {
+		fields = append(fields, fmt.Sprint("x", n), "1")
+	}
+	c.open(1, callPath, true, fields...)
+	require.Equal(t, "200", c.answers(1)[1].head[":status"])
+	c.open(3, callPath, true, append(fields, "y", "1")...)
+	require.Equal(t, http2.ErrCodeFrameSize, c.answers(1)[3].reset)
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"weir/internal/origin"
 )
 
 // handle gives a request to the handler. The caller holds the lock.
@@ -33,13 +35,19 @@ func (c *conn) serveHandler(ctx context.Context, s *Call) {
 	w := &responseWriter{call: s, header: http.Header{}}
 	defer func() {
 		if fault := recover(); fault != nil {
-			w.broken = true
+			w.failed = http2.ErrCodeInternal
 			if fault != http.ErrAbortHandler { // which a handler uses to end an answer
 				c.server.Panicked(fault)
 			}
 		}
 		w.finish(ctx.Err() != nil)
 	}()
+	leave, ok := c.server.handlers.Take(origin.NetworkOf(c.remote))
+	if !ok {
+		w.failed = http2.ErrCodeRefusedStream
+		return
+	}
+	defer leave()
 	r, err := s.request(ctx)
 	if err != nil {
 		http.Error(w, "The request is invalid.", http.StatusBadRequest)

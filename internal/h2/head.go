@@ -46,13 +46,17 @@ func (h *Head) reset() {
 	*h = Head{Fields: h.Fields[:0], length: -1}
 }
 
+// maxFields is the number of fields of a request, besides those that HTTP/2 defines. A map of many
+// short ones takes much more memory than their bytes.
+const maxFields = 128
+
 // take adds a field.
 func (h *Head) take(f hpack.HeaderField, limit int) {
 	if h.malformed || h.truncated {
 		return
 	}
 	h.size += int(f.Size())
-	if h.size > limit {
+	if h.size > limit || len(h.Fields) == maxFields {
 		h.truncated = true
 		return
 	}

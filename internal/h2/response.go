@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -27,7 +28,7 @@ type responseWriter struct {
 	closing  bool                // the client must use another connection afterwards
 	sent     bool                // the header
 	held     []byte              // the part of the body that is not sent
-	broken   bool                // the handler has panicked
+	failed   http2.ErrCode       // why there is no answer; 0: the handler has not failed
 }
 
 // maxHeld is the number of bytes of a body that are kept before they are sent.
@@ -177,6 +178,9 @@ func (w *responseWriter) sendBody(b []byte, end bool) error {
 		part := b[:min(len(b), maxOutput)]
 		ended = end && len(part) == len(b)
 		sent := c.sendSome(s, part, ended)
+		if sent > 0 { // clients that measure the bandwidth send a ping for it
+			c.strikes = 0
+		}
 		b = b[sent:]
 		if sent == len(part) {
 			c.relieve()
@@ -232,7 +236,7 @@ func (w *responseWriter) FlushError() error {
 func (w *responseWriter) finish(cancelled bool) {
 	s := w.call
 	c := s.conn
-	if !w.broken && (!cancelled || len(w.trailerFields()) > 0) {
+	if w.failed == 0 && (!cancelled || len(w.trailerFields()) > 0) {
 		w.end()
 	}
 	c.mu.Lock()
@@ -240,11 +244,7 @@ func (w *responseWriter) finish(cancelled bool) {
 	s.readDeadline.set(&c.mu, time.Time{}, nil)
 	s.writeDeadline.set(&c.mu, time.Time{}, nil)
 	if c.accepts(s) {
-		code := http2.ErrCodeCancel
-		if w.broken {
-			code = http2.ErrCodeInternal
-		}
-		c.reset(s, code)
+		c.reset(s, cmp.Or(w.failed, http2.ErrCodeCancel))
 	}
 	s.served = true
 	c.settle(s)

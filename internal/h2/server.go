@@ -6,12 +6,21 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
+
+	"weir/internal/places"
 )
 
-// Limits bound what one connection may use. All except Request and Response are required.
+// Limits bound what one connection may use, and what all of them may use of the handler. All except
+// Request and Response are required.
 type Limits struct {
+	// Handlers is the number of requests that the handler answers at once, and HandlersOf that of
+	// one network. An answer that the client does not read keeps its memory. Further requests are
+	// reset as refused, so clients send them again.
+	Handlers, HandlersOf int
+
 	Streams     int           // concurrent streams of a connection, those in progress after a reset included
 	HeaderBytes int           // size of a header list, as HTTP/2 counts it
 	Window      int           // bytes of a request that may arrive before anybody waits for them
@@ -52,6 +61,7 @@ type Config struct {
 // Server serves connections.
 type Server struct {
 	Config
+	handlers *places.Places[netip.Prefix]
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -62,7 +72,10 @@ type Server struct {
 
 // New returns a server.
 func New(config Config) *Server {
-	return &Server{Config: config, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{})}
+	return &Server{
+		Config: config, handlers: places.New[netip.Prefix](config.Limits.Handlers, config.Limits.HandlersOf),
+		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{}),
+	}
 }
 
 // Serve serves a listener until Shutdown, and then returns nil.

@@ -9,9 +9,20 @@ func Network(host string) string {
 	if err != nil {
 		return host
 	}
-	if ip = ip.Unmap().WithZone(""); ip.Is4() {
-		return ip.String()
+	network := NetworkOf(ip)
+	if network.Addr().Is4() {
+		return network.Addr().String()
 	}
-	network, _ := ip.Prefix(64) // of a valid IPv6 address
 	return network.String()
+}
+
+// NetworkOf is Network for an address.
+func NetworkOf(ip netip.Addr) netip.Prefix {
+	ip = ip.Unmap().WithZone("")
+	bits := 64
+	if ip.Is4() {
+		bits = 32
+	}
+	network, _ := ip.Prefix(bits) // without an address, there is no network
+	return network
 }

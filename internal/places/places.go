@@ -47,3 +47,10 @@ func (p *Places[K]) leave(holder K) {
 		delete(p.held, holder)
 	}
 }
+
+// Taken returns how many places are taken.
+func (p *Places[K]) Taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken
+}

@@ -27,6 +27,9 @@ var (
 	// ErrUnavailable: Postgres is unavailable, overloaded or read-only. A write that was
 	// interrupted may have been committed.
 	ErrUnavailable = errors.New("the database is not available")
+	// ErrTooManyExports: others are being read slowly, and one more would use a connection that
+	// other requests need.
+	ErrTooManyExports = errors.New("too many concurrent exports")
 	// ErrNotOperator: only the operator of the service may do this.
 	ErrNotOperator = errors.New("only the operator may do this")
 	// ErrForbidden: the actor's role or key does not allow this kind of change.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"weir/internal/places"
 	"weir/internal/tenants/db"
 )
 
@@ -16,21 +18,39 @@ const (
 	exportBatch   = 1000 // subjects per statement, which takes far less than statement_timeout
 )
 
+// newExports returns the places for exports. Each uses a connection until its client has read the
+// file, so exports use at most three of eight connections, and those of a tenant two.
+func newExports(connections int) *places.Places[uuid.UUID] {
+	return places.New[uuid.UUID](max(1, connections*3/8), max(1, connections/4))
+}
+
+// export runs fn in a transaction that a client can keep open for exportTimeout.
+func (s *Store) export(ctx context.Context, a Actor, fn txFunc) error {
+	leave, ok := s.exports.Take(a.tenant)
+	if !ok {
+		return ErrTooManyExports
+	}
+	defer leave()
+	return s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := byIndex(ctx, tx); err != nil {
+			return err
+		}
+		return fn(ctx, tx, q)
+	})
+}
+
 // ExportSubjects calls each with the registered subjects that match the filter, sorted by bytes, up
 // to 1000 at a time and all of one instant, and with their overrides that have not expired if
 // overrides is set. A call of each may take up to a minute, for a client that reads slowly, and the
 // whole export fifteen. An error of each ends the export and is returned. Errors: *InvalidError,
-// ErrUnavailable, also after a part was passed to each.
+// ErrUnavailable, also after a part was passed to each, ErrTooManyExports.
 func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, overrides bool, each func([]Subject) error) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
 	now := s.instant()
 	var failed error // of each, to distinguish it from errors of the database
-	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		if err := byIndex(ctx, tx); err != nil {
-			return err
-		}
+	err := s.export(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		search := subjectSearch{SubjectFilter: f, byName: true}
 		for {
 			sql, args := search.build(a.tenant, exportBatch)

@@ -37,3 +37,8 @@ func (a *Authenticator) ReadAtMost(tenants int) { a.most = tenants }
 
 // OnListening sets the function that is called with the process id of the watcher's backend.
 func (w *Watcher) OnListening(f func(pid uint32)) { w.listening = f }
+
+// HoldConnection reads for as long as fn runs.
+func (s *Store) HoldConnection(ctx context.Context, a Actor, fn func()) error {
+	return s.read(ctx, a, func(context.Context, pgx.Tx, *db.Queries) error { fn(); return nil })
+}

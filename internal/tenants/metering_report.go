@@ -233,17 +233,15 @@ func (s *Store) MeteredUsage(ctx context.Context, a Actor, query MeteredQuery, p
 
 // ExportMetered calls begin with the report, and each with all items, some thousands at a time, all
 // of one instant. A call may take up to a minute, for a client that reads slowly, and the whole
-// export fifteen. Errors: *InvalidError, ErrUnavailable, and those of begin and each.
+// export fifteen. Errors: *InvalidError, ErrUnavailable, ErrTooManyExports, and those of begin and
+// each.
 func (s *Store) ExportMetered(ctx context.Context, a Actor, query MeteredQuery, begin func(MeteredReport) error, each func([]MeteredItem) error) error {
 	query.fill(s.instant())
 	if err := query.validate(); err != nil {
 		return err
 	}
 	var failed error // of begin and each, to distinguish it from errors of the database
-	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		if err := byIndex(ctx, tx); err != nil {
-			return err
-		}
+	err := s.export(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		report, err := meteredReport(ctx, q, a, &query)
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 
 	"weir/internal/check"
+	"weir/internal/places"
 	"weir/internal/seal"
 	"weir/internal/tenants/db"
 )
@@ -66,6 +67,7 @@ type Store struct {
 	loaded  loadedHistories
 
 	busyDays dayLists // for BusySubjects
+	exports  *places.Places[uuid.UUID]
 
 	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
 }
@@ -114,7 +116,8 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document}
+	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
+		exports: newExports(int(config.MaxConns))}
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
 	return s, nil

@@ -19,24 +19,19 @@ func TestConnectionsOfATenant(t *testing.T) {
 	d := tenantstest.NewWith(t, tenants.Config{MaxConns: 4})
 	a, _ := d.Tenant("tenant-a")
 	b, _ := d.Tenant("tenant-b")
-	mustSubject(t, d.Store, a, tenants.Subject{Subject: "user_1"})
 	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 4)
 	stop := sync.OnceFunc(func() { close(end) })
 	defer stop()
-	export := func(ctx context.Context) {
-		ended <- d.Store.ExportSubjects(ctx, a, tenants.SubjectFilter{}, false, func([]tenants.Subject) error {
-			begun <- struct{}{}
-			<-end
-			return nil
-		})
+	hold := func(ctx context.Context) {
+		ended <- d.Store.HoldConnection(ctx, a, func() { begun <- struct{}{}; <-end })
 	}
 	for range 2 {
-		go export(t.Context())
+		go hold(t.Context())
 		<-begun
 	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		go export(ctx)
+		go hold(ctx)
 		select {
 		case <-begun:
 			require.Fail(t, "the tenant uses more than half of the connections")
@@ -55,6 +50,39 @@ func TestConnectionsOfATenant(t *testing.T) {
 	}
 	_, err = d.Store.Tenant(t.Context(), a)
 	require.NoError(t, err, "its places are free again")
+}
+
+// Exports that clients read slowly use at most three of eight connections, and those of a tenant
+// two.
+func TestUnreadExports(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.NewWith(t, tenants.Config{MaxConns: 8})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 4)
+	stop := sync.OnceFunc(func() { close(end) })
+	defer stop()
+	read := func(a tenants.Actor) {
+		ended <- d.Store.ExportMetered(t.Context(), a, tenants.MeteredQuery{}, func(tenants.MeteredReport) error {
+			begun <- struct{}{}
+			<-end
+			return nil
+		}, func([]tenants.MeteredItem) error { return nil })
+	}
+	for _, actor := range []tenants.Actor{a, a, b} {
+		go read(actor)
+		<-begun
+	}
+	for _, actor := range []tenants.Actor{a, b} {
+		require.ErrorIs(t, d.Store.ExportSubjects(t.Context(), actor, tenants.SubjectFilter{}, false, nil), tenants.ErrTooManyExports)
+	}
+	_, err := d.Store.Tenant(t.Context(), a)
+	require.NoError(t, err, "other requests have connections")
+	stop()
+	for range 3 {
+		require.NoError(t, <-ended)
+	}
+	require.NoError(t, d.Store.ExportSubjects(t.Context(), a, tenants.SubjectFilter{}, false, nil), "the places are free again")
 }
 
 // A request with an Idempotency-Key keeps its connection until it is answered. What it reads in the
@@ -91,16 +119,11 @@ func TestConnectionsOfTwoTenants(t *testing.T) {
 	defer stop()
 	running := 0
 	for _, actor := range []tenants.Actor{a, b} {
-		mustSubject(t, d.Store, actor, tenants.Subject{Subject: "user_1"})
 		for range 4 {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			go func() {
-				ended <- d.Store.ExportSubjects(ctx, actor, tenants.SubjectFilter{}, false, func([]tenants.Subject) error {
-					begun <- struct{}{}
-					<-end
-					return nil
-				})
+				ended <- d.Store.HoldConnection(ctx, actor, func() { begun <- struct{}{}; <-end })
 			}()
 			select {
 			case <-begun:

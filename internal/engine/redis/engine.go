@@ -159,33 +159,57 @@ func (e *Engine) evaluate(ctx context.Context, s *server, calls []*engine.Call) 
 	}
 }
 
-// send sends calls to one server and waits for the answers.
+// send sends calls to one server and waits for the answers. Calls with much work are sent in parts,
+// one after the other, because Redis serves nothing else while it processes one.
 func (e *Engine) send(ctx context.Context, s *server, m mode, calls []*engine.Call) {
-	r := e.requests.Get().(*request)
-	for _, c := range calls {
+	for len(calls) > 0 {
+		r := e.requests.Get().(*request)
+		part := r.fill(calls)
+		err := e.sendPart(ctx, s, m, r, calls[:part])
+		if calls = calls[part:]; err != nil { // the server would not answer the others either
+			for _, c := range calls {
+				c.Err = err
+			}
+			return
+		}
+	}
+}
+
+// fill adds the first calls, until a pipeline has enough work, and returns their number. Invalid
+// ones get an Err instead.
+func (r *request) fill(calls []*engine.Call) int {
+	for i, c := range calls {
 		if c.Err = c.Validate(); c.Err != nil {
 			continue
 		}
-		r.add(c)
+		if r.add(c); r.work >= maxBatchWork {
+			return i + 1
+		}
 	}
+	return len(calls)
+}
+
+// sendPart sends the request of calls. An error is also that of each of them.
+func (e *Engine) sendPart(ctx context.Context, s *server, m mode, r *request, calls []*engine.Call) error {
 	if e.census != nil {
 		e.census.reserveAll(r, calls, m)
 	}
 	if len(r.calls) == 0 {
 		e.requests.Put(r)
-		return
+		return nil
 	}
 	if err := s.queues[m].send(ctx, r); err != nil {
 		// r is not reused, because another goroutine may still be sending it.
+		err = fmt.Errorf("evaluate counters: %w", err)
 		for _, c := range calls {
 			if c.Err == nil {
-				c.Err = fmt.Errorf("evaluate counters: %w", err)
+				c.Err = err
 			}
 		}
 		if e.census != nil {
 			e.census.forfeit(r)
 		}
-		return
+		return err
 	}
 	next := 0
 	for _, c := range calls {
@@ -200,6 +224,7 @@ func (e *Engine) send(ctx context.Context, s *server, m mode, calls []*engine.Ca
 	}
 	r.reset()
 	e.requests.Put(r)
+	return nil
 }
 
 // take copies the result of a call from its request.

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -218,4 +219,64 @@ func TestRequestsThatWereNotSent(t *testing.T) {
 	require.Zero(t, q.waits.read())
 	require.ErrorIs(t, late(sent, 0), context.DeadlineExceeded)
 	require.NoError(t, late(finished, 2*patience), "it has its answer")
+}
+
+// A batch with much work is sent in parts, so that a call of another tenant waits for one of them.
+// Before, it was one pipeline, and Redis served nothing else for as long as that took.
+func TestBatchInParts(t *testing.T) {
+	g := newGate()
+	q := g.sender(time.Minute, 128, 1)
+	e := &Engine{}
+	e.requests.New = func() any { return newRequest() }
+	s := &server{queues: [modes]*queue{together: q}}
+	calls := make([]*engine.Call, maxBatchWork+50)
+	for i := range calls {
+		calls[i] = callOf(1)
+		calls[i].Counters[0].Key = "w{tag}" + strconv.Itoa(i)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); e.send(ctx, s, together, calls) }()
+	next := func() []*request {
+		batch := <-g.batches
+		for _, r := range batch { // there is no reply to read
+			for i := range r.calls {
+				r.calls[i].err = errReply
+			}
+		}
+		return batch
+	}
+	first := next()
+	require.Len(t, first, 1)
+	require.Len(t, first[0].calls, maxBatchWork)
+	other := requestOf(1)
+	other.tenant = limit.TenantID{1}
+	done := make(chan error)
+	go func() { done <- q.send(t.Context(), other) }()
+	waitQueued(t, q, 1)
+	g.through <- true
+	second := next()
+	require.Contains(t, second, other)
+	if len(second) == 1 { // it was sent before the next part
+		g.through <- true
+		second = next()
+	}
+	rest := slices.IndexFunc(second, func(r *request) bool { return r != other })
+	require.Len(t, second[rest].calls, 50)
+	g.through <- true
+	require.NoError(t, <-done)
+	<-ended
+
+	go func() { done <- q.send(t.Context(), requestOf(1)) }()
+	<-g.batches
+	again := make(chan struct{})
+	go func() { defer close(again); e.send(ctx, s, together, calls) }()
+	waitQueued(t, q, 1)
+	leave()
+	<-again
+	for _, c := range calls {
+		require.ErrorIs(t, c.Err, context.Canceled, "the other part is not sent")
+	}
+	g.through <- true
+	require.NoError(t, <-done)
 }
