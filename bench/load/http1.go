@@ -29,6 +29,8 @@ type Target struct {
 	Addrs    []string // HOST:PORT of each instance; connections go to them in turn
 	Protocol Protocol
 	TLS      *tls.Config // trusts the server; TLS and HTTP2 only
+
+	stamps bool // whether the kernel stamps what arrives on connections of HTTP/1.1
 }
 
 // answer is what the driver reads of a response.
@@ -43,9 +45,10 @@ var degradedMark = []byte(`"degraded":true`)
 // receives.
 type http1 struct {
 	net.Conn
-	in    *bufio.Reader
-	spare []byte // for a body that does not fit into in
-	last  bool   // the server closes the connection after the response
+	in     *bufio.Reader
+	stamps *stamped // nil without stamps
+	spare  []byte   // for a body that does not fit into in
+	last   bool     // the server closes the connection after the response
 }
 
 const readBuffer = 64 << 10
@@ -63,6 +66,13 @@ func dial(ctx context.Context, t Target, connection int, end time.Time) (*http1,
 	if err := c.SetDeadline(end); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	var stamps *stamped
+	if t.stamps {
+		if stamps, err = newStamped(c); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		c = stamps
+	}
 	if t.Protocol == TLS {
 		config := t.TLS.Clone()
 		config.NextProtos = []string{"http/1.1"}
@@ -72,7 +82,7 @@ func dial(ctx context.Context, t Target, connection int, end time.Time) (*http1,
 		}
 		c = secure
 	}
-	return &http1{Conn: c, in: bufio.NewReaderSize(c, readBuffer)}, nil
+	return &http1{Conn: c, in: bufio.NewReaderSize(c, readBuffer), stamps: stamps}, nil
 }
 
 func (c *http1) send(r *Request) error {

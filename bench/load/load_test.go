@@ -284,6 +284,8 @@ func TestOpenSendsAllThatIsDue(t *testing.T) {
 	require.EqualValues(t, 250, r.Asked)
 	require.EqualValues(t, 200, r.Requests)
 	require.EqualValues(t, 200, r.late.TotalCount())
+	require.EqualValues(t, 200, r.served.TotalCount())
+	require.Zero(t, r.Unstamped)
 	require.Zero(t, r.Unsent)
 }
 
@@ -303,6 +305,7 @@ func TestOpenCountsRequestsDuringStall(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 50, r.Requests+r.Unsent)
 	require.GreaterOrEqual(t, r.Latency(90), stall*2/3, "30 of the 50 were due during the stall, and each waited for its end")
+	require.GreaterOrEqual(t, r.Served(90), stall*2/3, "the stall is not the lateness of the driver")
 }
 
 func TestOpenCountsUnsentRequests(t *testing.T) {
@@ -325,6 +328,8 @@ func TestOpenCountsUnsentRequests(t *testing.T) {
 	require.EqualValues(t, 19, r.Unsent)
 	require.EqualValues(t, 20, r.latency.TotalCount())
 	require.GreaterOrEqual(t, r.Latency(1), time.Second)
+	require.EqualValues(t, 20, r.served.TotalCount())
+	require.GreaterOrEqual(t, r.Served(1), time.Second)
 }
 
 func TestRunsEndWithTheirContext(t *testing.T) {

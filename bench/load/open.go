@@ -1,6 +1,7 @@
 package load
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -37,22 +38,36 @@ func (s schedule) count(d time.Duration) int64 {
 // latency: a stall of the server counts for all requests that were due during it, not only for the
 // few that were sent. Requests that are unsent at the end count with their wait until then.
 func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan Plan) (*Result, error) {
+	return newOpenLoop(traffic, rate, plan).run(ctx, target)
+}
+
+func newOpenLoop(traffic *Traffic, rate int64, plan Plan) *openLoop {
 	o := &openLoop{
-		plan: plan, next: traffic.picker(0),
+		plan: plan, next: traffic.picker(0), dial: dial,
 		plannedWarm: schedule{rate: rate}.count(plan.Warm),
 		planned:     schedule{rate: rate}.count(plan.Warm + plan.Measure),
 		free:        make(chan *openConn, plan.Connections),
 	}
+	o.rate = rate
+	o.took = make([]time.Duration, o.planned)
+	return o
+}
+
+func (o *openLoop) run(ctx context.Context, target Target) (*Result, error) {
+	plan := o.plan
+	target.stamps = true
+	defer o.close()
 	end := time.Now().Add(plan.Warm + plan.Measure + grace)
 	for i := range plan.Connections {
-		c, err := dial(ctx, target, i, end)
+		c, err := o.dial(ctx, target, i, end)
 		if err != nil {
-			o.close()
 			return nil, err
 		}
 		o.conns = append(o.conns, &openConn{http1: c, due: make(chan due, 1), result: NewResult()})
 	}
-	defer o.close()
+	if err := awaitStamps(ctx); err != nil {
+		return nil, err
+	}
 	defer context.AfterFunc(ctx, o.close)()
 
 	var readers sync.WaitGroup
@@ -60,7 +75,7 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 		o.free <- c
 		readers.Go(func() { o.read(c) })
 	}
-	o.schedule = schedule{start: time.Now().Add(time.Millisecond), rate: rate}
+	o.start = time.Now().Add(time.Millisecond)
 	var marks sync.WaitGroup
 	marks.Go(func() { o.mark(ctx) })
 	total := NewResult()
@@ -76,32 +91,81 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 	for _, c := range o.conns {
 		total.merge(c.result)
 	}
+	replay(o.schedule, o.took, plan.Connections, func(i int64, latency time.Duration) {
+		if i >= o.plannedWarm {
+			record(total.served, latency)
+		}
+	})
 	total.Elapsed = plan.Measure
 	return total, nil
 }
+
+// replay computes the latencies that a driver would have measured that is never late. It sends each
+// request when it is due, or when the first of the connections becomes free, and the server takes
+// as long as it took in the measurement, from the write of the request to the arrival of the
+// response. So all of the driver's lateness is left out, in sending, in reading, and in the use of
+// connections that were free. A stall of the server still counts for all requests that were due
+// during it: it keeps the connections busy in the replay, too.
+func replay(s schedule, took []time.Duration, connections int, each func(i int64, latency time.Duration)) {
+	free := make(times, connections) // when each connection becomes free; the earliest is the first
+	for i, d := range took {
+		if d == 0 {
+			continue
+		}
+		at := s.at(int64(i)).Sub(s.start)
+		free[0] = max(at, free[0]) + d
+		each(int64(i), free[0]-at)
+		heap.Fix(&free, 0)
+	}
+}
+
+// times is a heap for replay.
+type times []time.Duration
+
+func (t times) Len() int           { return len(t) }
+func (t times) Less(i, j int) bool { return t[i] < t[j] }
+func (t times) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
+func (times) Push(any)             {} // the number of connections does not change
+func (times) Pop() any             { return nil }
 
 type openLoop struct {
 	schedule
 	plan        Plan
 	next        func() *Request
+	dial        func(ctx context.Context, t Target, connection int, end time.Time) (*http1, error)
 	plannedWarm int64 // requests that are not counted
 	planned     int64 // all requests
-	conns       []*openConn
-	free        chan *openConn
-	failure     atomic.Pointer[error] // the first error
-	closing     sync.Once
+	// took is for each request how long the server took, from the write of the request to the
+	// arrival of the response; 0 if it was not sent. Each is written by the reader of its
+	// connection.
+	took    []time.Duration
+	conns   []*openConn
+	free    chan *openConn
+	failure atomic.Pointer[error] // the first error
+	closing sync.Once
 }
 
 // openConn is a connection. It is in free, or has a request in progress.
 type openConn struct {
 	*http1
-	due    chan due // of the request in progress
-	result *Result  // of its reader
+	due    chan due     // of the request in progress
+	wrote  atomic.Int64 // realtime before the request in progress was written
+	result *Result      // of its reader
 }
 
 type due struct {
+	request int64
 	at      time.Time
 	counted bool
+}
+
+// served returns how long the server took for the request whose response was read.
+func (c *openConn) served() (took time.Duration, stamped bool) {
+	arrived := c.stamps.arrived
+	if stamped = arrived != 0; !stamped {
+		arrived = realtime()
+	}
+	return max(1, time.Duration(arrived-c.wrote.Load())), stamped // 0 would mean that it was not sent
 }
 
 func (o *openLoop) err() error {
@@ -136,9 +200,15 @@ func (o *openLoop) read(c *openConn) {
 			o.fail(err)
 			return
 		}
+		latency := time.Since(d.at)
+		took, stamped := c.served()
+		o.took[d.request] = took
 		c.result.Asked++
 		if d.counted {
-			c.result.count(a, time.Since(d.at))
+			c.result.count(a, latency)
+			if !stamped {
+				c.result.Unstamped++
+			}
 		}
 		o.free <- c
 	}
@@ -179,11 +249,13 @@ func (o *openLoop) pace(ctx context.Context, total *Result) {
 		if o.err() != nil {
 			return
 		}
+		request := o.next()
 		if counted {
 			record(total.late, time.Since(at))
 		}
-		c.due <- due{at: at, counted: counted}
-		if err := c.send(o.next()); err != nil {
+		c.due <- due{request: i, at: at, counted: counted}
+		c.wrote.Store(realtime())
+		if err := c.send(request); err != nil {
 			o.fail(err)
 			return
 		}
@@ -217,6 +289,7 @@ func (o *openLoop) giveUp(i int64, total *Result) {
 	for now := time.Now(); i < o.planned; i++ {
 		total.Unsent++
 		record(total.latency, now.Sub(o.at(i)))
+		record(total.served, now.Sub(o.at(i))) // it is the server that freed no connection
 	}
 }
 

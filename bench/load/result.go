@@ -29,17 +29,21 @@ type Result struct {
 	Refused  int64 // 503; they are also Failed
 	Unsent   int64 // Open: due, but without a free connection until the end
 	Skipped  int64 // Open, with Plan.Skip: not sent, because it would have been too late
-	Elapsed  time.Duration
+	// Unstamped is for Open: responses whose arrival the kernel did not stamp. In Served, the
+	// driver's delay in reading them counts.
+	Unstamped int64
+	Elapsed   time.Duration
 
 	latency *hdrhistogram.Histogram
 	decided *hdrhistogram.Histogram // of decisions only
 	refused *hdrhistogram.Histogram // of 503 only
 	late    *hdrhistogram.Histogram // Open: time from when requests were due until they were sent
+	served  *hdrhistogram.Histogram // Open: latency without the lateness of the driver
 }
 
 // NewResult returns an empty result.
 func NewResult() *Result {
-	return &Result{latency: newHistogram(), late: newHistogram(), decided: newHistogram(), refused: newHistogram()}
+	return &Result{latency: newHistogram(), late: newHistogram(), served: newHistogram(), decided: newHistogram(), refused: newHistogram()}
 }
 
 func newHistogram() *hdrhistogram.Histogram {
@@ -65,6 +69,11 @@ func (r *Result) Refusal(percent float64) time.Duration { return quantile(r.refu
 // Late returns a percentile of how late requests were sent in an open loop. It is part of Latency.
 // If it is not small, the driver or the server was overloaded.
 func (r *Result) Late(percent float64) time.Duration { return quantile(r.late, percent) }
+
+// Served returns a percentile of the latencies in an open loop without the lateness of the driver:
+// as if the driver had sent each request when it was due, or as soon as the server had freed a
+// connection for it, and had read each response when it arrived. See replay.
+func (r *Result) Served(percent float64) time.Duration { return quantile(r.served, percent) }
 
 func quantile(h *hdrhistogram.Histogram, percent float64) time.Duration {
 	return time.Duration(h.ValueAtQuantile(percent)) * time.Microsecond
@@ -107,8 +116,10 @@ func (r *Result) merge(other *Result) {
 	r.Refused += other.Refused
 	r.Unsent += other.Unsent
 	r.Skipped += other.Skipped
+	r.Unstamped += other.Unstamped
 	r.latency.Merge(other.latency)
 	r.late.Merge(other.late)
+	r.served.Merge(other.served)
 	r.decided.Merge(other.decided)
 	r.refused.Merge(other.refused)
 }
