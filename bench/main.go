@@ -48,7 +48,7 @@ func parseOptions(args []string) (o options, err error) {
 	flags.DurationVar(&o.measure, "measure", 2500*time.Millisecond, "how long to measure each mix in a round")
 	flags.DurationVar(&o.warm, "warm", 500*time.Millisecond, "how long to warm up each mix before a measurement")
 	tenants := flags.String("tenants", "1,100,10000,100000", "numbers of active tenants in the table of tenants; the highest one is the number of tenants")
-	rates := flags.String("rates", "2000,10000", "request rates per second of the open loop, in addition to half of Weir's maximum")
+	rates := flags.String("rates", "2000,10000", "request rates per second of the open loop, in addition to a fifth and half of Weir's maximum")
 	mixes := flags.String("mixes", "", "only these tables; choose from subjects,rules,leased,algorithms,tls,http2,batches,billing,counters,tenants,instances,shards,authorize,grpc,peers,open")
 	flags.BoolVar(&o.peers, "peers", true, "also measure other rate limiters")
 	flags.DurationVar(&o.timeout, "redis-timeout", time.Second, "how long Weir's checks wait for Redis; with a low value, checks on a busy machine are degraded")

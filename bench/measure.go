@@ -22,9 +22,12 @@ import (
 // sample is the result of one cell in one round. Times are in microseconds. CPU time and
 // allocations are per check.
 type sample struct {
-	perSecond         float64 // checks
-	p50, p99, p999    float64
-	late99            float64 // open loop: how late the driver sent
+	perSecond      float64 // checks
+	p50, p99, p999 float64
+	late99         float64 // open loop: how late the driver sent
+	// Open loop: latencies without the lateness of the driver.
+	servedP50, servedP99, servedP999 float64
+
 	serverCPU         float64
 	redisCPU          float64
 	driverCPU         float64
@@ -33,7 +36,7 @@ type sample struct {
 	redisBytes        float64 // per counter; 0 if there are too few counters
 	requests, denials int64
 	failed, degraded  int64
-	unsent            int64
+	unsent, unstamped int64
 	others, steal     float64 // shares of the machine's CPU time
 }
 
@@ -193,10 +196,12 @@ func newSample(r *load.Result, checks int, begun, ended gauges) sample {
 		perSecond: r.Rate() * float64(checks),
 		p50:       micros(r.Latency(50)), p99: micros(r.Latency(99)), p999: micros(r.Latency(99.9)),
 		late99:    micros(r.Late(99)),
+		servedP50: micros(r.Served(50)), servedP99: micros(r.Served(99)), servedP999: micros(r.Served(99.9)),
 		serverCPU: each(ended.server - begun.server),
 		redisCPU:  each(ended.redis - begun.redis),
 		driverCPU: each(ended.driver - begun.driver),
 		requests:  r.Requests, denials: r.Denied, failed: r.Failed, degraded: r.Degraded, unsent: r.Unsent,
+		unstamped: r.Unstamped,
 	}
 }
 

@@ -16,6 +16,7 @@ type cell struct {
 	traffic  *load.Traffic
 	checks   int   // per request
 	rate     int64 // requests per second of an open loop; 0 for a closed loop
+	share    int64 // n if rate is 1/n of Weir's capacity, which is known after a closed loop; or 0
 	denied   bool  // whether the checks should be denied
 	base     bool  // whether the cells after it are compared with it
 	leasing  *leasing
@@ -177,8 +178,11 @@ func batches(t *tenant, n int) *load.Traffic {
 	return load.NewTraffic(requests, load.Uniform, seed)
 }
 
-// halfOfCapacity is a placeholder for a rate that is known only after a closed loop was measured.
-const halfOfCapacity = -1
+// The names of two rows that have a goal.
+const (
+	fifthOfCapacity = "weir, a fifth of capacity"
+	halfOfCapacity  = "weir, half of capacity"
+)
 
 // groups returns the tables of a run: those named in the options, or all.
 func (c *cast) groups(o options) ([]group, error) {
@@ -299,10 +303,16 @@ func (c *cast) billingGroup(bare cell, weir func(string, *load.Traffic) cell, un
 
 func openGroup(rates []int64, bare, weir cell) group {
 	g := group{"open", "Open loop: latency from the time a request was due", nil}
-	for _, rate := range append(slices.Clone(rates), halfOfCapacity) {
-		bare.name, bare.rate, weir.rate = bareName, rate, rate
+	bare.name = bareName
+	for _, rate := range rates {
+		bare.rate, weir.rate = rate, rate
 		g.cells = append(g.cells, bare, weir)
 	}
+	bare.rate, weir.rate = 0, 0
+	bare.share, weir.share, weir.name = 5, 5, fifthOfCapacity
+	g.cells = append(g.cells, bare, weir)
+	bare.share, weir.share, weir.name = 2, 2, halfOfCapacity
+	g.cells = append(g.cells, bare, weir)
 	return g
 }
 

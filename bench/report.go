@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,22 +111,30 @@ var columns = []column{
 	{"allocs", func(w row) string { return orDash(w.allocations, "%.1f") }},
 	{"peak MB", func(w row) string { return fmt.Sprintf("%.0f", w.peakBytes/(1<<20)) }},
 	{"B/counter", func(w row) string { return orDash(w.redisBytes, "%.0f") }},
+}
+
+// closedColumns are only in tables of closed loops.
+var closedColumns = []column{
 	{"× rate", func(w row) string { return fmt.Sprintf("%.2f", w.rateRatio) }},
 	{"× CPU", func(w row) string { return fmt.Sprintf("%.2f", w.cpuRatio) }},
 	{"× p50", func(w row) string { return fmt.Sprintf("%.2f", w.p50Ratio) }},
 	{"× p99", func(w row) string { return fmt.Sprintf("%.2f", w.p99Ratio) }},
 }
 
-// openColumns are only in tables of open loops.
+// openColumns are only in tables of open loops, where all servers get the same rate.
 var openColumns = []column{
+	{"× CPU", func(w row) string { return fmt.Sprintf("%.2f", w.cpuRatio) }},
 	{"sent late, p99 ms", func(w row) string { return millis(w.late99) }},
+	{"p50 without driver, ms", func(w row) string { return millis(w.servedP50) }},
+	{"p99 without driver, ms", func(w row) string { return millis(w.servedP99) }},
+	{"p99.9 without driver, ms", func(w row) string { return millis(w.servedP999) }},
 	{"p99 above bare, ms", func(w row) string { return millis(w.p99Above) }},
 }
 
 func writeTable(b *strings.Builder, g group, rows []row) {
-	shown := columns
+	shown := slices.Concat(columns, closedColumns)
 	if g.cells[0].rate != 0 {
-		shown = append(shown[:len(shown):len(shown)], openColumns...)
+		shown = slices.Concat(columns, openColumns)
 	}
 	fmt.Fprintf(b, "\n### %s\n\n| |", g.title)
 	for _, c := range shown {

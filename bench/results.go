@@ -39,8 +39,8 @@ func (r *results) measureGroup(ctx context.Context, s *stage, cast *cast, i, rou
 	defer end()
 	for j := range g.cells {
 		c := &g.cells[j]
-		if c.rate == halfOfCapacity {
-			if err := r.halve(ctx, s, g, o); err != nil {
+		if c.share > 0 && c.rate == 0 {
+			if err := r.setShares(ctx, s, g, o); err != nil {
 				return err
 			}
 		}
@@ -83,9 +83,9 @@ func (r *results) disturbance() string {
 	return fmt.Sprintf("Share of the machine's CPU time used by other processes: %s in the median measurement; by the hypervisor: %s.", of(others), of(steal))
 }
 
-// halve replaces halfOfCapacity with half of Weir's capacity, rounded to hundreds. All rounds then
-// use this rate.
-func (r *results) halve(ctx context.Context, s *stage, g *group, o options) error {
+// setShares sets the rates that are shares of Weir's capacity, rounded to hundreds. All rounds then
+// use these rates.
+func (r *results) setShares(ctx context.Context, s *stage, g *group, o options) error {
 	if r.capacity == 0 { // only the open loop is measured
 		i := slices.IndexFunc(g.cells, func(c cell) bool { return c.server == weirName })
 		m, err := s.measure(ctx, g.cells[i], 0, o)
@@ -94,10 +94,9 @@ func (r *results) halve(ctx context.Context, s *stage, g *group, o options) erro
 		}
 		r.capacity = m.perSecond
 	}
-	half := max(100, int64(r.capacity/2)/100*100)
 	for i := range g.cells {
-		if g.cells[i].rate == halfOfCapacity {
-			g.cells[i].rate = half
+		if share := g.cells[i].share; share > 0 {
+			g.cells[i].rate = max(100, int64(r.capacity)/share/100*100)
 		}
 	}
 	return nil
@@ -111,7 +110,7 @@ type row struct {
 	spread float64 // of perSecond over the rounds: (highest - lowest) / median
 
 	rateRatio, cpuRatio, p50Ratio, p99Ratio float64
-	p99Above                                float64 // microseconds above the bare server's
+	p99Above                                float64 // of an open loop: servedP99 in microseconds above the bare server's
 }
 
 // rows returns the rows of a table. A cell is compared with the nearest base before it.
@@ -142,11 +141,14 @@ func newRow(c cell, samples, base []sample) row {
 	w := row{
 		cell:      c,
 		rateRatio: against(rate), cpuRatio: against(cpu), p50Ratio: against(p50), p99Ratio: against(p99),
-		p99Above: medianOf(len(samples), func(k int) float64 { return samples[k].p99 - base[k].p99 }),
+		p99Above: medianOf(len(samples), func(k int) float64 { return samples[k].servedP99 - base[k].servedP99 }),
 		sample: sample{
 			perSecond: of(rate), p50: of(p50), p99: of(p99),
 			p999:        of(func(m sample) float64 { return m.p999 }),
 			late99:      of(func(m sample) float64 { return m.late99 }),
+			servedP50:   of(func(m sample) float64 { return m.servedP50 }),
+			servedP99:   of(func(m sample) float64 { return m.servedP99 }),
+			servedP999:  of(func(m sample) float64 { return m.servedP999 }),
 			serverCPU:   of(func(m sample) float64 { return m.serverCPU }),
 			redisCPU:    of(func(m sample) float64 { return m.redisCPU }),
 			driverCPU:   of(func(m sample) float64 { return m.driverCPU }),
@@ -163,6 +165,7 @@ func newRow(c cell, samples, base []sample) row {
 		w.failed += m.failed
 		w.degraded += m.degraded
 		w.unsent += m.unsent
+		w.unstamped += m.unstamped
 	}
 	w.spread = ratio(high-low, w.perSecond)
 	return w
@@ -192,6 +195,7 @@ func (w row) oddities() []string {
 	note(w.failed, "were errors")
 	note(w.degraded, "were degraded")
 	note(w.unsent, "could not be sent in time")
+	note(w.unstamped, "have no time of arrival from the kernel")
 	switch passed := w.requests - w.denials - w.failed; {
 	case w.checks > 1: // a batch always has the status 200
 	case w.denials > 0 && !w.denied:

@@ -30,11 +30,11 @@ func resultsOf(cells []cell, samples ...[]sample) *results {
 func TestRatiosAreTakenWithinARound(t *testing.T) {
 	r := resultsOf(
 		[]cell{{name: "bare", server: bareName, base: true}, {name: "weir", server: weirName}},
-		[]sample{{perSecond: 100, serverCPU: 10, p99: 50}, {perSecond: 10, serverCPU: 100, p99: 500}, {perSecond: 100, serverCPU: 10, p99: 40}},
+		[]sample{{perSecond: 100, serverCPU: 10, servedP99: 50}, {perSecond: 10, serverCPU: 100, servedP99: 500}, {perSecond: 100, serverCPU: 10, servedP99: 40}},
 		[]sample{
-			{perSecond: 50, serverCPU: 12, redisCPU: 3, p99: 60},
-			{perSecond: 5, serverCPU: 120, redisCPU: 30, p99: 510},
-			{perSecond: 50, serverCPU: 12, redisCPU: 3, p99: 70},
+			{perSecond: 50, serverCPU: 12, redisCPU: 3, p99: 70, servedP99: 60},
+			{perSecond: 5, serverCPU: 120, redisCPU: 30, p99: 610, servedP99: 510},
+			{perSecond: 50, serverCPU: 12, redisCPU: 3, p99: 60, servedP99: 70},
 		},
 	)
 	rows := r.rows(0)
@@ -52,12 +52,12 @@ func TestRatiosAreTakenWithinARound(t *testing.T) {
 func TestEachOpenRateHasItsOwnBase(t *testing.T) {
 	r := resultsOf(
 		[]cell{{name: "bare", base: true, rate: 1}, {name: "weir", rate: 1}, {name: "bare", base: true, rate: 2}, {name: "weir", rate: 2}},
-		[]sample{{p99: 10}}, []sample{{p99: 20}}, []sample{{p99: 40}}, []sample{{p99: 60}},
+		[]sample{{p99: 10, servedP99: 9}}, []sample{{p99: 20, servedP99: 12}}, []sample{{p99: 40, servedP99: 30}}, []sample{{p99: 60, servedP99: 35}},
 	)
 	rows := r.rows(0)
 	require.InDelta(t, 2, rows[1].p99Ratio, 0)
 	require.InDelta(t, 1.5, rows[3].p99Ratio, 0)
-	require.InDelta(t, 20, rows[3].p99Above, 0)
+	require.InDelta(t, 5, rows[3].p99Above, 0)
 }
 
 func TestOdditiesAreReported(t *testing.T) {
@@ -72,7 +72,8 @@ func TestOdditiesAreReported(t *testing.T) {
 		"a mix (weir): 3 of 1000 answers were errors",
 		"a mix (weir): 2 of 1000 answers were degraded",
 		"a mix (weir): 5 of 1000 answers could not be sent in time",
-	}, weir(false, sample{requests: 1000, failed: 3, degraded: 2, unsent: 5}))
+		"a mix (weir): 7 of 1000 answers have no time of arrival from the kernel",
+	}, weir(false, sample{requests: 1000, failed: 3, degraded: 2, unsent: 5, unstamped: 7}))
 }
 
 func TestSampleIsPerCheck(t *testing.T) {
