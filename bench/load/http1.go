@@ -30,7 +30,7 @@ type Target struct {
 	Protocol Protocol
 	TLS      *tls.Config // trusts the server; TLS and HTTP2 only
 
-	stamps bool // whether the kernel stamps what arrives on connections of HTTP/1.1
+	sockets bool // use a socket for a connection of HTTP/1.1
 }
 
 // answer is what the driver reads of a response.
@@ -46,9 +46,9 @@ var degradedMark = []byte(`"degraded":true`)
 type http1 struct {
 	net.Conn
 	in     *bufio.Reader
-	stamps *stamped // nil without stamps
-	spare  []byte   // for a body that does not fit into in
-	last   bool     // the server closes the connection after the response
+	socket *socket // below Conn; or nil
+	spare  []byte  // for a body that does not fit into in
+	last   bool    // the server closes the connection after the response
 }
 
 const readBuffer = 64 << 10
@@ -66,12 +66,12 @@ func dial(ctx context.Context, t Target, connection int, end time.Time) (*http1,
 	if err := c.SetDeadline(end); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	var stamps *stamped
-	if t.stamps {
-		if stamps, err = newStamped(c); err != nil {
-			return nil, errors.Join(err, c.Close())
+	var own *socket
+	if t.sockets {
+		if own, err = newSocket(c, end); err != nil {
+			return nil, err
 		}
-		c = stamps
+		c = own
 	}
 	if t.Protocol == TLS {
 		config := t.TLS.Clone()
@@ -82,7 +82,7 @@ func dial(ctx context.Context, t Target, connection int, end time.Time) (*http1,
 		}
 		c = secure
 	}
-	return &http1{Conn: c, in: bufio.NewReaderSize(c, readBuffer), stamps: stamps}, nil
+	return &http1{Conn: c, in: bufio.NewReaderSize(c, readBuffer), socket: own}, nil
 }
 
 func (c *http1) send(r *Request) error {

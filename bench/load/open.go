@@ -5,9 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,10 +44,9 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 
 func newOpenLoop(traffic *Traffic, rate int64, plan Plan) *openLoop {
 	o := &openLoop{
-		plan: plan, next: traffic.picker(0), dial: dial,
+		plan: plan, next: traffic.picker(0), dial: dial, result: NewResult(),
 		plannedWarm: schedule{rate: rate}.count(plan.Warm),
 		planned:     schedule{rate: rate}.count(plan.Warm + plan.Measure),
-		free:        make(chan *openConn, plan.Connections),
 	}
 	o.rate = rate
 	o.took = make([]time.Duration, o.planned)
@@ -55,49 +55,48 @@ func newOpenLoop(traffic *Traffic, rate int64, plan Plan) *openLoop {
 
 func (o *openLoop) run(ctx context.Context, target Target) (*Result, error) {
 	plan := o.plan
-	target.stamps = true
+	target.sockets = true
 	defer o.close()
+	defer o.shutdown() // before close, which a concurrent shutdown must not follow
+	var err error
+	if o.poller, err = newPoller(); err != nil {
+		return nil, err
+	}
 	end := time.Now().Add(plan.Warm + plan.Measure + grace)
 	for i := range plan.Connections {
 		c, err := o.dial(ctx, target, i, end)
 		if err != nil {
 			return nil, err
 		}
-		o.conns = append(o.conns, &openConn{http1: c, due: make(chan due, 1), result: NewResult()})
+		o.conns = append(o.conns, &openConn{http1: c})
+		if err := o.poller.add(c.socket, i); err != nil {
+			return nil, err
+		}
 	}
+	o.free = slices.Clone(o.conns)
 	if err := awaitStamps(ctx); err != nil {
 		return nil, err
 	}
-	defer context.AfterFunc(ctx, o.close)()
+	defer context.AfterFunc(ctx, o.shutdown)()
 
-	var readers sync.WaitGroup
-	for _, c := range o.conns {
-		o.free <- c
-		readers.Go(func() { o.read(c) })
-	}
 	o.start = time.Now().Add(time.Millisecond)
 	var marks sync.WaitGroup
 	marks.Go(func() { o.mark(ctx) })
-	total := NewResult()
-	o.pace(ctx, total)
+	err = o.exchange(ctx, end)
+	if err != nil {
+		err = fmt.Errorf("open loop on %s: %w", target.Addrs, firstError([]error{ctx.Err(), err}))
+	}
 	marks.Wait()
-	for _, c := range o.conns {
-		close(c.due)
-	}
-	readers.Wait()
-	if err := firstError([]error{ctx.Err(), o.err()}); err != nil {
-		return nil, fmt.Errorf("open loop on %s: %w", target.Addrs, err)
-	}
-	for _, c := range o.conns {
-		total.merge(c.result)
+	if err != nil {
+		return nil, err
 	}
 	replay(o.schedule, o.took, plan.Connections, func(i int64, latency time.Duration) {
 		if i >= o.plannedWarm {
-			record(total.served, latency)
+			record(o.result.served, latency)
 		}
 	})
-	total.Elapsed = plan.Measure
-	return total, nil
+	o.result.Elapsed = plan.Measure
+	return o.result, nil
 }
 
 // replay computes the latencies that a driver would have measured that is never late. It sends each
@@ -106,6 +105,11 @@ func (o *openLoop) run(ctx context.Context, target Target) (*Result, error) {
 // response. So all of the driver's lateness is left out, in sending, in reading, and in the use of
 // connections that were free. A stall of the server still counts for all requests that were due
 // during it: it keeps the connections busy in the replay, too.
+//
+// The figures hold as far as the server would have taken as long for a request at the time at which
+// it was due. If the driver is late, the server gets requests in bursts, which takes it longer. If
+// the driver is late because the server uses all cores, a request misses that time of the server.
+// So the lateness should be small compared with what the figures are used for.
 func replay(s schedule, took []time.Duration, connections int, each func(i int64, latency time.Duration)) {
 	free := make(times, connections) // when each connection becomes free; the earliest is the first
 	for i, d := range took {
@@ -136,130 +140,129 @@ type openLoop struct {
 	plannedWarm int64 // requests that are not counted
 	planned     int64 // all requests
 	// took is for each request how long the server took, from the write of the request to the
-	// arrival of the response; 0 if it was not sent. Each is written by the reader of its
-	// connection.
+	// arrival of the response; 0 if it was not sent.
 	took    []time.Duration
+	result  *Result
+	poller  *poller
 	conns   []*openConn
-	free    chan *openConn
-	failure atomic.Pointer[error] // the first error
+	free    []*openConn // those without a request in progress; the longest free is the first
 	closing sync.Once
 }
 
-// openConn is a connection. It is in free, or has a request in progress.
+// openConn is a connection.
 type openConn struct {
 	*http1
-	due    chan due     // of the request in progress
-	wrote  atomic.Int64 // realtime before the request in progress was written
-	result *Result      // of its reader
-}
-
-type due struct {
+	busy    bool // has a request in progress
 	request int64
-	at      time.Time
-	counted bool
+	at      time.Time // when it was due
+	wrote   int64     // realtime before it was written
 }
 
-// served returns how long the server took for the request whose response was read.
-func (c *openConn) served() (took time.Duration, stamped bool) {
-	arrived := c.stamps.arrived
-	if stamped = arrived != 0; !stamped {
-		arrived = realtime()
-	}
-	return max(1, time.Duration(arrived-c.wrote.Load())), stamped // 0 would mean that it was not sent
-}
-
-func (o *openLoop) err() error {
-	if err := o.failure.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// fail records the first error and ends the run.
-func (o *openLoop) fail(err error) {
-	o.failure.CompareAndSwap(nil, &err)
-	o.close()
-}
-
-func (o *openLoop) close() {
+// shutdown ends all connections.
+func (o *openLoop) shutdown() {
 	o.closing.Do(func() {
 		for _, c := range o.conns {
-			_ = c.Close() // nothing can be lost any more
+			c.socket.shutdown()
 		}
 	})
 }
 
-// read reads the responses on one connection.
-func (o *openLoop) read(c *openConn) {
-	for d := range c.due {
-		a, err := c.receive()
-		if err == nil && c.last {
-			err = errors.New("load: the server closes the connection")
-		}
-		if err != nil {
-			o.fail(err)
-			return
-		}
-		latency := time.Since(d.at)
-		took, stamped := c.served()
-		o.took[d.request] = took
-		c.result.Asked++
-		if d.counted {
-			c.result.count(a, latency)
-			if !stamped {
-				c.result.Unstamped++
-			}
-		}
-		o.free <- c
+func (o *openLoop) close() {
+	for _, c := range o.conns {
+		_ = c.socket.Close() // it returns no error
+	}
+	if o.poller != nil {
+		o.poller.close()
 	}
 }
 
-// pace sends each request when it is due. It has its own thread: timers of the runtime are up to a
-// millisecond late, those of the kernel about 60 µs.
-func (o *openLoop) pace(ctx context.Context, total *Result) {
+// exchange sends each request when it is due, and reads the responses. It has its own thread:
+// timers of the runtime are up to a millisecond late, those of the kernel about 60 µs.
+func (o *openLoop) exchange(ctx context.Context, end time.Time) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer hurry()()
-	end := o.start.Add(o.plan.Warm + o.plan.Measure)
-	timeout := time.NewTimer(time.Until(end) + time.Second)
-	defer timeout.Stop()
-	for i := int64(0); i < o.planned; i++ {
-		at := o.at(i)
-		sleepUntil(at)
-		if late := time.Since(at); o.plan.Skip > 0 && late > o.plan.Skip {
-			skipped := min(o.count(late), o.planned-i)
-			total.Skipped += max(0, min(skipped, i+skipped-o.plannedWarm))
-			i += skipped - 1
-			continue
+	giveUp := o.start.Add(o.plan.Warm + o.plan.Measure + time.Second)
+	for i := int64(0); ctx.Err() == nil; {
+		until := end
+		if i < o.planned {
+			at := o.at(i)
+			late := time.Since(at)
+			switch {
+			case late < 0:
+				until = at
+			case o.plan.Skip > 0 && late > o.plan.Skip:
+				skipped := min(o.count(late), o.planned-i)
+				o.result.Skipped += max(0, min(skipped, i+skipped-o.plannedWarm))
+				i += skipped
+				continue
+			case len(o.free) > 0:
+				if err := o.send(i, at); err != nil {
+					return err
+				}
+				i++
+				continue
+			case time.Now().After(giveUp):
+				o.giveUp(max(i, o.plannedWarm))
+				i = o.planned
+				continue
+			default:
+				until = giveUp
+			}
+		} else if len(o.free) == len(o.conns) {
+			return nil
+		} else if time.Now().After(end) {
+			return os.ErrDeadlineExceeded
 		}
-		counted := i >= o.plannedWarm
-		var c *openConn
-		select {
-		case c = <-o.free:
-		default:
-			select {
-			case c = <-o.free:
-			case <-ctx.Done():
-				return
-			case <-timeout.C:
-				o.giveUp(max(i, o.plannedWarm), total)
-				return
+		ready, err := o.poller.wait(until)
+		if err != nil {
+			return err
+		}
+		for _, e := range ready {
+			if c := o.conns[e.Fd]; c.busy {
+				if err := o.receive(c); err != nil {
+					return err
+				}
 			}
 		}
-		if o.err() != nil {
-			return
-		}
-		request := o.next()
-		if counted {
-			record(total.late, time.Since(at))
-		}
-		c.due <- due{request: i, at: at, counted: counted}
-		c.wrote.Store(realtime())
-		if err := c.send(request); err != nil {
-			o.fail(err)
-			return
+	}
+	return ctx.Err()
+}
+
+func (o *openLoop) send(i int64, at time.Time) error {
+	c := o.free[0]
+	o.free = append(o.free[:0], o.free[1:]...)
+	request := o.next()
+	if i >= o.plannedWarm {
+		record(o.result.late, time.Since(at))
+	}
+	c.busy, c.request, c.at, c.wrote = true, i, at, realtime()
+	return c.send(request)
+}
+
+func (o *openLoop) receive(c *openConn) error {
+	a, err := c.receive()
+	if err != nil {
+		return err
+	}
+	if c.last {
+		return errors.New("load: the server closes the connection")
+	}
+	latency, arrived := time.Since(c.at), c.socket.arrived
+	if arrived == 0 {
+		arrived = realtime()
+	}
+	o.took[c.request] = max(1, time.Duration(arrived-c.wrote))
+	o.result.Asked++
+	if c.request >= o.plannedWarm {
+		o.result.count(a, latency)
+		if c.socket.arrived == 0 {
+			o.result.Unstamped++
 		}
 	}
+	c.busy = false
+	o.free = append(o.free, c)
+	return nil
 }
 
 // hurry raises the priority of this thread, so that requests are sent on time on a busy machine. It
@@ -285,22 +288,11 @@ func (o *openLoop) mark(ctx context.Context) {
 }
 
 // giveUp counts the requests from i on as unsent, with their wait so far.
-func (o *openLoop) giveUp(i int64, total *Result) {
+func (o *openLoop) giveUp(i int64) {
 	for now := time.Now(); i < o.planned; i++ {
-		total.Unsent++
-		record(total.latency, now.Sub(o.at(i)))
-		record(total.served, now.Sub(o.at(i))) // it is the server that freed no connection
-	}
-}
-
-// sleepUntil sleeps in the kernel, in short steps, so that an interruption does no harm.
-func sleepUntil(at time.Time) {
-	for {
-		d := time.Until(at)
-		if d <= 0 {
-			return
-		}
-		ts := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&ts, nil) // after an interruption, the loop sleeps for the remaining time
+		o.result.Unsent++
+		wait := now.Sub(o.at(i))
+		record(o.result.latency, wait)
+		record(o.result.served, wait) // it is the server that freed no connection
 	}
 }

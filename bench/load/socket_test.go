@@ -6,14 +6,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// pair returns both ends of a connection whose packets are stamped.
-func pair(t *testing.T) (near net.Conn, far *stamped) {
+// pair returns both ends of a connection.
+func pair(t *testing.T, end time.Time) (near net.Conn, far *socket) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -23,16 +24,16 @@ func pair(t *testing.T) (near net.Conn, far *stamped) {
 	t.Cleanup(func() { _ = near.Close() })
 	accepted, err := l.Accept()
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = accepted.Close() })
-	far, err = newStamped(accepted)
+	far, err = newSocket(accepted, end)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = far.Close() })
 	require.NoError(t, awaitStamps(t.Context()))
 	return near, far
 }
 
 // The stamp is of the arrival, which on loopback is during the write, and of the same clock.
 func TestStampIsOfTheArrival(t *testing.T) {
-	near, far := pair(t)
+	near, far := pair(t, time.Now().Add(time.Minute))
 	b := make([]byte, 10)
 	var before, after int64
 	write := func(text string) {
@@ -52,23 +53,40 @@ func TestStampIsOfTheArrival(t *testing.T) {
 	}
 }
 
-func TestStampedConnectionsEnd(t *testing.T) {
-	near, far := pair(t)
-	require.NoError(t, far.SetReadDeadline(time.Now().Add(-time.Second)))
+func TestWaitsOfSocketsEnd(t *testing.T) {
+	_, far := pair(t, time.Now())
 	_, err := far.Read(make([]byte, 1))
-	require.ErrorContains(t, err, "timeout")
-	require.NoError(t, far.SetReadDeadline(time.Time{}))
-	require.NoError(t, near.Close())
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+	near, far := pair(t, time.Now().Add(time.Minute))
+	go func() { _ = near.Close() }()
 	_, err = far.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)
-	require.NoError(t, far.Close())
+
+	_, far = pair(t, time.Now().Add(time.Minute))
+	go far.shutdown()
 	_, err = far.Read(make([]byte, 1))
-	require.ErrorIs(t, err, net.ErrClosed)
+	require.Equal(t, io.EOF, err)
+}
+
+// A large request does not fit into the buffers of the kernel.
+func TestSocketsWriteAll(t *testing.T) {
+	near, far := pair(t, time.Now().Add(time.Minute))
+	const size = 16 << 20
+	read := make(chan int64)
+	go func() {
+		n, _ := io.CopyN(io.Discard, near, size)
+		read <- n
+	}()
+	n, err := far.Write(make([]byte, size))
+	require.NoError(t, err)
+	require.Equal(t, size, n)
+	require.EqualValues(t, size, <-read)
 }
 
 // Garbage would make the driver late.
-func TestStampedReadsDoNotAllocate(t *testing.T) {
-	near, far := pair(t)
+func TestSocketReadsDoNotAllocate(t *testing.T) {
+	near, far := pair(t, time.Now().Add(time.Minute))
 	b := []byte{1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		_, _ = near.Write(b)
