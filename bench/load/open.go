@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -73,7 +72,10 @@ func (o *openLoop) run(ctx context.Context, target Target) (*Result, error) {
 			return nil, err
 		}
 	}
-	o.free = slices.Clone(o.conns)
+	o.free = make(chan *openConn, len(o.conns))
+	for _, c := range o.conns {
+		o.free <- c
+	}
 	if err := awaitStamps(ctx); err != nil {
 		return nil, err
 	}
@@ -145,7 +147,7 @@ type openLoop struct {
 	result  *Result
 	poller  *poller
 	conns   []*openConn
-	free    []*openConn // those without a request in progress; the longest free is the first
+	free    chan *openConn // a queue of those without a request in progress, for this thread only
 	closing sync.Once
 }
 
@@ -176,6 +178,9 @@ func (o *openLoop) close() {
 	}
 }
 
+// burst is how many requests are sent at most before responses are read.
+const burst = 8
+
 // exchange sends each request when it is due, and reads the responses. It has its own thread:
 // timers of the runtime are up to a millisecond late, those of the kernel about 60 µs.
 func (o *openLoop) exchange(ctx context.Context, end time.Time) error {
@@ -200,8 +205,10 @@ func (o *openLoop) exchange(ctx context.Context, end time.Time) error {
 				if err := o.send(i, at); err != nil {
 					return err
 				}
-				i++
-				continue
+				if i++; i%burst != 0 {
+					continue
+				}
+				until = at // has passed, so this only reads what has arrived
 			case time.Now().After(giveUp):
 				o.giveUp(max(i, o.plannedWarm))
 				i = o.planned
@@ -230,8 +237,7 @@ func (o *openLoop) exchange(ctx context.Context, end time.Time) error {
 }
 
 func (o *openLoop) send(i int64, at time.Time) error {
-	c := o.free[0]
-	o.free = append(o.free[:0], o.free[1:]...)
+	c := <-o.free
 	request := o.next()
 	if i >= o.plannedWarm {
 		record(o.result.late, time.Since(at))
@@ -261,7 +267,7 @@ func (o *openLoop) receive(c *openConn) error {
 		}
 	}
 	c.busy = false
-	o.free = append(o.free, c)
+	o.free <- c
 	return nil
 }
 
