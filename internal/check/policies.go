@@ -60,6 +60,7 @@ type Policies struct {
 	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or being loaded
 	loads   singleflight.Group
 	queues  readQueues
+	again   again
 
 	// working ends when Close is called, and ends every goroutine of the cache.
 	working context.Context
@@ -89,6 +90,7 @@ type tenantEntry struct {
 	stale      stale         // what must be read again
 	first      chan struct{} // closed when the first load ends; nil if there is none
 	refreshing chan struct{} // closed when the current refresh ends; nil if there is none
+	queued     chan struct{} // closed when it is no longer to be read again; nil: it is not
 	bytes      int64         // as counted by memory
 	gone       bool          // the entry is no longer in the map
 }
@@ -274,19 +276,6 @@ func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion
 	p.refreshLater(tenant, e)
 }
 
-// Reload means that the data of a tenant may be from another history, even with an equal version.
-func (p *Policies) Reload(tenant limit.TenantID) {
-	p.memory.forgive(tenant)
-	e, ok := p.tenants.Load(tenant)
-	if !ok {
-		return
-	}
-	e.mu.Lock()
-	e.stale = stale{rules: true, subjects: true, all: true}
-	e.mu.Unlock()
-	p.refreshLater(tenant, e)
-}
-
 // Gone means that a tenant was deleted or suspended: its checks are no longer answered.
 func (p *Policies) Gone(tenant limit.TenantID) {
 	p.memory.forgive(tenant)
@@ -317,6 +306,8 @@ func (p *Policies) Settle(ctx context.Context, tenant limit.TenantID) error {
 		case <-pending:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-p.working.Done(): // nothing is read any more
+			return p.working.Err()
 		}
 	}
 }
@@ -329,9 +320,11 @@ func (e *tenantEntry) pending() <-chan struct{} {
 	switch {
 	case e.refreshing != nil:
 		return e.refreshing
-	case e.stale.any():
+	case !e.stale.any():
+		return nil
+	case e.first != nil:
 		// The first load may have read before the change. When it ends, a refresh is running.
 		return e.first
 	}
-	return nil
+	return e.queued // when it is closed, a refresh is running
 }

@@ -16,11 +16,14 @@ import (
 type readQueues struct {
 	first   chan struct{} // tenants that are not loaded
 	changes chan struct{} // of tenants that are loaded
+	again   chan struct{} // of tenants whose data may be from another history
 	long    chan struct{} // loads that have already read a page of subjects
 }
 
 func newReadQueues() readQueues {
-	return readQueues{first: make(chan struct{}, 3), changes: make(chan struct{}, 2), long: make(chan struct{}, 2)}
+	return readQueues{
+		first: make(chan struct{}, 3), changes: make(chan struct{}, 2), again: make(chan struct{}, againReaders), long: make(chan struct{}, 2),
+	}
 }
 
 // reading is a place in a read queue.
@@ -212,12 +215,26 @@ func (e *compileError) Unwrap() error { return e.err }
 // refreshLater starts to read what is stale of a loaded tenant, unless a refresh is running. If the
 // tenant is being loaded for the first time, that load does it when it ends.
 func (p *Policies) refreshLater(tenant limit.TenantID, e *tenantEntry) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.policy.Load() != nil && e.stale.any() && e.refreshing == nil && !e.gone && p.begin() {
-		e.refreshing = make(chan struct{})
+	if e.beginRefresh() {
+		if !p.begin() {
+			e.stopRefresh()
+			return
+		}
 		go p.refresh(tenant, e)
 	}
+}
+
+// beginRefresh reports whether something of a loaded tenant is stale and no refresh is running. If
+// so, the caller reads it.
+func (e *tenantEntry) beginRefresh() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.policy.Load() == nil || !e.stale.any() || e.refreshing != nil || e.gone {
+		return false
+	}
+	e.refreshing = make(chan struct{})
+	e.unqueue()
+	return true
 }
 
 // take returns what is stale and is now read; false at the end of the refresh.
@@ -248,44 +265,53 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	defer p.work.Done()
 	wait := first
-	for {
-		what, more := e.take()
-		if !more {
-			return
-		}
-		err := p.load(p.working, tenant, e, p.queues.changes, what)
-		var broken *compileError
-		var panicked *PanicError
-		switch {
-		case err == nil:
+	for what, more := e.take(); more; what, more = e.take() {
+		if p.read(tenant, e, p.queues.changes, what) {
 			wait = first
-		case p.working.Err() != nil:
-			e.restore(what)
-			e.mu.Lock()
-			e.endRefresh()
-			e.mu.Unlock()
-			return
-		case errors.Is(err, ErrUnknownTenant):
-			p.remove(tenant, e)
-		case errors.As(err, &broken): // until the next change, which comes with a notification
-			p.metrics.policyErrors.Inc()
-			p.log.Error("policy does not compile; the last valid one stays active", "tenant_id", tenant, "version", broken.version, "error", broken.err)
-		case errors.Is(err, errTooLarge):
-			p.metrics.policyErrors.Inc()
-			p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last valid one stays active", "tenant_id", tenant)
-		default:
-			level := slog.LevelWarn
-			if errors.As(err, &panicked) {
-				level = slog.LevelError
-				p.metrics.policyErrors.Inc()
-				what.all = what.subjects // some of them may have been stored
-			}
-			p.log.Log(context.Background(), level, "policy cannot be read; the last valid one stays active", "tenant_id", tenant, "error", err)
-			e.restore(what)
-			pause(p.working, wait/2+rand.N(wait))
-			wait = min(2*wait, longest)
+			continue
 		}
+		if p.working.Err() != nil {
+			e.stopRefresh()
+			return
+		}
+		pause(p.working, wait/2+rand.N(wait))
+		wait = min(2*wait, longest)
 	}
+}
+
+// read reads what is stale of a loaded tenant. If it must be tried again, read returns false, and
+// it is stale again.
+func (p *Policies) read(tenant limit.TenantID, e *tenantEntry, queue chan struct{}, what stale) (done bool) {
+	err := p.load(p.working, tenant, e, queue, what)
+	var broken *compileError
+	var panicked *PanicError
+	switch {
+	case err == nil:
+		return true
+	case p.working.Err() != nil:
+		e.restore(what)
+		return false
+	case errors.Is(err, ErrUnknownTenant):
+		p.remove(tenant, e)
+		return true
+	case errors.As(err, &broken): // until the next change, which comes with a notification
+		p.metrics.policyErrors.Inc()
+		p.log.Error("policy does not compile; the last valid one stays active", "tenant_id", tenant, "version", broken.version, "error", broken.err)
+		return true
+	case errors.Is(err, errTooLarge):
+		p.metrics.policyErrors.Inc()
+		p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last valid one stays active", "tenant_id", tenant)
+		return true
+	}
+	level := slog.LevelWarn
+	if errors.As(err, &panicked) {
+		level = slog.LevelError
+		p.metrics.policyErrors.Inc()
+		what.all = what.subjects // some of them may have been stored
+	}
+	p.log.Log(context.Background(), level, "policy cannot be read; the last valid one stays active", "tenant_id", tenant, "error", err)
+	e.restore(what)
+	return false
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -297,6 +323,14 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// stopRefresh ends a refresh before its end.
+func (e *tenantEntry) stopRefresh() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endRefresh()
+}
+
+// endRefresh ends a refresh. The caller holds the lock.
 func (e *tenantEntry) endRefresh() {
 	close(e.refreshing)
 	e.refreshing = nil

@@ -128,6 +128,7 @@ func (p *Policies) remove(tenant limit.TenantID, e *tenantEntry) bool {
 	e.mu.Lock()
 	p.memory.bytes.Add(-e.bytes)
 	e.bytes, e.gone = 0, true
+	e.unqueue()
 	e.mu.Unlock()
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
 	p.metrics.policies.bytes.Set(float64(p.memory.bytes.Load()))

@@ -350,12 +350,12 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 func TestPolicyBytesAreAboutRight(t *testing.T) {
 	source, ids := newManyTenants(500)
 	p, _ := newPolicies(source)
-	before := heap()
+	before := heapInUse()
 	for _, tenant := range ids {
 		_, err := p.Get(t.Context(), tenant)
 		require.NoError(t, err)
 	}
-	used := heap() - before
+	used := heapInUse() - before
 	require.InEpsilon(t, used, p.memory.bytes.Load(), 0.2)
 	t.Logf("%d bytes a tenant with 10 rules, 2 plans and 10 subjects", used/int64(len(ids)))
 	runtime.KeepAlive(source)

@@ -129,25 +129,25 @@ func TestSubjectsFreeDeletedEntries(t *testing.T) {
 // The memory per subject is as documented in docs/operations.md.
 func TestSubjectsAreSmall(t *testing.T) {
 	const count = 200_000
-	before := heap()
+	before := heapInUse()
 	table := &subjects{}
 	for i := range count {
 		table.store(SubjectData{Subject: fmt.Sprintf("customer%08d", i), Plan: []string{"free", "pro", "business"}[i%3]})
 	}
 	table.seal()
-	used := heap() - before
+	used := heapInUse() - before
 	require.Less(t, used/count, int64(32), "bytes a subject")
 	require.InEpsilon(t, used, table.bytes(), 0.05, "the estimate")
 	for i := 0; i < count; i += 10 {
 		table.store(SubjectData{Subject: fmt.Sprintf("customer%08d", i), Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: int64(i)}}}})
 	}
-	used = heap() - before
+	used = heapInUse() - before
 	require.InEpsilon(t, used, table.bytes(), 0.15, "the estimate with overrides")
 	runtime.KeepAlive(table)
 }
 
-// heap returns the size of all reachable objects.
-func heap() int64 {
+// heapInUse returns the size of all reachable objects.
+func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
