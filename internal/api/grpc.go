@@ -49,10 +49,11 @@ const (
 	maxMessage     = 1 << 20
 	maxCallHeaders = 16 << 10 // bytes of metadata
 	maxCallStreams = 100      // concurrent calls on one connection
-	// maxAside limits the open calls to health and reflection, which need no key. A network has a
-	// quarter of them. Unary health checks have as many places of their own, for at most
-	// healthCheckTimeout.
+	// maxAside limits the open calls to health and reflection, which need no key. A network has at
+	// most a quarter of what is left, and always leastAside. Unary health checks have as many
+	// places of their own, each for at most healthCheckTimeout.
 	maxAside           = 256
+	leastAside         = 8
 	healthCheckTimeout = 2 * time.Second
 
 	callWindow     = 64 << 10
@@ -67,7 +68,7 @@ const (
 )
 
 var callLimits = h2.Limits{
-	Handlers: maxHandlers, HandlersOf: maxHandlers / 4,
+	Handlers: maxHandlers, HandlersOf: leastHandlers,
 	Streams: maxCallStreams, HeaderBytes: maxCallHeaders, Window: callWindow, ConnWindow: callConnWindow,
 	Head: callHandshake, Body: checkBodyTimeout, Write: writeTimeout,
 	Idle: callIdle, Ping: callPing, Pong: callPong, LeastPing: leastPing, Drain: callDrain,
@@ -81,7 +82,7 @@ func NewGRPC(config *tls.Config) *GRPC { return newGRPC(config, callLimits) }
 
 func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer(),
-		checks: places.New[netip.Prefix](maxAside, maxAside/4), streams: places.New[netip.Prefix](maxAside, maxAside/4)}
+		checks: places.New[netip.Prefix](0, 0), streams: places.New[netip.Prefix](0, 0)}
 	g.ready(false)
 	g.beside = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
 	g.beside.RegisterService(&grpc.ServiceDesc{
@@ -156,9 +157,10 @@ func (g *GRPC) serveBeside(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), healthCheckTimeout)
 		defer cancel()
 		r = r.WithContext(ctx)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(healthCheckTimeout)) // it has no error
 	}
 	client, _ := netip.ParseAddrPort(r.RemoteAddr) // without an address, it shares the places of others without one
-	if leave, ok := kind.Take(origin.NetworkOf(client.Addr())); ok {
+	if leave, ok := kind.TakeShare(origin.NetworkOf(client.Addr()), maxAside, leastAside); ok {
 		defer leave()
 		g.beside.ServeHTTP(w, r)
 		return

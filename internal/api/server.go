@@ -18,8 +18,9 @@ const (
 	maxHeaderBytes = 16 << 10
 	maxStreams     = 100 // concurrent HTTP/2 requests on one connection
 	// maxHandlers is the number of HTTP/2 requests in progress that are no checks, live pages
-	// included. A network has a quarter of them. Each keeps its memory until its answer is read.
-	maxHandlers = 4096
+	// included. Each keeps its memory until a long answer is read.
+	maxHandlers   = 4096
+	leastHandlers = 16 // what a network has even if others use all
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is available only

@@ -176,11 +176,9 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 }
 
 // place takes a place for an event. A tenant has at most a quarter of the places that are left, or
-// one: of 64, the first tenant gets 13, the second 10, the third 8, and so on. Under overload there
-// are fewer. When none is left, a tenant that has none gets one of as many more.
+// one. Under overload there are fewer.
 func (w *webhooks) place(tenant limit.TenantID) (leave func(), ok bool) {
-	left := min(webhookBodies, int(w.capacity.bound.Small())) - w.bodies.Taken()
-	return w.bodies.TakeUpTo(tenant, 2*webhookBodies, max(1, left/4))
+	return w.bodies.TakeShare(tenant, min(webhookBodies, int(w.capacity.bound.Small())), 1)
 }
 
 // refused records that an event was refused, for the page of the endpoint: once for each lookup of

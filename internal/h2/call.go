@@ -35,8 +35,8 @@ type Call struct {
 	window     int    // bytes that the client may still send
 	credit     int    // bytes that were read, and that the client may send again when told so
 	sendWindow int64  // bytes that the client accepts
-	rest       []byte // of the answer of a direct call, for which there is no window
-	plain      bool   // the answer of a direct call ends with its body, and has no trailer
+	rest       []byte // of an answer that nobody works on any more, for which there is no window
+	plain      bool   // the answer ends with its body, and has no trailer
 	stuckSince time.Time
 
 	// Only requests to the handler use these.
@@ -46,6 +46,7 @@ type Call struct {
 	bodyLate       bool // readDeadline has passed
 	expectContinue bool // the client waits for status 100 before it sends the body
 	headed         bool // the final header was sent
+	trailer        []hpack.HeaderField
 }
 
 // Errors of Body.
@@ -161,9 +162,20 @@ func (s *Call) Answer(body []byte) {
 	s.replied = true
 	c.sendHeaders(s.id, c.answerHead.encode(c), false)
 	if c.sendOrStick(s, body) {
-		c.sendHeaders(s.id, c.answerTail.encode(c), true)
-		c.answered(s)
+		c.sendTail(s)
 	}
+}
+
+// sendTail ends an answer after its body. The caller holds the lock.
+func (c *conn) sendTail(s *Call) {
+	switch {
+	case s.plain:
+	case s.trailer != nil:
+		c.sendHeaders(s.id, c.encode(s.trailer), true)
+	default:
+		c.sendHeaders(s.id, c.answerTail.encode(c), true)
+	}
+	c.answered(s)
 }
 
 // AnswerHTTP answers a request with a header block, which begins with AppendStatus and continues
@@ -181,18 +193,20 @@ func (s *Call) AnswerHTTP(block, body []byte) {
 	}
 	c.sendHeaders(s.id, block, len(body) == 0)
 	if c.sendOrStick(s, body) {
-		c.answered(s)
+		c.sendTail(s)
 	}
 }
 
-// sendOrStick appends the body of a direct call, and reports whether the windows permit all of it.
-// What they do not permit follows later (resume). The caller holds the lock.
+// sendOrStick appends the rest of an answer, and reports whether the windows permit all of it. What
+// they do not permit follows later (resume). Until then, only that is kept: a client that does not
+// read must not keep its request, too. The caller holds the lock.
 func (c *conn) sendOrStick(s *Call, body []byte) (all bool) {
 	sent := c.sendSome(s, body, s.plain)
 	if sent == len(body) {
 		return true
 	}
 	s.rest = append([]byte(nil), body[sent:]...)
+	s.body, s.head = nil, Head{length: -1}
 	c.stick(s)
 	return false
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -66,6 +67,10 @@ type conn struct {
 	dead       bool
 	draining   drainState
 	timer      *time.Timer // of draining; nil: there was none
+	// unreadTimer runs while a stream waits for a window, and perhaps longer. unread says that one
+	// has waited for too long.
+	unreadTimer *time.Timer
+	unread      atomic.Bool
 
 	greeted bool // the prefaces are exchanged
 
@@ -126,6 +131,9 @@ const (
 	// accepted.
 	maxFragments = 16
 	maxStrikes   = 2
+	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
+	// last ones.
+	restAfter = time.Second
 )
 
 // serve serves the connection to its end.
@@ -274,12 +282,15 @@ func (r source) Read(b []byte) (int, error) {
 		if err := c.setReadBy(); err != nil {
 			return 0, err
 		}
+		if c.unread.Load() { // after the deadline was set, which would replace that of endUnread
+			return 0, http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
 		n, err := c.Conn.Read(b)
 		if n > 0 {
 			c.pinged = false
 			return n, nil
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || !c.staysOpen() {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !c.unread.Load() && !c.staysOpen() {
 			return n, err
 		}
 	}
@@ -301,15 +312,27 @@ func (c *conn) beforeWait() error {
 	for len(c.out.b) > maxOutput && c.writing && !c.dead {
 		c.drained.Wait()
 	}
-	if len(c.stuck) > 0 && time.Since(c.stuck[0].stuckSince) > c.server.Limits.Write {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-	}
-	if len(c.streams) > 0 {
+	switch {
+	case len(c.streams) > 0:
 		c.idleSince = time.Time{}
-	} else if c.idleSince.IsZero() {
+	case c.idleSince.IsZero():
 		c.idleSince = time.Now()
+	default:
+		c.rest()
 	}
 	return nil
+}
+
+// rest frees what a connection without streams does not need for long, and begins to close one that
+// has none for too long. The caller holds the lock.
+func (c *conn) rest() {
+	idle := time.Since(c.idleSince)
+	if idle > restAfter {
+		c.idle, c.free = c.dismiss(c.idle), nil
+	}
+	if idle > c.server.Limits.Idle {
+		c.announce()
+	}
 }
 
 // setReadBy sets the deadline for the client's next bytes.
@@ -336,24 +359,16 @@ func (c *conn) staysOpen() bool {
 	if !c.partial.IsZero() || c.pinged {
 		return false
 	}
-	c.closeIfIdle()
 	c.pinged = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.stuck) > 0 && time.Since(c.stuck[0].stuckSince) > c.server.Limits.Write {
-		return false
+	if !c.idleSince.IsZero() {
+		c.rest()
 	}
 	c.idle = c.dismiss(c.idle)
 	c.framerWrites(c.framer.WritePing(false, [8]byte{'a', 'l', 'i', 'v', 'e'}))
 	c.flush(false)
 	return !c.dead
-}
-
-// closeIfIdle begins to close a connection without streams.
-func (c *conn) closeIfIdle() {
-	if !c.idleSince.IsZero() && time.Since(c.idleSince) > c.server.Limits.Idle {
-		c.drain()
-	}
 }
 
 // dismiss ends idle workers.
@@ -421,8 +436,10 @@ func (c *conn) abort() {
 func (c *conn) end() {
 	c.mu.Lock()
 	c.dead = true
-	if c.timer != nil {
-		c.timer.Stop()
+	for _, timer := range []*time.Timer{c.timer, c.unreadTimer} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	for _, s := range c.streams {
 		c.lose(s, false)
@@ -439,6 +456,11 @@ func (c *conn) end() {
 func (c *conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.announce()
+}
+
+// announce is drain for a caller that holds the lock.
+func (c *conn) announce() {
 	if c.draining != serving || c.dead {
 		return
 	}

@@ -221,7 +221,9 @@ func (c *conn) takeData(f *http2.DataFrame) error {
 	if declared := s.head.length; declared >= 0 && (s.received > declared || end && s.received != declared) {
 		return streamError(s.id, http2.ErrCodeProtocol)
 	}
-	s.body = append(s.body, data...)
+	if !s.replied { // nobody reads it any more
+		s.body = append(s.body, data...)
+	}
 	s.refill(size - len(data)) // padding
 	if end {
 		c.endBody(s)
@@ -297,7 +299,6 @@ func (c *conn) takePing(f *http2.PingFrame) error {
 		}
 		return c.charge()
 	}
-	c.closeIfIdle()
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

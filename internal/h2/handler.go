@@ -33,6 +33,11 @@ func (c *conn) forHandler(s *Call) context.Context {
 func (c *conn) serveHandler(ctx context.Context, s *Call) {
 	defer s.cancel()
 	w := &responseWriter{call: s, header: http.Header{}}
+	limits := &c.server.Limits
+	leave, ok := c.server.handlers.TakeShare(origin.NetworkOf(c.remote), limits.Handlers, limits.HandlersOf)
+	if ok {
+		defer leave()
+	}
 	defer func() {
 		if fault := recover(); fault != nil {
 			w.failed = http2.ErrCodeInternal
@@ -42,18 +47,15 @@ func (c *conn) serveHandler(ctx context.Context, s *Call) {
 		}
 		w.finish(ctx.Err() != nil)
 	}()
-	leave, ok := c.server.handlers.Take(origin.NetworkOf(c.remote))
 	if !ok {
 		w.failed = http2.ErrCodeRefusedStream
 		return
 	}
-	defer leave()
 	r, err := s.request(ctx)
 	if err != nil {
 		http.Error(w, "The request is invalid.", http.StatusBadRequest)
 		return
 	}
-	limits := &c.server.Limits
 	if limits.Request > 0 && r.Body != http.NoBody {
 		_ = w.SetReadDeadline(time.Now().Add(limits.Request)) // it has no error
 	}

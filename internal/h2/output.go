@@ -116,6 +116,26 @@ const updateBytes = 1 << 10
 func (c *conn) stick(s *Call) {
 	s.stuckSince = time.Now()
 	c.stuck = append(c.stuck, s)
+	if c.unreadTimer == nil {
+		c.unreadTimer = time.AfterFunc(c.server.Limits.Write, c.endUnread)
+	}
+}
+
+// endUnread ends the connection if its client has not read an answer in time. A silent client does
+// not wake the reader, so this does.
+func (c *conn) endUnread() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.stuck) == 0 || c.dead {
+		c.unreadTimer = nil
+		return
+	}
+	if left := c.server.Limits.Write - time.Since(c.stuck[0].stuckSince); left > 0 {
+		c.unreadTimer.Reset(left)
+		return
+	}
+	c.unread.Store(true)
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // a closed connection has no reader
 }
 
 // unstick removes s from the waiting streams. The caller holds the lock.
@@ -133,7 +153,7 @@ func (c *conn) unstick(s *Call) {
 func (c *conn) resume() {
 	kept := c.stuck[:0]
 	for _, s := range c.stuck {
-		if !s.direct {
+		if s.rest == nil {
 			s.windowWait.wake() // its handler continues itself, and leaves the list
 			kept = append(kept, s)
 			continue
@@ -143,10 +163,7 @@ func (c *conn) resume() {
 			kept = append(kept, s)
 			continue
 		}
-		if !s.plain {
-			c.sendHeaders(s.id, c.answerTail.encode(c), true)
-		}
-		c.answered(s)
+		c.sendTail(s)
 	}
 	clear(c.stuck[len(kept):])
 	c.stuck = kept

@@ -150,7 +150,7 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 		}
 	}
 	if len(b) > maxHeld {
-		return len(b), w.sendBody(b, false)
+		return len(b), w.sendBody(b)
 	}
 	w.held = append(w.held, b...)
 	return len(b), nil
@@ -159,13 +159,13 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 // sendHeld sends the header and what is held of the body.
 func (w *responseWriter) sendHeld() error {
 	w.sendHead(w.held, false, false)
-	err := w.sendBody(w.held, false)
+	err := w.sendBody(w.held)
 	w.held = w.held[:0]
 	return err
 }
 
-// sendBody sends a part of the body. end says that it is the last one.
-func (w *responseWriter) sendBody(b []byte, end bool) error {
+// sendBody sends a part of the body.
+func (w *responseWriter) sendBody(b []byte) error {
 	s := w.call
 	c := s.conn
 	if !w.hasBody() {
@@ -173,11 +173,9 @@ func (w *responseWriter) sendBody(b []byte, end bool) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ended := false
 	for len(b) > 0 && c.accepts(s) {
 		part := b[:min(len(b), maxOutput)]
-		ended = end && len(part) == len(b)
-		sent := c.sendSome(s, part, ended)
+		sent := c.sendSome(s, part, false)
 		if sent > 0 { // clients that measure the bandwidth send a ping for it
 			c.strikes = 0
 		}
@@ -197,13 +195,6 @@ func (w *responseWriter) sendBody(b []byte, end bool) error {
 	}
 	if !c.accepts(s) {
 		return net.ErrClosed
-	}
-	if end {
-		if !ended {
-			c.framerWrites(c.framer.WriteData(s.id, true, nil))
-		}
-		s.replied = true
-		c.answered(s)
 	}
 	return nil
 }
@@ -254,19 +245,35 @@ func (w *responseWriter) finish(cancelled bool) {
 // end sends what is missing of the answer.
 func (w *responseWriter) end() {
 	w.WriteHeader(http.StatusOK)
-	trailers := w.trailerFields()
-	if len(trailers) > 0 {
-		w.sendHead(w.held, true, false)
-		_ = w.sendHeld() // finish finds out whether the client is still there
-		w.sendHeaders(trailers, true)
-		return
-	}
-	if !w.sent && (!w.hasBody() || len(w.held) == 0) {
+	trailer := w.trailerFields()
+	if !w.sent && len(trailer) == 0 && (!w.hasBody() || len(w.held) == 0) {
 		w.sendHead(w.held, true, true)
 		return
 	}
 	w.sendHead(w.held, true, false)
-	_ = w.sendBody(w.held, true)
+	w.sendRest(trailer)
+}
+
+// sendRest sends the end of an answer. The handler does not wait until the client reads it.
+func (w *responseWriter) sendRest(trailer []hpack.HeaderField) {
+	s := w.call
+	c := s.conn
+	body := w.held
+	if !w.hasBody() {
+		body = nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.accepts(s) {
+		return
+	}
+	s.replied, s.plain, s.trailer = true, len(trailer) == 0, trailer
+	if s.plain && len(body) == 0 {
+		c.framerWrites(c.framer.WriteData(s.id, true, nil))
+	}
+	if c.sendOrStick(s, body) {
+		c.sendTail(s)
+	}
 }
 
 func (w *responseWriter) trailerFields() (fields []hpack.HeaderField) {

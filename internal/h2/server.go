@@ -16,9 +16,9 @@ import (
 // Limits bound what one connection may use, and what all of them may use of the handler. All except
 // Request and Response are required.
 type Limits struct {
-	// Handlers is the number of requests that the handler answers at once, and HandlersOf that of
-	// one network. An answer that the client does not read keeps its memory. Further requests are
-	// reset as refused, so clients send them again.
+	// Handlers is the number of requests that the handler answers at once. A network has at most a
+	// quarter of what is left, and always HandlersOf. A client that does not read a long answer
+	// keeps it there. Further requests are reset as refused, so clients send them again.
 	Handlers, HandlersOf int
 
 	Streams     int           // concurrent streams of a connection, those in progress after a reset included
@@ -73,7 +73,7 @@ type Server struct {
 // New returns a server.
 func New(config Config) *Server {
 	return &Server{
-		Config: config, handlers: places.New[netip.Prefix](config.Limits.Handlers, config.Limits.HandlersOf),
+		Config: config, handlers: places.New[netip.Prefix](0, 0),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{}),
 	}
 }

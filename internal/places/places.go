@@ -39,6 +39,17 @@ func (p *Places[K]) TakeUpTo(holder K, most, each int) (leave func(), ok bool) {
 	return func() { p.leave(holder) }, true
 }
 
+// TakeShare takes a place if the holder has less than a quarter of those that are left of most, or
+// fewer than least. For holders that have fewer than least, there are as many places more. However
+// many places some holders take, another one gets least: of 64 places, with 1 as the least, the
+// first holder gets 13, the second 10, the third 8, and so on.
+func (p *Places[K]) TakeShare(holder K, most, least int) (leave func(), ok bool) {
+	p.mu.Lock()
+	left := most - p.taken
+	p.mu.Unlock()
+	return p.TakeUpTo(holder, 2*most, max(least, left/4))
+}
+
 func (p *Places[K]) leave(holder K) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,11 +57,4 @@ func (p *Places[K]) leave(holder K) {
 	if p.held[holder]--; p.held[holder] == 0 {
 		delete(p.held, holder)
 	}
-}
-
-// Taken returns how many places are taken.
-func (p *Places[K]) Taken() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.taken
 }

@@ -57,3 +57,21 @@ func TestPlacesConcurrently(t *testing.T) {
 		}
 	}
 }
+
+// With a share of what is left, holders that take all they can leave the least to another one.
+func TestShareOfWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	p := places.New[int](0, 0)
+	var got []int
+	for holder := range 20 {
+		n := 0
+		for ok := true; ok; {
+			if _, ok = p.TakeShare(holder, 64, 2); ok {
+				n++
+			}
+		}
+		got = append(got, n)
+	}
+	require.Equal(t, []int{13, 10, 8}, got[:3])
+	require.Equal(t, 2, got[19])
+}
