@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -310,14 +311,43 @@ func (c *Cluster) running() (nodes []*Redis) {
 // Masters returns the masters that answer, in the order of their ports.
 func (c *Cluster) Masters() (nodes []*Redis) {
 	for _, node := range c.running() {
-		c.on(node, func(ctx context.Context, client *redis.Client) {
-			if strings.Contains(client.Info(ctx, "replication").Val(), "role:master") {
-				nodes = append(nodes, node)
-			}
-		})
+		if c.IsMaster(node) {
+			nodes = append(nodes, node)
+		}
 	}
 	slices.SortFunc(nodes, func(a, b *Redis) int { return strings.Compare(a.port, b.port) })
 	return nodes
+}
+
+// AwaitAgreement returns when all nodes name the same master for each slot, and all replicas are
+// connected. Only then does a replica that is promoted serve the slots that its master has got.
+func (c *Cluster) AwaitAgreement() {
+	c.tb.Helper()
+	require.Eventually(c.tb, func() bool {
+		masters := map[string]bool{} // what each node says of all slots
+		connected := true
+		for _, node := range c.running() {
+			c.on(node, func(ctx context.Context, client *redis.Client) {
+				slots, err := client.ClusterSlots(ctx).Result()
+				var says strings.Builder
+				for _, s := range slots {
+					fmt.Fprintf(&says, "%d-%d %s\n", s.Start, s.End, s.Nodes[0].Addr)
+				}
+				masters[says.String()] = true
+				connected = connected && err == nil && (replicationField(ctx, client, "role") == "master" ||
+					replicationField(ctx, client, "master_link_status") == "up")
+			})
+		}
+		return connected && len(masters) == 1
+	}, clusterPatience, 10*time.Millisecond, "the nodes do not agree")
+}
+
+// IsMaster reports whether a node says that it is a master.
+func (c *Cluster) IsMaster(node *Redis) (is bool) {
+	c.on(node, func(ctx context.Context, client *redis.Client) {
+		is = replicationField(ctx, client, "role") == "master"
+	})
+	return is
 }
 
 func (c *Cluster) id(node *Redis) (id string) {

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -57,12 +58,6 @@ func shiftedServer(m *measurement) string {
 // names, as testdata/clock.c does: at the start, and every 20 ms.
 const followSource = `package main
 
-import (
-	"encoding/binary"
-	"os"
-	"sync/atomic"
-	"time"
-)
 
 func init() {
 	name := os.Getenv("FOLLOW_CLOCK")
@@ -134,4 +129,124 @@ func instanceClockSteps(m *measurement) {
 	m.none("answers with a time beyond the window", h.stream(localStream).count(func(rec *record) bool { return rec.reset > probeWindow+clockError }))
 	m.localFigures(h, i)
 	m.countedOnce(r, h)
+}
+
+// A clock is the shift of the wall clock of servers that were started with it.
+type clock struct {
+	m    *measurement
+	file string
+}
+
+// newClock builds the library that shifts clocks: see testdata/clock.c.
+func newClock(m *measurement) *clock {
+	m.Helper()
+	c := newClockFile(m, "clock")
+	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O", "-Wall", "-Werror", "-o", c.file+".so", "testdata/clock.c").CombinedOutput()
+	require.NoError(m.T, err, "%s", out)
+	return c
+}
+
+// newClockFile returns a clock without the library.
+func newClockFile(m *measurement, name string) *clock {
+	m.Helper()
+	c := &clock{m: m, file: filepath.Join(m.TempDir(), name)}
+	require.NoError(m.T, os.WriteFile(c.file, make([]byte, 8), 0o600))
+	return c
+}
+
+// redis starts a server with this clock.
+func (c *clock) redis(lines ...string) *testenv.Redis {
+	c.m.Helper()
+	for name, value := range map[string]string{"LD_PRELOAD": c.file + ".so", "WEIR_CLOCK": c.file} {
+		require.NoError(c.m.T, os.Setenv(name, value))
+		defer os.Unsetenv(name)
+	}
+	return testenv.StartRedis(c.m.T, lines...)
+}
+
+// shift sets how far the clock is ahead, also of servers that run.
+func (c *clock) shift(by time.Duration) {
+	c.m.Helper()
+	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // in place: the servers have mapped it
+	require.NoError(c.m.T, err)
+	require.NoError(c.m.T, binary.Write(file, binary.NativeEndian, int64(by/time.Second)))
+	require.NoError(c.m.T, file.Close())
+}
+
+func redisClockSteps(m *measurement) {
+	clock := newClock(m)
+	r := newRig(m.T, func(r *rig) { r.redis = clock.redis() })
+	ahead := func() time.Duration {
+		now, err := admin(m.T, r.redis).Time(m.T.Context()).Result()
+		require.NoError(m.T, err)
+		return time.Until(now).Round(time.Minute)
+	}
+	l := r.load(r.probing()...)
+	l.seconds(5)
+	steps := []time.Duration{time.Hour, 0, -time.Hour, 0}
+	var at []time.Duration
+	for _, shift := range steps {
+		at = append(at, l.now())
+		clock.shift(shift)
+		require.Equal(m.T, shift, ahead(), "the clock of Redis has stepped")
+		l.seconds(6)
+	}
+	h := l.stop()
+	m.decided(h)
+	m.none("answers with a negative time", h.count(func(rec *record) bool { return rec.reset < 0 }))
+	local := h.stream(localStream)
+	for n, shift := range steps {
+		end := h.load.ended
+		if n+1 < len(at) {
+			end = at[n+1]
+		}
+		name := fmt.Sprintf("step %d to %+.0f h", n+1, shift.Hours())
+		m.lockedOut(name+": longest lock-out", local.between(at[n], end), probeWindow+100*time.Millisecond)
+		// In the windows of the wall clock, a step gives at most one more limit: half of these
+		// subjects' windows begin anywhere, so two limits fit into any window, and one more.
+		m.atMost(name+": O, units of "+fmt.Sprint(probeLimit), max(0, local.between(at[n], end).densest(probeWindow)-2*probeLimit), probeLimit)
+	}
+	m.none("keys without expiry", int(keysWithoutExpiry(m.T, r.redis)))
+	m.note("An instant before the newest stored one is decided at the stored one ([algorithms.md](algorithms.md#clock-steps)): after a step back, a subject that has used its limit waits until the clock is there again.")
+}
+
+// lockOut returns the longest time in which a subject got nothing but denials, and whether the last
+// record was still one of them: the lock-out may be longer then.
+func (h *history) lockOut() (longest time.Duration, open bool) {
+	type lock struct{ from, last time.Duration }
+	since := map[int]lock{}
+	for i := range h.records {
+		r := &h.records[i]
+		if r.failure != "" {
+			continue
+		}
+		l, locked := since[r.subject]
+		switch {
+		case !r.allowed && locked:
+			since[r.subject] = lock{l.from, r.at}
+		case !r.allowed:
+			since[r.subject] = lock{r.at, r.at}
+		case locked:
+			longest = max(longest, r.at-l.from)
+			delete(since, r.subject)
+		}
+	}
+	for _, l := range since {
+		if length := l.last - l.from; length > longest {
+			longest, open = length, true
+		}
+	}
+	return longest, open
+}
+
+// lockedOut reports the longest lock-out of a history. One that lasted until its end may have been
+// longer.
+func (m *measurement) lockedOut(what string, h *history, most time.Duration) {
+	m.Helper()
+	longest, open := h.lockOut()
+	text := round(longest)
+	if open {
+		text += " or more, until the end of the phase"
+	}
+	m.add(what, text, "≤ "+round(most), longest <= most)
 }

@@ -13,9 +13,10 @@
 //     units denied below it, latencies, and how long degraded answers started and ended after the
 //     fault.
 //   - row_test.go has the list of rows, and what a case reports. report_test.go writes the table.
-//   - One file for each table has the cases: nofault, redis, postgres, processes, tenants and
-//     security. Long ones have a file of their own: linear, clocks, replica, upgrade, drill and
-//     http2.
+//   - One file for each table has its rows, and cases: nofault, redis, postgres, processes, tenants
+//     and security. Others have a file of their own: exact and linear, with upheaval for what occurs
+//     to a Cluster meanwhile; busy, clocks and replica; start, configuration, upgrade and drill;
+//     clients and http2.
 //   - soak_test.go injects random faults for a long time.
 //
 // Example. Case R1 kills Redis. The rule `local` of the probe tenant allows 24 units per 2 seconds
@@ -27,8 +28,9 @@
 // instance answers from Redis again. The case reports these figures, each with its goal.
 //
 // Figures are of two kinds. Counts cannot be late: on any machine no unit may be admitted beyond
-// the bound, and no request may fail. A count that misses its goal fails the test. Times depend on
-// the machine. They are reported and never fail a test.
+// the bound, and no request may fail. A count that misses its goal fails the test, and so does a
+// count over nothing, such as no window. Times depend on the machine. They are reported and never
+// fail a test.
 //
 // `go test` without arguments runs the quick rows only, with short faults, so that `make test`
 // verifies the counts.

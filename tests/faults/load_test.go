@@ -32,7 +32,7 @@ type record struct {
 	status                int // 0 without an answer
 	allowed, degraded     bool
 	remaining             int64
-	reset                 time.Duration
+	reset, delay          time.Duration
 	code                  string
 	failure               string // why there is no decision
 }
@@ -126,6 +126,7 @@ type answer struct {
 	Degraded     bool
 	Remaining    *int64
 	ResetAfterMS *int64 `json:"reset_after_ms"`
+	DelayMS      int64  `json:"delay_ms"`
 	Error        *struct{ Code string }
 	Code         string // of a problem document
 }
@@ -149,6 +150,7 @@ func (r *record) read(status int, body []byte, err error) {
 	if a.Remaining != nil {
 		r.remaining = *a.Remaining
 	}
+	r.delay = time.Duration(a.DelayMS) * time.Millisecond
 	if a.ResetAfterMS != nil {
 		r.reset = time.Duration(*a.ResetAfterMS) * time.Millisecond
 	}
@@ -199,6 +201,13 @@ func (l *load) seconds(seconds float64) {
 		rate += s.rate
 	}
 	l.more(int64(seconds * float64(rate)))
+}
+
+// lasts returns when a fault that began at a time has lasted this long, and some answers more.
+func (l *load) lasts(fault time.Duration, seconds float64) {
+	l.t.Helper()
+	l.until("the fault lasts", func() bool { return (l.now() - fault).Seconds() >= seconds })
+	l.more(20)
 }
 
 func (l *load) until(what string, holds func() bool) {

@@ -147,6 +147,38 @@ func (h *history) longestDegraded() (longest time.Duration) {
 // never stands for a change that did not happen during the run.
 const never = time.Hour
 
+// certain is how many degraded answers without a wait an instance gives before it is certain that
+// it does not ask Redis.
+const certain = 5
+
+// uncertain returns the checks of the probe tenant of which Redis may or may not have counted the
+// units: those without a decision, and those with a degraded answer, unless their instance did not
+// ask Redis then. It did not if it answered at once, and its last answers before the check was sent
+// were degraded too.
+func (h *history) uncertain() (some []*record) {
+	for n := range instances {
+		records := h.node(n).where(func(r *record) bool { return r.stream <= tallyStream }).records
+		answered := slices.Clone(records)
+		slices.SortFunc(answered, func(a, b record) int { return int(a.done() - b.done()) })
+		for i := range records {
+			r := &records[i]
+			switch {
+			case r.failure == "" && !r.degraded:
+			case r.failure != "" || r.done()-r.sent >= noWait || !degradedBefore(answered, r.sent):
+				some = append(some, r)
+			}
+		}
+	}
+	return some
+}
+
+// degradedBefore reports whether the last answers before a time were degraded. The answers are in
+// the order in which they arrived.
+func degradedBefore(answered []record, at time.Duration) bool {
+	end, _ := slices.BinarySearchFunc(answered, at, func(r record, at time.Duration) int { return int(r.done() - at) })
+	return end >= certain && !slices.ContainsFunc(answered[end-certain:end], func(r record) bool { return !r.degraded })
+}
+
 // A window is what one subject was allowed in one window of a rule.
 type window struct {
 	begins, ends    time.Duration // since the load began
@@ -233,6 +265,13 @@ func filter(windows []window, holds func(window) bool) (some []window) {
 		}
 	}
 	return some
+}
+
+// exactWindows returns the windows of the stream localStream in which Redis gave all answers.
+func (h *history) exactWindows() []window {
+	end := h.load.ended
+	_, _, outside := outage(h.stream(localStream).windows(probeWindow), incident{end, end, end, end}, end)
+	return outside
 }
 
 // outage splits windows by an outage: those inside it, those that contain its start or its end, and

@@ -2,13 +2,10 @@ package faults
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -33,18 +30,20 @@ var postgresRows = []row{
 		goal: "writes get 503 within 5 s; E = 0"},
 	{id: "P5", fault: "Postgres is read-only for 5 s", quick: true, run: databaseReadOnly,
 		goal: "E = 0; reads work; writes get 503; they work again ≤ 2 s after the end"},
-	{id: "P6", fault: "All notifications are lost; then the listening connections are ended", run: notificationsLost,
+	{id: "P6", fault: "All notifications are lost, for 30 changes; then the listening connections are ended five times, before three changes each", quick: true, run: notificationsLost,
 		goal: "a change is in force everywhere within 1 s"},
 	{id: "P7", fault: "Restore of an older backup into the same database", quick: true, run: backupRestored,
 		goal: "all instances follow the database within 2 s"},
 	{id: "P8", fault: "One instance cut off from Postgres, then also from Redis", quick: true, run: oneWithoutPostgres,
 		goal: "a revocation reaches it through Redis within 1 s; without both it stays ready and shows the age of its configuration; with `WEIR_MAX_CONFIG_AGE` it becomes not ready"},
-	{id: "P9", fault: "A tenant with 300 rules and 10 plans changes its configuration without a pause", run: largeTenantChanges,
+	{id: "P9", fault: "A tenant with 300 rules and 10 plans changes its configuration ten times without a pause", run: largeTenantChanges,
 		goal: "changes of other tenants: p99 ≤ 300 ms; E = 0; p99 of checks ≤ 1.5 x base"},
-	{id: "P10", fault: "A newer server migrates a schema that is three migrations old under load, while the older servers serve; then they are replaced one by one", run: upgraded,
+	{id: "P10", fault: "A newer server migrates a schema that is at least three migrations old under load, while the older servers serve; then they are replaced one by one", run: upgraded,
 		goal: "E = 0; no admin request fails; O = 0; usage is exact; an older server starts with the newer schema"},
 	{id: "P11", fault: "Restore drill: a new instance with a new database from `pg_dump`, and a new Redis from its dump", quick: true, run: restoreDrill,
 		goal: "keys work; rules, counters and the audit trail are as in the backup; later changes are gone; ready within 5 s"},
+	{id: "P12", fault: "A check of a tenant that is not in memory, while Postgres is unreachable; without a file of `WEIR_SNAPSHOT_FILE`, then with one", quick: true, run: unknownWithoutPostgres,
+		goal: "without the file: 503 with `Retry-After`, as a problem document that names the cause, within 2.5 s; with it: decided; tenants in memory are decided in both cases"},
 }
 
 // spent returns the units of all checks of a tenant, allowed and denied, that usage reports.
@@ -132,68 +131,9 @@ func postgresDown(m *measurement) {
 	base := h.between(time.Second, fault).p99()
 	m.within("p99", h.between(fault, repair).p99(), base*105/100)
 	m.within("recover", healthy-repair, 2*time.Second)
-	_, _, outside := outage(h.stream(localStream).windows(probeWindow), incident{h.load.ended, h.load.ended, h.load.ended, h.load.ended}, h.load.ended)
-	m.none("O, units", over(outside, probeLimit))
-	m.none("U, units", under(outside, probeLimit))
+	m.limitHeld("", h.exactWindows())
 	m.usageIsExact(r, h, ordinary)
 	m.note("Base p99 %s. The dashboard answered %d.", round(base), page)
-}
-
-func postgresDownAtStart(m *measurement) {
-	r := newRig(m.T)
-	settings := r.direct.With(harness.Settings{"WEIR_HTTP_ADDR": "127.0.0.1:0", "WEIR_INTERNAL_ADDR": "127.0.0.1:0"})
-	cut := r.linkTo(settings, "WEIR_DATABASE_URL")
-	cut.cut()
-	i := harness.Start(m.T, settings)
-	i.AwaitLog("WARN")
-	response, err := http.Get(i.URL() + "/readyz")
-	require.NoError(m.T, err)
-	_ = response.Body.Close()
-	m.holds("`/healthz` 200", harness.Status(i.URL()+"/healthz") == http.StatusOK)
-	m.holds("`/readyz` 503", response.StatusCode == http.StatusServiceUnavailable)
-	r.pause(3 * time.Second)
-	select {
-	case <-i.Done():
-		m.holds("no exit", false)
-	default:
-		m.holds("no exit", true)
-	}
-	cut.join()
-	began := time.Now()
-	i.AwaitReady()
-	m.within("ready after Postgres is back", time.Since(began), time.Second)
-	r.startFromFile(m)
-}
-
-// startFromFile measures the start from a copy of the configuration, without Postgres.
-func (r *rig) startFromFile(m *measurement) {
-	m.Helper()
-	const goal = "starts from a file"
-	if !strings.Contains(harness.Help(m.T), "WEIR_SNAPSHOT_FILE") {
-		m.add(goal, "the service has no such file", "ready within 2 s", false)
-		return
-	}
-	var key [32]byte
-	_, _ = rand.Read(key[:]) // never fails
-	file := filepath.Join(m.TempDir(), "snapshot")
-	settings := r.direct.With(harness.Settings{
-		"WEIR_HTTP_ADDR": "127.0.0.1:0", "WEIR_INTERNAL_ADDR": "127.0.0.1:0",
-		"WEIR_SNAPSHOT_FILE": file, "WEIR_ENCRYPTION_KEY": base64.StdEncoding.EncodeToString(key[:]),
-	})
-	cut := r.linkTo(settings, "WEIR_DATABASE_URL")
-	i := harness.Start(m.T, settings).AwaitReady()
-	check := func() int {
-		status, _, _ := r.probe.try(http.MethodPost, i.URL()+"/v1/check", `{"subject":"ada","resource":"tally"}`)
-		return status
-	}
-	require.Equal(m.T, http.StatusOK, check())
-	require.Eventually(m.T, func() bool { found, err := os.Stat(file); return err == nil && found.Size() > 0 }, patience, tick, "no file is written")
-	require.Zero(m.T, i.Stop())
-	cut.cut()
-	began := time.Now()
-	i = harness.Start(m.T, settings).AwaitReady()
-	m.within("ready from a file", time.Since(began), 2*time.Second)
-	m.holds("checks are answered from the file", check() == http.StatusOK)
 }
 
 // pause waits for the length of a fault that has no load to count by.
@@ -287,7 +227,7 @@ func tableLocked(m *measurement) {
 	status, _, took := r.putLimit(from, r.nodes[0], 123456)
 	m.holds("the write gets 503", status == http.StatusServiceUnavailable)
 	m.within("answer", took, 5*time.Second)
-	l.seconds(4)
+	l.lasts(fault, m.seconds(8, 4))
 	repair := l.now()
 	require.NoError(m.T, tx.Rollback(m.T.Context()))
 	l.until("writes work", func() bool { status, _, _ := r.putLimit(from, r.nodes[0], 123457); return status == http.StatusOK })
@@ -306,6 +246,7 @@ func databaseReadOnly(m *measurement) {
 	u, err := url.Parse(r.direct["WEIR_DATABASE_URL"])
 	require.NoError(m.T, err)
 	name := strings.TrimPrefix(u.Path, "/")
+	fault := l.now()
 	r.database("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
 	r.database(endOthers)
 	l.seconds(2)
@@ -318,7 +259,7 @@ func databaseReadOnly(m *measurement) {
 	status, _, took := r.putLimit(from, r.nodes[0], 123456)
 	m.holds("the write gets 503", status == http.StatusServiceUnavailable)
 	m.within("answer", took, 5*time.Second)
-	l.seconds(2)
+	l.lasts(fault, m.seconds(5, 4))
 	readOnlySession := strings.Replace(r.direct["WEIR_DATABASE_URL"], "?", "?options=-c%20default_transaction_read_only%3Doff&", 1)
 	harness.Exec(m.T, readOnlySession, "ALTER DATABASE "+name+" RESET default_transaction_read_only")
 	harness.Exec(m.T, readOnlySession, endOthers)
@@ -329,42 +270,6 @@ func databaseReadOnly(m *measurement) {
 	m.decided(h)
 	m.usageIsExact(r, h, len(l.streams)-1)
 	m.note("A full disk is not simulated.")
-}
-
-// spread changes the limit of a tenant's rule repeatedly, and returns how long each change took to
-// reach the instance that was last.
-func (r *rig) spread(c *caller, changes int) (times []time.Duration) {
-	r.t.Helper()
-	for n := range changes {
-		limit := 200_000 + n
-		began := time.Now()
-		status, _, _ := r.putLimit(c, r.nodes[n%instances], limit)
-		require.Equal(r.t, http.StatusOK, status)
-		for _, node := range r.nodes {
-			for limitAt(c, node) != limit {
-				require.Less(r.t, time.Since(began), patience)
-			}
-		}
-		times = append(times, time.Since(began))
-	}
-	return times
-}
-
-func notificationsLost(m *measurement) {
-	elsewhere := harness.NewDatabase(m.T)
-	r := newRig(m.T, func(r *rig) { r.settings["WEIR_DATABASE_LISTEN_URL"] = elsewhere })
-	times := r.spread(r.ordinary("quiet"), 30)
-	m.within("slowest of 30 changes without notifications", quantileOf(times, 1), time.Second)
-	m.within("median", quantileOf(times, 0.5), time.Second)
-
-	r = newRig(m.T)
-	c := r.ordinary("loud")
-	var slowest time.Duration
-	for range 5 {
-		r.database(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'weir_listener'`)
-		slowest = max(slowest, quantileOf(r.spread(c, 3), 1))
-	}
-	m.within("slowest of 15 changes while listeners are ended", slowest, time.Second)
 }
 
 func backupRestored(m *measurement) {
@@ -459,62 +364,4 @@ func oneWithoutPostgres(m *measurement) {
 	m.holds("the others stay ready", harness.Status(limited.nodes[0].url()+"/readyz") == http.StatusOK)
 	limited.nodes[2].postgres.join()
 	limited.nodes[2].AwaitReady()
-}
-
-func largeTenantChanges(m *measurement) {
-	r := newRig(m.T, with(harness.Settings{"WEIR_WRITE_RATE": "0"}))
-	document := func(n int) string {
-		var rules, plans, limits []string
-		for i := range 300 {
-			slug := fmt.Sprintf("rule-%d", i)
-			rules = append(rules, fmt.Sprintf(`{"slug":%q,"resource":"r-%d","limit":%d,"window":"1m"}`, slug, i, 100+n+i))
-			limits = append(limits, fmt.Sprintf(`%q:{"limit":%d}`, slug, 10+n+i))
-		}
-		for i := range 10 {
-			plans = append(plans, fmt.Sprintf(`{"slug":"plan-%d","limits":{%s}}`, i, strings.Join(limits, ",")))
-		}
-		return `{"rules":[` + strings.Join(rules, ",") + `],"plans":[` + strings.Join(plans, ",") + `]}`
-	}
-	large := r.tenant("large", document(0))
-	other := r.ordinary("other")
-	l := r.load(r.probing()...)
-	l.seconds(3)
-	fault := l.now()
-	done := make(chan struct{})
-	var writer sync.WaitGroup
-	changes := 0
-	writer.Go(func() {
-		for n := 1; ; n++ {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			if status, body, err := large.try(http.MethodPut, r.nodes[n%instances].url()+"/v1/config", document(n)); err != nil || status != http.StatusOK {
-				m.Errorf("%v %d %s", err, status, body)
-				return
-			}
-			changes++
-		}
-	})
-	times := r.spread(other, 40)
-	repair := l.now()
-	close(done)
-	writer.Wait()
-	h := l.stop()
-	m.decided(h)
-	m.within("p99 of 40 changes of another tenant", quantileOf(times, 0.99), 300*time.Millisecond)
-	m.within("median", quantileOf(times, 0.5), 300*time.Millisecond)
-	base := h.between(time.Second, fault).p99()
-	m.within("p99 of checks", h.between(fault, repair).p99(), base*3/2)
-	m.note("%d changes of 3 000 limits each meanwhile. Base p99 %s.", changes, round(base))
-}
-
-// quantileOf returns a quantile of times, such as 0.99; 1 is the longest.
-func quantileOf(times []time.Duration, q float64) time.Duration {
-	h := &history{}
-	for _, t := range times {
-		h.records = append(h.records, record{took: t})
-	}
-	return h.quantile(q)
 }

@@ -1,42 +1,42 @@
 package faults
 
 import (
-	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
 	"weir/tests/harness"
 )
 
-// masterOf returns the master that has the counters of a tenant. No other tenant may send checks
-// meanwhile: the key that a new subject creates shows it.
-func (r *rig) masterOf(c *caller, resource string) *testenv.Redis {
+// counterOf returns the name of a counter of a tenant. No other tenant may send checks meanwhile:
+// it is the key that a new subject creates.
+func (r *rig) counterOf(c *caller, resource string) (key string) {
 	r.t.Helper()
 	before := r.counters()
-	var found *testenv.Redis
-	for n := 0; found == nil; n++ {
+	for n := 0; key == ""; n++ {
 		require.Less(r.t, n, 1000, "no counter of the tenant was found")
-		_, _ = c.do(http.MethodPost, r.nodes[0].url()+"/v1/check", fmt.Sprintf(`{"subject":"new_%d","resource":%q}`, n, resource))
-		for key := range r.counters() {
-			if _, old := before[key]; !old {
-				found = r.cluster.MasterOf(key)
+		_ = c.check(r.nodes[0], fmt.Sprint("new_", n), resource, 1)
+		for name := range r.counters() {
+			if !before[name] {
+				key = name
 			}
 		}
 	}
-	return found
+	return key
+}
+
+// masterOf returns the master that has the counters of a tenant. No other tenant may send checks
+// meanwhile.
+func (r *rig) masterOf(c *caller, resource string) *testenv.Redis {
+	r.t.Helper()
+	return r.cluster.MasterOf(r.counterOf(c, resource))
 }
 
 // counters returns the names of all counters in the Cluster, except those of probes.
@@ -67,19 +67,15 @@ func (r *rig) elsewhere(master *testenv.Redis) *caller {
 	return nil
 }
 
-// lostUnits reports how many units Redis no longer knows of, at most those of the last 100 ms.
-func (m *measurement) lostUnits(r *rig, h *history) {
+// lostUnits reports how many units Redis no longer knows of: at most those of this time.
+func (m *measurement) lostUnits(r *rig, h *history, within time.Duration) {
 	m.Helper()
-	all, wrong := r.tallies(h)
-	twice, lost, rate := 0, 0, h.load.streams[tallyStream].rate
-	for _, t := range all {
-		twice += max(0, t.used-t.sent)
-		lost += max(0, t.counted-t.used)
-	}
-	m.none("replies for another subject", wrong)
-	m.none("checks counted twice", twice)
-	m.number("lost units", float64(lost), float64(rate)/10, "")
+	m.number("lost units", float64(m.tallyFigures(r, h)), float64(h.load.streams[tallyStream].rate)*within.Seconds(), "")
 }
+
+// replication is how old the newest writes may be that a replica has not got, and the goal for what
+// a failover loses.
+const replication = 100 * time.Millisecond
 
 func masterKilled(m *measurement) {
 	const nodeTimeout = 2 * time.Second
@@ -106,7 +102,7 @@ func masterKilled(m *measurement) {
 	tenant := h.where(func(rec *record) bool { return rec.stream <= tallyStream })
 	m.within("detect", tenant.detected(fault), 250*time.Millisecond)
 	m.within("recover, counted from the fault", tenant.recovered(fault+tenant.detected(fault)+time.Millisecond)+tenant.detected(fault), nodeTimeout+2*time.Second)
-	m.lostUnits(r, h)
+	m.lostUnits(r, h, replication)
 	m.note("Base p99 of that tenant %s.", round(base))
 }
 
@@ -145,12 +141,25 @@ func slotMoved(m *measurement) {
 	m.decided(h)
 	m.within("degraded during the failover", h.between(failover-100*time.Millisecond, move).longestDegraded(), time.Second)
 	m.within("degraded during the move", h.between(move, h.load.ended).longestDegraded(), time.Second)
-	m.lostUnits(r, h)
+	m.limitHeld("", h.exactWindows())
+	m.overDegraded(h)
+	m.lostUnits(r, h, replication)
 	m.note("%.0f calls were redirected.", r.total("weir_redis_redirects_total"))
+}
+
+// overDegraded reports by how many units the limit was exceeded in windows with degraded answers,
+// in which each instance may count on its own.
+func (m *measurement) overDegraded(h *history) {
+	m.Helper()
+	windows := filter(h.stream(localStream).windows(probeWindow), func(w window) bool {
+		return w.begins >= 0 && w.ends <= h.load.ended && !w.exact()
+	})
+	m.atMost(fmt.Sprintf("O, units of %d in the worst of %d windows with degraded answers", probeLimit, len(windows)), over(windows, probeLimit), probeLimit)
 }
 
 func sentinelFailover(m *measurement) {
 	r := newRig(m.T, withSentinels(time.Second))
+	r.startTallies()
 	l := r.load(r.probing()...)
 	l.seconds(5)
 	old := r.sentinels.Primary()
@@ -163,7 +172,8 @@ func sentinelFailover(m *measurement) {
 	})
 	promoted := l.now()
 	l.awaitHealthy()
-	l.seconds(2)
+	healthy := l.now()
+	l.seconds(4) // complete windows
 	resumed := l.now()
 	old.Resume()
 	l.until("the old primary is demoted", func() bool { return r.sentinels.Role(old) == "slave" })
@@ -175,15 +185,43 @@ func sentinelFailover(m *measurement) {
 		now := r.sentinels.Primary()
 		return now != nil && now != before && r.sentinels.Role(now) == "master" && r.sentinels.Role(before) == "slave"
 	})
+	demoted := l.now()
 	l.seconds(4)
 	l.awaitHealthy()
 	h := l.stop()
 	m.decided(h)
+	m.sentinelCounts(r, h, incident{fault: fault, healthy: healthy}, incident{fault: command, healthy: demoted})
 	m.within("detect", h.detected(fault), 250*time.Millisecond)
 	m.within("recover after the promotion", h.recovered(promoted), time.Second)
 	m.within("degraded while the old primary is demoted", h.between(resumed, command).longestDegraded(), time.Second)
 	m.within("degraded during the failover by command", h.between(command-100*time.Millisecond, h.load.ended).longestDegraded(), time.Second)
 	m.note("The promotion came %s after the fault, with `down-after-milliseconds` 1000.", round(promoted-fault))
+}
+
+// sentinelCounts reports O and U outside two failovers by Sentinels, O in the windows that they
+// touch, and lost units. A Sentinel does not stop the old primary before it promotes a replica:
+// until the instances know, they write to the old one, and lose these writes.
+func (m *measurement) sentinelCounts(r *rig, h *history, failovers ...incident) {
+	m.Helper()
+	var affected, outside []window
+	unsafe := replication
+	for _, f := range failovers[1:] {
+		unsafe += f.healthy - f.fault
+	}
+	for _, w := range h.stream(localStream).windows(probeWindow) {
+		touched := slices.ContainsFunc(failovers, func(f incident) bool { return w.ends > f.fault-replication && w.begins < f.healthy+replication })
+		switch {
+		case w.begins < 0 || w.ends > h.load.ended:
+		case touched:
+			affected = append(affected, w)
+		case w.exact():
+			outside = append(outside, w)
+		}
+	}
+	m.limitHeld(" outside", outside)
+	m.atMost(fmt.Sprintf("O during the failovers, units of %d in the worst of %d windows", probeLimit, len(affected)), over(affected, probeLimit), probeLimit)
+	m.judged("O during the failovers", affected)
+	m.lostUnits(r, h, unsafe)
 }
 
 func scriptsFlushed(m *measurement) {
@@ -207,9 +245,9 @@ func scriptsFlushed(m *measurement) {
 	m.number("degraded answers while scripts are flushed", float64(h.between(flushing, flushed).count(func(rec *record) bool { return rec.degraded })), 0, "")
 	inside, edges, outside := outage(h.stream(localStream).windows(probeWindow), incident{empty, empty, empty, empty + probeWindow}, h.load.ended)
 	require.Empty(m.T, inside)
-	m.none(fmt.Sprintf("O outside, units in %d windows", len(outside)), over(outside, probeLimit))
-	m.none("U outside, units", under(outside, probeLimit))
+	m.limitHeld(" outside", outside)
 	m.atMost(fmt.Sprintf("O after FLUSHALL, units of %d", probeLimit), over(edges, probeLimit), probeLimit)
+	m.judged("O after FLUSHALL", edges)
 	m.note("The full script was sent %.0f times.", r.total("weir_redis_script_loads_total"))
 }
 
@@ -337,159 +375,4 @@ func redisUnusable(m *measurement) {
 		m.within(c.name, time.Since(began), 5*time.Second)
 		i.Kill()
 	}
-}
-
-func redisBusy(m *measurement) {
-	r := newRig(m.T, withRedis("key-load-delay 1000", "loading-process-events-interval-bytes 1024"))
-	r.startTallies()
-	l := r.load(r.probing()...)
-	l.seconds(4)
-	base := func(h *history, fault time.Duration) time.Duration { return h.between(time.Second, fault).p99() }
-	busy := l.now()
-	script := make(chan error, 1)
-	go func() {
-		options := *admin(m.T, r.redis).Options()
-		options.ReadTimeout = -1 // until the script has ended
-		control := redis.NewClient(&options)
-		defer control.Close()
-		script <- control.Do(context.Background(), "eval", `local from = redis.call('TIME')
-while true do
-	local now = redis.call('TIME')
-	if now[1] - from[1] > 8 then return 1 end
-end`, "0").Err()
-	}()
-	l.awaitDegraded()
-	l.seconds(7)
-	m.holds("the log says `busy`", slices.ContainsFunc(r.nodes, func(n *node) bool { return n.metric(`weir_redis_failures_total{class="busy"}`) > 0 }))
-	require.NoError(m.T, <-script)
-	idle := l.now()
-	l.awaitHealthy()
-	l.seconds(2)
-
-	control := admin(m.T, r.redis)
-	filler := control.Pipeline()
-	for n := range 4000 {
-		filler.Set(m.T.Context(), fmt.Sprint("filler_", n), "x", time.Hour)
-	}
-	_, err := filler.Exec(m.T.Context())
-	require.NoError(m.T, err)
-	require.NoError(m.T, control.Save(m.T.Context()).Err())
-	loading := l.now()
-	r.redis.Kill()
-	r.redis.Start() // returns after it has read its data
-	loaded := l.now()
-	l.awaitHealthy()
-	l.seconds(2)
-	h := l.stop()
-	m.decided(h)
-	m.within("detect", h.detected(busy), 250*time.Millisecond)
-	m.within("p99 while busy", h.between(busy, idle).p99(), base(h, busy)+60*time.Millisecond)
-	m.within("recover", h.recovered(idle), time.Second)
-	m.within("p99 while it loads", h.between(loading, loaded).p99(), base(h, busy)+60*time.Millisecond)
-	m.within("recover after loading", h.recovered(loaded), time.Second)
-	m.note("Base p99 %s. It loaded for %s.", round(base(h, busy)), round(loaded-loading))
-}
-
-// A clock is the shift of the wall clock of servers that were started with it.
-type clock struct {
-	m    *measurement
-	file string
-}
-
-// newClock builds the library that shifts clocks: see testdata/clock.c.
-func newClock(m *measurement) *clock {
-	m.Helper()
-	c := newClockFile(m, "clock")
-	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O", "-Wall", "-Werror", "-o", c.file+".so", "testdata/clock.c").CombinedOutput()
-	require.NoError(m.T, err, "%s", out)
-	return c
-}
-
-// newClockFile returns a clock without the library.
-func newClockFile(m *measurement, name string) *clock {
-	m.Helper()
-	c := &clock{m: m, file: filepath.Join(m.TempDir(), name)}
-	require.NoError(m.T, os.WriteFile(c.file, make([]byte, 8), 0o600))
-	return c
-}
-
-// redis starts a server with this clock.
-func (c *clock) redis(lines ...string) *testenv.Redis {
-	c.m.Helper()
-	for name, value := range map[string]string{"LD_PRELOAD": c.file + ".so", "WEIR_CLOCK": c.file} {
-		require.NoError(c.m.T, os.Setenv(name, value))
-		defer os.Unsetenv(name)
-	}
-	return testenv.StartRedis(c.m.T, lines...)
-}
-
-// shift sets how far the clock is ahead, also of servers that run.
-func (c *clock) shift(by time.Duration) {
-	c.m.Helper()
-	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // in place: the servers have mapped it
-	require.NoError(c.m.T, err)
-	require.NoError(c.m.T, binary.Write(file, binary.NativeEndian, int64(by/time.Second)))
-	require.NoError(c.m.T, file.Close())
-}
-
-func redisClockSteps(m *measurement) {
-	clock := newClock(m)
-	r := newRig(m.T, func(r *rig) { r.redis = clock.redis() })
-	ahead := func() time.Duration {
-		now, err := admin(m.T, r.redis).Time(m.T.Context()).Result()
-		require.NoError(m.T, err)
-		return time.Until(now).Round(time.Minute)
-	}
-	l := r.load(r.probing()...)
-	l.seconds(5)
-	steps := []time.Duration{time.Hour, 0, -time.Hour, 0}
-	var at []time.Duration
-	for _, shift := range steps {
-		at = append(at, l.now())
-		clock.shift(shift)
-		require.Equal(m.T, shift, ahead(), "the clock of Redis has stepped")
-		l.seconds(6)
-	}
-	h := l.stop()
-	m.decided(h)
-	m.none("answers with a negative time", h.count(func(rec *record) bool { return rec.reset < 0 }))
-	local := h.stream(localStream)
-	for n, shift := range steps {
-		end := h.load.ended
-		if n+1 < len(at) {
-			end = at[n+1]
-		}
-		name := fmt.Sprintf("step %d to %+.0f h", n+1, shift.Hours())
-		m.within(name+": longest lock-out", local.between(at[n], end).lockOut(), probeWindow+100*time.Millisecond)
-		// In the windows of the wall clock, a step gives at most one more limit: half of these
-		// subjects' windows begin anywhere, so two limits fit into any window, and one more.
-		m.atMost(name+": O, units of "+fmt.Sprint(probeLimit), max(0, local.between(at[n], end).densest(probeWindow)-2*probeLimit), probeLimit)
-	}
-	m.none("keys without expiry", int(keysWithoutExpiry(m.T, r.redis)))
-	m.note("An instant before the newest stored one is decided at the stored one ([algorithms.md](algorithms.md#clock-steps)): after a step back, a subject that has used its limit waits until the clock is there again.")
-}
-
-// lockOut returns the longest time in which a subject got nothing but denials.
-func (h *history) lockOut() (longest time.Duration) {
-	since := map[int]time.Duration{}
-	for i := range h.records {
-		r := &h.records[i]
-		if r.failure != "" {
-			continue
-		}
-		if from, locked := since[r.subject]; r.allowed {
-			if locked {
-				longest = max(longest, r.at-from)
-			}
-			delete(since, r.subject)
-		} else if !locked {
-			since[r.subject] = r.at
-		}
-	}
-	for subject, from := range since {
-		if last := h.where(func(r *record) bool { return r.subject == subject }).records; len(last) > 0 {
-			longest = max(longest, last[len(last)-1].at-from)
-		}
-	}
-	return longest
 }

@@ -75,9 +75,9 @@ func replicaBehind(m *measurement) {
 	m.within("detect", h.detected(fault), 250*time.Millisecond)
 	m.within("recover", h.recovered(repair), time.Second)
 	local := h.stream(localStream)
-	m.within("longest lock-out", local.between(repair, h.load.ended).lockOut(), 5*time.Second+probeWindow)
+	m.lockedOut("longest lock-out", local.between(repair, h.load.ended), 5*time.Second+probeWindow)
 	late := local.between(repair+5*time.Second+probeWindow, h.load.ended)
-	m.within("longest lock-out after 7 s", late.lockOut(), probeWindow+100*time.Millisecond)
+	m.lockedOut("longest lock-out after 7 s", late, probeWindow+100*time.Millisecond)
 	m.atMost("O in any 2 s, beyond two limits, units", max(0, local.between(repair, h.load.ended).densest(probeWindow)-2*probeLimit), probeLimit)
 }
 
@@ -87,15 +87,15 @@ func writesLost(m *measurement) {
 	primary := testenv.StartRedis(m.T, "repl-diskless-sync-delay 0")
 	u, err := url.Parse(primary.URL)
 	require.NoError(m.T, err)
-	replication := newLink(m.T, u.Host)
-	replica := testenv.StartRedis(m.T, "repl-diskless-sync-delay 0", "replicaof "+strings.Replace(replication.addr, ":", " ", 1))
+	toReplica := newLink(m.T, u.Host)
+	replica := testenv.StartRedis(m.T, "repl-diskless-sync-delay 0", "replicaof "+strings.Replace(toReplica.addr, ":", " ", 1))
 	awaitReplica(m, replica)
 	r := newRig(m.T, func(r *rig) { r.redis = primary })
 	r.startTallies()
 	l := r.load(r.probing()...)
 	l.seconds(5)
 	cut := l.now()
-	replication.cut()
+	toReplica.cut()
 	l.seconds(1)
 	fault := l.now()
 	primary.Kill()
@@ -113,17 +113,11 @@ func writesLost(m *measurement) {
 	i := incident{fault: cut, degraded: degraded, repair: repair, healthy: healthy}
 	_, edges, outside := outage(h.stream(localStream).windows(probeWindow), i, h.load.ended)
 	m.atMost(fmt.Sprintf("O, units of %d in the worst of %d windows with lost writes", probeLimit, len(edges)), over(edges, probeLimit), probeLimit)
-	m.none(fmt.Sprintf("O in the other %d windows", len(outside)), over(outside, probeLimit))
-	m.none("U in the other windows", under(outside, probeLimit))
-	all, wrong := r.tallies(h)
-	twice, lost := 0, 0
-	for _, t := range all {
-		twice, lost = twice+max(0, t.used-t.sent), lost+max(0, t.counted-t.used)
-	}
+	m.judged("O with lost writes", edges)
+	m.limitHeld(" otherwise", outside)
 	rate := h.load.streams[tallyStream].rate
-	m.none("replies for another subject", wrong)
-	m.none("checks counted twice", twice)
-	m.number("lost units", float64(lost), float64(rate)*(fault-cut+100*time.Millisecond).Seconds(), "")
+	lost := m.tallyFigures(r, h)
+	m.number("lost units", float64(lost), float64(rate)*(fault-cut+replication).Seconds(), "")
 	m.holds("writes were lost", lost > 0)
 	m.none("keys without expiry", int(keysWithoutExpiry(m.T, replica)))
 	m.note("The replica was %s behind. The tallies got %d units per second.", round(fault-cut), rate)

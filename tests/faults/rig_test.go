@@ -317,13 +317,19 @@ func (c *caller) request(method, url, body string) *http.Request {
 }
 
 func (c *caller) try(method, url, body string) (status int, answer []byte, err error) {
+	status, _, answer, err = c.full(method, url, body)
+	return status, answer, err
+}
+
+// full is try with the header of the answer.
+func (c *caller) full(method, url, body string) (status int, header http.Header, answer []byte, err error) {
 	response, err := c.http.Do(c.request(method, url, body))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	defer response.Body.Close()
 	answer, err = io.ReadAll(response.Body)
-	return response.StatusCode, answer, err
+	return response.StatusCode, response.Header, answer, err
 }
 
 func (c *caller) do(method, url, body string) (status int, answer []byte) {

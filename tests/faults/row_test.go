@@ -3,7 +3,10 @@ package faults
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/testenv"
 	"weir/tests/harness"
 )
 
@@ -73,6 +77,15 @@ func (m *measurement) atMost(what string, got, most int) {
 	}
 }
 
+// some reports a count that must not be 0: of what a case needs to show anything.
+func (m *measurement) some(what string, got int) {
+	m.Helper()
+	m.add(what, fmt.Sprint(got), "≥ 1", got >= 1)
+	if got < 1 {
+		m.Errorf("%s: %s: none", m.id, what)
+	}
+}
+
 // holds reports a condition. If it is false, the test fails.
 func (m *measurement) holds(what string, ok bool) {
 	m.Helper()
@@ -92,6 +105,16 @@ func (m *measurement) share(what string, got, most float64) {
 func (m *measurement) number(what string, got, most float64, unit string) {
 	m.Helper()
 	m.add(what, fmt.Sprintf("%.4g%s", got, unit), fmt.Sprintf("≤ %.4g%s", most, unit), got <= most)
+}
+
+// bounded is number for a value that must not exceed a generous bound on any machine: beyond fails,
+// it fails the test.
+func (m *measurement) bounded(what string, got, most, fails float64, unit string) {
+	m.Helper()
+	m.number(what, got, most, unit)
+	if got > fails {
+		m.Errorf("%s: %s is %.4g%s, and fails beyond %.4g%s", m.id, what, got, unit, fails, unit)
+	}
 }
 
 // within reports a time. It never fails a test.
@@ -117,6 +140,23 @@ func (m *measurement) decided(h *history) {
 		m.Log(why)
 	}
 	m.none(fmt.Sprintf("E of %d", len(h.records)), count)
+}
+
+// limitHeld reports by how many units the limit was exceeded in windows, and how many were denied
+// although they were left.
+func (m *measurement) limitHeld(where string, windows []window) {
+	m.Helper()
+	m.none(fmt.Sprintf("O%s, units in %d windows", where, len(windows)), over(windows, probeLimit))
+	m.none("U"+where+", units", under(windows, probeLimit))
+	m.judged("O"+where, windows)
+}
+
+// judged fails the test if there are no windows, of which every statement holds.
+func (m *measurement) judged(what string, windows []window) {
+	m.Helper()
+	if len(windows) == 0 {
+		m.Errorf("%s: %s: no window was judged", m.id, what)
+	}
 }
 
 func round(d time.Duration) string {
@@ -157,30 +197,74 @@ func TestRows(t *testing.T) {
 			defer func() {
 				t.Logf("%s took %s", r.id, round(time.Since(began)))
 				if *reportFlag != "" {
-					report(*reportFlag, r, m)
+					line := rowLine(r, m)
+					report(*reportFlag, r, line)
+					fmt.Println(line) // what `make faults` prints
 				}
 			}()
 			r.run(m)
 		})
 	}
 	if *reportFlag != "" {
-		finish(*reportFlag)
+		finish(*reportFlag, slices.Contains(wanted, "all"))
 	}
 }
 
-// Every id is listed once, and each row has either a case or the reason why it has none.
+// Every id is listed once, and each row has either a case or the reason why it has none. Tests that
+// a reason names exist.
 func TestRowsAreComplete(t *testing.T) {
-	ids := map[string]bool{}
+	ids, tests := map[string]bool{}, declaredTests(t)
+	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
 	for _, r := range rows() {
 		require.False(t, ids[r.id], r.id)
 		ids[r.id] = true
 		require.NotEmpty(t, r.fault, r.id)
 		require.NotEmpty(t, r.goal, r.id)
 		require.True(t, (r.run == nil) != (r.why == ""), r.id)
+		for _, test := range named.FindAllStringSubmatch(r.why, -1) {
+			require.True(t, tests[test[1]], "%s: there is no %s", r.id, test[1])
+		}
 	}
-	for prefix, count := range map[string]int{"N": 9, "R": 15, "P": 10, "C": 10, "T": 6, "S": 9} {
+	for prefix, count := range map[string]int{"N": 11, "R": 16, "P": 12, "C": 10, "T": 6, "S": 9} {
 		for n := range count {
 			require.True(t, ids[fmt.Sprint(prefix, n+1)], "no row %s%d", prefix, n+1)
 		}
 	}
+}
+
+// declaredTests returns the names of all tests and fuzz targets of the repository.
+func declaredTests(t *testing.T) map[string]bool {
+	t.Helper()
+	declared := map[string]bool{}
+	pattern := regexp.MustCompile(`(?m)^func (Test\w+|Fuzz\w+)\(`)
+	require.NoError(t, filepath.WalkDir(testenv.Root(), func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != testenv.Root() || d.Name() == "node_modules"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		for _, found := range pattern.FindAllSubmatch(source, -1) {
+			declared[string(found[1])] = true
+		}
+		return err
+	}))
+	return declared
+}
+
+// The documentation lists the rows that `make test` runs.
+func TestQuickRowsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "reliability.md"))
+	require.NoError(t, err)
+	var quick []string
+	for _, r := range rows() {
+		if r.quick {
+			quick = append(quick, r.id)
+		}
+	}
+	text := strings.Join(strings.Fields(string(page)), " ")
+	require.Contains(t, text, "these rows with short faults: "+strings.Join(quick, ", ")+".")
 }

@@ -149,9 +149,7 @@ func upgraded(m *measurement) {
 	for _, failure := range failures {
 		m.Log(failure)
 	}
-	_, _, outside := outage(h.stream(localStream).windows(probeWindow), incident{h.load.ended, h.load.ended, h.load.ended, h.load.ended}, h.load.ended)
-	m.none("O, units", over(outside, probeLimit))
-	m.none("U, units", under(outside, probeLimit))
+	m.limitHeld("", h.exactWindows())
 	m.usageIsExact(r, h, len(streams)-1)
 	stdout, _, code := harness.Run(m.T, r.direct, "audit", "verify", "--tenant", "probe")
 	m.holds("the audit trail is intact", code == 0 && strings.Contains(stdout, "probe: intact"))
