@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -202,10 +203,12 @@ func orElse(s, other Secret) Secret {
 }
 
 // logger writes JSON lines to standard error.
-func (c *Config) logger() *slog.Logger {
+func (c *Config) logger() *slog.Logger { return c.loggerTo(os.Stderr) }
+
+func (c *Config) loggerTo(w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // Validate has checked it
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
 func firstError(errs ...error) error {

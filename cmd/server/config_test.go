@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -113,4 +115,34 @@ func TestSnapshotSettings(t *testing.T) {
 	}
 	_, _, err := parse(t, map[string]string{"WEIR_SNAPSHOT_FILE": "/var/lib/weir/snapshot", "WEIR_ENCRYPTION_KEY": seal.NewKey()})
 	require.NoError(t, err)
+}
+
+// Whatever a value contains, an event is one line, and the value is read back as it was: nobody can
+// forge a further event, or a field of one.
+func TestForgedLogLines(t *testing.T) {
+	var written bytes.Buffer
+	log := (&Config{LogLevel: "info"}).loggerTo(&written)
+	values := []string{
+		"x\n" + `{"level":"INFO","msg":"forged"}`, "x\r\n" + `{"msg":"forged"}`, `x","msg":"forged`, "x\x00\x1b[2Kforged", "x\u2028forged\u0085forged", `x\`,
+	}
+	for _, value := range values {
+		log.Warn("event", "value", value, "error", errors.New(value), slog.Group("group", value, value))
+	}
+	lines := strings.Split(strings.TrimSuffix(written.String(), "\n"), "\n")
+	require.Len(t, lines, len(values))
+	for n, line := range lines {
+		require.NotContains(t, line, "\r")
+		require.NotContains(t, line, "\x1b")
+		var event struct {
+			Msg, Value, Error string
+			Group             map[string]string
+		}
+		decoder := json.NewDecoder(strings.NewReader(line))
+		require.NoError(t, decoder.Decode(&event), line)
+		require.Equal(t, 1, strings.Count(line, `"msg":`), line)
+		require.Equal(t, "event", event.Msg)
+		require.Equal(t, values[n], event.Value)
+		require.Equal(t, values[n], event.Error)
+		require.Equal(t, map[string]string{values[n]: values[n]}, event.Group)
+	}
 }

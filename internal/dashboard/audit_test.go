@@ -98,7 +98,7 @@ func TestAuditExport(t *testing.T) {
 }
 
 // A trail that was manipulated in the database is reported as broken, with the position.
-func TestAuditVerify(t *testing.T) {
+func TestAuditVerifyPage(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")

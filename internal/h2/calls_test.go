@@ -155,7 +155,7 @@ func TestEarlyAnswer(t *testing.T) {
 }
 
 // After a panic, or without an answer, the stream is reset, and the connection stays open.
-func TestPanics(t *testing.T) {
+func TestPanicsOfStreams(t *testing.T) {
 	faults := make(chan any, 2)
 	_, addr := serveFor(t, func(config *Config) {
 		config.Panicked = func(fault any) { faults <- fault }

@@ -17,7 +17,7 @@ func ring(t *testing.T, keys string) *seal.Ring {
 }
 
 // During a rotation old texts must open, and after it they must not need the old key.
-func TestRotation(t *testing.T) {
+func TestEncryptionKeyRotation(t *testing.T) {
 	t.Parallel()
 	oldKey, newKey := seal.NewKey(), seal.NewKey()
 	before := ring(t, oldKey)
