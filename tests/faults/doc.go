@@ -14,8 +14,8 @@
 //     fault.
 //   - row_test.go has the list of rows, and what a case reports. report_test.go writes the table.
 //   - One file for each table has its rows, and cases: nofault, redis, postgres, processes, tenants
-//     and security. Others have a file of their own: exact and linear, with upheaval for what occurs
-//     to a Cluster meanwhile; busy, clocks and replica; start, configuration, upgrade and drill;
+//     and security. Others have a file of their own: exact, linear and timed, with upheaval for what
+//     occurs to a Cluster meanwhile; busy, clocks and replica; start, configuration, upgrade and drill;
 //     clients and http2.
 //   - soak_test.go injects random faults for a long time.
 //

@@ -21,7 +21,7 @@ var algorithms = []string{
 
 // everyAlgorithm creates a tenant with a rule and a resource for each algorithm. The precision is
 // that of sliding_window_buckets.
-func (r *rig) everyAlgorithm(limit int, window, precision string) *caller {
+func (r *rig) everyAlgorithm(tenant string, limit int, window, precision string) *caller {
 	r.t.Helper()
 	var rules string
 	for n, algorithm := range algorithms {
@@ -32,7 +32,7 @@ func (r *rig) everyAlgorithm(limit int, window, precision string) *caller {
 		rules += fmt.Sprintf(`,{"slug":"r%d","resource":%q,"algorithm":%q,"limit":%d,"window":%q,"on_unavailable":"deny"%s}`,
 			n, algorithm, algorithm, limit, window, more)
 	}
-	c := r.tenant("algorithms", `{"rules":[`+rules[1:]+`]}`)
+	c := r.tenant(tenant, `{"rules":[`+rules[1:]+`]}`)
 	for _, n := range r.nodes {
 		require.Eventually(r.t, func() bool {
 			_, body, err := c.try(http.MethodPost, n.url()+"/v1/check", `{"subject":"peek","resource":"fixed_window","cost":0}`)
@@ -51,12 +51,12 @@ const clientsEach = 64
 
 func concurrentExactness(m *measurement) {
 	r := newRig(m.T, with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
-	m.exactEverywhere(r, r.everyAlgorithm(m.exactLimit(), harness.QuietWindow(time.Now(), 360, 3), "3d"), nil)
+	m.exactEverywhere(r, r.everyAlgorithm("algorithms", m.exactLimit(), harness.QuietWindow(time.Now(), 360, 3), "3d"), nil)
 }
 
 func exactnessInCluster(m *measurement) {
 	r := newRig(m.T, withCluster(2*time.Second), with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
-	c := r.everyAlgorithm(m.exactLimit(), harness.QuietWindow(time.Now(), 360, 3), "3d")
+	c := r.everyAlgorithm("algorithms", m.exactLimit(), harness.QuietWindow(time.Now(), 360, 3), "3d")
 	u := &upheaval{rig: r, key: r.counterOf(c, "fixed_window")}
 	u.during(func() { m.exactEverywhere(r, c, u) })
 	m.upheavals(u)

@@ -12,15 +12,19 @@ import (
 	"weir/tests/harness"
 )
 
-// spend is one check of a counter: how many units it asked for, and the answer.
-type spend struct{ cost int }
+// spend is one check of a counter: how many units it asked for, and the milliseconds since 1970 in
+// which it was sent and answered.
+type spend struct {
+	cost     int
+	from, to int64
+}
 
 // spent is the answer of a check. Without a decision of Redis, it is unknown whether the units were
 // counted.
 type spent struct {
 	allowed, unknown bool
 	remaining        int64
-	delay            time.Duration
+	delay, reset     time.Duration
 }
 
 // counterModel is the specification of one counter whose window does not end during the history.
@@ -77,13 +81,14 @@ func (m *measurement) historyLimit() int { return historyClients * m.historySize
 func linearizable(m *measurement) {
 	r := newRig(m.T, with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
 	window := harness.QuietWindow(time.Now(), 360, 3)
-	m.linearizableEverywhere(r, r.everyAlgorithm(m.historyLimit(), window, "3d"), window, nil)
+	m.linearizableEverywhere(r, r.everyAlgorithm("algorithms", m.historyLimit(), window, "3d"), window, nil)
+	m.linearizableInTime(r)
 }
 
 func linearizableInCluster(m *measurement) {
 	r := newRig(m.T, withCluster(2*time.Second), with(harness.Settings{"WEIR_REDIS_TIMEOUT": "1s"}))
 	window := harness.QuietWindow(time.Now(), 360, 3)
-	c := r.everyAlgorithm(m.historyLimit(), window, "3d")
+	c := r.everyAlgorithm("algorithms", m.historyLimit(), window, "3d")
 	u := &upheaval{rig: r, key: r.counterOf(c, "fixed_window")}
 	u.during(func() { m.linearizableEverywhere(r, c, window, u) })
 	m.upheavals(u)
@@ -98,13 +103,17 @@ func (m *measurement) linearizableEverywhere(r *rig, c *caller, window string, u
 		return
 	}
 	limit := m.historyLimit()
+	pace := time.Duration(0)
+	if u != nil {
+		pace = time.Second // so that something occurs during a history
+	}
 	histories, operations, degraded, wrong, undecided, overlapping := 0, 0, 0, 0, 0, 0
 	for _, algorithm := range algorithms {
 		seen := u.startOf(m)
 		rounds := max(int(m.seconds(3, 1)), *manyFlag/1000/len(algorithms))
 		for round := 0; round < rounds || !u.eachSince(seen); round++ {
 			before := u.counts()
-			history, unknown, took := r.history(c, algorithm, fmt.Sprint("history_", round), m.historySize(), u != nil)
+			history, unknown, took := r.history(c, algorithm, fmt.Sprint("history_", round), m.historySize(), pace)
 			if u.counts() != before {
 				overlapping++
 			}
@@ -124,35 +133,36 @@ func (m *measurement) linearizableEverywhere(r *rig, c *caller, window string, u
 	}
 	m.none(fmt.Sprintf("not linearizable, of %d histories with %d operations", histories, operations), wrong)
 	m.atMost("histories that porcupine could not decide in 20 s", undecided, histories/20)
-	m.note("Of all eight algorithms: in each history, %d clients send %d checks each over %d instances. %d answers were degraded. No window ends during a history: [algorithms.md](algorithms.md#verification) has the tests of windows that end.",
+	m.note("Of all eight algorithms: in each history, %d clients send %d checks each over %d instances. %d answers were degraded. No window ends during these histories.",
 		historyClients, m.historySize(), instances, degraded)
 	if u != nil {
 		m.some("histories during which a move, a failover or a flush was completed", overlapping)
 	}
 }
 
-// history records the checks of one counter. With pauses, it takes a second or more. unknown is how
-// many got no decision of Redis.
-func (r *rig) history(c *caller, algorithm, subject string, each int, pauses bool) (history []porcupine.Operation, unknown int, took time.Duration) {
+// history records the checks of one counter, which the clients send in this time, or as fast as
+// they can. unknown is how many got no decision of Redis.
+func (r *rig) history(c *caller, algorithm, subject string, each int, lasts time.Duration) (history []porcupine.Operation, unknown int, took time.Duration) {
 	var mu sync.Mutex
 	var workers sync.WaitGroup
 	began := time.Now()
 	for client := range historyClients {
 		workers.Go(func() {
 			for n := range each {
-				in := spend{cost: 1 + (client+n)%3}
+				in := spend{cost: 1 + (client+n)%3, from: time.Now().UnixMilli()}
 				call := time.Since(began).Nanoseconds()
 				rec := c.check(r.nodes[(client+n)%instances], subject, algorithm, in.cost)
 				answered := time.Since(began).Nanoseconds()
-				out := spent{allowed: rec.allowed, unknown: rec.degraded || rec.failure != "", remaining: rec.remaining, delay: rec.delay}
+				in.to = time.Now().UnixMilli()
+				out := spent{rec.allowed, rec.degraded || rec.failure != "", rec.remaining, rec.delay, rec.reset}
 				mu.Lock()
 				history = append(history, porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: answered})
 				if out.unknown {
 					unknown++
 				}
 				mu.Unlock()
-				if pauses {
-					r.pause(time.Second / time.Duration(each))
+				if lasts > 0 {
+					r.pause(lasts / time.Duration(each))
 				}
 			}
 		})
@@ -161,7 +171,7 @@ func (r *rig) history(c *caller, algorithm, subject string, each int, pauses boo
 	return history, unknown, time.Since(began)
 }
 
-// The model tells histories apart that differ in one number.
+// The model distinguishes histories that differ in one number.
 func TestCounterModel(t *testing.T) {
 	const limit, window = 4, 40 * time.Second
 	first := spent{allowed: true, remaining: 2}

@@ -15,7 +15,7 @@ import (
 var noFaultRows = []row{
 	{id: "N1", fault: "Three instances, 64 clients each, one subject per limit, costs 1 to 5, for every algorithm", quick: true, run: concurrentExactness,
 		goal: "O = 0 and U = 0, to the unit"},
-	{id: "N2", fault: "Concurrent histories of one counter over three instances, checked with porcupine", quick: true, run: linearizable,
+	{id: "N2", fault: "Concurrent histories of one counter over three instances, checked with porcupine: of windows that last, and of windows of a second", quick: true, run: linearizable,
 		goal: "all histories linearizable"},
 	{id: "N3", fault: "The Lua scripts, the engine in memory and the reference model get the same random sequences",
 		goal: "no difference",
@@ -34,7 +34,7 @@ var noFaultRows = []row{
 		goal: "the subject is allowed everywhere within 1 s"},
 	{id: "N10", fault: "N1 with a Cluster of 3 + 3, while the slot of the counters is moved, its master is failed over by command, and scripts are flushed", quick: true, run: exactnessInCluster,
 		goal: "O = 0 and U = 0, to the unit; every algorithm meets each of the three"},
-	{id: "N11", fault: "N2 with a Cluster of 3 + 3, while the slot of the counter is moved, its master is failed over by command, and scripts are flushed", quick: true, run: linearizableInCluster,
+	{id: "N11", fault: "The first histories of N2 with a Cluster of 3 + 3, while the slot of the counter is moved, its master is failed over by command, and scripts are flushed", quick: true, run: linearizableInCluster,
 		goal: "all histories linearizable; every algorithm meets each of the three"},
 }
 
@@ -55,7 +55,7 @@ func dump(m *measurement, s *testenv.Redis) map[string]string {
 
 func denialsWriteNothing(m *measurement) {
 	r := newRig(m.T)
-	c := r.everyAlgorithm(5, harness.QuietWindow(time.Now(), 360, 3), "3d")
+	c := r.everyAlgorithm("algorithms", 5, harness.QuietWindow(time.Now(), 360, 3), "3d")
 	for _, algorithm := range algorithms {
 		for range 5 {
 			status, body := c.do(http.MethodPost, r.nodes[0].url()+"/v1/check", fmt.Sprintf(`{"subject":"ada","resource":%q}`, algorithm))
@@ -92,7 +92,7 @@ func denialsWriteNothing(m *measurement) {
 
 func everyKeyExpires(m *measurement) {
 	r := newRig(m.T)
-	c := r.everyAlgorithm(50, "2s", "100ms")
+	c := r.everyAlgorithm("algorithms", 50, "2s", "100ms")
 	streams := r.probing()
 	for _, algorithm := range algorithms {
 		streams = append(streams, stream{from: c, resource: algorithm, subjects: 20, rate: 20, cost: 2})

@@ -195,7 +195,7 @@ func TestRows(t *testing.T) {
 			}
 			began := time.Now()
 			defer func() {
-				t.Logf("%s took %s", r.id, round(time.Since(began)))
+				t.Logf("%s took %s. %s", r.id, round(time.Since(began)), strings.Join(m.notes, " "))
 				if *reportFlag != "" {
 					line := rowLine(r, m)
 					report(*reportFlag, r, line)
