@@ -57,7 +57,7 @@ end`, "0").Err()
 // a few keys, and a server that reads them slowly.
 func (m *measurement) loading() {
 	m.Helper()
-	keys, size, lines := 3_500_000, 256, []string{"enable-debug-command local", "rdbcompression no"}
+	keys, size, lines := 4_000_000, 256, []string{"enable-debug-command local", "rdbcompression no"}
 	if m.quick {
 		keys, size = 4000, 1
 		lines = append(lines, "key-load-delay 1000", "loading-process-events-interval-bytes 1024")

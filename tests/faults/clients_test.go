@@ -32,19 +32,7 @@ func clientsDrop(m *measurement) {
 	goroutines := r.most("go_goroutines") // without connections of clients
 	l := r.load(streams...)
 	l.seconds(4)
-	control := admin(m.T, r.redis)
-	conn, err := pgx.Connect(m.T.Context(), r.direct["WEIR_DATABASE_URL"])
-	require.NoError(m.T, err)
-	defer conn.Close(context.Background())
-	connects := func() (toRedis, toPostgres float64) {
-		info, err := control.Info(m.T.Context(), "stats").Result()
-		require.NoError(m.T, err)
-		_, rest, _ := strings.Cut(info, "total_connections_received:")
-		_, err = fmt.Sscanf(rest, "%g", &toRedis)
-		require.NoError(m.T, err)
-		require.NoError(m.T, conn.QueryRow(m.T.Context(), `SELECT sessions FROM pg_stat_database WHERE datname = current_database()`).Scan(&toPostgres))
-		return toRedis, toPostgres
-	}
+	connects := r.connects(m)
 	redisBefore, postgresBefore := connects()
 	began := l.now()
 	done := make(chan struct{})
@@ -94,6 +82,24 @@ func clientsDrop(m *measurement) {
 	}
 	m.countedOnce(r, h)
 	m.note("%d connections were closed early.", dropped.Load())
+}
+
+// connects returns what counts the connections that were made to Redis and to Postgres so far.
+func (r *rig) connects(m *measurement) func() (toRedis, toPostgres float64) {
+	m.Helper()
+	control := admin(m.T, r.redis)
+	conn, err := pgx.Connect(m.T.Context(), r.direct["WEIR_DATABASE_URL"])
+	require.NoError(m.T, err)
+	m.Cleanup(func() { _ = conn.Close(context.Background()) }) // it only read
+	return func() (toRedis, toPostgres float64) {
+		info, err := control.Info(m.T.Context(), "stats").Result()
+		require.NoError(m.T, err)
+		_, rest, _ := strings.Cut(info, "total_connections_received:")
+		_, err = fmt.Sscanf(rest, "%g", &toRedis)
+		require.NoError(m.T, err)
+		require.NoError(m.T, conn.QueryRow(m.T.Context(), `SELECT sessions FROM pg_stat_database WHERE datname = current_database()`).Scan(&toPostgres))
+		return toRedis, toPostgres
+	}
 }
 
 // closeIdle closes the connections of all streams, which must have ended.

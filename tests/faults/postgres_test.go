@@ -39,7 +39,7 @@ var postgresRows = []row{
 	{id: "P9", fault: "A tenant with 300 rules and 10 plans changes its configuration ten times without a pause", run: largeTenantChanges,
 		goal: "changes of other tenants: p99 ≤ 300 ms; E = 0; p99 of checks ≤ 1.5 x base"},
 	{id: "P10", fault: "A newer server migrates a schema that is at least three migrations old under load, while the older servers serve; then they are replaced one by one", run: upgraded,
-		goal: "E = 0; no admin request fails; O = 0; usage is exact; an older server starts with the newer schema"},
+		goal: "E = 0; no admin request fails; O = 0; usage is exact; an older server starts with the newer schema, at least that before the newest migration"},
 	{id: "P11", fault: "Restore drill: a new instance with a new database from `pg_dump`, and a new Redis from its dump", quick: true, run: restoreDrill,
 		goal: "keys work; rules, counters and the audit trail are as in the backup; later changes are gone; ready within 5 s"},
 	{id: "P12", fault: "A check of a tenant that is not in memory, while Postgres is unreachable; without a file of `WEIR_SNAPSHOT_FILE`, then with one", quick: true, run: unknownWithoutPostgres,

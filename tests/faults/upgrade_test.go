@@ -66,21 +66,21 @@ func schemaOf(commit string) (int, error) {
 }
 
 // olderServer builds the server of the newest commit that knows fewer migrations than the checkout,
-// by migrationsBack or more. It returns "" if the history does not reach back to one, as in a
-// shallow clone.
-func olderServer(m *measurement) (program string, schema int) {
+// by this many or more. It returns "" if the history does not reach back to one, as in a shallow
+// clone.
+func olderServer(m *measurement, back int) (program, commit string, schema int) {
 	m.Helper()
 	latest := newestMigration(m)
 	commits, err := git("rev-list", "--first-parent", "HEAD", "--", "migrations")
 	if err != nil {
-		return "", 0
+		return "", "", 0
 	}
 	for commit := range strings.FieldsSeq(commits) {
 		before, err := git("rev-parse", "--verify", "--quiet", commit+"^")
 		if err != nil {
-			return "", 0
+			return "", "", 0
 		}
-		if schema, err = schemaOf(before); err != nil || schema > latest-migrationsBack {
+		if schema, err = schemaOf(before); err != nil || schema > latest-back {
 			continue
 		}
 		folder := m.TempDir()
@@ -96,19 +96,21 @@ func olderServer(m *measurement) (program string, schema int) {
 		build.Dir = folder
 		out, err := build.CombinedOutput()
 		require.NoError(m.T, err, "%s", out)
-		m.note("The older server is that of commit %s, with schema %d. The newer one has schema %d.", before[:8], schema, latest)
-		return program, schema
+		return program, before[:8], schema
 	}
-	return "", 0
+	return "", "", 0
 }
 
 // upgraded replaces a program by a newer one, with an older schema, while the older program serves.
 func upgraded(m *measurement) {
-	program, schema := olderServer(m)
-	if program == "" {
+	program, from, schema := olderServer(m, migrationsBack)
+	previous, justBefore, previousSchema := olderServer(m, 1)
+	if program == "" || previous == "" {
 		m.add("the history has an older schema", "no", "yes", false)
 		return
 	}
+	m.note("The older server is that of commit %s, with schema %d. The newer one has schema %d. The one before the newest migration is that of commit %s, with schema %d.",
+		from, schema, newestMigration(m), justBefore, previousSchema)
 	r := newRig(m.T, with(harness.Settings{"WEIR_DRAIN": "2s"}), func(r *rig) {
 		r.program = program
 		r.direct["WEIR_DATABASE_URL"] = harness.NewDatabase(r.t) // the older program creates its schema
@@ -132,6 +134,7 @@ func upgraded(m *measurement) {
 	l.seconds(4) // the older instances, with the newer schema
 	starts := r.startsOlder(program)
 	m.add("a further instance of the older server starts with the newer schema", starts, "yes", starts == "yes")
+	m.holds("one of the server before the newest migration starts", r.startsOlder(previous) == "yes")
 	r.program = harness.Server(m.T)
 	for i, n := range r.nodes {
 		n.Signal(syscall.SIGTERM)
