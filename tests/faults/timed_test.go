@@ -87,7 +87,7 @@ func (m *measurement) linearizableInTime(r *rig) {
 		}
 	}
 	m.none(fmt.Sprintf("not linearizable while windows end, of %d histories with %d operations", histories, operations), wrong)
-	m.atMost("such histories that porcupine could not decide in 20 s", undecided, histories/4)
+	m.atMost("such histories that porcupine could not decide in 20 s", undecided, histories/8)
 	m.note("In the histories of windows of a second, porcupine knows the arithmetic of all algorithms but `sliding_window_log`, whose answers do not tell the instant at which it counted.")
 }
 
