@@ -108,7 +108,8 @@ func readTable(file string) map[string]string {
 		panic(err)
 	}
 	lines := map[string]string{}
-	_, table, _ := strings.Cut(string(content), tableBegins) // the section about the soak begins so, too
+	_, rest, _ := strings.Cut(string(content), tableBegins)
+	table, _, _ := strings.Cut(rest, tableEnds) // other sections have lines that begin in the same way
 	for line := range strings.Lines(table) {
 		line = strings.TrimSuffix(line, "\n")
 		if found := lineID.FindStringSubmatch(line); found != nil {
@@ -172,7 +173,7 @@ func processor() string {
 func TestReportOfOneRow(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(page, []byte("before\nLast run: of something else\n"+tableBegins+"\nLast run of all rows: then.\n| N4 | a | b | c | yes | 2020-01-01, abc, load 1 |\n"+
-		"| N5 | a | b | c | yes | 2020-01-01, abc, load 1 |\n"+tableEnds+"\nafter\n"), 0o600))
+		"| N5 | a | b | c | yes | 2020-01-01, abc, load 1 |\n"+tableEnds+"\n| N4 | why |\nafter\n"), 0o600))
 	measured := row{id: "N5", fault: "f", goal: "g"}
 	report(page, measured, rowLine(measured, &measurement{T: t, figures: []figure{{"E", "0", "≤ 0", true}}}))
 	finish(page, false)
@@ -182,7 +183,7 @@ func TestReportOfOneRow(t *testing.T) {
 	require.Contains(t, text, "\nLast run of all rows: then.\n")
 	require.Contains(t, text, "\n| N4 | a | b | c | yes | 2020-01-01, abc, load 1 |\n")
 	require.Regexp(t, `\n\| N5 \| f \| g \| E: 0 \| yes \| \d{4}-\d\d-\d\d, [0-9a-f]+(-dirty)?, load [\d.]+ \|\n`, text)
-	require.True(t, strings.HasPrefix(text, "before\nLast run: of something else\n") && strings.HasSuffix(text, "\nafter\n"))
+	require.True(t, strings.HasPrefix(text, "before\nLast run: of something else\n") && strings.HasSuffix(text, tableEnds+"\n| N4 | why |\nafter\n"))
 	finish(page, true)
 	content, err = os.ReadFile(page)
 	require.NoError(t, err)
