@@ -96,7 +96,7 @@ func instanceClockSteps(m *measurement) {
 	}
 	r.startTallies()
 	l := r.load(r.probing()...)
-	l.seconds(5)
+	l.steady(5)
 	steps := []time.Duration{time.Hour, -time.Hour, 0}
 	begin := l.now()
 	for _, shift := range steps {

@@ -52,6 +52,7 @@ type load struct {
 	answered atomic.Int64
 	turns    []atomic.Int64 // of each node: answers of the same kind in a row, negative if degraded
 	kinds    []atomic.Int64 // of each stream, in the same way
+	vague    []atomic.Int64 // of each node: its last answer that no exact window of localStream has
 	mu       sync.Mutex
 	records  []record
 }
@@ -63,7 +64,7 @@ const perWorker = 15
 func (r *rig) load(streams ...stream) *load {
 	r.t.Helper()
 	l := &load{t: r.t, rig: r, streams: streams, began: time.Now(), stopping: make(chan struct{}),
-		turns: make([]atomic.Int64, len(r.nodes)), kinds: make([]atomic.Int64, len(streams))}
+		turns: make([]atomic.Int64, len(r.nodes)), kinds: make([]atomic.Int64, len(streams)), vague: make([]atomic.Int64, len(r.nodes))}
 	for s := range streams {
 		count := max(instances, (streams[s].rate+perWorker-1)/perWorker)
 		var next atomic.Int64
@@ -162,6 +163,9 @@ func (r *record) read(status int, body []byte, err error) {
 // count notes an answer for those that wait.
 func (l *load) count(r *record) {
 	l.answered.Add(1)
+	if r.stream == localStream && (r.failure != "" || r.degraded || r.done()-r.sent > probeWindow/2) {
+		l.vague[r.node].Store(int64(r.done()))
+	}
 	if r.failure != "" {
 		return
 	}
@@ -201,6 +205,28 @@ func (l *load) seconds(seconds float64) {
 		rate += s.rate
 	}
 	l.more(int64(seconds * float64(rate)))
+}
+
+// steady returns after the answers of this many seconds, and after a window from its call on in
+// which Redis gave these instances all answers: on a busy machine, each of the others may have a
+// degraded one.
+func (l *load) steady(seconds float64, nodes ...int) {
+	l.t.Helper()
+	from := l.now()
+	l.seconds(seconds)
+	if nodes == nil {
+		nodes = []int{0, 1, 2}
+	}
+	const late = 500 * time.Millisecond // answers of the window that arrive after its end
+	l.until("a window without degraded answers", func() bool {
+		clear := from
+		for _, n := range nodes {
+			clear = max(clear, time.Duration(l.vague[n].Load()))
+		}
+		begins := l.began.Add(clear).UnixNano()
+		begins += int64(probeWindow) - begins%int64(probeWindow)
+		return time.Since(time.Unix(0, begins)) >= probeWindow+late
+	})
 }
 
 // lasts returns when a fault that began at a time has lasted this long, and some answers more.

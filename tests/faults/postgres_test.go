@@ -100,7 +100,7 @@ func postgresDown(m *measurement) {
 	l := r.load(r.probing()...)
 	ordinary := len(l.streams) - 1
 	from := l.streams[ordinary].from
-	l.seconds(m.seconds(5, 2))
+	l.steady(m.seconds(5, 2))
 	fault := l.now()
 	for _, n := range r.nodes {
 		n.postgres.cut()

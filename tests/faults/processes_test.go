@@ -74,7 +74,7 @@ func rollingRestart(m *measurement) {
 		streams[i].dead = b.dead
 	}
 	l := r.load(streams...)
-	l.seconds(2)
+	l.steady(2)
 	restarts := 0
 	for range int(m.seconds(2, 1)) {
 		for i, n := range r.nodes {
@@ -106,7 +106,7 @@ func instancesKilled(m *measurement) {
 	}
 	ordinary := len(streams) - 1
 	l := r.load(streams...)
-	l.seconds(3)
+	l.steady(3)
 	before := r.most("process_resident_memory_bytes")
 	kills, killed := int(m.seconds(6, 3)), map[int][]time.Duration{}
 	for k := range kills {

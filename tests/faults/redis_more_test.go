@@ -120,7 +120,7 @@ func slotMoved(m *measurement) {
 	}
 	r.startTallies()
 	l := r.load(r.probing()...)
-	l.seconds(4)
+	l.steady(4)
 	failover := l.now()
 	r.cluster.Failover(master)
 	l.until("the replica is the master", func() bool { return r.cluster.MasterOf(key) != master })
@@ -161,7 +161,7 @@ func sentinelFailover(m *measurement) {
 	r := newRig(m.T, withSentinels(time.Second))
 	r.startTallies()
 	l := r.load(r.probing()...)
-	l.seconds(5)
+	l.steady(5)
 	old := r.sentinels.Primary()
 	fault := l.now()
 	old.Pause()
@@ -228,7 +228,7 @@ func scriptsFlushed(m *measurement) {
 	r := newRig(m.T)
 	r.startTallies()
 	l := r.load(r.probing()...)
-	l.seconds(m.seconds(3, 2))
+	l.steady(m.seconds(3, 2))
 	control := admin(m.T, r.redis)
 	flushing := l.now()
 	for range int(m.seconds(50, 20)) {
@@ -259,7 +259,7 @@ func memoryFull(m *measurement) {
 	r.awaitRulePair(pairs)
 	streams := append(r.probing(), stream{from: pairs, resource: "pair", subjects: 20, rate: 60})
 	l := r.load(streams...)
-	l.seconds(m.seconds(4, 3))
+	l.steady(m.seconds(4, 3))
 	control := admin(m.T, r.redis)
 	i := incident{fault: l.now()}
 	require.NoError(m.T, control.ConfigSet(m.T.Context(), "maxmemory", "1").Err())

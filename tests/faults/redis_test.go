@@ -197,7 +197,7 @@ func (m *measurement) localFigures(h *history, i incident) {
 func redisKilled(m *measurement) {
 	r := newRig(m.T)
 	l := r.load(r.probing()...)
-	l.seconds(m.seconds(5, 3))
+	l.steady(m.seconds(5, 3))
 	i := incident{fault: l.now()}
 	r.redis.Kill()
 	l.awaitDegraded()
@@ -223,7 +223,7 @@ func redisFrozen(m *measurement) {
 	r := newRig(m.T)
 	r.startTallies()
 	l := r.load(r.probing()...)
-	l.seconds(m.seconds(5, 3))
+	l.steady(m.seconds(5, 3))
 	i := incident{fault: l.now()}
 	r.redis.Pause()
 	l.awaitDegraded()
@@ -331,12 +331,12 @@ func (r *rig) most(name string) (value float64) {
 func oneCutOff(m *measurement) {
 	r := newRig(m.T)
 	l := r.load(r.probing()...)
-	l.seconds(m.seconds(5, 3))
+	l.steady(m.seconds(5, 3))
 	i := incident{fault: l.now()}
 	r.nodes[0].redis.cut()
 	l.awaitDegraded(0)
 	i.degraded = l.now()
-	l.seconds(m.seconds(6, 5))
+	l.steady(m.seconds(6, 5), 1, 2)
 	i.repair = l.now()
 	r.nodes[0].redis.join()
 	l.awaitHealthy(0)

@@ -93,7 +93,7 @@ func writesLost(m *measurement) {
 	r := newRig(m.T, func(r *rig) { r.redis = primary })
 	r.startTallies()
 	l := r.load(r.probing()...)
-	l.seconds(5)
+	l.steady(5)
 	cut := l.now()
 	toReplica.cut()
 	l.seconds(1)

@@ -129,7 +129,7 @@ func TestSoak(t *testing.T) {
 		streams[i].dead = func(node int) bool { return s.down[node].Load() || s.balancer.dead(node) }
 	}
 	s.load = s.rig.load(streams...)
-	s.load.seconds(5)
+	s.load.steady(5)
 	s.run(*soakFlag, *soakEvery)
 	m := &measurement{T: t, id: "soak"}
 	s.judge(m, s.load.stop())

@@ -66,7 +66,7 @@ func manySubjects(m *measurement) {
 	c := r.tenant("many", fmt.Sprintf(`{"rules":[{"slug":"requests","resource":"requests","limit":1000,"window":%q}]}`, harness.QuietWindow(time.Now(), 30, 1)))
 	r.awaitRule(c, "requests")
 	l := r.load(r.probing()...)
-	l.seconds(4)
+	l.steady(4)
 	memory, resident, keys := redisFigure(m, r.redis, "memory", "used_memory"), r.most("process_resident_memory_bytes"), r.size(m)
 	fault := l.now()
 	r.batches(c, "requests", 0, subjects)

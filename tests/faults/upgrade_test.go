@@ -123,7 +123,7 @@ func upgraded(m *measurement) {
 	}
 	l := r.load(streams...)
 	writer := r.writeUntilStopped(m, streams[len(streams)-2].from, b)
-	l.seconds(3)
+	l.steady(3)
 	before := l.now()
 
 	newer := r.newNodeOf(harness.Server(m.T)) // it migrates, and serves no load
