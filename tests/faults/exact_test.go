@@ -114,6 +114,7 @@ func (r *rig) useUp(c *caller, algorithm, subject string, limit int) (result use
 				case rec.degraded:
 					degraded.Add(1)
 					unknown.Add(int64(cost))
+					r.pause(20 * time.Millisecond) // the processors are those of Redis, which shall recover
 				case rec.allowed:
 					allowed.Add(int64(cost))
 				default:
