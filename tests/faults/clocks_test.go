@@ -58,6 +58,12 @@ func shiftedServer(m *measurement) string {
 // names, as testdata/clock.c does: at the start, and every 20 ms.
 const followSource = `package main
 
+import (
+	"encoding/binary"
+	"os"
+	"sync/atomic"
+	"time"
+)
 
 func init() {
 	name := os.Getenv("FOLLOW_CLOCK")
