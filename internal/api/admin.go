@@ -279,6 +279,7 @@ func remove[I any](a *admin, path, id, summary string, h func(context.Context, *
 // register adds an operation. Its errors are converted to problem documents.
 func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I) (*O, error)) {
 	huma.Register(a.api, op, func(ctx context.Context, in *I) (*O, error) {
+		requestFrom(ctx).endTurn() // the body is decoded and valid
 		out, err := h(ctx, in)
 		if err != nil {
 			return nil, a.problem(ctx, err)

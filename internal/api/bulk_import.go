@@ -149,7 +149,7 @@ func (f *importFile) readCSV(body io.Reader) error {
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" { // spreadsheets put a byte order mark before UTF-8
 		_, _ = buffered.Discard(len(mark))
 	}
-	table := csv.NewReader(buffered)
+	table := csv.NewReader(newCSVBounds(buffered))
 	table.ReuseRecord = true
 	header, err := table.Read()
 	if err != nil && err != io.EOF {
@@ -176,6 +176,10 @@ func (f *importFile) readCSV(body io.Reader) error {
 
 func csvProblem(err error) *Problem {
 	var parse *csv.ParseError
+	var tooLong *Problem
+	if errors.As(err, &tooLong) {
+		return tooLong
+	}
 	if !errors.As(err, &parse) {
 		return newProblem(http.StatusBadRequest, codeMalformedCSV, "The body is not well-formed CSV.")
 	}
@@ -252,6 +256,10 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 			}
 			l.State = &state
 		case "labels":
+			if len(cell) > maxLabelsCell {
+				f.wrong.Add(line, limit.FieldProblem("labels", limit.MustBe("at most %d bytes long", maxLabelsCell)))
+				continue
+			}
 			labels, ok := labelsOfCell(cell)
 			if !ok {
 				f.wrong.Add(line, limit.FieldProblem("labels", limit.MustBe(`a JSON object of strings, such as {"region":"eu"}`)))
@@ -261,6 +269,10 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 	}
 	return l
 }
+
+// maxLabelsCell limits the labels in a cell, in bytes. The largest valid labels take 60 KiB: 32
+// names of 63 bytes and values of 256, all escaped.
+const maxLabelsCell = 64 << 10
 
 // labelsOfCell parses the labels in a cell, which are JSON.
 func labelsOfCell(cell string) (labels map[string]string, ok bool) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,48 @@ func TestImportIsIdempotent(t *testing.T) {
 	require.Equal(t, "true", replay.header.Get(replayedHeader))
 	s.bulk("", csvType, "subject\nv\n", again).problem(422, codeIdempotencyKeyReused)
 	s.bulk("?dry_run=true", csvType, "subject\nu\n", again).problem(422, codeIdempotencyKeyReused)
+}
+
+// A table with very many cells or very long rows is refused with little memory, and with the line.
+// Not parallel, because it counts all that is allocated.
+func TestTablesCost(t *testing.T) {
+	const size = 16 << 20
+	for name, c := range map[string]struct{ head, again, detail string }{
+		"header":        {"subject", ",", "Line 1: a row may be at most 1048576 bytes long, and the first one 4096."},
+		"quoted header": {`"subject`, "\n", "Line 1: a row may"},
+		"cells":         {"subject,plan\nu,\n", ",", "Line 3: a row may"},
+		"rows of cells": {"subject,plan\nu,\n", strings.Repeat(",", 512<<10) + "\n", "Line 3 has more or fewer cells than the first line."},
+		"quoted cell":   {"subject,plan\nu,\"\n\"\n\"", "\n", "Line 4: a row may"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := c.head + strings.Repeat(c.again, size/len(c.again))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := new(importFile).readCSV(strings.NewReader(text))
+			runtime.ReadMemStats(&after)
+			var p *Problem
+			require.ErrorAs(t, err, &p)
+			require.Contains(t, p.Detail, c.detail)
+			t.Logf("%d KiB", (after.TotalAlloc-before.TotalAlloc)>>10)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
+		})
+	}
+	for text, wrong := range map[string][]string{
+		"\n\r\nsubject,plan\n\na,\"x\ny\"\n\"b\"\"\",\",\"\"\n\"\r\nc,":    nil,
+		"subject,labels\na," + strings.Repeat("x", maxLabelsCell+1) + "\n": {"labels"},
+	} {
+		var f importFile
+		require.NoError(t, f.readCSV(strings.NewReader(text)))
+		var fields []string
+		for _, l := range f.wrong.Lines {
+			fields = append(fields, l.Field)
+		}
+		require.Equal(t, wrong, fields)
+		if wrong == nil {
+			require.Len(t, f.lines, 3)
+			require.Equal(t, ",\"\n", *f.lines[1].Plan)
+		}
+	}
 }
 
 // A tenant has one transfer at a time, and cannot use the slots of others.

@@ -38,6 +38,8 @@ type capacity struct {
 	shares   [shareCells]share
 
 	webhooks, devices, docs keyless
+
+	bodies bodyTurns
 }
 
 // keyless are the places for one kind of requests without a key, by network. The bound says how
@@ -58,6 +60,7 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 	return &capacity{
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.New[string](0, 0), devices: places.New[string](0, 0), docs: places.New[string](0, 0),
+		bodies: newBodyTurns(),
 	}
 }
 

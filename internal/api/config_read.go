@@ -34,8 +34,8 @@ func (a *admin) readConfig(r *http.Request, op *huma.Operation) (context.Context
 	}
 	read.wrong = validate(a.api.OpenAPI().Components.Schemas, op.RequestBody.Content[jsonType].Schema, tree)
 	document, isObject := tree.(map[string]any)
-	if !isObject {
-		return nil, nil, invalid(read.wrong...)
+	if !isObject || len(read.wrong) > maxFoundErrors {
+		return nil, nil, manyInvalid(read.wrong)
 	}
 	if len(read.wrong) > 0 {
 		for _, field := range read.wrong {
@@ -62,8 +62,12 @@ func remarshal(tree any) ([]byte, *Problem) {
 	return body, nil
 }
 
-// validate returns the parts of a decoded document that do not match the schema.
+// validate returns the parts of a decoded document that do not match the schema. If there are more
+// than maxFoundErrors, the rest of the document is not validated.
 func validate(registry huma.Registry, schema *huma.Schema, tree any) []ProblemField {
+	if errs := tooManyErrors(registry, schema, tree); errs != nil {
+		return validationFields(errs, nil)
+	}
 	path := huma.NewPathBuffer(make([]byte, 0, 64), 0)
 	path.Push("body")
 	var found huma.ValidateResult

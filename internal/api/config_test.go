@@ -437,6 +437,12 @@ func TestYAMLCost(t *testing.T) {
 		"quotes": filled("'", "''", "'"), "escapes": filled(`"`, `\n`, `"`), "long": filled("a: ", "x", ""), "questions": filled("", "? ", ""), "anchors": filled("", "&a ", ""),
 		"folded": filled("a: >\n", " x\n", ""), "indents": filled("", "- a\n", ""), "comments between": filled("", "- #\n", ""), "tags": filled("", "!a ", ""), "opens": filled("", "[{", ""),
 		"documents": filled("", "---\n", ""), "spaces": filled("a:", " ", "b"), "distinct": distinctKeys,
+		"long key": func(size int) string { // with a pointer of half the document to each item
+			return "? \"" + strings.Repeat("k", size/2) + "\"\n: [" + strings.Repeat("0,", size/4) + "0]\n"
+		},
+		"keys of many items": func(size int) string {
+			return strings.Repeat("{\""+strings.Repeat("k", 1000)+"\": ", 12) + filled("[", "0,", "0]")(size-12*1005) + strings.Repeat("}", 12)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cost(text(size)) // what is made once

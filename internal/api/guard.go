@@ -94,11 +94,12 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			}
 			defer release()
 		}
+		defer requestFrom(r.Context()).endTurn()
 		var body []byte // or a digest, if the body is too large for memory
 		if read, ok := op.Metadata[metaReader].(bodyReader); ok {
 			r, body, err = readStream(r, op, read)
 		} else if op.RequestBody != nil {
-			body, err = readDocument(r, op)
+			body, err = a.readBounded(r, op)
 			r.Header.Set("Content-Type", jsonType) // normalized, because it has been checked
 		}
 		if err != nil {
@@ -112,6 +113,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		answer := next
 		// A request that changes nothing can be repeated in any case.
 		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
+			requestFrom(r.Context()).endTurn() // the store may let it wait for other changes of the tenant
 			answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.idempotent(w, r, op, body, next) })
 		}
 		if scope != tenants.ScopeRead {
@@ -272,7 +274,17 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 	return conditions{match: m}, p
 }
 
-// readDocument reads the body of an operation and checks its form. YAML is converted to JSON.
+// readBounded reads the body of an operation that huma validates.
+func (a *admin) readBounded(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
+	body, p := readDocument(r, op)
+	if p == nil {
+		p = boundErrors(a.api.OpenAPI().Components.Schemas, op, body)
+	}
+	return body, p
+}
+
+// readDocument reads the body of an operation and checks its form. YAML is converted to JSON. A
+// large body has a turn then, until endTurn.
 func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	takes, lim := op.RequestBody, maxAdminBody
 	if most, ok := op.Metadata[metaMaxBody].(int); ok {
@@ -285,16 +297,19 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	if p != nil {
 		return nil, p
 	}
-	capacity := requestFrom(r.Context()).capacity
-	body, p := capacity.read(capacity.of(actorFrom(r.Context()).TenantID()), r, nil, lim)
+	q := requestFrom(r.Context())
+	body, p := q.capacity.read(q.capacity.of(actorFrom(r.Context()).TenantID()), r, nil, lim)
 	if p != nil {
 		return nil, p
 	}
 	if len(body) == 0 && !takes.Required {
 		return nil, nil
 	}
+	if p = q.takeTurn(r, len(body)); p != nil {
+		return nil, p
+	}
 	if mediaType == yamlType {
-		if body, p = jsonOfYAML(r.Context(), body); p != nil {
+		if body, p = q.convertYAML(r, body); p != nil {
 			return nil, p
 		}
 	}

@@ -17,12 +17,21 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxJSONDepth limits the depth of objects and arrays in an admin body. Valid bodies need three
-// levels.
-const maxJSONDepth = 16
+const (
+	// maxJSONDepth limits the depth of objects and arrays in an admin body. Valid bodies need three
+	// levels.
+	maxJSONDepth = 16
+	// maxJSONValues limits the values of a body. A decoded value takes some 100 bytes, also where
+	// two bytes of the body have one. The largest valid documents are configurations of 10 000
+	// subjects with 32 labels each; in maxConfigBody, they have up to one value in ten bytes.
+	maxJSONValues = 400_000
+	// maxMemberName limits the name of a member, in bytes. The errors about the values in an object
+	// repeat its name. Valid names are slugs, names of fields, labels and attributes.
+	maxMemberName = 1024
+)
 
 // checkJSON returns the problem if data is not an acceptable JSON document: one document in valid
-// UTF-8, without duplicate members and deep nesting.
+// UTF-8, without duplicate members, deep nesting, very many values and very long names.
 //
 // encoding/json alone would use the last of two equal members and replace invalid UTF-8, so the
 // stored value would differ from the sent one.
@@ -31,8 +40,20 @@ func checkJSON(data []byte) *Problem {
 		return newProblem(http.StatusBadRequest, codeMalformedJSON, "A JSON body is required.")
 	}
 	d := jsontext.NewDecoder(bytes.NewReader(data))
+	values := 0
 	for {
-		_, err := d.ReadToken()
+		before := d.InputOffset()
+		token, err := d.ReadToken()
+		if err == nil && !closes(token.Kind()) {
+			if isName(d) {
+				if d.InputOffset()-before > maxMemberName && len(token.String()) > maxMemberName {
+					return newProblem(http.StatusBadRequest, codeMalformedJSON,
+						"The body has a name that is longer than "+strconv.Itoa(maxMemberName)+" bytes, before byte "+strconv.FormatInt(d.InputOffset(), 10)+".")
+				}
+			} else if values++; values > maxJSONValues {
+				return tooManyValues()
+			}
+		}
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -48,6 +69,18 @@ func checkJSON(data []byte) *Problem {
 			return nil
 		}
 	}
+}
+
+func closes(kind jsontext.Kind) bool { return kind == '}' || kind == ']' }
+
+// isName reports whether the token that was read last is the name of a member.
+func isName(d *jsontext.Decoder) bool {
+	kind, n := d.StackIndex(d.StackDepth())
+	return kind == '{' && n%2 == 1
+}
+
+func tooManyValues() *Problem {
+	return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may have at most "+strconv.Itoa(maxJSONValues)+" values.")
 }
 
 func jsonProblem(err error) *Problem {

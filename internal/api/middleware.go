@@ -37,6 +37,8 @@ type request struct {
 	kind *atomic.Int64
 	// place ends its place among the requests without a key; nil: it has none.
 	place func()
+	// turn ends its turn among large bodies; nil: it has none.
+	turn func()
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -82,6 +84,7 @@ func (q *request) leaveOthers() {
 // leave ends that the request counts at all. A stream calls it before it ends.
 func (q *request) leave() {
 	q.leaveOthers()
+	q.endTurn()
 	if q.kind != nil {
 		q.kind.Add(-1)
 		q.kind = nil

@@ -22,21 +22,15 @@ import (
 
 const yamlType = "application/yaml"
 
-// yamlTurn allows one YAML body at a time, because a parsed body takes many times its size in
-// memory.
-var yamlTurn = make(chan struct{}, 1)
-
 // jsonOfYAML converts a YAML document to JSON, or returns the problem. The JSON must still pass
-// checkJSON.
+// checkJSON. A parsed body takes many times its size in memory, so the caller limits how many are
+// converted at once.
 func jsonOfYAML(ctx context.Context, data []byte) ([]byte, *Problem) {
-	select {
-	case yamlTurn <- struct{}{}:
-		defer func() { <-yamlTurn }()
-	case <-ctx.Done():
-		return nil, malformedYAML("The request ended before its body was read.")
-	}
 	if !utf8.Valid(data) {
 		return nil, malformedYAML("The body is not UTF-8.")
+	}
+	if yamlParts(data) > maxJSONValues {
+		return nil, tooManyValues()
 	}
 	var document, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(data))
@@ -52,9 +46,9 @@ func jsonOfYAML(ctx context.Context, data []byte) ([]byte, *Problem) {
 		}
 		return nil, malformedYAML("The body has more than one YAML document.")
 	}
-	c := yamlConverter{}
+	c := yamlConverter{ctx: ctx}
 	for _, n := range document.Content { // one
-		c.value(n, "", 1)
+		c.value(n, 1)
 	}
 	return c.out, c.problem
 }
@@ -73,11 +67,69 @@ func yamlLine(err error) string {
 	return ""
 }
 
+// yamlParts returns how many lines, entries of lists and pairs in braces a document has: at least a
+// third of the nodes of its tree. The parser builds the whole tree, so a document with too many is
+// refused before.
+func yamlParts(data []byte) int {
+	parts := 0
+	for i, b := range data {
+		switch b {
+		case ',', '[', '{', '\n', '\r':
+			parts++
+		case '-', '?': // an entry of a list in a line of its parent, or a key
+			if i+1 == len(data) || data[i+1] <= ' ' {
+				parts++
+			}
+		}
+	}
+	// Further characters that end a line, in UTF-8.
+	for _, end := range []string{"\u0085", "\u2028", "\u2029"} {
+		parts += bytes.Count(data, []byte(end))
+	}
+	return parts
+}
+
 // yamlConverter appends the JSON of nodes to out until an error.
 type yamlConverter struct {
+	ctx     context.Context
 	out     []byte
 	problem *Problem
+	values  int
+	// path has the keys and indexes that lead to the node. A pointer is built from it only for an
+	// error, because it may be long.
+	path []any
 }
+
+// pointer returns the pointer to the node.
+func (c *yamlConverter) pointer() string {
+	var b strings.Builder
+	for _, part := range c.path {
+		b.WriteByte('/')
+		switch part := part.(type) {
+		case string:
+			b.WriteString(escapePointer(part))
+		case int:
+			b.WriteString(itoa(int64(part)))
+		}
+	}
+	return b.String()
+}
+
+// stop reports whether there is an error, or the client has disconnected.
+func (c *yamlConverter) stop() bool {
+	if c.values++; c.problem == nil {
+		switch {
+		case c.values > maxJSONValues:
+			c.problem = tooManyValues()
+		case c.values%yamlCheckEvery == 0 && c.ctx.Err() != nil:
+			c.problem = malformedYAML("The request ended before its body was read.")
+		}
+	}
+	return c.problem != nil
+}
+
+// yamlCheckEvery is the number of values between two checks of the context.
+const yamlCheckEvery = 1024
 
 func (c *yamlConverter) refuse(n *yaml.Node, why string) {
 	if c.problem == nil {
@@ -85,9 +137,9 @@ func (c *yamlConverter) refuse(n *yaml.Node, why string) {
 	}
 }
 
-func (c *yamlConverter) value(n *yaml.Node, pointer string, depth int) {
+func (c *yamlConverter) value(n *yaml.Node, depth int) {
 	switch {
-	case c.problem != nil:
+	case c.stop():
 	case n.Anchor != "" || n.Kind == yaml.AliasNode:
 		c.refuse(n, "has an anchor or an alias, which are not taken here: write the value out")
 	case n.Style&yaml.TaggedStyle != 0:
@@ -95,14 +147,19 @@ func (c *yamlConverter) value(n *yaml.Node, pointer string, depth int) {
 	case depth > maxJSONDepth:
 		c.refuse(n, "nests too deep")
 	case n.Kind == yaml.MappingNode:
-		c.mapping(n, pointer, depth)
+		c.mapping(n, depth)
 	case n.Kind == yaml.SequenceNode:
 		c.out = append(c.out, '[')
 		for i, item := range n.Content {
+			if c.problem != nil {
+				return
+			}
 			if i > 0 {
 				c.out = append(c.out, ',')
 			}
-			c.value(item, pointer+"/"+itoa(int64(i)), depth+1)
+			c.path = append(c.path, i)
+			c.value(item, depth+1)
+			c.path = c.path[:len(c.path)-1]
 		}
 		c.out = append(c.out, ']')
 	default:
@@ -110,18 +167,21 @@ func (c *yamlConverter) value(n *yaml.Node, pointer string, depth int) {
 	}
 }
 
-func (c *yamlConverter) mapping(n *yaml.Node, pointer string, depth int) {
+func (c *yamlConverter) mapping(n *yaml.Node, depth int) {
 	seen := make(map[string]bool, len(n.Content)/2)
 	c.out = append(c.out, '{')
 	for i := 0; i+1 < len(n.Content) && c.problem == nil; i += 2 {
 		key := n.Content[i]
-		at := pointer + "/" + escapePointer(key.Value)
+		c.path = append(c.path, key.Value)
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Anchor != "" || key.Style&yaml.TaggedStyle != 0:
 			c.refuse(key, "has a key that is not a plain text")
 		case key.ShortTag() == "!!merge":
 			c.refuse(key, "has a merge key (<<), which is not taken here: write the values out")
+		case len(key.Value) > maxMemberName:
+			c.refuse(key, "has a key that is longer than "+itoa(maxMemberName)+" bytes")
 		case seen[key.Value]:
+			at := c.pointer()
 			c.problem = newProblem(http.StatusBadRequest, codeDuplicateField, "The body names "+at+" twice.")
 			c.problem.Errors = []ProblemField{wrongField(at, limit.Duplicate)}
 		}
@@ -131,7 +191,8 @@ func (c *yamlConverter) mapping(n *yaml.Node, pointer string, depth int) {
 		}
 		c.text(key.Value)
 		c.out = append(c.out, ':')
-		c.value(n.Content[i+1], at, depth+1)
+		c.value(n.Content[i+1], depth+1)
+		c.path = c.path[:len(c.path)-1]
 	}
 	c.out = append(c.out, '}')
 }

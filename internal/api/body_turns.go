@@ -1,0 +1,79 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"weir/internal/limit"
+	"weir/internal/places"
+)
+
+// A decoded body takes many times its size in memory, and decoding uses the processor. Bodies of
+// more than largeBody take turns, from the check of their form until their handler begins. The
+// turns go to tenants: those of one never take all places, and a tenant with few is next.
+const (
+	largeBody           = 64 << 10 // bytes
+	maxLargeBodies      = 4        // on an instance
+	maxTenantLargeBody  = 2
+	maxYAMLBodies       = 2 // of any size, while they are converted to JSON
+	maxTenantYAMLBodies = 1
+	// turnWait is how long a request waits for its turn. 4 MiB take less than a second.
+	turnWait = 2 * time.Second
+)
+
+// bodyTurns are the turns of one instance.
+type bodyTurns struct {
+	large, yaml *places.Turns[limit.TenantID]
+	wait        time.Duration
+}
+
+func newBodyTurns() bodyTurns {
+	return bodyTurns{
+		large: places.NewTurns[limit.TenantID](maxLargeBodies, maxTenantLargeBody),
+		yaml:  places.NewTurns[limit.TenantID](maxYAMLBodies, maxTenantYAMLBodies),
+		wait:  turnWait,
+	}
+}
+
+// turn waits for a turn of the tenant, but not longer than the client. If there is no problem, the
+// caller must call leave once.
+func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID], tenant limit.TenantID) (leave func(), p *Problem) {
+	if ctx.Err() != nil { // the client has disconnected
+		return nil, overloaded()
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.bodies.wait)
+	defer cancel()
+	leave, err := turns.Take(ctx, tenant)
+	if err != nil {
+		a.refuse()
+		return nil, overloaded()
+	}
+	return leave, nil
+}
+
+// takeTurn waits for the turn of a large body. endTurn must follow in any case.
+func (q *request) takeTurn(r *http.Request, size int) (p *Problem) {
+	if size > largeBody {
+		q.turn, p = q.capacity.turn(r.Context(), q.capacity.bodies.large, q.actor.TenantID())
+	}
+	return p
+}
+
+// endTurn ends the turn of a body, if it has one.
+func (q *request) endTurn() {
+	if q != nil && q.turn != nil {
+		q.turn()
+		q.turn = nil
+	}
+}
+
+// convertYAML converts a body to JSON when it is the tenant's turn.
+func (q *request) convertYAML(r *http.Request, body []byte) ([]byte, *Problem) {
+	leave, p := q.capacity.turn(r.Context(), q.capacity.bodies.yaml, q.actor.TenantID())
+	if p != nil {
+		return nil, p
+	}
+	defer leave()
+	return jsonOfYAML(r.Context(), body)
+}
