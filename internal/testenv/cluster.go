@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -157,29 +158,28 @@ var lastPort = func() *atomic.Uint32 {
 	return &last
 }()
 
-// Failover promotes a replica of a master, as an operator does before maintenance.
+// Failover promotes a replica of a master, as an operator does before maintenance. If the others
+// take the master for failed for a moment, because it had no processor, it tries again.
 func (c *Cluster) Failover(master *Redis) {
 	c.tb.Helper()
-	c.promote(master)
+	require.Eventually(c.tb, func() bool { return c.promote(master) == nil }, clusterPatience, 50*time.Millisecond, "the replica is not promoted")
 }
 
 // TakeOver promotes a replica of a master that is gone, as its replicas do after the node timeout.
 func (c *Cluster) TakeOver(master *Redis) {
 	c.tb.Helper()
-	c.promote(master, "takeover")
+	require.NoError(c.tb, c.promote(master, "takeover"))
 }
 
-func (c *Cluster) promote(master *Redis, how ...any) {
-	c.tb.Helper()
+func (c *Cluster) promote(master *Redis, how ...any) error {
 	for addr, node := range c.nodes {
 		client := adminOf(addr)
 		defer client.Close()
 		if info := client.Info(context.Background(), "replication").Val(); node != master && strings.Contains(info, "role:slave") && strings.Contains(info, "master_port:"+master.port+"\r") {
-			require.NoError(c.tb, client.Do(context.Background(), append([]any{"cluster", "failover"}, how...)...).Err())
-			return
+			return client.Do(context.Background(), append([]any{"cluster", "failover"}, how...)...).Err()
 		}
 	}
-	require.Fail(c.tb, "the master has no replica")
+	return errors.New("the master has no replica")
 }
 
 // Move is a slot on its way from one master to another, with its keys, as a resharding moves it.
