@@ -37,6 +37,7 @@ type admin struct {
 	authenticator  *tenants.Authenticator
 	recent         *recent.Log
 	stopping       <-chan struct{}
+	answers        *answers
 	api            huma.API
 }
 
@@ -46,7 +47,7 @@ func mountAdmin(r chi.Router, deps Deps) *huma.OpenAPI {
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
 		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
-		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping,
+		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping, answers: newAnswers(),
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}
@@ -199,6 +200,7 @@ const (
 	metaSlots    = "slots"    // *slots: limits how many of the requests run at once
 	metaShown    = "shown"    // map[string]bool: the fields of answers about the same object
 	metaReset    = "reset"    // true: resets counters
+	metaInTurns  = "inTurns"  // true: its answer may be long, and is created in turns
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 
@@ -242,7 +244,7 @@ func read[I, T any](a *admin, path, id, summary string, h func(context.Context, 
 }
 
 func list[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*page[T], error), opts ...option) {
-	register(a, a.operation(http.MethodGet, path, id, summary, opts), h)
+	register(a, a.operation(http.MethodGet, path, id, summary, append(opts, inTurns)), h)
 }
 
 func create[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
@@ -295,7 +297,8 @@ func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I)
 func (a *admin) problem(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
 	// A write that repeats another one is cancelled, and the stored answer is sent again.
-	if p.Status >= http.StatusInternalServerError && !errors.Is(err, tenants.ErrAnswered) {
+	// An instance that refuses requests has more to do than to log each.
+	if p.Status >= http.StatusInternalServerError && p.Code != codeOverloaded && !errors.Is(err, tenants.ErrAnswered) {
 		a.logger.Log(ctx, errorLevel(ctx), "admin request failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
 	}
 	return p

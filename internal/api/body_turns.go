@@ -30,8 +30,8 @@ type bodyTurns struct {
 
 func newBodyTurns() bodyTurns {
 	return bodyTurns{
-		large: places.NewTurns[limit.TenantID](maxLargeBodies, maxTenantLargeBody),
-		yaml:  places.NewTurns[limit.TenantID](maxYAMLBodies, maxTenantYAMLBodies),
+		large: places.NewTurns[limit.TenantID](maxLargeBodies, maxTenantLargeBody, 0),
+		yaml:  places.NewTurns[limit.TenantID](maxYAMLBodies, maxTenantYAMLBodies, 0),
 		wait:  turnWait,
 	}
 }

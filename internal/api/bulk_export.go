@@ -20,10 +20,8 @@ import (
 	"weir/internal/tenants"
 )
 
-const (
-	exportTimeout      = 16 * time.Minute // in total; longer than the store's timeout
-	exportWriteTimeout = 30 * time.Second // for one batch; shorter than the store waits
-)
+// exportTimeout limits an export in total. It is longer than the store's timeout.
+const exportTimeout = 16 * time.Minute
 
 // filter returns the filter for the store.
 func (in *SubjectFilterParams) filter() (tenants.SubjectFilter, error) {
@@ -55,6 +53,9 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 	if err != nil {
 		return nil, err
 	}
+	if err := until(ctx, a.answers.exports); err != nil {
+		return nil, err
+	}
 	if err := a.store.RecordExport(ctx, actorFrom(ctx), "subjects", in.Format); err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		d := deadlinesOf(ctx)
 		d.read(exportTimeout)
 		table := in.wantsCSV(hctx.Header("Accept"))
-		e := newExport(w, d, table)
+		e := newExport(w, d, a.store.ExportPatience, table)
 		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)
 		switch {
 		case err == nil:
@@ -90,14 +91,15 @@ var errClientGone = errors.New("the client does not read on")
 type export struct {
 	w         http.ResponseWriter
 	deadlines deadlines
+	patience  func() time.Duration // for one batch
 	buffer    *bufio.Writer
 	table     *csv.Writer   // of the two writers, the requested one
 	lines     *json.Encoder //
 	begun     bool          // the header was written
 }
 
-func newExport(w http.ResponseWriter, d deadlines, table bool) *export {
-	e := &export{w: w, deadlines: d, buffer: bufio.NewWriterSize(w, 64<<10)}
+func newExport(w http.ResponseWriter, d deadlines, patience func() time.Duration, table bool) *export {
+	e := &export{w: w, deadlines: d, patience: patience, buffer: bufio.NewWriterSize(w, 64<<10)}
 	if table {
 		e.table = csv.NewWriter(e.buffer)
 		e.table.UseCRLF = true // as in RFC 4180
@@ -110,7 +112,7 @@ func newExport(w http.ResponseWriter, d deadlines, table bool) *export {
 
 // write writes subjects and flushes them.
 func (e *export) write(subjects []tenants.Subject) error {
-	e.deadlines.write(exportWriteTimeout)
+	e.deadlines.write(e.patience())
 	e.begin()
 	for i := range subjects {
 		if err := e.one(&subjects[i]); err != nil {

@@ -108,7 +108,7 @@ type ApplyQuery struct {
 
 // configRoutes adds both operations, which also support YAML.
 func (a *admin) configRoutes() {
-	get := a.operation(http.MethodGet, "/v1/config", "get-config", "Export the configuration as one document", nil)
+	get := a.operation(http.MethodGet, "/v1/config", "get-config", "Export the configuration as one document", []option{inTurns})
 	get.Parameters = append(get.Parameters, headerParam("If-None-Match", "Answer 304 where nothing in the document has changed"))
 	ok := jsonResponse[ConfigDocument](a.api, "OK")
 	ok.Content[yamlType] = ok.Content[jsonType]
@@ -128,6 +128,11 @@ func (a *admin) configRoutes() {
 }
 
 func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamResponse, error) {
+	if in.Subjects {
+		if err := until(ctx, a.answers.documents); err != nil {
+			return nil, err
+		}
+	}
 	d, version, err := a.store.Document(ctx, actorFrom(ctx), in.Subjects)
 	var wrong *tenants.InvalidError
 	if errors.As(err, &wrong) {

@@ -117,13 +117,14 @@ func listOrExport[T, A any](ctx context.Context, a *admin, asked *askedForm, par
 	return varying(jsonAnswer(body)), nil
 }
 
-// exportRows is the number of rows of an export in memory.
-const exportRows = 1000
-
 // exportAll streams all rows. It reads the first page before it sends anything, so that it can
 // report errors of the request.
 func exportAll[T, A any](ctx context.Context, a *admin, format string, l exportableList[T, A]) (*huma.StreamResponse, error) {
-	rows, next, err := l.fetch(tenants.Page{Limit: exportRows})
+	if err := until(ctx, a.answers.exports); err != nil {
+		return nil, err
+	}
+	page := tenants.ExportPage()
+	rows, next, err := l.fetch(page)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,8 @@ func exportAll[T, A any](ctx context.Context, a *admin, format string, l exporta
 			if next == "" {
 				return
 			}
-			if rows, next, err = l.fetch(tenants.Page{Limit: exportRows, After: next}); err != nil {
+			page = page.Following(len(rows), next)
+			if rows, next, err = l.fetch(page); err != nil {
 				a.problem(hctx.Context(), err)
 				panic(http.ErrAbortHandler) // the client must not take a part for the whole
 			}

@@ -38,7 +38,7 @@ type adapter struct {
 // Handle is called by huma for each operation.
 func (ad *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answerWhole(w, r, func(w http.ResponseWriter) { handler(humachi.NewContext(op, r, w)) })
+		ad.admin.answers.answerWhole(w, r, func(w http.ResponseWriter) { handler(humachi.NewContext(op, r, w)) })
 	})
 	guarded := ad.authenticate(admitTenant(ad.admin.guard(op, h)))
 	ad.router.Method(op.Method, op.Path, guarded)
@@ -68,6 +68,9 @@ func conditionsFrom(ctx context.Context) conditions {
 // permissions, then whether the request can be parsed.
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
+	if op.Metadata[metaInTurns] == true {
+		next = a.answers.inTurn(next)
+	}
 	query := queryParameters(op)
 	kind := tenants.OrdinaryWrite
 	if op.Metadata[metaReset] == true {

@@ -81,7 +81,7 @@ const sealedUntilHeader = "Weir-Sealed-Until"
 // meterRoutes registers the operations of metered usage.
 func (a *admin) meterRoutes() {
 	op := a.operation(http.MethodGet, "/v1/usage/metered", "get-metered-usage", "Get metered usage", []option{about(
-		"usage", "Exact units of metered rules, by subject and hour, for invoices. Sealed hours never change. CSV and JSON lines have all items, and end with the gaps.")})
+		"usage", "Exact units of metered rules, by subject and hour, for invoices. Sealed hours never change. CSV and JSON lines have all items, and end with the gaps."), inTurns})
 	ok := jsonResponse[MeteredAnswer](a.api, "OK")
 	for _, contentType := range []string{csvType, jsonLinesType} {
 		ok.Content[contentType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
@@ -126,6 +126,9 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 	}
 	if format := in.asked.format(in.Format); format != "json" {
 		if err := in.asked.pagesOnly(in.Cursor); err != nil {
+			return nil, err
+		}
+		if err := until(ctx, a.answers.exports); err != nil {
 			return nil, err
 		}
 		if err := a.store.RecordExport(ctx, actorFrom(ctx), "metered usage", format); err != nil {
@@ -181,7 +184,7 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
 		d.read(exportTimeout)
-		e := &meteredExport{w: w, deadlines: d, format: format}
+		e := &meteredExport{w: w, deadlines: d, patience: a.store.ExportPatience, format: format}
 		err := a.store.ExportMetered(ctx, actorFrom(ctx), query, e.begin, e.items)
 		switch {
 		case err == nil:
@@ -205,6 +208,7 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 type meteredExport struct {
 	w         http.ResponseWriter
 	deadlines deadlines
+	patience  func() time.Duration // for one batch
 	format    string
 	*tenants.MeteredWriter
 }
@@ -221,7 +225,7 @@ func (e *meteredExport) begin(report tenants.MeteredReport) error {
 	}
 	h.Set(sealedUntilHeader, report.SealedUntil.Format(time.RFC3339))
 	h.Set("Vary", "Accept")
-	e.deadlines.write(exportWriteTimeout)
+	e.deadlines.write(e.patience())
 	if e.format == "csv" {
 		e.MeteredWriter = tenants.NewMeteredCSV(e.w, report)
 	} else {
@@ -231,12 +235,12 @@ func (e *meteredExport) begin(report tenants.MeteredReport) error {
 }
 
 func (e *meteredExport) items(items []tenants.MeteredItem) error {
-	e.deadlines.write(exportWriteTimeout)
+	e.deadlines.write(e.patience())
 	return gone(e.Write(items))
 }
 
 func (e *meteredExport) end() error {
-	e.deadlines.write(exportWriteTimeout)
+	e.deadlines.write(e.patience())
 	return gone(e.End())
 }
 

@@ -35,10 +35,12 @@ type request struct {
 	unread   bool   // its body was refused because it is too large, and is not read to its end
 	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
-	// place ends its place among the requests without a key; nil: it has none.
+	// place ends its place among those that others wait for; nil: it has none.
 	place func()
 	// turn ends its turn among large bodies; nil: it has none.
 	turn func()
+	// end ends what its answer takes until it is sent; nil: nothing.
+	end func()
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -88,6 +90,21 @@ func (q *request) leave() {
 	if q.kind != nil {
 		q.kind.Add(-1)
 		q.kind = nil
+	}
+	if q.end != nil {
+		q.end()
+		q.end = nil
+	}
+}
+
+// atEnd calls do when the request no longer counts.
+func (q *request) atEnd(do func()) {
+	before := q.end
+	q.end = func() {
+		do()
+		if before != nil {
+			before()
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -134,5 +135,72 @@ func TestLongInstance(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		require.Contains(t, string(body), `"instance":"`+ask.instance+`"`)
+	}
+}
+
+// addLongSubjects registers n subjects of about 9 KB each.
+func addLongSubjects(t *testing.T, s *checkStack, n int) {
+	t.Helper()
+	labels := `"l0":"x"`
+	for i := 1; i < 32; i++ {
+		labels += `,"l` + itoa(int64(i)) + `":"` + strings.Repeat("x", 256) + `"`
+	}
+	var lines bytes.Buffer
+	for i := range n {
+		fmt.Fprintf(&lines, `{"subject":"long_%d","labels":{%s}}`+"\n", i, labels)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.server.URL+"/v1/bulk/subjects", &lines)
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	r.Header.Set("Content-Type", jsonLinesType)
+	response, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusOK, response.StatusCode)
+}
+
+// A tenant has 32 MiB of long answers that it does not read. Before, it could have 64 answers of
+// any size: pages of 9 MiB took 655 MiB, and configurations in YAML 1183 MiB.
+func TestUnreadAnswersAreBoundedByBytes(t *testing.T) {
+	s := newCheckStack(t)
+	url, trust := s.secureServer(1000)
+	addLongSubjects(t, s, 200)
+	const n, size = 40, 200 * 31 * 256 // the page is a little longer
+	unread := func(key, path string, n int) map[string]int {
+		return openUnread(t, url, trust, n, http.MethodGet, path, "", "authorization", "Bearer "+key)
+	}
+	statuses := unread(s.key, "/v1/subjects?limit=200", n)
+	require.Positive(t, statuses["200"])
+	require.LessOrEqual(t, statuses["200"]*size, maxTenantUnread)
+	require.Equal(t, n, statuses["200"]+statuses["503"])
+	require.Equal(t, map[string]int{"503": 1}, unread(s.key, "/v1/subjects?limit=200", 1), "it has its share")
+	require.Equal(t, map[string]int{"200": 1}, unread(s.key, "/v1/subjects?limit=1", 1), "short answers do not count")
+	require.Equal(t, map[string]int{"200": 1}, unread(s.other, "/v1/subjects?limit=200", 1))
+
+	// The long answer about a change counts, but is never refused: the change was made.
+	put := func(path string) map[string]int {
+		return openUnread(t, url, trust, 1, http.MethodPut, path, `{"subjects":[]}`, "authorization", "Bearer "+s.key, "content-type", jsonType)
+	}
+	require.Equal(t, map[string]int{"503": 1}, put("/v1/config?prune=true&dry_run=true"))
+	require.Equal(t, map[string]int{"200": 1}, put("/v1/config?prune=true"))
+	require.Equal(t, 200, checkAs(t, url, trust, s.key))
+}
+
+// Exports and configurations with subjects have places until they are sent, two of each for a
+// tenant. Before, an unread export kept 1000 rows of any size, and a tenant could have 64 of them.
+func TestUnreadDownloads(t *testing.T) {
+	for _, path := range []string{
+		"/v1/audit?format=jsonl", "/v1/audit?format=csv", "/v1/config?subjects=true", "/v1/config?subjects=true&format=yaml",
+	} {
+		t.Run(path, func(t *testing.T) {
+			s := newCheckStack(t)
+			url, trust := s.secureServer(1000)
+			addLongSubjects(t, s, 20) // longer than what net/http buffers
+			unread := func(key string, n int) map[string]int {
+				return openUnread(t, url, trust, n, http.MethodGet, path, "", "authorization", "Bearer "+key)
+			}
+			require.Equal(t, map[string]int{"200": maxTenantExports, "503": 4}, unread(s.key, maxTenantExports+4))
+			require.Equal(t, map[string]int{"200": 1}, unread(s.other, 1))
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"slices"
@@ -58,7 +59,7 @@ type UsageItem struct {
 // tabulate registers a GET that answers a T in JSON, or as a table in CSV. The answer is encoded by
 // hand.
 func tabulate[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
-	op := a.operation(http.MethodGet, path, id, summary, nil)
+	op := a.operation(http.MethodGet, path, id, summary, []option{inTurns})
 	ok := jsonResponse[T](a.api, "OK")
 	ok.Content[csvType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	ok.Headers = map[string]*huma.Param{completeUntilHeader: {
@@ -80,10 +81,6 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 		return nil, queryErrors(err)
 	}
 	answer := usageAnswer(in, query, report)
-	body, err := encodeJSON(answer)
-	if err != nil {
-		return nil, err
-	}
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		hctx.SetHeader(completeUntilHeader, answer.CompleteUntil.Format(time.RFC3339Nano))
 		hctx.SetHeader("Vary", "Accept")
@@ -92,11 +89,13 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 		if in.wantsCSV(hctx.Header("Accept")) {
 			hctx.SetHeader("Content-Type", csvType+"; charset=utf-8")
 			hctx.SetHeader("Content-Disposition", `attachment; filename="usage-`+answer.Grain+`.csv"`)
-			_ = report.WriteCSV(w, &query)
+			var table bytes.Buffer // whole, because its bytes are counted before it is sent
+			_ = report.WriteCSV(&table, &query)
+			_, _ = w.Write(table.Bytes())
 			return
 		}
 		hctx.SetHeader("Content-Type", jsonType)
-		_, _ = w.Write(body)
+		_ = jsonFormat.Marshal(w, answer)
 	}}, nil
 }
 

@@ -12,14 +12,14 @@ import (
 //
 // For a HEAD request, answer ends where the body would begin, so that streams do not read long
 // bodies.
-func answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.ResponseWriter)) {
-	held := &heldAnswer{ResponseWriter: w, withoutBody: r.Method == http.MethodHead}
-	before := w.Header().Clone()
+//
+// If the tenant has too many long answers that are not sent yet, the request is refused instead.
+func (a *answers) answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.ResponseWriter)) {
+	held := &heldAnswer{ResponseWriter: w, answers: a, r: r, before: w.Header().Clone(), withoutBody: r.Method == http.MethodHead}
 	defer func() {
 		if !held.ended {
-			if !held.sent { // it failed, and its headers are not those of the failure
-				clear(w.Header())
-				maps.Copy(w.Header(), before)
+			if !held.sent {
+				held.restore()
 			}
 			return
 		}
@@ -34,6 +34,9 @@ func answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.Respon
 // heldAnswer is the writer of answerWhole.
 type heldAnswer struct {
 	http.ResponseWriter
+	answers     *answers
+	r           *http.Request
+	before      http.Header
 	status      int // 0: none yet
 	sent        bool
 	withoutBody bool // answer to HEAD
@@ -49,12 +52,27 @@ func (h *heldAnswer) WriteHeader(status int) {
 
 // Write sends the head first, if it was not sent yet.
 func (h *heldAnswer) Write(b []byte) (int, error) {
+	if !h.sent && !h.withoutBody {
+		if err := h.answers.count(h.r, len(b), h.status); err != nil {
+			h.sent, h.ended = true, true
+			h.restore()
+			requestFrom(h.r.Context()).capacity.refuse()
+			writeProblem(h.ResponseWriter, h.r, tooManyUnread())
+			return 0, err
+		}
+	}
 	h.send()
 	if h.withoutBody {
 		h.ended = true
 		return 0, http.ErrBodyNotAllowed
 	}
 	return h.ResponseWriter.Write(b)
+}
+
+// restore removes the headers of an answer that is not sent.
+func (h *heldAnswer) restore() {
+	clear(h.Header())
+	maps.Copy(h.Header(), h.before)
 }
 
 func (h *heldAnswer) send() {

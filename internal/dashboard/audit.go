@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	auditPage       = 50
-	auditExportRows = 1000 // in memory at once
-	// maxVerifying is the maximum number of audit trails that pages verify at the same time.
-	maxVerifying = 2
+	auditPage = 50
+	// maxVerifying is the maximum number of audit trails that pages verify at the same time, one of
+	// each tenant.
+	maxVerifying = 4
 	// verifyTime is the time after which a page stops reading a trail and offers to continue.
 	verifyTime = 2 * time.Second
 )
@@ -68,7 +68,7 @@ var auditKinds = []option{
 	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"billing_event", "A billing event"}, {"migration", "A plan migration"}, {"portal", "The customer page"}, {"portal_link", "A customer link"}, {"limit_request", "A request of a customer"}, {"credits", "Credits"}, {"notification_endpoint", "A notification endpoint"}, {"tenant", "The tenant"}, {"security", "The security settings"},
 }
 
-// errVerifying: the maximum number of trails is being verified.
+// errVerifying: the trail of the tenant or the maximum number of trails is being verified.
 var errVerifying = errors.New("too many audit trails are being verified at once")
 
 // audit shows the trail, or returns it as a file.
@@ -186,12 +186,11 @@ func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []op
 // verifyTrail reads the trail, from where an earlier page stopped. It changes nothing, so it can be
 // a GET; the number of concurrent verifications is limited.
 func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
-	select {
-	case d.verifying <- struct{}{}:
-		defer func() { <-d.verifying }()
-	default:
+	leave, ok := d.verifying.Take(v.actor().TenantID())
+	if !ok {
 		return errVerifying
 	}
+	defer leave()
 	what := tenants.AuditVerification{Within: verifyTime}
 	if mark, err := tenants.ParseAuditMark(view.Form.Get("verified")); err == nil { // otherwise from the beginning
 		what.After = &mark
@@ -252,10 +251,11 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "audit trail", format); err != nil {
 		return err
 	}
-	read := func(after string) ([]tenants.AuditEntry, string, error) {
-		return d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditExportRows, After: after})
+	read := func(p tenants.Page) ([]tenants.AuditEntry, string, error) {
+		return d.Store.Audit(r.Context(), v.actor(), filter, p)
 	}
-	rows, next, err := read("")
+	page := tenants.ExportPage()
+	rows, next, err := read(page)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,8 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 		if next == "" {
 			return nil
 		}
-		if rows, next, err = read(next); err != nil {
+		page = page.Following(len(rows), next)
+		if rows, next, err = read(page); err != nil {
 			d.Logger.Error("cannot finish an audit trail export", "error", err)
 			panic(http.ErrAbortHandler) // otherwise the browser would treat a part as the complete file
 		}

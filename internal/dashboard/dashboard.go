@@ -85,7 +85,8 @@ type dashboard struct {
 	forms      *places.Places[string]    // places for forms that are being sent, by address
 	working    *places.Places[string]    // places for pages that are created, by network
 	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
-	trying     chan struct{}             // has a place for each concurrent preview of a rule
+	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
+	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
 	observers  map[string]observer       // by pattern of the route
 	access     *accesslog.Budget         // of log lines about requests
 	hub        *hub
@@ -94,7 +95,7 @@ type dashboard struct {
 	portalLoads  *throttle                 // of the customer page
 	requestMails *throttle                 // about requests of customers
 	opened       *openedCounts             // requests of customers
-	verifying    chan struct{}             // has a place for each concurrent verification of an audit trail
+	verifying    *places.Places[uuid.UUID] // verifications of audit trails, by tenant
 }
 
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
@@ -109,6 +110,15 @@ const maxNetworkWorking = 32
 const (
 	maxExports       = 16
 	maxTenantExports = 2
+)
+
+// The maximum number of bytes of long pages that are sent at the same time, of all tenants and of
+// one. A browser that does not read keeps its page in memory until the timeout, and a page of the
+// audit trail can have several MB.
+const (
+	longPage        = 64 << 10
+	maxUnread       = 128 << 20
+	maxTenantUnread = 32 << 20
 )
 
 // maxErrands is the maximum number of concurrent tasks after answers.
@@ -136,13 +146,14 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports), trying: make(chan struct{}, maxTrying),
+		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
 	d.codes = d.newThrottle("device", codeRules...)
 	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), d.newThrottle("portal", portalRules...)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
-	d.hub, d.verifying = newHub(d), make(chan struct{}, maxVerifying)
+	d.trying, d.verifying = places.NewTurns[uuid.UUID](maxTrying, 1, 0), places.New[uuid.UUID](maxVerifying, 1)
+	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)
 	return d
 }
 

@@ -1,14 +1,18 @@
 package dashboard
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 // slowForm reports when it is read, and ends when it is released.
@@ -126,6 +130,64 @@ func TestUnreadExports(t *testing.T) {
 		reading.Wait()
 		require.Equal(t, http.StatusOK, ann.get(path).status, path)
 	}
+}
+
+// Long pages that browsers do not read are limited by tenant, in bytes. Before, a member could make
+// an instance keep any number of pages of several MB.
+func TestUnreadLongPages(t *testing.T) {
+	s := newStack(t)
+	for i := range 60 {
+		r := limit.NewRule(fmt.Sprintf("rule-%d", i))
+		r.Limit, r.Window, r.Resource = 10, window(t, "1m"), r.Slug
+		_, err := s.store.CreateRule(t.Context(), s.a, r)
+		require.NoError(t, err)
+		_, err = s.store.CreateRule(t.Context(), s.b, r)
+		require.NoError(t, err)
+	}
+	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
+	require.Greater(t, len(ann.get("/audit").body), longPage)
+	at, err := url.Parse(s.server.URL)
+	require.NoError(t, err)
+	begun, leave := make(chan struct{}), make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/audit", nil)
+		for _, cookie := range ann.http.Jar.Cookies(at) {
+			r.AddCookie(cookie)
+		}
+		s.server.Config.Handler.ServeHTTP(&stuck{status{header: http.Header{}}, begun, leave}, r)
+	})
+	<-begun
+	require.Greater(t, s.pages.unread.Taken(), longPage)
+	more := s.pages.unread.Hold(s.a.TenantID(), maxTenantUnread) // by many more of them
+	got := ann.get("/audit")
+	require.Equal(t, http.StatusServiceUnavailable, got.status)
+	require.Equal(t, "1", got.header.Get("Retry-After"))
+	require.Equal(t, http.StatusOK, ann.get("/members").status, "short pages do not count")
+	require.Equal(t, http.StatusOK, bob.get("/audit").status)
+	more()
+	require.Equal(t, http.StatusOK, ann.get("/audit").status)
+	close(leave)
+	reading.Wait()
+	require.Zero(t, s.pages.unread.Taken())
+}
+
+// A tenant has one verification of its audit trail and one preview of a rule at once. Before, two
+// of one tenant refused both to all others.
+func TestWorkOfOneTenant(t *testing.T) {
+	s := newStack(t)
+	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
+	verified, ok := s.pages.verifying.Take(s.a.TenantID())
+	require.True(t, ok)
+	previewed, err := s.pages.trying.Take(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	require.Contains(t, ann.get("/audit?verify=1").body, "Too many verifications")
+	require.Contains(t, bob.get("/audit?verify=1").body, "The audit trail is intact.")
+	require.Contains(t, bob.preview("tenant", s.b.TenantID().String()).body, "300 of 450 requests allowed.")
+	verified()
+	previewed()
+	require.Contains(t, ann.get("/audit?verify=1").body, "The audit trail is intact.")
+	require.Contains(t, ann.preview().body, "300 of 450 requests allowed.")
 }
 
 // status is an answer of which only the status matters.

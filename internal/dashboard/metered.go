@@ -16,10 +16,6 @@ const meteredMonths = 13
 
 const toTheSecond = "2 Jan 2006, 15:04:05 UTC"
 
-// exportBatchFor is how long a browser has to receive a few thousand items. It is shorter than the
-// store waits.
-const exportBatchFor = 30 * time.Second
-
 // mostPushes is the number of sent hours on the page.
 const mostPushes = 12
 
@@ -208,7 +204,7 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 	}
 	var out *tenants.MeteredWriter
 	hurry := func() { // if the deadline cannot be set, there is none
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(exportBatchFor))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.Store.ExportPatience()))
 	}
 	err = d.Store.ExportMetered(r.Context(), v.actor(), query, func(report tenants.MeteredReport) error {
 		h, ext := w.Header(), "jsonl"

@@ -26,6 +26,7 @@ var (
 	errMethod  = errors.New("method not allowed")
 	errForm    = errors.New("the form cannot be read")
 	errBusy    = errors.New("too many concurrent requests")
+	errUnread  = errors.New("too many bytes of long pages are not read")
 	errExports = errors.New("too many concurrent exports")
 	// errOtherTenant: the form was created while another tenant was the current one.
 	errOtherTenant = errors.New("the form belongs to another tenant")

@@ -24,8 +24,25 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 	if err := page.Render(r.Context(), &b); err != nil {
 		return err
 	}
+	if b.Len() > longPage {
+		leave, ok := d.keepUnread(r, b.Len())
+		if !ok {
+			return errUnread
+		}
+		defer leave()
+	}
 	writePage(w, r, status, b.Bytes())
 	return nil
+}
+
+// keepUnread counts a page of so many bytes until it is sent. It returns false if the tenant has
+// too many bytes of pages that are not sent yet. The page about a change is never refused.
+func (d *dashboard) keepUnread(r *http.Request, size int) (leave func(), ok bool) {
+	tenant := requestOf(r.Context()).tenant
+	if r.Method == http.MethodPost {
+		return d.unread.Hold(tenant, size), true
+	}
+	return d.unread.Take(tenant, size)
 }
 
 // minGzip is the minimum size of a compressed page: smaller ones fit into a packet or two.
@@ -98,7 +115,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errExports), errors.Is(err, tenants.ErrTooManyExports):
 		w.Header().Set("Retry-After", "10")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many downloads", "Only a few files can be downloaded at once, two of them by one tenant. Wait until a download ends, and try again.")
-	case errors.Is(err, errBusy):
+	case errors.Is(err, errBusy), errors.Is(err, errUnread):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")
 	case errors.Is(err, check.ErrPolicyUnavailable):

@@ -35,8 +35,12 @@ type try struct {
 	Scale string // what one request of the picture stands for; "": for itself
 }
 
-// maxTrying limits concurrent previews, so that enough CPU time is left for checks.
-const maxTrying = 2
+// maxTrying limits concurrent previews, so that enough CPU time is left for checks. A tenant has
+// one of them, so that its members cannot use up those of others. Further ones wait for tryingWait.
+const (
+	maxTrying  = 4
+	tryingWait = time.Second
+)
 
 // effectOf reads a draft, for the rule with this slug ("": a new one), and simulates it. Errors are
 // added to the form.
@@ -70,16 +74,14 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Warnings = warningTexts(&draft, d.Instances())
 	view.Windows = windowsOf(f, &draft, v.now)
 	view.Resets = saved != nil && resetsCounters(saved, &draft)
-	select {
-	case d.trying <- struct{}{}:
-		defer func() { <-d.trying }()
-	case <-time.After(time.Second):
+	wait, cancel := context.WithTimeout(r.Context(), tryingWait)
+	defer cancel()
+	leave, err := d.trying.Take(wait, v.actor().TenantID())
+	if err != nil {
 		view.Busy = true
 		return view, nil
-	case <-r.Context().Done():
-		return view, nil
 	}
-	var err error
+	defer leave()
 	if view.Tries, err = tries(r.Context(), &draft, v.now); err != nil {
 		return nil, err
 	}

@@ -211,10 +211,11 @@ func (d *dashboard) exportEvents(w http.ResponseWriter, r *http.Request, v *visi
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "security events", format); err != nil {
 		return err
 	}
-	read := func(after string) ([]tenants.SecurityEvent, string, error) {
-		return d.Store.SecurityEvents(r.Context(), v.actor(), filter, tenants.Page{Limit: auditExportRows, After: after})
+	read := func(p tenants.Page) ([]tenants.SecurityEvent, string, error) {
+		return d.Store.SecurityEvents(r.Context(), v.actor(), filter, p)
 	}
-	events, next, err := read("")
+	page := tenants.ExportPage()
+	events, next, err := read(page)
 	if err != nil {
 		return err
 	}
@@ -234,7 +235,8 @@ func (d *dashboard) exportEvents(w http.ResponseWriter, r *http.Request, v *visi
 		if next == "" {
 			return nil
 		}
-		if events, next, err = read(next); err != nil {
+		page = page.Following(len(events), next)
+		if events, next, err = read(page); err != nil {
 			d.Logger.Error("cannot finish an export of security events", "error", err)
 			panic(http.ErrAbortHandler) // otherwise the browser would treat a part as the complete file
 		}

@@ -58,3 +58,10 @@ func (p *Places[K]) leave(holder K) {
 		delete(p.held, holder)
 	}
 }
+
+// Held returns how many places a holder has.
+func (p *Places[K]) Held(holder K) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held[holder]
+}

@@ -6,94 +6,96 @@ import (
 	"sync"
 )
 
-// Turns is a number of places like Places, for which holders wait. A free place goes to the holder
-// who has the fewest, and among those to the one who has waited longest, so that a holder with many
-// requests does not delay the others. Use NewTurns.
+// Turns are places for which holders wait. A holder has at most each of them, and some of them are
+// only for holders that have none, so that no two or three holders can keep out another one. A
+// place that becomes free goes to the waiting holder that has the fewest.
+//
+// An example, with 7 places, of which a holder may have 4, and 2 are only for holders that have
+// none. Holder a has 4, and b has 1. Both want more, and wait. Holders c and d still get a place at
+// once. When a leaves one, b gets it.
 type Turns[K comparable] struct {
-	mu         sync.Mutex
-	most, each int
-	taken      int
-	held       map[K]int
-	queue      []*waiter[K] // in the order of arrival
+	most   int
+	each   int // most places of one holder
+	shared int // most places that are taken when a holder that has some gets another one
+
+	mu      sync.Mutex
+	used    int
+	of      map[K]int    // places of holders that have any
+	waiting []*waiter[K] // in the order of arrival
 }
 
+// waiter waits for a place.
 type waiter[K comparable] struct {
 	holder K
-	turn   chan struct{} // closed when the place is theirs
+	ready  chan struct{} // closed when it has its place
 }
 
-// NewTurns returns most places, of which a holder may have up to each.
-func NewTurns[K comparable](most, each int) *Turns[K] {
-	return &Turns[K]{most: most, each: each, held: map[K]int{}}
+// NewTurns returns most places, of which a holder may have up to each, and the last reserved ones
+// are for holders that have none.
+func NewTurns[K comparable](most, each, reserved int) *Turns[K] {
+	return &Turns[K]{most: max(1, most), each: max(1, each), shared: max(1, most-reserved), of: map[K]int{}}
 }
 
-// Take takes a place, and waits for it until ctx ends. It does not wait for a free place, even if
-// ctx has ended. If it returns no error, the caller must call leave once.
+// Take waits for a place of the holder, until ctx ends. If it returns no error, the caller must
+// call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
-	leave = func() { t.leave(holder) }
+	w := &waiter[K]{holder: holder, ready: make(chan struct{})}
 	t.mu.Lock()
-	if t.taken < t.most && t.held[holder] < t.each { // nobody who waits could use this place
-		t.give(holder)
-		t.mu.Unlock()
-		return leave, nil
-	}
-	w := &waiter[K]{holder, make(chan struct{})}
-	t.queue = append(t.queue, w)
+	t.waiting = append(t.waiting, w)
+	t.next()
 	t.mu.Unlock()
+	leave = func() { t.leave(holder) }
 	select {
-	case <-w.turn:
+	case <-w.ready:
 		return leave, nil
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
-	at := slices.Index(t.queue, w)
+	at := slices.Index(t.waiting, w)
 	if at >= 0 {
-		t.queue = slices.Delete(t.queue, at, at+1)
+		t.waiting = slices.Delete(t.waiting, at, at+1)
 	}
 	t.mu.Unlock()
-	if at < 0 { // the place was given at the same time
-		leave()
+	if at < 0 { // it got its place at this moment
+		return leave, nil
 	}
 	return nil, ctx.Err()
 }
 
-// Waiting returns how many requests of a holder wait.
-func (t *Turns[K]) Waiting(holder K) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := 0
-	for _, w := range t.queue {
-		if w.holder == holder {
-			n++
-		}
-	}
-	return n
-}
-
-// give gives a place to a holder. The caller holds the lock.
-func (t *Turns[K]) give(holder K) {
-	t.taken++
-	t.held[holder]++
-}
-
-// leave returns a place, and gives it to the next one.
 func (t *Turns[K]) leave(holder K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.taken--
-	if t.held[holder]--; t.held[holder] == 0 {
-		delete(t.held, holder)
+	t.used--
+	if t.of[holder]--; t.of[holder] == 0 {
+		delete(t.of, holder)
 	}
-	next := -1
-	for i, w := range t.queue {
-		if held := t.held[w.holder]; held < t.each && (next < 0 || held < t.held[t.queue[next].holder]) {
-			next = i
+	t.next()
+}
+
+// next gives the places that are free to those who wait. The caller holds the lock.
+func (t *Turns[K]) next() {
+	for {
+		best := -1
+		for i, w := range t.waiting {
+			if own := t.of[w.holder]; t.admits(own) && (best < 0 || own < t.of[t.waiting[best].holder]) {
+				best = i
+			}
 		}
+		if best < 0 {
+			return
+		}
+		w := t.waiting[best]
+		t.waiting = slices.Delete(t.waiting, best, best+1)
+		t.used++
+		t.of[w.holder]++
+		close(w.ready)
 	}
-	if next >= 0 {
-		w := t.queue[next]
-		t.queue = slices.Delete(t.queue, next, next+1)
-		t.give(w.holder)
-		close(w.turn)
+}
+
+// admits reports whether a holder that has own places gets another one now.
+func (t *Turns[K]) admits(own int) bool {
+	if own == 0 {
+		return t.used < t.most
 	}
+	return own < t.each && t.used < t.shared
 }

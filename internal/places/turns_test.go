@@ -1,103 +1,75 @@
-package places_test
+package places
 
 import (
 	"context"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"weir/internal/places"
 )
 
-// A free place goes to the holder who has the fewest, also if another one has waited longer.
-func TestTurnsByHolder(t *testing.T) {
-	t.Parallel()
-	turns := places.NewTurns[string](3, 2)
-	first, err := turns.Take(t.Context(), "ada")
-	require.NoError(t, err)
-	_, err = turns.Take(t.Context(), "ada")
-	require.NoError(t, err)
-	got := make(chan string)
-	wait := func(holder string) {
-		waiting := turns.Waiting(holder)
+// Two holders that want as many places as they can get do not keep out a third one: some places are
+// for holders that have none. With at most half for each, they had all of them.
+func TestTurns(t *testing.T) {
+	turns := NewTurns[string](7, 4, 2)
+	a, b, c, d, e := "a", "b", "c", "d", "e"
+	var leaves []func()
+	now, cancel := context.WithCancel(t.Context())
+	cancel() // a holder that has to wait gives up at once
+	takes := func(holder string) bool {
+		leave, err := turns.Take(now, holder)
+		if err == nil {
+			leaves = append(leaves, leave)
+		}
+		return err == nil
+	}
+	all := func(holder string) (count int) {
+		for takes(holder) {
+			count++
+		}
+		return count
+	}
+	require.Equal(t, 4, all(a), "half")
+	require.Equal(t, 1, all(b))
+	require.True(t, takes(c))
+	require.False(t, takes(c), "it has one")
+	require.True(t, takes(d))
+	require.False(t, takes(e), "all are taken")
+
+	// b has waited for a shorter time, but has fewer than a.
+	granted := make(chan string, 2)
+	wait := func(name, holder string) {
+		turns.mu.Lock()
+		waiting := len(turns.waiting)
+		turns.mu.Unlock()
 		go func() {
 			if _, err := turns.Take(t.Context(), holder); err == nil {
-				got <- holder
+				granted <- name
 			}
 		}()
-		for turns.Waiting(holder) == waiting {
-			runtime.Gosched()
+		for queued := false; !queued; {
+			turns.mu.Lock()
+			queued = len(turns.waiting) > waiting
+			turns.mu.Unlock()
 		}
 	}
-	wait("ada") // she has her share, although a place is free
-	bob, err := turns.Take(t.Context(), "bob")
-	require.NoError(t, err)
-	wait("bob")
-	wait("eve")
-	bob()
-	require.Equal(t, "bob", <-got, "ada has her share; bob and eve have none, and bob came first")
-	first()
-	require.Equal(t, "eve", <-got, "ada came first, and has one")
-}
+	wait("a", a)
+	wait("b", b)
+	leaves[6]() // d
+	leaves[5]() // c
+	require.Empty(t, granted, "these are for holders that have none")
+	leaves[0]() // of a
+	require.Equal(t, "b", <-granted)
+	require.Empty(t, granted)
+	leaves[1]()
+	require.Equal(t, "a", <-granted)
 
-// A holder who stops waiting takes no place, and a place that was given meanwhile goes back.
-func TestTurnsEnd(t *testing.T) {
-	t.Parallel()
-	turns := places.NewTurns[string](1, 1)
-	ended, end := context.WithCancel(t.Context())
-	end()
-	leave, err := turns.Take(ended, "ada")
-	require.NoError(t, err, "the place is free")
-	_, err = turns.Take(ended, "bob")
+	one := NewTurns[string](1, 1, 1)
+	leave, err := one.Take(t.Context(), a)
+	require.NoError(t, err)
+	_, err = one.Take(now, b)
 	require.ErrorIs(t, err, context.Canceled)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		_, err := turns.Take(ctx, "bob")
-		done <- err
-	}()
-	for turns.Waiting("bob") == 0 {
-		runtime.Gosched()
-	}
-	stop()
-	require.ErrorIs(t, <-done, context.Canceled)
-	require.Zero(t, turns.Waiting("bob"))
 	leave()
-	_, err = turns.Take(t.Context(), "eve")
-	require.NoError(t, err)
-}
-
-// With any number of concurrent holders, some of whom stop waiting, no more places are taken than
-// exist, and none is lost.
-func TestTurnsConcurrently(t *testing.T) {
-	t.Parallel()
-	turns := places.NewTurns[int](4, 2)
-	var inside atomic.Int64
-	var all sync.WaitGroup
-	for i := range 16 {
-		all.Go(func() {
-			for range 200 {
-				ctx, stop := context.WithCancel(t.Context())
-				if i%3 == 0 {
-					go stop()
-				}
-				if leave, err := turns.Take(ctx, i%5); err == nil {
-					if inside.Add(1) > 4 {
-						t.Error("more than 4 at once")
-					}
-					inside.Add(-1)
-					leave()
-				}
-				stop()
-			}
-		})
-	}
-	all.Wait()
-	for holder := range 4 {
-		_, err := turns.Take(t.Context(), holder)
-		require.NoError(t, err)
-	}
+	require.Zero(t, one.used)
+	require.Empty(t, one.of)
+	require.Empty(t, one.waiting)
 }

@@ -251,21 +251,28 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 		if err != nil {
 			return err
 		}
-		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.Audit])
-		if err != nil {
-			return err
-		}
-		if size := int(p.most()) - 1; len(found) > size {
-			found = found[:size]
-			next = strconv.FormatInt(found[size-1].Sequence, 10)
-		}
-		out = make([]AuditEntry, len(found))
-		for i, row := range found {
-			out[i] = auditEntryOf(row)
-		}
-		return nil
+		out, next, err = auditPage(rows, p)
+		return err
 	})
 	return out, next, err
+}
+
+// auditPage reads the rows of a page.
+func auditPage(rows pgx.Rows, p Page) (out []AuditEntry, next string, err error) {
+	defer rows.Close()
+	size, most := 0, int(p.most())-1
+	for rows.Next() {
+		if len(out) == most || p.Bytes > 0 && size >= p.Bytes { // one more row exists
+			return out, strconv.FormatInt(out[len(out)-1].Sequence, 10), nil
+		}
+		row, err := pgx.RowToStructByName[db.Audit](rows)
+		if err != nil {
+			return nil, "", err
+		}
+		out = append(out, auditEntryOf(row))
+		size += len(row.Before) + len(row.After) + len(row.Target) + len(row.Reason) + len(row.UserAgent)
+	}
+	return out, "", rows.Err()
 }
 
 func (f AuditFilter) validate() error {

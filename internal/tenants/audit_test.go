@@ -385,3 +385,34 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		require.NotRegexp(t, around, string(text), "%s bypasses the audit trail", source)
 	}
 }
+
+// An export of the trail has pages of about 1 MiB. Before, a page had 1000 rows of any size.
+func TestAuditPagesOfAnExport(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	const rows, size = 60, 50_000
+	for range rows {
+		d.Exec(`INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_name, address, user_agent, request_id, action, kind, target, after, reason, hash)
+			SELECT tenant_id, sequence + 1, gen_random_uuid(), at, actor_kind, actor_name, address, user_agent, request_id, action, kind, target,
+				jsonb_build_object('x', repeat('x', $2)), reason, hash FROM audit WHERE tenant_id = $1 ORDER BY sequence DESC LIMIT 1`, a.TenantID(), size)
+	}
+	seen, pages := map[int64]bool{}, 0
+	for page := tenants.ExportPage(); ; pages++ {
+		entries, next, err := d.Store.Audit(t.Context(), a, tenants.AuditFilter{}, page)
+		require.NoError(t, err)
+		bytes := 0
+		for i := range entries {
+			require.False(t, seen[entries[i].Sequence])
+			seen[entries[i].Sequence] = true
+			bytes += len(entries[i].After)
+		}
+		require.Less(t, bytes, 1<<20+2*size)
+		if next == "" {
+			break
+		}
+		page = page.Following(len(entries), next)
+	}
+	require.Greater(t, len(seen), rows)
+	require.Equal(t, 2, pages)
+}

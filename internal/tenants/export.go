@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,14 @@ const (
 	// deleted rows.
 	exportTimeout = 15 * time.Minute
 	exportBatch   = 1000 // subjects per statement, which takes far less than statement_timeout
+	// exportPart is the number of subjects whose overrides are in memory at once, because each can
+	// have hundreds of them.
+	exportPart = 100
+	// exportWanted is how long exports hurry after a tenant without one was refused.
+	exportWanted = 30 * time.Second
+	// Both are shorter than the minute for which Postgres waits.
+	exportPatience     = 30 * time.Second
+	exportBusyPatience = 5 * time.Second
 )
 
 // newExports returns the places for exports. Each uses a connection until its client has read the
@@ -28,6 +37,9 @@ func newExports(connections int) *places.Places[uuid.UUID] {
 func (s *Store) export(ctx context.Context, a Actor, fn txFunc) error {
 	leave, ok := s.exports.Take(a.tenant)
 	if !ok {
+		if s.exports.Held(a.tenant) == 0 {
+			s.exportRefused.Store(s.instant().UnixMilli())
+		}
 		return ErrTooManyExports
 	}
 	defer leave()
@@ -37,6 +49,15 @@ func (s *Store) export(ctx context.Context, a Actor, fn txFunc) error {
 		}
 		return fn(ctx, tx, q)
 	})
+}
+
+// ExportPatience returns how long an export may wait until its client has read what a call of each
+// writes: less while exports keep out a tenant that has none.
+func (s *Store) ExportPatience() time.Duration {
+	if s.instant().UnixMilli()-s.exportRefused.Load() < exportWanted.Milliseconds() {
+		return exportBusyPatience
+	}
+	return exportPatience
 }
 
 // ExportSubjects calls each with the registered subjects that match the filter, sorted by bytes, up
@@ -59,15 +80,21 @@ func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, ov
 				return err
 			}
 			search.after = found[len(found)-1].Subject
-			subjects, err := exported(ctx, q, a, found, overrides)
-			if err != nil {
-				return err
+			part := exportBatch
+			if overrides {
+				part = exportPart
 			}
-			for i := range subjects {
-				subjects[i].Overrides = present(subjects[i].Overrides, now)
-			}
-			if failed = each(subjects); failed != nil {
-				return failed
+			for rows := range slices.Chunk(found, part) {
+				subjects, err := exported(ctx, q, a, rows, overrides)
+				if err != nil {
+					return err
+				}
+				for i := range subjects {
+					subjects[i].Overrides = present(subjects[i].Overrides, now)
+				}
+				if failed = each(subjects); failed != nil {
+					return failed
+				}
 			}
 			if len(found) < exportBatch {
 				return nil

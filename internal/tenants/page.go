@@ -10,12 +10,28 @@ import (
 type Page struct {
 	Limit int    // 1 to 1000; 0: 50
 	After string // what the call before returned as next; "" from the start. Opaque
+	// Bytes ends a page of the audit trail before it has Limit rows: after the row with which the
+	// rows take so many bytes. 0: no bound.
+	Bytes int
 }
 
 const (
 	defaultPage = 50
 	maxPage     = 1000
+	exportFirst = 100     // rows of the first page of an export
+	exportBytes = 1 << 20 // of a page of an export
 )
+
+// ExportPage returns the first page of an export of all rows. Few of its rows are in memory at
+// once, also if they are large.
+func ExportPage() Page { return Page{Limit: exportFirst, Bytes: exportBytes} }
+
+// Following returns the page of an export after this one, which had so many rows and returned next.
+// It has at most twice as many, because Postgres also sends the rows beyond Bytes.
+func (p Page) Following(rows int, next string) Page {
+	p.After, p.Limit = next, max(2, min(2*rows, maxPage))
+	return p
+}
 
 // most returns how many rows to read: one more than the page has, to detect whether there are more.
 func (p Page) most() int32 {

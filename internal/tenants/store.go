@@ -68,6 +68,8 @@ type Store struct {
 
 	busyDays dayLists // for BusySubjects
 	exports  *places.Places[uuid.UUID]
+	// exportRefused is when a tenant without an export was refused one, in milliseconds.
+	exportRefused atomic.Int64
 
 	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
 }
@@ -203,7 +205,19 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)
 	}
-	return &pool{Pool: p, acquire: config.Acquire, turns: newTurns(int(config.MaxConns))}, nil
+	return &pool{Pool: p, acquire: config.Acquire, turns: connectionTurns(int(config.MaxConns))}, nil
+}
+
+// connectionTurns shares the connections of a pool among the operations of tenants. Changes of a
+// tenant wait for each other in Postgres, each with its connection, and a report may take seconds.
+// Without a limit, a tenant that sends many of them at once would leave no connection for the
+// others.
+//
+// A tenant uses at most half of the connections, and a quarter is only for tenants that use none.
+// One is not shared, because an operation may need a second one for a moment. Further operations
+// wait without a connection.
+func connectionTurns(connections int) *places.Turns[uuid.UUID] {
+	return places.NewTurns[uuid.UUID](connections-1, connections/2, max(1, connections/4))
 }
 
 // setCredentials sets the current user and password, unless they are those of the URL.
@@ -217,7 +231,7 @@ func setCredentials(conn *pgx.ConnConfig, credentials func() (user, password str
 type pool struct {
 	*pgxpool.Pool
 	acquire time.Duration
-	turns   *turns
+	turns   *places.Turns[uuid.UUID]
 }
 
 // acquireFor takes a connection for an operation of one tenant, which gets at most half of them;
@@ -227,7 +241,7 @@ func (p *pool) acquireFor(ctx context.Context, tenant uuid.UUID) (conn *pgxpool.
 	defer cancel()
 	leave := func() {}
 	if tenant != uuid.Nil {
-		if leave, err = p.turns.take(ctx, tenant); err != nil {
+		if leave, err = p.turns.Take(ctx, tenant); err != nil {
 			return nil, nil, err
 		}
 	}

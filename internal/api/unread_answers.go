@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"weir/internal/places"
+	"weir/internal/tenants"
+)
+
+// Answers of the admin API take memory while they are created, and until their clients have read
+// them, which a client can delay until the write timeout. Each of both is limited by tenant:
+//
+//   - Lists, reports and documents are created in turns, four of a tenant at once. This is as many
+//     as it has connections to Postgres, so others would only wait there.
+//   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
+//     them. Its next long answer is refused, unless it is the only one.
+//   - Exports, and configurations with subjects, have places until they are sent.
+//
+// An example: a client opens 64 streams, asks on each for a page of 9 MiB, and reads nothing. Three
+// of the pages wait for it, and 61 requests get 503. Before, it could make an instance keep all 64.
+// Checks take no part in this.
+const (
+	maxCreated       = 8
+	maxTenantCreated = 4
+	reservedCreated  = 2               // for tenants that create none
+	createdWait      = 5 * time.Second // for a turn
+
+	longAnswer       = 64 << 10
+	maxTenantUnread  = 32 << 20
+	maxUnread        = 256 << 20
+	maxDownloads     = 16
+	maxTenantExports = 2
+)
+
+// answers limits the answers of the admin API.
+type answers struct {
+	created   *places.Turns[uuid.UUID]  // lists and documents that are created
+	unread    *places.Bytes[uuid.UUID]  // bytes of long answers that are sent
+	exports   *places.Places[uuid.UUID] // exports until they are sent
+	documents *places.Places[uuid.UUID] // configurations with subjects until they are sent
+}
+
+func newAnswers() *answers {
+	return &answers{
+		created:   places.NewTurns[uuid.UUID](maxCreated, maxTenantCreated, reservedCreated),
+		unread:    places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread),
+		exports:   places.New[uuid.UUID](maxDownloads, maxTenantExports),
+		documents: places.New[uuid.UUID](maxDownloads, maxTenantExports),
+	}
+}
+
+// inTurns marks an operation whose answer may be long.
+func inTurns(op *huma.Operation) { op.Metadata[metaInTurns] = true }
+
+// inTurn runs next when the tenant has a turn, which ends when the answer begins.
+func (a *answers) inTurn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := requestFrom(r.Context())
+		ctx, cancel := context.WithTimeout(r.Context(), createdWait)
+		defer cancel()
+		leave, err := a.created.Take(ctx, q.actor.TenantID())
+		if err != nil {
+			q.capacity.turnAway(w, r)
+			return
+		}
+		q.place = leave
+		next.ServeHTTP(w, r)
+	})
+}
+
+// until takes a place of the tenant that ends with the request, when its answer was sent.
+func until(ctx context.Context, kind *places.Places[uuid.UUID]) error {
+	q := requestFrom(ctx)
+	leave, ok := kind.Take(q.actor.TenantID())
+	if !ok {
+		return tenants.ErrTooManyExports
+	}
+	q.atEnd(leave)
+	return nil
+}
+
+var errUnread = errors.New("too many bytes of long answers are not read")
+
+// count counts an answer of so many bytes until it was sent. It returns an error instead if the
+// tenant has too many of them. An answer about a change is never refused.
+func (a *answers) count(r *http.Request, size, status int) error {
+	q := requestFrom(r.Context())
+	if size <= longAnswer || q == nil {
+		return nil
+	}
+	tenant := q.actor.TenantID()
+	leave, ok := a.unread.Take(tenant, size)
+	if !ok {
+		if changes(r, status) {
+			q.atEnd(a.unread.Hold(tenant, size))
+			return nil
+		}
+		return errUnread
+	}
+	q.atEnd(leave)
+	return nil
+}
+
+// changes reports whether a request that is answered with this status has changed something. POST
+// requests that only read have short answers, or places of their own.
+func changes(r *http.Request, status int) bool {
+	if r.Method == http.MethodGet || status >= http.StatusBadRequest {
+		return false
+	}
+	return r.URL.Query().Get("dry_run") != "true"
+}
+
+func tooManyUnread() *Problem {
+	return newProblem(http.StatusServiceUnavailable, codeOverloaded,
+		"Long answers to the tenant are still being sent. Read them, and try again in a second.").withRetryAfter(1)
+}

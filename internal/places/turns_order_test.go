@@ -1,0 +1,103 @@
+package places_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/places"
+)
+
+// A free place goes to the holder who has the fewest, also if another one has waited longer.
+func TestTurnsByHolder(t *testing.T) {
+	t.Parallel()
+	turns := places.NewTurns[string](3, 2, 0)
+	first, err := turns.Take(t.Context(), "ada")
+	require.NoError(t, err)
+	_, err = turns.Take(t.Context(), "ada")
+	require.NoError(t, err)
+	got := make(chan string)
+	wait := func(holder string) {
+		waiting := turns.Waiting(holder)
+		go func() {
+			if _, err := turns.Take(t.Context(), holder); err == nil {
+				got <- holder
+			}
+		}()
+		for turns.Waiting(holder) == waiting {
+			runtime.Gosched()
+		}
+	}
+	wait("ada") // she has her share, although a place is free
+	bob, err := turns.Take(t.Context(), "bob")
+	require.NoError(t, err)
+	wait("bob")
+	wait("eve")
+	bob()
+	require.Equal(t, "bob", <-got, "ada has her share; bob and eve have none, and bob came first")
+	first()
+	require.Equal(t, "eve", <-got, "ada came first, and has one")
+}
+
+// A holder who stops waiting takes no place, and a place that was given meanwhile goes back.
+func TestTurnsEnd(t *testing.T) {
+	t.Parallel()
+	turns := places.NewTurns[string](1, 1, 0)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	leave, err := turns.Take(ended, "ada")
+	require.NoError(t, err, "the place is free")
+	_, err = turns.Take(ended, "bob")
+	require.ErrorIs(t, err, context.Canceled)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := turns.Take(ctx, "bob")
+		done <- err
+	}()
+	for turns.Waiting("bob") == 0 {
+		runtime.Gosched()
+	}
+	stop()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.Zero(t, turns.Waiting("bob"))
+	leave()
+	_, err = turns.Take(t.Context(), "eve")
+	require.NoError(t, err)
+}
+
+// With any number of concurrent holders, some of whom stop waiting, no more places are taken than
+// exist, and none is lost.
+func TestTurnsConcurrently(t *testing.T) {
+	t.Parallel()
+	turns := places.NewTurns[int](4, 2, 0)
+	var inside atomic.Int64
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for range 200 {
+				ctx, stop := context.WithCancel(t.Context())
+				if i%3 == 0 {
+					go stop()
+				}
+				if leave, err := turns.Take(ctx, i%5); err == nil {
+					if inside.Add(1) > 4 {
+						t.Error("more than 4 at once")
+					}
+					inside.Add(-1)
+					leave()
+				}
+				stop()
+			}
+		})
+	}
+	all.Wait()
+	for holder := range 4 {
+		_, err := turns.Take(t.Context(), holder)
+		require.NoError(t, err)
+	}
+}
