@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	auditPage = 50
+	auditPage      = 50
+	auditPageBytes = 4 << 20 // with more, a page has fewer rows
 	// maxVerifying is the maximum number of audit trails that pages verify at the same time, one of
 	// each tenant.
 	maxVerifying = 4
@@ -88,7 +89,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	}
 	status := http.StatusOK
 	if !f.invalid() {
-		rows, next, err := d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditPage, After: f.Get("after")})
+		rows, next, err := d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditPage, Bytes: auditPageBytes, After: f.Get("after")})
 		if err != nil && f.refuse(err) == 0 {
 			return err
 		}

@@ -137,6 +137,8 @@ func TestFieldChanges(t *testing.T) {
 	}, got)
 	require.Equal(t, []fieldChange{{"limit", "Limit", "", "5"}}, fieldChanges(nil, json.RawMessage(`{"limit": 5}`)))
 	require.Empty(t, fieldChanges(nil, nil))
+	long := json.RawMessage(`{"limits": {` + strings.Repeat(`"a": {"limit": 1}, `, maxCompared/18) + `"b": {"limit": 2}}}`)
+	require.Len(t, fieldChanges(long, nil), 1, "a page of such rows would take gigabytes")
 	named := fieldChanges(json.RawMessage(`{"plan": "free", "overrides": {"api": {"limit": 1}}}`), json.RawMessage(`{"plan": "pro", "overrides": {"api": {"limit": 2}}}`))
 	nameFields(named, ruleNames{"api": "API requests"}, planNames{"free": "Free"})
 	require.Equal(t, []fieldChange{{"overrides\x00api\x00limit", "Limit of the override for API requests", "1", "2"}, {"plan", "Plan", "Free", "pro"}}, named)

@@ -83,6 +83,7 @@ type dashboard struct {
 	errands    chan struct{}             // has a place for each concurrent task after an answer
 	after      sync.WaitGroup            // of these tasks
 	forms      *places.Places[string]    // places for forms that are being sent, by address
+	uploads    *places.Places[string]    // of these, for forms with a picture
 	working    *places.Places[string]    // places for pages that are created, by network
 	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
@@ -146,7 +147,7 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
+		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), uploads: places.New[string](maxUploads, maxAddressUploads), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
 	}
 	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
 	d.codes = d.newThrottle("device", codeRules...)

@@ -10,11 +10,15 @@ import (
 	"weir/internal/tenants"
 )
 
-// Limits for forms that are being sent. With all places taken they use 64 MiB.
+// Limits for forms that are being sent. With all places taken they use 72 MiB.
 const (
 	maxForms        = 1024
 	maxAddressForms = 32 // of one address, which many people may share
-	formTimeout     = 5 * time.Second
+	// maxUploads are the places for forms with a picture, which are larger. Whether a person is
+	// signed in is only known afterwards.
+	maxUploads        = 24
+	maxAddressUploads = 4
+	formTimeout       = 5 * time.Second
 )
 
 // readForm reads the body of a request into memory. Until it is complete, the request does not use
@@ -25,6 +29,13 @@ func (d *dashboard) readForm(w http.ResponseWriter, r *http.Request) error {
 		return errBusy
 	}
 	defer leave()
+	if maxFormOf(r) > maxWriteForm {
+		leave, ok := d.uploads.Take(addressOf(r.RemoteAddr))
+		if !ok {
+			return errBusy
+		}
+		defer leave()
+	}
 	// If the connection does not support deadlines, the server's own applies.
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(formTimeout))

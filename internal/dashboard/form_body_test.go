@@ -35,8 +35,8 @@ func TestSlowForms(t *testing.T) {
 	handler := s.server.Config.Handler
 	inside, leave := make(chan struct{}), make(chan struct{})
 	var sending sync.WaitGroup
-	send := func(address string, body io.Reader) int {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/login", body)
+	sendTo := func(path, address string, body io.Reader) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, path, body)
 		require.NoError(t, err)
 		r.RemoteAddr = address + ":1234"
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -44,6 +44,13 @@ func TestSlowForms(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		return w.code
 	}
+	send := func(address string, body io.Reader) int { return sendTo("/login", address, body) }
+	for range maxAddressUploads {
+		sending.Go(func() { sendTo(customerPageURL, "192.0.2.4", slowForm{inside, new(sync.Once), leave}) })
+		<-inside
+	}
+	require.Equal(t, http.StatusServiceUnavailable, sendTo(customerPageURL, "192.0.2.4", strings.NewReader("email=a")), "larger forms have fewer places")
+	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.4", strings.NewReader("email=a")))
 	for _, address := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} { // more than maxWorking
 		for range maxAddressForms {
 			sending.Go(func() { send(address, slowForm{inside, new(sync.Once), leave}) })

@@ -39,15 +39,19 @@ type AuditVerification struct {
 	Within time.Duration
 }
 
-// auditVerifyRows is the number of rows that one transaction reads. A transaction over a long trail
-// would prevent Postgres from cleaning up.
-const auditVerifyRows = 1000
+// One transaction reads some rows only, because one over a long trail would prevent Postgres from
+// cleaning up. A row can have megabytes, so the number follows from the size of the rows before.
+const (
+	auditVerifyFirst = 20
+	auditVerifyRows  = 1000
+	auditVerifyBytes = 2 << 20
+)
 
 // VerifyAudit reads the trail of the actor's tenant, from the mark of the deleted rows on. It
 // verifies that each row follows from the previous one and that none is missing at the end. Error:
 // ErrUnavailable.
 func (s *Store) VerifyAudit(ctx context.Context, a Actor, v AuditVerification) (AuditReport, error) {
-	w := auditWalk{AuditVerification: v, tenant: a.tenant}
+	w := auditWalk{AuditVerification: v, tenant: a.tenant, rows: auditVerifyFirst}
 	begun := s.now()
 	for {
 		err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error { return w.page(ctx, q) })
@@ -68,6 +72,7 @@ type auditWalk struct {
 	AuditReport
 	tenant uuid.UUID
 	begun  bool
+	rows   int64 // of the next page
 }
 
 // page reads the next rows. In the meantime the trail may have grown at its end and lost old rows
@@ -89,7 +94,7 @@ func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
 	if w.Head.Sequence < w.Removed.Sequence {
 		w.Head = w.Removed
 	}
-	most := int64(auditVerifyRows)
+	most := w.rows
 	if w.AuditVerification.Rows > 0 {
 		most = min(most, w.AuditVerification.Rows-w.AuditReport.Rows)
 	}
@@ -97,12 +102,15 @@ func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
 	if err != nil {
 		return err
 	}
+	size := 1
 	for i := range rows {
+		size += len(rows[i].Before) + len(rows[i].After)
 		if problem := w.follow(&rows[i]); problem != "" {
 			w.broken(w.Head.Sequence+1, problem)
 			return nil
 		}
 	}
+	w.rows = min(max(int64(auditVerifyBytes*len(rows)/size), 1), auditVerifyRows, 4*w.rows)
 	if len(rows) < int(most) {
 		w.finish(end, missing)
 	}

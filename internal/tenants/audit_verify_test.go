@@ -173,11 +173,11 @@ func TestVerifyAuditWithin(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, first.Valid)
 	require.False(t, first.Complete)
-	require.EqualValues(t, 1000, first.Rows)
-	rest, err := slow.VerifyAudit(t.Context(), a, tenants.AuditVerification{Within: time.Second, After: &first.Head})
+	require.EqualValues(t, 20, first.Rows, "the first part is small, because rows can be large")
+	rest, err := slow.VerifyAudit(t.Context(), a, tenants.AuditVerification{After: &first.Head})
 	require.NoError(t, err)
 	require.True(t, rest.Complete)
-	require.EqualValues(t, 2+200, rest.Rows)
+	require.EqualValues(t, 2+1200-20, rest.Rows)
 }
 
 type tampering struct {
