@@ -189,11 +189,11 @@ func (s *story) becomes(limit int, remaining map[string]int, why string) {
 func (s *story) stays(limit int, remaining map[string]int, why string) {
 	s.t.Helper()
 	require.NoError(s.t, billing.New(billing.Options{Store: s.db.Store}).Once(s.t.Context()))
-	applied, err := s.db.Store.ApplyDuePlans(s.t.Context())
+	applied, _, err := s.db.Store.ApplyDuePlans(s.t.Context())
 	require.NoError(s.t, err)
 	require.Zero(s.t, applied, why)
 	require.Eventually(s.t, func() bool {
-		_, err := s.db.Store.CarryOutCounterChanges(s.t.Context(), func(uuid.UUID, check.CounterChange) error {
+		_, _, err := s.db.Store.CarryOutCounterChanges(s.t.Context(), func(uuid.UUID, check.CounterChange) error {
 			return errors.New("an instance has to change these counters")
 		})
 		return err == nil

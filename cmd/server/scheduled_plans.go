@@ -17,21 +17,21 @@ const applyDuePlansEvery = time.Second
 // applyDuePlans gives subjects the plans that are due, until ctx ends.
 func applyDuePlans(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 	repeat(ctx, applyDuePlansEvery, func() (more bool) {
-		applied, err := store.ApplyDuePlans(ctx)
+		applied, more, err := store.ApplyDuePlans(ctx)
 		if applied > 0 {
 			log.Info("scheduled plan changes applied", "subjects", applied)
 		}
 		if err != nil && ctx.Err() == nil {
-			log.Warn("scheduled plan changes failed; retrying", "error", err)
+			log.Warn("some scheduled plan changes failed; retrying", "error", err)
 		}
-		return false
+		return more
 	})
 }
 
 // changeCounters changes the counters of subjects with a new plan as the plan says, until ctx ends.
 func changeCounters(ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, log *slog.Logger) {
 	repeat(ctx, applyDuePlansEvery, func() (more bool) {
-		_, err := store.CarryOutCounterChanges(ctx, func(tenant uuid.UUID, c check.CounterChange) error {
+		_, more, err := store.CarryOutCounterChanges(ctx, func(tenant uuid.UUID, c check.CounterChange) error {
 			policy, err := policies.Get(ctx, tenant)
 			if err != nil {
 				return err
@@ -41,7 +41,7 @@ func changeCounters(ctx context.Context, store *tenants.Store, policies *check.P
 		if err != nil && ctx.Err() == nil {
 			log.Warn("not all counters of subjects with a new plan changed; retrying", "error", err)
 		}
-		return false
+		return more
 	})
 }
 

@@ -159,7 +159,7 @@ func (r *Runner) Once(ctx context.Context) error {
 			return err
 		}
 		r.work(ctx, due)
-		if len(due.Events)+len(due.Subscriptions) == 0 {
+		if len(due.Events)+len(due.Subscriptions) == 0 && !due.More {
 			return ctx.Err()
 		}
 	}

@@ -1,11 +1,14 @@
 package billing_test
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -243,4 +246,97 @@ func TestUnappliedEventsAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenants.EventApplied, again.Outcome, again.Why)
 	counts(1, 0)
+}
+
+// parked inserts events of a customer that wait for a subject.
+func (s *stack) parked(endpoint tenants.BillingEndpoint, a tenants.Actor, events int) {
+	s.db.Exec(`INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, outcome, settled_at, waits_for)
+		SELECT $1, gen_random_uuid(), $2, 'evt_parked_' || n, 'customer.subscription.updated', $4, $4, '{}', 'cus_' || n % 3, 'parked', $4, 'subject'
+		FROM generate_series(1, $3::int) AS n`, a.TenantID(), endpoint.ID, events, s.now())
+}
+
+func (s *stack) register(a tenants.Actor, customers ...string) {
+	s.t.Helper()
+	for _, customer := range customers {
+		_, _, err := s.store.PutSubject(s.t.Context(), a, tenants.Subject{Subject: "of-" + customer, BillingRef: customer}, tenants.Match{})
+		require.NoError(s.t, err)
+	}
+}
+
+// woken returns the number of events of a tenant that are due, and whether its look for subjects is
+// recorded.
+func (s *stack) woken(a tenants.Actor) (events int, recorded bool) {
+	s.t.Helper()
+	s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		err := conn.QueryRow(ctx, "SELECT count(*) FROM billing_events WHERE tenant_id = $1 AND due_at IS NOT NULL", a.TenantID()).Scan(&events)
+		require.NoError(s.t, err)
+		err = conn.QueryRow(ctx, `SELECT min(e.looked_at) = min(t.subjects_version) FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
+			WHERE t.id = $1`, a.TenantID()).Scan(&recorded)
+		require.NoError(s.t, err)
+	})
+	return events, recorded
+}
+
+// Of many events that wait for subjects, some are woken at a time, and the next ones when these are
+// processed. Events without a subject are looked at once.
+func TestManyWaitingEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	s.parked(s.endpoint, s.a, 3300)
+	s.register(s.a, "cus_0", "cus_2")
+	process := func() { // they wait for a subject still
+		s.db.Exec("UPDATE billing_events SET due_at = NULL WHERE tenant_id = $1", s.a.TenantID())
+	}
+	type look struct {
+		woken    int
+		recorded bool
+		more     bool
+	}
+	var looks []look
+	for range 4 {
+		due, err := s.store.DueBilling(t.Context(), 200)
+		require.NoError(t, err)
+		events, recorded := s.woken(s.a)
+		looks = append(looks, look{events, recorded, due.More})
+		if len(looks) == 1 { // nothing more is woken before
+			_, err := s.store.DueBilling(t.Context(), 200)
+			require.NoError(t, err)
+			events, _ := s.woken(s.a)
+			require.Equal(t, 1000, events)
+		}
+		process()
+	}
+	// 1100 events of each customer
+	require.Equal(t, []look{{1000, false, true}, {100, false, true}, {800, false, true}, {300, true, true}}, looks)
+	due, err := s.store.DueBilling(t.Context(), 200)
+	require.NoError(t, err)
+	require.Empty(t, due.Events)
+	require.False(t, due.More)
+}
+
+// If the events of a tenant cannot be woken, those of others are processed, and its own next time.
+func TestEventsOfOthersAreProcessed(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	other, _ := s.db.Tenant("tenant-b")
+	endpoint, err := s.store.CreateBillingEndpoint(t.Context(), other, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user"},
+		tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+	require.NoError(t, err)
+	s.parked(s.endpoint, s.a, 6)
+	s.parked(endpoint, other, 6)
+	s.register(s.a, "cus_1")
+	s.register(other, "cus_1")
+	s.db.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	s.db.Exec(fmt.Sprintf("CREATE TRIGGER refuse BEFORE UPDATE ON billing_events FOR EACH ROW WHEN (OLD.tenant_id = '%s') EXECUTE FUNCTION refuse()", s.a.TenantID()))
+	due, err := s.store.DueBilling(t.Context(), 200)
+	require.NoError(t, err)
+	require.Len(t, due.Events, 2)
+	require.Equal(t, other.TenantID(), due.Events[0].Tenant)
+	_, recorded := s.woken(s.a)
+	require.False(t, recorded)
+
+	s.db.Exec("DROP TRIGGER refuse ON billing_events")
+	due, err = s.store.DueBilling(t.Context(), 200)
+	require.NoError(t, err)
+	require.Len(t, due.Events, 4)
+	_, recorded = s.woken(s.a)
+	require.True(t, recorded)
 }

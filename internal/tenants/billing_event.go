@@ -192,18 +192,26 @@ type BillingTask struct {
 // BillingDue has the tasks that are due at an instant, oldest first, events of the tenants in turn.
 type BillingDue struct {
 	Events, Subscriptions, Reconciles []BillingTask
-	More                              bool // there are more events, of a tenant or in all
+	More                              bool // there are more events, of a tenant or in all, or to be woken
 }
 
 const (
 	dueOfTenant = 20     // maximum number of due events of a tenant that are returned at once
 	dueLookedAt = 20_000 // number of due events of all tenants among which they are found
+	wokenAtOnce = 1000   // maximum number of waiting events of an endpoint that are looked at in one statement
 )
 
+// subjectsLook is an unfinished look at the events of an endpoint that wait for a subject. The next
+// part of it follows the last event that was looked at.
+type subjectsLook struct {
+	version  int64 // of the tenant's subjects when the look began: later ones may be missed
+	customer string
+	event    uuid.UUID
+}
+
 // DueBilling returns the tasks that are due, up to most of each kind, and up to 20 events of each
-// tenant. Before, it wakes events that
-// wait for a subject, if subjects have changed. Several servers may call it concurrently: each task
-// is executed once.
+// tenant. Before, it wakes some of the events that wait for a subject, if subjects have changed.
+// Several servers may call it concurrently: each task is executed once.
 func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
 	now := s.instant()
 	var unseen []db.UnseenBillingSubjectsRow
@@ -244,22 +252,71 @@ func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err e
 	if len(unseen) == 0 {
 		return due, nil
 	}
-	for _, row := range unseen {
-		if err := s.lookAtSubjects(ctx, row, now); err != nil {
-			return BillingDue{}, err
-		}
+	left := s.lookAtSubjects(ctx, unseen, due.Events, now)
+	if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
+		return BillingDue{}, err
 	}
-	return due, s.asSystem(ctx, pgx.ReadOnly, read)
+	due.More = due.More || left
+	return due, nil
 }
 
-func (s *Store) lookAtSubjects(ctx context.Context, row db.UnseenBillingSubjectsRow, now time.Time) error {
-	return s.inTenant(ctx, AsSystem(row.TenantID, "billing"), func(ctx context.Context, q *db.Queries) error {
-		_, err := q.WakeBillingSubjects(ctx, db.WakeBillingSubjectsParams{TenantID: row.TenantID, EndpointID: row.ID, Now: &now})
+// lookAtSubjects wakes some events of each endpoint whose customers have subjects now. left reports
+// whether more can be looked at immediately. An error of one tenant does not stop the others. A
+// tenant with enough due events waits: DueBillingEvents finds the events of others only among the
+// oldest ones, so a tenant must not have too many.
+func (s *Store) lookAtSubjects(ctx context.Context, unseen []db.UnseenBillingSubjectsRow, due []BillingTask, now time.Time) (left bool) {
+	count := map[uuid.UUID]int{}
+	for _, task := range due {
+		count[task.Tenant]++
+	}
+	failed := map[uuid.UUID]bool{}
+	for _, row := range unseen {
+		if failed[row.TenantID] || count[row.TenantID] >= dueOfTenant {
+			continue
+		}
+		more, err := s.lookAtSubjectsOf(ctx, row, now)
 		if err != nil {
+			failed[row.TenantID] = true
+			if ctx.Err() == nil {
+				s.log.WarnContext(ctx, "cannot look at billing events that wait for subjects; retrying", "tenant", row.TenantID, "endpoint", row.ID, "error", err)
+			}
+			continue
+		}
+		left = left || more
+	}
+	return left
+}
+
+// lookAtSubjectsOf looks at up to wokenAtOnce events of one endpoint. The look is recorded with the
+// last of them. Another server may do the same at the same time: events are woken once or twice.
+func (s *Store) lookAtSubjectsOf(ctx context.Context, row db.UnseenBillingSubjectsRow, now time.Time) (more bool, err error) {
+	look := subjectsLook{version: row.SubjectsVersion}
+	if began, ok := s.looks.Load(row.ID); ok {
+		look = began.(subjectsLook)
+	}
+	next := look
+	err = s.inTenant(ctx, AsSystem(row.TenantID, "billing"), func(ctx context.Context, q *db.Queries) error {
+		last, err := q.WakeBillingSubjects(ctx, db.WakeBillingSubjectsParams{
+			TenantID: row.TenantID, EndpointID: row.ID, AfterCustomer: look.customer, AfterID: look.event, Most: wokenAtOnce, Now: &now,
+		})
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		return q.RecordBillingEndpointLook(ctx, db.RecordBillingEndpointLookParams{TenantID: row.TenantID, ID: row.ID, Version: row.SubjectsVersion})
+		if more = last.Looked == wokenAtOnce; more {
+			next.customer, next.event = last.Customer, last.ID
+			return nil
+		}
+		return q.RecordBillingEndpointLook(ctx, db.RecordBillingEndpointLookParams{TenantID: row.TenantID, ID: row.ID, Version: look.version})
 	})
+	switch {
+	case err != nil:
+		return false, err // the same part again
+	case more:
+		s.looks.Store(row.ID, next)
+	default:
+		s.looks.Delete(row.ID)
+	}
+	return more, nil
 }
 
 // BillingBacklog returns the number of unprocessed events, and how long the oldest one has waited.

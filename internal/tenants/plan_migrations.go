@@ -260,7 +260,7 @@ func migrationOf(row db.PlanMigrationRow) PlanMigration {
 
 const (
 	migrationBatch   = 500 // subjects that one transaction moves
-	migrationBatches = 20  // per migration in a round, so that other migrations progress, too
+	migrationBatches = 20  // per tenant in a round, so that the migrations of others progress, too
 	openMigrations   = 100
 )
 
@@ -277,17 +277,23 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 	if err != nil {
 		return 0, false, fmt.Errorf("list plan migrations: %w", err)
 	}
+	more = len(open) == openMigrations
+	batches := map[uuid.UUID]int{} // of each tenant that succeeded
 	for _, m := range open {
-		for batch := range migrationBatches {
-			n, left, failed := s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID)
+		for left := true; left; {
+			if batches[m.TenantID] == migrationBatches {
+				more = true
+				break
+			}
+			var n int
+			var failed error
+			n, left, failed = s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID)
 			moved += n
 			if failed != nil {
 				err = errors.Join(err, fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed))
-			}
-			if failed != nil || !left {
 				break
 			}
-			more = more || batch == migrationBatches-1
+			batches[m.TenantID]++
 		}
 	}
 	return moved, more, err

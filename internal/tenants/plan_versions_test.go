@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -317,7 +318,7 @@ func TestPlanMigrationOfSubjectsThatLeave(t *testing.T) {
 	require.Len(t, list, 2)
 
 	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
-	_, err = later.ApplyDuePlans(t.Context())
+	_, _, err = later.ApplyDuePlans(t.Context())
 	require.NoError(t, err)
 	for _, name := range names {
 		want := "free 1"
@@ -346,7 +347,7 @@ func TestPlanMigrationIsDone(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, runAll(t, s))
 	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
-	applied, err := later.ApplyDuePlans(t.Context())
+	applied, _, err := later.ApplyDuePlans(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, applied)
 	require.Equal(t, "pro 2", versionOf(t, s, a, "ada"))
@@ -354,6 +355,79 @@ func TestPlanMigrationIsDone(t *testing.T) {
 	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
 	require.NoError(t, err)
 	require.Equal(t, []any{tenants.MigrationDone, int64(1), int64(0)}, []any{m.State, m.Moved, m.Waiting})
+}
+
+// Migrations of a tenant that wait for the ends of cycles do not delay those of other tenants. They
+// end when the changes that they scheduled were executed.
+func TestWaitingMigrationsDelayNobody(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s := d.Store
+	mustRule(t, s, a, rule("r"))
+	mustRule(t, s, b, rule("r"))
+	migrations := map[string]uuid.UUID{}
+	for n := range 100 {
+		slug := fmt.Sprintf("p%02d", n)
+		mustPlan(t, s, a, slug)
+		mustSubject(t, s, a, tenants.Subject{Subject: "of-" + slug, Plan: slug})
+		mustPublish(t, s, a, slug, 20)
+		m, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: slug, AtCycleEnd: true})
+		require.NoError(t, err)
+		migrations[slug] = m.ID
+	}
+	states := func() map[string]int {
+		count := map[string]int{}
+		for slug, id := range migrations {
+			m, err := s.PlanMigrationByID(t.Context(), a, slug, id)
+			require.NoError(t, err)
+			count[m.State]++
+		}
+		return count
+	}
+	require.Zero(t, runAll(t, s))
+	require.Equal(t, map[string]int{tenants.MigrationWaiting: 100}, states())
+
+	mustPlan(t, s, b, "pro")
+	mustSubject(t, s, b, tenants.Subject{Subject: "ada", Plan: "pro"})
+	mustPublish(t, s, b, "pro", 20)
+	_, err := s.CreatePlanMigration(t.Context(), b, tenants.NewPlanMigration{Plan: "pro"})
+	require.NoError(t, err)
+	moved, _, err := s.RunPlanMigrations(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, moved)
+	require.Equal(t, "pro 2", versionOf(t, s, b, "ada"))
+
+	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
+	_, _, err = later.ApplyDuePlans(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, runAll(t, s))
+	require.Equal(t, map[string]int{tenants.MigrationDone: 100}, states())
+}
+
+// The migrations of tenants take turns: a later one of another tenant is in the first round.
+func TestMigrationsOfTenantsInTurn(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s := d.Store
+	migrate := func(actor tenants.Actor, slug string) {
+		mustPlan(t, s, actor, slug)
+		mustSubject(t, s, actor, tenants.Subject{Subject: "of-" + slug, Plan: slug})
+		mustPublish(t, s, actor, slug, 20)
+		_, err := s.CreatePlanMigration(t.Context(), actor, tenants.NewPlanMigration{Plan: slug})
+		require.NoError(t, err)
+	}
+	mustRule(t, s, a, rule("r"))
+	mustRule(t, s, b, rule("r"))
+	for n := range 100 {
+		migrate(a, fmt.Sprintf("p%02d", n))
+	}
+	migrate(b, "pro")
+	_, more, err := s.RunPlanMigrations(t.Context())
+	require.NoError(t, err)
+	require.True(t, more)
+	require.Equal(t, "pro 2", versionOf(t, s, b, "of-pro"))
+	runAll(t, s)
+	require.Equal(t, "p99 2", versionOf(t, s, a, "of-p99"))
 }
 
 // on_change also applies between versions.
@@ -366,7 +440,7 @@ func TestPlanMigrationChangesCounters(t *testing.T) {
 	seen := map[check.CounterChange]int{}
 	for len(seen) == 0 || seen[check.CounterChange{}] > 0 {
 		seen[check.CounterChange{}] = 0
-		_, err := s.CarryOutCounterChanges(t.Context(), func(_ limit.TenantID, c check.CounterChange) error {
+		_, _, err := s.CarryOutCounterChanges(t.Context(), func(_ limit.TenantID, c check.CounterChange) error {
 			c.ID, c.Subject = 0, ""
 			seen[c]++
 			seen[check.CounterChange{}] = 1 // some are left

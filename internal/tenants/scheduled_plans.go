@@ -85,31 +85,57 @@ func CycleEnd(anchor *time.Time, now time.Time) time.Time {
 	return time.UnixMilli(windows.At(now.UnixMilli()).EndMS).UTC()
 }
 
-// duePlans is the maximum number of plan changes in one round.
+// duePlans is the maximum number of plan changes that are listed at once.
 const duePlans = 500
 
-// ApplyDuePlans gives subjects their due plans, at most duePlans of them, and returns their number.
-// Several servers may call it concurrently: each change is executed once, because the change of the
-// plan and the removal of the schedule are one transaction. Errors: ErrUnavailable.
-func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, err error) {
+// ApplyDuePlans gives subjects their due plans, the tenants in turn, and returns their number.
+// After an error, the tenant's further changes wait for the next round. more reports whether more
+// can be done immediately. Several servers may call it concurrently: each change is executed once,
+// because the change of the plan and the removal of the schedule are one transaction. Errors:
+// ErrUnavailable, and the first error of a change.
+func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, more bool, err error) {
+	var first error
+	without := []uuid.UUID{} // tenants that failed; never nil, which would be NULL
+	for {
+		n, full, failed, err := s.applyDuePlans(ctx, without)
+		applied += n
+		if failed.first != nil && first == nil {
+			first = failed.first
+		}
+		if err != nil {
+			return applied, false, errors.Join(first, err)
+		}
+		if without = append(without, failed.tenants...); len(failed.tenants) == 0 || !full || len(without) >= turnsFailed {
+			return applied, full && n > 0, first
+		}
+		// The changes of the tenants that failed may hide those of others.
+	}
+}
+
+// applyDuePlans applies one page of plan changes. full means that there may be more.
+func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied int, full bool, failed failedTenants, err error) {
 	var due []db.DuePlansRow
 	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		due, err = q.DuePlans(ctx, db.DuePlansParams{Now: s.instant(), Most: duePlans})
+		due, err = q.DuePlans(ctx, db.DuePlansParams{Now: s.instant(), Without: without, LookedAt: turnsLookedAt, Most: duePlans})
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("list due plan changes: %w", err)
+		return 0, false, failed, fmt.Errorf("list due plan changes: %w", err)
 	}
 	for _, d := range due {
+		if failed.has(d.TenantID) {
+			continue
+		}
 		done, err := s.applyDuePlan(ctx, d.TenantID, d.Subject)
 		if err != nil {
-			return applied, fmt.Errorf("change the plan of a subject of tenant %s: %w", d.TenantID, err)
+			failed.add(d.TenantID, fmt.Errorf("change the plan of a subject of tenant %s: %w", d.TenantID, err))
+			continue
 		}
 		if done {
 			applied++
 		}
 	}
-	return applied, nil
+	return applied, len(due) == duePlans, failed, nil
 }
 
 // applyDuePlan gives one subject its next plan, if it is still due.

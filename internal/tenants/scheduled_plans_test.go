@@ -2,15 +2,19 @@ package tenants_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
 )
 
 // A subject gets its next plan once, when it is due, with any number of servers. A cancelled or
@@ -56,7 +60,7 @@ func TestScheduledPlans(t *testing.T) {
 	var applied atomic.Int64
 	for range 4 {
 		servers.Go(func() {
-			n, err := s.ApplyDuePlans(t.Context())
+			n, _, err := s.ApplyDuePlans(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
@@ -158,4 +162,91 @@ func TestCycleEnd(t *testing.T) {
 	require.Equal(t, at("2026-02-28T08:30:00Z"), tenants.CycleEnd(&anchor, at("2026-02-10T00:00:00Z")))
 	require.Equal(t, at("2026-03-31T08:30:00Z"), tenants.CycleEnd(&anchor, at("2026-02-28T08:30:00Z")))
 	require.Equal(t, at("2026-03-01T00:00:00Z"), tenants.CycleEnd(nil, at("2026-02-10T00:00:00Z")))
+}
+
+// dueSince creates subjects of a tenant whose next plan has been due for some time.
+func dueSince(t *testing.T, d *tenantstest.Database, a tenants.Actor, subjects int, since time.Duration) {
+	t.Helper()
+	mustPlan(t, d.Store, a, "free")
+	mustPlan(t, d.Store, a, "pro")
+	pro := "pro"
+	var lines []tenants.SubjectLine
+	for n := range subjects {
+		lines = append(lines, tenants.SubjectLine{Line: n + 1, Subject: fmt.Sprintf("s%03d", n), Plan: &pro})
+	}
+	_, err := d.Store.ImportSubjects(t.Context(), a, lines, tenants.ImportMode{})
+	require.NoError(t, err)
+	d.Exec("UPDATE subjects SET next_plan_at = $2, next_plan_id = (SELECT id FROM plans WHERE tenant_id = $1 AND slug = 'free') WHERE tenant_id = $1",
+		a.TenantID(), time.Now().Add(-since))
+}
+
+// Tenants take turns with their scheduled changes: hundreds of earlier ones of a tenant, or an
+// error of one, do not delay those of others.
+func TestScheduledPlansInTurn(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s := d.Store
+	dueSince(t, d, a, 600, time.Hour)
+	dueSince(t, d, b, 2, time.Minute)
+	left := func(actor tenants.Actor) int {
+		list, _, err := s.ScheduledPlans(t.Context(), actor, tenants.Page{Limit: 1000})
+		require.NoError(t, err)
+		return len(list)
+	}
+	d.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	d.Exec(fmt.Sprintf("CREATE TRIGGER refuse BEFORE UPDATE ON subjects FOR EACH ROW WHEN (OLD.tenant_id = '%s') EXECUTE FUNCTION refuse()", a.TenantID()))
+	applied, more, err := s.ApplyDuePlans(t.Context())
+	require.ErrorContains(t, err, a.TenantID().String())
+	require.Equal(t, 2, applied)
+	require.False(t, more, "the others have none left")
+	require.Zero(t, left(b))
+	require.Equal(t, 600, left(a))
+
+	d.Exec("DROP TRIGGER refuse ON subjects")
+	d.Exec("UPDATE subjects SET next_plan_at = now(), next_plan_id = (SELECT id FROM plans WHERE tenant_id = $1 AND slug = 'pro') WHERE tenant_id = $1", b.TenantID())
+	applied, more, err = s.ApplyDuePlans(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 500, applied)
+	require.True(t, more)
+	require.Zero(t, left(b))
+	applied, more, err = s.ApplyDuePlans(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 102, applied)
+	require.False(t, more)
+	require.Zero(t, left(a))
+}
+
+// The changes of counters take turns in the same way.
+func TestCounterChangesInTurn(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	const insert = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
+		SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
+	d.Exec(insert, a.TenantID(), 600)
+	d.Exec(insert, b.TenantID(), 2)
+	count := map[uuid.UUID]int{}
+	refused := a.TenantID()
+	carry := func(tenant uuid.UUID, c check.CounterChange) error {
+		if tenant == refused {
+			return errors.New("refused")
+		}
+		count[tenant]++
+		require.Equal(t, fmt.Sprintf("s%d", count[tenant]), c.Subject, "in order")
+		return nil
+	}
+	done, more, err := d.Store.CarryOutCounterChanges(t.Context(), carry)
+	require.ErrorContains(t, err, "refused")
+	require.Equal(t, 2, done)
+	require.False(t, more)
+	require.Equal(t, 2, count[b.TenantID()])
+
+	refused = uuid.Nil
+	done, more, err = d.Store.CarryOutCounterChanges(t.Context(), carry)
+	require.NoError(t, err)
+	require.Equal(t, 500, done)
+	require.True(t, more)
+	done, more, err = d.Store.CarryOutCounterChanges(t.Context(), carry)
+	require.NoError(t, err)
+	require.Equal(t, 100, done)
+	require.False(t, more)
 }

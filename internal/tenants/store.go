@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -67,6 +68,7 @@ type Store struct {
 	loaded  loadedHistories
 
 	busyDays dayLists // for BusySubjects
+	looks    sync.Map // of DueBilling: a subjectsLook for the ID of each endpoint with an unfinished one
 	exports  *places.Places[uuid.UUID]
 	// exportRefused is when a tenant without an export was refused one, in milliseconds.
 	exportRefused atomic.Int64

@@ -1724,10 +1724,13 @@ func (q *Queries) SubjectsByBillingRefs(ctx context.Context, arg SubjectsByBilli
 }
 
 const unseenBillingSubjects = `-- name: UnseenBillingSubjects :many
-SELECT e.tenant_id, e.id, t.subjects_version FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
-WHERE t.subjects_version > e.looked_at
-    AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
-LIMIT $1
+SELECT tenant_id, id, subjects_version FROM (
+    SELECT e.tenant_id, e.id, t.subjects_version, row_number() OVER (PARTITION BY e.tenant_id ORDER BY e.id) AS place
+    FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
+    WHERE t.subjects_version > e.looked_at
+        AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
+) AS placed
+ORDER BY place, tenant_id LIMIT $1
 `
 
 type UnseenBillingSubjectsRow struct {
@@ -1736,7 +1739,8 @@ type UnseenBillingSubjectsRow struct {
 	SubjectsVersion int64
 }
 
-// Endpoints with events that wait for a subject, where subjects have changed since the last look.
+// Endpoints with events that wait for a subject, where subjects have changed since the last look,
+// the tenants in turn.
 func (q *Queries) UnseenBillingSubjects(ctx context.Context, most int32) ([]UnseenBillingSubjectsRow, error) {
 	rows, err := q.db.Query(ctx, unseenBillingSubjects, most)
 	if err != nil {
@@ -1936,26 +1940,51 @@ func (q *Queries) WakeBillingPrice(ctx context.Context, arg WakeBillingPricePara
 	return result.RowsAffected(), nil
 }
 
-const wakeBillingSubjects = `-- name: WakeBillingSubjects :execrows
-UPDATE billing_events e SET due_at = $1
-FROM subjects s
-WHERE e.tenant_id = $2 AND e.endpoint_id = $3 AND e.waits_for = 'subject' AND e.customer <> ''
-    AND s.tenant_id = e.tenant_id AND s.billing_ref = e.customer AND s.billing_ref <> ''
+const wakeBillingSubjects = `-- name: WakeBillingSubjects :one
+WITH page AS MATERIALIZED (
+    SELECT e.id, e.customer, e.due_at FROM billing_events e
+    WHERE e.tenant_id = $1 AND e.endpoint_id = $2 AND e.waits_for = 'subject' AND e.customer <> ''
+        AND (e.customer, e.id) > ($3::text, $4::uuid)
+    ORDER BY e.customer, e.id LIMIT $5
+), woken AS (
+    UPDATE billing_events e SET due_at = $6 FROM page
+    WHERE e.tenant_id = $1 AND e.id = page.id AND (page.due_at IS NULL OR page.due_at > $6)
+        AND EXISTS (SELECT FROM subjects s WHERE s.tenant_id = $1 AND s.billing_ref = page.customer AND s.billing_ref <> '')
+)
+SELECT page.customer, page.id, count(*) OVER () AS looked FROM page ORDER BY page.customer DESC, page.id DESC LIMIT 1
 `
 
 type WakeBillingSubjectsParams struct {
-	Now        *time.Time
-	TenantID   uuid.UUID
-	EndpointID uuid.UUID
+	TenantID      uuid.UUID
+	EndpointID    uuid.UUID
+	AfterCustomer string
+	AfterID       uuid.UUID
+	Most          int32
+	Now           *time.Time
 }
 
-// Subjects were registered, so events of their customers are due again.
-func (q *Queries) WakeBillingSubjects(ctx context.Context, arg WakeBillingSubjectsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, wakeBillingSubjects, arg.Now, arg.TenantID, arg.EndpointID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+type WakeBillingSubjectsRow struct {
+	Customer string
+	ID       uuid.UUID
+	Looked   int64
+}
+
+// Subjects were registered, so events of their customers are due again. It looks at a page of the
+// events that wait, because one statement for all of them could exceed its timeout. looked is the
+// number of events in the page, and customer and id are those of the last one, where the next page
+// begins.
+func (q *Queries) WakeBillingSubjects(ctx context.Context, arg WakeBillingSubjectsParams) (WakeBillingSubjectsRow, error) {
+	row := q.db.QueryRow(ctx, wakeBillingSubjects,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.AfterCustomer,
+		arg.AfterID,
+		arg.Most,
+		arg.Now,
+	)
+	var i WakeBillingSubjectsRow
+	err := row.Scan(&i.Customer, &i.ID, &i.Looked)
+	return i, err
 }
 
 const webhookEndpoint = `-- name: WebhookEndpoint :one

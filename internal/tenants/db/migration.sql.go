@@ -227,10 +227,14 @@ func (q *Queries) OpenMigrationOfPlan(ctx context.Context, arg OpenMigrationOfPl
 }
 
 const openPlanMigrations = `-- name: OpenPlanMigrations :many
-SELECT m.tenant_id, m.id, p.slug FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
-JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
-WHERE m.ended_at IS NULL AND (m.starts_at <= $1::timestamptz OR m.state = 'canceling') AND t.state = 'active'
-ORDER BY m.starts_at LIMIT $2
+SELECT tenant_id, id, slug FROM (
+    SELECT m.tenant_id, m.id, p.slug, m.starts_at, row_number() OVER (PARTITION BY m.tenant_id ORDER BY m.starts_at, m.id) AS place
+    FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
+    JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+    WHERE m.ended_at IS NULL AND (m.starts_at <= $1::timestamptz OR m.state = 'canceling') AND t.state = 'active'
+        AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id))
+) AS placed
+ORDER BY place, starts_at, id LIMIT $2
 `
 
 type OpenPlanMigrationsParams struct {
@@ -244,7 +248,9 @@ type OpenPlanMigrationsRow struct {
 	Slug     string
 }
 
-// The open migrations of all tenants that can continue now.
+// The open migrations that can continue now, the tenants in turn: a tenant with many migrations
+// does not delay the others. A waiting one continues when the last change that it scheduled was
+// executed.
 func (q *Queries) OpenPlanMigrations(ctx context.Context, arg OpenPlanMigrationsParams) ([]OpenPlanMigrationsRow, error) {
 	rows, err := q.db.Query(ctx, openPlanMigrations, arg.Now, arg.Most)
 	if err != nil {

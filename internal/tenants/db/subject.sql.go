@@ -13,9 +13,20 @@ import (
 )
 
 const counterChanges = `-- name: CounterChanges :many
-SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
-JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' ORDER BY c.id LIMIT $1
+SELECT tenant_id, id, subject, action, from_plan, from_version, to_plan, to_version FROM (
+    SELECT oldest.tenant_id, oldest.id, oldest.subject, oldest.action, oldest.from_plan, oldest.from_version, oldest.to_plan, oldest.to_version, row_number() OVER (PARTITION BY oldest.tenant_id ORDER BY oldest.id) AS place
+    FROM (SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
+        JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' AND NOT (c.tenant_id = ANY($1::uuid[]))
+        ORDER BY c.id LIMIT $2) AS oldest
+) AS placed
+ORDER BY place, id LIMIT $3
 `
+
+type CounterChangesParams struct {
+	Without  []uuid.UUID
+	LookedAt int32
+	Most     int32
+}
 
 type CounterChangesRow struct {
 	TenantID    uuid.UUID
@@ -28,9 +39,10 @@ type CounterChangesRow struct {
 	ToVersion   int32
 }
 
-// The pending changes of counters after plan changes, of all tenants, in order.
-func (q *Queries) CounterChanges(ctx context.Context, most int32) ([]CounterChangesRow, error) {
-	rows, err := q.db.Query(ctx, counterChanges, most)
+// The pending changes of counters after plan changes: those of a tenant in order, the tenants in
+// turn. Of a longer backlog, the oldest ones are looked at.
+func (q *Queries) CounterChanges(ctx context.Context, arg CounterChangesParams) ([]CounterChangesRow, error) {
+	rows, err := q.db.Query(ctx, counterChanges, arg.Without, arg.LookedAt, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +123,20 @@ func (q *Queries) DeleteTombstone(ctx context.Context, arg DeleteTombstoneParams
 }
 
 const duePlans = `-- name: DuePlans :many
-SELECT s.tenant_id, s.subject FROM subjects s JOIN tenants t ON t.id = s.tenant_id
-WHERE s.next_plan_at <= $1::timestamptz AND t.state = 'active'
-ORDER BY s.next_plan_at LIMIT $2
+SELECT tenant_id, subject FROM (
+    SELECT tenant_id, subject, next_plan_at, row_number() OVER (PARTITION BY tenant_id ORDER BY next_plan_at, subject) AS place
+    FROM (SELECT s.tenant_id, s.subject, s.next_plan_at FROM subjects s JOIN tenants t ON t.id = s.tenant_id
+        WHERE s.next_plan_at <= $1::timestamptz AND t.state = 'active' AND NOT (s.tenant_id = ANY($2::uuid[]))
+        ORDER BY s.next_plan_at LIMIT $3) AS oldest
+) AS placed
+ORDER BY place, next_plan_at, subject LIMIT $4
 `
 
 type DuePlansParams struct {
-	Now  time.Time
-	Most int32
+	Now      time.Time
+	Without  []uuid.UUID
+	LookedAt int32
+	Most     int32
 }
 
 type DuePlansRow struct {
@@ -126,9 +144,15 @@ type DuePlansRow struct {
 	Subject  string
 }
 
-// Subjects of all tenants whose next plan is due.
+// Subjects whose next plan is due, the tenants in turn: a tenant with many of them does not delay
+// the others. Of a longer backlog, the oldest changes are looked at.
 func (q *Queries) DuePlans(ctx context.Context, arg DuePlansParams) ([]DuePlansRow, error) {
-	rows, err := q.db.Query(ctx, duePlans, arg.Now, arg.Most)
+	rows, err := q.db.Query(ctx, duePlans,
+		arg.Now,
+		arg.Without,
+		arg.LookedAt,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -189,12 +189,22 @@ UPDATE billing_events SET due_at = @now WHERE tenant_id = @tenant_id AND endpoin
 UPDATE billing_events SET due_at = @now
 WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'subject' AND customer = @customer;
 
--- name: WakeBillingSubjects :execrows
--- Subjects were registered, so events of their customers are due again.
-UPDATE billing_events e SET due_at = @now
-FROM subjects s
-WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for = 'subject' AND e.customer <> ''
-    AND s.tenant_id = e.tenant_id AND s.billing_ref = e.customer AND s.billing_ref <> '';
+-- name: WakeBillingSubjects :one
+-- Subjects were registered, so events of their customers are due again. It looks at a page of the
+-- events that wait, because one statement for all of them could exceed its timeout. looked is the
+-- number of events in the page, and customer and id are those of the last one, where the next page
+-- begins.
+WITH page AS MATERIALIZED (
+    SELECT e.id, e.customer, e.due_at FROM billing_events e
+    WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for = 'subject' AND e.customer <> ''
+        AND (e.customer, e.id) > (@after_customer::text, @after_id::uuid)
+    ORDER BY e.customer, e.id LIMIT @most
+), woken AS (
+    UPDATE billing_events e SET due_at = @now FROM page
+    WHERE e.tenant_id = @tenant_id AND e.id = page.id AND (page.due_at IS NULL OR page.due_at > @now)
+        AND EXISTS (SELECT FROM subjects s WHERE s.tenant_id = @tenant_id AND s.billing_ref = page.customer AND s.billing_ref <> '')
+)
+SELECT page.customer, page.id, count(*) OVER () AS looked FROM page ORDER BY page.customer DESC, page.id DESC LIMIT 1;
 
 -- name: DueBillingEvents :many
 -- Some events of each tenant, oldest first, the tenants in turn: a tenant with thousands of events
@@ -212,11 +222,15 @@ SELECT tenant_id, endpoint_id, subscription FROM billing_subscriptions WHERE due
 SELECT tenant_id, id FROM billing_endpoints WHERE reconcile_at <= @now ORDER BY reconcile_at LIMIT @most;
 
 -- name: UnseenBillingSubjects :many
--- Endpoints with events that wait for a subject, where subjects have changed since the last look.
-SELECT e.tenant_id, e.id, t.subjects_version FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
-WHERE t.subjects_version > e.looked_at
-    AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
-LIMIT @most;
+-- Endpoints with events that wait for a subject, where subjects have changed since the last look,
+-- the tenants in turn.
+SELECT tenant_id, id, subjects_version FROM (
+    SELECT e.tenant_id, e.id, t.subjects_version, row_number() OVER (PARTITION BY e.tenant_id ORDER BY e.id) AS place
+    FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
+    WHERE t.subjects_version > e.looked_at
+        AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
+) AS placed
+ORDER BY place, tenant_id LIMIT @most;
 
 -- name: BillingBacklog :one
 -- Events that are not processed yet, and the time of the oldest.

@@ -19,11 +19,17 @@ WHERE m.tenant_id = @tenant_id AND p.slug = @slug AND (sqlc.narg(after)::uuid IS
 ORDER BY m.id DESC LIMIT @most;
 
 -- name: OpenPlanMigrations :many
--- The open migrations of all tenants that can continue now.
-SELECT m.tenant_id, m.id, p.slug FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
-JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
-WHERE m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling') AND t.state = 'active'
-ORDER BY m.starts_at LIMIT @most;
+-- The open migrations that can continue now, the tenants in turn: a tenant with many migrations
+-- does not delay the others. A waiting one continues when the last change that it scheduled was
+-- executed.
+SELECT tenant_id, id, slug FROM (
+    SELECT m.tenant_id, m.id, p.slug, m.starts_at, row_number() OVER (PARTITION BY m.tenant_id ORDER BY m.starts_at, m.id) AS place
+    FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
+    JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+    WHERE m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling') AND t.state = 'active'
+        AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id))
+) AS placed
+ORDER BY place, starts_at, id LIMIT @most;
 
 -- name: OpenMigrationOfPlan :one
 SELECT EXISTS (SELECT FROM plan_migrations WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND ended_at IS NULL);
