@@ -46,6 +46,7 @@ type adminStack struct {
 
 	recent        *recent.Log // of the last server, as the next three
 	metrics       *Metrics
+	checker       *check.Checker
 	authenticator *tenants.Authenticator
 	stop          func() // ends its streams
 
@@ -122,6 +123,7 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	s.authenticator = tenants.NewAuthenticator(s.store)
 	s.recent = recent.New(recent.Options{Keys: keys, Peers: parts.Peers})
 	s.metrics = NewMetrics(prometheus.NewRegistry())
+	s.checker = parts.Checker
 	server := httptest.NewUnstartedServer(New(Config{}, Deps{
 		Store: store, Authenticator: s.authenticator, Stopping: stopping, Recent: s.recent,
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,

@@ -94,6 +94,11 @@ func (a *admin) createPlanMigration(ctx context.Context, in *struct {
 }
 
 func (a *admin) dryRunMigration(ctx context.Context, asked tenants.NewPlanMigration) (*object[PlanMigration], error) {
+	end, err := a.checker.BeginPreview(actorFrom(ctx).TenantID())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	total, subjects, err := a.store.MigrationSubjects(ctx, actorFrom(ctx), asked, mostPreviewed)
 	if err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func (a *admin) deletePlanVersion(ctx context.Context, in *PlanVersionPath) erro
 // PlanPreview says which subjects a change of limits would deny at once.
 type PlanPreview struct {
 	Subjects int64      `json:"subjects" doc:"Registered subjects that the change concerns; 100001 stands for more than 100000. Subjects that are not registered have the default plan"`
-	Compared int64      `json:"compared" doc:"Subjects whose counters were compared: at most 10000 registered ones, and of the default plan also the busiest others"`
+	Compared int64      `json:"compared" doc:"Subjects whose counters were compared: at most 10000 registered ones, and of the default plan also the busiest others; fewer if they have more than 100000 counters under rules whose limit changes"`
 	Over     []PlanOver `json:"over" doc:"Those whose next check a changed limit would deny, also those that the present limit denies already; at most 1000"`
 	MoreOver int64      `json:"more_over" doc:"How many more there are among the compared subjects"`
 	Degraded bool       `json:"degraded" doc:"Redis is unavailable, so nothing was compared"`
@@ -102,24 +102,29 @@ type PlanPreviewInput struct {
 	Limits Optional[map[string]Optional[PlanLimitInput]] `json:"limits" doc:"What differs from the present limits, by the slug of the rule; null deletes one"`
 }
 
-const (
-	mostPreviewed = 10_000 // subjects whose counters are compared
-	mostOver      = 1_000  // that an answer names
-)
+// mostPreviewed is the maximum number of registered subjects whose counters are compared.
+const mostPreviewed = 10_000
 
-// preview holds a change of plans against the counters of subjects.
+// preview holds a change of plans against the counters of subjects. The caller has a place for it
+// (check.Checker.BeginPreview).
 func (a *admin) preview(ctx context.Context, change check.PlanChange, total int64, subjects []string) (PlanPreview, error) {
 	policy, err := a.policies.Get(ctx, actorFrom(ctx).TenantID())
 	if err != nil {
 		return PlanPreview{}, err
 	}
 	f := a.checker.Foresee(ctx, policy, change, subjects)
-	out := PlanPreview{Subjects: total, Compared: int64(f.Compared), Over: []PlanOver{}, Degraded: f.Degraded}
-	out.MoreOver = int64(max(len(f.Over)-mostOver, 0))
-	for _, o := range f.Over[:min(len(f.Over), mostOver)] {
-		out.Over = append(out.Over, PlanOver{Subject: o.Subject, Rule: o.Rule, Used: o.Used, Limit: o.Limit, NewLimit: o.NewLimit, Denied: o.Denied})
+	if err := ctx.Err(); err != nil {
+		return PlanPreview{}, err // the client has gone, and f is incomplete
+	}
+	out := PlanPreview{Subjects: total, Compared: int64(f.Compared), Over: []PlanOver{}, MoreOver: int64(f.MoreOver), Degraded: f.Degraded}
+	for _, o := range f.Over {
+		out.Over = append(out.Over, planOverAnswer(o))
 	}
 	return out, nil
+}
+
+func planOverAnswer(o check.Over) PlanOver {
+	return PlanOver{Subject: o.Subject, Rule: o.Rule, Used: o.Used, Limit: o.Limit, NewLimit: o.NewLimit, Denied: o.Denied}
 }
 
 func (a *admin) previewPlan(ctx context.Context, in *struct {
@@ -139,6 +144,11 @@ func (a *admin) previewPlan(ctx context.Context, in *struct {
 	if err := a.store.CheckPlanLimits(ctx, actor, limits); err != nil {
 		return nil, err
 	}
+	end, err := a.checker.BeginPreview(actor.TenantID())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	total, subjects, err := a.store.PlanSubjects(ctx, actor, plan.Slug, mostPreviewed)
 	if err != nil {
 		return nil, err

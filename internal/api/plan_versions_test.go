@@ -78,6 +78,36 @@ func TestPlanVersionsAndMigrations(t *testing.T) {
 	require.Equal(t, "canceled", s.call(s.key, http.MethodPost, cycle.header.Get("Location")+"/cancel", nil).ok(200).json()["state"])
 }
 
+// A preview that finds no place is refused, whichever request runs it: its tenant has one place.
+func TestPreviewsTakePlaces(t *testing.T) {
+	s := newAdminStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/quota", obj{"limit": 5, "window": "1h"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{}).ok(201)
+	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/plan-changes", nil).ok(200).json()["items"])
+	next := obj{"plan": "pro", "next_plan": "free", "next_plan_at": "2999-01-01T00:00:00Z"}
+	s.call(s.key, http.MethodPut, "/v1/subjects/ada", next).ok(201)
+	previews := func() []answer {
+		return []answer{
+			s.call(s.key, http.MethodPost, "/v1/plans/pro/preview", obj{"limits": obj{"quota": obj{"limit": 1}}}),
+			s.call(s.key, http.MethodPost, "/v1/plans/pro/migrations", obj{"dry_run": true, "to": "free"}),
+			s.call(s.key, http.MethodGet, "/v1/plan-changes", nil),
+		}
+	}
+	end, err := s.checker.BeginPreview(s.a.TenantID())
+	require.NoError(t, err)
+	for _, refused := range previews() {
+		refused.problem(503, codeOverloaded)
+		require.NotEmpty(t, refused.header.Get("Retry-After"))
+	}
+	end()
+	for range 2 { // each leaves its place
+		for _, done := range previews() {
+			done.ok(200)
+		}
+	}
+}
+
 // An export with versions can be imported.
 func TestConfigPlanVersions(t *testing.T) {
 	s := newAdminStack(t)

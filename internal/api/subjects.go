@@ -215,20 +215,34 @@ func (a *admin) foreseeChanges(ctx context.Context, changes []PlanChange) error 
 			subjects[c.NextPlan] = append(subjects[c.NextPlan], c.Subject)
 		}
 	}
-	for plan, names := range subjects {
-		preview, err := a.preview(ctx, check.PlanChange{Plan: plan}, int64(len(names)), names)
-		if err != nil {
-			return err
+	if len(subjects) == 0 {
+		return nil
+	}
+	end, err := a.checker.BeginPreview(actorFrom(ctx).TenantID())
+	if err != nil {
+		return err
+	}
+	defer end()
+	policy, err := a.policies.Get(ctx, actorFrom(ctx).TenantID())
+	if err != nil {
+		return err
+	}
+	left := check.MaxForeseen // counters of all changes
+	for _, plan := range slices.Sorted(maps.Keys(subjects)) {
+		if left == 0 {
+			break
 		}
-		for _, o := range preview.Over {
+		f := a.checker.Foresee(ctx, policy, check.PlanChange{Plan: plan, Most: left}, subjects[plan])
+		left -= f.Counters
+		for _, o := range f.Over {
 			for i := range changes {
 				if c := &changes[i]; c.Subject == o.Subject && c.NextPlan == plan {
-					c.Over = append(c.Over, o)
+					c.Over = append(c.Over, planOverAnswer(o))
 				}
 			}
 		}
 	}
-	return nil
+	return ctx.Err() // if the client has gone, over is incomplete
 }
 
 func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subject], error) {

@@ -8,6 +8,7 @@ import (
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	turn "weir/internal/places" // a policy has places, too
 )
 
 // UnknownPlanError is the error for a request with a plan that the tenant does not have.
@@ -26,6 +27,7 @@ type Checker struct {
 	metrics   *Metrics
 	observers []Observer
 	credits   func(tenant limit.TenantID, subject string, r *RuleDecision)
+	previews  *turn.Places[limit.TenantID]
 }
 
 // Observer is notified of decisions. It must not keep req or d, whose memory is reused. It must not
@@ -52,7 +54,8 @@ func NewChecker(o CheckerOptions) *Checker {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers, credits: o.Credits}
+	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers, credits: o.Credits,
+		previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews)}
 }
 
 // evaluation is the state of one request while it is decided.

@@ -2,11 +2,39 @@ package check
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
 )
+
+// The work of one Foresee is bounded, because it takes processor time and calls of Redis that
+// checks need: 10 000 subjects under 1 000 rules would be 20 million reads.
+const (
+	// MaxForeseen is the maximum number of counters that one Foresee compares: of each subject
+	// those of the rules whose limit would change.
+	MaxForeseen = 100_000
+	// MaxOver is the maximum length of Foresight.Over.
+	MaxOver = 1_000
+
+	maxPreviews       = 2 // at once
+	maxTenantPreviews = 1 // leaves a place for other tenants
+)
+
+// ErrTooManyPreviews is the error of BeginPreview.
+var ErrTooManyPreviews = errors.New("too many concurrent previews")
+
+// BeginPreview takes one of the few places of this instance for calls of Foresee with many
+// subjects. The caller must call end once. It fails with ErrTooManyPreviews if all places are
+// taken, or that of the tenant.
+func (c *Checker) BeginPreview(tenant limit.TenantID) (end func(), err error) {
+	end, ok := c.previews.Take(tenant)
+	if !ok {
+		return nil, ErrTooManyPreviews
+	}
+	return end, nil
+}
 
 // PlanChange is what subjects are to have: a plan in one of its versions.
 type PlanChange struct {
@@ -15,6 +43,8 @@ type PlanChange struct {
 	// Limits are in place of those of the plan, by the slugs of the rules, for rules that the
 	// policy has; nil: its own.
 	Limits map[string]limit.Limit
+	// Most is the maximum number of counters to compare, if it is less than MaxForeseen; 0: that.
+	Most int
 }
 
 // Over is a subject whose next check a changed limit would deny.
@@ -29,24 +59,40 @@ type Over struct {
 
 // Foresight tells what a change of plans would do at once.
 type Foresight struct {
-	Compared int    // subjects whose counters were read: those that are not active are not denied by limits
-	Over     []Over // in the order of the subjects, of each in the order of the rules
-	Degraded bool   // the counter store is unavailable: nothing is known
+	Compared int // subjects whose counters were read: those that are not active are not denied by limits
+	Counters int // of these subjects that had to be compared
+	// Over is in the order of the subjects, of each in the order of the rules. It has the first
+	// MaxOver; there are MoreOver others. All together are of OverSubjects subjects.
+	Over         []Over
+	MoreOver     int
+	OverSubjects int
+	Truncated    bool // there are more subjects, whose counters would exceed the maximum
+	Degraded     bool // the counter store is unavailable: nothing is known
 }
 
 // Foresee holds the limits of a plan against the counters of subjects, and consumes nothing.
 // Only rules are looked at whose limit would change for the subject, that count by it and by
-// nothing else that is not known, and for which it has no override.
+// nothing else that is not known, and for which it has no override. If ctx ends, it reads no more
+// counters, and the result is incomplete.
 func (c *Checker) Foresee(ctx context.Context, p *Policy, change PlanChange, subjects []string) (out Foresight) {
 	to, err := p.changed(change)
 	if err != nil {
 		return out
 	}
+	most := MaxForeseen
+	if change.Most > 0 {
+		most = min(most, change.Most)
+	}
 	var some []foreseen
+	last := ""
 	flush := func() {
-		c.foresee(ctx, some, &out)
+		if ctx.Err() == nil && !out.Degraded {
+			c.foresee(ctx, some, &out, &last)
+		}
 		some = some[:0]
 	}
+	// Most subjects have one of a few versions of plans, so the rules are compared once for each.
+	changing := map[*planNumbers][]int32{}
 	nowMS := c.now().UnixMilli()
 	for _, name := range subjects {
 		if ctx.Err() != nil || out.Degraded {
@@ -56,10 +102,20 @@ func (c *Checker) Foresee(ctx context.Context, p *Policy, change PlanChange, sub
 		if subject != nil && subject.state != Active {
 			continue
 		}
-		out.Compared++
 		has, _ := p.plan("", subject)
-		for i := range p.rules {
-			if f, ok := c.foreseen(p, int32(i), has, to, subject, name, nowMS); ok { // an index of at most MaxRules
+		rules, known := changing[has]
+		if !known {
+			rules = p.changing(has, to)
+			changing[has] = rules
+		}
+		if out.Counters+len(rules) > most {
+			out.Truncated = true
+			break
+		}
+		out.Compared++
+		out.Counters += len(rules)
+		for _, i := range rules {
+			if f, ok := c.foreseen(p, i, has, to, subject, name, nowMS); ok {
 				if some = append(some, f); len(some) >= compareChunk {
 					flush()
 				}
@@ -68,6 +124,33 @@ func (c *Checker) Foresee(ctx context.Context, p *Policy, change PlanChange, sub
 	}
 	flush()
 	return out
+}
+
+// changing returns the rules with a counter for each subject whose number differs between two
+// plans. It does not consider overrides.
+func (p *Policy) changing(has, to *planNumbers) (rules []int32) {
+	for i := range p.rules {
+		r := &p.rules[i]
+		if _, reason, _ := counted(&r.rule, Request{Subject: "anybody"}); reason != "" || r.rule.Mode != limit.Enforce {
+			continue
+		}
+		i := int32(i) // at most MaxRules
+		old, next := r.number, r.number
+		if n := has.number(i); n != nil {
+			old = *n
+		}
+		if n := to.number(i); n != nil {
+			next = *n
+		}
+		// A multiplier is of the plans' numbers, not of the rule's own, so the two can differ
+		// although they look the same here.
+		same := old.numbers == next.numbers && (has.number(i) == nil) == (to.number(i) == nil)
+		// With an unlimited number there is no count that another one could meet.
+		if !same && !old.unlimited && !next.unlimited {
+			rules = append(rules, i)
+		}
+	}
+	return rules
 }
 
 // changed compiles the numbers of a change.
@@ -144,7 +227,8 @@ func (c *Checker) foreseen(p *Policy, i int32, has, to *planNumbers, subject *su
 	return f, true
 }
 
-func (c *Checker) foresee(ctx context.Context, some []foreseen, out *Foresight) {
+// foresee adds to out which of some would be over a limit. last is the last subject that is.
+func (c *Checker) foresee(ctx context.Context, some []foreseen, out *Foresight, last *string) {
 	all := make([]*evaluation, 0, 2*len(some))
 	for _, f := range some {
 		all = append(all, f.now, f.then)
@@ -152,7 +236,7 @@ func (c *Checker) foresee(ctx context.Context, some []foreseen, out *Foresight) 
 	c.peek(ctx, all)
 	for _, f := range some {
 		if f.now.decision.Degraded || f.then.decision.Degraded {
-			out.Degraded, out.Over = true, nil
+			out.Degraded, out.Over, out.MoreOver, out.OverSubjects = true, nil, 0, 0
 			return
 		}
 		now, then := &f.now.decision.Rules[0], &f.then.decision.Rules[0]
@@ -166,8 +250,17 @@ func (c *Checker) foresee(ctx context.Context, some []foreseen, out *Foresight) 
 			o.Used = f.next.Algorithm.MaxLimit() - then.Remaining
 			over = o.Used >= o.NewLimit
 		}
-		if over && !f.next.Overage {
-			out.Over = append(out.Over, o)
+		if !over || f.next.Overage {
+			continue
 		}
+		if out.OverSubjects == 0 || o.Subject != *last { // those of a subject follow each other
+			out.OverSubjects++
+			*last = o.Subject
+		}
+		if len(out.Over) == MaxOver {
+			out.MoreOver++
+			continue
+		}
+		out.Over = append(out.Over, o)
 	}
 }

@@ -2,10 +2,12 @@ package check
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
 	"weir/internal/limit"
 )
 
@@ -57,7 +59,7 @@ func TestForesee(t *testing.T) {
 			return PlanChange{Limits: map[string]limit.Limit{"everywhere": {Limit: n}, "gone": {Limit: 1}}}
 		}
 		for range 2 {
-			require.Equal(t, Foresight{Compared: 6, Over: []Over{
+			require.Equal(t, Foresight{Compared: 6, Counters: 6, OverSubjects: 2, Over: []Over{
 				{Subject: "heavy", Rule: "everywhere", Used: 50, Limit: 50, NewLimit: 20, Denied: true},
 				{Subject: "middle", Rule: "everywhere", Used: 20, Limit: 50, NewLimit: 20},
 			}}, r.checker.Foresee(t.Context(), r.policy, to(20), all))
@@ -91,4 +93,104 @@ func TestForeseeDegraded(t *testing.T) {
 	got := r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: map[string]limit.Limit{"everywhere": {Limit: 1}}}, []string{"heavy"})
 	require.True(t, got.Degraded)
 	require.Empty(t, got.Over)
+}
+
+// many returns a policy of the most rules that a tenant may have, 7 of which do not count by
+// subject alone, and subjects.
+func many(subjects int) (data PolicyData, names []string, to map[string]limit.Limit) {
+	to = map[string]limit.Limit{}
+	for i := range limit.MaxRules {
+		r := minute(fmt.Sprintf("rule-%03d", i), 9)
+		r.Resource = r.Slug
+		if i < 7 {
+			r.By = nil
+		}
+		data.Rules = append(data.Rules, r)
+		to[r.Slug] = limit.Limit{Limit: 1}
+	}
+	for i := range subjects {
+		names = append(names, fmt.Sprintf("subject-%05d", i))
+	}
+	return data, names, to
+}
+
+// A preview ends before the subject whose counters would be too many, and says so. Rules that
+// change nothing do not count.
+func TestForeseeBounded(t *testing.T) {
+	data, names, to := many(MaxForeseen)
+	r := newRig(t, data)
+	const rules = limit.MaxRules - 7
+	got := r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: to}, names)
+	require.Equal(t, Foresight{Compared: MaxForeseen / rules, Counters: MaxForeseen / rules * rules, Truncated: true}, got)
+	require.Equal(t, int64(2*got.Counters), r.store.calls.Load())
+
+	got = r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: to, Most: 2*rules + 1}, names)
+	require.Equal(t, Foresight{Compared: 2, Counters: 2 * rules, Truncated: true}, got)
+	got = r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: to, Most: 2 * rules}, names[:2])
+	require.False(t, got.Truncated, "all were compared")
+
+	one := map[string]limit.Limit{"rule-999": {Limit: 1}}
+	got = r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: one, Most: 5000}, names[:5000])
+	require.Equal(t, Foresight{Compared: 5000, Counters: 5000}, got, "rules that stay the same take none of the bound")
+}
+
+// Of those over a limit, the first are kept and the others counted.
+func TestForeseeKeepsTheFirst(t *testing.T) {
+	data, names, _ := many(2)
+	to := map[string]limit.Limit{}
+	for i := range data.Rules {
+		data.Rules[i].By = []string{"subject"}
+		to[data.Rules[i].Slug] = limit.Limit{Limit: 1}
+	}
+	r := newRig(t, data)
+	var used []Request
+	for _, name := range names {
+		for i := range data.Rules {
+			used = append(used, Request{Subject: name, Resource: data.Rules[i].Slug, Cost: 2})
+		}
+	}
+	_, err := r.checker.Check(t.Context(), r.policy, used)
+	require.NoError(t, err)
+	got := r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: to}, names)
+	require.Equal(t, MaxOver, len(got.Over)) // a failure of Len prints them all
+	require.Equal(t, Over{Subject: names[0], Rule: "rule-000", Used: 2, Limit: 9, NewLimit: 1}, got.Over[0])
+	require.Equal(t, []int{2*limit.MaxRules - MaxOver, 2}, []int{got.MoreOver, got.OverSubjects})
+}
+
+// leaving is an engine whose client goes with the first call.
+type leaving struct {
+	engine.Engine
+	leave func()
+}
+
+func (l *leaving) Evaluate(ctx context.Context, calls ...*engine.Call) {
+	l.leave()
+	l.Engine.Evaluate(ctx, calls...)
+}
+
+// After the client has gone, no more counters are read, not even of the same subject.
+func TestForeseeEndsWithItsClient(t *testing.T) {
+	data, names, to := many(2)
+	r := newRig(t, data)
+	ctx, leave := context.WithCancel(t.Context())
+	r.checker.engine = &leaving{r.stack, leave}
+	r.checker.Foresee(ctx, r.policy, PlanChange{Limits: to}, names)
+	require.Equal(t, int64(2*compareChunk), r.store.calls.Load())
+}
+
+// An instance has two places for previews, and a tenant one of them.
+func TestPreviewPlaces(t *testing.T) {
+	r := newRig(t, inspected())
+	first, second, third := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
+	end, err := r.checker.BeginPreview(first)
+	require.NoError(t, err)
+	_, err = r.checker.BeginPreview(first)
+	require.ErrorIs(t, err, ErrTooManyPreviews)
+	_, err = r.checker.BeginPreview(second)
+	require.NoError(t, err)
+	_, err = r.checker.BeginPreview(third)
+	require.ErrorIs(t, err, ErrTooManyPreviews)
+	end()
+	_, err = r.checker.BeginPreview(third)
+	require.NoError(t, err)
 }

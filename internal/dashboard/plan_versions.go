@@ -218,10 +218,8 @@ type foreseenView struct {
 type foreseenLine struct{ Subject, Path, Rule, Used, Old, New, Note string }
 
 func foreseenOf(f check.Foresight, total int64, rules ruleNames) foreseenView {
-	view := foreseenView{Degraded: f.Degraded, Compared: f.Compared, Truncated: total > maxForeseen}
-	subjects := map[string]bool{}
+	view := foreseenView{Degraded: f.Degraded, More: f.MoreOver, Compared: f.Compared, Truncated: f.Truncated || total > maxForeseen}
 	for _, o := range f.Over {
-		subjects[o.Subject] = true
 		if len(view.Over) == maxNamedOver {
 			view.More++
 			continue
@@ -235,7 +233,7 @@ func foreseenOf(f check.Foresight, total int64, rules ruleNames) foreseenView {
 		}
 		view.Over = append(view.Over, line)
 	}
-	switch n := int64(len(subjects)); {
+	switch n := int64(f.OverSubjects); {
 	case f.Degraded:
 		view.Sentence = "Subjects over a new limit: unknown. Redis is unavailable."
 	case n == 0 && f.Compared == 1:
@@ -263,6 +261,11 @@ func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *
 	if err != nil {
 		return err
 	}
+	end, err := d.Checker.BeginPreview(v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	defer end()
 	total, names, err := d.Store.MigrationSubjects(r.Context(), v.actor(), in, maxForeseen)
 	if status := f.refuse(err); status != 0 {
 		return d.showVersions(w, r, v, f, status)
@@ -275,6 +278,9 @@ func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *
 		return err
 	}
 	foreseen := d.Checker.Foresee(r.Context(), policy, check.PlanChange{Plan: nameOr(in.To, slug)}, names)
+	if err := r.Context().Err(); err != nil {
+		return err // the client has gone, and foreseen is incomplete
+	}
 	view := &migrationView{
 		Slug: slug, Name: nameOr(plan.Name, slug), Subjects: total, Impact: foreseenOf(foreseen, total, d.ruleNames(r.Context(), v.actor().TenantID())), Allowed: total > 0,
 		From: f.Get("from_version"), To: f.Get("to"), At: f.Get("at"),
@@ -378,6 +384,12 @@ func (d *dashboard) scheduledLines(
 		return nil, err
 	}
 	plans, rules := d.planNames(ctx, v.actor()), d.ruleNames(ctx, v.actor().TenantID())
+	// Without a place the page shows its changes, but not what they would do.
+	end, err := d.Checker.BeginPreview(v.actor().TenantID())
+	busy := err != nil
+	if !busy {
+		defer end()
+	}
 	for _, s := range scheduled {
 		line := scheduledLine{
 			Subject: s.Subject, From: nameOr(plans.Of(s.Plan), "default plan"), To: plans.Of(s.NextPlan), At: spoken(s.At, "minute"), EventPath: planEventPath(s.Event),
@@ -387,6 +399,10 @@ func (d *dashboard) scheduledLines(
 		}
 		if s.Plan == s.NextPlan {
 			line.To += ", newest version"
+		}
+		if line.Unknown = busy; busy {
+			lines = append(lines, line)
+			continue
 		}
 		line.Over, line.Unknown = overWords(d.Checker.Foresee(ctx, policy, check.PlanChange{Plan: s.NextPlan}, []string{s.Subject}), rules)
 		lines = append(lines, line)

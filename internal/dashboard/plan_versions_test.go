@@ -54,6 +54,15 @@ func TestPlanVersionsPage(t *testing.T) {
 	require.Contains(t, got.body, `<td class="num">12</td>`)
 	require.NotContains(t, got.body, "/subjects/light")
 
+	end, err := s.checker.BeginPreview(s.a.TenantID())
+	require.NoError(t, err)
+	got = b.post("/plans/free/migrations/preview", s.planForm("from_version", "1", "to", "free", "at", "now"))
+	require.Equal(t, http.StatusServiceUnavailable, got.status, got.body)
+	require.Contains(t, got.body, "Too many previews")
+	require.NotEmpty(t, got.header.Get("Retry-After"))
+	require.Equal(t, http.StatusOK, b.get("/plans").status, "without what scheduled changes would do")
+	end()
+
 	at := time.Now().Add(time.Hour)
 	_, _, err = s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "heavy", Plan: "free", NextPlan: "free", NextPlanAt: &at}, tenants.Match{})
 	require.NoError(t, err)
@@ -91,4 +100,15 @@ func TestPlanVersionsPage(t *testing.T) {
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, words)
 		require.Contains(t, got.body, words)
 	}
+}
+
+// The page names some of those over a limit, counts all, and says how many subjects were compared
+// if these are not all.
+func TestForeseenView(t *testing.T) {
+	f := check.Foresight{Compared: 100, Over: make([]check.Over, check.MaxOver), MoreOver: 3, OverSubjects: 17, Truncated: true}
+	view := foreseenOf(f, 200, ruleNames{})
+	require.Len(t, view.Over, maxNamedOver)
+	require.Equal(t, check.MaxOver+3-maxNamedOver, view.More)
+	require.Equal(t, "Of the 100 compared subjects, 17 would be over a limit immediately.", view.Sentence)
+	require.True(t, view.Truncated)
 }
