@@ -163,6 +163,9 @@ func (f *form) refuse(err error) int {
 		for _, field := range invalid.Fields {
 			f.add(field)
 		}
+		if p := f.errors["limits"]; p != nil { // no form has such a field: the page says it above the form
+			f.problem = "Nothing saved. This " + p.Message + ". " + p.Fix
+		}
 		return http.StatusUnprocessableEntity
 	case errors.As(err, &conflict):
 		f.problem = sentence(conflict.Detail)

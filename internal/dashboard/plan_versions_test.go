@@ -112,3 +112,11 @@ func TestForeseenView(t *testing.T) {
 	require.Equal(t, "Of the 100 compared subjects, 17 would be over a limit immediately.", view.Sentence)
 	require.True(t, view.Truncated)
 }
+
+// Too many limits of plans are no field of a form, and are said above it.
+func TestTooManyPlanLimits(t *testing.T) {
+	f := &form{}
+	err := &tenants.InvalidError{Fields: []limit.FieldError{limit.FieldProblem("limits", limit.Wrong("Delete versions.", "would give the tenant %d limits", 7))}}
+	require.Equal(t, http.StatusUnprocessableEntity, f.refuse(err))
+	require.Equal(t, "Nothing saved. This would give the tenant 7 limits. Delete versions.", f.problem)
+}

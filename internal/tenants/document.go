@@ -39,7 +39,7 @@ type Document struct {
 // Limits of a document.
 const (
 	MaxDocumentSubjects = 10_000
-	maxDocumentNumbers  = 50_000 // plans, their limits, and overrides
+	maxDocumentNumbers  = 50_000 // plans, the limits of their versions, and overrides
 
 	// DocumentTimeout is the timeout for applying a document.
 	DocumentTimeout = 20 * time.Second
@@ -144,6 +144,9 @@ func (d *Document) tooLarge() (fields []limit.FieldError) {
 	numbers := 0
 	for i := range d.Plans {
 		numbers += 1 + len(d.Plans[i].Limits)
+		for _, v := range d.Plans[i].Older {
+			numbers += len(v.Limits)
+		}
 	}
 	for i := range d.Subjects {
 		numbers += len(d.Subjects[i].Overrides)

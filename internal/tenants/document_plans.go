@@ -54,6 +54,36 @@ func (r *revision) revisePlans() {
 		}
 	}
 	r.checkKeptLimits()
+	r.checkRoomForPlans()
+}
+
+// checkRoomForPlans refuses a document that adds plans or limits beyond those that a tenant may
+// have.
+func (r *revision) checkRoomForPlans() {
+	if now := len(r.plans); now > MaxPlans && now > len(r.before.plans) {
+		r.wrong("plans", limit.Wrong("Remove plans from the document, or delete some that are no longer needed.",
+			"would give the tenant %d plans; it may have %d", now, MaxPlans))
+	}
+	before, now := 0, 0
+	for i := range r.before.plans {
+		before += len(r.before.plans[i].Limits)
+		for _, v := range r.before.plans[i].Older {
+			before += len(v.Limits)
+		}
+	}
+	for _, plan := range r.plans {
+		now += len(plan.Limits)
+		for _, v := range plan.Older {
+			for slug := range v.Limits {
+				if _, stays := r.rules[slug]; stays { // else they are deleted with the rule
+					now++
+				}
+			}
+		}
+	}
+	if now > MaxPlanLimits && now > before {
+		r.wrong("plans", tooManyPlanLimits(int64(now)))
+	}
 }
 
 // defaultPlan returns the default plan after the change: that of the document, or else the current

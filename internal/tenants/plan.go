@@ -44,6 +44,46 @@ type Plan struct {
 	UpdatedAt time.Time
 }
 
+// The bounds of a tenant's plans, which every instance reads at each change of its policy. A tenant
+// that exceeds one from before keeps what it has, but can add nothing.
+const (
+	MaxPlans      = 1_000
+	MaxPlanLimits = 100_000 // in all versions of all plans
+)
+
+// checkRoomForPlan returns how many plans the tenant has, and refuses one more if these are all
+// that it may have.
+func (c *change) checkRoomForPlan(ctx context.Context) (plans int64, err error) {
+	if plans, err = c.CountPlans(ctx, c.tenant); err != nil {
+		return 0, err
+	}
+	if plans >= MaxPlans {
+		return 0, invalid("slug", limit.Wrong("Delete a plan that is no longer needed.", "would be one plan too many: a tenant may have %d", MaxPlans))
+	}
+	return plans, nil
+}
+
+// checkRoomForLimits refuses more limits of plans than the tenant may have. field is what adds
+// them.
+func (c *change) checkRoomForLimits(ctx context.Context, field string, added int) error {
+	if added <= 0 {
+		return nil
+	}
+	has, err := c.CountPlanLimits(ctx, c.tenant)
+	if err != nil {
+		return err
+	}
+	if now := has + int64(added); now > MaxPlanLimits {
+		return invalid(field, tooManyPlanLimits(now))
+	}
+	return nil
+}
+
+func tooManyPlanLimits(now int64) *limit.Problem {
+	return limit.Wrong("Delete versions of plans that no subject has, or limits that are no longer needed.",
+		"would give the tenant %d limits in all versions of its plans; it may have %d", now, MaxPlanLimits)
+}
+
 func (p *Plan) validate() error {
 	var fields []limit.FieldError
 	if !limit.ValidSlug(p.Slug) {
@@ -267,22 +307,22 @@ func planRow(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) 
 
 func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan) ([]Plan, error) {
 	plans := make([]Plan, len(rows))
-	ids := make([]uuid.UUID, len(rows))
+	ids, byID := make([]uuid.UUID, len(rows)), make(map[uuid.UUID]*Plan, len(rows))
 	for i, row := range rows {
 		var err error
 		if plans[i], err = planOf(row); err != nil {
 			return nil, err
 		}
-		ids[i] = row.ID
+		ids[i], byID[row.ID] = row.ID, &plans[i]
 	}
 	limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: ids})
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range limits {
-		plans[slices.Index(ids, l.PlanID)].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
+		byID[l.PlanID].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
-	return plans, withOlder(ctx, q, tenant, plans, ids)
+	return plans, withOlder(ctx, q, tenant, byID, ids)
 }
 
 func planOf(row db.Plan) (Plan, error) {
@@ -342,8 +382,11 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	plans, err := c.CountPlans(ctx, c.tenant)
+	plans, err := c.checkRoomForPlan(ctx)
 	if err != nil {
+		return Plan{}, err
+	}
+	if err := c.checkRoomForLimits(ctx, "limits", len(p.Limits)); err != nil {
 		return Plan{}, err
 	}
 	p.Default = p.Default || plans == 0
@@ -400,6 +443,9 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	}
 	rules, err := c.checkLimits(ctx, old.Limits, p.Limits)
 	if err != nil {
+		return Plan{}, err
+	}
+	if err := c.checkRoomForLimits(ctx, "limits", len(p.Limits)-len(old.Limits)); err != nil {
 		return Plan{}, err
 	}
 	version, err := c.next(ctx, parts{policy: true})

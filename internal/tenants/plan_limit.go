@@ -32,6 +32,11 @@ func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, li
 			return nil
 		}
 		created = !exists
+		if created {
+			if err := c.checkRoomForLimits(ctx, "limit", 1); err != nil {
+				return err
+			}
+		}
 		p := old.Plan
 		p.Limits = maps.Clone(old.Limits)
 		p.Limits[rule] = lim

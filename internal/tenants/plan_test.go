@@ -1,6 +1,7 @@
 package tenants_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -215,4 +216,100 @@ func TestPlanNames(t *testing.T) {
 	names, err := d.Store.PlanNames(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"pro": "Pro of " + a.TenantID().String()}, names)
+}
+
+// Every instance reads all plans of a tenant, so it may have so many. A tenant at the bound can
+// change what it has.
+func TestPlansOfOneTenant(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	free := mustPlan(t, s, a, "free")
+	d.Exec(`INSERT INTO plans (tenant_id, id, slug, name, description, is_default, version)
+		SELECT $1, gen_random_uuid(), 'p' || n, '', '', false, 1 FROM generate_series(1, $2) AS n`, a.TenantID(), tenants.MaxPlans-2)
+	mustPlan(t, s, a, "last")
+	_, err := s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "too-many"})
+	requireInvalid(t, err, "slug")
+	require.ErrorContains(t, err, "1000")
+	_, _, err = s.PutPlan(t.Context(), a, tenants.Plan{Slug: "too-many"}, tenants.Match{})
+	requireInvalid(t, err, "slug")
+	more := tenants.Document{Plans: []tenants.Plan{{Slug: "too-many"}}}
+	_, err = s.ApplyDocument(t.Context(), a, more, tenants.Apply{})
+	requireInvalid(t, err, "plans")
+	_, _, err = s.PutPlan(t.Context(), a, tenants.Plan{Slug: "free", Name: "Free"}, tenants.Match{})
+	require.NoError(t, err)
+
+	// A tenant that has more keeps them.
+	d.Exec(`INSERT INTO plans (tenant_id, id, slug, name, description, is_default, version)
+		VALUES ($1, gen_random_uuid(), 'from-before', '', '', false, 1)`, a.TenantID())
+	mustApply(t, s, a, tenants.Document{Plans: []tenants.Plan{{Slug: free.Slug, Name: "Changed"}}}, tenants.Apply{})
+	require.NoError(t, s.DeletePlan(t.Context(), a, "from-before", tenants.Match{}))
+	require.NoError(t, s.DeletePlan(t.Context(), a, "last", tenants.Match{}))
+	mustApply(t, s, a, more, tenants.Apply{})
+}
+
+// The limits of all versions count together, however they are added.
+func TestPlanLimitsOfOneTenant(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	for _, slug := range []string{"r0", "more"} {
+		mustRule(t, s, a, rule(slug))
+	}
+	d.Exec(`INSERT INTO rules (tenant_id, id, slug, resource, algorithm, limit_units, window_text, window_ms, by_values, mode, on_unavailable, version)
+		SELECT $1, gen_random_uuid(), 'x' || n, 'x' || n, 'fixed_window', 1, '1m', 60000, '{}', 'off', 'local', 1
+		FROM generate_series(1, 499) AS n`, a.TenantID())
+	plan := mustPlan(t, s, a, "pro")
+	mustPlan(t, s, a, "free")
+	// 499 rules in 200 older versions are 99 800 limits, and 199 of the newest version.
+	d.Exec(`INSERT INTO plan_versions (tenant_id, plan_id, number, published_at)
+		SELECT $1, $2, n, now() FROM generate_series(1, 200) AS n`, a.TenantID(), plan.ID)
+	d.Exec(`INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units)
+		SELECT $1, $2, n, r.id, 5 FROM generate_series(1, 200) AS n, rules r WHERE r.tenant_id = $1 AND r.slug LIKE 'x%'`, a.TenantID(), plan.ID)
+	d.Exec(`INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, version)
+		SELECT $1, $2, r.id, 5, 1 FROM rules r WHERE r.tenant_id = $1 AND r.slug LIKE 'x%' ORDER BY r.slug LIMIT 199`, a.TenantID(), plan.ID)
+
+	last := limit.Limit{Limit: 7}
+	_, _, err := s.PutPlanLimit(ctx, a, "free", "r0", last, tenants.Match{})
+	require.NoError(t, err, "exactly as many as it may have")
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "more", last, tenants.Match{})
+	requireInvalid(t, err, "limit")
+	require.ErrorContains(t, err, "100001")
+	require.ErrorContains(t, err, "100000")
+	two := map[string]limit.Limit{"r0": last, "more": last}
+	_, err = s.CreatePlan(ctx, a, tenants.Plan{Slug: "new", Limits: two})
+	requireInvalid(t, err, "limits")
+	_, _, err = s.PutPlan(ctx, a, tenants.Plan{Slug: "free", Limits: two}, tenants.Match{})
+	requireInvalid(t, err, "limits")
+	_, err = s.PublishPlan(ctx, a, "free", nil, tenants.Match{})
+	requireInvalid(t, err, "limits")
+	_, err = s.ApplyDocument(ctx, a, tenants.Document{Plans: []tenants.Plan{{Slug: "free", Limits: two}}}, tenants.Apply{})
+	requireInvalid(t, err, "plans")
+	older := []tenants.PlanVersion{{Number: 1, Limits: two}}
+	_, err = s.ApplyDocument(ctx, a, tenants.Document{Plans: []tenants.Plan{{Slug: "new", NewestVersion: 2, Older: older}}}, tenants.Apply{})
+	requireInvalid(t, err, "plans")
+
+	// What the tenant has can be changed and deleted.
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r0", limit.Limit{Limit: 8}, tenants.Match{})
+	require.NoError(t, err)
+	mustApply(t, s, a, tenants.Document{Plans: []tenants.Plan{{Slug: "free", Limits: map[string]limit.Limit{"r0": last}}}}, tenants.Apply{})
+	require.NoError(t, s.DeletePlanLimit(ctx, a, "free", "r0", tenants.Match{}))
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "more", last, tenants.Match{})
+	require.NoError(t, err)
+}
+
+// A document counts the limits of older versions, too.
+func TestOlderVersionsOfALargeDocument(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	many := map[string]limit.Limit{}
+	for i := range limit.MaxRules {
+		many[fmt.Sprintf("rule-%03d", i)] = limit.Limit{Limit: 1}
+	}
+	in := tenants.Plan{Slug: "pro", NewestVersion: 52}
+	for i := range 51 {
+		in.Older = append(in.Older, tenants.PlanVersion{Number: i + 1, Limits: many})
+	}
+	_, err := d.Store.ApplyDocument(t.Context(), a, tenants.Document{Plans: []tenants.Plan{in}}, tenants.Apply{})
+	requireInvalid(t, err, "")
 }

@@ -58,6 +58,10 @@ func (s *Store) PublishPlan(ctx context.Context, a Actor, slug string, limits ma
 		if err != nil {
 			return err
 		}
+		// The present limits stay, as those of an older version.
+		if err := c.checkRoomForLimits(ctx, "limits", len(limits)); err != nil {
+			return err
+		}
 		version, err := c.next(ctx, parts{policy: true})
 		if err != nil {
 			return err
@@ -240,14 +244,14 @@ func (p *Plan) older(number int) *PlanVersion {
 	return &p.Older[i]
 }
 
-// withOlder adds the older versions to plans, whose rows have the ids.
-func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Plan, ids []uuid.UUID) error {
+// withOlder adds the older versions to plans, which have the ids.
+func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans map[uuid.UUID]*Plan, ids []uuid.UUID) error {
 	versions, err := q.PlanVersions(ctx, db.PlanVersionsParams{TenantID: tenant, PlanIds: ids})
 	if err != nil || len(versions) == 0 {
 		return err
 	}
 	for _, v := range versions {
-		p := &plans[slices.Index(ids, v.PlanID)]
+		p := plans[v.PlanID]
 		p.Older = append(p.Older, PlanVersion{Number: int(v.Number), Limits: map[string]limit.Limit{}, PublishedAt: v.PublishedAt})
 	}
 	limits, err := q.PlanVersionLimits(ctx, db.PlanVersionLimitsParams{TenantID: tenant, PlanIds: ids})
@@ -255,7 +259,7 @@ func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Pla
 		return err
 	}
 	for _, l := range limits {
-		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
+		plans[l.PlanID].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
 	return nil
 }

@@ -41,6 +41,19 @@ func (q *Queries) ClearPlanVersionLimits(ctx context.Context, arg ClearPlanVersi
 	return err
 }
 
+const countPlanLimits = `-- name: CountPlanLimits :one
+SELECT ((SELECT count(*) FROM plan_limits l WHERE l.tenant_id = $1)
+    + (SELECT count(*) FROM plan_version_limits v WHERE v.tenant_id = $1))::bigint
+`
+
+// The limits of all versions of all plans.
+func (q *Queries) CountPlanLimits(ctx context.Context, tenantID uuid.UUID) (int64, error) {
+	row := q.db.QueryRow(ctx, countPlanLimits, tenantID)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const countPlanVersion = `-- name: CountPlanVersion :one
 SELECT count(*) FROM (
     SELECT FROM subjects WHERE tenant_id = $1 AND plan_id = $2 AND plan_version = $3 LIMIT $4

@@ -23,6 +23,11 @@ ORDER BY id DESC LIMIT @most;
 -- name: CountPlans :one
 SELECT count(*) FROM plans WHERE tenant_id = @tenant_id;
 
+-- name: CountPlanLimits :one
+-- The limits of all versions of all plans.
+SELECT ((SELECT count(*) FROM plan_limits l WHERE l.tenant_id = @tenant_id)
+    + (SELECT count(*) FROM plan_version_limits v WHERE v.tenant_id = @tenant_id))::bigint;
+
 -- name: PlanHasSubjects :one
 SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = @tenant_id AND (plan_id = @plan_id OR next_plan_id = @plan_id));
 
