@@ -104,7 +104,7 @@ gateways: ## try every gateway of docs/gateways, and print the latency that Weir
 test-idempotency: ## send 10 000 idempotent writes while the server is killed repeatedly; takes about twenty minutes
 	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 45m
 
-faults: ## measure what the service does during faults, and write the table in docs/reliability.md; ROWS=R1,R2 runs some rows, all take about twenty minutes
+faults: ## measure what the service does during faults, and write the table in docs/reliability.md; ROWS=R1,R2 runs some rows, all take seventeen minutes
 	@mkdir -p .dev && cd tests/faults && go test -c -o ../../.dev/faults.test . && ../../scripts/dev.sh --test with ../../.dev/faults.test \
 		-test.run '^TestRows$$' -test.timeout 30m -rows "$(or $(ROWS),all)" -report "$(abspath docs/reliability.md)"
 

@@ -31,7 +31,7 @@ var processRows = []row{
 		goal: "each is refused after 16 KiB and one buffer of 4 KiB at most; RSS + 16 MiB at most"},
 	{id: "C8", fault: "HTTP/2: four connections with resets, headers without end, pings or settings, for 3 s each", run: http2Floods,
 		goal: "p99 of others ≤ 1.5 x base; E = 0; RSS + 64 MiB at most"},
-	{id: "C9", fault: "Four times as many clients as give the highest throughput, and twice as many as `WEIR_MAX_IN_FLIGHT` admits", run: overload,
+	{id: "C9", fault: "Four times as many clients as give the highest throughput, and twice as many as `WEIR_MAX_IN_FLIGHT` allows", run: overload,
 		goal: "goodput ≥ 90 % of the capacity; a refusal takes ≤ 5 ms at p99 and has `Retry-After`; `/healthz` and metrics answer"},
 	{id: "C10", fault: "GOMEMLIMIT of 230 MiB for a container of 256 MiB, 100 000 subjects", run: smallMemory,
 		goal: "RSS ≤ 80 % of 256 MiB throughout"},
