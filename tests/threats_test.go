@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,23 +19,7 @@ func TestThreatModelNamesTests(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "threats.md"))
 	require.NoError(t, err)
-	known := map[string]int{}
-	declared := regexp.MustCompile(`(?m)^func (Test\w+|Fuzz\w+)\(`)
-	require.NoError(t, filepath.WalkDir(testenv.Root(), func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != testenv.Root() || d.Name() == "node_modules"):
-			return fs.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		source, err := os.ReadFile(path)
-		for _, found := range declared.FindAllSubmatch(source, -1) {
-			known[string(found[1])]++
-		}
-		return err
-	}))
+	known := testenv.DeclaredTests(t)
 	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
 	rows, column := 0, -1
 	for line := range strings.Lines(string(page)) {

@@ -22,6 +22,26 @@ type turns struct {
 	broken  map[limit.TenantID]bool
 }
 
+// loadedTurns returns such a source of n tenants, and a cache that has loaded them.
+func loadedTurns(t *testing.T, n int) (p *Policies, source *turns, ids []limit.TenantID) {
+	t.Helper()
+	many, ids := newManyTenants(n)
+	source = &turns{manyTenants: many, release: make(chan struct{}), broken: map[limit.TenantID]bool{}}
+	p, _ = newPolicies(source)
+	for _, id := range ids {
+		_, err := p.Get(t.Context(), id)
+		require.NoError(t, err)
+	}
+	return p, source, ids
+}
+
+// inOrder makes the source tell which tenants are read, and wait for release.
+func (s *turns) inOrder() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order = make(chan limit.TenantID, 1000)
+}
+
 func (s *turns) LoadPolicy(ctx context.Context, t limit.TenantID) (PolicyData, error) {
 	s.mu.Lock()
 	order, broken := s.order, s.broken[t]
@@ -40,13 +60,9 @@ func (s *turns) LoadPolicy(ctx context.Context, t limit.TenantID) (PolicyData, e
 // them. Before, tenants were read in any order, and a change waited for all of them.
 func TestReloadActiveTenantsFirst(t *testing.T) {
 	const n = 50
-	many, ids := newManyTenants(n)
-	source := &turns{manyTenants: many, release: make(chan struct{}), broken: map[limit.TenantID]bool{}}
-	p, _ := newPolicies(source)
+	p, source, ids := loadedTurns(t, n)
 	defer p.Close()
 	for i, id := range ids {
-		_, err := p.Get(t.Context(), id)
-		require.NoError(t, err)
 		e, _ := p.tenants.Load(id)
 		e.used.Store(int64(1000 + (i*7)%n)) // not in the order of their ids
 	}
@@ -54,9 +70,7 @@ func TestReloadActiveTenantsFirst(t *testing.T) {
 		e, _ := p.tenants.Load(id)
 		return e.used.Load()
 	}
-	source.mu.Lock()
-	source.order = make(chan limit.TenantID, 10*n)
-	source.mu.Unlock()
+	source.inOrder()
 	for _, id := range ids {
 		p.Reload(id)
 	}
@@ -64,7 +78,7 @@ func TestReloadActiveTenantsFirst(t *testing.T) {
 	require.Len(t, reading, againReaders)
 	changed := ids[20]
 	require.NotContains(t, reading, changed)
-	many.change(changed)
+	source.change(changed)
 	p.Changed(changed, 2, 2)
 	require.Equal(t, changed, <-source.order, "a change waits for no other tenant")
 	seen := map[limit.TenantID]bool{reading[0]: true, reading[1]: true, changed: true}
@@ -91,19 +105,13 @@ func TestReloadActiveTenantsFirst(t *testing.T) {
 
 // A tenant that cannot be read does not keep the others from being read, and is tried again.
 func TestReloadOfABrokenTenant(t *testing.T) {
-	many, ids := newManyTenants(5)
-	source := &turns{manyTenants: many, broken: map[limit.TenantID]bool{}}
-	p, _ := newPolicies(source)
+	p, source, ids := loadedTurns(t, 5)
 	defer p.Close()
-	for _, id := range ids {
-		_, err := p.Get(t.Context(), id)
-		require.NoError(t, err)
-	}
 	source.mu.Lock()
 	source.broken[ids[0]], source.broken[ids[1]] = true, true
 	source.mu.Unlock()
 	for _, id := range ids {
-		many.change(id)
+		source.change(id)
 		p.Reload(id)
 	}
 	version := func(id limit.TenantID) int64 { return p.Loaded(id).Version() }
@@ -119,13 +127,7 @@ func TestReloadOfABrokenTenant(t *testing.T) {
 
 // Close ends what is being read again.
 func TestCloseWhileReloading(t *testing.T) {
-	many, ids := newManyTenants(20)
-	source := &turns{manyTenants: many, broken: map[limit.TenantID]bool{}}
-	p, _ := newPolicies(source)
-	for _, id := range ids {
-		_, err := p.Get(t.Context(), id)
-		require.NoError(t, err)
-	}
+	p, source, ids := loadedTurns(t, 20)
 	source.mu.Lock()
 	for _, id := range ids {
 		source.broken[id] = true
@@ -141,19 +143,11 @@ func TestCloseWhileReloading(t *testing.T) {
 // is removed.
 func TestSettleAfterReload(t *testing.T) {
 	const n = 10
-	many, ids := newManyTenants(n)
-	source := &turns{manyTenants: many, release: make(chan struct{}), broken: map[limit.TenantID]bool{}}
-	p, _ := newPolicies(source)
+	p, source, ids := loadedTurns(t, n)
 	defer p.Close()
+	source.inOrder()
 	for _, id := range ids {
-		_, err := p.Get(t.Context(), id)
-		require.NoError(t, err)
-	}
-	source.mu.Lock()
-	source.order = make(chan limit.TenantID, 10*n)
-	source.mu.Unlock()
-	for _, id := range ids {
-		many.change(id)
+		source.change(id)
 		p.Reload(id)
 	}
 	reading := []limit.TenantID{<-source.order, <-source.order}

@@ -31,6 +31,11 @@ func (p *Places[K]) Take(holder K) (leave func(), ok bool) {
 func (p *Places[K]) TakeUpTo(holder K, most, each int) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.take(holder, most, each)
+}
+
+// take is TakeUpTo for a caller that holds the lock.
+func (p *Places[K]) take(holder K, most, each int) (leave func(), ok bool) {
 	if p.taken >= most || p.held[holder] >= each {
 		return nil, false
 	}
@@ -45,9 +50,8 @@ func (p *Places[K]) TakeUpTo(holder K, most, each int) (leave func(), ok bool) {
 // first holder gets 13, the second 10, the third 8, and so on.
 func (p *Places[K]) TakeShare(holder K, most, least int) (leave func(), ok bool) {
 	p.mu.Lock()
-	left := most - p.taken
-	p.mu.Unlock()
-	return p.TakeUpTo(holder, 2*most, max(least, left/4))
+	defer p.mu.Unlock()
+	return p.take(holder, 2*most, max(least, (most-p.taken)/4))
 }
 
 func (p *Places[K]) leave(holder K) {

@@ -343,12 +343,12 @@ type hammered struct {
 }
 
 // obey waits as long as Retry-After says, and reports whether the answer has one.
-func obey(header http.Header) bool {
+func (r *rig) obey(header http.Header) bool {
 	seconds, err := strconv.Atoi(header.Get("Retry-After"))
 	if err != nil || seconds < 1 {
 		return false
 	}
-	time.Sleep(time.Duration(seconds) * time.Second)
+	r.pause(time.Duration(seconds) * time.Second)
 	return true
 }
 
@@ -373,7 +373,7 @@ func (r *rig) hammer(c *caller, clients int, length time.Duration, resource stri
 				case status == http.StatusServiceUnavailable:
 					own.refused++
 					own.refusals.records = append(own.refusals.records, record{took: time.Since(at)})
-					if !obey(header) {
+					if !r.obey(header) {
 						own.unmarked++
 					}
 				default:

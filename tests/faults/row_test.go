@@ -3,7 +3,6 @@ package faults
 import (
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -213,7 +212,7 @@ func TestRows(t *testing.T) {
 // Every id is listed once, and each row has either a case or the reason why it has none. Tests that
 // a reason names exist.
 func TestRowsAreComplete(t *testing.T) {
-	ids, tests := map[string]bool{}, declaredTests(t)
+	ids, tests := map[string]bool{}, testenv.DeclaredTests(t)
 	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
 	for _, r := range rows() {
 		require.False(t, ids[r.id], r.id)
@@ -222,7 +221,7 @@ func TestRowsAreComplete(t *testing.T) {
 		require.NotEmpty(t, r.goal, r.id)
 		require.True(t, (r.run == nil) != (r.why == ""), r.id)
 		for _, test := range named.FindAllStringSubmatch(r.why, -1) {
-			require.True(t, tests[test[1]], "%s: there is no %s", r.id, test[1])
+			require.Positive(t, tests[test[1]], "%s: there is no %s", r.id, test[1])
 		}
 	}
 	for prefix, count := range map[string]int{"N": 11, "R": 16, "P": 12, "C": 10, "T": 6, "S": 9} {
@@ -230,29 +229,6 @@ func TestRowsAreComplete(t *testing.T) {
 			require.True(t, ids[fmt.Sprint(prefix, n+1)], "no row %s%d", prefix, n+1)
 		}
 	}
-}
-
-// declaredTests returns the names of all tests and fuzz targets of the repository.
-func declaredTests(t *testing.T) map[string]bool {
-	t.Helper()
-	declared := map[string]bool{}
-	pattern := regexp.MustCompile(`(?m)^func (Test\w+|Fuzz\w+)\(`)
-	require.NoError(t, filepath.WalkDir(testenv.Root(), func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != testenv.Root() || d.Name() == "node_modules"):
-			return fs.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		source, err := os.ReadFile(path)
-		for _, found := range pattern.FindAllSubmatch(source, -1) {
-			declared[string(found[1])] = true
-		}
-		return err
-	}))
-	return declared
 }
 
 // The documentation lists the rows that `make test` runs.
