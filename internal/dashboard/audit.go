@@ -14,7 +14,7 @@ import (
 
 const (
 	auditPage      = 50
-	auditPageBytes = 4 << 20 // with more, a page has fewer rows
+	auditPageBytes = 1 << 20 // with more, a page has fewer rows
 	// maxVerifying is the maximum number of audit trails that pages verify at the same time, one of
 	// each tenant.
 	maxVerifying = 4

@@ -19,13 +19,13 @@ type fieldChange struct {
 // maxCompared is the size of two objects whose fields are compared, in bytes. A plan with a
 // thousand limits has less. One with many versions can have megabytes, and a page of such rows
 // gigabytes.
-const maxCompared = 512 << 10
+const maxCompared = 256 << 10
 
 // fieldChanges compares two JSON objects field by field, including nested objects. Either may be
 // missing.
 func fieldChanges(before, after json.RawMessage) []fieldChange {
 	if len(before)+len(after) > maxCompared {
-		return []fieldChange{{Name: "All fields", Before: tooLong(before), After: tooLong(after)}}
+		return []fieldChange{{Name: "All fields; the export has them", Before: lengthOf(before), After: lengthOf(after)}}
 	}
 	was, is := map[string]string{}, map[string]string{}
 	flatten("", before, was)
@@ -49,12 +49,12 @@ func fieldChanges(before, after json.RawMessage) []fieldChange {
 	return out
 }
 
-// tooLong stands for an object that is not shown.
-func tooLong(object json.RawMessage) string {
+// lengthOf stands for an object that is too long to be shown.
+func lengthOf(object json.RawMessage) string {
 	if len(object) == 0 {
 		return ""
 	}
-	return grouped(int64(len(object))) + " bytes, too many to show here; the export has them"
+	return grouped(int64(len(object))) + " bytes"
 }
 
 // flatten adds the leaves of a JSON value to out, by path.
