@@ -183,7 +183,7 @@ func (c *slowClient) Write(p []byte) (int, error) {
 }
 
 // slowClients returns a function that sends a request whose answer is not read, and returns the
-// status. read reads all answers.
+// status. read reads all answers, also those that follow, and returns when they have ended.
 func slowClients(t *testing.T, s *checkStack) (ask func(key, method, path, body string) int, read func()) {
 	t.Helper()
 	deps := s.deps
@@ -191,7 +191,8 @@ func slowClients(t *testing.T, s *checkStack) (ask func(key, method, path, body 
 	handler := New(Config{Bound: overload.Fixed(1000)}, deps)
 	all := make(chan struct{})
 	var running sync.WaitGroup
-	read = sync.OnceFunc(func() { close(all); running.Wait() })
+	start := sync.OnceFunc(func() { close(all) })
+	read = func() { start(); running.Wait() }
 	t.Cleanup(read)
 	return func(key, method, path, body string) int {
 		r := httptest.NewRequestWithContext(context.Background(), method, path, strings.NewReader(body))
@@ -249,6 +250,7 @@ func TestUnreadDownloads(t *testing.T) {
 			require.Equal(t, 200, ask(s.other, http.MethodGet, paths[0], ""), path)
 			read()
 			require.Equal(t, 200, ask(s.key, http.MethodGet, path, ""), path)
+			read()
 			ask, read = slowClients(t, s)
 			for range maxTenantExports {
 				require.Equal(t, 200, ask(s.key, http.MethodGet, paths[0], ""))

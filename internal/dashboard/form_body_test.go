@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -136,6 +137,7 @@ func TestUnreadExports(t *testing.T) {
 		close(leave)
 		reading.Wait()
 		require.Equal(t, http.StatusOK, ann.get(path).status, path)
+		sent(t, func() bool { return s.pages.exports.Held(s.a.TenantID())+s.pages.exports.Held(s.b.TenantID()) == 0 })
 	}
 }
 
@@ -176,7 +178,14 @@ func TestUnreadLongPages(t *testing.T) {
 	require.Equal(t, http.StatusOK, ann.get("/audit").status)
 	close(leave)
 	reading.Wait()
-	require.Zero(t, s.pages.unread.Taken())
+	sent(t, func() bool { return s.pages.unread.Taken() == 0 })
+}
+
+// sent waits until answers have returned what they took: a client has the last byte of an answer
+// before its handler returns.
+func sent(t *testing.T, free func() bool) {
+	t.Helper()
+	require.Eventually(t, free, time.Minute, time.Millisecond)
 }
 
 // A tenant has one verification of its audit trail and one preview of a rule at once. Before, two
