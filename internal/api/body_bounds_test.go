@@ -114,6 +114,41 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// A tenant has 32 MiB of large bodies that arrive or wait for their turn. Before, it could make an
+// instance keep 64 of 4 MiB, and each further tenant as many again.
+func TestBytesOfBodies(t *testing.T) {
+	t.Parallel()
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1000))
+	take := func(tenant limit.TenantID, length int64) (*request, *Problem) {
+		q := &request{ResponseWriter: httptest.NewRecorder(), capacity: c, authed: true, actor: tenants.AsSystem(tenant, "test")}
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), requestKey{}, q), http.MethodPut, "/", http.NoBody)
+		r.ContentLength = length
+		return q, q.hold(r, maxConfigBody)
+	}
+	ada, bob := limit.TenantID{1}, limit.TenantID{2}
+	var held []*request
+	for i := range maxTenantBodies / maxConfigBody {
+		length := int64(maxConfigBody)
+		if i%2 == 1 {
+			length = -1 // it may be as long
+		}
+		q, p := take(ada, length)
+		require.Nil(t, p)
+		held = append(held, q)
+	}
+	q, p := take(ada, largeBody+1)
+	require.NotNil(t, p)
+	require.Equal(t, http.StatusServiceUnavailable, p.Status)
+	require.Nil(t, q.end)
+	_, p = take(ada, largeBody)
+	require.Nil(t, p, "other bodies do not count")
+	_, p = take(bob, maxConfigBody+1)
+	require.Nil(t, p, "other tenants are not affected")
+	held[0].end()
+	_, p = take(ada, largeBody+1)
+	require.Nil(t, p)
+}
+
 // A tenant that has all its turns is answered 503, and other tenants are not affected. A request
 // whose client has disconnected does nothing more.
 func TestTurnsOfBodies(t *testing.T) {

@@ -12,12 +12,17 @@ import (
 // A decoded body takes many times its size in memory, and decoding uses the processor. Bodies of
 // more than largeBody take turns, from the check of their form until their handler begins. The
 // turns go to tenants: those of one never take all places, and a tenant with few is next.
+//
+// A large body takes memory from its first byte on, also while it arrives slowly or waits for its
+// turn. So the bytes of large bodies are limited by tenant until their requests end.
 const (
 	largeBody           = 64 << 10 // bytes
 	maxLargeBodies      = 4        // on an instance
 	maxTenantLargeBody  = 2
 	maxYAMLBodies       = 2 // of any size, while they are converted to JSON
 	maxTenantYAMLBodies = 1
+	maxBodies           = 256 << 20 // bytes of large bodies on an instance
+	maxTenantBodies     = 32 << 20
 	// turnWait is how long a request waits for its turn. 4 MiB take less than a second.
 	turnWait = 2 * time.Second
 )
@@ -25,6 +30,7 @@ const (
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
 	large, yaml *places.Turns[limit.TenantID]
+	held        *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
 	wait        time.Duration
 }
 
@@ -32,6 +38,7 @@ func newBodyTurns() bodyTurns {
 	return bodyTurns{
 		large: places.NewTurns[limit.TenantID](maxLargeBodies, maxTenantLargeBody, 0),
 		yaml:  places.NewTurns[limit.TenantID](maxYAMLBodies, maxTenantYAMLBodies, 0),
+		held:  places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
 		wait:  turnWait,
 	}
 }
@@ -50,6 +57,25 @@ func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID]
 		return nil, overloaded()
 	}
 	return leave, nil
+}
+
+// hold counts the bytes of a body that may be large, before it is read and until its request ends.
+// A body of unknown length counts as one of limit bytes.
+func (q *request) hold(r *http.Request, limit int) *Problem {
+	size := limit
+	if r.ContentLength >= 0 {
+		size = int(min(r.ContentLength, int64(limit)))
+	}
+	if size <= largeBody {
+		return nil
+	}
+	leave, ok := q.capacity.bodies.held.Take(q.actor.TenantID(), size)
+	if !ok {
+		q.capacity.refuse()
+		return closing(r, overloaded())
+	}
+	q.atEnd(leave)
+	return nil
 }
 
 // takeTurn waits for the turn of a large body. endTurn must follow in any case.

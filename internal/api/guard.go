@@ -301,6 +301,9 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 		return nil, p
 	}
 	q := requestFrom(r.Context())
+	if p = q.hold(r, lim); p != nil {
+		return nil, p
+	}
 	body, p := q.capacity.read(q.capacity.of(actorFrom(r.Context()).TenantID()), r, nil, lim)
 	if p != nil {
 		return nil, p
