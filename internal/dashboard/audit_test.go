@@ -142,6 +142,13 @@ func TestFieldChanges(t *testing.T) {
 	named := fieldChanges(json.RawMessage(`{"plan": "free", "overrides": {"api": {"limit": 1}}}`), json.RawMessage(`{"plan": "pro", "overrides": {"api": {"limit": 2}}}`))
 	nameFields(named, ruleNames{"api": "API requests"}, planNames{"free": "Free"})
 	require.Equal(t, []fieldChange{{"overrides\x00api\x00limit", "Limit of the override for API requests", "1", "2"}, {"plan", "Plan", "Free", "pro"}}, named)
+	versions := fieldChanges(json.RawMessage(`{"older_versions": {"1": {"limits": 600, "sha256": "ab"}, "2": {"api": {"limit": 5}}}, "older_plan_limits": {"limits": 700}}`), nil)
+	nameFields(versions, ruleNames{"api": "API requests"}, nil)
+	require.Equal(t, []fieldChange{
+		{"older_plan_limits\x00limits", "Number of limits in older versions of plans", "700", ""},
+		{"older_versions\x001\x00limits", "Number of limits of version 1", "600", ""}, {"older_versions\x001\x00sha256", "SHA-256 of the limits of version 1", "ab", ""},
+		{"older_versions\x002\x00api\x00limit", "Limit for API requests in version 2", "5", ""},
+	}, versions)
 }
 
 // A row about an API key has its name, also if the change did not touch the name, and so has the

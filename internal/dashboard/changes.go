@@ -17,8 +17,8 @@ type fieldChange struct {
 }
 
 // maxCompared is the size of two objects whose fields are compared, in bytes. A plan with a
-// thousand limits has less. One with many versions can have megabytes, and a page of such rows
-// gigabytes.
+// thousand limits has less. Rows from before the trail had counts and digests of older versions can
+// have megabytes, and a page of such rows gigabytes.
 const maxCompared = 256 << 10
 
 // fieldChanges compares two JSON objects field by field, including nested objects. Either may be
@@ -125,6 +125,9 @@ var fieldWords = map[string]string{
 	"revoked_at": "Revoked",
 }
 
+// digestWords are the labels of what stands for limits that are too many for a row.
+var digestWords = map[string]string{"limits": "Number of limits", "sha256": "SHA-256 of the limits"}
+
 // nameFields replaces the slugs of rules and plans in changes by their names.
 func nameFields(changes []fieldChange, rules ruleNames, plans planNames) {
 	for i := range changes {
@@ -136,6 +139,9 @@ func nameFields(changes []fieldChange, rules ruleNames, plans planNames) {
 			c.Name = fieldName(strings.Join(parts, "\x00"))
 		case len(parts) == 2 && parts[0] == "replaced_limits":
 			c.Name = fieldName(parts[0] + "\x00" + rules.Of(parts[1]))
+		case len(parts) == 4 && parts[0] == "older_versions":
+			parts[2] = rules.Of(parts[2])
+			c.Name = fieldName(strings.Join(parts, "\x00"))
 		case len(parts) == 3 && parts[0] == "plan_limits":
 			parts[1] = plans.Of(parts[1])
 			c.Name = fieldName(strings.Join(parts, "\x00"))
@@ -179,6 +185,12 @@ func fieldName(path string) string {
 	case len(parts) == 3 && (parts[0] == "limits" || parts[0] == "overrides" || parts[0] == "plan_limits"):
 		of := map[string]string{"limits": " for ", "overrides": " of the override for ", "plan_limits": " in plan "}[parts[0]]
 		return name(parts[2]) + of + parts[1]
+	case len(parts) == 4 && parts[0] == "older_versions":
+		return name(parts[3]) + " for " + parts[2] + " in version " + parts[1]
+	case len(parts) == 3 && parts[0] == "older_versions" && digestWords[parts[2]] != "":
+		return digestWords[parts[2]] + " of version " + parts[1]
+	case len(parts) == 2 && parts[0] == "older_plan_limits" && digestWords[parts[1]] != "":
+		return digestWords[parts[1]] + " in older versions of plans"
 	case len(parts) == 2 && parts[0] == "replaced_limits":
 		return "Limit before the override for " + parts[1]
 	case len(parts) == 2 && parts[0] == "labels":

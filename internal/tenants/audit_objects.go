@@ -24,7 +24,7 @@ const (
 	auditKey       = "key"
 	auditRule      = "rule"
 	auditRoute     = "route"
-	auditPlan      = "plan"    // with its limits
+	auditPlan      = "plan"    // with its limits, and the older versions that the change writes
 	auditSubject   = "subject" // with its overrides
 	auditMember    = "member"
 	auditEndpoint  = "endpoint"      // of a billing system
@@ -72,6 +72,10 @@ type touched struct {
 	before auditFields // nil if the object did not exist
 	unread bool        // before is still to be read
 	beside auditFields // what the row says in addition to the object after the change
+	// versions are the written older versions of a plan, and versionsBefore their state before, by
+	// number.
+	versions       []int32
+	versionsBefore map[int32]auditVersion
 }
 
 // auditFields is an object by fields. Postgres writes equal jsonb values equally.
@@ -132,7 +136,7 @@ func (t *trail) readBefore(ctx context.Context, these ...*touched) error {
 			o.target, o.unread = object.target, false
 		}
 	}
-	return nil
+	return t.readVersionsBefore(ctx, these...)
 }
 
 // rows returns the rows of the change, one for each object that differs.
@@ -158,8 +162,15 @@ func (t *trail) rows(ctx context.Context) ([]auditRow, error) {
 		}
 		after[kind] = objects
 	}
+	versions, err := t.readVersions(ctx, t.touched)
+	if err != nil {
+		return nil, err
+	}
 	var rows []auditRow
 	for _, o := range t.foldRotation(after[auditKey]) {
+		if o.kind == auditPlan {
+			o.addVersions(o.before, after[o.kind][o.id].fields, versions[o.id])
+		}
 		row, err := o.row(after[o.kind][o.id])
 		if err != nil {
 			return nil, err

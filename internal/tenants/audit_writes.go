@@ -45,7 +45,7 @@ func (c *change) DeleteRule(ctx context.Context, p db.DeleteRuleParams) error {
 	if err != nil {
 		return err
 	}
-	object, err := c.trail.queries.AuditRuleUse(ctx, db.AuditRuleUseParams{TenantID: p.TenantID, RuleID: p.ID})
+	object, err := c.trail.queries.AuditRuleUse(ctx, db.AuditRuleUseParams{TenantID: p.TenantID, RuleID: p.ID, Most: maxAuditLimits})
 	if err != nil {
 		return err
 	}
@@ -77,102 +77,6 @@ func (c *change) DeleteRoute(ctx context.Context, p db.DeleteRouteParams) error 
 		return err
 	}
 	return c.Queries.DeleteRoute(ctx, p)
-}
-
-// InsertPlan creates a plan.
-func (c *change) InsertPlan(ctx context.Context, p db.InsertPlanParams) (row db.Plan, err error) {
-	if _, err = c.touch(ctx, auditPlan, p.ID.String(), true); err == nil {
-		row, err = c.Queries.InsertPlan(ctx, p)
-	}
-	return row, err
-}
-
-// UpdatePlan replaces a plan without its limits.
-func (c *change) UpdatePlan(ctx context.Context, p db.UpdatePlanParams) (row db.Plan, err error) {
-	if _, err = c.touch(ctx, auditPlan, p.ID.String(), false); err == nil {
-		row, err = c.Queries.UpdatePlan(ctx, p)
-	}
-	return row, err
-}
-
-// ClearDefaultPlan makes the default plan an ordinary plan.
-func (c *change) ClearDefaultPlan(ctx context.Context, p db.ClearDefaultPlanParams) error {
-	ids, err := c.trail.queries.AuditDefaultPlan(ctx, p.TenantID)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if _, err := c.touch(ctx, auditPlan, id.String(), false); err != nil {
-			return err
-		}
-	}
-	return c.Queries.ClearDefaultPlan(ctx, p)
-}
-
-// DeletePlan deletes a plan with its limits.
-func (c *change) DeletePlan(ctx context.Context, p db.DeletePlanParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.ID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.DeletePlan(ctx, p)
-}
-
-// KeepPlanVersion stores the newest version of a plan as an older one.
-func (c *change) KeepPlanVersion(ctx context.Context, p db.KeepPlanVersionParams) error {
-	t, err := c.touch(ctx, auditPlan, p.PlanID.String(), false)
-	if err != nil {
-		return err
-	}
-	t.action = "publish"
-	return c.Queries.KeepPlanVersion(ctx, p)
-}
-
-// KeepPlanLimits is KeepPlanVersion for the limits.
-func (c *change) KeepPlanLimits(ctx context.Context, p db.KeepPlanLimitsParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.KeepPlanLimits(ctx, p)
-}
-
-// PublishPlan gives a plan its next version.
-func (c *change) PublishPlan(ctx context.Context, p db.PublishPlanParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.ID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.PublishPlan(ctx, p)
-}
-
-// PutPlanVersion creates an older version of a plan.
-func (c *change) PutPlanVersion(ctx context.Context, p db.PutPlanVersionParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.PutPlanVersion(ctx, p)
-}
-
-// PutPlanVersionLimit sets the limit of an older version for a rule.
-func (c *change) PutPlanVersionLimit(ctx context.Context, p db.PutPlanVersionLimitParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.PutPlanVersionLimit(ctx, p)
-}
-
-// ClearPlanVersionLimits deletes the limits of an older version.
-func (c *change) ClearPlanVersionLimits(ctx context.Context, p db.ClearPlanVersionLimitsParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.ClearPlanVersionLimits(ctx, p)
-}
-
-// DeletePlanVersion deletes an older version of a plan.
-func (c *change) DeletePlanVersion(ctx context.Context, p db.DeletePlanVersionParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.DeletePlanVersion(ctx, p)
 }
 
 // InsertPlanMigration creates a migration.
@@ -233,22 +137,6 @@ func (c *change) touchSubjects(ctx context.Context, subjects []string) error {
 		recorded[i] = c.trail.record(auditSubject, subject, false)
 	}
 	return c.trail.readBefore(ctx, recorded...)
-}
-
-// UpsertPlanLimit sets the limit that a plan has for a rule.
-func (c *change) UpsertPlanLimit(ctx context.Context, p db.UpsertPlanLimitParams) error {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return err
-	}
-	return c.Queries.UpsertPlanLimit(ctx, p)
-}
-
-// DeletePlanLimit deletes a plan's limit for a rule.
-func (c *change) DeletePlanLimit(ctx context.Context, p db.DeletePlanLimitParams) (int64, error) {
-	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
-		return 0, err
-	}
-	return c.Queries.DeletePlanLimit(ctx, p)
 }
 
 // InsertKey creates a key.

@@ -160,7 +160,7 @@ func (c *change) fallbackPlan(ctx context.Context, slug string) (*uuid.UUID, err
 	if slug == "" {
 		return nil, nil
 	}
-	plan, err := c.plan(ctx, slug)
+	plan, err := planRow(ctx, c.Queries, c.tenant, slug)
 	if errors.Is(err, ErrNotFound) {
 		return nil, invalid("fallback_plan", noSuchPlan)
 	}

@@ -250,7 +250,7 @@ func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k 
 	if err != nil {
 		return k, err
 	}
-	if k.plans, err = withLimits(ctx, q, tenant, plans); err != nil {
+	if k.plans, err = withAllLimits(ctx, q, tenant, plans); err != nil {
 		return k, err
 	}
 	if k.portal, err = readPortal(ctx, q, tenant); err != nil {

@@ -17,22 +17,17 @@ import (
 )
 
 // writeRevision writes the changes of a document, all statements in one round trip. Everything was
-// validated before. The change gets its number at the end, into numbered. As in an import, the rows
-// have a number between those of the tenant's earlier changes and that.
+// validated before. The change gets its number at the end, into numbered.
 func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64) error {
 	touched, err := c.partsOf(ctx, r)
 	if err != nil {
 		return err
 	}
-	now, err := c.ConfigVersion(ctx)
+	version, err := c.nextAtEnd(ctx, touched)
 	if err != nil {
 		return err
 	}
-	version := now.Version + 1
-	c.late = func(ctx context.Context) (err error) {
-		*numbered, err = c.next(ctx, touched)
-		return err
-	}
+	c.taken = numbered
 	queue := &queue{tx: c.tx}
 	direct := c.Queries
 	c.Queries, c.trail.queued = db.New(queue), true

@@ -227,7 +227,7 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	if err != nil {
 		return nil, err
 	}
-	all, err := withLimits(ctx, c.Queries, c.tenant, plans)
+	all, err := planHeads(ctx, c.Queries, c.tenant, plans)
 	if err != nil {
 		return nil, err
 	}

@@ -36,8 +36,8 @@ type Plan struct {
 	// NewestVersion is the number of the newest version. Subjects that get the plan get that
 	// version.
 	NewestVersion int
-	// Older are the other versions, newest first. As an input, only in a document, they are added
-	// to the existing ones.
+	// Older are the other versions, newest first. Only those of a document have limits. As an
+	// input, only in a document, they are added to the existing ones.
 	Older     []PlanVersion
 	Version   int64 // increased by changes of its limits, too
 	CreatedAt time.Time
@@ -114,7 +114,7 @@ func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err 
 		return Plan{}, err
 	}
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
-		switch _, err := c.plan(ctx, p.Slug); {
+		switch _, err := planRow(ctx, c.Queries, c.tenant, p.Slug); {
 		case err == nil:
 			conflict := uniqueConflicts["plans_tenant_id_slug_key"]
 			return &conflict
@@ -246,7 +246,7 @@ func (s *Store) PlanNames(ctx context.Context, a Actor) (out map[string]string, 
 // *ConflictError with CodeDefaultPlan while there are other plans, or with CodePlanInUse.
 func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
-		old, err := c.plan(ctx, slug)
+		old, err := planRow(ctx, c.Queries, c.tenant, slug)
 		if err != nil {
 			return err
 		}
@@ -271,10 +271,10 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 		if err != nil {
 			return err
 		}
-		if old.Default && plans > 1 {
+		if old.IsDefault && plans > 1 {
 			return &ConflictError{CodeDefaultPlan, "this is the default plan: make another plan the default first"}
 		}
-		if _, err := c.next(ctx, parts{policy: true}); err != nil {
+		if _, err := c.nextAtEnd(ctx, parts{policy: true}); err != nil {
 			return err
 		}
 		return c.DeletePlan(ctx, db.DeletePlanParams{TenantID: c.tenant, ID: old.ID})
@@ -283,54 +283,6 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 
 func (c *change) plan(ctx context.Context, slug string) (Plan, error) {
 	return readPlan(ctx, c.Queries, c.tenant, slug)
-}
-
-func readPlan(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Plan, error) {
-	row, err := planRow(ctx, q, tenant, slug)
-	if err != nil {
-		return Plan{}, err
-	}
-	plans, err := withLimits(ctx, q, tenant, []db.Plan{row})
-	if err != nil {
-		return Plan{}, err
-	}
-	return plans[0], nil
-}
-
-func planRow(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (db.Plan, error) {
-	if !limit.ValidSlug(slug) {
-		return db.Plan{}, ErrNotFound
-	}
-	row, err := q.PlanBySlug(ctx, db.PlanBySlugParams{TenantID: tenant, Slug: slug})
-	return row, translate(err)
-}
-
-func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan) ([]Plan, error) {
-	plans := make([]Plan, len(rows))
-	ids, byID := make([]uuid.UUID, len(rows)), make(map[uuid.UUID]*Plan, len(rows))
-	for i, row := range rows {
-		var err error
-		if plans[i], err = planOf(row); err != nil {
-			return nil, err
-		}
-		ids[i], byID[row.ID] = row.ID, &plans[i]
-	}
-	limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: ids})
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range limits {
-		byID[l.PlanID].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
-	}
-	return plans, withOlder(ctx, q, tenant, byID, ids)
-}
-
-func planOf(row db.Plan) (Plan, error) {
-	bounds, err := boundsOf(row.Bounds)
-	return Plan{
-		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange, Fail: row.Fail, Bounds: bounds,
-		NewestVersion: int(row.NewestVersion), Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
-	}, err
 }
 
 // boundsOfTiersOnly is the problem of bounds in a plan that is no tier.
@@ -390,7 +342,7 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 		return Plan{}, err
 	}
 	p.Default = p.Default || plans == 0
-	version, err := c.next(ctx, parts{policy: true})
+	version, err := c.nextAtEnd(ctx, parts{policy: true})
 	if err != nil {
 		return Plan{}, err
 	}
@@ -448,7 +400,7 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if err := c.checkRoomForLimits(ctx, "limits", len(p.Limits)-len(old.Limits)); err != nil {
 		return Plan{}, err
 	}
-	version, err := c.next(ctx, parts{policy: true})
+	version, err := c.nextAtEnd(ctx, parts{policy: true})
 	if err != nil {
 		return Plan{}, err
 	}

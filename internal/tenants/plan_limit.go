@@ -75,7 +75,7 @@ type planWithVersions struct {
 }
 
 func (c *change) planLimit(ctx context.Context, plan, rule string) (planWithVersions, Rule, error) {
-	p, err := c.plan(ctx, plan)
+	p, err := planHead(ctx, c.Queries, c.tenant, plan)
 	if err != nil {
 		return planWithVersions{}, Rule{}, err
 	}
@@ -89,6 +89,7 @@ func (c *change) planLimit(ctx context.Context, plan, rule string) (planWithVers
 	}
 	out := planWithVersions{Plan: p, limitVersions: make(map[string]int64, len(limits))}
 	for _, l := range limits {
+		out.Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 		out.limitVersions[l.Slug] = l.Version
 	}
 	return out, r, nil
@@ -145,28 +146,51 @@ func (c *change) checkLimits(ctx context.Context, before, after map[string]limit
 	return rules, invalidIf(fields)
 }
 
+// limitColumns are limits as the arrays of one statement. A thousand statements would take a
+// second.
+type limitColumns struct {
+	rules               []uuid.UUID
+	limits, bursts      []int64
+	unlimiteds          []bool
+	warnAts             []float64
+	overages, meterings []string
+}
+
+func (l *limitColumns) add(rule uuid.UUID, lim limit.Limit) {
+	warnAt := -1.0 // null: an array of numbers has none
+	if share := lim.WarnAt.Value(); share != nil {
+		warnAt = *share
+	}
+	l.rules, l.limits, l.bursts = append(l.rules, rule), append(l.limits, lim.Limit), append(l.bursts, lim.Burst)
+	l.unlimiteds, l.warnAts = append(l.unlimiteds, lim.Unlimited), append(l.warnAts, warnAt)
+	l.overages, l.meterings = append(l.overages, lim.Overage.String()), append(l.meterings, lim.Metering.String())
+}
+
 // writeLimits writes the differences between the limits of the plan and after.
 func (c *change) writeLimits(ctx context.Context, old Plan, after map[string]limit.Limit, rules map[string]Rule, version int64) error {
-	for slug, lim := range after {
-		if before, had := old.Limits[slug]; had && before == lim {
-			continue
+	var put limitColumns
+	for _, slug := range slices.Sorted(maps.Keys(after)) {
+		if before, had := old.Limits[slug]; !had || before != after[slug] {
+			put.add(rules[slug].ID, after[slug])
 		}
-		err := c.UpsertPlanLimit(ctx, db.UpsertPlanLimitParams{
-			TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
-			BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage), Metering: nameOrNull(lim.Metering.String()), Version: version,
+	}
+	if len(put.rules) > 0 {
+		err := c.UpsertPlanLimits(ctx, db.UpsertPlanLimitsParams{
+			TenantID: c.tenant, PlanID: old.ID, RuleIds: put.rules, Limits: put.limits, Bursts: put.bursts, Unlimiteds: put.unlimiteds,
+			WarnAts: put.warnAts, Overages: put.overages, Meterings: put.meterings, Version: version,
 		})
 		if err != nil {
 			return err
 		}
 	}
+	var gone []uuid.UUID
 	for slug := range old.Limits {
-		if _, stays := after[slug]; stays {
-			continue
-		}
-		_, err := c.DeletePlanLimit(ctx, db.DeletePlanLimitParams{TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID})
-		if err != nil {
-			return err
+		if _, stays := after[slug]; !stays {
+			gone = append(gone, rules[slug].ID)
 		}
 	}
-	return nil
+	if len(gone) == 0 {
+		return nil
+	}
+	return c.DeletePlanLimits(ctx, db.DeletePlanLimitsParams{TenantID: c.tenant, PlanID: old.ID, RuleIds: gone})
 }

@@ -81,12 +81,12 @@ type migrationSource struct {
 }
 
 func (in *NewPlanMigration) source(ctx context.Context, q *db.Queries, tenant uuid.UUID) (m migrationSource, err error) {
-	if m.plan, err = readPlan(ctx, q, tenant, in.Plan); err != nil {
+	if m.plan, err = planHead(ctx, q, tenant, in.Plan); err != nil {
 		return m, err
 	}
 	m.to, m.below = m.plan, math.MaxInt32
 	if in.To != "" && in.To != in.Plan {
-		if m.to, err = readPlan(ctx, q, tenant, in.To); errors.Is(err, ErrNotFound) {
+		if m.to, err = planHead(ctx, q, tenant, in.To); errors.Is(err, ErrNotFound) {
 			return m, invalid("to", noSuchPlan)
 		}
 		if err != nil {
@@ -351,7 +351,7 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 		}
 		return 0, false, c.progress(ctx, m, state, 0)
 	}
-	version, err := c.next(ctx, parts{subjects: true})
+	version, err := c.nextAtEnd(ctx, parts{subjects: true})
 	if err != nil {
 		return 0, false, err
 	}
@@ -383,7 +383,7 @@ func (c *change) cancelWaiting(ctx context.Context, m *PlanMigration) (left bool
 		return false, err
 	}
 	if len(names) > 0 {
-		version, err := c.next(ctx, parts{subjects: true})
+		version, err := c.nextAtEnd(ctx, parts{subjects: true})
 		if err != nil {
 			return false, err
 		}

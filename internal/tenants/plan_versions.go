@@ -62,7 +62,7 @@ func (s *Store) PublishPlan(ctx context.Context, a Actor, slug string, limits ma
 		if err := c.checkRoomForLimits(ctx, "limits", len(limits)); err != nil {
 			return err
 		}
-		version, err := c.next(ctx, parts{policy: true})
+		version, err := c.nextAtEnd(ctx, parts{policy: true})
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,8 @@ func (s *Store) PublishPlan(ctx context.Context, a Actor, slug string, limits ma
 // publish stores the current limits of a plan as an older version and gives the plan the next
 // number.
 func (c *change) publish(ctx context.Context, p *Plan, number int, version int64) error {
-	if err := c.KeepPlanVersion(ctx, db.KeepPlanVersionParams{TenantID: c.tenant, PlanID: p.ID}); err != nil {
+	kept := int32(p.NewestVersion) // a number of the database
+	if err := c.KeepPlanVersion(ctx, db.KeepPlanVersionParams{TenantID: c.tenant, PlanID: p.ID, Number: kept}); err != nil {
 		return err
 	}
 	if err := c.KeepPlanLimits(ctx, db.KeepPlanLimitsParams{TenantID: c.tenant, PlanID: p.ID}); err != nil {
@@ -106,23 +107,25 @@ func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Pag
 		if err != nil {
 			return err
 		}
-		plans, err := withLimits(ctx, q, a.tenant, []db.Plan{row})
+		heads, err := planHeads(ctx, q, a.tenant, []db.Plan{row})
 		if err != nil {
 			return err
 		}
-		p := &plans[0]
-		newest := PlanVersion{Number: p.NewestVersion, Newest: true, Limits: p.Limits, PublishedAt: p.CreatedAt}
+		newest := PlanVersion{Number: int(row.NewestVersion), Newest: true, Limits: heads[0].Limits, PublishedAt: row.CreatedAt}
 		if row.PublishedAt != nil {
 			newest.PublishedAt = *row.PublishedAt
 		}
-		out = append([]PlanVersion{newest}, p.Older...)
+		out = append([]PlanVersion{newest}, heads[0].Older...)
 		out = slices.DeleteFunc(out, func(v PlanVersion) bool { return v.Number >= after })
 		if size := int(page.most()) - 1; len(out) > size {
 			out, next = out[:size], strconv.Itoa(out[size-1].Number)
 		}
+		if err := readVersions(ctx, q, a.tenant, row.ID, out); err != nil {
+			return err
+		}
 		for i := range out {
 			out[i].Subjects, err = q.CountPlanVersion(ctx, db.CountPlanVersionParams{
-				TenantID: a.tenant, PlanID: &p.ID, Number: int32(out[i].Number), Most: MostCounted + 1, // a number of the database
+				TenantID: a.tenant, PlanID: &row.ID, Number: int32(out[i].Number), Most: MostCounted + 1, // a number of the database
 			})
 			if err != nil {
 				return err
@@ -131,6 +134,30 @@ func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Pag
 		return nil
 	})
 	return out, next, err
+}
+
+// readVersions reads the limits of versions of a plan.
+func readVersions(ctx context.Context, q *db.Queries, tenant, plan uuid.UUID, versions []PlanVersion) error {
+	byNumber := make(map[int32]*PlanVersion, len(versions))
+	for i := range versions {
+		v := &versions[i]
+		byNumber[int32(v.Number)] = v // a number of the database
+		if !v.Newest {
+			continue
+		}
+		limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: []uuid.UUID{plan}})
+		if err != nil {
+			return err
+		}
+		for _, l := range limits {
+			v.Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
+		}
+	}
+	limits, err := q.LimitsOfPlanVersions(ctx, db.LimitsOfPlanVersionsParams{TenantID: tenant, PlanID: plan, Numbers: slices.Collect(maps.Keys(byNumber))})
+	for _, l := range limits {
+		byNumber[l.Number].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
+	}
+	return err
 }
 
 // CheckPlanLimits validates limits for a plan. Errors: *InvalidError.
@@ -151,13 +178,13 @@ func (s *Store) PlanSubjects(ctx context.Context, a Actor, slug string, most int
 	}
 	isDefault := false
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		p, err := readPlan(ctx, q, a.tenant, slug)
+		p, err := planRow(ctx, q, a.tenant, slug)
 		if err != nil {
 			return err
 		}
-		isDefault = p.Default
+		isDefault = p.IsDefault
 		names, err = q.PlanSubjects(ctx, db.PlanSubjectsParams{
-			TenantID: a.tenant, PlanID: &p.ID, NewestVersion: int32(p.NewestVersion), IsDefault: p.Default, Most: int32(most), // numbers of the database and of code
+			TenantID: a.tenant, PlanID: &p.ID, NewestVersion: p.NewestVersion, IsDefault: p.IsDefault, Most: int32(most), // a number of code
 		})
 		return err
 	})
@@ -203,7 +230,7 @@ func (s *Store) unregistered(ctx context.Context, a Actor, names []string) (out 
 // also for the newest version.
 func (s *Store) DeletePlanVersion(ctx context.Context, a Actor, slug string, number int, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
-		p, err := c.plan(ctx, slug)
+		p, err := planHead(ctx, c.Queries, c.tenant, slug)
 		if err != nil {
 			return err
 		}
@@ -223,7 +250,7 @@ func (s *Store) DeletePlanVersion(ctx context.Context, a Actor, slug string, num
 		if used {
 			return &ConflictError{CodePlanInUse, "subjects have this version: migrate them first"}
 		}
-		version, err := c.next(ctx, parts{policy: true})
+		version, err := c.nextAtEnd(ctx, parts{policy: true})
 		if err != nil {
 			return err
 		}
@@ -242,26 +269,6 @@ func (p *Plan) older(number int) *PlanVersion {
 		return nil
 	}
 	return &p.Older[i]
-}
-
-// withOlder adds the older versions to plans, which have the ids.
-func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans map[uuid.UUID]*Plan, ids []uuid.UUID) error {
-	versions, err := q.PlanVersions(ctx, db.PlanVersionsParams{TenantID: tenant, PlanIds: ids})
-	if err != nil || len(versions) == 0 {
-		return err
-	}
-	for _, v := range versions {
-		p := plans[v.PlanID]
-		p.Older = append(p.Older, PlanVersion{Number: int(v.Number), Limits: map[string]limit.Limit{}, PublishedAt: v.PublishedAt})
-	}
-	limits, err := q.PlanVersionLimits(ctx, db.PlanVersionLimitsParams{TenantID: tenant, PlanIds: ids})
-	if err != nil {
-		return err
-	}
-	for _, l := range limits {
-		plans[l.PlanID].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
-	}
-	return nil
 }
 
 // chooseVersion sets the version of in, a subject that is written instead of old (nil for a new
@@ -312,15 +319,19 @@ func (c *change) putOlder(ctx context.Context, plan uuid.UUID, before, after []P
 		} else if err := c.ClearPlanVersionLimits(ctx, db.ClearPlanVersionLimitsParams{TenantID: c.tenant, PlanID: plan, Number: number}); err != nil {
 			return err
 		}
+		if len(v.Limits) == 0 {
+			continue
+		}
+		var put limitColumns
 		for _, slug := range slices.Sorted(maps.Keys(v.Limits)) {
-			lim := v.Limits[slug]
-			err := c.PutPlanVersionLimit(ctx, db.PutPlanVersionLimitParams{
-				TenantID: c.tenant, PlanID: plan, Number: number, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
-				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(), Overage: overageName(lim.Overage), Metering: nameOrNull(lim.Metering.String()),
-			})
-			if err != nil {
-				return err
-			}
+			put.add(rules[slug].ID, v.Limits[slug])
+		}
+		err := c.PutPlanVersionLimits(ctx, db.PutPlanVersionLimitsParams{
+			TenantID: c.tenant, PlanID: plan, Number: number, RuleIds: put.rules, Limits: put.limits, Bursts: put.bursts,
+			Unlimiteds: put.unlimiteds, WarnAts: put.warnAts, Overages: put.overages, Meterings: put.meterings,
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -63,12 +63,12 @@ type PlanReach struct {
 func (s *Store) PlanReach(ctx context.Context, a Actor, plan, rule string) (out PlanReach, err error) {
 	now := s.instant()
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		p, err := readPlan(ctx, q, a.tenant, plan)
+		p, err := planRow(ctx, q, a.tenant, plan)
 		if err != nil {
 			return err
 		}
 		subjects, err := q.CountPlanSubjects(ctx, db.CountPlanSubjectsParams{
-			TenantID: a.tenant, PlanID: &p.ID, NewestVersion: int32(p.NewestVersion), IsDefault: p.Default, Most: MostCounted + 1,
+			TenantID: a.tenant, PlanID: &p.ID, NewestVersion: p.NewestVersion, IsDefault: p.IsDefault, Most: MostCounted + 1,
 		})
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func (s *Store) PlanReach(ctx context.Context, a Actor, plan, rule string) (out 
 			return err
 		}
 		out.Overridden, err = q.CountPlanOverrides(ctx, db.CountPlanOverridesParams{
-			TenantID: a.tenant, RuleID: r.ID, PlanID: &p.ID, NewestVersion: int32(p.NewestVersion), IsDefault: p.Default, Now: &now, Most: MostCounted + 1,
+			TenantID: a.tenant, RuleID: r.ID, PlanID: &p.ID, NewestVersion: p.NewestVersion, IsDefault: p.IsDefault, Now: &now, Most: MostCounted + 1,
 		})
 		return err
 	})

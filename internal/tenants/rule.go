@@ -173,7 +173,7 @@ func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) e
 		if err != nil {
 			return err
 		}
-		version, err := c.next(ctx, parts{policy: true, subjects: overridden})
+		version, err := c.nextAtEnd(ctx, parts{policy: true, subjects: overridden})
 		if err != nil {
 			return err
 		}

@@ -324,10 +324,10 @@ type change struct {
 	tenant uuid.UUID
 	now    time.Time
 	trail  *trail
-	tier   *Tier // of the tenant; nil: not read yet
-	// late takes the change's number after all its writes, including its trail, for a change with
-	// so many writes that others should not wait for it. nil: it has a number, or needs none.
-	late func(ctx context.Context) error
+	tier   *Tier  // of the tenant; nil: not read yet
+	late   *parts // of a change that takes its number at its end; nil: it has one, or needs none
+	// taken gets that number; nil: nobody needs it.
+	taken *int64
 }
 
 func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
@@ -359,10 +359,10 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 		if err != nil {
 			return err
 		}
-		if err := appendAudit(ctx, q, c.tenant, a, c.now, rows); err != nil || c.late == nil {
+		if err := appendAudit(ctx, q, c.tenant, a, c.now, rows); err != nil {
 			return err
 		}
-		return c.late(ctx)
+		return c.takeNumber(ctx)
 	})
 }
 
@@ -376,6 +376,34 @@ func (c *change) next(ctx context.Context, p parts) (int64, error) {
 	return c.NextVersion(ctx, db.NextVersionParams{
 		TenantID: c.tenant.String(), Policy: p.policy, Subjects: p.subjects, Keys: p.keys, Itself: p.itself,
 	})
+}
+
+// nextAtEnd is next for a change with so many writes that those of other tenants should not wait
+// for it: the change takes its number after all of them and after its trail. The result is a number
+// for its rows, between those of the tenant's earlier changes and its own. Nobody else can change
+// the tenant in the meantime, so no version of an object is used twice, and an instance that has
+// read up to the former reads these rows next.
+//
+// It is not for keys: instances read those of all tenants up to one number.
+func (c *change) nextAtEnd(ctx context.Context, p parts) (int64, error) {
+	now, err := c.ConfigVersion(ctx)
+	if err != nil {
+		return 0, err
+	}
+	c.late, c.trail.numbered = &p, true
+	return now.Version + 1, nil
+}
+
+// takeNumber ends a change that takes its number at its end.
+func (c *change) takeNumber(ctx context.Context) error {
+	if c.late == nil {
+		return nil
+	}
+	number, err := c.next(ctx, *c.late)
+	if c.taken != nil {
+		*c.taken = number
+	}
+	return err
 }
 
 // Now returns the time by which scheduled changes are due.

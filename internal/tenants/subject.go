@@ -271,9 +271,9 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 	return s, nil
 }
 
-// planNamed returns the plan of a subject.
+// planNamed returns the plan of a subject, like planHead.
 func (c *change) planNamed(ctx context.Context, slug string) (Plan, error) {
-	plan, err := c.plan(ctx, slug)
+	plan, err := planHead(ctx, c.Queries, c.tenant, slug)
 	if errors.Is(err, ErrNotFound) {
 		return Plan{}, invalid("plan", noPlan(slug))
 	}
@@ -285,7 +285,7 @@ func (c *change) nextPlanID(ctx context.Context, s Subject) (*uuid.UUID, error) 
 	if s.NextPlan == "" {
 		return nil, nil
 	}
-	plan, err := c.plan(ctx, s.NextPlan)
+	plan, err := planRow(ctx, c.Queries, c.tenant, s.NextPlan)
 	if errors.Is(err, ErrNotFound) {
 		return nil, invalid("next_plan", noPlan(s.NextPlan))
 	}

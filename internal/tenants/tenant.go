@@ -239,15 +239,14 @@ func (s *Store) DeleteTenant(ctx context.Context, a Actor, ref string, m Match) 
 		if old.Slug == PlatformSlug {
 			return &ConflictError{CodePlatform, "the operator's own tenant cannot be deleted"}
 		}
-		bumped, err := c.BumpVersion(ctx, old.ID.String())
+		if err := c.DeleteTenant(ctx, old.ID); err != nil {
+			return err
+		}
+		bumped, err := c.BumpVersion(ctx, old.ID.String()) // last, because the tenant may have millions of rows
 		if err != nil {
 			return err
 		}
-		err = c.InsertDeletedTenant(ctx, db.InsertDeletedTenantParams{ID: old.ID, Slug: old.Slug, Version: bumped.Version})
-		if err != nil {
-			return err
-		}
-		return c.DeleteTenant(ctx, old.ID)
+		return c.InsertDeletedTenant(ctx, db.InsertDeletedTenantParams{ID: old.ID, Slug: old.Slug, Version: bumped.Version})
 	})
 }
 

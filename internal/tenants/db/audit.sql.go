@@ -472,18 +472,75 @@ func (q *Queries) AuditMigrations(ctx context.Context, arg AuditMigrationsParams
 	return items, nil
 }
 
+const auditPlanVersions = `-- name: AuditPlanVersions :many
+SELECT v.plan_id, v.number, l.limits, encode(sha256(convert_to(l.text, 'UTF8')), 'hex') AS sha256,
+    (CASE WHEN sum(l.limits) OVER (PARTITION BY v.plan_id) <= $1::bigint THEN l.text ELSE '' END)::text AS text
+FROM (SELECT unnest($2::uuid[]) AS plan_id, unnest($3::int[]) AS number) AS n
+JOIN plan_versions v ON v.tenant_id = $4 AND v.plan_id = n.plan_id AND n.number IN (0, v.number)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS limits, '{' || coalesce(string_agg(to_json(r.slug)::text || ':' || json_strip_nulls(json_build_object('burst', l.burst_units, 'limit', l.limit_units,
+        'metering', l.metering, 'overage', l.overage, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at))::text,
+        ',' ORDER BY r.slug COLLATE "C"), '') || '}' AS text
+    FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+    WHERE l.tenant_id = v.tenant_id AND l.plan_id = v.plan_id AND l.number = v.number
+) AS l
+`
+
+type AuditPlanVersionsParams struct {
+	Most     int64
+	PlanIds  []uuid.UUID
+	Numbers  []int32
+	TenantID uuid.UUID
+}
+
+type AuditPlanVersionsRow struct {
+	PlanID uuid.UUID
+	Number int32
+	Limits int64
+	Sha256 string
+	Text   string
+}
+
+// Older versions of plans, as pairs of a plan and a number; 0 stands for all of the plan. The text
+// is JSON without spaces, with sorted names, so that it always has the same SHA-256. It is omitted
+// if these versions of the plan have more limits than most.
+func (q *Queries) AuditPlanVersions(ctx context.Context, arg AuditPlanVersionsParams) ([]AuditPlanVersionsRow, error) {
+	rows, err := q.db.Query(ctx, auditPlanVersions,
+		arg.Most,
+		arg.PlanIds,
+		arg.Numbers,
+		arg.TenantID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditPlanVersionsRow
+	for rows.Next() {
+		var i AuditPlanVersionsRow
+		if err := rows.Scan(
+			&i.PlanID,
+			&i.Number,
+			&i.Limits,
+			&i.Sha256,
+			&i.Text,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditPlans = `-- name: AuditPlans :many
 SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('on_change', nullif(p.on_change, 'carry'), 'fail', nullif(p.fail, 'closed'), 'limits', coalesce((
     SELECT jsonb_object_agg(r.slug, jsonb_build_object(
         'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage, 'metering', l.metering))
     FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
-    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}'), 'older_versions', (
-    SELECT jsonb_object_agg(v.number, coalesce((
-        SELECT jsonb_object_agg(r.slug, jsonb_build_object(
-            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage, 'metering', l.metering))
-        FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
-        WHERE l.tenant_id = v.tenant_id AND l.plan_id = v.plan_id AND l.number = v.number), '{}'))
-    FROM plan_versions v WHERE v.tenant_id = p.tenant_id AND v.plan_id = p.id)))::text AS object
+    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}')))::text AS object
 FROM plans p WHERE p.tenant_id = $1 AND p.id = ANY($2::uuid[])
 `
 
@@ -666,26 +723,35 @@ func (q *Queries) AuditRoutes(ctx context.Context, arg AuditRoutesParams) ([]Aud
 }
 
 const auditRuleUse = `-- name: AuditRuleUse :one
-SELECT jsonb_build_object(
-    'plan_limits', coalesce((
-        SELECT jsonb_object_agg(p.slug || coalesce(' ' || l.number, ''), jsonb_strip_nulls(jsonb_build_object(
-            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at, 'overage', l.overage, 'metering', l.metering)))
-        FROM (SELECT n.plan_id, NULL::int AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering
-            FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
-            UNION ALL SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering
-            FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
-        ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id), '{}'),
-    'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = $1 AND o.rule_id = $2))::text AS object
+WITH used AS (
+    SELECT p.slug || coalesce(' ' || l.number, '') AS name, l.number,
+        json_strip_nulls(json_build_object('burst', l.burst_units, 'limit', l.limit_units,
+            'metering', l.metering, 'overage', l.overage, 'unlimited', nullif(l.unlimited, false), 'warn_at', l.warn_at)) AS fields
+    FROM (SELECT n.plan_id, NULL::int AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at, n.overage, n.metering
+        FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+        UNION ALL SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at, v.overage, v.metering
+        FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+    ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id
+), size AS (SELECT count(*) <= $3::bigint AS small FROM used)
+SELECT jsonb_strip_nulls(jsonb_build_object(
+    'plan_limits', coalesce((SELECT jsonb_object_agg(name, fields) FROM used, size WHERE number IS NULL OR small), '{}'),
+    'older_plan_limits', (SELECT jsonb_build_object('limits', count(*), 'sha256', encode(sha256(convert_to(
+            '{' || string_agg(to_json(name)::text || ':' || fields::text, ',' ORDER BY name COLLATE "C") || '}', 'UTF8')), 'hex'))
+        FROM used, size WHERE number IS NOT NULL AND NOT small HAVING count(*) > 0),
+    'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = $1 AND o.rule_id = $2)))::text AS object
 `
 
 type AuditRuleUseParams struct {
 	TenantID uuid.UUID
 	RuleID   uuid.UUID
+	Most     int64
 }
 
-// What is deleted with a rule: the limits that plans have for it, and the number of overrides.
+// What is deleted with a rule: the limits that plans have for it, and the number of overrides. If
+// these are more limits than most, those of older versions are a count and the SHA-256 of their
+// text, which has the form of the texts of AuditPlanVersions.
 func (q *Queries) AuditRuleUse(ctx context.Context, arg AuditRuleUseParams) (string, error) {
-	row := q.db.QueryRow(ctx, auditRuleUse, arg.TenantID, arg.RuleID)
+	row := q.db.QueryRow(ctx, auditRuleUse, arg.TenantID, arg.RuleID, arg.Most)
 	var object string
 	err := row.Scan(&object)
 	return object, err

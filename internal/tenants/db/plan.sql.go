@@ -105,22 +105,19 @@ func (q *Queries) DeletePlan(ctx context.Context, arg DeletePlanParams) error {
 	return err
 }
 
-const deletePlanLimit = `-- name: DeletePlanLimit :execrows
-DELETE FROM plan_limits WHERE tenant_id = $1 AND plan_id = $2 AND rule_id = $3
+const deletePlanLimits = `-- name: DeletePlanLimits :exec
+DELETE FROM plan_limits WHERE tenant_id = $1 AND plan_id = $2 AND rule_id = ANY($3::uuid[])
 `
 
-type DeletePlanLimitParams struct {
+type DeletePlanLimitsParams struct {
 	TenantID uuid.UUID
 	PlanID   uuid.UUID
-	RuleID   uuid.UUID
+	RuleIds  []uuid.UUID
 }
 
-func (q *Queries) DeletePlanLimit(ctx context.Context, arg DeletePlanLimitParams) (int64, error) {
-	result, err := q.db.Exec(ctx, deletePlanLimit, arg.TenantID, arg.PlanID, arg.RuleID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) DeletePlanLimits(ctx context.Context, arg DeletePlanLimitsParams) error {
+	_, err := q.db.Exec(ctx, deletePlanLimits, arg.TenantID, arg.PlanID, arg.RuleIds)
+	return err
 }
 
 const deletePlanVersion = `-- name: DeletePlanVersion :exec
@@ -213,18 +210,72 @@ func (q *Queries) KeepPlanLimits(ctx context.Context, arg KeepPlanLimitsParams) 
 const keepPlanVersion = `-- name: KeepPlanVersion :exec
 INSERT INTO plan_versions (tenant_id, plan_id, number, published_at)
 SELECT p.tenant_id, p.id, p.newest_version, coalesce(p.published_at, p.created_at) FROM plans p
-WHERE p.tenant_id = $1 AND p.id = $2
+WHERE p.tenant_id = $1 AND p.id = $2 AND p.newest_version = $3
 `
 
 type KeepPlanVersionParams struct {
 	TenantID uuid.UUID
 	PlanID   uuid.UUID
+	Number   int32
 }
 
 // Stores the newest version of a plan as an older version.
 func (q *Queries) KeepPlanVersion(ctx context.Context, arg KeepPlanVersionParams) error {
-	_, err := q.db.Exec(ctx, keepPlanVersion, arg.TenantID, arg.PlanID)
+	_, err := q.db.Exec(ctx, keepPlanVersion, arg.TenantID, arg.PlanID, arg.Number)
 	return err
+}
+
+const limitsOfPlanVersions = `-- name: LimitsOfPlanVersions :many
+SELECT l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
+FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+WHERE l.tenant_id = $1 AND l.plan_id = $2 AND l.number = ANY($3::int[])
+`
+
+type LimitsOfPlanVersionsParams struct {
+	TenantID uuid.UUID
+	PlanID   uuid.UUID
+	Numbers  []int32
+}
+
+type LimitsOfPlanVersionsRow struct {
+	Number     int32
+	Slug       string
+	LimitUnits *int64
+	BurstUnits *int64
+	Unlimited  bool
+	WarnAt     *float64
+	Overage    *string
+	Metering   *string
+}
+
+// The limits of some older versions of a plan.
+func (q *Queries) LimitsOfPlanVersions(ctx context.Context, arg LimitsOfPlanVersionsParams) ([]LimitsOfPlanVersionsRow, error) {
+	rows, err := q.db.Query(ctx, limitsOfPlanVersions, arg.TenantID, arg.PlanID, arg.Numbers)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitsOfPlanVersionsRow
+	for rows.Next() {
+		var i LimitsOfPlanVersionsRow
+		if err := rows.Scan(
+			&i.Number,
+			&i.Slug,
+			&i.LimitUnits,
+			&i.BurstUnits,
+			&i.Unlimited,
+			&i.WarnAt,
+			&i.Overage,
+			&i.Metering,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const planBySlug = `-- name: PlanBySlug :one
@@ -560,36 +611,42 @@ func (q *Queries) PutPlanVersion(ctx context.Context, arg PutPlanVersionParams) 
 	return err
 }
 
-const putPlanVersionLimit = `-- name: PutPlanVersionLimit :exec
+const putPlanVersionLimits = `-- name: PutPlanVersionLimits :exec
 INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT $1, $2, $3, n.rule_id, nullif(n.limit_units, 0), nullif(n.burst_units, 0), n.unlimited, nullif(n.warn_at, -1),
+    nullif(n.overage, ''), nullif(n.metering, '')
+FROM (SELECT unnest($4::uuid[]) AS rule_id, unnest($5::bigint[]) AS limit_units,
+    unnest($6::bigint[]) AS burst_units, unnest($7::boolean[]) AS unlimited,
+    unnest($8::double precision[]) AS warn_at, unnest($9::text[]) AS overage,
+    unnest($10::text[]) AS metering) AS n
 `
 
-type PutPlanVersionLimitParams struct {
+type PutPlanVersionLimitsParams struct {
 	TenantID   uuid.UUID
 	PlanID     uuid.UUID
 	Number     int32
-	RuleID     uuid.UUID
-	LimitUnits *int64
-	BurstUnits *int64
-	Unlimited  bool
-	WarnAt     *float64
-	Overage    *string
-	Metering   *string
+	RuleIds    []uuid.UUID
+	Limits     []int64
+	Bursts     []int64
+	Unlimiteds []bool
+	WarnAts    []float64
+	Overages   []string
+	Meterings  []string
 }
 
-func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLimitParams) error {
-	_, err := q.db.Exec(ctx, putPlanVersionLimit,
+// Sets limits of an older version, like UpsertPlanLimits.
+func (q *Queries) PutPlanVersionLimits(ctx context.Context, arg PutPlanVersionLimitsParams) error {
+	_, err := q.db.Exec(ctx, putPlanVersionLimits,
 		arg.TenantID,
 		arg.PlanID,
 		arg.Number,
-		arg.RuleID,
-		arg.LimitUnits,
-		arg.BurstUnits,
-		arg.Unlimited,
-		arg.WarnAt,
-		arg.Overage,
-		arg.Metering,
+		arg.RuleIds,
+		arg.Limits,
+		arg.Bursts,
+		arg.Unlimiteds,
+		arg.WarnAts,
+		arg.Overages,
+		arg.Meterings,
 	)
 	return err
 }
@@ -645,39 +702,46 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 	return i, err
 }
 
-const upsertPlanLimit = `-- name: UpsertPlanLimit :exec
+const upsertPlanLimits = `-- name: UpsertPlanLimits :exec
 INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT $1, $2, n.rule_id, nullif(n.limit_units, 0), nullif(n.burst_units, 0), n.unlimited, nullif(n.warn_at, -1),
+    nullif(n.overage, ''), nullif(n.metering, ''), $3
+FROM (SELECT unnest($4::uuid[]) AS rule_id, unnest($5::bigint[]) AS limit_units,
+    unnest($6::bigint[]) AS burst_units, unnest($7::boolean[]) AS unlimited,
+    unnest($8::double precision[]) AS warn_at, unnest($9::text[]) AS overage,
+    unnest($10::text[]) AS metering) AS n
 ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
     burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage,
     metering = excluded.metering, version = excluded.version
 `
 
-type UpsertPlanLimitParams struct {
+type UpsertPlanLimitsParams struct {
 	TenantID   uuid.UUID
 	PlanID     uuid.UUID
-	RuleID     uuid.UUID
-	LimitUnits *int64
-	BurstUnits *int64
-	Unlimited  bool
-	WarnAt     *float64
-	Overage    *string
-	Metering   *string
 	Version    int64
+	RuleIds    []uuid.UUID
+	Limits     []int64
+	Bursts     []int64
+	Unlimiteds []bool
+	WarnAts    []float64
+	Overages   []string
+	Meterings  []string
 }
 
-func (q *Queries) UpsertPlanLimit(ctx context.Context, arg UpsertPlanLimitParams) error {
-	_, err := q.db.Exec(ctx, upsertPlanLimit,
+// Sets limits of a plan, as arrays of equal length. 0, an empty text and a share of -1 stand for
+// null.
+func (q *Queries) UpsertPlanLimits(ctx context.Context, arg UpsertPlanLimitsParams) error {
+	_, err := q.db.Exec(ctx, upsertPlanLimits,
 		arg.TenantID,
 		arg.PlanID,
-		arg.RuleID,
-		arg.LimitUnits,
-		arg.BurstUnits,
-		arg.Unlimited,
-		arg.WarnAt,
-		arg.Overage,
-		arg.Metering,
 		arg.Version,
+		arg.RuleIds,
+		arg.Limits,
+		arg.Bursts,
+		arg.Unlimiteds,
+		arg.WarnAts,
+		arg.Overages,
+		arg.Meterings,
 	)
 	return err
 }

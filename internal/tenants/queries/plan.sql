@@ -39,21 +39,28 @@ SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, 
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[]);
 
--- name: UpsertPlanLimit :exec
+-- name: UpsertPlanLimits :exec
+-- Sets limits of a plan, as arrays of equal length. 0, an empty text and a share of -1 stand for
+-- null.
 INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering, version)
-VALUES (@tenant_id, @plan_id, @rule_id, @limit_units, @burst_units, @unlimited, @warn_at, @overage, @metering, @version)
+SELECT @tenant_id, @plan_id, n.rule_id, nullif(n.limit_units, 0), nullif(n.burst_units, 0), n.unlimited, nullif(n.warn_at, -1),
+    nullif(n.overage, ''), nullif(n.metering, ''), @version
+FROM (SELECT unnest(@rule_ids::uuid[]) AS rule_id, unnest(@limits::bigint[]) AS limit_units,
+    unnest(@bursts::bigint[]) AS burst_units, unnest(@unlimiteds::boolean[]) AS unlimited,
+    unnest(@warn_ats::double precision[]) AS warn_at, unnest(@overages::text[]) AS overage,
+    unnest(@meterings::text[]) AS metering) AS n
 ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
     burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, overage = excluded.overage,
     metering = excluded.metering, version = excluded.version;
 
--- name: DeletePlanLimit :execrows
-DELETE FROM plan_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND rule_id = @rule_id;
+-- name: DeletePlanLimits :exec
+DELETE FROM plan_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND rule_id = ANY(@rule_ids::uuid[]);
 
 -- name: KeepPlanVersion :exec
 -- Stores the newest version of a plan as an older version.
 INSERT INTO plan_versions (tenant_id, plan_id, number, published_at)
 SELECT p.tenant_id, p.id, p.newest_version, coalesce(p.published_at, p.created_at) FROM plans p
-WHERE p.tenant_id = @tenant_id AND p.id = @plan_id;
+WHERE p.tenant_id = @tenant_id AND p.id = @plan_id AND p.newest_version = @number;
 
 -- name: KeepPlanLimits :exec
 -- Stores the limits of the newest version, like KeepPlanVersion.
@@ -75,13 +82,25 @@ SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[]);
 
+-- name: LimitsOfPlanVersions :many
+-- The limits of some older versions of a plan.
+SELECT l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering
+FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+WHERE l.tenant_id = @tenant_id AND l.plan_id = @plan_id AND l.number = ANY(@numbers::int[]);
+
 -- name: PutPlanVersion :exec
 INSERT INTO plan_versions (tenant_id, plan_id, number, published_at) VALUES (@tenant_id, @plan_id, @number, now())
 ON CONFLICT DO NOTHING;
 
--- name: PutPlanVersionLimit :exec
+-- name: PutPlanVersionLimits :exec
+-- Sets limits of an older version, like UpsertPlanLimits.
 INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at, overage, metering)
-VALUES (@tenant_id, @plan_id, @number, @rule_id, @limit_units, @burst_units, @unlimited, @warn_at, @overage, @metering);
+SELECT @tenant_id, @plan_id, @number, n.rule_id, nullif(n.limit_units, 0), nullif(n.burst_units, 0), n.unlimited, nullif(n.warn_at, -1),
+    nullif(n.overage, ''), nullif(n.metering, '')
+FROM (SELECT unnest(@rule_ids::uuid[]) AS rule_id, unnest(@limits::bigint[]) AS limit_units,
+    unnest(@bursts::bigint[]) AS burst_units, unnest(@unlimiteds::boolean[]) AS unlimited,
+    unnest(@warn_ats::double precision[]) AS warn_at, unnest(@overages::text[]) AS overage,
+    unnest(@meterings::text[]) AS metering) AS n;
 
 -- name: ClearPlanVersionLimits :exec
 DELETE FROM plan_version_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND number = @number;
