@@ -13,77 +13,109 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// A change with many writes holds up no changes of other tenants. Each change here waits for a row
-// that it writes, which the test has locked, as if the change had many more to write. Meanwhile
-// another tenant's change ends.
+// longChange is a change that waits for a row that it writes, which the test has locked, as if the
+// change had many more to write.
+type longChange struct {
+	lock   string
+	change func(ctx context.Context, s *tenants.Store, a tenants.Actor) error
+}
+
+func lockTrail(tenant string) string {
+	return "SELECT FROM audit_heads WHERE tenant_id = (SELECT id FROM tenants WHERE slug = '" + tenant + "') FOR UPDATE"
+}
+
+func numbersOf(n int64) map[string]limit.Limit {
+	return map[string]limit.Limit{"r": {Limit: n}, "q": {Limit: n}}
+}
+
+func suspend(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
+	return second(s.EditTenantByRef(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{}, func(in *tenants.Tenant) error {
+		in.State = tenants.TenantSuspended
+		return nil
+	}))
+}
+
+const (
+	lockPlanLimits = "SELECT FROM plan_limits FOR UPDATE"
+	lockSubjects   = "SELECT FROM subjects FOR UPDATE"
+)
+
+var longChanges = map[string]longChange{
+	// As a reset of counters has it while Redis answers.
+	"wait for the trail": {lockTrail("tenant-a"), func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return second(s.CreateRule(ctx, a, rule("new")))
+	}},
+	"edit a tenant": {lockTrail("tenant-a"), suspend},
+	"edit a tenant, while the operator's trail is locked": {lockTrail(tenants.PlatformSlug), suspend},
+	"create a tenant": {lockTrail(tenants.PlatformSlug), func(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
+		_, _, _, err := s.CreateTenant(ctx, tenants.AsOperator("test"), tenants.NewTenant{Slug: "tenant-c"})
+		return err
+	}},
+	"create a plan": {"SELECT FROM rules FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return second(s.CreatePlan(ctx, a, tenants.Plan{Slug: "new", Limits: numbersOf(1)}))
+	}},
+	"replace a plan": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		_, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Limits: numbersOf(7)}, tenants.Match{})
+		return err
+	}},
+	"edit a plan": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return second(s.EditPlan(ctx, a, "pro", tenants.Match{}, func(p *tenants.Plan) error { p.Limits = numbersOf(8); return nil }))
+	}},
+	"set a limit": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		_, _, err := s.PutPlanLimit(ctx, a, "pro", "r", limit.Limit{Limit: 9}, tenants.Match{})
+		return err
+	}},
+	"delete a limit": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return s.DeletePlanLimit(ctx, a, "pro", "r", tenants.Match{})
+	}},
+	"publish a version": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return second(s.PublishPlan(ctx, a, "pro", numbersOf(7), tenants.Match{}))
+	}},
+	"delete a version": {"SELECT FROM plan_version_limits FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return s.DeletePlanVersion(ctx, a, "pro", 1, tenants.Match{})
+	}},
+	"delete a plan": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return s.DeletePlan(ctx, a, "pro", tenants.Match{})
+	}},
+	"delete a rule": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return s.DeleteRule(ctx, a, "r", tenants.Match{})
+	}},
+	"migrate subjects": {lockSubjects, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		if _, err := s.CreatePlanMigration(ctx, a, tenants.NewPlanMigration{Plan: "free", To: "pro"}); err != nil {
+			return err
+		}
+		_, _, err := s.RunPlanMigrations(ctx)
+		return err
+	}},
+	"schedule a migration": {lockSubjects, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		if _, err := s.CreatePlanMigration(ctx, a, tenants.NewPlanMigration{Plan: "free", To: "pro", AtCycleEnd: true}); err != nil {
+			return err
+		}
+		_, _, err := s.RunPlanMigrations(ctx)
+		return err
+	}},
+	"delete a tenant": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
+		return s.DeleteTenant(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{})
+	}},
+}
+
+// A change that takes long holds up no changes of other tenants: while it waits, another tenant's
+// change ends.
 func TestLongChangesHoldUpNobody(t *testing.T) {
 	t.Parallel()
-	limits := func(n int64) map[string]limit.Limit {
-		return map[string]limit.Limit{"r": {Limit: n}, "q": {Limit: n}}
-	}
-	const planLimits, subjects = "SELECT FROM plan_limits FOR UPDATE", "SELECT FROM subjects FOR UPDATE"
-	for name, test := range map[string]struct {
-		lock   string
-		change func(ctx context.Context, s *tenants.Store, a tenants.Actor) error
-	}{
-		"create a plan": {"SELECT FROM rules FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return second(s.CreatePlan(ctx, a, tenants.Plan{Slug: "new", Limits: limits(1)}))
-		}},
-		"replace a plan": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			_, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Limits: limits(7)}, tenants.Match{})
-			return err
-		}},
-		"edit a plan": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return second(s.EditPlan(ctx, a, "pro", tenants.Match{}, func(p *tenants.Plan) error { p.Limits = limits(8); return nil }))
-		}},
-		"set a limit": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			_, _, err := s.PutPlanLimit(ctx, a, "pro", "r", limit.Limit{Limit: 9}, tenants.Match{})
-			return err
-		}},
-		"delete a limit": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return s.DeletePlanLimit(ctx, a, "pro", "r", tenants.Match{})
-		}},
-		"publish a version": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return second(s.PublishPlan(ctx, a, "pro", limits(7), tenants.Match{}))
-		}},
-		"delete a version": {"SELECT FROM plan_version_limits FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return s.DeletePlanVersion(ctx, a, "pro", 1, tenants.Match{})
-		}},
-		"delete a plan": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return s.DeletePlan(ctx, a, "pro", tenants.Match{})
-		}},
-		"delete a rule": {planLimits, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			return s.DeleteRule(ctx, a, "r", tenants.Match{})
-		}},
-		"migrate subjects": {subjects, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			if _, err := s.CreatePlanMigration(ctx, a, tenants.NewPlanMigration{Plan: "free", To: "pro"}); err != nil {
-				return err
-			}
-			_, _, err := s.RunPlanMigrations(ctx)
-			return err
-		}},
-		"schedule a migration": {subjects, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
-			if _, err := s.CreatePlanMigration(ctx, a, tenants.NewPlanMigration{Plan: "free", To: "pro", AtCycleEnd: true}); err != nil {
-				return err
-			}
-			_, _, err := s.RunPlanMigrations(ctx)
-			return err
-		}},
-		"delete a tenant": {planLimits, func(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
-			return s.DeleteTenant(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{})
-		}},
-	} {
+	for name, test := range longChanges {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d, a, b := two(t)
+			require.NoError(t, second(d.Store.EnsurePlatform(t.Context())))
 			mustRule(t, d.Store, a, rule("r"))
 			mustRule(t, d.Store, a, rule("q"))
 			mustPlan(t, d.Store, a, "free")
 			mustPlan(t, d.Store, a, "pro")
-			_, _, err := d.Store.PutPlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: limits(5)}, tenants.Match{})
+			_, _, err := d.Store.PutPlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: numbersOf(5)}, tenants.Match{})
 			require.NoError(t, err)
 			mustSubject(t, d.Store, a, tenants.Subject{Subject: "ada", Plan: "free"})
-			_, err = d.Store.PublishPlan(t.Context(), a, "pro", limits(6), tenants.Match{})
+			_, err = d.Store.PublishPlan(t.Context(), a, "pro", numbersOf(6), tenants.Match{})
 			require.NoError(t, err)
 
 			patient := d.Open(tenants.Config{Operation: 5 * time.Minute})

@@ -325,6 +325,7 @@ type change struct {
 	now    time.Time
 	trail  *trail
 	tier   *Tier  // of the tenant; nil: not read yet
+	chain  bool   // its rows are added to the tenant's own trail at its end
 	late   *parts // of a change that takes its number at its end; nil: it has one, or needs none
 	// taken gets that number; nil: nobody needs it.
 	taken *int64
@@ -352,6 +353,7 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 			return err
 		}
 		c := newChange(q, tx, a, a.tenant, s.instant())
+		c.chain = true
 		if err := fn(ctx, c); err != nil {
 			return err
 		}
@@ -371,8 +373,14 @@ type parts struct{ policy, subjects, keys, itself bool }
 
 // next returns the number of this change, stores it in the tenant's parts, and notifies all
 // instances at commit. From here on changes of all tenants wait, so everything must have been
-// validated.
+// validated, and the end of the trail must be locked: a reset of the tenant's counters has it while
+// Redis answers, and a removal of old rows while it deletes them.
 func (c *change) next(ctx context.Context, p parts) (int64, error) {
+	if c.chain {
+		if _, err := c.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: c.tenant, Genesis: genesis[:]}); err != nil {
+			return 0, err
+		}
+	}
 	return c.NextVersion(ctx, db.NextVersionParams{
 		TenantID: c.tenant.String(), Policy: p.policy, Subjects: p.subjects, Keys: p.keys, Itself: p.itself,
 	})

@@ -164,11 +164,14 @@ func (s *Store) insertTenant(ctx context.Context, tx pgx.Tx, q *db.Queries, a Ac
 		return nil, db.Tenant{}, &conflict
 	}
 	id := newID()
-	bumped, err := q.BumpVersion(ctx, id.String())
+	c := newChange(q, tx, a, id, s.instant())
+	if err := c.lockTrails(ctx); err != nil { // that of the tenant does not exist yet
+		return nil, db.Tenant{}, err
+	}
+	bumped, err := c.BumpVersion(ctx, id.String())
 	if err != nil {
 		return nil, db.Tenant{}, err
 	}
-	c := newChange(q, tx, a, id, s.instant())
 	row, err := c.InsertTenant(ctx, db.InsertTenantParams{ID: id, Slug: n.Slug, Name: n.Name, Partitions: int32(max(n.Partitions, 1)), Version: bumped.Version}) // at most MaxPartitions
 	return c, row, err
 }
@@ -220,6 +223,9 @@ func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Matc
 		if err := s.changePartitions(ctx, c, old, in.Partitions, &params); err != nil {
 			return err
 		}
+		if err := c.lockTrails(ctx, old.ID); err != nil {
+			return err
+		}
 		moved := in.State != old.State
 		if _, err := c.next(ctx, parts{itself: true, policy: moved || in.Partitions != old.Partitions, keys: moved}); err != nil {
 			return err
@@ -239,10 +245,13 @@ func (s *Store) DeleteTenant(ctx context.Context, a Actor, ref string, m Match) 
 		if old.Slug == PlatformSlug {
 			return &ConflictError{CodePlatform, "the operator's own tenant cannot be deleted"}
 		}
-		if err := c.DeleteTenant(ctx, old.ID); err != nil {
+		if err := c.DeleteTenant(ctx, old.ID); err != nil { // before others wait: it may have millions of rows
 			return err
 		}
-		bumped, err := c.BumpVersion(ctx, old.ID.String()) // last, because the tenant may have millions of rows
+		if err := c.lockTrails(ctx); err != nil {
+			return err
+		}
+		bumped, err := c.BumpVersion(ctx, old.ID.String())
 		if err != nil {
 			return err
 		}
@@ -274,6 +283,32 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 		}
 		return c.endOperator(ctx, func() error { return nil })
 	})
+}
+
+// lockTrails locks the ends of the trails of tenants and of the operator, for a change by the
+// operator, which adds rows to them. It is called before the change takes its number, as next does
+// for other changes. The order of the locks is the same for all changes.
+func (c *change) lockTrails(ctx context.Context, of ...uuid.UUID) error {
+	platform, err := c.TenantBySlug(ctx, PlatformSlug)
+	switch {
+	case err == nil:
+		of = append(of, platform.ID)
+	case !errors.Is(err, pgx.ErrNoRows):
+		return err
+	}
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
+		return err
+	}
+	for _, id := range of {
+		if err := c.SetTenant(ctx, id.String()); err != nil {
+			return err
+		}
+		if _, err := c.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: id, Genesis: genesis[:]}); err != nil {
+			return err
+		}
+	}
+	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem)
+	return err
 }
 
 // endOperator ends a change of a tenant by the operator, in the trails of both. The tenant's trail
