@@ -255,7 +255,7 @@ func (s *Store) DeleteBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID
 		if err != nil {
 			return err
 		}
-		if _, err := c.next(ctx, parts{itself: true}); err != nil {
+		if _, err := c.nextAtEnd(ctx, parts{itself: true}); err != nil {
 			return err
 		}
 		for _, p := range prices {

@@ -130,7 +130,7 @@ func (s *Store) PutBillingPrice(ctx context.Context, a Actor, in BillingPrice, m
 			out = old
 			return nil
 		}
-		version, err := c.next(ctx, parts{itself: true})
+		version, err := c.nextAtEnd(ctx, parts{itself: true})
 		if err != nil {
 			return err
 		}

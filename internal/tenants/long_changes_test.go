@@ -94,6 +94,27 @@ var longChanges = map[string]longChange{
 		_, _, err := s.RunPlanMigrations(ctx)
 		return err
 	}},
+	"delete a subject": {"SELECT FROM overrides FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		return s.DeleteSubject(ctx, a, "ada", tenants.Match{})
+	}},
+	"map a price": {"SELECT FROM billing_prices FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		_, _, err := s.PutBillingPrice(ctx, a, tenants.BillingPrice{Price: "price_1", Plan: "pro"}, tenants.Match{})
+		return err
+	}},
+	"delete a billing endpoint": {"SELECT FROM billing_endpoints FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		list, _, err := s.BillingEndpoints(ctx, a, tenants.Page{})
+		if err != nil {
+			return err
+		}
+		return s.DeleteBillingEndpoint(ctx, a, list[0].ID, tenants.Match{})
+	}},
+	"delete a notification endpoint": {"SELECT FROM notification_endpoints FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		list, _, err := s.NotificationEndpoints(ctx, a, tenants.Page{})
+		if err != nil {
+			return err
+		}
+		return s.DeleteNotificationEndpoint(ctx, a, list[0].ID, tenants.Match{})
+	}},
 	"delete a tenant": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
 		return s.DeleteTenant(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{})
 	}},
@@ -107,17 +128,7 @@ func TestLongChangesHoldUpNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d, a, b := two(t)
-			require.NoError(t, second(d.Store.EnsurePlatform(t.Context())))
-			mustRule(t, d.Store, a, rule("r"))
-			mustRule(t, d.Store, a, rule("q"))
-			mustPlan(t, d.Store, a, "free")
-			mustPlan(t, d.Store, a, "pro")
-			_, _, err := d.Store.PutPlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: numbersOf(5)}, tenants.Match{})
-			require.NoError(t, err)
-			mustSubject(t, d.Store, a, tenants.Subject{Subject: "ada", Plan: "free"})
-			_, err = d.Store.PublishPlan(t.Context(), a, "pro", numbersOf(6), tenants.Match{})
-			require.NoError(t, err)
-
+			fillForLongChanges(t, d.Store, a)
 			patient := d.Open(tenants.Config{Operation: 5 * time.Minute})
 			ended := make(chan error, 1)
 			whileLocked(t, d, test.lock, func(ctx context.Context) {
@@ -129,6 +140,30 @@ func TestLongChangesHoldUpNobody(t *testing.T) {
 			require.NoError(t, <-ended)
 		})
 	}
+}
+
+// fillForLongChanges writes what the changes change.
+func fillForLongChanges(t *testing.T, s *tenants.Store, a tenants.Actor) {
+	t.Helper()
+	require.NoError(t, second(s.EnsurePlatform(t.Context())))
+	mustRule(t, s, a, rule("r"))
+	mustRule(t, s, a, rule("q"))
+	mustPlan(t, s, a, "free")
+	mustPlan(t, s, a, "pro")
+	_, _, err := s.PutPlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: numbersOf(5)}, tenants.Match{})
+	require.NoError(t, err)
+	mustSubject(t, s, a, tenants.Subject{Subject: "ada", Plan: "free"})
+	_, err = s.PublishPlan(t.Context(), a, "pro", numbersOf(6), tenants.Match{})
+	require.NoError(t, err)
+	_, _, err = s.PutOverride(t.Context(), a, "ada", tenants.Override{Rule: "q", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
+	require.NoError(t, err)
+	endpoint, err := s.CreateBillingEndpoint(t.Context(), a, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromCustomer},
+		tenants.BillingSecrets{Signing: []string{"whsec_12345678"}})
+	require.NoError(t, err)
+	_, _, err = s.PutBillingPrice(t.Context(), a, tenants.BillingPrice{Price: "price_1", Plan: "free", Endpoint: endpoint.ID}, tenants.Match{})
+	require.NoError(t, err)
+	_, _, err = s.CreateNotificationEndpoint(t.Context(), a, tenants.NotificationEndpoint{URL: "https://example.com/weir"})
+	require.NoError(t, err)
 }
 
 // whileLocked calls do once waiting, in its own goroutine, waits for the locks of a statement.

@@ -256,7 +256,7 @@ func (s *Store) DeleteNotificationEndpoint(ctx context.Context, a Actor, id uuid
 		if _, err := c.notificationEndpoint(ctx, id, m); err != nil {
 			return err
 		}
-		if _, err := c.next(ctx, parts{itself: true}); err != nil {
+		if _, err := c.nextAtEnd(ctx, parts{itself: true}); err != nil {
 			return err
 		}
 		return c.DeleteNotificationEndpoint(ctx, db.DeleteNotificationEndpointParams{TenantID: c.tenant, ID: id})

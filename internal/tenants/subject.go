@@ -194,7 +194,7 @@ func (s *Store) DeleteSubject(ctx context.Context, a Actor, subject string, m Ma
 		if err := m.check(old.Version); err != nil {
 			return err
 		}
-		version, err := c.next(ctx, parts{subjects: true})
+		version, err := c.nextAtEnd(ctx, parts{subjects: true})
 		if err != nil {
 			return err
 		}
