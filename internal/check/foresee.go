@@ -165,7 +165,7 @@ func (p *Policy) changed(change PlanChange) (*planNumbers, error) {
 				limits[slug] = l
 			}
 		}
-		return p.compilePlan(change.Plan, 0, limits, bySlug, "")
+		return p.compilePlan(&PlanData{Slug: change.Plan, Limits: limits}, bySlug)
 	}
 	if change.Plan == "" {
 		return p.fallback, nil

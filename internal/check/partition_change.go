@@ -19,20 +19,23 @@ func PartitionsSettled(data *PolicyData) time.Time {
 		return time.Time{}
 	}
 	longest := int64(0)
+	rules := make(map[string]number, len(data.Rules))
 	for i := range data.Rules {
 		r := number{numbers: data.Rules[i].Numbers()}
-		longest = max(longest, r.numbers.LifeMS())
-		for _, plan := range data.Plans {
-			limits := []map[string]limit.Limit{plan.Limits}
-			for _, older := range plan.Older {
-				limits = append(limits, older.Limits)
+		longest, rules[data.Rules[i].Slug] = max(longest, r.numbers.LifeMS()), r
+	}
+	add := func(limits map[string]limit.Limit) {
+		for rule, l := range limits {
+			if r, known := rules[rule]; known {
+				n := r.with(l, "")
+				longest = max(longest, n.numbers.LifeMS())
 			}
-			for _, of := range limits {
-				if l, has := of[data.Rules[i].Slug]; has {
-					n := r.with(l, "")
-					longest = max(longest, n.numbers.LifeMS())
-				}
-			}
+		}
+	}
+	for _, plan := range data.Plans {
+		add(plan.Limits)
+		for _, older := range plan.Older {
+			add(older.Limits)
 		}
 	}
 	return data.PartitionsChanged.Add(time.Duration(learnMS+longest+skewMS) * time.Millisecond)

@@ -119,38 +119,6 @@ type number struct {
 	metering  limit.PlanMetering
 }
 
-type planNumbers struct {
-	slug     string
-	version  int            // of an older version its number, else that of the newest
-	older    []*planNumbers // of the newest version: the others
-	failOpen bool           // PlanData.FailOpen
-	counters int64          // PlanData.Counters
-	at       []uint16       // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
-	numbers  []number
-}
-
-// ofVersion returns a version of the plan, or the newest one for a number that the plan lacks:
-// a version that was just published or deleted may reach subjects and plans in either order.
-func (p *planNumbers) ofVersion(number int32) *planNumbers {
-	if number == int32(p.version) { // as of nearly all subjects; at most the 2^31 of the database
-		return p
-	}
-	for _, older := range p.older {
-		if older.version == int(number) {
-			return older
-		}
-	}
-	return p
-}
-
-// number returns the limit that the plan sets for rule i, or nil.
-func (p *planNumbers) number(i int32) *number {
-	if p == nil || p.at == nil || p.at[i] == 0 {
-		return nil
-	}
-	return &p.numbers[p.at[i]-1]
-}
-
 // Tenant returns the tenant of the policy.
 func (p *Policy) Tenant() limit.TenantID { return p.tenant }
 
@@ -211,8 +179,8 @@ func (p *Policy) Metered() map[string]bool {
 	}
 	for _, plan := range p.plans {
 		for _, version := range append([]*planNumbers{plan}, plan.older...) {
-			for i, n := range version.at {
-				if n > 0 && version.numbers[n-1].metering > limit.PlanMeterNone {
+			for i := range p.rules {
+				if n := version.number(int32(i)); n != nil && n.metering > limit.PlanMeterNone { // at most MaxRules
 					out[p.rules[i].rule.Slug] = true
 				}
 			}
@@ -256,26 +224,14 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		p.index(int32(i), r.Resource)
 	}
 	groupRules(p.rules)
-	for _, plan := range data.Plans {
-		source := "plan:" + plan.Slug // shared by all versions
-		pn, err := p.compilePlan(plan.Slug, plan.Version, plan.Limits, bySlug, source)
+	for i := range data.Plans {
+		plan, err := p.compilePlan(&data.Plans[i], bySlug)
 		if err != nil {
 			return nil, err
 		}
-		for _, version := range plan.Older {
-			older, err := p.compilePlan(plan.Slug, version.Number, version.Limits, bySlug, source)
-			if err != nil {
-				return nil, err
-			}
-			pn.older = append(pn.older, older)
-		}
-		pn.failOpen, pn.counters = plan.FailOpen, plan.Counters
-		for _, older := range pn.older {
-			older.failOpen, older.counters = plan.FailOpen, plan.Counters
-		}
-		p.plans[plan.Slug] = pn
-		if plan.Default {
-			p.fallback = pn
+		p.plans[plan.slug] = plan
+		if data.Plans[i].Default {
+			p.fallback = plan
 		}
 	}
 	if err := p.compileRoutes(data.Routes); err != nil {
@@ -283,26 +239,6 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 	}
 	p.size = p.measure()
 	return p, nil
-}
-
-// compilePlan compiles one version of a plan. The rules are compiled already.
-func (p *Policy) compilePlan(slug string, version int, limits map[string]limit.Limit, bySlug map[string]int, source string) (*planNumbers, error) {
-	pn := &planNumbers{slug: slug, version: version}
-	if len(limits) > 0 {
-		pn.at, pn.numbers = make([]uint16, len(p.rules)), make([]number, 0, len(limits))
-	}
-	for rule, lim := range limits {
-		i, known := bySlug[rule]
-		if !known {
-			return nil, fmt.Errorf("plan %s: there is no rule %s", slug, rule)
-		}
-		if errs := lim.Validate(&p.rules[i].rule); len(errs) > 0 {
-			return nil, fmt.Errorf("plan %s: rule %s: %w", slug, rule, errs[0])
-		}
-		pn.numbers = append(pn.numbers, p.rules[i].number.with(lim, source))
-		pn.at[i] = uint16(len(pn.numbers)) // at most MaxRules
-	}
-	return pn, nil
 }
 
 func (p *Policy) compileRoutes(routes []route.Route) error {

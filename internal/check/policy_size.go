@@ -38,21 +38,12 @@ func (p *Policy) measure() int64 {
 	n += table + 8*cap(p.lengths)
 	n += sizeOf[places]() + len(p.places.prefixes)*(sizeOf[string]()+object/2)
 	for slug, plan := range p.plans {
-		n += 2*(sizeOf[string]()+8) + len(slug) + plan.bytes(object) + 8*cap(plan.older)
-		for _, older := range plan.older {
-			n += older.bytes(object)
-		}
+		n += 2*(sizeOf[string]()+8) + len(slug) + plan.bytes(object)
 	}
 	for slug, r := range p.routes {
 		n += 2*(sizeOf[string]()+8) + len(slug) + r.Bytes() + 2*object
 	}
 	return int64(n)
-}
-
-// bytes returns how much memory one version of a plan takes, with so many bytes for each
-// allocation.
-func (p *planNumbers) bytes(object int) int {
-	return sizeOf[planNumbers]() + 2*cap(p.at) + cap(p.numbers)*sizeOf[number]() + 3*object
 }
 
 // textBytes returns the size of the texts of a rule, plus each for every text.

@@ -42,3 +42,9 @@ func (w *Watcher) OnListening(f func(pid uint32)) { w.listening = f }
 func (s *Store) HoldConnection(ctx context.Context, a Actor, fn func()) error {
 	return s.read(ctx, a, func(context.Context, pgx.Tx, *db.Queries) error { fn(); return nil })
 }
+
+// HoldLargePlans takes the place of those who read large plans, until next is called.
+func HoldLargePlans(s *Store) (next func()) {
+	s.largePlans <- struct{}{}
+	return func() { <-s.largePlans }
+}

@@ -3,6 +3,7 @@ package tenants
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,7 +33,7 @@ func (s *Store) changePartitions(ctx context.Context, c *change, old Tenant, n i
 	if old.Slug == PlatformSlug {
 		return &ConflictError{CodePlatform, "the operator's own tenant has one partition"}
 	}
-	data, err := policyData(ctx, c.Queries, old.ID, head)
+	data, err := policyData(ctx, c.tx, c.Queries, old.ID, head, math.MaxInt)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -21,25 +22,48 @@ import (
 // check.Policies. It fails with check.ErrUnknownTenant if there is no such active tenant, and with
 // ErrUnavailable.
 func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data check.PolicyData, err error) {
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		head, err := activeTenant(ctx, q, tenant)
-		if err != nil {
-			return err
-		}
-		data, err = policyData(ctx, q, tenant, head)
-		if !s.instant().Before(check.PartitionsSettled(&data)) {
-			data.PartitionsBefore = 0
-		}
-		return err
-	})
+	data, err = s.loadPolicy(ctx, tenant, smallPlans)
+	if errors.Is(err, errLargePlans) {
+		data, err = s.loadLargePolicy(ctx, tenant)
+	}
 	if err != nil {
 		return check.PolicyData{}, fmt.Errorf("load policy of tenant %s: %w", tenant, err)
 	}
 	return data, nil
 }
 
+// loadLargePolicy is LoadPolicy for one tenant at a time. Others wait without a connection.
+func (s *Store) loadLargePolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {
+	select {
+	case s.largePlans <- struct{}{}:
+		defer func() { <-s.largePlans }()
+		return s.loadPolicy(ctx, tenant, math.MaxInt)
+	case <-ctx.Done():
+		return check.PolicyData{}, ctx.Err()
+	}
+}
+
+// loadPolicy is LoadPolicy for up to so many limits of plans: for more, it fails with
+// errLargePlans.
+func (s *Store) loadPolicy(ctx context.Context, tenant limit.TenantID, most int) (data check.PolicyData, err error) {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		head, err := activeTenant(ctx, q, tenant)
+		if err != nil {
+			return err
+		}
+		data, err = policyData(ctx, tx, q, tenant, head, most)
+		if !s.instant().Before(check.PartitionsSettled(&data)) {
+			data.PartitionsBefore = 0
+		}
+		return err
+	})
+	return data, err
+}
+
 // policyData reads what a policy consists of.
-func policyData(ctx context.Context, q *db.Queries, tenant uuid.UUID, head db.PolicyVersionRow) (data check.PolicyData, err error) {
+func policyData(
+	ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID, head db.PolicyVersionRow, most int,
+) (data check.PolicyData, err error) {
 	data = check.PolicyData{
 		Slug: head.Slug, Version: head.PolicyVersion, Partitions: int(head.Partitions), PartitionsBefore: int(head.PartitionsBefore),
 	}
@@ -51,14 +75,16 @@ func policyData(ctx context.Context, q *db.Queries, tenant uuid.UUID, head db.Po
 		return data, err
 	}
 	data.Rules = make([]limit.Rule, len(rules))
+	slugs := make(map[uuid.UUID]string, len(rules))
 	for i, row := range rules {
+		slugs[row.ID] = row.Slug
 		r, err := ruleOf(row)
 		if err != nil {
 			return data, err
 		}
 		data.Rules[i] = r.Rule
 	}
-	if data.Plans, err = loadPlans(ctx, q, tenant); err != nil {
+	if data.Plans, err = loadPlans(ctx, tx, q, tenant, slugs, most); err != nil {
 		return data, err
 	}
 	routes, err := q.AllRoutes(ctx, tenant)
@@ -99,52 +125,6 @@ func activeTenant(ctx context.Context, q *db.Queries, tenant uuid.UUID) (db.Poli
 		return head, check.ErrUnknownTenant
 	}
 	return head, err
-}
-
-func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.PlanData, error) {
-	plans, err := q.PolicyPlans(ctx, tenant)
-	if err != nil {
-		return nil, err
-	}
-	limits, err := q.PolicyPlanLimits(ctx, tenant)
-	if err != nil {
-		return nil, err
-	}
-	older, err := q.PolicyPlanVersions(ctx, tenant)
-	if err != nil {
-		return nil, err
-	}
-	olderLimits, err := q.PolicyPlanVersionLimits(ctx, tenant)
-	if err != nil {
-		return nil, err
-	}
-	type version struct {
-		plan   uuid.UUID
-		number int32 // 0: the newest
-	}
-	data := make([]check.PlanData, len(plans))
-	index := make(map[uuid.UUID]int, len(plans))
-	byVersion := make(map[version]map[string]limit.Limit, len(plans)+len(older))
-	for i, p := range plans {
-		bounds, err := boundsOf(p.Bounds)
-		if err != nil {
-			return nil, err
-		}
-		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion), FailOpen: p.Fail == FailOpen, Counters: bounds.Counters}
-		byVersion[version{p.ID, 0}], index[p.ID] = data[i].Limits, i
-	}
-	for _, o := range older {
-		limits, plan := map[string]limit.Limit{}, &data[index[o.PlanID]]
-		byVersion[version{o.PlanID, o.Number}] = limits
-		plan.Older = append(plan.Older, check.PlanVersionData{Number: int(o.Number), Limits: limits})
-	}
-	for _, l := range limits {
-		byVersion[version{l.PlanID, 0}][l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
-	}
-	for _, l := range olderLimits {
-		byVersion[version{l.PlanID, l.Number}][l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
-	}
-	return data, nil
 }
 
 // loadedHistories stores in which history each tenant's subjects were last read, because changes

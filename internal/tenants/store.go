@@ -66,6 +66,8 @@ type Store struct {
 	// comparable only within one history.
 	history atomic.Int64
 	loaded  loadedHistories
+	// largePlans is held while a policy with large plans is read.
+	largePlans chan struct{}
 
 	busyDays dayLists // for BusySubjects
 	looks    sync.Map // of DueBilling: a subjectsLook for the ID of each endpoint with an unfinished one
@@ -121,7 +123,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
-		exports: newExports(int(config.MaxConns))}
+		exports: newExports(int(config.MaxConns)), largePlans: make(chan struct{}, 1)}
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
 	return s, nil
