@@ -150,7 +150,7 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 
 // planChoices returns the tenant's plans as options.
 func (d *dashboard) planChoices(r *http.Request, v *visit) ([]option, error) {
-	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxBillingShown})
+	plans, _, err := d.Store.PlanHeads(r.Context(), v.actor(), tenants.Page{Limit: maxBillingShown})
 	if err != nil {
 		return nil, err
 	}

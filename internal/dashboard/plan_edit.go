@@ -67,7 +67,7 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 		view.Name, view.Default, view.Reach = nameOr(plan.Name, plan.Slug), plan.Default, reachText(reach, &plan)
 		v.frame.Title = "Edit " + view.Name
 	} else {
-		plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
+		plans, _, err := d.Store.PlanHeads(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
 		if err != nil {
 			return err
 		}

@@ -100,7 +100,7 @@ func (d *dashboard) versionsOf(ctx context.Context, v *visit, slug string) (*ver
 	if err := d.versionLines(ctx, v, view, versions); err != nil {
 		return nil, err
 	}
-	plans, _, err := d.Store.Plans(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
+	plans, _, err := d.Store.PlanHeads(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
 	if err != nil {
 		return nil, err
 	}

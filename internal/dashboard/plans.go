@@ -46,16 +46,20 @@ const mostScheduled = 20
 
 // plans shows the matrix of limits: rules as rows, plans as columns, oldest plan first.
 func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) error {
-	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
-	if err != nil {
-		return err
-	}
-	slices.Reverse(plans)
 	after := r.URL.Query().Get("after")
 	rules, next, err := d.Store.Rules(r.Context(), v.actor(), tenants.RuleFilter{}, tenants.Page{Limit: pageSize, After: after})
 	if err != nil {
 		return err
 	}
+	slugs := make([]string, len(rules))
+	for i := range rules {
+		slugs[i] = rules[i].Slug
+	}
+	plans, _, err := d.Store.PlansFor(r.Context(), v.actor(), slugs, tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return err
+	}
+	slices.Reverse(plans)
 	view := plansView{Later: after != ""}
 	if next != "" {
 		view.Next = withCursor("/plans", url.Values{}, next)

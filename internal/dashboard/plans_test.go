@@ -340,3 +340,30 @@ func TestPlanRoles(t *testing.T) {
 		require.Contains(t, got.body, "Configuration unavailable")
 	}
 }
+
+// A tenant can have 100 000 limits of plans, most of them in older versions. A page reads only
+// those that it shows.
+func TestPagesReadFewLimitsOfPlans(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	_, err := s.store.PublishPlan(t.Context(), s.a, "free", map[string]limit.Limit{"requests": {Limit: 21}}, tenants.Match{})
+	require.NoError(t, err)
+	_, err = s.policies.Get(t.Context(), s.a.TenantID()) // which has all limits
+	require.NoError(t, err)
+	s.db.Exec("REVOKE SELECT ON plan_version_limits FROM weir_app")
+	for _, path := range []string{"/plans", "/plans/free/limits/requests"} {
+		got := b.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		require.Contains(t, got.body, "21 per minute", path)
+	}
+	s.db.Exec("REVOKE SELECT ON plan_limits FROM weir_app")
+	for path, shown := range map[string]string{
+		"/subjects": "Plan mark", "/usage": `value="free"`, "/billing": "Plan mark", "/plans/new": "Plan mark",
+		"/tester": "Plan mark", "/search?q=mark": "Plan mark",
+	} {
+		got := b.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		require.Contains(t, got.body, shown, path)
+	}
+}

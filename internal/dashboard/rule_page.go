@@ -50,7 +50,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	if err != nil {
 		return err
 	}
-	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
+	plans, _, err := d.Store.PlansFor(r.Context(), v.actor(), []string{slug}, tenants.Page{Limit: maxPlanColumns})
 	if err != nil {
 		return err
 	}

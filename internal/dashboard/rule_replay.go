@@ -109,7 +109,7 @@ func replayable(saved, draft, rule *limit.Rule) *limit.Rule {
 
 // plansOf reads the tenant's plans with their limits for the rule.
 func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *limit.Rule) (out []check.PlanData, misfits []string, err error) {
-	plans, _, err := d.Store.Plans(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
+	plans, _, err := d.Store.PlansFor(ctx, v.actor(), []string{rule.Slug}, tenants.Page{Limit: maxPlanColumns})
 	if err != nil {
 		return nil, nil, err
 	}

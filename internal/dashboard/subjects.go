@@ -180,7 +180,7 @@ func nameOfOption(options []option, value string) string {
 func (d *dashboard) planOptions(ctx context.Context, v *visit, none string) ([]option, error) {
 	options := []option{{"", none}}
 	for page := (tenants.Page{Limit: 1000}); ; {
-		plans, next, err := d.Store.Plans(ctx, v.actor(), page)
+		plans, next, err := d.Store.PlanHeads(ctx, v.actor(), page)
 		if err != nil {
 			return nil, err
 		}

@@ -371,7 +371,7 @@ func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageVie
 	for i := range rules {
 		view.Rules = append(view.Rules, option{rules[i].Slug, rules[i].Name})
 	}
-	plans, _, err := d.Store.Plans(ctx, a, tenants.Page{Limit: mostSuggested})
+	plans, _, err := d.Store.PlanHeads(ctx, a, tenants.Page{Limit: mostSuggested})
 	for i := range plans {
 		view.Plans = append(view.Plans, option{plans[i].Slug, plans[i].Name})
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"weir/internal/limit"
 	"weir/internal/tenants/db"
@@ -195,51 +194,6 @@ func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edi
 
 func errDefaultStays() error {
 	return &ConflictError{CodeDefaultPlan, "a tenant with plans has a default plan: make another plan the default instead"}
-}
-
-// PlanBySlug returns a plan with its limits, or ErrNotFound.
-func (s *Store) PlanBySlug(ctx context.Context, a Actor, slug string) (out Plan, err error) {
-	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		out, err = readPlan(ctx, q, a.tenant, slug)
-		return err
-	})
-	return out, err
-}
-
-// Plans lists plans with their limits, newest first, and returns where the next page begins.
-func (s *Store) Plans(ctx context.Context, a Actor, p Page) (out []Plan, next string, err error) {
-	after, err := p.after()
-	if err != nil {
-		return nil, "", err
-	}
-	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err := q.Plans(ctx, db.PlansParams{TenantID: a.tenant, After: after, Most: p.most()})
-		if err != nil {
-			return err
-		}
-		rows, next = cut(p, rows, func(r db.Plan) uuid.UUID { return r.ID })
-		out, err = withLimits(ctx, q, a.tenant, rows)
-		return err
-	})
-	return out, next, err
-}
-
-// maxPlanNames is the maximum number of plans that PlanNames reads.
-const maxPlanNames = 1000
-
-// PlanNames returns the names of the newest plans by slug, without those that have none.
-func (s *Store) PlanNames(ctx context.Context, a Actor) (out map[string]string, err error) {
-	out = map[string]string{}
-	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err := q.Plans(ctx, db.PlansParams{TenantID: a.tenant, Most: maxPlanNames})
-		for i := range rows {
-			if rows[i].Name != "" {
-				out[rows[i].Slug] = rows[i].Name
-			}
-		}
-		return err
-	})
-	return out, err
 }
 
 // DeletePlan deletes a plan with its limits. Errors: ErrNotFound, ErrPreconditionFailed,

@@ -38,12 +38,9 @@ func planHead(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string)
 
 // planHeads is planHead for several plans.
 func planHeads(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan) ([]Plan, error) {
-	plans := make([]Plan, len(rows))
-	for i, row := range rows {
-		var err error
-		if plans[i], err = planOf(row); err != nil {
-			return nil, err
-		}
+	plans, err := plansOf(rows)
+	if err != nil {
+		return nil, err
 	}
 	byID := plansByID(plans)
 	versions, err := q.PlanVersions(ctx, db.PlanVersionsParams{TenantID: tenant, PlanIds: slices.Collect(maps.Keys(byID))})
@@ -73,12 +70,27 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 	if err != nil {
 		return nil, err
 	}
+	return plans, readLimits(ctx, q, tenant, plans, nil)
+}
+
+// withNewest returns plans with the limits of their newest versions for some rules, and without
+// older versions. Nil rules: for all.
+func withNewest(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan, rules []string) ([]Plan, error) {
+	plans, err := plansOf(rows)
+	if err != nil {
+		return nil, err
+	}
+	return plans, readLimits(ctx, q, tenant, plans, rules)
+}
+
+// readLimits reads the limits of the newest versions for some rules. Nil rules: for all.
+func readLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Plan, rules []string) error {
 	byID := plansByID(plans)
-	limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: slices.Collect(maps.Keys(byID))})
+	limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: slices.Collect(maps.Keys(byID)), Rules: rules})
 	for _, l := range limits {
 		byID[l.PlanID].Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
 	}
-	return plans, err
+	return err
 }
 
 // withAllLimits is withLimits with the limits of the older versions, too.
@@ -113,6 +125,16 @@ func plansByID(plans []Plan) map[uuid.UUID]*Plan {
 		byID[plans[i].ID] = &plans[i]
 	}
 	return byID
+}
+
+func plansOf(rows []db.Plan) (plans []Plan, err error) {
+	plans = make([]Plan, len(rows))
+	for i, row := range rows {
+		if plans[i], err = planOf(row); err != nil {
+			return nil, err
+		}
+	}
+	return plans, nil
 }
 
 func planOf(row db.Plan) (Plan, error) {

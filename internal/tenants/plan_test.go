@@ -313,3 +313,40 @@ func TestOlderVersionsOfALargeDocument(t *testing.T) {
 	_, err := d.Store.ApplyDocument(t.Context(), a, tenants.Document{Plans: []tenants.Plan{in}}, tenants.Apply{})
 	requireInvalid(t, err, "")
 }
+
+// Lists of plans have the newest limits for the rules that are asked for, or none.
+func TestPlansWithFewLimits(t *testing.T) {
+	t.Parallel()
+	d, a, other := two(t)
+	s := d.Store
+	for _, actor := range []tenants.Actor{a, other} {
+		mustRule(t, s, actor, rule("r"))
+		mustRule(t, s, actor, rule("q"))
+	}
+	_, err := s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "free", Name: "Free", Limits: map[string]limit.Limit{"r": {Limit: 1}, "q": {Limit: 2}}})
+	require.NoError(t, err)
+	mustPublish(t, s, a, "free", 3)
+	_, err = s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: map[string]limit.Limit{"q": {Limit: 4}}})
+	require.NoError(t, err)
+	mustPlan(t, s, other, "others")
+
+	limits := func(plans []tenants.Plan, _ string, err error) (out []map[string]limit.Limit) {
+		require.NoError(t, err)
+		for _, p := range plans {
+			require.Empty(t, p.Older)
+			out = append(out, p.Limits)
+		}
+		return out
+	}
+	pro := map[string]limit.Limit{"q": {Limit: 4}}
+	require.Equal(t, []map[string]limit.Limit{pro, limitsOf(3)}, limits(s.Plans(t.Context(), a, tenants.Page{})))
+	require.Equal(t, []map[string]limit.Limit{{}, limitsOf(3)}, limits(s.PlansFor(t.Context(), a, []string{"r"}, tenants.Page{})))
+	require.Equal(t, []map[string]limit.Limit{{}, {}}, limits(s.PlansFor(t.Context(), a, nil, tenants.Page{})))
+	heads, next, err := s.PlanHeads(t.Context(), a, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, []tenants.PlanHead{{Slug: "pro"}}, heads)
+	heads, next, err = s.PlanHeads(t.Context(), a, tenants.Page{Limit: 1, After: next})
+	require.NoError(t, err)
+	require.Equal(t, []tenants.PlanHead{{Slug: "free", Name: "Free", Default: true}}, heads)
+	require.Empty(t, next)
+}

@@ -325,15 +325,62 @@ func (q *Queries) PlanHasSubjects(ctx context.Context, arg PlanHasSubjectsParams
 	return exists, err
 }
 
+const planHeads = `-- name: PlanHeads :many
+SELECT id, slug, name, is_default FROM plans
+WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
+ORDER BY id DESC LIMIT $3
+`
+
+type PlanHeadsParams struct {
+	TenantID uuid.UUID
+	After    *uuid.UUID
+	Most     int32
+}
+
+type PlanHeadsRow struct {
+	ID        uuid.UUID
+	Slug      string
+	Name      string
+	IsDefault bool
+}
+
+// What is needed to list plans, without their limits.
+func (q *Queries) PlanHeads(ctx context.Context, arg PlanHeadsParams) ([]PlanHeadsRow, error) {
+	rows, err := q.db.Query(ctx, planHeads, arg.TenantID, arg.After, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PlanHeadsRow
+	for rows.Next() {
+		var i PlanHeadsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Slug,
+			&i.Name,
+			&i.IsDefault,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const planLimits = `-- name: PlanLimits :many
 SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering, l.version
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
+    AND ($3::text[] IS NULL OR r.slug = ANY($3::text[]))
 `
 
 type PlanLimitsParams struct {
 	TenantID uuid.UUID
 	PlanIds  []uuid.UUID
+	Rules    []string
 }
 
 type PlanLimitsRow struct {
@@ -349,7 +396,7 @@ type PlanLimitsRow struct {
 }
 
 func (q *Queries) PlanLimits(ctx context.Context, arg PlanLimitsParams) ([]PlanLimitsRow, error) {
-	rows, err := q.db.Query(ctx, planLimits, arg.TenantID, arg.PlanIds)
+	rows, err := q.db.Query(ctx, planLimits, arg.TenantID, arg.PlanIds, arg.Rules)
 	if err != nil {
 		return nil, err
 	}

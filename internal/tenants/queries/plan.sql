@@ -20,6 +20,12 @@ SELECT * FROM plans
 WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
 ORDER BY id DESC LIMIT @most;
 
+-- name: PlanHeads :many
+-- What is needed to list plans, without their limits.
+SELECT id, slug, name, is_default FROM plans
+WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
+ORDER BY id DESC LIMIT @most;
+
 -- name: CountPlans :one
 SELECT count(*) FROM plans WHERE tenant_id = @tenant_id;
 
@@ -37,7 +43,8 @@ DELETE FROM plans WHERE tenant_id = @tenant_id AND id = @id;
 -- name: PlanLimits :many
 SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.overage, l.metering, l.version
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
-WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[]);
+WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[])
+    AND (sqlc.narg(rules)::text[] IS NULL OR r.slug = ANY(sqlc.narg(rules)::text[]));
 
 -- name: UpsertPlanLimits :exec
 -- Sets limits of a plan, as arrays of equal length. 0, an empty text and a share of -1 stand for
