@@ -21,12 +21,12 @@ type fieldsFrom struct {
 	Fields map[string]json.RawMessage
 }
 
-// history goes back from the present fields over rows of the trail, the newest first. of returns
-// the part of an object that has the fields. The result is in the order of time.
-func history(now map[string]json.RawMessage, rows []tenants.AuditEntry, from time.Time, of func(json.RawMessage) map[string]json.RawMessage) []fieldsFrom {
+// history goes back from the present fields over changes, the newest first. The result is in the
+// order of time.
+func history(now map[string]json.RawMessage, changes []tenants.LimitChange, from time.Time) []fieldsFrom {
 	var out []fieldsFrom
-	for i := range rows {
-		was, is := of(rows[i].Before), of(rows[i].After)
+	for i := range changes {
+		was, is := nested(changes[i].Before), nested(changes[i].After)
 		if was == nil && is == nil {
 			continue
 		}
@@ -35,7 +35,7 @@ func history(now map[string]json.RawMessage, rows []tenants.AuditEntry, from tim
 			after = map[string]json.RawMessage{}
 		}
 		maps.Copy(after, is)
-		out = append(out, fieldsFrom{rows[i].At, after})
+		out = append(out, fieldsFrom{changes[i].At, after})
 		before := maps.Clone(after)
 		if before == nil {
 			before = map[string]json.RawMessage{}
@@ -63,16 +63,10 @@ func fieldsAt(list []fieldsFrom, t time.Time) map[string]json.RawMessage {
 	return list[0].Fields
 }
 
-// nested returns the object at a path of nested objects; nil if there is none.
-func nested(raw json.RawMessage, path ...string) map[string]json.RawMessage {
-	var object map[string]json.RawMessage
-	if json.Unmarshal(raw, &object) != nil {
-		return nil
-	}
-	if len(path) == 0 {
-		return object
-	}
-	return nested(object[path[0]], path[1:]...)
+// nested returns the fields of an object; nil if there is none.
+func nested(raw json.RawMessage) (object map[string]json.RawMessage) {
+	_ = json.Unmarshal(raw, &object)
+	return object
 }
 
 // numberIn returns the limit of fields; 0 for none, or an unlimited one.
@@ -103,11 +97,11 @@ func fieldsOf(v any) map[string]json.RawMessage {
 
 // subjectLimits has the limits of a subject under one rule in a period.
 type subjectLimits struct {
-	rule        []limitPart
-	override    []fieldsFrom
-	plan        []fieldsFrom // the slug of the subject's own plan, in the field "plan"
-	plans       map[string][]fieldsFrom
-	defaultPlan string
+	rule     []limitPart // the newest first
+	override []fieldsFrom
+	plan     []fieldsFrom // the slug of the subject's own plan, in the field "plan"
+	defaults []fieldsFrom // that of the tenant's default plan
+	plans    map[string][]fieldsFrom
 }
 
 // at returns the limit at an instant; 0: not known, or none.
@@ -118,8 +112,10 @@ func (l *subjectLimits) at(t time.Time) int64 {
 			return numberIn(o)
 		}
 	}
-	plan := l.defaultPlan
-	_ = json.Unmarshal(fieldsAt(l.plan, t)["plan"], &plan)
+	var plan string
+	for _, of := range [][]fieldsFrom{l.defaults, l.plan} {
+		_ = json.Unmarshal(fieldsAt(of, t)["plan"], &plan) // null, as an absent one, leaves it
+	}
 	if of := l.plans[plan]; of != nil {
 		if fields := fieldsAt(of, t); fields != nil {
 			return numberIn(fields)
@@ -136,6 +132,9 @@ func (l *subjectLimits) at(t time.Time) int64 {
 // parts returns the limit over time, in checks per grain. If the present one differs from now, as
 // with an older version of a plan, only that is known.
 func (l *subjectLimits) parts(s stretch, now int64, scale func(int64) int64) (out []limitPart) {
+	if len(l.rule) > 0 {
+		l.rule[0].To = s.To // it may have been read for an earlier period
+	}
 	if l.at(s.Now) != now {
 		return []limitPart{{s.Now.Truncate(s.Grain.Duration()), s.To, scale(now)}}
 	}
@@ -143,7 +142,7 @@ func (l *subjectLimits) parts(s stretch, now int64, scale func(int64) int64) (ou
 	for _, p := range l.rule {
 		instants = append(instants, p.From, p.To)
 	}
-	for _, list := range append(slices.Collect(maps.Values(l.plans)), l.override, l.plan) {
+	for _, list := range append(slices.Collect(maps.Values(l.plans)), l.override, l.plan, l.defaults) {
 		for _, f := range list {
 			instants = append(instants, f.From)
 			for _, t := range []*time.Time{timeIn(f.Fields, "starts_at"), timeIn(f.Fields, "expires_at")} {
@@ -180,52 +179,92 @@ func (d *dashboard) readLimits(ctx context.Context, a tenants.Actor, s stretch, 
 	if out.rule, err = d.limitParts(ctx, a, s, rule, r.Rule.Limit, func(n int64) int64 { return n }); err != nil {
 		return nil, err
 	}
-	var override, own map[string]json.RawMessage
+	var override map[string]json.RawMessage
 	registered, err := d.Store.SubjectByName(ctx, a, subject)
 	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
 		return nil, err
-	}
-	if registered.Plan != "" {
-		own = fieldsOf(map[string]string{"plan": registered.Plan})
 	}
 	for _, o := range registered.Overrides {
 		if o.Rule == rule {
 			override = fieldsOf(limitThen{o.Limit.Limit, o.Limit.Unlimited, o.StartsAt, o.ExpiresAt})
 		}
 	}
-	rows := func(kind, target string) ([]tenants.AuditEntry, error) {
-		rows, _, err := d.Store.Audit(ctx, a, tenants.AuditFilter{Kind: kind, Target: target, From: &s.From, To: &s.To}, tenants.Page{Limit: mostMarks})
-		return rows, err
-	}
-	changes, err := rows("subject", subject)
-	if err != nil {
-		return nil, err
-	}
-	out.override = history(override, changes, s.From, func(raw json.RawMessage) map[string]json.RawMessage { return nested(raw, "overrides", rule) })
-	out.plan = history(own, changes, s.From, func(raw json.RawMessage) map[string]json.RawMessage {
-		if plan, set := nested(raw)["plan"]; set {
-			return map[string]json.RawMessage{"plan": plan}
-		}
-		return nil
+	trail, err := d.Store.LimitTrail(ctx, a, tenants.LimitTrailQuery{
+		Subject: subject, Rule: rule, Plan: registered.Plan, From: s.From, To: s.To, Most: mostMarks,
 	})
-	plans, _, err := d.Store.Plans(ctx, a, tenants.Page{Limit: mostSuggested})
 	if err != nil {
 		return nil, err
 	}
-	for i := range plans {
-		p := &plans[i]
-		if p.Default {
-			out.defaultPlan = p.Slug
-		}
+	out.override = history(override, trail.Overrides, s.From)
+	out.plan = history(planField(registered.Plan), trail.Plans, s.From)
+	out.defaults = history(planField(trail.DefaultNow), trail.Defaults, s.From)
+	for slug, plan := range trail.Limits {
 		var now map[string]json.RawMessage
-		if lim, ok := p.Limits[rule]; ok {
-			now = fieldsOf(limitThen{Limit: lim.Limit, Unlimited: lim.Unlimited})
+		if plan.Now != nil {
+			now = fieldsOf(limitThen{Limit: plan.Now.Limit, Unlimited: plan.Now.Unlimited})
 		}
-		changes, err := rows("plan", p.Slug)
+		out.plans[slug] = history(now, plan.Changes, s.From)
+	}
+	return out, nil
+}
+
+// planField returns the fields that name a plan; nil for none.
+func planField(slug string) map[string]json.RawMessage {
+	if slug == "" {
+		return nil
+	}
+	return fieldsOf(map[string]string{"plan": slug})
+}
+
+// keptTrail keeps what a live chart has read of the trail until something changes that is in it: a
+// rule or a plan, with the version of the policy, or the subject.
+type keptTrail struct {
+	version, subject int64 // the sequence of the subject's newest row
+	rule             string
+	limits           *subjectLimits
+	marks            []chartMark
+}
+
+// renew forgets what was kept if it is of another version.
+func (d *dashboard) renew(ctx context.Context, a tenants.Actor, kept *keptTrail, version int64, subject string) error {
+	rows, _, err := d.Store.Audit(ctx, a, tenants.AuditFilter{Kind: "subject", Target: subject}, tenants.Page{Limit: 1})
+	if err != nil {
+		return err
+	}
+	newest := int64(0)
+	if len(rows) > 0 {
+		newest = rows[0].Sequence
+	}
+	if kept.version != version || kept.subject != newest {
+		*kept = keptTrail{version: version, subject: newest}
+	}
+	return nil
+}
+
+// limitsOf returns the limits under a rule, as kept or read now.
+func (d *dashboard) limitsOf(
+	ctx context.Context, a tenants.Actor, s stretch, subject string, r *check.RuleDecision, kept *keptTrail,
+) (*subjectLimits, error) {
+	if kept.limits == nil || kept.rule != r.Rule.Slug {
+		limits, err := d.readLimits(ctx, a, s, subject, r)
 		if err != nil {
 			return nil, err
 		}
-		out.plans[p.Slug] = history(now, changes, s.From, func(raw json.RawMessage) map[string]json.RawMessage { return nested(raw, "limits", rule) })
+		kept.rule, kept.limits = r.Rule.Slug, limits
 	}
-	return out, nil
+	return kept.limits, nil
+}
+
+// subjectMarks returns the marks of a subject's chart, as kept or read now.
+func (d *dashboard) subjectMarks(ctx context.Context, a tenants.Actor, s stretch, subject string, kept *keptTrail) ([]chartMark, error) {
+	if kept.marks == nil {
+		filters := []tenants.AuditFilter{{Kind: "rule"}, {Kind: "plan"}, {Kind: "subject", Target: subject}}
+		marks, err := d.marks(ctx, a, s, filters...)
+		if err != nil {
+			return nil, err
+		}
+		kept.marks = append([]chartMark{}, marks...) // not nil
+	}
+	kept.marks = slices.DeleteFunc(kept.marks, func(m chartMark) bool { return m.At.Before(s.From) })
+	return slices.Clone(kept.marks), nil
 }

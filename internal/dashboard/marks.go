@@ -27,7 +27,7 @@ func (d *dashboard) marks(ctx context.Context, a tenants.Actor, s stretch, filte
 	var entries []tenants.AuditEntry
 	for _, filter := range filters {
 		filter.From, filter.To = &s.From, &s.To
-		some, _, err := d.Store.Audit(ctx, a, filter, tenants.Page{Limit: mostMarks})
+		some, _, err := d.Store.Audit(ctx, a, filter, tenants.Page{Limit: mostMarks, Bytes: auditPageBytes})
 		if err != nil {
 			return nil, err
 		}

@@ -294,7 +294,7 @@ func perWindow(units, windowMS int64, grain usage.Grain) int64 {
 }
 
 // limitLineOf returns the line of the limit; nil if none can be compared.
-func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch, subject string, limits []check.RuleDecision) (*limitLine, error) {
+func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch, subject string, limits []check.RuleDecision, kept *keptTrail) (*limitLine, error) {
 	r := comparableLimit(limits, s.Grain)
 	if r == nil {
 		return nil, nil
@@ -304,7 +304,7 @@ func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch,
 	if r.WindowMS != s.Grain.Duration().Milliseconds() {
 		text += ", " + grouped(scale(r.Limit)) + " per " + s.Grain.String()
 	}
-	limitsThen, err := d.readLimits(ctx, a, s, subject, r)
+	limitsThen, err := d.limitsOf(ctx, a, s, subject, r, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -313,7 +313,7 @@ func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch,
 
 // readSubjectChart reads the chart of a subject's page.
 func (d *dashboard) readSubjectChart(ctx context.Context, v *visit, view *subjectView, limits []check.RuleDecision) error {
-	drawn, err := d.subjectChart(ctx, v.actor(), view.Subject, view.Period, limits, v.now)
+	drawn, err := d.subjectChart(ctx, v.actor(), view.Subject, view.Period, limits, v.now, &keptTrail{})
 	if err != nil {
 		return err
 	}
@@ -352,7 +352,7 @@ func (s *drawnSubject) at(now time.Time, live *recent.Watched) chart {
 	return c
 }
 
-func (d *dashboard) subjectChart(ctx context.Context, a tenants.Actor, subject string, p period, limits []check.RuleDecision, now time.Time) (*drawnSubject, error) {
+func (d *dashboard) subjectChart(ctx context.Context, a tenants.Actor, subject string, p period, limits []check.RuleDecision, now time.Time, kept *keptTrail) (*drawnSubject, error) {
 	span := subjectSpan(now, p)
 	history, err := d.readHistory(ctx, a, subject, span)
 	if err != nil {
@@ -363,11 +363,10 @@ func (d *dashboard) subjectChart(ctx context.Context, a tenants.Actor, subject s
 		page: "/decisions?" + url.Values{"show": {"all"}, "subject": {subject}}.Encode(),
 		zoom: zoomFrom(subjectURL(subject)+"?period="+p.Value, url.Values{"period": {p.Value}, "subject": {subject}}),
 	}
-	filters := []tenants.AuditFilter{{Kind: "rule"}, {Kind: "plan"}, {Kind: "subject", Target: subject}}
-	if out.marks, err = d.marks(ctx, a, span, filters...); err != nil {
+	if out.marks, err = d.subjectMarks(ctx, a, span, subject, kept); err != nil {
 		return nil, err
 	}
-	out.line, err = d.limitLineOf(ctx, a, span, subject, limits)
+	out.line, err = d.limitLineOf(ctx, a, span, subject, limits, kept)
 	return out, err
 }
 
@@ -391,6 +390,7 @@ func (d *dashboard) liveSubject(w http.ResponseWriter, r *http.Request, v *visit
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
 	scale := r.URL.Query().Get("scale")
 	var drawn *drawnSubject
+	var kept keptTrail
 	return d.live(w, r, v, "subject "+subject+" "+strconv.FormatBool(scale == scaleLog), func(ctx context.Context, tick int) ([]part, error) {
 		now := d.Now()
 		if drawn == nil || tick%subjectSlow == 0 || !now.Before(drawn.span.To) {
@@ -399,7 +399,10 @@ func (d *dashboard) liveSubject(w http.ResponseWriter, r *http.Request, v *visit
 				return nil, err
 			}
 			limits := d.Checker.Inspect(ctx, policy, check.Request{Subject: subject})
-			if drawn, err = d.subjectChart(ctx, actor, subject, periods[0], limits.Rules, now); err != nil {
+			if err := d.renew(ctx, actor, &kept, policy.Version(), subject); err != nil {
+				return nil, err
+			}
+			if drawn, err = d.subjectChart(ctx, actor, subject, periods[0], limits.Rules, now, &kept); err != nil {
 				return nil, err
 			}
 			drawn.log = scale == scaleLog
