@@ -184,6 +184,7 @@ CREATE TABLE billing_endpoints (
 CREATE INDEX billing_endpoints_fallback ON billing_endpoints USING btree (tenant_id, fallback_plan_id);
 CREATE INDEX billing_endpoints_id ON billing_endpoints USING btree (id);
 CREATE INDEX billing_endpoints_reconcile ON billing_endpoints USING btree (reconcile_at) WHERE (reconcile_at IS NOT NULL);
+CREATE INDEX billing_endpoints_turn ON billing_endpoints USING btree (tenant_id, reconcile_at, id) WHERE (reconcile_at IS NOT NULL);
 ALTER TABLE billing_endpoints ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON billing_endpoints FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
@@ -219,21 +220,27 @@ CREATE TABLE billing_events (
     CHECK ((outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'parked'::text, 'ignored'::text, 'failed'::text]))),
     CHECK ((waits_for = ANY (ARRAY[''::text, 'subject'::text, 'price'::text, 'time'::text])))
 );
+CREATE INDEX billing_events_decided ON billing_events USING btree (settled_at) WHERE ((due_at IS NULL) AND (outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'ignored'::text])));
 CREATE INDEX billing_events_due ON billing_events USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, endpoint_id, id);
 CREATE INDEX billing_events_parked ON billing_events USING btree (tenant_id, endpoint_id, customer) WHERE (waits_for <> ''::text);
+CREATE INDEX billing_events_turn ON billing_events USING btree (tenant_id, due_at, id) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
 CREATE INDEX billing_events_unapplied_of_endpoint ON billing_events USING btree (tenant_id, endpoint_id) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
+CREATE INDEX billing_events_waiting ON billing_events USING btree (tenant_id, endpoint_id, customer, id) WHERE (waits_for = 'subject'::text);
 CREATE UNIQUE INDEX billing_events_duplicate ON billing_events USING btree (tenant_id, duplicate_of) WHERE (duplicate_of IS NOT NULL);
 CREATE UNIQUE INDEX billing_events_once ON billing_events USING btree (tenant_id, endpoint_id, provider_id) WHERE (duplicate_of IS NULL);
 ALTER TABLE billing_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON billing_events FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY purge ON billing_events FOR DELETE TO weir_system
+    USING (((due_at IS NULL) AND (outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'ignored'::text]))));
 CREATE POLICY read_all ON billing_events FOR SELECT TO weir_system
     USING (true);
+GRANT DELETE ON billing_events TO weir_system;
 GRANT DELETE, INSERT, SELECT, UPDATE ON billing_events TO weir_app;
-GRANT SELECT (due_at, endpoint_id, id, outcome, received_at, tenant_id, waits_for) ON billing_events TO weir_system;
+GRANT SELECT (due_at, endpoint_id, id, outcome, received_at, settled_at, tenant_id, waits_for) ON billing_events TO weir_system;
 
 CREATE TABLE billing_notices (
     tenant_id uuid NOT NULL,
@@ -329,6 +336,7 @@ CREATE TABLE billing_subscriptions (
 CREATE INDEX billing_subscriptions_customer ON billing_subscriptions USING btree (tenant_id, endpoint_id, customer);
 CREATE INDEX billing_subscriptions_due ON billing_subscriptions USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_subscriptions_subject ON billing_subscriptions USING btree (tenant_id, endpoint_id, subject);
+CREATE INDEX billing_subscriptions_turn ON billing_subscriptions USING btree (tenant_id, due_at, endpoint_id, subscription) WHERE (due_at IS NOT NULL);
 ALTER TABLE billing_subscriptions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON billing_subscriptions FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
@@ -642,6 +650,7 @@ CREATE TABLE metered_pushes (
     CHECK ((kind = ANY (ARRAY['units'::text, 'overage'::text])))
 );
 CREATE INDEX metered_pushes_due ON metered_pushes USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX metered_pushes_turn ON metered_pushes USING btree (tenant_id, due_at, id) WHERE (due_at IS NOT NULL);
 ALTER TABLE metered_pushes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON metered_pushes FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
@@ -982,6 +991,7 @@ CREATE TABLE plan_migrations (
 CREATE INDEX plan_migrations_open ON plan_migrations USING btree (starts_at) WHERE (ended_at IS NULL);
 CREATE INDEX plan_migrations_plan ON plan_migrations USING btree (tenant_id, plan_id, id);
 CREATE INDEX plan_migrations_to_plan ON plan_migrations USING btree (tenant_id, to_plan_id);
+CREATE INDEX plan_migrations_turn ON plan_migrations USING btree (tenant_id, starts_at, id) WHERE (ended_at IS NULL);
 ALTER TABLE plan_migrations ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON plan_migrations FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
@@ -1493,6 +1503,7 @@ CREATE INDEX subjects_plan_subject ON subjects USING btree (tenant_id, plan_id, 
 CREATE INDEX subjects_plan_version ON subjects USING btree (tenant_id, plan_id, plan_version);
 CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id, plan_id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_state_subject ON subjects USING btree (tenant_id, state, subject, plan_id) WHERE (state <> 'active'::text);
+CREATE INDEX subjects_turn ON subjects USING btree (tenant_id, next_plan_at, subject) WHERE (next_plan_at IS NOT NULL);
 CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
 CREATE TRIGGER add_labels AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION add_subject_labels();
 CREATE TRIGGER move_labels AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_subjects NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION move_subject_labels();

@@ -189,16 +189,16 @@ type BillingTask struct {
 	Subscription string
 }
 
-// BillingDue has the tasks that are due at an instant, oldest first, events of the tenants in turn.
+// BillingDue has the tasks that are due at an instant, those of the tenants in turn, those of each
+// tenant oldest first.
 type BillingDue struct {
 	Events, Subscriptions, Reconciles []BillingTask
 	More                              bool // there are more events, of a tenant or in all, or to be woken
 }
 
 const (
-	dueOfTenant = 20     // maximum number of due events of a tenant that are returned at once
-	dueLookedAt = 20_000 // number of due events of all tenants among which they are found
-	wokenAtOnce = 1000   // maximum number of waiting events of an endpoint that are looked at in one statement
+	dueOfTenant = 20   // maximum number of due events of a tenant that are returned at once
+	wokenAtOnce = 1000 // maximum number of waiting events of an endpoint that are looked at in one statement
 )
 
 // subjectsLook is an unfinished look at the events of an endpoint that wait for a subject. The next
@@ -209,61 +209,87 @@ type subjectsLook struct {
 	event    uuid.UUID
 }
 
+// billingTurns are the tenants after which a step begins, or those with which it ends.
+type billingTurns struct{ events, subscriptions, reconciles uuid.UUID }
+
 // DueBilling returns the tasks that are due, up to most of each kind, and up to 20 events of each
 // tenant. Before, it wakes some of the events that wait for a subject, if subjects have changed.
 // Several servers may call it concurrently: each task is executed once.
 func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
 	now := s.instant()
+	after := billingTurns{s.turns.events.after(), s.turns.subscriptions.after(), s.turns.reconciles.after()}
+	var last billingTurns
 	var unseen []db.UnseenBillingSubjectsRow
 	read := func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		due = BillingDue{}
-		if unseen, err = q.UnseenBillingSubjects(ctx, int32(most)); err != nil {
-			return err
-		}
-		events, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{
-			Now: &now, Most: int32(most), OfTenant: dueOfTenant, LookedAt: dueLookedAt,
-		})
-		if err != nil {
-			return err
-		}
-		due.More = len(events) == most
-		count := map[uuid.UUID]int{}
-		for _, row := range events {
-			due.Events = append(due.Events, BillingTask{Tenant: row.TenantID, Event: row.ID})
-			count[row.TenantID]++
-			due.More = due.More || count[row.TenantID] == dueOfTenant
-		}
-		subscriptions, err := q.DueBillingSubscriptions(ctx, db.DueBillingSubscriptionsParams{Now: &now, Most: int32(most)})
-		if err != nil {
-			return err
-		}
-		for _, row := range subscriptions {
-			due.Subscriptions = append(due.Subscriptions, BillingTask{Tenant: row.TenantID, Endpoint: row.EndpointID, Subscription: row.Subscription})
-		}
-		reconciles, err := q.DueBillingReconciles(ctx, db.DueBillingReconcilesParams{Now: &now, Most: int32(most)})
-		for _, row := range reconciles {
-			due.Reconciles = append(due.Reconciles, BillingTask{Tenant: row.TenantID, Endpoint: row.ID})
+		if unseen, err = q.UnseenBillingSubjects(ctx, int32(most)); err == nil {
+			due, last, err = dueBilling(ctx, q, now, after, most)
 		}
 		return err
 	}
 	if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
 		return BillingDue{}, err
 	}
-	if len(unseen) == 0 {
-		return due, nil
+	if len(unseen) > 0 {
+		left := s.lookAtSubjects(ctx, unseen, due.Events, now)
+		if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
+			return BillingDue{}, err
+		}
+		due.More = due.More || left
 	}
-	left := s.lookAtSubjects(ctx, unseen, due.Events, now)
-	if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
-		return BillingDue{}, err
-	}
-	due.More = due.More || left
+	s.turns.events.passed(last.events)
+	s.turns.subscriptions.passed(last.subscriptions)
+	s.turns.reconciles.passed(last.reconciles)
 	return due, nil
+}
+
+// dueBilling reads the tasks of one step, and returns the tenants with which it ends.
+func dueBilling(ctx context.Context, q *db.Queries, now time.Time, after billingTurns, most int) (due BillingDue, last billingTurns, err error) {
+	limit := int32(most)
+	events, err := q.BillingEventTurns(ctx, db.BillingEventTurnsParams{After: after.events, Now: now, LookAt: turnsLookedAt, Most: limit})
+	if err != nil {
+		return due, last, err
+	}
+	rows, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{
+		Tenants: turnsOf(events.InTurn, events.WithOldest, nil), Now: &now, OfTenant: dueOfTenant, Most: limit,
+	})
+	if err != nil {
+		return due, last, err
+	}
+	due.More = isFull(rows, most, dueOfTenant, func(r db.DueBillingEventsRow) uuid.UUID { return r.TenantID })
+	for _, row := range rows {
+		due.Events = append(due.Events, BillingTask{Tenant: row.TenantID, Event: row.ID})
+	}
+	subscriptions, err := q.BillingSubscriptionTurns(ctx, db.BillingSubscriptionTurnsParams{After: after.subscriptions, Now: now, LookAt: turnsLookedAt, Most: limit})
+	if err != nil {
+		return due, last, err
+	}
+	tenants := turnsOf(subscriptions.InTurn, subscriptions.WithOldest, nil)
+	ended, err := q.DueBillingSubscriptions(ctx, db.DueBillingSubscriptionsParams{
+		Tenants: tenants, Now: &now, OfTenant: shareOf(most, len(tenants)), Most: limit,
+	})
+	if err != nil {
+		return due, last, err
+	}
+	for _, row := range ended {
+		due.Subscriptions = append(due.Subscriptions, BillingTask{Tenant: row.TenantID, Endpoint: row.EndpointID, Subscription: row.Subscription})
+	}
+	reconciles, err := q.BillingReconcileTurns(ctx, db.BillingReconcileTurnsParams{After: after.reconciles, Now: now, LookAt: turnsLookedAt, Most: limit})
+	if err != nil {
+		return due, last, err
+	}
+	tenants = turnsOf(reconciles.InTurn, reconciles.WithOldest, nil)
+	compared, err := q.DueBillingReconciles(ctx, db.DueBillingReconcilesParams{
+		Tenants: tenants, Now: &now, OfTenant: shareOf(most, len(tenants)), Most: limit,
+	})
+	for _, row := range compared {
+		due.Reconciles = append(due.Reconciles, BillingTask{Tenant: row.TenantID, Endpoint: row.ID})
+	}
+	return due, billingTurns{events.Next, subscriptions.Next, reconciles.Next}, err
 }
 
 // lookAtSubjects wakes some events of each endpoint whose customers have subjects now. left reports
 // whether more can be looked at immediately. An error of one tenant does not stop the others. A
-// tenant with enough due events waits: DueBillingEvents finds the events of others only among the
-// oldest ones, so a tenant must not have too many.
+// tenant with enough due events waits: there is no use in waking more than are processed.
 func (s *Store) lookAtSubjects(ctx context.Context, unseen []db.UnseenBillingSubjectsRow, due []BillingTask, now time.Time) (left bool) {
 	count := map[uuid.UUID]int{}
 	for _, task := range due {

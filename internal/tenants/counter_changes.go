@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -24,11 +23,8 @@ const (
 // OnChanges are the values of Plan.OnChange.
 var OnChanges = []string{OnChangeCarry, OnChangeReset, OnChangeScale}
 
-const (
-	counterChanges = 500    // maximum number of counter changes that are listed at once
-	turnsLookedAt  = 20_000 // number of pending tasks of all tenants among which a list finds its own
-	turnsFailed    = 100    // of so many tenants that fail, the cause is none of them, and the round ends
-)
+// counterChanges is the maximum number of counter changes that are listed at once.
+const counterChanges = 500
 
 // CarryOutCounterChanges calls carry with the pending changes of counters, those of a tenant in
 // order, the tenants in turn, and deletes those that succeed. After an error, the tenant's further
@@ -37,7 +33,7 @@ const (
 // ErrUnavailable, and the first error of carry.
 func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, more bool, err error) {
 	var first error
-	without := []uuid.UUID{} // tenants that failed; never nil, which would be NULL
+	var without []uuid.UUID // tenants that failed
 	for {
 		n, full, failed, err := s.carryOutCounterChanges(ctx, without, carry)
 		done += n
@@ -54,28 +50,9 @@ func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uu
 	}
 }
 
-// failedTenants are the tenants whose tasks failed in a round, and the first error.
-type failedTenants struct {
-	tenants []uuid.UUID
-	first   error
-}
-
-func (f *failedTenants) add(tenant uuid.UUID, err error) {
-	f.tenants = append(f.tenants, tenant)
-	if f.first == nil {
-		f.first = err
-	}
-}
-
-func (f *failedTenants) has(tenant uuid.UUID) bool { return slices.Contains(f.tenants, tenant) }
-
 // carryOutCounterChanges carries out one page of changes. full means that there may be more.
 func (s *Store) carryOutCounterChanges(ctx context.Context, without []uuid.UUID, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, full bool, failed failedTenants, err error) {
-	var rows []db.CounterChangesRow
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err = q.CounterChanges(ctx, db.CounterChangesParams{Without: without, LookedAt: turnsLookedAt, Most: counterChanges})
-		return err
-	})
+	rows, full, err := s.counterChanges(ctx, without)
 	if err != nil {
 		return 0, false, failed, fmt.Errorf("list changes of counters: %w", err)
 	}
@@ -102,5 +79,25 @@ func (s *Store) carryOutCounterChanges(ctx context.Context, without []uuid.UUID,
 			return 0, false, failed, fmt.Errorf("delete changes of counters: %w", err)
 		}
 	}
-	return len(carried), len(rows) == counterChanges, failed, nil
+	return len(carried), full, failed, nil
+}
+
+// counterChanges lists the changes of one step. full means that there may be more.
+func (s *Store) counterChanges(ctx context.Context, without []uuid.UUID) (rows []db.CounterChangesRow, full bool, err error) {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		step, err := q.CounterChangeTurns(ctx, db.CounterChangeTurnsParams{After: s.turns.counters.after(), LookAt: turnsLookedAt, Most: counterChanges})
+		if err != nil {
+			return err
+		}
+		tenants := turnsOf(step.InTurn, step.WithOldest, without)
+		share := shareOf(counterChanges, len(tenants))
+		rows, err = q.CounterChanges(ctx, db.CounterChangesParams{Tenants: tenants, OfTenant: share, Most: counterChanges})
+		if err != nil {
+			return err
+		}
+		s.turns.counters.passed(step.Next)
+		full = isFull(rows, counterChanges, share, func(r db.CounterChangesRow) uuid.UUID { return r.TenantID })
+		return nil
+	})
+	return rows, full, err
 }

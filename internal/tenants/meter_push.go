@@ -83,14 +83,25 @@ const (
 	pushSamples = 5 // problems in a list
 )
 
-// DueMeterPushes returns pushes that are due, at most most. Error: ErrUnavailable.
+// DueMeterPushes returns pushes that are due, at most most, the tenants in turn. Error:
+// ErrUnavailable.
 func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTask, err error) {
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err := q.DueMeteredPushes(ctx, int32(most))
+		out = nil
+		step, err := q.MeterPushTurns(ctx, db.MeterPushTurnsParams{After: s.turns.pushes.after(), LookAt: turnsLookedAt, Most: int32(most)})
+		if err != nil {
+			return err
+		}
+		tenants := turnsOf(step.InTurn, step.WithOldest, nil)
+		rows, err := q.DueMeteredPushes(ctx, db.DueMeteredPushesParams{Tenants: tenants, OfTenant: shareOf(most, len(tenants)), Most: int32(most)})
+		if err != nil {
+			return err
+		}
+		s.turns.pushes.passed(step.Next)
 		for _, r := range rows {
 			out = append(out, MeterPushTask{r.TenantID, r.ID})
 		}
-		return err
+		return nil
 	})
 	return out, err
 }

@@ -269,11 +269,7 @@ const (
 // concurrently. An error of one migration does not stop the others. Errors: ErrUnavailable, and the
 // first error of a migration.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
-	var open []db.OpenPlanMigrationsRow
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		open, err = q.OpenPlanMigrations(ctx, db.OpenPlanMigrationsParams{Now: s.instant(), Most: openMigrations})
-		return err
-	})
+	open, err := s.openPlanMigrations(ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("list plan migrations: %w", err)
 	}
@@ -297,6 +293,28 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 		}
 	}
 	return moved, more, err
+}
+
+// openPlanMigrations lists the migrations of one step.
+func (s *Store) openPlanMigrations(ctx context.Context) (open []db.OpenPlanMigrationsRow, err error) {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		now := s.instant()
+		step, err := q.PlanMigrationTurns(ctx, db.PlanMigrationTurnsParams{
+			After: s.turns.migrations.after(), Now: now, LookAt: turnsLookedAt, Most: openMigrations,
+		})
+		if err != nil {
+			return err
+		}
+		tenants := turnsOf(step.InTurn, step.WithOldest, nil)
+		open, err = q.OpenPlanMigrations(ctx, db.OpenPlanMigrationsParams{
+			Tenants: tenants, Now: now, OfTenant: shareOf(openMigrations, len(tenants)), Most: openMigrations,
+		})
+		if err == nil {
+			s.turns.migrations.passed(step.Next)
+		}
+		return err
+	})
+	return open, err
 }
 
 // migrateBatch executes a part of a migration. left reports whether more can be done now.

@@ -95,7 +95,7 @@ const duePlans = 500
 // ErrUnavailable, and the first error of a change.
 func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, more bool, err error) {
 	var first error
-	without := []uuid.UUID{} // tenants that failed; never nil, which would be NULL
+	var without []uuid.UUID // tenants that failed
 	for {
 		n, full, failed, err := s.applyDuePlans(ctx, without)
 		applied += n
@@ -114,11 +114,7 @@ func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, more bool, err 
 
 // applyDuePlans applies one page of plan changes. full means that there may be more.
 func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied int, full bool, failed failedTenants, err error) {
-	var due []db.DuePlansRow
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		due, err = q.DuePlans(ctx, db.DuePlansParams{Now: s.instant(), Without: without, LookedAt: turnsLookedAt, Most: duePlans})
-		return err
-	})
+	due, full, err := s.duePlans(ctx, without)
 	if err != nil {
 		return 0, false, failed, fmt.Errorf("list due plan changes: %w", err)
 	}
@@ -135,7 +131,28 @@ func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied
 			applied++
 		}
 	}
-	return applied, len(due) == duePlans, failed, nil
+	return applied, full, failed, nil
+}
+
+// duePlans lists the plan changes of one step. full means that there may be more.
+func (s *Store) duePlans(ctx context.Context, without []uuid.UUID) (due []db.DuePlansRow, full bool, err error) {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		now := s.instant()
+		step, err := q.DuePlanTurns(ctx, db.DuePlanTurnsParams{After: s.turns.plans.after(), Now: now, LookAt: turnsLookedAt, Most: duePlans})
+		if err != nil {
+			return err
+		}
+		tenants := turnsOf(step.InTurn, step.WithOldest, without)
+		share := shareOf(duePlans, len(tenants))
+		due, err = q.DuePlans(ctx, db.DuePlansParams{Tenants: tenants, Now: now, OfTenant: share, Most: duePlans})
+		if err != nil {
+			return err
+		}
+		s.turns.plans.passed(step.Next)
+		full = isFull(due, duePlans, share, func(r db.DuePlansRow) uuid.UUID { return r.TenantID })
+		return nil
+	})
+	return due, full, err
 }
 
 // applyDuePlan gives one subject its next plan, if it is still due.

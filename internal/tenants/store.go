@@ -72,6 +72,8 @@ type Store struct {
 	busyDays dayLists // for BusySubjects
 	looks    sync.Map // of DueBilling: a subjectsLook for the ID of each endpoint with an unfinished one
 	exports  *places.Places[uuid.UUID]
+	// turns are where the loops over tenants continue.
+	turns struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries turn }
 	// exportRefused is when a tenant without an export was refused one, in milliseconds.
 	exportRefused atomic.Int64
 

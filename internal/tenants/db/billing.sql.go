@@ -744,16 +744,17 @@ func (q *Queries) DismissBillingEvent(ctx context.Context, arg DismissBillingEve
 }
 
 const dueBillingEvents = `-- name: DueBillingEvents :many
-SELECT tenant_id, id FROM (
-    SELECT tenant_id, id, due_at, row_number() OVER (PARTITION BY tenant_id ORDER BY due_at, id) AS place
-    FROM (SELECT tenant_id, id, due_at FROM billing_events WHERE due_at <= $1 ORDER BY due_at LIMIT $2) AS oldest
-) AS placed
-WHERE place <= $3::int ORDER BY place, due_at, id LIMIT $4
+SELECT due.tenant_id, due.id FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT e.tenant_id, e.id, row_number() OVER (ORDER BY e.due_at, e.id) AS place FROM billing_events e
+    WHERE e.tenant_id = turn.tenant_id AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3
+) AS due
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $4
 `
 
 type DueBillingEventsParams struct {
+	Tenants  []uuid.UUID
 	Now      *time.Time
-	LookedAt int32
 	OfTenant int32
 	Most     int32
 }
@@ -763,12 +764,11 @@ type DueBillingEventsRow struct {
 	ID       uuid.UUID
 }
 
-// Some events of each tenant, oldest first, the tenants in turn: a tenant with thousands of events
-// does not delay the others. Of a longer backlog, the oldest events are looked at.
+// The first due events of some tenants, the tenants in turn.
 func (q *Queries) DueBillingEvents(ctx context.Context, arg DueBillingEventsParams) ([]DueBillingEventsRow, error) {
 	rows, err := q.db.Query(ctx, dueBillingEvents,
+		arg.Tenants,
 		arg.Now,
-		arg.LookedAt,
 		arg.OfTenant,
 		arg.Most,
 	)
@@ -861,12 +861,19 @@ func (q *Queries) DueBillingNotices(ctx context.Context, arg DueBillingNoticesPa
 }
 
 const dueBillingReconciles = `-- name: DueBillingReconciles :many
-SELECT tenant_id, id FROM billing_endpoints WHERE reconcile_at <= $1 ORDER BY reconcile_at LIMIT $2
+SELECT due.tenant_id, due.id FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT e.tenant_id, e.id, row_number() OVER (ORDER BY e.reconcile_at, e.id) AS place FROM billing_endpoints e
+    WHERE e.tenant_id = turn.tenant_id AND e.reconcile_at <= $2 ORDER BY e.reconcile_at, e.id LIMIT $3
+) AS due
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $4
 `
 
 type DueBillingReconcilesParams struct {
-	Now  *time.Time
-	Most int32
+	Tenants  []uuid.UUID
+	Now      *time.Time
+	OfTenant int32
+	Most     int32
 }
 
 type DueBillingReconcilesRow struct {
@@ -874,8 +881,14 @@ type DueBillingReconcilesRow struct {
 	ID       uuid.UUID
 }
 
+// The due endpoints of some tenants, the tenants in turn.
 func (q *Queries) DueBillingReconciles(ctx context.Context, arg DueBillingReconcilesParams) ([]DueBillingReconcilesRow, error) {
-	rows, err := q.db.Query(ctx, dueBillingReconciles, arg.Now, arg.Most)
+	rows, err := q.db.Query(ctx, dueBillingReconciles,
+		arg.Tenants,
+		arg.Now,
+		arg.OfTenant,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -895,12 +908,20 @@ func (q *Queries) DueBillingReconciles(ctx context.Context, arg DueBillingReconc
 }
 
 const dueBillingSubscriptions = `-- name: DueBillingSubscriptions :many
-SELECT tenant_id, endpoint_id, subscription FROM billing_subscriptions WHERE due_at <= $1 ORDER BY due_at LIMIT $2
+SELECT due.tenant_id, due.endpoint_id, due.subscription FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT s.tenant_id, s.endpoint_id, s.subscription, row_number() OVER (ORDER BY s.due_at, s.endpoint_id, s.subscription) AS place
+    FROM billing_subscriptions s WHERE s.tenant_id = turn.tenant_id AND s.due_at <= $2
+    ORDER BY s.due_at, s.endpoint_id, s.subscription LIMIT $3
+) AS due
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $4
 `
 
 type DueBillingSubscriptionsParams struct {
-	Now  *time.Time
-	Most int32
+	Tenants  []uuid.UUID
+	Now      *time.Time
+	OfTenant int32
+	Most     int32
 }
 
 type DueBillingSubscriptionsRow struct {
@@ -909,8 +930,14 @@ type DueBillingSubscriptionsRow struct {
 	Subscription string
 }
 
+// The first due subscriptions of some tenants, the tenants in turn.
 func (q *Queries) DueBillingSubscriptions(ctx context.Context, arg DueBillingSubscriptionsParams) ([]DueBillingSubscriptionsRow, error) {
-	rows, err := q.db.Query(ctx, dueBillingSubscriptions, arg.Now, arg.Most)
+	rows, err := q.db.Query(ctx, dueBillingSubscriptions,
+		arg.Tenants,
+		arg.Now,
+		arg.OfTenant,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

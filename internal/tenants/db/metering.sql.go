@@ -254,16 +254,28 @@ func (q *Queries) DeleteMeteredPushProblem(ctx context.Context, arg DeleteMetere
 }
 
 const dueMeteredPushes = `-- name: DueMeteredPushes :many
-SELECT tenant_id, id FROM metered_pushes WHERE due_at <= now() ORDER BY due_at, id LIMIT $1
+SELECT due.tenant_id, due.id FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT p.tenant_id, p.id, row_number() OVER (ORDER BY p.due_at, p.id) AS place FROM metered_pushes p
+    WHERE p.tenant_id = turn.tenant_id AND p.due_at <= now() ORDER BY p.due_at, p.id LIMIT $2
+) AS due
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $3
 `
+
+type DueMeteredPushesParams struct {
+	Tenants  []uuid.UUID
+	OfTenant int32
+	Most     int32
+}
 
 type DueMeteredPushesRow struct {
 	TenantID uuid.UUID
 	ID       uuid.UUID
 }
 
-func (q *Queries) DueMeteredPushes(ctx context.Context, most int32) ([]DueMeteredPushesRow, error) {
-	rows, err := q.db.Query(ctx, dueMeteredPushes, most)
+// The first due pushes of some tenants, the tenants in turn.
+func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesParams) ([]DueMeteredPushesRow, error) {
+	rows, err := q.db.Query(ctx, dueMeteredPushes, arg.Tenants, arg.OfTenant, arg.Most)
 	if err != nil {
 		return nil, err
 	}

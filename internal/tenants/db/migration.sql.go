@@ -227,19 +227,22 @@ func (q *Queries) OpenMigrationOfPlan(ctx context.Context, arg OpenMigrationOfPl
 }
 
 const openPlanMigrations = `-- name: OpenPlanMigrations :many
-SELECT tenant_id, id, slug FROM (
-    SELECT m.tenant_id, m.id, p.slug, m.starts_at, row_number() OVER (PARTITION BY m.tenant_id ORDER BY m.starts_at, m.id) AS place
-    FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
-    JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
-    WHERE m.ended_at IS NULL AND (m.starts_at <= $1::timestamptz OR m.state = 'canceling') AND t.state = 'active'
+SELECT due.tenant_id, due.id, p.slug FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT m.tenant_id, m.id, m.plan_id, row_number() OVER (ORDER BY m.starts_at, m.id) AS place FROM plan_migrations m
+    WHERE m.tenant_id = turn.tenant_id AND m.ended_at IS NULL AND (m.starts_at <= $2::timestamptz OR m.state = 'canceling')
         AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id))
-) AS placed
-ORDER BY place, starts_at, id LIMIT $2
+    ORDER BY m.starts_at, m.id LIMIT $3
+) AS due
+JOIN plans p ON p.tenant_id = due.tenant_id AND p.id = due.plan_id
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $4
 `
 
 type OpenPlanMigrationsParams struct {
-	Now  time.Time
-	Most int32
+	Tenants  []uuid.UUID
+	Now      time.Time
+	OfTenant int32
+	Most     int32
 }
 
 type OpenPlanMigrationsRow struct {
@@ -248,11 +251,15 @@ type OpenPlanMigrationsRow struct {
 	Slug     string
 }
 
-// The open migrations that can continue now, the tenants in turn: a tenant with many migrations
-// does not delay the others. A waiting one continues when the last change that it scheduled was
-// executed.
+// The open migrations of some tenants that can continue now, the tenants in turn. A waiting one
+// continues when the last change that it scheduled was executed.
 func (q *Queries) OpenPlanMigrations(ctx context.Context, arg OpenPlanMigrationsParams) ([]OpenPlanMigrationsRow, error) {
-	rows, err := q.db.Query(ctx, openPlanMigrations, arg.Now, arg.Most)
+	rows, err := q.db.Query(ctx, openPlanMigrations,
+		arg.Tenants,
+		arg.Now,
+		arg.OfTenant,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -13,18 +13,18 @@ import (
 )
 
 const counterChanges = `-- name: CounterChanges :many
-SELECT tenant_id, id, subject, action, from_plan, from_version, to_plan, to_version FROM (
-    SELECT oldest.tenant_id, oldest.id, oldest.subject, oldest.action, oldest.from_plan, oldest.from_version, oldest.to_plan, oldest.to_version, row_number() OVER (PARTITION BY oldest.tenant_id ORDER BY oldest.id) AS place
-    FROM (SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
-        JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' AND NOT (c.tenant_id = ANY($1::uuid[]))
-        ORDER BY c.id LIMIT $2) AS oldest
-) AS placed
-ORDER BY place, id LIMIT $3
+SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.to_plan, due.to_version
+FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version, row_number() OVER (ORDER BY c.id) AS place
+    FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT $2
+) AS due
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $3
 `
 
 type CounterChangesParams struct {
-	Without  []uuid.UUID
-	LookedAt int32
+	Tenants  []uuid.UUID
+	OfTenant int32
 	Most     int32
 }
 
@@ -39,10 +39,10 @@ type CounterChangesRow struct {
 	ToVersion   int32
 }
 
-// The pending changes of counters after plan changes: those of a tenant in order, the tenants in
-// turn. Of a longer backlog, the oldest ones are looked at.
+// The first pending changes of counters of some tenants after plan changes: those of a tenant in
+// order, the tenants in turn.
 func (q *Queries) CounterChanges(ctx context.Context, arg CounterChangesParams) ([]CounterChangesRow, error) {
-	rows, err := q.db.Query(ctx, counterChanges, arg.Without, arg.LookedAt, arg.Most)
+	rows, err := q.db.Query(ctx, counterChanges, arg.Tenants, arg.OfTenant, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -123,19 +123,18 @@ func (q *Queries) DeleteTombstone(ctx context.Context, arg DeleteTombstoneParams
 }
 
 const duePlans = `-- name: DuePlans :many
-SELECT tenant_id, subject FROM (
-    SELECT tenant_id, subject, next_plan_at, row_number() OVER (PARTITION BY tenant_id ORDER BY next_plan_at, subject) AS place
-    FROM (SELECT s.tenant_id, s.subject, s.next_plan_at FROM subjects s JOIN tenants t ON t.id = s.tenant_id
-        WHERE s.next_plan_at <= $1::timestamptz AND t.state = 'active' AND NOT (s.tenant_id = ANY($2::uuid[]))
-        ORDER BY s.next_plan_at LIMIT $3) AS oldest
-) AS placed
-ORDER BY place, next_plan_at, subject LIMIT $4
+SELECT due.tenant_id, due.subject FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT s.tenant_id, s.subject, row_number() OVER (ORDER BY s.next_plan_at, s.subject) AS place FROM subjects s
+    WHERE s.tenant_id = turn.tenant_id AND s.next_plan_at <= $2::timestamptz ORDER BY s.next_plan_at, s.subject LIMIT $3
+) AS due
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $4
 `
 
 type DuePlansParams struct {
+	Tenants  []uuid.UUID
 	Now      time.Time
-	Without  []uuid.UUID
-	LookedAt int32
+	OfTenant int32
 	Most     int32
 }
 
@@ -144,13 +143,12 @@ type DuePlansRow struct {
 	Subject  string
 }
 
-// Subjects whose next plan is due, the tenants in turn: a tenant with many of them does not delay
-// the others. Of a longer backlog, the oldest changes are looked at.
+// The first subjects of some tenants whose next plan is due, the tenants in turn.
 func (q *Queries) DuePlans(ctx context.Context, arg DuePlansParams) ([]DuePlansRow, error) {
 	rows, err := q.db.Query(ctx, duePlans,
+		arg.Tenants,
 		arg.Now,
-		arg.Without,
-		arg.LookedAt,
+		arg.OfTenant,
 		arg.Most,
 	)
 	if err != nil {

@@ -207,19 +207,32 @@ WITH page AS MATERIALIZED (
 SELECT page.customer, page.id, count(*) OVER () AS looked FROM page ORDER BY page.customer DESC, page.id DESC LIMIT 1;
 
 -- name: DueBillingEvents :many
--- Some events of each tenant, oldest first, the tenants in turn: a tenant with thousands of events
--- does not delay the others. Of a longer backlog, the oldest events are looked at.
-SELECT tenant_id, id FROM (
-    SELECT tenant_id, id, due_at, row_number() OVER (PARTITION BY tenant_id ORDER BY due_at, id) AS place
-    FROM (SELECT tenant_id, id, due_at FROM billing_events WHERE due_at <= @now ORDER BY due_at LIMIT @looked_at) AS oldest
-) AS placed
-WHERE place <= @of_tenant::int ORDER BY place, due_at, id LIMIT @most;
+-- The first due events of some tenants, the tenants in turn.
+SELECT due.tenant_id, due.id FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT e.tenant_id, e.id, row_number() OVER (ORDER BY e.due_at, e.id) AS place FROM billing_events e
+    WHERE e.tenant_id = turn.tenant_id AND e.due_at <= @now ORDER BY e.due_at, e.id LIMIT @of_tenant
+) AS due
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: DueBillingSubscriptions :many
-SELECT tenant_id, endpoint_id, subscription FROM billing_subscriptions WHERE due_at <= @now ORDER BY due_at LIMIT @most;
+-- The first due subscriptions of some tenants, the tenants in turn.
+SELECT due.tenant_id, due.endpoint_id, due.subscription FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT s.tenant_id, s.endpoint_id, s.subscription, row_number() OVER (ORDER BY s.due_at, s.endpoint_id, s.subscription) AS place
+    FROM billing_subscriptions s WHERE s.tenant_id = turn.tenant_id AND s.due_at <= @now
+    ORDER BY s.due_at, s.endpoint_id, s.subscription LIMIT @of_tenant
+) AS due
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: DueBillingReconciles :many
-SELECT tenant_id, id FROM billing_endpoints WHERE reconcile_at <= @now ORDER BY reconcile_at LIMIT @most;
+-- The due endpoints of some tenants, the tenants in turn.
+SELECT due.tenant_id, due.id FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT e.tenant_id, e.id, row_number() OVER (ORDER BY e.reconcile_at, e.id) AS place FROM billing_endpoints e
+    WHERE e.tenant_id = turn.tenant_id AND e.reconcile_at <= @now ORDER BY e.reconcile_at, e.id LIMIT @of_tenant
+) AS due
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: UnseenBillingSubjects :many
 -- Endpoints with events that wait for a subject, where subjects have changed since the last look,

@@ -199,7 +199,13 @@ DELETE FROM metered_pushes WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM metered_pushes o WHERE o.start < now() - @retention::interval LIMIT @most);
 
 -- name: DueMeteredPushes :many
-SELECT tenant_id, id FROM metered_pushes WHERE due_at <= now() ORDER BY due_at, id LIMIT @most;
+-- The first due pushes of some tenants, the tenants in turn.
+SELECT due.tenant_id, due.id FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT p.tenant_id, p.id, row_number() OVER (ORDER BY p.due_at, p.id) AS place FROM metered_pushes p
+    WHERE p.tenant_id = turn.tenant_id AND p.due_at <= now() ORDER BY p.due_at, p.id LIMIT @of_tenant
+) AS due
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: ClaimMeteredPush :one
 -- One server sends; where it dies, another does after the time that it has for it. The answer has

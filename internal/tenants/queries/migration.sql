@@ -19,17 +19,17 @@ WHERE m.tenant_id = @tenant_id AND p.slug = @slug AND (sqlc.narg(after)::uuid IS
 ORDER BY m.id DESC LIMIT @most;
 
 -- name: OpenPlanMigrations :many
--- The open migrations that can continue now, the tenants in turn: a tenant with many migrations
--- does not delay the others. A waiting one continues when the last change that it scheduled was
--- executed.
-SELECT tenant_id, id, slug FROM (
-    SELECT m.tenant_id, m.id, p.slug, m.starts_at, row_number() OVER (PARTITION BY m.tenant_id ORDER BY m.starts_at, m.id) AS place
-    FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
-    JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
-    WHERE m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling') AND t.state = 'active'
+-- The open migrations of some tenants that can continue now, the tenants in turn. A waiting one
+-- continues when the last change that it scheduled was executed.
+SELECT due.tenant_id, due.id, p.slug FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT m.tenant_id, m.id, m.plan_id, row_number() OVER (ORDER BY m.starts_at, m.id) AS place FROM plan_migrations m
+    WHERE m.tenant_id = turn.tenant_id AND m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling')
         AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id))
-) AS placed
-ORDER BY place, starts_at, id LIMIT @most;
+    ORDER BY m.starts_at, m.id LIMIT @of_tenant
+) AS due
+JOIN plans p ON p.tenant_id = due.tenant_id AND p.id = due.plan_id
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: OpenMigrationOfPlan :one
 SELECT EXISTS (SELECT FROM plan_migrations WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND ended_at IS NULL);

@@ -68,15 +68,13 @@ DELETE FROM subject_tombstones s USING tenants t
 WHERE t.id = s.tenant_id AND s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from;
 
 -- name: DuePlans :many
--- Subjects whose next plan is due, the tenants in turn: a tenant with many of them does not delay
--- the others. Of a longer backlog, the oldest changes are looked at.
-SELECT tenant_id, subject FROM (
-    SELECT tenant_id, subject, next_plan_at, row_number() OVER (PARTITION BY tenant_id ORDER BY next_plan_at, subject) AS place
-    FROM (SELECT s.tenant_id, s.subject, s.next_plan_at FROM subjects s JOIN tenants t ON t.id = s.tenant_id
-        WHERE s.next_plan_at <= @now::timestamptz AND t.state = 'active' AND NOT (s.tenant_id = ANY(@without::uuid[]))
-        ORDER BY s.next_plan_at LIMIT @looked_at) AS oldest
-) AS placed
-ORDER BY place, next_plan_at, subject LIMIT @most;
+-- The first subjects of some tenants whose next plan is due, the tenants in turn.
+SELECT due.tenant_id, due.subject FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT s.tenant_id, s.subject, row_number() OVER (ORDER BY s.next_plan_at, s.subject) AS place FROM subjects s
+    WHERE s.tenant_id = turn.tenant_id AND s.next_plan_at <= @now::timestamptz ORDER BY s.next_plan_at, s.subject LIMIT @of_tenant
+) AS due
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: ScheduledPlans :many
 -- Scheduled changes, the next one first, after a given one: those of subjects, and events of the
@@ -103,15 +101,15 @@ UNION ALL
 ORDER BY c.at, c.subject, c.event LIMIT @most;
 
 -- name: CounterChanges :many
--- The pending changes of counters after plan changes: those of a tenant in order, the tenants in
--- turn. Of a longer backlog, the oldest ones are looked at.
-SELECT tenant_id, id, subject, action, from_plan, from_version, to_plan, to_version FROM (
-    SELECT oldest.*, row_number() OVER (PARTITION BY oldest.tenant_id ORDER BY oldest.id) AS place
-    FROM (SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
-        JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' AND NOT (c.tenant_id = ANY(@without::uuid[]))
-        ORDER BY c.id LIMIT @looked_at) AS oldest
-) AS placed
-ORDER BY place, id LIMIT @most;
+-- The first pending changes of counters of some tenants after plan changes: those of a tenant in
+-- order, the tenants in turn.
+SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.to_plan, due.to_version
+FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+CROSS JOIN LATERAL (
+    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version, row_number() OVER (ORDER BY c.id) AS place
+    FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT @of_tenant
+) AS due
+ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: DeleteCounterChanges :exec
 DELETE FROM counter_changes WHERE id = ANY(@ids::bigint[]);

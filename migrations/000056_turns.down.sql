@@ -1,0 +1,10 @@
+REVOKE SELECT (settled_at), DELETE ON billing_events FROM weir_system;
+DROP POLICY purge ON billing_events;
+DROP INDEX billing_events_decided;
+DROP INDEX billing_events_waiting;
+DROP INDEX metered_pushes_turn;
+DROP INDEX plan_migrations_turn;
+DROP INDEX subjects_turn;
+DROP INDEX billing_endpoints_turn;
+DROP INDEX billing_subscriptions_turn;
+DROP INDEX billing_events_turn;
