@@ -578,7 +578,7 @@ CREATE POLICY own_tenant ON limit_requests FOR ALL TO weir_app
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE ON limit_requests TO weir_system;
 GRANT INSERT, SELECT ON limit_requests TO weir_app;
-GRANT SELECT (settled_at) ON limit_requests TO weir_system;
+GRANT SELECT (id, settled_at, tenant_id) ON limit_requests TO weir_system;
 GRANT UPDATE (answer, automatic, granted, granted_until, settled_at, settled_by, state) ON limit_requests TO weir_app;
 
 CREATE TABLE members (

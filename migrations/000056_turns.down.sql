@@ -1,3 +1,4 @@
+REVOKE SELECT (tenant_id, id) ON limit_requests FROM weir_system;
 REVOKE SELECT (settled_at), DELETE ON billing_events FROM weir_system;
 DROP POLICY purge ON billing_events;
 DROP INDEX billing_events_decided;

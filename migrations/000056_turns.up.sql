@@ -15,3 +15,6 @@ CREATE INDEX billing_events_decided ON billing_events (settled_at) WHERE due_at 
 CREATE POLICY purge ON billing_events FOR DELETE TO weir_system
     USING (due_at IS NULL AND outcome IN ('applied', 'duplicate', 'stale', 'ignored'));
 GRANT SELECT (settled_at), DELETE ON billing_events TO weir_system;
+
+-- Settled requests for higher limits are deleted some at a time.
+GRANT SELECT (tenant_id, id) ON limit_requests TO weir_system;

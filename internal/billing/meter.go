@@ -17,8 +17,12 @@ import (
 // in between, another one sends the same part again, with the same identifiers.
 
 const (
-	pushEvery   = 2 * time.Second // how often to look for pushes that are due
-	pushAtOnce  = 16              // events that are on their way at the same time
+	pushEvery  = 2 * time.Second // how often to look for pushes that are due
+	pushAtOnce = 16              // events that are on their way at the same time
+	// pushPlaces is of how many tenants parts are sent at the same time before there is only one of
+	// each. Pushes that failed before have as many places of their own: most of them wait for a
+	// provider that does not answer.
+	pushPlaces  = 4
 	pushBackoff = 2 * time.Second // after the first failure; it doubles
 	pushLongest = time.Hour       // between two attempts
 	pushParked  = time.Hour       // until parked subjects are tried again
@@ -47,29 +51,70 @@ func (r *Runner) runPushes(ctx context.Context) {
 	}
 }
 
-// Push sends the metered usage that is due, and returns when nothing is due any more.
+// Push sends the metered usage that is due, and returns when nothing is due any more. Parts of
+// several tenants are on their way at the same time, so that a provider that is slow for one tenant
+// does not delay the others.
 func (r *Runner) Push(ctx context.Context) error {
+	look := time.NewTicker(pushEvery)
+	defer look.Stop()
+	ended := make(chan error)
+	underway := 0
+	var failed error
 	for {
-		due, err := r.Store.DueMeterPushes(ctx, page)
-		if err != nil || len(due) == 0 {
-			return err
+		begun, err := r.beginPushes(ctx, ended)
+		underway += begun
+		if err != nil && failed == nil {
+			failed = err
 		}
-		for _, task := range due {
-			if ctx.Err() != nil {
-				return ctx.Err()
+		if underway == 0 {
+			return failed
+		}
+		select {
+		case err := <-ended:
+			underway--
+			if err != nil && failed == nil {
+				failed = err
 			}
-			work, err := r.Store.ClaimMeterPush(ctx, task)
-			if err != nil {
-				return err
-			}
-			if work == nil {
-				continue
-			}
-			if err := r.Store.SettleMeterPush(context.WithoutCancel(ctx), work, r.push(ctx, work)); err != nil {
-				return err
-			}
+		case <-look.C: // others may be due meanwhile
 		}
 	}
+}
+
+// beginPushes begins to send a part of each push that is due and for which there is a place. Each
+// part reports its end on ended.
+func (r *Runner) beginPushes(ctx context.Context, ended chan<- error) (begun int, err error) {
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	due, err := r.Store.DueMeterPushes(ctx, page)
+	if err != nil {
+		return 0, err
+	}
+	for _, task := range due {
+		places := r.pushes
+		if task.Failed {
+			places = r.repeats
+		}
+		leave, ok := places.TakeShare(task.Tenant, pushPlaces, 1)
+		if !ok {
+			continue
+		}
+		work, err := r.Store.ClaimMeterPush(ctx, task)
+		if err != nil || work == nil {
+			leave()
+			if err != nil {
+				return begun, err
+			}
+			continue
+		}
+		begun++
+		go func() {
+			err := r.Store.SettleMeterPush(context.WithoutCancel(ctx), work, r.push(ctx, work))
+			leave()
+			ended <- err
+		}()
+	}
+	return begun, nil
 }
 
 // push sends a part of a push.

@@ -1,7 +1,10 @@
 package billing_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"testing"
@@ -10,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/billing"
 	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/usage"
@@ -230,4 +234,69 @@ func TestPushByPlan(t *testing.T) {
 	require.NoError(t, r.runner.Push(t.Context()))
 	sent := r.stripe.meter.values
 	require.Equal(t, []int64{30, 0, 100, 1}, []int64{sent["cus_beyond"], sent["cus_within"], sent["cus_all"], sent["cus_s000"]})
+}
+
+// slowFor is a connection to the provider on which requests that name some text wait.
+type slowFor struct {
+	text string
+	wait chan struct{}
+}
+
+func (s slowFor) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte(s.text)) {
+		select {
+		case <-s.wait:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// A tenant for which the provider is slow, with hundreds of pushes that were due before, delays the
+// pushes of nobody else.
+func TestPushesOfASlowTenant(t *testing.T) {
+	r := newPushRig(t)
+	other, _ := r.db.Tenant("tenant-b")
+	_, err := r.store.CreateBillingEndpoint(t.Context(), other, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user"},
+		tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, APIKey: &r.stripe.key})
+	require.NoError(t, err)
+	rule := limit.NewRule("api")
+	rule.Limit, rule.Metering, rule.MeterEvent = 100, limit.MeterUnits, "api_requests"
+	rule.Window, _ = limit.ParseWindow("1m")
+	_, err = r.store.CreateRule(t.Context(), other, rule)
+	require.NoError(t, err)
+	batch := &usage.MeterBatch{Writer: uuid.New(), Sequence: 1, CompleteUntil: time.Now(), Last: true}
+	var lines []tenants.SubjectLine
+	for i := range 200 {
+		subject := fmt.Sprintf("b%03d", i)
+		customer := "cus_" + subject
+		r.stripe.meter.customers[customer] = true
+		lines = append(lines, tenants.SubjectLine{Line: i + 1, Subject: subject, BillingRef: &customer})
+		batch.Rows = append(batch.Rows, usage.MeterRow{
+			MeterKey: usage.MeterKey{Tenant: other.TenantID(), StartMS: r.start.UnixMilli(), Subject: subject, Rule: "api"}, Metered: usage.Metered{Units: 1, Checks: 1},
+		})
+	}
+	_, err = r.store.ImportSubjects(t.Context(), other, lines, tenants.ImportMode{})
+	require.NoError(t, err)
+	require.NoError(t, r.store.WriteMetered(t.Context(), batch))
+	r.seal()
+	r.db.Exec("UPDATE metered_pushes SET due_at = now() - interval '1 hour' WHERE tenant_id = $1", r.a.TenantID())
+	const before = " SELECT (jsonb_populate_record(o, jsonb_build_object('id', gen_random_uuid(), 'start', o.start - n * interval '1 hour'))).*"
+	r.db.Exec("INSERT INTO metered_pushes"+before+" FROM metered_pushes o, generate_series(1, 300) n WHERE tenant_id = $1", r.a.TenantID())
+	r.db.Exec("INSERT INTO metered_usage"+before+" FROM metered_usage o, generate_series(1, 300) n WHERE tenant_id = $1 AND subject = 's001'", r.a.TenantID())
+
+	slow := slowFor{"cus_s", make(chan struct{})}
+	runner := billing.New(billing.Options{Store: r.store, StripeURL: r.stripe.url, HTTP: &http.Client{Transport: slow}})
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { ended <- runner.Push(ctx) }()
+	require.Eventually(t, func() bool { return r.sum() == 200 }, time.Minute, 10*time.Millisecond, "all of the other tenant, none of the slow one")
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/internal/places"
 	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
@@ -53,6 +54,8 @@ type Runner struct {
 	outcomes  *prometheus.CounterVec // outcome
 	backlog   *prometheus.GaugeVec   // what
 	unapplied *prometheus.GaugeVec   // outcome
+	// pushes and repeats are the places of pushes, of those that failed before apart.
+	pushes, repeats *places.Places[uuid.UUID]
 }
 
 const (
@@ -76,7 +79,7 @@ func New(o Options) *Runner {
 		o.Every = lookEvery
 	}
 	r := &Runner{
-		Options: o, wake: make(chan struct{}, 1),
+		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_billing_events_total",
 			Help: "Billing events that this instance has decided about, by outcome.",

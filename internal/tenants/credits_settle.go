@@ -206,43 +206,19 @@ func unixMilli(t *time.Time) int64 {
 // metered usage, with which it is compared.
 const CreditsKeptFor = MeteringRetention
 
-const (
-	creditsPurgeRows = 5000      // of one statement
-	purgeLock        = 7_305_422 // of the server that deletes them, an advisory lock's number
-)
-
 // PurgeCredits deletes grants of which nothing has been left for longer than CreditsKeptFor, and
 // returns their number. It also deletes payments that are as old and have no grants. One server at
 // a time does it; the others do nothing. Error: ErrUnavailable.
 func (s *Store) PurgeCredits(ctx context.Context) (removed int64, err error) {
 	before := s.instant().Add(-CreditsKeptFor)
 	removed, err = s.purgeAlone(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
-		return q.PurgeCredits(ctx, db.PurgeCreditsParams{Before: before, Most: creditsPurgeRows})
+		return q.PurgeCredits(ctx, db.PurgeCreditsParams{Before: before, Most: purgeRows})
 	})
 	if err != nil {
 		return removed, err
 	}
 	_, err = s.purgeAlone(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
-		return q.PurgeBillingPayments(ctx, db.PurgeBillingPaymentsParams{Before: before, Most: creditsPurgeRows})
+		return q.PurgeBillingPayments(ctx, db.PurgeBillingPaymentsParams{Before: before, Most: purgeRows})
 	})
 	return removed, err
-}
-
-// purgeAlone repeats a statement that deletes up to creditsPurgeRows, until fewer are left. Servers
-// that delete the same rows in different orders would deadlock, so one does it.
-func (s *Store) purgeAlone(ctx context.Context, purge func(context.Context, *db.Queries) (int64, error)) (removed int64, err error) {
-	for n := int64(creditsPurgeRows); n == creditsPurgeRows; removed += n {
-		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-			n = 0
-			mine, err := q.TryCreditsLock(ctx, purgeLock)
-			if err == nil && mine {
-				n, err = purge(ctx, q)
-			}
-			return err
-		})
-		if err != nil {
-			return removed, err
-		}
-	}
-	return removed, nil
 }

@@ -138,7 +138,8 @@ func (s *Store) StartDeviceLogin(ctx context.Context, n NewDeviceLogin) (out Dev
 		CreatedAt: now, ExpiresAt: now.Add(DeviceLoginLife),
 	}
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		if err := q.PurgeDeviceLogins(ctx, now); err != nil { // so that expired ones do not keep their codes
+		// Expired ones must not keep their codes.
+		if _, err := q.PurgeDeviceLogins(ctx, db.PurgeDeviceLoginsParams{Now: now, Most: purgeRows}); err != nil {
 			return err
 		}
 		return q.InsertDeviceLogin(ctx, db.InsertDeviceLoginParams{

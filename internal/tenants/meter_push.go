@@ -47,7 +47,10 @@ const (
 )
 
 // MeterPushTask identifies a push that is due.
-type MeterPushTask struct{ Tenant, ID uuid.UUID }
+type MeterPushTask struct {
+	Tenant, ID uuid.UUID
+	Failed     bool // the last attempt did
+}
 
 // MeterPushWork is a part of a push for one server: the next subjects, or those that were parked.
 type MeterPushWork struct {
@@ -99,7 +102,7 @@ func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTa
 		}
 		s.turns.pushes.passed(step.Next)
 		for _, r := range rows {
-			out = append(out, MeterPushTask{r.TenantID, r.ID})
+			out = append(out, MeterPushTask{Tenant: r.TenantID, ID: r.ID, Failed: r.Attempts > 0})
 		}
 		return nil
 	})

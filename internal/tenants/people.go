@@ -34,6 +34,9 @@ func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error
 	if purged.Invitations, err = s.withdrawStale(ctx, before); err != nil {
 		return purged, fmt.Errorf("withdraw expired invitations: %w", err)
 	}
+	if err := s.markPeopleAlone(ctx); err != nil {
+		return purged, fmt.Errorf("find people without a tenant: %w", err)
+	}
 	for n := int64(peopleAtOnce); n == peopleAtOnce; purged.People += n {
 		if n, err = s.forgetPeople(ctx, before); err != nil {
 			return purged, fmt.Errorf("delete people without a tenant: %w", err)
@@ -96,15 +99,31 @@ func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, befor
 	return done, err
 }
 
-func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, err error) {
+// markPeopleAlone records since when people are in no tenant. It skips people who are locked
+// because they are becoming members.
+func (s *Store) markPeopleAlone(ctx context.Context) error {
 	now := s.instant()
+	for _, mark := range []func(context.Context, *db.Queries) (int64, error){
+		func(ctx context.Context, q *db.Queries) (int64, error) { return q.ClearPeopleAlone(ctx, peopleAtOnce) },
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.MarkPeopleAlone(ctx, db.MarkPeopleAloneParams{Now: &now, Most: peopleAtOnce})
+		},
+	} {
+		for n := int64(peopleAtOnce); n == peopleAtOnce; {
+			err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+				n, err = mark(ctx, q)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, err error) {
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		if err := q.ClearPeopleAlone(ctx); err != nil {
-			return err
-		}
-		if err := q.MarkPeopleAlone(ctx, &now); err != nil {
-			return err
-		}
 		ids, err := q.LockPeopleAlone(ctx, db.LockPeopleAloneParams{Before: &before, Most: peopleAtOnce})
 		if err != nil || len(ids) == 0 {
 			return err

@@ -143,13 +143,21 @@ func (q *Queries) PersonByID(ctx context.Context, id uuid.UUID) (PersonByIDRow, 
 	return i, err
 }
 
-const purgeAccountLinks = `-- name: PurgeAccountLinks :exec
-DELETE FROM account_links WHERE expires_at <= $1
+const purgeAccountLinks = `-- name: PurgeAccountLinks :execrows
+DELETE FROM account_links WHERE token_hash IN (SELECT o.token_hash FROM account_links o WHERE o.expires_at <= $1 LIMIT $2)
 `
 
-func (q *Queries) PurgeAccountLinks(ctx context.Context, now time.Time) error {
-	_, err := q.db.Exec(ctx, purgeAccountLinks, now)
-	return err
+type PurgeAccountLinksParams struct {
+	Now  time.Time
+	Most int32
+}
+
+func (q *Queries) PurgeAccountLinks(ctx context.Context, arg PurgeAccountLinksParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeAccountLinks, arg.Now, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const setFirstPassword = `-- name: SetFirstPassword :execrows

@@ -1286,6 +1286,26 @@ func (q *Queries) PurchaseRefunded(ctx context.Context, arg PurchaseRefundedPara
 	return exists, err
 }
 
+const purgeBillingEvents = `-- name: PurgeBillingEvents :execrows
+DELETE FROM billing_events WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM billing_events o
+    WHERE o.settled_at < $1 AND o.due_at IS NULL AND o.outcome IN ('applied', 'duplicate', 'stale', 'ignored') LIMIT $2)
+`
+
+type PurgeBillingEventsParams struct {
+	Before *time.Time
+	Most   int32
+}
+
+// Events that were decided before a time. Parked and failed ones wait for a person.
+func (q *Queries) PurgeBillingEvents(ctx context.Context, arg PurgeBillingEventsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeBillingEvents, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const purgeBillingPayments = `-- name: PurgeBillingPayments :execrows
 DELETE FROM billing_payments WHERE (tenant_id, endpoint_id, payment) IN (
     SELECT p.tenant_id, p.endpoint_id, p.payment FROM billing_payments p

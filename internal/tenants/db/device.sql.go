@@ -176,11 +176,19 @@ func (q *Queries) PollDeviceLogin(ctx context.Context, arg PollDeviceLoginParams
 	return err
 }
 
-const purgeDeviceLogins = `-- name: PurgeDeviceLogins :exec
-DELETE FROM device_logins WHERE expires_at <= $1
+const purgeDeviceLogins = `-- name: PurgeDeviceLogins :execrows
+DELETE FROM device_logins WHERE id IN (SELECT o.id FROM device_logins o WHERE o.expires_at <= $1 LIMIT $2)
 `
 
-func (q *Queries) PurgeDeviceLogins(ctx context.Context, now time.Time) error {
-	_, err := q.db.Exec(ctx, purgeDeviceLogins, now)
-	return err
+type PurgeDeviceLoginsParams struct {
+	Now  time.Time
+	Most int32
+}
+
+func (q *Queries) PurgeDeviceLogins(ctx context.Context, arg PurgeDeviceLoginsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeDeviceLogins, arg.Now, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -108,11 +108,12 @@ func (q *Queries) IdempotentByKey(ctx context.Context, arg IdempotentByKeyParams
 }
 
 const purgeIdempotent = `-- name: PurgeIdempotent :execrows
-DELETE FROM idempotency_keys WHERE expires_at < now()
+DELETE FROM idempotency_keys WHERE (tenant_id, key) IN (
+    SELECT o.tenant_id, o.key FROM idempotency_keys o WHERE o.expires_at < now() LIMIT $1)
 `
 
-func (q *Queries) PurgeIdempotent(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeIdempotent)
+func (q *Queries) PurgeIdempotent(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeIdempotent, most)
 	if err != nil {
 		return 0, err
 	}

@@ -254,9 +254,9 @@ func (q *Queries) DeleteMeteredPushProblem(ctx context.Context, arg DeleteMetere
 }
 
 const dueMeteredPushes = `-- name: DueMeteredPushes :many
-SELECT due.tenant_id, due.id FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
+SELECT due.tenant_id, due.id, due.attempts FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT p.tenant_id, p.id, row_number() OVER (ORDER BY p.due_at, p.id) AS place FROM metered_pushes p
+    SELECT p.tenant_id, p.id, p.attempts, row_number() OVER (ORDER BY p.due_at, p.id) AS place FROM metered_pushes p
     WHERE p.tenant_id = turn.tenant_id AND p.due_at <= now() ORDER BY p.due_at, p.id LIMIT $2
 ) AS due
 ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $3
@@ -271,6 +271,7 @@ type DueMeteredPushesParams struct {
 type DueMeteredPushesRow struct {
 	TenantID uuid.UUID
 	ID       uuid.UUID
+	Attempts int32
 }
 
 // The first due pushes of some tenants, the tenants in turn.
@@ -283,7 +284,7 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	var items []DueMeteredPushesRow
 	for rows.Next() {
 		var i DueMeteredPushesRow
-		if err := rows.Scan(&i.TenantID, &i.ID); err != nil {
+		if err := rows.Scan(&i.TenantID, &i.ID, &i.Attempts); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

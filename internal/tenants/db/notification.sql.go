@@ -546,14 +546,23 @@ func (q *Queries) NotificationEndpoints(ctx context.Context, arg NotificationEnd
 	return items, nil
 }
 
-const purgeNotifications = `-- name: PurgeNotifications :exec
-DELETE FROM notifications WHERE created_at < $1
+const purgeNotifications = `-- name: PurgeNotifications :execrows
+DELETE FROM notifications WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM notifications o WHERE o.created_at < $1 LIMIT $2)
 `
 
+type PurgeNotificationsParams struct {
+	Before time.Time
+	Most   int32
+}
+
 // With their deliveries.
-func (q *Queries) PurgeNotifications(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, purgeNotifications, before)
-	return err
+func (q *Queries) PurgeNotifications(ctx context.Context, arg PurgeNotificationsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeNotifications, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const recordDroppedNotification = `-- name: RecordDroppedNotification :exec

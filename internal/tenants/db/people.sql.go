@@ -12,14 +12,19 @@ import (
 	"github.com/google/uuid"
 )
 
-const clearPeopleAlone = `-- name: ClearPeopleAlone :exec
-UPDATE people p SET alone_since = NULL WHERE alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+const clearPeopleAlone = `-- name: ClearPeopleAlone :execrows
+UPDATE people SET alone_since = NULL WHERE alone_since IS NOT NULL AND id IN (
+    SELECT p.id FROM people p WHERE p.alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+    LIMIT $1 FOR UPDATE SKIP LOCKED)
 `
 
 // Servers of releases before this column create members without clearing it.
-func (q *Queries) ClearPeopleAlone(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, clearPeopleAlone)
-	return err
+func (q *Queries) ClearPeopleAlone(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, clearPeopleAlone, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const deletePeople = `-- name: DeletePeople :execrows
@@ -95,13 +100,23 @@ func (q *Queries) LockPeopleAlone(ctx context.Context, arg LockPeopleAloneParams
 	return items, nil
 }
 
-const markPeopleAlone = `-- name: MarkPeopleAlone :exec
-UPDATE people p SET alone_since = $1 WHERE alone_since IS NULL AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+const markPeopleAlone = `-- name: MarkPeopleAlone :execrows
+UPDATE people SET alone_since = $1 WHERE alone_since IS NULL AND id IN (
+    SELECT p.id FROM people p WHERE p.alone_since IS NULL AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+    LIMIT $2 FOR UPDATE SKIP LOCKED)
 `
 
-func (q *Queries) MarkPeopleAlone(ctx context.Context, now *time.Time) error {
-	_, err := q.db.Exec(ctx, markPeopleAlone, now)
-	return err
+type MarkPeopleAloneParams struct {
+	Now  *time.Time
+	Most int32
+}
+
+func (q *Queries) MarkPeopleAlone(ctx context.Context, arg MarkPeopleAloneParams) (int64, error) {
+	result, err := q.db.Exec(ctx, markPeopleAlone, arg.Now, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const staleInvitations = `-- name: StaleInvitations :many

@@ -511,32 +511,59 @@ func (q *Queries) PortalVisit(ctx context.Context, arg PortalVisitParams) (Porta
 	return i, err
 }
 
-const purgeLimitRequests = `-- name: PurgeLimitRequests :exec
-DELETE FROM limit_requests WHERE settled_at < $1::timestamptz
+const purgeLimitRequests = `-- name: PurgeLimitRequests :execrows
+DELETE FROM limit_requests WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM limit_requests o WHERE o.settled_at < $1::timestamptz LIMIT $2)
 `
 
-func (q *Queries) PurgeLimitRequests(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, purgeLimitRequests, before)
-	return err
+type PurgeLimitRequestsParams struct {
+	Before time.Time
+	Most   int32
 }
 
-const purgePortalLinks = `-- name: PurgePortalLinks :exec
-DELETE FROM portal_links WHERE expires_at <= $1::timestamptz
+func (q *Queries) PurgeLimitRequests(ctx context.Context, arg PurgeLimitRequestsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeLimitRequests, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgePortalLinks = `-- name: PurgePortalLinks :execrows
+DELETE FROM portal_links WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM portal_links o WHERE o.expires_at <= $1::timestamptz LIMIT $2)
 `
+
+type PurgePortalLinksParams struct {
+	Before time.Time
+	Most   int32
+}
 
 // Of links that expired before a time no session can be left.
-func (q *Queries) PurgePortalLinks(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, purgePortalLinks, before)
-	return err
+func (q *Queries) PurgePortalLinks(ctx context.Context, arg PurgePortalLinksParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgePortalLinks, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
-const purgePortalSessions = `-- name: PurgePortalSessions :exec
-DELETE FROM portal_sessions WHERE expires_at <= $1::timestamptz
+const purgePortalSessions = `-- name: PurgePortalSessions :execrows
+DELETE FROM portal_sessions WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM portal_sessions o WHERE o.expires_at <= $1::timestamptz LIMIT $2)
 `
 
-func (q *Queries) PurgePortalSessions(ctx context.Context, now time.Time) error {
-	_, err := q.db.Exec(ctx, purgePortalSessions, now)
-	return err
+type PurgePortalSessionsParams struct {
+	Now  time.Time
+	Most int32
+}
+
+func (q *Queries) PurgePortalSessions(ctx context.Context, arg PurgePortalSessionsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgePortalSessions, arg.Now, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const tenantOfPortalLink = `-- name: TenantOfPortalLink :one

@@ -41,13 +41,22 @@ func (q *Queries) InsertQuotaNotice(ctx context.Context, arg InsertQuotaNoticePa
 	return result.RowsAffected(), nil
 }
 
-const purgeQuotaNotices = `-- name: PurgeQuotaNotices :exec
-DELETE FROM quota_notices WHERE window_end < $1::timestamptz
+const purgeQuotaNotices = `-- name: PurgeQuotaNotices :execrows
+DELETE FROM quota_notices WHERE (tenant_id, rule, window_end, percent) IN (
+    SELECT o.tenant_id, o.rule, o.window_end, o.percent FROM quota_notices o WHERE o.window_end < $1::timestamptz LIMIT $2)
 `
 
-func (q *Queries) PurgeQuotaNotices(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, purgeQuotaNotices, before)
-	return err
+type PurgeQuotaNoticesParams struct {
+	Before time.Time
+	Most   int32
+}
+
+func (q *Queries) PurgeQuotaNotices(ctx context.Context, arg PurgeQuotaNoticesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeQuotaNotices, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const quotaNotices = `-- name: QuotaNotices :many

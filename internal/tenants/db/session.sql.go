@@ -137,26 +137,37 @@ func (q *Queries) KnownAddress(ctx context.Context, arg KnownAddressParams) (boo
 	return known, err
 }
 
-const purgeAddresses = `-- name: PurgeAddresses :exec
-DELETE FROM person_addresses WHERE seen_at <= $1
+const purgeAddresses = `-- name: PurgeAddresses :execrows
+DELETE FROM person_addresses WHERE (person_id, address) IN (
+    SELECT o.person_id, o.address FROM person_addresses o WHERE o.seen_at <= $1 LIMIT $2)
 `
 
-func (q *Queries) PurgeAddresses(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, purgeAddresses, before)
-	return err
+type PurgeAddressesParams struct {
+	Before time.Time
+	Most   int32
+}
+
+func (q *Queries) PurgeAddresses(ctx context.Context, arg PurgeAddressesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeAddresses, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const purgeSessions = `-- name: PurgeSessions :execrows
-DELETE FROM sessions WHERE created_at <= $1 OR seen_at <= $2
+DELETE FROM sessions WHERE token_hash IN (
+    SELECT o.token_hash FROM sessions o WHERE o.created_at <= $1 OR o.seen_at <= $2 LIMIT $3)
 `
 
 type PurgeSessionsParams struct {
 	Oldest    time.Time
 	IdleSince time.Time
+	Most      int32
 }
 
 func (q *Queries) PurgeSessions(ctx context.Context, arg PurgeSessionsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeSessions, arg.Oldest, arg.IdleSince)
+	result, err := q.db.Exec(ctx, purgeSessions, arg.Oldest, arg.IdleSince, arg.Most)
 	if err != nil {
 		return 0, err
 	}

@@ -318,12 +318,14 @@ func (q *Queries) OverridesOf(ctx context.Context, arg OverridesOfParams) ([]Ove
 }
 
 const purgeTombstones = `-- name: PurgeTombstones :execrows
-DELETE FROM subject_tombstones s USING tenants t
-WHERE t.id = s.tenant_id AND s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from
+DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
+    SELECT s.tenant_id, s.subject FROM subject_tombstones s JOIN tenants t ON t.id = s.tenant_id
+    WHERE s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from
+    ORDER BY s.deleted_at LIMIT $1)
 `
 
-func (q *Queries) PurgeTombstones(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeTombstones)
+func (q *Queries) PurgeTombstones(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeTombstones, most)
 	if err != nil {
 		return 0, err
 	}
@@ -332,14 +334,16 @@ func (q *Queries) PurgeTombstones(ctx context.Context) (int64, error) {
 
 const raiseSubjectsHistory = `-- name: RaiseSubjectsHistory :exec
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
-FROM (SELECT tenant_id, max(version)::bigint AS version FROM subject_tombstones
-    WHERE deleted_at < now() - interval '24 hours' GROUP BY tenant_id) AS old
+FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
+        SELECT s.tenant_id, s.version FROM subject_tombstones s WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT $1
+    ) AS o GROUP BY o.tenant_id) AS old
 WHERE t.id = old.tenant_id
 `
 
-// Before tombstones are purged, stores the version up to which deletions are no longer known.
-func (q *Queries) RaiseSubjectsHistory(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, raiseSubjectsHistory)
+// Before the oldest tombstones are purged, stores the version up to which deletions are no longer
+// known.
+func (q *Queries) RaiseSubjectsHistory(ctx context.Context, most int32) error {
+	_, err := q.db.Exec(ctx, raiseSubjectsHistory, most)
 	return err
 }
 

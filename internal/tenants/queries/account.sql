@@ -21,8 +21,8 @@ DELETE FROM account_links WHERE person_id = @person_id;
 -- name: DeleteLinksOfEmail :exec
 DELETE FROM account_links WHERE email = @email;
 
--- name: PurgeAccountLinks :exec
-DELETE FROM account_links WHERE expires_at <= @now;
+-- name: PurgeAccountLinks :execrows
+DELETE FROM account_links WHERE token_hash IN (SELECT o.token_hash FROM account_links o WHERE o.expires_at <= @now LIMIT @most);
 
 -- name: DeleteLinksFor :exec
 DELETE FROM account_links WHERE person_id = @person_id AND purpose = @purpose;

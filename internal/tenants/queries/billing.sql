@@ -146,6 +146,12 @@ INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provi
 VALUES (@tenant_id, @id, @endpoint_id, @provider_id, @type, @provider_at, @received_at, @body, @customer, @subscription, @subject, @due_at)
 ON CONFLICT (tenant_id, endpoint_id, provider_id) WHERE duplicate_of IS NULL DO NOTHING;
 
+-- name: PurgeBillingEvents :execrows
+-- Events that were decided before a time. Parked and failed ones wait for a person.
+DELETE FROM billing_events WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM billing_events o
+    WHERE o.settled_at < @before AND o.due_at IS NULL AND o.outcome IN ('applied', 'duplicate', 'stale', 'ignored') LIMIT @most);
+
 -- name: BillingEventReceived :one
 SELECT EXISTS (SELECT FROM billing_events
     WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND provider_id = @provider_id AND duplicate_of IS NULL);

@@ -24,5 +24,5 @@ UPDATE device_logins SET polled_at = @now, interval_s = @interval_s WHERE id = @
 -- name: DeleteDeviceLogin :exec
 DELETE FROM device_logins WHERE id = @id;
 
--- name: PurgeDeviceLogins :exec
-DELETE FROM device_logins WHERE expires_at <= @now;
+-- name: PurgeDeviceLogins :execrows
+DELETE FROM device_logins WHERE id IN (SELECT o.id FROM device_logins o WHERE o.expires_at <= @now LIMIT @most);

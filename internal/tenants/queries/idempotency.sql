@@ -18,4 +18,5 @@ UPDATE idempotency_keys SET state = 'finished', status = @status, header = @head
 WHERE tenant_id = @tenant_id AND key = @key AND state = 'in_progress' AND attempt = @attempt;
 
 -- name: PurgeIdempotent :execrows
-DELETE FROM idempotency_keys WHERE expires_at < now();
+DELETE FROM idempotency_keys WHERE (tenant_id, key) IN (
+    SELECT o.tenant_id, o.key FROM idempotency_keys o WHERE o.expires_at < now() LIMIT @most);

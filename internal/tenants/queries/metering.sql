@@ -200,9 +200,9 @@ DELETE FROM metered_pushes WHERE (tenant_id, id) IN (
 
 -- name: DueMeteredPushes :many
 -- The first due pushes of some tenants, the tenants in turn.
-SELECT due.tenant_id, due.id FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
+SELECT due.tenant_id, due.id, due.attempts FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT p.tenant_id, p.id, row_number() OVER (ORDER BY p.due_at, p.id) AS place FROM metered_pushes p
+    SELECT p.tenant_id, p.id, p.attempts, row_number() OVER (ORDER BY p.due_at, p.id) AS place FROM metered_pushes p
     WHERE p.tenant_id = turn.tenant_id AND p.due_at <= now() ORDER BY p.due_at, p.id LIMIT @of_tenant
 ) AS due
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;

@@ -93,9 +93,10 @@ WHERE tenant_id = @tenant_id AND id = @id AND state = 'pending' AND attempts = @
 -- name: NotificationBacklog :one
 SELECT count(*) FROM notification_deliveries WHERE due_at IS NOT NULL;
 
--- name: PurgeNotifications :exec
+-- name: PurgeNotifications :execrows
 -- With their deliveries.
-DELETE FROM notifications WHERE created_at < @before;
+DELETE FROM notifications WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM notifications o WHERE o.created_at < @before LIMIT @most);
 
 -- name: AuditNotificationEndpoints :many
 -- Column by column: secrets are not to get into the trail, even encrypted.

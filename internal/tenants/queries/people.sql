@@ -14,12 +14,16 @@ SELECT coalesce(i.expires_at, m.updated_at)::timestamptz AS ended FROM members m
 LEFT JOIN invitations i ON i.tenant_id = m.tenant_id AND i.member_id = m.id
 WHERE m.tenant_id = @tenant_id AND m.id = @id;
 
--- name: MarkPeopleAlone :exec
-UPDATE people p SET alone_since = @now WHERE alone_since IS NULL AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id);
+-- name: MarkPeopleAlone :execrows
+UPDATE people SET alone_since = @now WHERE alone_since IS NULL AND id IN (
+    SELECT p.id FROM people p WHERE p.alone_since IS NULL AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+    LIMIT @most FOR UPDATE SKIP LOCKED);
 
--- name: ClearPeopleAlone :exec
+-- name: ClearPeopleAlone :execrows
 -- Servers of releases before this column create members without clearing it.
-UPDATE people p SET alone_since = NULL WHERE alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id);
+UPDATE people SET alone_since = NULL WHERE alone_since IS NOT NULL AND id IN (
+    SELECT p.id FROM people p WHERE p.alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+    LIMIT @most FOR UPDATE SKIP LOCKED);
 
 -- name: LockPeopleAlone :many
 -- Skips people who are locked because they are becoming members.

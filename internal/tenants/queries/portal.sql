@@ -58,12 +58,14 @@ SELECT s.id, s.link_id, s.expires_at, l.subject FROM portal_sessions s
 JOIN portal_links l ON l.tenant_id = s.tenant_id AND l.id = s.link_id
 WHERE s.tenant_id = @tenant_id AND s.id = @id AND s.expires_at > @now::timestamptz;
 
--- name: PurgePortalSessions :exec
-DELETE FROM portal_sessions WHERE expires_at <= @now::timestamptz;
+-- name: PurgePortalSessions :execrows
+DELETE FROM portal_sessions WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM portal_sessions o WHERE o.expires_at <= @now::timestamptz LIMIT @most);
 
--- name: PurgePortalLinks :exec
+-- name: PurgePortalLinks :execrows
 -- Of links that expired before a time no session can be left.
-DELETE FROM portal_links WHERE expires_at <= @before::timestamptz;
+DELETE FROM portal_links WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM portal_links o WHERE o.expires_at <= @before::timestamptz LIMIT @most);
 
 -- name: InsertLimitRequest :one
 INSERT INTO limit_requests (tenant_id, id, subject, rule_id, had, asked, note, state, created_at)
@@ -97,8 +99,9 @@ FROM limit_requests WHERE tenant_id = @tenant_id AND subject = @subject;
 -- name: CountOpenLimitRequests :one
 SELECT count(*) FROM (SELECT FROM limit_requests WHERE tenant_id = @tenant_id AND state = 'open' LIMIT 100) AS few;
 
--- name: PurgeLimitRequests :exec
-DELETE FROM limit_requests WHERE settled_at < @before::timestamptz;
+-- name: PurgeLimitRequests :execrows
+DELETE FROM limit_requests WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM limit_requests o WHERE o.settled_at < @before::timestamptz LIMIT @most);
 
 -- name: ManagersToNotify :many
 -- The addresses that receive mails about requests for higher limits and about quotas.

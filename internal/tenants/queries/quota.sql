@@ -7,8 +7,9 @@ VALUES (@tenant_id, @rule, @window_end, @percent, @used, @quota) ON CONFLICT DO 
 SELECT * FROM quota_notices WHERE tenant_id = @tenant_id AND window_end > @now::timestamptz
 ORDER BY created_at DESC, percent DESC LIMIT 20;
 
--- name: PurgeQuotaNotices :exec
-DELETE FROM quota_notices WHERE window_end < @before::timestamptz;
+-- name: PurgeQuotaNotices :execrows
+DELETE FROM quota_notices WHERE (tenant_id, rule, window_end, percent) IN (
+    SELECT o.tenant_id, o.rule, o.window_end, o.percent FROM quota_notices o WHERE o.window_end < @before::timestamptz LIMIT @most);
 
 -- name: TenantsInTiers :many
 -- Active tenants with a tier or their own quota: the registered subjects of the operator's tenant.

@@ -34,7 +34,8 @@ DELETE FROM sessions WHERE person_id = @person_id;
 DELETE FROM sessions WHERE person_id = @person_id AND chosen_tenant = @tenant_id;
 
 -- name: PurgeSessions :execrows
-DELETE FROM sessions WHERE created_at <= @oldest OR seen_at <= @idle_since;
+DELETE FROM sessions WHERE token_hash IN (
+    SELECT o.token_hash FROM sessions o WHERE o.created_at <= @oldest OR o.seen_at <= @idle_since LIMIT @most);
 
 -- name: SessionsThatHold :many
 SELECT s.id, m.tenant_id
@@ -62,5 +63,6 @@ SELECT EXISTS (
     WHERE p.email = @email AND a.address = @address AND a.seen_at > @since
 ) AS known;
 
--- name: PurgeAddresses :exec
-DELETE FROM person_addresses WHERE seen_at <= @before;
+-- name: PurgeAddresses :execrows
+DELETE FROM person_addresses WHERE (person_id, address) IN (
+    SELECT o.person_id, o.address FROM person_addresses o WHERE o.seen_at <= @before LIMIT @most);

@@ -57,15 +57,19 @@ RETURNING *;
 DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = @subject AND rule_id = @rule_id;
 
 -- name: RaiseSubjectsHistory :exec
--- Before tombstones are purged, stores the version up to which deletions are no longer known.
+-- Before the oldest tombstones are purged, stores the version up to which deletions are no longer
+-- known.
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
-FROM (SELECT tenant_id, max(version)::bigint AS version FROM subject_tombstones
-    WHERE deleted_at < now() - interval '24 hours' GROUP BY tenant_id) AS old
+FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
+        SELECT s.tenant_id, s.version FROM subject_tombstones s WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT @most
+    ) AS o GROUP BY o.tenant_id) AS old
 WHERE t.id = old.tenant_id;
 
 -- name: PurgeTombstones :execrows
-DELETE FROM subject_tombstones s USING tenants t
-WHERE t.id = s.tenant_id AND s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from;
+DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
+    SELECT s.tenant_id, s.subject FROM subject_tombstones s JOIN tenants t ON t.id = s.tenant_id
+    WHERE s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from
+    ORDER BY s.deleted_at LIMIT @most);
 
 -- name: DuePlans :many
 -- The first subjects of some tenants whose next plan is due, the tenants in turn.
