@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -164,4 +165,62 @@ func TestManyTenantsInTurn(t *testing.T) {
 			require.Len(t, served, 1002, "only what is due")
 		})
 	}
+}
+
+// looksOf stores an event that waits for a subject, of each tenant, and a change of its subjects.
+const looksOf = `WITH endpoint AS (INSERT INTO billing_endpoints (tenant_id, id, provider, signing_secrets, signing_secret_hints, subject_from, grace_days, created_at, updated_at, version)
+		SELECT id, id, 'stripe', '', '{}', 'x', 1, now(), now(), 1 FROM tenants),
+	subject AS (INSERT INTO subjects (tenant_id, subject, id, billing_ref, version) SELECT id, 'ada', id, 'cus_1', 1 FROM tenants)
+	INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, outcome, settled_at, waits_for)
+	SELECT id, id, id, 'evt', 'x', now(), now(), '', 'cus_1', 'parked', now(), 'subject' FROM tenants`
+
+// Tenants whose events that wait for a subject cannot be looked at delay the looks of nobody else,
+// however many they are.
+func TestLooksInTurn(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	manyTenants(d, 300)
+	of := ids(t, d)
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		_, err := conn.Exec(ctx, "SET session_replication_role = replica")
+		require.NoError(t, err)
+		_, err = conn.Exec(ctx, looksOf)
+		require.NoError(t, err)
+	})
+	d.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	d.Exec(fmt.Sprintf("CREATE TRIGGER refuse BEFORE UPDATE ON billing_events FOR EACH ROW WHEN (OLD.tenant_id < '%s') EXECUTE FUNCTION refuse()", of[299]))
+	for range 2 {
+		due, err := d.Store.DueBilling(t.Context(), 200)
+		require.NoError(t, err)
+		if len(due.Events) > 0 {
+			require.Equal(t, []tenants.BillingTask{{Tenant: of[299], Event: of[299]}}, due.Events)
+			return
+		}
+	}
+	require.Fail(t, "the event of the last tenant is not due")
+}
+
+// If more endpoints have deliveries than are listed at once, each of them is listed in turn,
+// although nothing is sent. Deliveries that wait for another attempt are no obstacle.
+func TestDeliveriesInTurn(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	manyTenants(d, 500)
+	deliveries := loop{insert: `INSERT INTO notification_deliveries (tenant_id, id, endpoint_id, notification_id, state, due_at, began_at, created_at)
+		SELECT t, gen_random_uuid(), md5(t || (n % 2)::text)::uuid, t, 'pending', $3::timestamptz, $3, $3 FROM unnest($1::uuid[]) t, generate_series(1, $2::int) n`}
+	of, now := ids(t, d), time.Now()
+	deliveries.tasks(d, of[:1], 1000, now.Add(-time.Hour))
+	deliveries.tasks(d, of[1:150], 2, now.Add(-time.Minute))
+	deliveries.tasks(d, of[150:499], 1, now.Add(time.Hour))
+	deliveries.tasks(d, of[499:], 2, now.Add(-time.Second))
+	served := map[tenants.DeliveryTask]bool{}
+	for range 4 {
+		due, err := d.Store.DueDeliveries(t.Context(), 100)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(due), 100)
+		for _, task := range due {
+			served[task] = true
+		}
+	}
+	require.Equal(t, 302, len(served), "two of each tenant, however many each has")
 }

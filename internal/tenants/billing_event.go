@@ -201,6 +201,19 @@ const (
 	wokenAtOnce = 1000 // maximum number of waiting events of an endpoint that are looked at in one statement
 )
 
+// unseenEndpoint is an endpoint with events that wait for a subject, where subjects have changed.
+type unseenEndpoint struct {
+	tenant, id uuid.UUID
+	version    int64 // of the tenant's subjects
+}
+
+func unseenOf(row db.UnseenBillingSubjectsRow) (out []unseenEndpoint) {
+	for i, tenant := range row.Tenants {
+		out = append(out, unseenEndpoint{tenant, row.Endpoints[i], row.Versions[i]})
+	}
+	return out
+}
+
 // subjectsLook is an unfinished look at the events of an endpoint that wait for a subject. The next
 // part of it follows the last event that was looked at.
 type subjectsLook struct {
@@ -219,23 +232,29 @@ func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err e
 	now := s.instant()
 	after := billingTurns{s.turns.events.after(), s.turns.subscriptions.after(), s.turns.reconciles.after()}
 	var last billingTurns
-	var unseen []db.UnseenBillingSubjectsRow
+	looks := db.UnseenBillingSubjectsParams{After: s.turns.looks.after(), LookAt: turnsLookedAt, Most: int32(most)}
+	var unseen db.UnseenBillingSubjectsRow
 	read := func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		if unseen, err = q.UnseenBillingSubjects(ctx, int32(most)); err == nil {
-			due, last, err = dueBilling(ctx, q, now, after, most)
-		}
+		due, last, err = dueBilling(ctx, q, now, after, most)
 		return err
 	}
-	if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) (err error) {
+		if unseen, err = q.UnseenBillingSubjects(ctx, looks); err != nil {
+			return err
+		}
+		return read(ctx, tx, q)
+	})
+	if err != nil {
 		return BillingDue{}, err
 	}
-	if len(unseen) > 0 {
-		left := s.lookAtSubjects(ctx, unseen, due.Events, now)
+	if len(unseen.Tenants) > 0 {
+		left := s.lookAtSubjects(ctx, unseenOf(unseen), due.Events, now)
 		if err := s.asSystem(ctx, pgx.ReadOnly, read); err != nil {
 			return BillingDue{}, err
 		}
 		due.More = due.More || left
 	}
+	s.turns.looks.passed(unseen.Next)
 	s.turns.events.passed(last.events)
 	s.turns.subscriptions.passed(last.subscriptions)
 	s.turns.reconciles.passed(last.reconciles)
@@ -290,21 +309,21 @@ func dueBilling(ctx context.Context, q *db.Queries, now time.Time, after billing
 // lookAtSubjects wakes some events of each endpoint whose customers have subjects now. left reports
 // whether more can be looked at immediately. An error of one tenant does not stop the others. A
 // tenant with enough due events waits: there is no use in waking more than are processed.
-func (s *Store) lookAtSubjects(ctx context.Context, unseen []db.UnseenBillingSubjectsRow, due []BillingTask, now time.Time) (left bool) {
+func (s *Store) lookAtSubjects(ctx context.Context, unseen []unseenEndpoint, due []BillingTask, now time.Time) (left bool) {
 	count := map[uuid.UUID]int{}
 	for _, task := range due {
 		count[task.Tenant]++
 	}
 	failed := map[uuid.UUID]bool{}
-	for _, row := range unseen {
-		if failed[row.TenantID] || count[row.TenantID] >= dueOfTenant {
+	for _, e := range unseen {
+		if failed[e.tenant] || count[e.tenant] >= dueOfTenant {
 			continue
 		}
-		more, err := s.lookAtSubjectsOf(ctx, row, now)
+		more, err := s.lookAtSubjectsOf(ctx, e, now)
 		if err != nil {
-			failed[row.TenantID] = true
+			failed[e.tenant] = true
 			if ctx.Err() == nil {
-				s.log.WarnContext(ctx, "cannot look at billing events that wait for subjects; retrying", "tenant", row.TenantID, "endpoint", row.ID, "error", err)
+				s.log.WarnContext(ctx, "cannot look at billing events that wait for subjects; retrying", "tenant", e.tenant, "endpoint", e.id, "error", err)
 			}
 			continue
 		}
@@ -315,15 +334,15 @@ func (s *Store) lookAtSubjects(ctx context.Context, unseen []db.UnseenBillingSub
 
 // lookAtSubjectsOf looks at up to wokenAtOnce events of one endpoint. The look is recorded with the
 // last of them. Another server may do the same at the same time: events are woken once or twice.
-func (s *Store) lookAtSubjectsOf(ctx context.Context, row db.UnseenBillingSubjectsRow, now time.Time) (more bool, err error) {
-	look := subjectsLook{version: row.SubjectsVersion}
-	if began, ok := s.looks.Load(row.ID); ok {
+func (s *Store) lookAtSubjectsOf(ctx context.Context, e unseenEndpoint, now time.Time) (more bool, err error) {
+	look := subjectsLook{version: e.version}
+	if began, ok := s.looks.Load(e.id); ok {
 		look = began.(subjectsLook)
 	}
 	next := look
-	err = s.inTenant(ctx, AsSystem(row.TenantID, "billing"), func(ctx context.Context, q *db.Queries) error {
+	err = s.inTenant(ctx, AsSystem(e.tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
 		last, err := q.WakeBillingSubjects(ctx, db.WakeBillingSubjectsParams{
-			TenantID: row.TenantID, EndpointID: row.ID, AfterCustomer: look.customer, AfterID: look.event, Most: wokenAtOnce, Now: &now,
+			TenantID: e.tenant, EndpointID: e.id, AfterCustomer: look.customer, AfterID: look.event, Most: wokenAtOnce, Now: &now,
 		})
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
@@ -332,15 +351,15 @@ func (s *Store) lookAtSubjectsOf(ctx context.Context, row db.UnseenBillingSubjec
 			next.customer, next.event = last.Customer, last.ID
 			return nil
 		}
-		return q.RecordBillingEndpointLook(ctx, db.RecordBillingEndpointLookParams{TenantID: row.TenantID, ID: row.ID, Version: look.version})
+		return q.RecordBillingEndpointLook(ctx, db.RecordBillingEndpointLookParams{TenantID: e.tenant, ID: e.id, Version: look.version})
 	})
 	switch {
 	case err != nil:
 		return false, err // the same part again
 	case more:
-		s.looks.Store(row.ID, next)
+		s.looks.Store(e.id, next)
 	default:
-		s.looks.Delete(row.ID)
+		s.looks.Delete(e.id)
 	}
 	return more, nil
 }

@@ -193,10 +193,10 @@ func meteringPurges() []func(context.Context, *db.Queries) (int64, error) {
 			return q.PurgeDeletedMeteredTotals(ctx, usagePurgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteringGaps(ctx, interval(MeteringRetention))
+			return q.PurgeMeteringGaps(ctx, db.PurgeMeteringGapsParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteringWriters(ctx, interval(UsageRetention(usage.Hour)))
+			return q.PurgeMeteringWriters(ctx, db.PurgeMeteringWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: usagePurgeRows})
 		},
 	}
 }

@@ -203,16 +203,20 @@ func clipped(text string, most int) string {
 // DeliveryTask names an endpoint that has something to send.
 type DeliveryTask struct{ Tenant, Endpoint uuid.UUID }
 
-// DueDeliveries lists the endpoints with deliveries that are due, at most most. Error:
-// ErrUnavailable.
+// DueDeliveries lists endpoints with deliveries that are due, at most most. If there are more, the
+// next call lists those of the following tenants. Error: ErrUnavailable.
 func (s *Store) DueDeliveries(ctx context.Context, most int) (out []DeliveryTask, err error) {
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		now := s.instant()
-		rows, err := q.DueNotificationEndpoints(ctx, db.DueNotificationEndpointsParams{Now: &now, Most: int32(most)})
-		for _, r := range rows {
-			out = append(out, DeliveryTask{r.TenantID, r.EndpointID})
+		out = nil
+		step, err := q.DeliveryTurns(ctx, db.DeliveryTurnsParams{After: s.turns.deliveries.after(), Now: s.instant(), LookAt: turnsLookedAt, Most: int32(most)})
+		if err != nil {
+			return err
 		}
-		return err
+		s.turns.deliveries.passed(step.Next)
+		for i, tenant := range step.Tenants {
+			out = append(out, DeliveryTask{tenant, step.Endpoints[i]})
+		}
+		return nil
 	})
 	return out, err
 }

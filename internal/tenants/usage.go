@@ -253,7 +253,7 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 			return q.PurgeDeletedUsageSubjects(ctx, usagePurgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageWriters(ctx, interval(UsageRetention(usage.Hour)))
+			return q.PurgeUsageWriters(ctx, db.PurgeUsageWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: usagePurgeRows})
 		},
 	}
 	for _, g := range usage.Grains {

@@ -1770,42 +1770,47 @@ func (q *Queries) SubjectsByBillingRefs(ctx context.Context, arg SubjectsByBilli
 	return items, nil
 }
 
-const unseenBillingSubjects = `-- name: UnseenBillingSubjects :many
-SELECT tenant_id, id, subjects_version FROM (
-    SELECT e.tenant_id, e.id, t.subjects_version, row_number() OVER (PARTITION BY e.tenant_id ORDER BY e.id) AS place
-    FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
-    WHERE t.subjects_version > e.looked_at
-        AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
-) AS placed
-ORDER BY place, tenant_id LIMIT $1
+const unseenBillingSubjects = `-- name: UnseenBillingSubjects :one
+WITH page AS MATERIALIZED (
+    SELECT e.tenant_id, e.id, e.looked_at FROM billing_endpoints e WHERE e.tenant_id >= $3::uuid ORDER BY e.tenant_id, e.id LIMIT $2::int
+), unseen AS MATERIALIZED (
+    SELECT page.tenant_id, page.id, t.subjects_version FROM page JOIN tenants t ON t.id = page.tenant_id
+    WHERE t.subjects_version > page.looked_at
+        AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = page.tenant_id AND v.endpoint_id = page.id AND v.waits_for = 'subject')
+    ORDER BY page.tenant_id, page.id LIMIT $1::int
+)
+SELECT array(SELECT tenant_id FROM unseen ORDER BY tenant_id, id)::uuid[] AS tenants, array(SELECT id FROM unseen ORDER BY tenant_id, id)::uuid[] AS endpoints,
+    array(SELECT subjects_version FROM unseen ORDER BY tenant_id, id)::bigint[] AS versions,
+    coalesce(CASE WHEN (SELECT count(*) FROM unseen) = $1::int THEN (SELECT tenant_id FROM unseen ORDER BY tenant_id DESC LIMIT 1)
+        WHEN (SELECT count(*) FROM page) = $2::int THEN (SELECT tenant_id FROM page ORDER BY tenant_id DESC LIMIT 1) END,
+        '00000000-0000-0000-0000-000000000000')::uuid AS next
 `
 
-type UnseenBillingSubjectsRow struct {
-	TenantID        uuid.UUID
-	ID              uuid.UUID
-	SubjectsVersion int64
+type UnseenBillingSubjectsParams struct {
+	Most   int32
+	LookAt int32
+	After  uuid.UUID
 }
 
-// Endpoints with events that wait for a subject, where subjects have changed since the last look,
-// the tenants in turn.
-func (q *Queries) UnseenBillingSubjects(ctx context.Context, most int32) ([]UnseenBillingSubjectsRow, error) {
-	rows, err := q.db.Query(ctx, unseenBillingSubjects, most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []UnseenBillingSubjectsRow
-	for rows.Next() {
-		var i UnseenBillingSubjectsRow
-		if err := rows.Scan(&i.TenantID, &i.ID, &i.SubjectsVersion); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+type UnseenBillingSubjectsRow struct {
+	Tenants   []uuid.UUID
+	Endpoints []uuid.UUID
+	Versions  []int64
+	Next      uuid.UUID
+}
+
+// Endpoints with events that wait for a subject, where subjects have changed since the last look.
+// They are found in order, from the first one of a tenant on, among @look_at endpoints.
+func (q *Queries) UnseenBillingSubjects(ctx context.Context, arg UnseenBillingSubjectsParams) (UnseenBillingSubjectsRow, error) {
+	row := q.db.QueryRow(ctx, unseenBillingSubjects, arg.Most, arg.LookAt, arg.After)
+	var i UnseenBillingSubjectsRow
+	err := row.Scan(
+		&i.Tenants,
+		&i.Endpoints,
+		&i.Versions,
+		&i.Next,
+	)
+	return i, err
 }
 
 const updateBillingEndpoint = `-- name: UpdateBillingEndpoint :one

@@ -1070,11 +1070,17 @@ func (q *Queries) PurgeMeteredUsage(ctx context.Context, arg PurgeMeteredUsagePa
 }
 
 const purgeMeteringGaps = `-- name: PurgeMeteringGaps :execrows
-DELETE FROM metering_gaps WHERE to_at < now() - $1::interval
+DELETE FROM metering_gaps WHERE writer IN (
+    SELECT o.writer FROM metering_gaps o WHERE o.to_at < now() - $1::interval LIMIT $2)
 `
 
-func (q *Queries) PurgeMeteringGaps(ctx context.Context, retention pgtype.Interval) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeMeteringGaps, retention)
+type PurgeMeteringGapsParams struct {
+	Retention pgtype.Interval
+	Most      int32
+}
+
+func (q *Queries) PurgeMeteringGaps(ctx context.Context, arg PurgeMeteringGapsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeMeteringGaps, arg.Retention, arg.Most)
 	if err != nil {
 		return 0, err
 	}
@@ -1082,11 +1088,17 @@ func (q *Queries) PurgeMeteringGaps(ctx context.Context, retention pgtype.Interv
 }
 
 const purgeMeteringWriters = `-- name: PurgeMeteringWriters :execrows
-DELETE FROM metering_writers WHERE written_at < now() - $1::interval
+DELETE FROM metering_writers WHERE writer IN (
+    SELECT o.writer FROM metering_writers o WHERE o.written_at < now() - $1::interval LIMIT $2)
 `
 
-func (q *Queries) PurgeMeteringWriters(ctx context.Context, retention pgtype.Interval) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeMeteringWriters, retention)
+type PurgeMeteringWritersParams struct {
+	Retention pgtype.Interval
+	Most      int32
+}
+
+func (q *Queries) PurgeMeteringWriters(ctx context.Context, arg PurgeMeteringWritersParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeMeteringWriters, arg.Retention, arg.Most)
 	if err != nil {
 		return 0, err
 	}

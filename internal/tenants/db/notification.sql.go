@@ -149,42 +149,6 @@ func (q *Queries) DeleteNotificationEndpoint(ctx context.Context, arg DeleteNoti
 	return err
 }
 
-const dueNotificationEndpoints = `-- name: DueNotificationEndpoints :many
-SELECT tenant_id, endpoint_id FROM notification_deliveries WHERE due_at <= $1
-GROUP BY tenant_id, endpoint_id ORDER BY min(due_at) LIMIT $2
-`
-
-type DueNotificationEndpointsParams struct {
-	Now  *time.Time
-	Most int32
-}
-
-type DueNotificationEndpointsRow struct {
-	TenantID   uuid.UUID
-	EndpointID uuid.UUID
-}
-
-// Endpoints that have something to send, those that waited longest first.
-func (q *Queries) DueNotificationEndpoints(ctx context.Context, arg DueNotificationEndpointsParams) ([]DueNotificationEndpointsRow, error) {
-	rows, err := q.db.Query(ctx, dueNotificationEndpoints, arg.Now, arg.Most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []DueNotificationEndpointsRow
-	for rows.Next() {
-		var i DueNotificationEndpointsRow
-		if err := rows.Scan(&i.TenantID, &i.EndpointID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const endpointsForNotification = `-- name: EndpointsForNotification :many
 SELECT id FROM notification_endpoints
 WHERE tenant_id = $1 AND enabled AND (cardinality(types) = 0 OR $2::text = ANY(types))

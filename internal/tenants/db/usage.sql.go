@@ -344,11 +344,17 @@ func (q *Queries) PurgeUsageSubjects(ctx context.Context, arg PurgeUsageSubjects
 }
 
 const purgeUsageWriters = `-- name: PurgeUsageWriters :execrows
-DELETE FROM usage_writers WHERE written_at < now() - $1::interval
+DELETE FROM usage_writers WHERE writer IN (
+    SELECT o.writer FROM usage_writers o WHERE o.written_at < now() - $1::interval LIMIT $2)
 `
 
-func (q *Queries) PurgeUsageWriters(ctx context.Context, retention pgtype.Interval) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeUsageWriters, retention)
+type PurgeUsageWritersParams struct {
+	Retention pgtype.Interval
+	Most      int32
+}
+
+func (q *Queries) PurgeUsageWriters(ctx context.Context, arg PurgeUsageWritersParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeUsageWriters, arg.Retention, arg.Most)
 	if err != nil {
 		return 0, err
 	}

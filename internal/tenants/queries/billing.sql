@@ -240,16 +240,22 @@ CROSS JOIN LATERAL (
 ) AS due
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
--- name: UnseenBillingSubjects :many
--- Endpoints with events that wait for a subject, where subjects have changed since the last look,
--- the tenants in turn.
-SELECT tenant_id, id, subjects_version FROM (
-    SELECT e.tenant_id, e.id, t.subjects_version, row_number() OVER (PARTITION BY e.tenant_id ORDER BY e.id) AS place
-    FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
-    WHERE t.subjects_version > e.looked_at
-        AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
-) AS placed
-ORDER BY place, tenant_id LIMIT @most;
+-- name: UnseenBillingSubjects :one
+-- Endpoints with events that wait for a subject, where subjects have changed since the last look.
+-- They are found in order, from the first one of a tenant on, among @look_at endpoints.
+WITH page AS MATERIALIZED (
+    SELECT e.tenant_id, e.id, e.looked_at FROM billing_endpoints e WHERE e.tenant_id >= @after::uuid ORDER BY e.tenant_id, e.id LIMIT @look_at::int
+), unseen AS MATERIALIZED (
+    SELECT page.tenant_id, page.id, t.subjects_version FROM page JOIN tenants t ON t.id = page.tenant_id
+    WHERE t.subjects_version > page.looked_at
+        AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = page.tenant_id AND v.endpoint_id = page.id AND v.waits_for = 'subject')
+    ORDER BY page.tenant_id, page.id LIMIT @most::int
+)
+SELECT array(SELECT tenant_id FROM unseen ORDER BY tenant_id, id)::uuid[] AS tenants, array(SELECT id FROM unseen ORDER BY tenant_id, id)::uuid[] AS endpoints,
+    array(SELECT subjects_version FROM unseen ORDER BY tenant_id, id)::bigint[] AS versions,
+    coalesce(CASE WHEN (SELECT count(*) FROM unseen) = @most::int THEN (SELECT tenant_id FROM unseen ORDER BY tenant_id DESC LIMIT 1)
+        WHEN (SELECT count(*) FROM page) = @look_at::int THEN (SELECT tenant_id FROM page ORDER BY tenant_id DESC LIMIT 1) END,
+        '00000000-0000-0000-0000-000000000000')::uuid AS next;
 
 -- name: BillingBacklog :one
 -- Events that are not processed yet, and the time of the oldest.

@@ -189,10 +189,12 @@ DELETE FROM metered_totals WHERE (tenant_id, start, rule) IN (
     WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
 
 -- name: PurgeMeteringWriters :execrows
-DELETE FROM metering_writers WHERE written_at < now() - @retention::interval;
+DELETE FROM metering_writers WHERE writer IN (
+    SELECT o.writer FROM metering_writers o WHERE o.written_at < now() - @retention::interval LIMIT @most);
 
 -- name: PurgeMeteringGaps :execrows
-DELETE FROM metering_gaps WHERE to_at < now() - @retention::interval;
+DELETE FROM metering_gaps WHERE writer IN (
+    SELECT o.writer FROM metering_gaps o WHERE o.to_at < now() - @retention::interval LIMIT @most);
 
 -- name: PurgeMeteredPushes :execrows
 DELETE FROM metered_pushes WHERE (tenant_id, id) IN (

@@ -65,11 +65,6 @@ UPDATE notification_deliveries SET state = 'pending', attempts = 0, due_at = @no
     settled_at = NULL, why = ''
 WHERE tenant_id = @tenant_id AND id = @id;
 
--- name: DueNotificationEndpoints :many
--- Endpoints that have something to send, those that waited longest first.
-SELECT tenant_id, endpoint_id FROM notification_deliveries WHERE due_at <= @now
-GROUP BY tenant_id, endpoint_id ORDER BY min(due_at) LIMIT @most;
-
 -- name: ClaimNotificationDelivery :one
 -- The next delivery of an endpoint, for one server. If that server dies, another one sends it after
 -- the lease.

@@ -155,4 +155,5 @@ DELETE FROM usage_subjects WHERE (tenant_id, grain, start) IN (
     WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
 
 -- name: PurgeUsageWriters :execrows
-DELETE FROM usage_writers WHERE written_at < now() - @retention::interval;
+DELETE FROM usage_writers WHERE writer IN (
+    SELECT o.writer FROM usage_writers o WHERE o.written_at < now() - @retention::interval LIMIT @most);
