@@ -27,7 +27,7 @@ var (
 	errNotInTime         = fmt.Errorf("%w, and could not be read in time", ErrPolicyUnavailable)
 	errTooManyWait       = fmt.Errorf("%w, and too many checks wait for tenants that are not in memory", ErrPolicyUnavailable)
 	errClosed            = fmt.Errorf("%w, and it is not loaded because the instance is stopping", ErrPolicyUnavailable)
-	errTooLarge          = fmt.Errorf("%w, because it exceeds the memory limit", ErrPolicyUnavailable)
+	errTooLarge          = fmt.Errorf("%w, because it does not fit into the memory limit", ErrPolicyUnavailable)
 )
 
 // PolicySource reads a tenant's configuration. Versions are compared only for equality, because
@@ -49,8 +49,8 @@ type PolicySource interface {
 // Policies caches the compiled policies of tenants. Reading a loaded policy takes no lock and does
 // not wait. A policy is replaced as a whole. While the source is unavailable, or if a new
 // configuration does not compile, the last valid policy stays active. With a Limit, each load
-// evicts the least recently used tenants when memory runs short. An evicted tenant is loaded again
-// when it is used.
+// evicts the least recently used tenants when memory runs short, up to a share for each tenant. An
+// evicted tenant is loaded again when it is used.
 type Policies struct {
 	source  PolicySource
 	keys    Keys
@@ -258,7 +258,6 @@ func (p *Policies) Preload(ctx context.Context, tenant limit.TenantID) error {
 // tenant, it is read again in the background, and the old policy answers until then. For a tenant
 // that is not loaded, Changed does nothing.
 func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion int64) {
-	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
 	if !ok {
 		return

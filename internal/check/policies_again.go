@@ -51,7 +51,6 @@ func (h *againHeap) Pop() any {
 // Reload means that the data of a tenant may be from another history, even with an equal version.
 // It is read again in the background.
 func (p *Policies) Reload(tenant limit.TenantID) {
-	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
 	if !ok {
 		return

@@ -18,11 +18,13 @@ type readQueues struct {
 	changes chan struct{} // of tenants that are loaded
 	again   chan struct{} // of tenants whose data may be from another history
 	long    chan struct{} // loads that have already read a page of subjects
+	large   chan struct{} // those of them that exceed a share of the memory
 }
 
 func newReadQueues() readQueues {
 	return readQueues{
 		first: make(chan struct{}, 3), changes: make(chan struct{}, 2), again: make(chan struct{}, againReaders), long: make(chan struct{}, 2),
+		large: make(chan struct{}, 1),
 	}
 }
 
@@ -30,6 +32,8 @@ func newReadQueues() readQueues {
 type reading struct {
 	queues *readQueues
 	in     chan struct{}
+	large  bool  // it has the place of a large tenant, too
+	bytes  int64 // as counted by memory
 }
 
 // enter waits for a place in the queue, until ctx ends.
@@ -43,6 +47,9 @@ func (q *readQueues) enter(ctx context.Context, queue chan struct{}) (*reading, 
 }
 
 func (r *reading) end() {
+	if r.large {
+		<-r.queues.large
+	}
 	if r.in != nil {
 		<-r.in
 	}
@@ -64,8 +71,29 @@ func (r *reading) moveToLong(ctx context.Context) error {
 	}
 }
 
+// enterLarge waits for the place of a large tenant. The read keeps its place among the long ones,
+// so that only few wait here with what they have read.
+func (r *reading) enterLarge(ctx context.Context) error {
+	if r.large {
+		return nil
+	}
+	if err := r.moveToLong(ctx); err != nil {
+		return err
+	}
+	select {
+	case r.queues.large <- struct{}{}:
+		r.large = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // first loads a tenant that is not loaded.
 func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
+	if err := p.memory.refusal(tenant, p.clock()); err != nil {
+		return nil, err
+	}
 	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
 	if policy := e.policy.Load(); policy != nil {
 		return policy, nil
@@ -76,12 +104,9 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	if err := p.load(ctx, tenant, e, p.queues.first, stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
 		if errors.Is(err, errTooLarge) {
-			p.memory.refuse(tenant, err, p.clock())
-			p.log.Error("the policy of a tenant is larger than WEIR_POLICY_MEMORY; its checks are not answered", "tenant_id", tenant)
+			p.refuse(tenant, err)
 		}
-		if e.pinned.Load() {
-			p.account(e, 0)
-		} else {
+		if !e.pinned.Load() {
 			p.remove(tenant, e)
 		}
 		return nil, err
@@ -89,6 +114,13 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	p.metrics.policies.load.Observe(p.clock().Sub(began).Seconds())
 	p.refreshLater(tenant, e)
 	return e.policy.Load(), nil
+}
+
+// refuse stops the loading of a tenant for some time.
+func (p *Policies) refuse(tenant limit.TenantID, err error) {
+	p.memory.refuse(tenant, err, p.clock())
+	p.log.Error("the policy of a tenant exceeds its share of WEIR_POLICY_MEMORY, and the rest is in use; its checks are not answered",
+		"tenant_id", tenant, "bytes", p.memory.limit)
 }
 
 // beginFirst records that the first load is running. The caller calls ended when it is over.
@@ -113,7 +145,10 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	if err != nil {
 		return err
 	}
-	defer reading.end()
+	defer func() {
+		p.count(reading, 0)
+		reading.end()
+	}()
 	e.loading.Lock()
 	defer e.loading.Unlock()
 	current := e.policy.Load()
@@ -147,9 +182,10 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	}
 	now := p.tick()
 	e.used.CompareAndSwap(0, now)
+	if err := p.hold(e, reading, next); err != nil {
+		return err
+	}
 	e.policy.Store(next)
-	p.account(e, next.bytes())
-	p.evict(e)
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
 	return nil
 }
@@ -185,7 +221,7 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 		if page == 0 {
 			from = version
 		}
-		if err := p.fits(e, policy, all); err != nil {
+		if err := p.fits(ctx, e, r, policy, all); err != nil {
 			return nil, 0, err
 		}
 		if !more && page == 0 {
@@ -298,9 +334,15 @@ func (p *Policies) read(tenant limit.TenantID, e *tenantEntry, queue chan struct
 		p.metrics.policyErrors.Inc()
 		p.log.Error("policy does not compile; the last valid one stays active", "tenant_id", tenant, "version", broken.version, "error", broken.err)
 		return true
-	case errors.Is(err, errTooLarge):
+	case errors.Is(err, errTooLarge) && e.pinned.Load():
 		p.metrics.policyErrors.Inc()
 		p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last valid one stays active", "tenant_id", tenant)
+		return true
+	case errors.Is(err, errTooLarge): // until its next change, nothing would replace the old policy
+		p.refuse(tenant, err)
+		if p.remove(tenant, e) {
+			p.metrics.policies.evictions.Inc()
+		}
 		return true
 	}
 	level := slog.LevelWarn

@@ -18,12 +18,13 @@ import (
 type memory struct {
 	limit    int64        // bytes; 0: no limit
 	bytes    atomic.Int64 // of all entries
+	reading  atomic.Int64 // bytes of what is being read, which is in no entry yet
 	now      atomic.Int64 // seconds since 1970, as of the last tick
-	evicting sync.Mutex   // held while tenants are evicted
+	evicting sync.Mutex   // held while an entry gets its memory, and tenants are evicted for it
 	shortAt  time.Time    // when the log last said that active tenants do not fit
 
 	mu      sync.Mutex
-	refused map[limit.TenantID]refusal // tenants that exceed the limit by themselves
+	refused map[limit.TenantID]refusal // tenants that did not fit
 }
 
 type refusal struct {
@@ -32,17 +33,22 @@ type refusal struct {
 }
 
 const (
-	// A tenant that exceeds the limit is not tried again for this time, unless it changes, because
-	// the attempt takes about as long as loading all tenants that fit.
+	// A tenant that does not fit is not tried again for this time, because the attempt takes about
+	// as long as loading all tenants that fit. Changes do not shorten it: anybody can make one.
 	refuseFor = 30 * time.Second
+	// A tenant may take this part of the limit from others. It may take more only of what they do
+	// not use.
+	sharePart = 4
 	// A tenant that was used within this number of seconds is active.
 	activeFor = 60
 	// The eviction of active tenants is logged at most this often.
 	shortEvery = time.Minute
 )
 
-// Limit limits the estimated total size of policies, in bytes. When it is exceeded by at most the
-// page that is being read, tenants are evicted immediately. Call it before the first Get.
+// Limit limits the estimated total size of policies, in bytes. Tenants are evicted only when it is
+// known how large the tenant is that takes their place, so what is being read can exceed the limit,
+// by at most the share of one tenant, a sixteenth, and a page for each read. Call it before the
+// first Get.
 func (p *Policies) Limit(bytes int64) {
 	p.memory.limit = bytes
 	p.metrics.policies.limit.Set(float64(bytes))
@@ -51,7 +57,7 @@ func (p *Policies) Limit(bytes int64) {
 // HalfFree reports whether the policies take less than half of the limit. There is then space for
 // tenants that are not in use yet.
 func (p *Policies) HalfFree() bool {
-	return p.memory.limit == 0 || 2*p.memory.bytes.Load() < p.memory.limit
+	return p.memory.limit == 0 || 2*p.memory.total() < p.memory.limit
 }
 
 // Run updates the clock that records when tenants were used, until ctx ends.
@@ -93,7 +99,7 @@ func (m *memory) refuse(tenant limit.TenantID, err error, now time.Time) {
 	m.refused[tenant] = refusal{err, now.Add(refuseFor)}
 }
 
-// forgive allows another attempt to load a tenant, because it has changed.
+// forgive forgets a tenant that was deleted or suspended.
 func (m *memory) forgive(tenant limit.TenantID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +115,7 @@ func (p *Policies) account(e *tenantEntry, bytes int64) {
 	}
 	p.memory.bytes.Add(bytes - e.bytes)
 	e.bytes = bytes
-	p.metrics.policies.bytes.Set(float64(p.memory.bytes.Load()))
+	p.metrics.policies.bytes.Set(float64(p.memory.total()))
 }
 
 // remove removes an entry, if it is still in the map.
@@ -131,59 +137,162 @@ func (p *Policies) remove(tenant limit.TenantID, e *tenantEntry) bool {
 	e.unqueue()
 	e.mu.Unlock()
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
-	p.metrics.policies.bytes.Set(float64(p.memory.bytes.Load()))
+	p.metrics.policies.bytes.Set(float64(p.memory.total()))
 	return true
 }
 
-// fits counts what has been read of a tenant and evicts others if necessary. It fails with
-// errTooLarge if the tenant does not fit even without all others.
-func (p *Policies) fits(e *tenantEntry, policy *Policy, read *subjects) error {
+// total returns the bytes of all entries, and of what is being read.
+func (m *memory) total() int64 { return m.bytes.Load() + m.reading.Load() }
+
+// exceedsShare reports whether a tenant of this size may take only memory that others do not use.
+func (m *memory) exceedsShare(bytes int64) bool { return m.limit > 0 && bytes > m.limit/sharePart }
+
+// isActive reports whether a tenant was used within the last minute.
+func (m *memory) isActive(used int64) bool { return m.now.Load()-used < activeFor }
+
+// count counts what a load has read so far, until hold counts it as an entry, or the load fails.
+func (p *Policies) count(r *reading, bytes int64) {
+	p.memory.reading.Add(bytes - r.bytes)
+	r.bytes = bytes
+	p.metrics.policies.bytes.Set(float64(p.memory.total()))
+}
+
+// fits counts what has been read of a tenant. It evicts nobody, because only the end of the read
+// shows how large the tenant is. It fails with errTooLarge as soon as hold would.
+func (p *Policies) fits(ctx context.Context, e *tenantEntry, r *reading, policy *Policy, read *subjects) error {
+	m := &p.memory
 	bytes := policy.size + read.bytes()
-	if read.overflown() || p.memory.limit > 0 && bytes > p.memory.limit {
-		return errTooLarge
+	p.count(r, bytes)
+	if m.exceedsShare(bytes) || m.limit > 0 && m.total() > m.limit && bytes > m.limit/16 {
+		// One at a time: two large tenants would refuse each other, and together exceed the limit
+		// by more than a share.
+		if err := r.enterLarge(ctx); err != nil {
+			return err
+		}
 	}
-	if e.policy.Load() == nil { // otherwise the old set stays until the new one is complete
-		p.account(e, bytes)
-		p.evict(e)
+	if read.overflown() || !p.hasRoom(e, r, bytes) {
+		return errTooLarge
 	}
 	return nil
 }
 
-// evict removes the least recently used tenants, except keep, until the others fit with a sixteenth
-// to spare, so that only one of many loads has to evict.
-func (p *Policies) evict(keep *tenantEntry) {
+// hold counts a complete policy as the entry's, and evicts others if necessary. It fails with
+// errTooLarge if the tenant exceeds its share and there is no room for it.
+func (p *Policies) hold(e *tenantEntry, r *reading, policy *Policy) error {
 	m := &p.memory
-	if m.limit == 0 || m.bytes.Load() <= m.limit {
-		return
+	if m.limit > 0 {
+		m.evicting.Lock() // others must not take the room in the meantime
+		defer m.evicting.Unlock()
 	}
-	m.evicting.Lock()
-	defer m.evicting.Unlock()
-	if m.bytes.Load() <= m.limit { // another load has evicted enough
-		return
+	bytes := policy.bytes()
+	if !p.hasRoom(e, r, bytes) {
+		return errTooLarge
 	}
-	type candidate struct {
-		tenant limit.TenantID
-		entry  *tenantEntry
-		used   int64
+	p.count(r, 0)
+	p.account(e, bytes)
+	if m.limit > 0 && m.bytes.Load() > m.limit {
+		p.evict(e, m.exceedsShare(bytes) && !e.pinned.Load())
 	}
-	var candidates []candidate
-	p.tenants.RangeRelaxed(func(tenant limit.TenantID, e *tenantEntry) bool {
-		if e != keep && e.policy.Load() != nil && !e.pinned.Load() {
-			candidates = append(candidates, candidate{tenant, e, e.used.Load()})
+	return nil
+}
+
+// hasRoom reports whether a tenant of this size may stay. Up to its share, it always may. Beyond
+// that, it may use what is free, or what evict makes free of tenants that are not active, but
+// leaves half of the limit to tenants within their shares: they are to survive an outage of the
+// source.
+func (p *Policies) hasRoom(e *tenantEntry, r *reading, bytes int64) bool {
+	m := &p.memory
+	if !m.exceedsShare(bytes) {
+		return true
+	}
+	if e.pinned.Load() {
+		return bytes <= m.limit
+	}
+	e.mu.Lock()
+	old := e.bytes // the new ones take their place
+	e.mu.Unlock()
+	if m.total()-r.bytes-old+bytes <= m.limit {
+		return true
+	}
+	kept := m.reading.Load() - r.bytes
+	var small, activeSmall int64 // of tenants within their shares
+	p.tenants.RangeRelaxed(func(_ limit.TenantID, other *tenantEntry) bool {
+		policy := other.policy.Load()
+		if policy == nil || other == e {
+			return true
+		}
+		size := policy.bytes()
+		stays := m.isActive(other.used.Load()) || other.pinned.Load()
+		switch {
+		case m.exceedsShare(size) && stays:
+			kept += size
+		case m.exceedsShare(size):
+		case stays:
+			activeSmall += size
+			small += size
+		default:
+			small += size
 		}
 		return true
 	})
-	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.used, b.used) })
-	active, now := 0, m.now.Load()
-	for _, c := range candidates {
+	kept += max(activeSmall, min(small, m.limit/2))
+	if old > 0 {
+		return bytes+kept <= m.limit
+	}
+	// With a sixteenth to spare, the next small tenant does not evict it at once.
+	return bytes+kept <= m.limit-m.limit/16
+}
+
+// evictable is a tenant that may be evicted.
+type evictable struct {
+	tenant        limit.TenantID
+	entry         *tenantEntry
+	active, large bool
+	used          int64
+}
+
+// evictables returns the tenants that may be evicted for keep, in this order: those that are not
+// active, those that exceed their share, the least recently used ones.
+func (p *Policies) evictables(keep *tenantEntry) []evictable {
+	m := &p.memory
+	var all []evictable
+	p.tenants.RangeRelaxed(func(tenant limit.TenantID, e *tenantEntry) bool {
+		if policy := e.policy.Load(); e != keep && policy != nil && !e.pinned.Load() {
+			used := e.used.Load()
+			all = append(all, evictable{tenant, e, m.isActive(used), m.exceedsShare(policy.bytes()), used})
+		}
+		return true
+	})
+	slices.SortFunc(all, func(a, b evictable) int {
+		switch {
+		case a.active != b.active && b.active, a.active == b.active && a.large && !b.large:
+			return -1
+		case a.active != b.active, a.large != b.large:
+			return 1
+		}
+		return cmp.Compare(a.used, b.used)
+	})
+	return all
+}
+
+// evict removes tenants, except keep, until the others fit with a sixteenth to spare, so that only
+// one of many loads has to evict. For a large tenant, it evicts no more than necessary, and no
+// active one. The caller holds the lock.
+func (p *Policies) evict(keep *tenantEntry, large bool) {
+	m := &p.memory
+	active := 0
+	for _, c := range p.evictables(keep) {
 		enough := m.limit - m.limit/16
-		if now-c.used < activeFor { // active tenants are evicted last
+		switch {
+		case large:
+			enough = m.limit
+		case c.active:
 			enough = m.limit - m.limit/64
 		}
-		if m.bytes.Load() <= enough {
+		if m.bytes.Load() <= enough || large && c.active {
 			break
 		}
-		if now-c.used < activeFor {
+		if c.active {
 			active++
 		}
 		if p.remove(c.tenant, c.entry) {
@@ -211,7 +320,7 @@ type policyMetrics struct {
 func newPolicyMetrics(counter func(name, help string) prometheus.Counter, gauge func(name, help string) prometheus.Gauge,
 	histogram func(name, help string) prometheus.Histogram) policyMetrics {
 	return policyMetrics{
-		bytes:           gauge("weir_policy_memory_bytes", "Estimated memory of compiled policies."),
+		bytes:           gauge("weir_policy_memory_bytes", "Estimated memory of compiled policies, with those that are being loaded."),
 		limit:           gauge("weir_policy_memory_limit_bytes", "Memory limit of compiled policies; 0 for no limit."),
 		evictions:       counter("weir_policy_evictions_total", "Tenants whose policy was evicted from memory."),
 		activeEvictions: counter("weir_policy_evictions_active_total", "Evicted tenants that were used within the last minute: the limit is too low."),
