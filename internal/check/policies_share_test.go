@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -178,7 +179,8 @@ func TestATenantThatGrowsEvictsItselfOnly(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What a tenant takes that is being read counts for others that are read at the same time.
+// Of two tenants that do not fit together, one is served. Only one of them is read beyond its share
+// at a time.
 func TestLargeTenantsAtOnce(t *testing.T) {
 	n := newNeighbours(t, 2)
 	pages, release := make(chan limit.TenantID), make(chan struct{})
@@ -191,9 +193,15 @@ func TestLargeTenantsAtOnce(t *testing.T) {
 		go func() { ended <- n.Preload(t.Context(), large) }()
 	}
 	var errs []error
+	read := map[limit.TenantID]int{}
+	share := int(float64(n.source.subjects[n.large[0]])/0.6/sharePart)/testPage + 1
 	for len(errs) < 2 {
 		select {
-		case <-pages:
+		case tenant := <-pages:
+			read[tenant]++
+			if len(errs) == 0 && min(read[n.large[0]], read[n.large[1]]) > share {
+				t.Error("both are read beyond their shares")
+			}
 			require.LessOrEqual(t, testutil.ToFloat64(n.metrics.policies.bytes), 1.05*float64(n.memory.limit))
 			release <- struct{}{}
 		case err := <-ended:
@@ -208,6 +216,40 @@ func TestLargeTenantsAtOnce(t *testing.T) {
 	n.use()
 	require.Zero(t, n.reloads())
 	require.Equal(t, float64(n.memory.bytes.Load()), testutil.ToFloat64(n.metrics.policies.bytes))
+}
+
+// What a small tenant takes that is being read counts for a large one, but evicts nobody.
+func TestMemoryOfWhatIsBeingRead(t *testing.T) {
+	n := newNeighbours(t, 2)
+	slow, large := n.large[0], n.large[1]
+	n.resize(slow, 0.2)
+	n.resize(large, 0.7)
+	pages, release := make(chan limit.TenantID), make(chan struct{})
+	released := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(released)
+	n.source.mu.Lock()
+	n.source.pages, n.source.release = pages, release
+	last := (n.source.subjects[slow] - 1) / testPage
+	n.source.mu.Unlock()
+	ended := make(chan error, 1)
+	go func() { ended <- n.Preload(t.Context(), slow) }()
+	for page := range last {
+		if <-pages; page < last-1 {
+			release <- struct{}{}
+		}
+	}
+	n.source.mu.Lock()
+	n.source.pages = nil // only the first one waits
+	n.source.mu.Unlock()
+	require.Greater(t, testutil.ToFloat64(n.metrics.policies.bytes), 0.3*float64(n.memory.limit))
+	_, err := n.Get(t.Context(), large)
+	require.ErrorIs(t, err, errTooLarge)
+	require.Nil(t, n.Loaded(slow))
+	released()
+	require.NoError(t, <-ended)
+	n.use()
+	require.Zero(t, n.reloads())
+	require.Zero(t, n.memory.reading.Load())
 }
 
 // A tenant may use all memory that others leave. It is the first one in use to be evicted when they
