@@ -26,10 +26,10 @@ func newClient(networks []netip.Prefix) *http.Client {
 			DialContext:           dialer.DialContext,
 			TLSHandshakeTimeout:   5 * time.Second,
 			ResponseHeaderTimeout: patience,
-			MaxIdleConns:          2 * mostAtOnce,
+			MaxIdleConns:          2 * 2 * shared,
 			MaxIdleConnsPerHost:   1,
 			IdleConnTimeout:       30 * time.Second,
-			MaxConnsPerHost:       mostAtOnce,
+			MaxConnsPerHost:       2 * shared,
 			// An answer matters by its status alone, so its header needs little room.
 			MaxResponseHeaderBytes: 16 << 10,
 			DisableCompression:     true,

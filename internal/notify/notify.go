@@ -12,8 +12,8 @@
 // tenants.Store.Notify, or its form for changes within a transaction.
 //
 // Example: a limit request is stored, with deliveries for the endpoints a and b. a answers 200, and
-// its delivery is done. b does not answer. Its delivery is due again later, and b is a suspect: all
-// suspects together get half of the places, so that silent endpoints do not delay others. If the
+// its delivery is done. b does not answer. Its delivery is due again later, and b is slow: all slow
+// endpoints together get half of the places, so that they do not delay others (turns.go). If the
 // instance is killed between the answer of a and the write to Postgres, its claim ends after a
 // minute, and a gets the same webhook-id a second time.
 package notify
@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -32,7 +31,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
@@ -40,17 +38,13 @@ import (
 )
 
 const (
-	lookEvery   = time.Second
-	page        = 1000             // endpoints per look
-	mostAtOnce  = 32               // requests of one instance
-	mostTenant  = 4                // of them to endpoints of one tenant
-	mostAwaited = mostAtOnce / 2   // of them to endpoints that did not answer before
-	patience    = 15 * time.Second // for one request
-	firstWait   = 5 * time.Second  // after the first failure; it doubles
-	longest     = 3 * time.Hour    // between two attempts
-	jitter      = 0.2              // share by which a wait is longer or shorter
-	keptAnswer  = 512              // bytes that are read of an answer
-	suspectFor  = time.Hour        // after an endpoint did not answer
+	lookEvery  = time.Second
+	page       = 1000             // endpoints per look
+	patience   = 15 * time.Second // for one request
+	firstWait  = 5 * time.Second  // after the first failure; it doubles
+	longest    = 3 * time.Hour    // between two attempts
+	jitter     = 0.2              // share by which a wait is longer or shorter
+	keptAnswer = 512              // bytes that are read of an answer
 )
 
 // Options are the settings of a Sender.
@@ -60,6 +54,7 @@ type Options struct {
 	Logger     *slog.Logger          // nil for none
 	Registerer prometheus.Registerer // nil for no metrics
 	Every      time.Duration         // the interval between looks; 0 for a second
+	Now        func() time.Time      // measures how long an endpoint takes; nil for the real time
 }
 
 // Sender sends notifications.
@@ -68,15 +63,7 @@ type Sender struct {
 	client   *http.Client
 	attempts *prometheus.CounterVec // outcome
 	backlog  prometheus.Gauge
-
-	mu sync.Mutex
-	// working are the endpoints that this instance sends to, and whether they are suspects.
-	working map[tenants.DeliveryTask]bool
-	tenants map[uuid.UUID]int // how many of them each tenant has
-	// suspects are endpoints that did not answer, and when. Together they get half of the places,
-	// so that endpoints that hang do not delay the others, however many tenants they belong to.
-	suspects map[tenants.DeliveryTask]time.Time
-	awaited  int // suspects in working
+	turns    *turns
 }
 
 // outcomes are the values of the label of a metric.
@@ -90,8 +77,11 @@ func New(o Options) *Sender {
 	if o.Every == 0 {
 		o.Every = lookEvery
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	s := &Sender{
-		Options: o, client: newClient(o.Networks), working: map[tenants.DeliveryTask]bool{}, tenants: map[uuid.UUID]int{}, suspects: map[tenants.DeliveryTask]time.Time{},
+		Options: o, client: newClient(o.Networks), turns: newTurns(o.Now),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_notification_attempts_total",
 			Help: "Attempts of this instance to deliver a notification, by outcome: delivered, failed (it is tried again) or parked.",
@@ -114,24 +104,29 @@ func (s *Sender) Run(ctx context.Context) {
 	defer ticker.Stop()
 	var all sync.WaitGroup
 	defer all.Wait()
-	slots := make(chan struct{}, mostAtOnce)
 	failing := false
 	for {
-		err := s.look(ctx, slots, &all)
+		err := s.look(ctx)
+		s.start(ctx, &all)
 		if err != nil && !failing && ctx.Err() == nil {
 			s.Logger.WarnContext(ctx, "cannot read due notifications; retrying", "error", err)
 		}
 		failing = err != nil
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+		for looking := false; !looking; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				looking = true
+			case <-s.turns.freed:
+				s.start(ctx, &all)
+			}
 		}
 	}
 }
 
-// look starts the work for all endpoints that have something to send, as far as there is room.
-func (s *Sender) look(ctx context.Context, slots chan struct{}, all *sync.WaitGroup) error {
+// look reads which endpoints have something to get.
+func (s *Sender) look(ctx context.Context) error {
 	due, err := s.Store.DueDeliveries(ctx, page)
 	if err != nil {
 		return err
@@ -139,110 +134,63 @@ func (s *Sender) look(ctx context.Context, slots chan struct{}, all *sync.WaitGr
 	if waiting, err := s.Store.DeliveryBacklog(ctx); err == nil {
 		s.backlog.Set(float64(waiting))
 	}
-	s.forget(time.Now())
-	for _, task := range due {
-		if !s.begin(task) {
-			continue
-		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			s.end(task)
-			return nil // the rest waits for the next look
-		}
-		all.Go(func() {
-			defer func() { s.end(task); <-slots }()
-			s.send(ctx, task)
-		})
-	}
+	s.turns.offer(due)
 	return nil
 }
 
-// begin reserves an endpoint, unless this instance already sends to it, to too many of its tenant,
-// or to too many that did not answer.
-func (s *Sender) begin(task tenants.DeliveryTask) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, busy := s.working[task]
-	_, suspect := s.suspects[task]
-	if busy || s.tenants[task.Tenant] >= mostTenant || suspect && s.awaited >= mostAwaited {
-		return false
+// start starts the work for as many endpoints as there are places, and returns how many.
+func (s *Sender) start(ctx context.Context, all *sync.WaitGroup) int {
+	tasks := s.turns.take()
+	for _, task := range tasks {
+		all.Go(func() {
+			more := false
+			defer func() { s.turns.leave(task, more) }()
+			more = s.send(ctx, task)
+		})
 	}
-	s.working[task] = suspect
-	s.tenants[task.Tenant]++
-	if suspect {
-		s.awaited++
-	}
-	return true
+	return len(tasks)
 }
 
-func (s *Sender) end(task tenants.DeliveryTask) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.working[task] {
-		s.awaited--
-	}
-	delete(s.working, task)
-	if s.tenants[task.Tenant]--; s.tenants[task.Tenant] == 0 {
-		delete(s.tenants, task.Tenant)
-	}
-}
-
-// judge remembers whether an endpoint has answered.
-func (s *Sender) judge(task tenants.DeliveryTask, answered bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if answered {
-		delete(s.suspects, task)
-	} else {
-		s.suspects[task] = time.Now()
-	}
-}
-
-// forget clears endpoints that did not answer long ago: most have been tried since, and the others
-// have nothing to get any more.
-func (s *Sender) forget(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.suspects, func(_ tenants.DeliveryTask, since time.Time) bool { return now.Sub(since) > suspectFor })
-}
-
-// send sends what an endpoint has due, one after the other, until one fails: an endpoint that does
-// not answer occupies one place for one timeout.
-func (s *Sender) send(ctx context.Context, task tenants.DeliveryTask) {
-	for ctx.Err() == nil {
+// send sends what an endpoint has due, one after the other, until its turn ends or one fails: an
+// endpoint that answers late or not at all occupies one place for one request. more reports whether
+// the turn ended first.
+func (s *Sender) send(ctx context.Context, task tenants.DeliveryTask) (more bool) {
+	for began := s.Now(); ctx.Err() == nil && !more; more = s.Now().Sub(began) >= turnFor {
 		work, err := s.Store.ClaimDelivery(ctx, task)
 		if work == nil {
 			if err != nil && ctx.Err() == nil {
 				s.Logger.WarnContext(ctx, "notifications: cannot claim a delivery", "tenant_id", task.Tenant, "error", err)
 			}
-			return
+			return false
 		}
 		var result tenants.DeliveryResult
 		if err != nil {
 			s.Logger.ErrorContext(ctx, "notifications: cannot sign", "tenant_id", task.Tenant, "endpoint", task.Endpoint, "error", err)
 			result = tenants.DeliveryResult{Why: "the signing secret cannot be decrypted: the operator must add its key to WEIR_ENCRYPTION_KEY"}
 		} else {
+			sent := s.Now()
 			result = s.attempt(ctx, work)
-			s.judge(task, result.Delivered || result.Status != 0 || result.Final)
+			answered := result.Delivered || result.Status != 0 || result.Final
+			s.turns.judge(task, answered && s.Now().Sub(sent) <= quick)
 		}
 		if ctx.Err() != nil && !result.Delivered {
-			return // stopped, not refused: another server repeats it when the lease ends
+			return false // stopped, not refused: another server repeats it when the lease ends
 		}
 		result.Wait = max(result.Wait, waitAfter(work.Attempt))
 		state, err := s.Store.SettleDelivery(context.WithoutCancel(ctx), work, result)
 		if err != nil {
 			s.Logger.WarnContext(ctx, "notifications: cannot record an outcome", "tenant_id", task.Tenant, "error", err)
-			return
+			return false
 		}
 		if state == tenants.DeliveryPending {
 			state = "failed"
 		}
 		s.attempts.WithLabelValues(state).Inc()
 		if !result.Delivered {
-			return
+			return false
 		}
 	}
+	return more
 }
 
 // waitAfter returns the wait after so many failures: 5 s, 10 s, 20 s and so on, up to 3 hours, each
