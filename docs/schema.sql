@@ -42,7 +42,7 @@ CREATE TABLE api_keys (
     resources text[] NOT NULL DEFAULT '{}'::text[],
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
-    FOREIGN KEY (tenant_id, rotated_to) REFERENCES api_keys(tenant_id, id),
+    FOREIGN KEY (tenant_id, rotated_to) REFERENCES api_keys(tenant_id, id) ON DELETE SET NULL (rotated_to),
     CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['check'::text, 'read'::text, 'write'::text, 'manage'::text]))),
     CHECK ((cardinality(addresses) <= 20)),
     CHECK ((cardinality(resources) <= 20)),
@@ -51,8 +51,11 @@ CREATE TABLE api_keys (
     CHECK ((kind = ANY (ARRAY['key'::text, 'op'::text]))),
     CHECK ((octet_length(hash) = 32))
 );
+CREATE INDEX api_keys_rotated_to ON api_keys USING btree (tenant_id, rotated_to) WHERE (rotated_to IS NOT NULL);
 CREATE UNIQUE INDEX api_keys_hash ON api_keys USING btree (hash);
 ALTER TABLE api_keys ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY delete_ended ON api_keys FOR DELETE TO weir_system
+    USING (((revoked_at IS NOT NULL) OR (expires_at IS NOT NULL)));
 CREATE POLICY own_tenant ON api_keys FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
@@ -61,6 +64,7 @@ CREATE POLICY read_all ON api_keys FOR SELECT TO weir_system
 CREATE POLICY touch_all ON api_keys FOR UPDATE TO weir_system
     USING (true)
     WITH CHECK (true);
+GRANT DELETE ON api_keys TO weir_system;
 GRANT INSERT, SELECT ON api_keys TO weir_app;
 GRANT SELECT (addresses, expires_at, hash, id, kind, last_used_at, name, resources, revoked_at, rotated_to, scopes, tenant_id, version) ON api_keys TO weir_system;
 GRANT UPDATE (addresses, expires_at, name, resources, revoked_at, rotated_to, scopes, version) ON api_keys TO weir_app;

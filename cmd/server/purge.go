@@ -23,6 +23,7 @@ func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.L
 		if _, err := store.PurgeSecurityEvents(ctx); err != nil && ctx.Err() == nil {
 			log.Warn("old security events were not all deleted; retrying in an hour", "error", err)
 		}
+		purgeKeys(ctx, store, log)
 		purgeCredits(ctx, store, log)
 		purgePeople(ctx, store, log)
 		purgeTiers(ctx, store, log)
@@ -51,6 +52,17 @@ func purgeTiers(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 	}
 	if err != nil && ctx.Err() == nil {
 		log.Warn("rows beyond the retention of their tier were not all deleted; retrying in an hour", "error", err)
+	}
+}
+
+// purgeKeys deletes keys that ended long ago, and logs how many they were.
+func purgeKeys(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	removed, err := store.PurgeKeys(ctx)
+	if removed > 0 {
+		log.Info("API keys that ended long ago deleted", "keys", removed)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Warn("old API keys were not all deleted; retrying in an hour", "error", err)
 	}
 }
 

@@ -77,6 +77,12 @@ func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, 
 		return err
 	}
 	made, key, err := d.Store.CreateKey(r.Context(), v.actor(), tenants.NewAPIKey{Name: "first application", Scopes: []tenants.Scope{tenants.ScopeCheck}})
+	if status := f.refuse(err); status != 0 {
+		if p := f.errors["name"]; p != nil { // the form has a name for the rule, but none for the key
+			f.problem = "No key created: it " + p.Message + ". " + p.Fix
+		}
+		return d.showStart(w, r, v, status, view)
+	}
 	if err != nil {
 		return err
 	}

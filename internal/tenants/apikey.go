@@ -38,6 +38,14 @@ type NewAPIKey struct {
 	Bounds    KeyBounds
 }
 
+const (
+	// MaxKeys is the number of keys of a tenant that work at once. Every instance keeps them in
+	// memory, and reads all of them after a change of one.
+	MaxKeys = 1000
+	// maxStoredKeys also counts keys that have ended. PurgeKeys makes room.
+	maxStoredKeys = 10_000
+)
+
 // MaxRotationOverlap is the maximum time for which a replaced key may continue to work.
 const MaxRotationOverlap = 30 * 24 * time.Hour
 
@@ -106,6 +114,9 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 		if !a.mayGrant(scopes, n.ExpiresAt) || !a.mayGrantBounds(n.Bounds) {
 			return ErrNotPermitted
 		}
+		if err := c.roomForKey(ctx, "name", 0); err != nil {
+			return err
+		}
 		version, err := c.next(ctx, parts{keys: true})
 		if err != nil {
 			return err
@@ -118,6 +129,23 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 		return APIKey{}, Key{}, err
 	}
 	return out, key, nil
+}
+
+// roomForKey returns the error of a field if the tenant cannot have another key, while as many as
+// ends stop working. The change holds the tenant's lock, so no other key is created meanwhile.
+func (c *change) roomForKey(ctx context.Context, field string, ends int64) error {
+	n, err := c.CountKeys(ctx, db.CountKeysParams{TenantID: c.tenant, Now: c.now})
+	switch {
+	case err != nil:
+		return err
+	case n.Working-ends >= MaxKeys:
+		return invalid(field, limit.Wrong("Revoke a key that is no longer needed.",
+			"would be one key too many: a tenant may have %d that work", MaxKeys))
+	case n.Stored >= maxStoredKeys:
+		return invalid(field, limit.Wrong("Try again in an hour, when old keys have been deleted.",
+			"would be one key too many: a tenant may have %d, with those that have ended", maxStoredKeys))
+	}
+	return nil
 }
 
 // CreateOperatorKey creates a key of the operator, in the platform tenant, which it creates if
@@ -260,6 +288,13 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 		// the actor.
 		if old.ID != a.id && !(a.mayGrant(scopes, old.ExpiresAt) && a.mayGrantBounds(old.Bounds)) {
 			return ErrNotPermitted
+		}
+		ends := int64(0)
+		if overlap == 0 {
+			ends = 1
+		}
+		if err := c.roomForKey(ctx, "overlap", ends); err != nil {
+			return err
 		}
 		version, err := c.next(ctx, parts{keys: true})
 		if err != nil {

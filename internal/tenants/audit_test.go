@@ -341,6 +341,8 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"MarkOpenedCredits": "what the counters know",
 		"SettleCredits":     "what checks have spent",
 		"PurgeCredits":      "deletes what has expired",
+		"PurgeKeys":         "deletes what has ended",
+		"PurgeKeysOf":       "deletes what has ended",
 	}
 	recording, err := filepath.Glob("audit_writes*.go")
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -194,18 +195,14 @@ func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at, upTo readin
 		a.tenants[row.TenantID] = tenant
 	}
 	// tenant.at stays, because this lookup read none of the tenant's other keys.
-	if !slices.Contains(tenant.hashes, hash) {
-		tenant.hashes = append(tenant.hashes, hash)
-	}
-	return a.put(hash, row, at), true, nil
+	tenant.add(hash)
+	return a.put(hash, knownKeyOf(row, at)), true, nil
 }
 
 // put replaces a known key, unless the known one was read later. The caller holds a.mu.
-func (a *Authenticator) put(hash [32]byte, row db.LookUpKeyRow, at reading) *knownKey {
-	k := knownKeyOf(row)
-	k.at = at
+func (a *Authenticator) put(hash [32]byte, k *knownKey) *knownKey {
 	if old, found := a.known.Load(hash); found {
-		if at.olderThan(old.at) {
+		if k.at.olderThan(old.at) {
 			return old
 		}
 		k.lastTouch.Store(old.lastTouch.Load()) // a use in between is stored again
@@ -271,7 +268,13 @@ func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 // StoredKey is what is stored of a key: its hash, never the key itself.
 type StoredKey = db.LookUpTenantKeysRow
 
-// StoredKeys returns the keys of a tenant, with their version. Errors: ErrNotFound, ErrUnavailable.
+// maxEndedRead is how many keys of a tenant that have ended, those that changed last, an instance
+// reads with the others. It needs them to answer why they do not work, without a lookup and also
+// without Postgres. Older ones are looked up when they are used.
+const maxEndedRead = 1000
+
+// StoredKeys returns the keys of a tenant that instances keep in memory, with their version.
+// Errors: ErrNotFound, ErrUnavailable.
 func (s *Store) StoredKeys(ctx context.Context, tenant uuid.UUID) (keys []StoredKey, version int64, err error) {
 	err = s.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := q.TenantByID(ctx, tenant)
@@ -279,7 +282,9 @@ func (s *Store) StoredKeys(ctx context.Context, tenant uuid.UUID) (keys []Stored
 			return err
 		}
 		version = head.KeysVersion
-		keys, err = q.LookUpTenantKeys(ctx, tenant)
+		keys, err = q.LookUpTenantKeys(ctx, db.LookUpTenantKeysParams{
+			TenantID: tenant, Now: s.instant(), Most: maxEndedRead,
+		})
 		return err
 	})
 	return keys, version, err
@@ -297,8 +302,19 @@ func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at 
 	a.tell(KeyChanges{Tenant: id, Version: at.version, Keys: a.replaceKnown(id, rows, at)})
 }
 
-// replaceKnown returns the keys that work differently now.
+// replaceKnown returns the keys that work differently now. It prepares all it can before it takes
+// the lock, for which revocations that other instances tell wait, too.
 func (a *Authenticator) replaceKnown(id uuid.UUID, rows []db.LookUpTenantKeysRow, at reading) (changed []KeyChange) {
+	tenant := &tenantKeys{at: at}
+	keys := make([]*knownKey, len(rows))
+	slices.SortFunc(rows, func(x, y db.LookUpTenantKeysRow) int { return bytes.Compare(x.Hash, y.Hash) })
+	if len(rows) > 0 {
+		tenant.hashes = make([][32]byte, len(rows))
+	}
+	for i, row := range rows {
+		tenant.hashes[i], keys[i] = [32]byte(row.Hash), knownKeyOf(db.LookUpKeyRow(row), at)
+	}
+	clock := a.store.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.pending, id)
@@ -306,16 +322,10 @@ func (a *Authenticator) replaceKnown(id uuid.UUID, rows []db.LookUpTenantKeysRow
 	if old != nil && at.olderThan(old.at) {
 		return nil
 	}
-	tenant := &tenantKeys{at: at}
-	if len(rows) > 0 {
-		tenant.hashes = make([][32]byte, len(rows))
-	}
 	a.tenants[id] = tenant
-	for i, row := range rows {
-		hash := [32]byte(row.Hash)
-		tenant.hashes[i] = hash
+	for i, hash := range tenant.hashes {
 		before, found := a.known.Load(hash)
-		now := a.put(hash, db.LookUpKeyRow(row), at)
+		now := a.put(hash, keys[i])
 		// After the database went back, each instance reads everything again by itself.
 		if found && before.at.history == at.history && !now.worksAs(before) {
 			changed = append(changed, now.change(hash))
@@ -325,16 +335,18 @@ func (a *Authenticator) replaceKnown(id uuid.UUID, rows []db.LookUpTenantKeysRow
 		return changed
 	}
 	for _, hash := range old.hashes {
-		if slices.Contains(tenant.hashes, hash) {
+		k, found := a.known.Load(hash)
+		if !found || tenant.has(hash) {
 			continue
 		}
 		// A lookup may have found a key that was created after rows were read.
-		if k, found := a.known.Load(hash); found && at.olderThan(k.at) {
-			tenant.hashes = append(tenant.hashes, hash)
+		if at.olderThan(k.at) {
+			tenant.add(hash)
 			continue
 		}
 		a.known.Delete(hash)
-		if old.at.history == at.history {
+		// A key that ended long ago is no longer read, which changes nothing for other instances.
+		if old.at.history == at.history && k.refusal(clock) == nil {
 			changed = append(changed, KeyChange{Hash: hash[:], State: uint8(keyRevoked)})
 		}
 	}

@@ -1,6 +1,8 @@
 package tenants
 
 import (
+	"bytes"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +54,22 @@ func (k *knownKey) worksAs(o *knownKey) bool {
 // tenantKeys has the known keys of one tenant.
 type tenantKeys struct {
 	at     reading
-	hashes [][32]byte
+	hashes [][32]byte // in order, so that one of many is found fast
+}
+
+func (t *tenantKeys) find(hash [32]byte) (i int, found bool) {
+	return slices.BinarySearchFunc(t.hashes, hash, func(x, y [32]byte) int { return bytes.Compare(x[:], y[:]) })
+}
+
+func (t *tenantKeys) has(hash [32]byte) bool {
+	_, found := t.find(hash)
+	return found
+}
+
+func (t *tenantKeys) add(hash [32]byte) {
+	if i, found := t.find(hash); !found {
+		t.hashes = slices.Insert(t.hashes, i, hash)
+	}
 }
 
 // reading says how new data is that was read: the history of the database, then the version within
@@ -63,8 +80,8 @@ func (r reading) olderThan(o reading) bool {
 	return r.history < o.history || r.history == o.history && r.version < o.version
 }
 
-func knownKeyOf(row db.LookUpKeyRow) *knownKey {
-	k := &knownKey{}
+func knownKeyOf(row db.LookUpKeyRow, at reading) *knownKey {
+	k := &knownKey{at: at}
 	k.actor = Actor{
 		tenant: row.TenantID, kind: KeyActor, id: row.ID, name: row.Name, scopes: newScopes(row.Scopes),
 		// Both must be true: a key of this kind in another tenant is not an operator key.

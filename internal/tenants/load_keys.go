@@ -18,14 +18,19 @@ import (
 const maxTenantsRead = 100_000
 
 // keysSQL reads the keys of tenants, by tenant; a tenant without keys has a row without a hash. The
-// tenants are all, or those in $1 and the $2 whose keys were used last.
+// tenants are all, or those in $3 and the $4 whose keys were used last. Of keys that have ended at
+// $1, it reads the $2 of each tenant that changed last, as StoredKeys does.
 const (
 	keysSQL = `
 SELECT t.id, coalesce(k.id, t.id), coalesce(k.name, ''), coalesce(k.kind, ''), coalesce(k.scopes, '{}'), coalesce(k.hash, ''),
     k.expires_at, k.revoked_at, k.rotated_to, coalesce(k.addresses, '{}'), coalesce(k.resources, '{}'), t.state, t.slug, t.keys_version
-FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id`
+FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id AND (k.tenant_id, k.id) NOT IN (
+    SELECT tenant_id, id FROM (
+        SELECT tenant_id, id, row_number() OVER (PARTITION BY tenant_id ORDER BY version DESC, id DESC) AS place
+        FROM api_keys WHERE revoked_at IS NOT NULL OR expires_at <= $1
+    ) ended WHERE place > $2)`
 	lastUsedSQL = `
-WHERE t.id = ANY($1) OR t.id IN (SELECT tenant_id FROM api_keys GROUP BY tenant_id ORDER BY max(last_used_at) DESC NULLS LAST LIMIT $2)`
+WHERE t.id = ANY($3) OR t.id IN (SELECT tenant_id FROM api_keys GROUP BY tenant_id ORDER BY max(last_used_at) DESC NULLS LAST LIMIT $4)`
 	byTenantSQL = `
 ORDER BY t.id`
 )
@@ -52,12 +57,12 @@ func (a *Authenticator) Load(ctx context.Context) error {
 		if err := tx.QueryRow(ctx, "SELECT count(*) FROM tenants").Scan(&count); err != nil {
 			return err
 		}
-		statement, args := keysSQL+byTenantSQL, []any(nil)
+		statement, args := keysSQL+byTenantSQL, []any{a.store.instant(), maxEndedRead}
 		if count > a.most {
 			if unread, err = readKeyFilter(ctx, tx); err != nil {
 				return err
 			}
-			statement, args = keysSQL+lastUsedSQL+byTenantSQL, []any{known, a.most}
+			statement, args = keysSQL+lastUsedSQL+byTenantSQL, append(args, known, a.most)
 		}
 		found, err := tx.Query(ctx, statement, args...)
 		if err != nil {

@@ -12,6 +12,29 @@ import (
 	"github.com/google/uuid"
 )
 
+const countKeys = `-- name: CountKeys :one
+SELECT count(*) AS stored, count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1::timestamptz)) AS working
+FROM api_keys WHERE tenant_id = $2
+`
+
+type CountKeysParams struct {
+	Now      time.Time
+	TenantID uuid.UUID
+}
+
+type CountKeysRow struct {
+	Stored  int64
+	Working int64
+}
+
+// All keys, and those that work.
+func (q *Queries) CountKeys(ctx context.Context, arg CountKeysParams) (CountKeysRow, error) {
+	row := q.db.QueryRow(ctx, countKeys, arg.Now, arg.TenantID)
+	var i CountKeysRow
+	err := row.Scan(&i.Stored, &i.Working)
+	return i, err
+}
+
 const firstKey = `-- name: FirstKey :one
 WITH RECURSIVE line AS (
     SELECT k.id, 0 AS steps FROM api_keys k WHERE k.tenant_id = $1 AND k.id = $2
@@ -225,8 +248,18 @@ const lookUpTenantKeys = `-- name: LookUpTenantKeys :many
 SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
-WHERE k.tenant_id = $1
+WHERE k.tenant_id = $1 AND (k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > $2::timestamptz)
+    OR k.id IN (
+        SELECT e.id FROM api_keys e
+        WHERE e.tenant_id = $1 AND (e.revoked_at IS NOT NULL OR e.expires_at <= $2::timestamptz)
+        ORDER BY e.version DESC, e.id DESC LIMIT $3))
 `
+
+type LookUpTenantKeysParams struct {
+	TenantID uuid.UUID
+	Now      time.Time
+	Most     int32
+}
 
 type LookUpTenantKeysRow struct {
 	TenantID    uuid.UUID
@@ -245,8 +278,10 @@ type LookUpTenantKeysRow struct {
 	KeysVersion int64
 }
 
-func (q *Queries) LookUpTenantKeys(ctx context.Context, tenantID uuid.UUID) ([]LookUpTenantKeysRow, error) {
-	rows, err := q.db.Query(ctx, lookUpTenantKeys, tenantID)
+// The keys that work, and of those that ended the @most that changed last: a key that ended earlier
+// is looked up when it is used.
+func (q *Queries) LookUpTenantKeys(ctx context.Context, arg LookUpTenantKeysParams) ([]LookUpTenantKeysRow, error) {
+	rows, err := q.db.Query(ctx, lookUpTenantKeys, arg.TenantID, arg.Now, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -273,6 +308,84 @@ func (q *Queries) LookUpTenantKeys(ctx context.Context, tenantID uuid.UUID) ([]L
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const purgeKeys = `-- name: PurgeKeys :execrows
+DELETE FROM api_keys WHERE (tenant_id, id) IN (
+    SELECT k.tenant_id, k.id FROM api_keys k WHERE k.revoked_at < $1::timestamptz OR k.expires_at < $1::timestamptz
+    LIMIT $2)
+`
+
+type PurgeKeysParams struct {
+	Before time.Time
+	Most   int32
+}
+
+func (q *Queries) PurgeKeys(ctx context.Context, arg PurgeKeysParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeKeys, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeKeysOf = `-- name: PurgeKeysOf :execrows
+DELETE FROM api_keys d WHERE d.tenant_id = $1 AND d.id IN (
+    SELECT k.id FROM api_keys k
+    WHERE k.tenant_id = $1 AND (k.revoked_at IS NOT NULL OR k.expires_at <= $2::timestamptz)
+    ORDER BY least(k.revoked_at, k.expires_at) DESC, k.id DESC OFFSET $3 LIMIT $4)
+`
+
+type PurgeKeysOfParams struct {
+	TenantID uuid.UUID
+	Now      time.Time
+	Kept     int32
+	Most     int32
+}
+
+// Keys of a tenant that have ended, except those that ended last.
+func (q *Queries) PurgeKeysOf(ctx context.Context, arg PurgeKeysOfParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeKeysOf,
+		arg.TenantID,
+		arg.Now,
+		arg.Kept,
+		arg.Most,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const tenantsWithEndedKeys = `-- name: TenantsWithEndedKeys :many
+SELECT tenant_id FROM api_keys WHERE revoked_at IS NOT NULL OR expires_at <= $1::timestamptz
+GROUP BY tenant_id HAVING count(*) > $2::bigint
+`
+
+type TenantsWithEndedKeysParams struct {
+	Now  time.Time
+	Kept int64
+}
+
+// Tenants with more than @kept keys that have ended.
+func (q *Queries) TenantsWithEndedKeys(ctx context.Context, arg TenantsWithEndedKeysParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, tenantsWithEndedKeys, arg.Now, arg.Kept)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var tenant_id uuid.UUID
+		if err := rows.Scan(&tenant_id); err != nil {
+			return nil, err
+		}
+		items = append(items, tenant_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

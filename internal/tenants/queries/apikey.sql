@@ -34,10 +34,38 @@ FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
 WHERE k.hash = @hash;
 
 -- name: LookUpTenantKeys :many
+-- The keys that work, and of those that ended the @most that changed last: a key that ended earlier
+-- is looked up when it is used.
 SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
-WHERE k.tenant_id = @tenant_id;
+WHERE k.tenant_id = @tenant_id AND (k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > @now::timestamptz)
+    OR k.id IN (
+        SELECT e.id FROM api_keys e
+        WHERE e.tenant_id = @tenant_id AND (e.revoked_at IS NOT NULL OR e.expires_at <= @now::timestamptz)
+        ORDER BY e.version DESC, e.id DESC LIMIT @most));
+
+-- name: CountKeys :one
+-- All keys, and those that work.
+SELECT count(*) AS stored, count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > @now::timestamptz)) AS working
+FROM api_keys WHERE tenant_id = @tenant_id;
+
+-- name: PurgeKeys :execrows
+DELETE FROM api_keys WHERE (tenant_id, id) IN (
+    SELECT k.tenant_id, k.id FROM api_keys k WHERE k.revoked_at < @before::timestamptz OR k.expires_at < @before::timestamptz
+    LIMIT @most);
+
+-- name: TenantsWithEndedKeys :many
+-- Tenants with more than @kept keys that have ended.
+SELECT tenant_id FROM api_keys WHERE revoked_at IS NOT NULL OR expires_at <= @now::timestamptz
+GROUP BY tenant_id HAVING count(*) > @kept::bigint;
+
+-- name: PurgeKeysOf :execrows
+-- Keys of a tenant that have ended, except those that ended last.
+DELETE FROM api_keys d WHERE d.tenant_id = @tenant_id AND d.id IN (
+    SELECT k.id FROM api_keys k
+    WHERE k.tenant_id = @tenant_id AND (k.revoked_at IS NOT NULL OR k.expires_at <= @now::timestamptz)
+    ORDER BY least(k.revoked_at, k.expires_at) DESC, k.id DESC OFFSET @kept LIMIT @most);
 
 -- name: TouchKeys :batchexec
 UPDATE api_keys SET last_used_at = @at::timestamptz
