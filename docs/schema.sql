@@ -414,8 +414,10 @@ CREATE TABLE credit_grants (
     CHECK ((octet_length(reference) <= 256))
 );
 CREATE INDEX credit_grants_age ON credit_grants USING btree (created_at);
-CREATE INDEX credit_grants_new ON credit_grants USING btree (id) WHERE (NOT opened);
+CREATE INDEX credit_grants_new ON credit_grants USING btree (tenant_id, id) WHERE (NOT opened);
+CREATE INDEX credit_grants_open ON credit_grants USING btree (tenant_id, subject, expires_at, rule_id) WHERE ((revoked_at IS NULL) AND (spent_at IS NULL));
 CREATE INDEX credit_grants_rule ON credit_grants USING btree (tenant_id, rule_id);
+CREATE INDEX credit_grants_spent ON credit_grants USING btree (tenant_id, subject, rule_id, spent_at) WHERE ((revoked_at IS NULL) AND (spent_at IS NOT NULL));
 CREATE INDEX credit_grants_subject ON credit_grants USING btree (tenant_id, subject, id);
 CREATE UNIQUE INDEX credit_grants_reference ON credit_grants USING btree (tenant_id, reference) WHERE (reference <> ''::text);
 ALTER TABLE credit_grants ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;

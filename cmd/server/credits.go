@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/puzpuzpuz/xsync/v4"
 
@@ -34,7 +34,7 @@ type creditKeeper struct {
 	log      *slog.Logger
 	unopened chan creditsOf
 	lost     prometheus.Counter
-	swept    uuid.UUID // the last tenant of the sweep so far
+	swept    tenants.CreditsSweep // so far
 	spenders *xsync.Map[limit.TenantID, struct{}]
 }
 
@@ -75,10 +75,9 @@ func (k *creditKeeper) run(ctx context.Context) {
 		round, cancel := context.WithTimeout(ctx, settleTimeout)
 		defer cancel()
 		settled, err := k.settle(round)
-		var swept tenants.CreditsSettled
-		if err == nil {
-			swept, k.swept, err = k.store.SweepCredits(round, k.keys, k.counters, k.swept)
-		}
+		swept, next, unswept := k.store.SweepCredits(round, k.keys, k.counters, k.swept)
+		k.swept = next
+		err = errors.Join(err, unswept)
 		if err != nil && ctx.Err() == nil {
 			k.log.Warn("spent credits are not stored in Postgres yet; retrying", "error", err)
 		}

@@ -81,7 +81,7 @@ func (f *creditFleet) grant(n tenants.NewCredits) tenants.Credits {
 func (f *creditFleet) settle() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
-		done, _, err := f.d.Store.SweepCredits(f.t.Context(), f.keys, f.instances[0].engine, uuid.Nil)
+		done, _, err := f.d.Store.SweepCredits(f.t.Context(), f.keys, f.instances[0].engine, tenants.CreditsSweep{})
 		require.NoError(f.t, err)
 		return done == tenants.CreditsSettled{}
 	}, time.Minute, time.Millisecond)

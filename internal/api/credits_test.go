@@ -4,11 +4,11 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
 	"weir/internal/engine"
+	"weir/internal/tenants"
 )
 
 // The answer to a check says which credits it spent and how many are left, and the header names the
@@ -22,7 +22,7 @@ func TestCreditsInAnswers(t *testing.T) {
 	s.call(s.wKey, http.MethodPost, "/v1/subjects/ada/credits", grant).ok(201)
 	s.call(s.wKey, http.MethodPost, "/v1/subjects/ada/credits", grant).ok(200)
 	s.call(s.wKey, http.MethodPost, "/v1/subjects/ada/credits", obj{"rule": "prepaid", "units": 6, "reference": "invoice-1001"}).problem(409, "CREDIT_REFERENCE_USED")
-	_, _, err := s.store.SweepCredits(t.Context(), check.NewKeys([16]byte{}), s.counters, uuid.Nil)
+	_, _, err := s.store.SweepCredits(t.Context(), check.NewKeys([16]byte{}), s.counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 
 	ask := func(subject string, cost, status int) (rule obj, header http.Header) {
@@ -47,7 +47,7 @@ func TestCreditsInAnswers(t *testing.T) {
 	require.NotContains(t, rule, "credits_spent")
 	require.NotContains(t, rule, "credits_remaining")
 
-	_, _, err = s.store.SweepCredits(t.Context(), check.NewKeys([16]byte{}), s.counters, uuid.Nil)
+	_, _, err = s.store.SweepCredits(t.Context(), check.NewKeys([16]byte{}), s.counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	list := s.call(s.readKey, http.MethodGet, "/v1/subjects/ada/credits", nil).ok(200).json()["items"].([]any)
 	require.Equal(t, 3.0, list[0].(obj)["spent"])

@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -78,7 +77,7 @@ func testEveryHeaderOnEachTransport(t *testing.T) {
 		_, _, err := s.db.Store.GrantCredits(t.Context(), s.actor, subject, tenants.NewCredits{Rule: "prepaid", Units: 2})
 		require.NoError(t, err)
 	}
-	_, _, err := s.db.Store.SweepCredits(t.Context(), check.NewKeys([16]byte{7}), memory, uuid.Nil)
+	_, _, err := s.db.Store.SweepCredits(t.Context(), check.NewKeys([16]byte{7}), memory, tenants.CreditsSweep{})
 	require.NoError(t, err)
 
 	all := []string{"Ratelimit", "Ratelimit-Policy", "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", decisionHeader, warningHeader, overageHeader}

@@ -36,7 +36,8 @@ func opening(t *testing.T, r *checktest.Rig, spent ...int64) *check.Checker {
 			for i, units := range spent {
 				grants = append(grants, limit.Spent{ID: limit.GrantID{byte(i + 1)}, Units: units})
 			}
-			_, err := store.OpenCredits(context.Background(), check.NewKeys([16]byte{1}).CreditsKey(tenant, 1, subject, d.Rule.Slug), grants...)
+			key := check.NewKeys([16]byte{1}).CreditsKey(tenant, 1, subject, d.Rule.Slug)
+			_, err := store.OpenCredits(context.Background(), &engine.Opening{Key: key, Grants: grants})
 			require.NoError(t, err)
 		},
 	})

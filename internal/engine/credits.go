@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"weir/internal/limit"
@@ -47,12 +48,34 @@ func (c *Credits) Over(nowMS int64) bool {
 // from that of the store.
 const expiredForMS = 60_000
 
+// Opening is what Postgres has of the grants of one subject for one rule.
+type Opening struct {
+	Key, Outbox string // as in Credits
+	Grants      []limit.Spent
+	// Whole means that nothing is left of any other grant: such grants are forgotten if there are
+	// more than limit.MostKeptGrants. Otherwise a subject that gets and spends grants for years
+	// would make each of its checks longer.
+	Whole bool
+	// AskedUS is an instant before that of which the grants are, and ReadUS one behind it, in
+	// microseconds by the clock of Postgres. An opening that may be older than the last one opens
+	// and removes nothing, so no grant is opened again with less than was spent of it.
+	AskedUS, ReadUS int64
+}
+
+// SteppedUS is how far the clock of openings must have stepped back for an opening that seems to be
+// so much older than the last one not to count as older. None waits as long on its way.
+const SteppedUS int64 = 600_000_000
+
+// ErrOpenedSince means that an opening may be older than the last one. Read the grants again.
+var ErrOpenedSince = errors.New("the credits have been opened since they were read")
+
 // CreditStore has what was spent of grants. Evaluate spends them; the store of the grants itself is
 // elsewhere, and learns the totals from the outbox.
 type CreditStore interface {
 	// OpenCredits says what was spent of grants, so that they can be spent. Totals that are known
-	// already are never reduced. It returns how many grants were not open.
-	OpenCredits(ctx context.Context, key string, grants ...limit.Spent) (opened int, err error)
+	// already are never reduced. It returns how many grants were not open. Error: ErrOpenedSince,
+	// and then some of them still are not.
+	OpenCredits(ctx context.Context, o *Opening) (opened int, err error)
 	// SpentCredits returns totals that are not settled, for each outbox at most some.
 	SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error)
 	// SettleCredits forgets totals, except those that have changed since.

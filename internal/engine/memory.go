@@ -63,7 +63,7 @@ type memoryShard struct {
 	mu       sync.Mutex
 	counters map[string]*memoryCounter
 	overflow map[overflowKey]*memoryCounter
-	credits  map[string]map[limit.GrantID]int64 // what was spent, by Credits.Key
+	credits  map[string]*openGrants // by Credits.Key
 	// all lists the counters for sweep, which inspects a few of them whenever a counter is added.
 	all    []*memoryCounter
 	cursor int

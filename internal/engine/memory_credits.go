@@ -7,9 +7,23 @@ import (
 	"weir/internal/limit"
 )
 
+// openGrants is what was spent of the grants of a subject for a rule.
+type openGrants struct {
+	spent  map[limit.GrantID]int64
+	lastUS int64 // Opening.ReadUS of the last opening
+}
+
+// spentOf returns what was spent of the credits with a key. Their shard is locked.
+func (e *Memory) spentOf(key string) map[limit.GrantID]int64 {
+	if open := e.shardOf(key).credits[key]; open != nil {
+		return open.spent
+	}
+	return nil
+}
+
 // purse reads the credits of a counter. Their shard is locked.
 func (e *Memory) purse(c *Counter, now int64) *limit.Purse {
-	spent := e.shardOf(c.Credits.Key).credits[c.Credits.Key]
+	spent := e.spentOf(c.Credits.Key)
 	p := &limit.Purse{}
 	p.Fill(c.Credits.Grants, now, func(id limit.GrantID) (units int64, open bool) {
 		units, open = spent[id]
@@ -20,7 +34,7 @@ func (e *Memory) purse(c *Counter, now int64) *limit.Purse {
 
 // spend writes what an allowed call spends. The shard is locked.
 func (e *Memory) spend(c *Credits, p *limit.Purse) {
-	spent := e.shardOf(c.Key).credits[c.Key]
+	spent := e.spentOf(c.Key)
 	e.creditMu.Lock()
 	defer e.creditMu.Unlock()
 	box := e.outboxes[c.Outbox]
@@ -35,26 +49,52 @@ func (e *Memory) spend(c *Credits, p *limit.Purse) {
 }
 
 // OpenCredits implements CreditStore. The twin is open_credits.lua.
-func (e *Memory) OpenCredits(_ context.Context, key string, grants ...limit.Spent) (opened int, err error) {
-	shard := &e.shards[maphash.String(e.seed, key)%memoryShards]
+func (e *Memory) OpenCredits(_ context.Context, o *Opening) (opened int, err error) {
+	shard := &e.shards[maphash.String(e.seed, o.Key)%memoryShards]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if shard.credits == nil {
-		shard.credits = map[string]map[limit.GrantID]int64{}
+		shard.credits = map[string]*openGrants{}
 	}
-	spent := shard.credits[key]
-	if spent == nil {
-		spent = map[limit.GrantID]int64{}
-		shard.credits[key] = spent
+	open := shard.credits[o.Key]
+	if open == nil {
+		open = &openGrants{spent: map[limit.GrantID]int64{}}
+		shard.credits[o.Key] = open
 	}
-	for _, g := range grants {
-		units, known := spent[g.ID]
-		if !known {
-			opened++
+	e.creditMu.Lock()
+	defer e.creditMu.Unlock()
+	return open.take(o, e.outboxes[o.Outbox])
+}
+
+// take opens grants. outbox has totals that Postgres does not have yet.
+func (g *openGrants) take(o *Opening, outbox map[limit.GrantID]int64) (opened int, err error) {
+	var closed []limit.Spent
+	kept := make(map[limit.GrantID]int64, len(o.Grants))
+	for _, grant := range o.Grants {
+		if units, known := g.spent[grant.ID]; known {
+			kept[grant.ID] = max(units, grant.Units)
+			g.spent[grant.ID] = kept[grant.ID]
+		} else {
+			closed = append(closed, grant)
 		}
-		spent[g.ID] = max(units, g.Units)
 	}
-	return opened, nil
+	long := o.Whole && len(g.spent)+len(closed) > limit.MostKeptGrants
+	if len(closed) == 0 && !long {
+		return 0, nil
+	}
+	if g.lastUS > 0 && o.AskedUS <= g.lastUS && g.lastUS < o.AskedUS+SteppedUS {
+		if len(closed) > 0 {
+			return 0, ErrOpenedSince
+		}
+		return 0, nil
+	}
+	if g.lastUS = o.ReadUS; long {
+		g.spent = kept
+	}
+	for _, grant := range closed {
+		g.spent[grant.ID] = max(grant.Units, outbox[grant.ID])
+	}
+	return len(closed), nil
 }
 
 // SpentCredits implements CreditStore.

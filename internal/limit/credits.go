@@ -26,6 +26,10 @@ type Spent struct {
 // MaxGrants is the maximum number of grants of one counter that a call can spend.
 const MaxGrants = 50
 
+// MostKeptGrants is how many grants of one subject for one rule the counters know about at most:
+// all that can be spent, and as many that were spent last, which an instance may still have.
+const MostKeptGrants = 2 * MaxGrants
+
 // MaxBalance is the maximum sum of credits that a call computes with: with a limit it is below
 // 2^53, up to which the counter store computes exactly. A larger balance counts as this one. It is
 // more than any cost, so it decides the same.

@@ -49,6 +49,10 @@ type NewCredits struct {
 
 const maxReference = 256 // bytes
 
+// maxDailyGrants is how many grants a subject may get in 24 hours, for all rules: three times one a
+// minute. Each is a row that is kept for CreditsKeptFor.
+const maxDailyGrants = 5000
+
 // CodeReferenceUsed is the code of a ConflictError: the reference granted other credits before.
 const CodeReferenceUsed = "CREDIT_REFERENCE_USED"
 
@@ -112,6 +116,14 @@ func (c *change) grantCredits(ctx context.Context, subject string, n NewCredits)
 	if open >= limit.MaxGrants {
 		fields = append(fields, limit.FieldProblem("rule", limit.Wrong("Wait until one is spent or has expired, or revoke one.",
 			"has %d grants of this subject already of which something is left", limit.MaxGrants)))
+	}
+	recent, err := c.CountNewCredits(ctx, db.CountNewCreditsParams{TenantID: c.tenant, Subject: subject, After: firstID(c.now.Add(-24 * time.Hour)), Most: maxDailyGrants})
+	if err != nil {
+		return Credits{}, false, err
+	}
+	if recent >= maxDailyGrants {
+		fields = append(fields, limit.FieldProblem("subject", limit.Wrong("Grant more units at once, and less often.",
+			"has had %d grants in the last 24 hours, which is the maximum", maxDailyGrants)))
 	}
 	_, err = readSubject(ctx, c.Queries, c.tenant, subject)
 	registered := err == nil

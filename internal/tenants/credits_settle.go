@@ -18,7 +18,6 @@ import (
 const (
 	creditsLock = 7_305_421 // of the server that sweeps, an advisory lock's number
 
-	openedAtOnce  = 500   // grants of one round
 	sweptAtOnce   = 500   // tenants of one round
 	settledAtOnce = 2_000 // totals of one tenant in one round
 )
@@ -41,51 +40,36 @@ func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters eng
 	return out, err
 }
 
-// SweepCredits tells the counters of new grants, and settles the credits of the tenants after one
-// (the nil UUID: the first), whichever server has spent them. It returns where the next
-// round begins. One server at a time does it, for all of them; the others do nothing. Errors: as
-// for SettleCredits.
-func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, after uuid.UUID) (out CreditsSettled, last uuid.UUID, err error) {
-	// In a transaction of its own: one that has locked new grants must not wait for other grants,
+// CreditsSweep says behind which tenants the next round of a sweep begins; uuid.Nil: with the
+// first.
+type CreditsSweep struct{ Opened, Settled uuid.UUID }
+
+// SweepCredits tells the counters of new grants, and settles the credits of some tenants, whichever
+// server has spent them. It returns where the next round begins. One server at a time does it, for
+// all of them; the others do nothing. What was spent is settled also if new grants cannot be
+// opened. Errors: as for SettleCredits.
+func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, at CreditsSweep) (out CreditsSettled, next CreditsSweep, err error) {
+	// In transactions of their own: one that has locked new grants must not wait for other grants,
 	// because a server that settles them may wait for the new ones.
-	opened, err := s.openNewCredits(ctx, keys, counters)
-	if err != nil {
-		return out, after, err
-	}
-	last = after
+	opened, more, last, unopened := s.openNewCredits(ctx, keys, counters, at.Opened)
+	next = CreditsSweep{Opened: last, Settled: at.Settled}
 	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
 		mine, err := q.TryCreditsLock(ctx, creditsLock)
 		if err != nil || !mine {
 			return nil, err
 		}
-		of, err := q.TenantsWithCredits(ctx, db.TenantsWithCreditsParams{After: after, Most: sweptAtOnce})
+		of, err := q.TenantsWithCredits(ctx, db.TenantsWithCreditsParams{After: at.Settled, Most: sweptAtOnce})
 		if err != nil {
 			return nil, err
 		}
-		if last = uuid.Nil; len(of) == sweptAtOnce {
-			last = of[len(of)-1]
+		if next.Settled = uuid.Nil; len(of) == sweptAtOnce {
+			next.Settled = of[len(of)-1]
 		}
 		return storeTotals(ctx, q, keys, counters, of, s.instant())
 	})
 	out.Opened = opened
-	out.More = out.More || opened == openedAtOnce
-	return out, last, err
-}
-
-// openNewCredits tells the counters of new grants, unless another server does.
-func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore) (opened int, err error) {
-	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		opened = 0
-		mine, err := q.TryCreditsLock(ctx, creditsLock)
-		if err == nil && mine {
-			opened, err = openCredits(ctx, q, keys, counters)
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("open credits: %w", err)
-	}
-	return opened, nil
+	out.More = out.More || more
+	return out, next, errors.Join(unopened, err)
 }
 
 // settled runs store in a transaction, and then removes the totals that it has stored from their
@@ -109,30 +93,6 @@ func (s *Store) settled(
 		failed = errors.Join(failed, counters.SettleCredits(ctx, outbox, totals))
 	}
 	return failed
-}
-
-// openCredits tells the counters of new grants.
-func openCredits(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore) (opened int, err error) {
-	rows, err := q.UnopenedCredits(ctx, openedAtOnce)
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	ids, of := make([]uuid.UUID, len(rows)), make([]uuid.UUID, len(rows))
-	for i, row := range rows {
-		of[i] = row.TenantID
-	}
-	partitions, _, err := partitionsOf(ctx, q, of...)
-	if err != nil {
-		return 0, err
-	}
-	for i, row := range rows {
-		ids[i] = row.ID
-		grant := limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)}
-		if _, err := counters.OpenCredits(ctx, keys.CreditsKey(row.TenantID, partitions[row.TenantID], row.Subject, row.Rule), grant); err != nil {
-			return 0, err
-		}
-	}
-	return len(rows), q.MarkOpenedCredits(ctx, ids)
 }
 
 // storeTotals stores the totals of the outboxes of some tenants, and returns them by outbox.
@@ -169,29 +129,6 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 		return nil, nil
 	}
 	return outboxes, q.SettleCredits(ctx, p)
-}
-
-// OpenCredits tells the counters what was spent of a subject's grants of a rule, after they have
-// lost it. It returns how many grants they did not know.
-func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, subject, rule string) (opened int, err error) {
-	var grants []limit.Spent
-	partitions := 1
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err := q.SpendableCredits(ctx, db.SpendableCreditsParams{TenantID: tenant, Subject: subject, Rule: rule, Most: 4 * limit.MaxGrants})
-		for _, row := range rows {
-			grants = append(grants, limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)})
-		}
-		if err != nil {
-			return err
-		}
-		present, _, err := partitionsOf(ctx, q, tenant)
-		partitions = present[tenant]
-		return err
-	})
-	if err != nil || len(grants) == 0 {
-		return 0, err
-	}
-	return counters.OpenCredits(ctx, keys.CreditsKey(tenant, partitions, subject, rule), grants...)
 }
 
 // unixMilli returns an instant in milliseconds since 1970, and 0 for never.

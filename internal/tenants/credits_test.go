@@ -227,7 +227,7 @@ func TestSettleCredits(t *testing.T) {
 	grant, _, err := s.GrantCredits(t.Context(), a, "ada", tenants.NewCredits{Rule: "api", Units: 10})
 	require.NoError(t, err)
 	keys, counters := check.NewKeys([16]byte{3}), engine.NewMemory(engine.MemoryOptions{})
-	done, _, err := s.SweepCredits(t.Context(), keys, counters, uuid.Nil)
+	done, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	require.Equal(t, tenants.CreditsSettled{Opened: 1}, done)
 
@@ -255,11 +255,11 @@ func TestSettleCredits(t *testing.T) {
 	require.EqualValues(t, 2, spent())
 	call.Cost = 4 // by a server that was killed before it could store the total
 	counters.Evaluate(t.Context(), call)
-	done, last, err := s.SweepCredits(t.Context(), keys, counters, a.TenantID())
+	done, last, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{Settled: a.TenantID()})
 	require.NoError(t, err)
 	require.Zero(t, done, "behind the tenant")
 	require.Zero(t, last, "no more tenants")
-	done, _, err = s.SweepCredits(t.Context(), keys, counters, uuid.Nil)
+	done, _, err = s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	require.Equal(t, tenants.CreditsSettled{Settled: 1}, done)
 	require.EqualValues(t, 6, spent())
@@ -318,7 +318,7 @@ func TestPurgeCredits(t *testing.T) {
 	}
 	now.nowMS += (100 * day).Milliseconds()
 	keys, counters := check.NewKeys([16]byte{3}), engine.NewMemory(engine.MemoryOptions{})
-	_, _, err := s.SweepCredits(ctx, keys, counters, uuid.Nil)
+	_, _, err := s.SweepCredits(ctx, keys, counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	key, r := keys.CreditsKey(a.TenantID(), 1, "spent", "api"), fixedRule("api")
 	call := &engine.Call{Cost: 8, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
@@ -326,7 +326,7 @@ func TestPurgeCredits(t *testing.T) {
 	}}}}
 	counters.Evaluate(ctx, call)
 	require.True(t, call.Outcome.Allowed)
-	_, _, err = s.SweepCredits(ctx, keys, counters, uuid.Nil)
+	_, _, err = s.SweepCredits(ctx, keys, counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"expires", "revoked", "open", "spent"}, left())
 
@@ -421,7 +421,7 @@ func TestSweepHoldsNoOpenedGrants(t *testing.T) {
 		probes++
 		d.Exec("SELECT FROM credit_grants WHERE id = $1 FOR UPDATE NOWAIT", g.ID)
 	}}
-	done, _, err := s.SweepCredits(t.Context(), keys, counters, uuid.Nil)
+	done, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 1}, []int{done.Opened, probes})
 }

@@ -166,7 +166,7 @@ SELECT s.subject, coalesce(p.slug, ''), s.plan_version, s.state, s.cycle_anchor,
     CASE WHEN s.has_credits THEN (
         SELECT json_agg(json_build_array(r.slug, g.id, g.units, coalesce((extract(epoch FROM g.expires_at) * 1000)::bigint, 0)) ORDER BY g.expires_at NULLS LAST, g.id)
         FROM credit_grants g JOIN rules r ON r.tenant_id = $1 AND r.id = g.rule_id
-        WHERE g.tenant_id = $1 AND g.subject = s.subject AND g.revoked_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now())) END,
+        WHERE g.tenant_id = $1 AND g.subject = s.subject AND g.revoked_at IS NULL AND g.spent_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now())) END,
     CASE WHEN o.rule_id IS NOT NULL THEN (SELECT r.slug FROM rules r WHERE r.tenant_id = $1 AND r.id = o.rule_id) END, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
 FROM `
 	subjectJoins = ` s

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -426,6 +427,12 @@ func (s *Store) instant() time.Time { return s.now().UTC().Truncate(time.Microse
 
 // newID returns a new id. Ids are in the order of their creation, and so are lists.
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+// firstID returns an id before those of objects that were created at an instant or later.
+func firstID(at time.Time) (id uuid.UUID) {
+	binary.BigEndian.PutUint64(id[:], uint64(at.UnixMilli())<<16) // positive
+	return id
+}
 
 // Secrets are shared by all instances of a deployment.
 type Secrets struct {

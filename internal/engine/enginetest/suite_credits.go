@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -30,9 +31,15 @@ func withCredits(tb testing.TB, eng engine.Engine, c engine.Counter, grants ...l
 	for _, g := range grants {
 		open = append(open, limit.Spent{ID: g.ID, ExpiresMS: g.ExpiresMS})
 	}
-	_, err := eng.(engine.CreditStore).OpenCredits(tb.Context(), c.Credits.Key, open...)
+	_, err := openCredits(tb, eng, c, open...)
 	require.NoError(tb, err)
 	return c
+}
+
+// openCredits opens grants of a counter.
+func openCredits(tb testing.TB, eng engine.Engine, c engine.Counter, grants ...limit.Spent) (opened int, err error) {
+	o := &engine.Opening{Key: c.Credits.Key, Outbox: c.Credits.Outbox, Grants: grants}
+	return eng.(engine.CreditStore).OpenCredits(tb.Context(), o)
 }
 
 // unsettled returns the totals in the outbox of a counter.
@@ -126,16 +133,91 @@ func testCreditsUnopened(t *testing.T, eng engine.Engine) {
 	require.True(t, ask(t, eng, start, 6, c).Outcome.Allowed)
 	v := ask(t, eng, start, 2, c).Outcome.Verdicts[0]
 	require.Equal(t, limit.Verdict{Unopened: true, Credits: 1, RetryAfterMS: limit.OpenedWithinMS, ResetMS: v.ResetMS, NextMS: v.NextMS}, v)
-	store := eng.(engine.CreditStore)
-	opened, err := store.OpenCredits(t.Context(), c.Credits.Key, limit.Spent{ID: known.ID}, limit.Spent{ID: lost.ID, Units: 7})
+	opened, err := openCredits(t, eng, c, limit.Spent{ID: known.ID}, limit.Spent{ID: lost.ID, Units: 7})
 	require.NoError(t, err)
 	require.Equal(t, 1, opened)
 	v = ask(t, eng, start, 2, c).Outcome.Verdicts[0]
 	require.Equal(t, []any{true, false, int64(2), int64(2)}, []any{v.Allowed, v.Unopened, v.CreditsSpent, v.Credits})
-	opened, err = store.OpenCredits(t.Context(), c.Credits.Key, limit.Spent{ID: lost.ID, Units: 3})
+	opened, err = openCredits(t, eng, c, limit.Spent{ID: lost.ID, Units: 3})
 	require.NoError(t, err)
 	require.Zero(t, opened)
 	require.EqualValues(t, 2, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits, "a total is never reduced")
+}
+
+// finishedGrants returns grants of one unit that nobody spends, as they are opened.
+func finishedGrants(from, count int) (out []limit.Spent) {
+	for n := range count {
+		out = append(out, limit.Spent{ID: grantOf(from+n, 1, 0).ID, Units: 1})
+	}
+	return out
+}
+
+// Grants of which nothing is left are forgotten once there are many, and no others: an opening says
+// which those are, unless it may be older than the last one.
+func testCreditsKept(t *testing.T, eng engine.Engine) {
+	c := counter(Prefix()+"k", five(limit.FixedWindow))
+	live, later := grantOf(1, 100, 0), grantOf(2, 100, 0)
+	c = withCredits(t, eng, c, live)
+	require.EqualValues(t, 15, ask(t, eng, start, 20, c).Outcome.Verdicts[0].CreditsSpent)
+	knows := func(grants ...limit.Spent) (known int) {
+		t.Helper()
+		for _, g := range grants {
+			of := c
+			of.Credits = &engine.Credits{Key: c.Credits.Key, Outbox: c.Credits.Outbox, Grants: []limit.Grant{{ID: g.ID, Units: 200}}}
+			if !ask(t, eng, start, 0, of).Outcome.Verdicts[0].Unopened {
+				known++
+			}
+		}
+		return known
+	}
+	open := func(asked, read int64, grants ...limit.Spent) (opened int, err error) {
+		return eng.(engine.CreditStore).OpenCredits(t.Context(), &engine.Opening{
+			Key: c.Credits.Key, Outbox: c.Credits.Outbox, Grants: grants, Whole: true, AskedUS: asked, ReadUS: read,
+		})
+	}
+	var all []limit.Spent
+	for n := range 20 {
+		more := finishedGrants(1000+60*n, 60)
+		all = append(all, more...)
+		opened, err := open(int64(100+10*n), int64(105+10*n), append(more, limit.Spent{ID: live.ID})...)
+		require.NoError(t, err)
+		require.Equal(t, 60, opened)
+		require.Equal(t, 60, knows(more...))
+	}
+	require.LessOrEqual(t, knows(all...), limit.MostKeptGrants)
+	require.Zero(t, knows(all[:600]...))
+	require.EqualValues(t, 85, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits, "what was spent of a live grant")
+
+	// What was read before the last opening removes nothing, and opens nothing, with any total.
+	_, err := open(294, 294, finishedGrants(9000, 120)...)
+	require.ErrorIs(t, err, engine.ErrOpenedSince)
+	_, err = open(295, 400, limit.Spent{ID: later.ID})
+	require.ErrorIs(t, err, engine.ErrOpenedSince, "as old as the last one, or older")
+	require.Zero(t, knows(limit.Spent{ID: later.ID}))
+	_, err = open(294, 294, all[1140:]...)
+	require.NoError(t, err, "it has nothing to open")
+	require.Equal(t, 1, knows(limit.Spent{ID: live.ID}))
+	opened, err := open(296, 297, limit.Spent{ID: later.ID})
+	require.NoError(t, err)
+	require.Equal(t, 1, opened)
+	_, err = open(297-engine.SteppedUS, 298-engine.SteppedUS, limit.Spent{ID: grantOf(3, 1, 0).ID})
+	require.NoError(t, err, "the clock stepped back")
+}
+
+// A grant that the counters forgot is opened with the total of the outbox, if Postgres does not
+// have it yet.
+func testCreditsReopened(t *testing.T, eng engine.Engine) {
+	grant := grantOf(1, 10, 0)
+	c := withCredits(t, eng, counter(Prefix()+"k", five(limit.FixedWindow)), grant)
+	require.EqualValues(t, 4, ask(t, eng, start, 9, c).Outcome.Verdicts[0].CreditsSpent)
+	o := &engine.Opening{Key: c.Credits.Key, Outbox: c.Credits.Outbox, Grants: finishedGrants(1000, limit.MostKeptGrants), Whole: true}
+	_, err := eng.(engine.CreditStore).OpenCredits(t.Context(), o)
+	require.NoError(t, err)
+	require.True(t, ask(t, eng, start, 1, c).Outcome.Verdicts[0].Unopened)
+	opened, err := openCredits(t, eng, c, limit.Spent{ID: grant.ID, Units: 1})
+	require.NoError(t, err)
+	require.Equal(t, 1, opened)
+	require.EqualValues(t, 6, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits)
 }
 
 // A sum of credits beyond 2^53 is not exact in every engine, so all of them compute with the same
@@ -248,13 +330,26 @@ func giveCredits(t *testing.T, r *rand.Rand, c *engine.Counter, now int64, known
 		}
 		known[key] = c.Credits
 	}
+	o := engine.Opening{Key: key, Outbox: c.Credits.Outbox, Whole: oneIn(r, 2)}
+	if !oneIn(r, 4) { // often older than another one
+		o.AskedUS = 1 + r.Int64N(1000)
+		o.ReadUS = o.AskedUS + r.Int64N(100)
+	}
 	for _, g := range c.Credits.Grants {
 		if oneIn(r, 3) {
-			spent := pick(r, 0, 0, r.Int64N(g.Units+1))
-			for _, store := range stores {
-				_, err := store.(engine.CreditStore).OpenCredits(t.Context(), key, limit.Spent{ID: g.ID, Units: spent, ExpiresMS: g.ExpiresMS})
-				require.NoError(t, err)
-			}
+			o.Grants = append(o.Grants, limit.Spent{ID: g.ID, Units: pick(r, 0, 0, r.Int64N(g.Units+1)), ExpiresMS: g.ExpiresMS})
 		}
 	}
+	if oneIn(r, 16) { // as many that no call has that some must be removed
+		for n := range limit.MostKeptGrants - 1 {
+			o.Grants = append(o.Grants, limit.Spent{ID: grantOf(1000+n, 0, 0).ID})
+		}
+	}
+	openings := make([]string, len(stores))
+	for i, store := range stores {
+		opened, err := store.(engine.CreditStore).OpenCredits(t.Context(), &o)
+		openings[i] = fmt.Sprint(opened, errors.Is(err, engine.ErrOpenedSince))
+		require.True(t, err == nil || errors.Is(err, engine.ErrOpenedSince), "%v", err)
+	}
+	require.Equal(t, openings[0], openings[1])
 }

@@ -23,13 +23,17 @@ func appendGrants(b []byte, grants []limit.Grant) []byte {
 }
 
 // OpenCredits implements engine.CreditStore.
-func (e *Engine) OpenCredits(ctx context.Context, key string, grants ...limit.Spent) (opened int, err error) {
-	var arg []byte
-	for i := range grants {
-		g := &grants[i]
+func (e *Engine) OpenCredits(ctx context.Context, o *engine.Opening) (opened int, err error) {
+	arg := appendUint(appendUint(nil, o.AskedUS, 7), o.ReadUS, 7)
+	arg = append(arg, oneIf(o.Whole))
+	for i := range o.Grants {
+		g := &o.Grants[i]
 		arg = appendUint(appendUint(append(arg, g.ID[:]...), g.Units, 7), g.ExpiresMS, 6)
 	}
-	opened, err = e.runScript(ctx, e.open, key, arg).Int()
+	opened, err = e.runScript(ctx, e.open, []string{o.Key, o.Outbox}, arg).Int()
+	if err == nil && opened < 0 {
+		err = engine.ErrOpenedSince
+	}
 	if err != nil {
 		return 0, fmt.Errorf("open credits: %w", err)
 	}
@@ -65,18 +69,18 @@ func (e *Engine) SettleCredits(ctx context.Context, outbox string, totals []limi
 	for i := range totals {
 		args = append(args, totals[i].ID[:], totals[i].Units)
 	}
-	if err := e.runScript(ctx, e.settle, outbox, args...).Err(); err != nil {
+	if err := e.runScript(ctx, e.settle, []string{outbox}, args...).Err(); err != nil {
 		return fmt.Errorf("settle credits: %w", err)
 	}
 	return nil
 }
 
-// runScript runs a script on one key.
-func (e *Engine) runScript(ctx context.Context, s *script, key string, args ...any) *redis.Cmd {
-	cmd := e.client.EvalSha(ctx, s.sha, []string{key}, args...)
+// runScript runs a script on keys of one slot.
+func (e *Engine) runScript(ctx context.Context, s *script, keys []string, args ...any) *redis.Cmd {
+	cmd := e.client.EvalSha(ctx, s.sha, keys, args...)
 	if err := cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
 		e.loads.Add(1)
-		cmd = e.client.Eval(ctx, s.text, []string{key}, args...)
+		cmd = e.client.Eval(ctx, s.text, keys, args...)
 	}
 	return cmd
 }

@@ -185,6 +185,13 @@ func TestWorkOfACall(t *testing.T) {
 	require.EqualValues(t, 3, work(limit.FixedWindow, 10, 3))
 	require.EqualValues(t, 4, work(limit.SlidingWindowLog, 10, 1))
 	require.EqualValues(t, 256, work(limit.SlidingWindowLog, 10_000, 32))
+
+	r := newRequest()
+	r.add(&engine.Call{Cost: 1, Counters: []engine.Counter{{
+		Key: "w{tag}k", Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 10, WindowMS: 60_000},
+		Credits: &engine.Credits{Key: "w{tag}c", Outbox: "w{tag}o", Grants: make([]limit.Grant, limit.MaxGrants)},
+	}}})
+	require.EqualValues(t, 14, r.work, "each grant is searched")
 }
 
 // The shortest round trip of some seconds counts, and is forgotten after these: the connection may

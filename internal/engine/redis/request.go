@@ -105,6 +105,9 @@ func (s *sentCall) units(counters []engine.Counter) (units int64) {
 	}
 	for i := range counters {
 		units += counters[i].Numbers.Work()
+		if credits := counters[i].Credits; credits != nil {
+			units += limit.CreditsWork(len(credits.Grants))
+		}
 	}
 	return units
 }

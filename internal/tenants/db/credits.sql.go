@@ -12,10 +12,39 @@ import (
 	"github.com/google/uuid"
 )
 
+const countNewCredits = `-- name: CountNewCredits :one
+SELECT count(*) FROM (
+    SELECT FROM credit_grants WHERE tenant_id = $1 AND subject = $2 AND id > $3 LIMIT $4
+) AS few
+`
+
+type CountNewCreditsParams struct {
+	TenantID uuid.UUID
+	Subject  string
+	After    uuid.UUID
+	Most     int32
+}
+
+// Grants of a subject, for all rules, behind the one that is named, counted up to @most.
+func (q *Queries) CountNewCredits(ctx context.Context, arg CountNewCreditsParams) (int64, error) {
+	row := q.db.QueryRow(ctx, countNewCredits,
+		arg.TenantID,
+		arg.Subject,
+		arg.After,
+		arg.Most,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const countOpenCredits = `-- name: CountOpenCredits :one
 SELECT count(*) FROM (
-    SELECT FROM credit_grants WHERE tenant_id = $1 AND rule_id = $2 AND ($3::text = '' OR subject = $3)
-        AND revoked_at IS NULL AND spent < units AND (expires_at IS NULL OR expires_at > $4::timestamptz) LIMIT $5
+    (SELECT FROM credit_grants f WHERE f.tenant_id = $1 AND f.rule_id = $2 AND f.subject = $3
+        AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.spent < f.units AND f.expires_at IS NULL LIMIT $4)
+    UNION ALL
+    (SELECT FROM credit_grants e WHERE e.tenant_id = $1 AND e.rule_id = $2 AND e.subject = $3
+        AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.spent < e.units AND e.expires_at > $5::timestamptz LIMIT $4)
 ) AS few
 `
 
@@ -23,18 +52,18 @@ type CountOpenCreditsParams struct {
 	TenantID uuid.UUID
 	RuleID   uuid.UUID
 	Subject  string
-	Now      time.Time
 	Most     int32
+	Now      time.Time
 }
 
-// Grants of which something is left, of a subject or of all of them, counted up to @most.
+// Grants of a subject of which something is left, counted up to @most.
 func (q *Queries) CountOpenCredits(ctx context.Context, arg CountOpenCreditsParams) (int64, error) {
 	row := q.db.QueryRow(ctx, countOpenCredits,
 		arg.TenantID,
 		arg.RuleID,
 		arg.Subject,
-		arg.Now,
 		arg.Most,
+		arg.Now,
 	)
 	var count int64
 	err := row.Scan(&count)
@@ -384,15 +413,67 @@ func (q *Queries) InsertCredits(ctx context.Context, arg InsertCreditsParams) (C
 
 const markOpenedCredits = `-- name: MarkOpenedCredits :exec
 WITH held AS (
-    SELECT g.tenant_id, g.id FROM credit_grants g WHERE NOT g.opened AND g.id = ANY($1::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+    SELECT g.tenant_id, g.id FROM credit_grants g
+    WHERE g.tenant_id = $1 AND NOT g.opened AND g.id = ANY($2::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
 )
 UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id
 `
 
+type MarkOpenedCreditsParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
 // The rows are locked in the order of the key, as those of SettleCredits.
-func (q *Queries) MarkOpenedCredits(ctx context.Context, ids []uuid.UUID) error {
-	_, err := q.db.Exec(ctx, markOpenedCredits, ids)
+func (q *Queries) MarkOpenedCredits(ctx context.Context, arg MarkOpenedCreditsParams) error {
+	_, err := q.db.Exec(ctx, markOpenedCredits, arg.TenantID, arg.Ids)
 	return err
+}
+
+const newCredits = `-- name: NewCredits :many
+SELECT g.id, g.subject, r.slug AS rule,
+    (g.revoked_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now()))::boolean AS spendable
+FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.tenant_id = $1 AND NOT g.opened ORDER BY g.id LIMIT $2
+`
+
+type NewCreditsParams struct {
+	TenantID uuid.UUID
+	Most     int32
+}
+
+type NewCreditsRow struct {
+	ID        uuid.UUID
+	Subject   string
+	Rule      string
+	Spendable bool
+}
+
+// Grants of a tenant that are not opened, oldest first. Of one that is not spendable nothing is
+// left, so the counters need not know it.
+func (q *Queries) NewCredits(ctx context.Context, arg NewCreditsParams) ([]NewCreditsRow, error) {
+	rows, err := q.db.Query(ctx, newCredits, arg.TenantID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NewCreditsRow
+	for rows.Next() {
+		var i NewCreditsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Subject,
+			&i.Rule,
+			&i.Spendable,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const purgeCredits = `-- name: PurgeCredits :execrows
@@ -470,32 +551,50 @@ func (q *Queries) SettleCredits(ctx context.Context, arg SettleCreditsParams) er
 }
 
 const spendableCredits = `-- name: SpendableCredits :many
-SELECT g.id, g.spent, g.expires_at FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
-WHERE g.tenant_id = $1 AND g.subject = $2 AND r.slug = $3
-    AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now()) ORDER BY g.spent < g.units DESC, g.id DESC LIMIT $4
+SELECT g.id, g.spent, g.expires_at, g.left_over, (extract(epoch FROM now()) * 1000000)::bigint AS asked_us,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS read_us
+FROM rules r CROSS JOIN LATERAL (
+    (SELECT f.id, f.spent, f.expires_at, true AS left_over FROM credit_grants f
+    WHERE f.tenant_id = $1 AND f.subject = $2 AND f.rule_id = r.id
+        AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.expires_at IS NULL AND f.spent < f.units LIMIT $3)
+    UNION ALL
+    (SELECT e.id, e.spent, e.expires_at, true FROM credit_grants e
+    WHERE e.tenant_id = $1 AND e.subject = $2 AND e.rule_id = r.id
+        AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.expires_at > now() AND e.spent < e.units LIMIT $3)
+    UNION ALL
+    (SELECT s.id, s.spent, s.expires_at, false FROM credit_grants s
+    WHERE s.tenant_id = $1 AND s.subject = $2 AND s.rule_id = r.id
+        AND s.revoked_at IS NULL AND s.spent_at IS NOT NULL ORDER BY s.spent_at DESC LIMIT $4)
+) AS g WHERE r.tenant_id = $1 AND r.slug = $5
 `
 
 type SpendableCreditsParams struct {
 	TenantID uuid.UUID
 	Subject  string
-	Rule     string
 	Most     int32
+	Finished int32
+	Rule     string
 }
 
 type SpendableCreditsRow struct {
 	ID        uuid.UUID
 	Spent     int64
 	ExpiresAt *time.Time
+	LeftOver  bool
+	AskedUs   int64
+	ReadUs    int64
 }
 
-// What the counters must know of a subject's grants of a rule. Those of which something is left come
-// first: the others matter only to servers that have not heard yet that they are spent.
+// What the counters must know of a subject's grants of a rule: all of which something is left,
+// and those that were spent last, which servers may still take for spendable. asked_us is before
+// the instant of which the rows are, and read_us behind it, by one clock.
 func (q *Queries) SpendableCredits(ctx context.Context, arg SpendableCreditsParams) ([]SpendableCreditsRow, error) {
 	rows, err := q.db.Query(ctx, spendableCredits,
 		arg.TenantID,
 		arg.Subject,
-		arg.Rule,
 		arg.Most,
+		arg.Finished,
+		arg.Rule,
 	)
 	if err != nil {
 		return nil, err
@@ -504,7 +603,14 @@ func (q *Queries) SpendableCredits(ctx context.Context, arg SpendableCreditsPara
 	var items []SpendableCreditsRow
 	for rows.Next() {
 		var i SpendableCreditsRow
-		if err := rows.Scan(&i.ID, &i.Spent, &i.ExpiresAt); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Spent,
+			&i.ExpiresAt,
+			&i.LeftOver,
+			&i.AskedUs,
+			&i.ReadUs,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -567,6 +673,43 @@ func (q *Queries) TenantsWithCredits(ctx context.Context, arg TenantsWithCredits
 	return items, nil
 }
 
+const tenantsWithNewCredits = `-- name: TenantsWithNewCredits :many
+WITH RECURSIVE with_new AS (
+    (SELECT f.tenant_id, 1 AS place FROM credit_grants f WHERE NOT f.opened AND f.tenant_id > $1 ORDER BY f.tenant_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT g.tenant_id FROM credit_grants g WHERE NOT g.opened AND g.tenant_id > w.tenant_id ORDER BY g.tenant_id LIMIT 1), w.place + 1
+    FROM with_new w WHERE w.tenant_id IS NOT NULL AND w.place < $2::int
+)
+SELECT tenant_id::uuid AS tenant_id FROM with_new WHERE tenant_id IS NOT NULL
+`
+
+type TenantsWithNewCreditsParams struct {
+	After uuid.UUID
+	Most  int32
+}
+
+// Tenants behind the one that is named with a grant that is not opened, by one look into the index
+// for each of them, however many grants it has.
+func (q *Queries) TenantsWithNewCredits(ctx context.Context, arg TenantsWithNewCreditsParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, tenantsWithNewCredits, arg.After, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var tenant_id uuid.UUID
+		if err := rows.Scan(&tenant_id); err != nil {
+			return nil, err
+		}
+		items = append(items, tenant_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const tryCreditsLock = `-- name: TryCreditsLock :one
 SELECT pg_try_advisory_xact_lock($1)
 `
@@ -576,46 +719,4 @@ func (q *Queries) TryCreditsLock(ctx context.Context, lock int64) (bool, error) 
 	var pg_try_advisory_xact_lock bool
 	err := row.Scan(&pg_try_advisory_xact_lock)
 	return pg_try_advisory_xact_lock, err
-}
-
-const unopenedCredits = `-- name: UnopenedCredits :many
-SELECT g.tenant_id, g.id, g.subject, r.slug AS rule, g.spent, g.expires_at
-FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
-WHERE NOT g.opened ORDER BY g.id LIMIT $1
-`
-
-type UnopenedCreditsRow struct {
-	TenantID  uuid.UUID
-	ID        uuid.UUID
-	Subject   string
-	Rule      string
-	Spent     int64
-	ExpiresAt *time.Time
-}
-
-func (q *Queries) UnopenedCredits(ctx context.Context, most int32) ([]UnopenedCreditsRow, error) {
-	rows, err := q.db.Query(ctx, unopenedCredits, most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []UnopenedCreditsRow
-	for rows.Next() {
-		var i UnopenedCreditsRow
-		if err := rows.Scan(
-			&i.TenantID,
-			&i.ID,
-			&i.Subject,
-			&i.Rule,
-			&i.Spent,
-			&i.ExpiresAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

@@ -32,10 +32,19 @@ WHERE g.tenant_id = @tenant_id AND g.reference > @purchase::text || '/' AND g.re
     AND g.revoked_at IS NULL ORDER BY g.id;
 
 -- name: CountOpenCredits :one
--- Grants of which something is left, of a subject or of all of them, counted up to @most.
+-- Grants of a subject of which something is left, counted up to @most.
 SELECT count(*) FROM (
-    SELECT FROM credit_grants WHERE tenant_id = @tenant_id AND rule_id = @rule_id AND (@subject::text = '' OR subject = @subject)
-        AND revoked_at IS NULL AND spent < units AND (expires_at IS NULL OR expires_at > @now::timestamptz) LIMIT @most
+    (SELECT FROM credit_grants f WHERE f.tenant_id = @tenant_id AND f.rule_id = @rule_id AND f.subject = @subject
+        AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.spent < f.units AND f.expires_at IS NULL LIMIT @most)
+    UNION ALL
+    (SELECT FROM credit_grants e WHERE e.tenant_id = @tenant_id AND e.rule_id = @rule_id AND e.subject = @subject
+        AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.spent < e.units AND e.expires_at > @now::timestamptz LIMIT @most)
+) AS few;
+
+-- name: CountNewCredits :one
+-- Grants of a subject, for all rules, behind the one that is named, counted up to @most.
+SELECT count(*) FROM (
+    SELECT FROM credit_grants WHERE tenant_id = @tenant_id AND subject = @subject AND id > @after LIMIT @most
 ) AS few;
 
 -- name: CountSubjectsWithCredits :one
@@ -48,24 +57,52 @@ SELECT count(*) FROM (
 -- name: TryCreditsLock :one
 SELECT pg_try_advisory_xact_lock(@lock);
 
--- name: UnopenedCredits :many
-SELECT g.tenant_id, g.id, g.subject, r.slug AS rule, g.spent, g.expires_at
+-- name: TenantsWithNewCredits :many
+-- Tenants behind the one that is named with a grant that is not opened, by one look into the index
+-- for each of them, however many grants it has.
+WITH RECURSIVE with_new AS (
+    (SELECT f.tenant_id, 1 AS place FROM credit_grants f WHERE NOT f.opened AND f.tenant_id > @after ORDER BY f.tenant_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT g.tenant_id FROM credit_grants g WHERE NOT g.opened AND g.tenant_id > w.tenant_id ORDER BY g.tenant_id LIMIT 1), w.place + 1
+    FROM with_new w WHERE w.tenant_id IS NOT NULL AND w.place < @most::int
+)
+SELECT tenant_id::uuid AS tenant_id FROM with_new WHERE tenant_id IS NOT NULL;
+
+-- name: NewCredits :many
+-- Grants of a tenant that are not opened, oldest first. Of one that is not spendable nothing is
+-- left, so the counters need not know it.
+SELECT g.id, g.subject, r.slug AS rule,
+    (g.revoked_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now()))::boolean AS spendable
 FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
-WHERE NOT g.opened ORDER BY g.id LIMIT @most;
+WHERE g.tenant_id = @tenant_id AND NOT g.opened ORDER BY g.id LIMIT @most;
 
 -- name: MarkOpenedCredits :exec
 -- The rows are locked in the order of the key, as those of SettleCredits.
 WITH held AS (
-    SELECT g.tenant_id, g.id FROM credit_grants g WHERE NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+    SELECT g.tenant_id, g.id FROM credit_grants g
+    WHERE g.tenant_id = @tenant_id AND NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
 )
 UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id;
 
 -- name: SpendableCredits :many
--- What the counters must know of a subject's grants of a rule. Those of which something is left come
--- first: the others matter only to servers that have not heard yet that they are spent.
-SELECT g.id, g.spent, g.expires_at FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
-WHERE g.tenant_id = @tenant_id AND g.subject = @subject AND r.slug = @rule
-    AND g.revoked_at IS NULL AND (g.expires_at IS NULL OR g.expires_at > now()) ORDER BY g.spent < g.units DESC, g.id DESC LIMIT @most;
+-- What the counters must know of a subject's grants of a rule: all of which something is left,
+-- and those that were spent last, which servers may still take for spendable. asked_us is before
+-- the instant of which the rows are, and read_us behind it, by one clock.
+SELECT g.id, g.spent, g.expires_at, g.left_over, (extract(epoch FROM now()) * 1000000)::bigint AS asked_us,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS read_us
+FROM rules r CROSS JOIN LATERAL (
+    (SELECT f.id, f.spent, f.expires_at, true AS left_over FROM credit_grants f
+    WHERE f.tenant_id = @tenant_id AND f.subject = @subject AND f.rule_id = r.id
+        AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.expires_at IS NULL AND f.spent < f.units LIMIT @most)
+    UNION ALL
+    (SELECT e.id, e.spent, e.expires_at, true FROM credit_grants e
+    WHERE e.tenant_id = @tenant_id AND e.subject = @subject AND e.rule_id = r.id
+        AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.expires_at > now() AND e.spent < e.units LIMIT @most)
+    UNION ALL
+    (SELECT s.id, s.spent, s.expires_at, false FROM credit_grants s
+    WHERE s.tenant_id = @tenant_id AND s.subject = @subject AND s.rule_id = r.id
+        AND s.revoked_at IS NULL AND s.spent_at IS NOT NULL ORDER BY s.spent_at DESC LIMIT @finished)
+) AS g WHERE r.tenant_id = @tenant_id AND r.slug = @rule;
 
 -- name: TenantsWithCredits :many
 -- Tenants with a grant behind the one that is named, by one look into the index for each of them.

@@ -192,7 +192,7 @@ local function write(s)
     s.algorithm.heal(s, s.heals)
   end
   if dry == 1 then return end
-  if s.credits and s.spends > 0 then spend_credits(s, now, virtual) end
+  if s.credits and s.spends > 0 then spend_credits(s) end
   if s.marks then call('SET', s.mark_key, encode('<BI6', VERSION, s.mark), 'PX', life(s.mark)) end
 end
 

@@ -1,34 +1,72 @@
 -- Opens grants: stores how many of their units were spent before, so that checks can spend the rest
 -- (credits.lua). A total that is stored already is never reduced.
 --
--- KEYS     the key of credits.lua
--- ARGV[1]  for each grant its id 16, the units spent in total 7, its expiry in milliseconds 6
---          (0: never), packed little-endian
--- reply    the number of grants that were not open
+-- KEYS     the two keys of credits.lua
+-- ARGV[1]  instants before and after the grants were read elsewhere, in microseconds, 7 each; 1 if
+--          nothing is left of any other grant, else 0, 1; then for each grant its id 16, the units
+--          spent in total 7, its expiry in milliseconds 6 (0: never), packed little-endian
+-- reply    the number of grants that were not open; -1: some stay closed, because what was read is
+--          older than another opening
 --
--- Example: the key has 23 units spent of grant g.
---   ARGV[1]  g, 20, 0; h, 5, 0
+-- Example: the first key has 23 units spent of grant g.
+--   ARGV[1]  0, 0, 0; g, 20, 0; h, 5, 0
 --   reply    1: h was not open
 -- The key now has 23 units spent of g and 5 of h. The twin is Memory.OpenCredits in
 -- memory_credits.go.
+--
+-- If the value would become long, grants that are not in the list are removed: nothing is left of
+-- them, so none is opened again with less than was spent of it. That needs an order. A list that
+-- was read before another opening may lack a grant that has been opened since, or may have a grant
+-- that was removed since, with an older total. So the value has the instant of its last opening,
+-- and a list that may be older only raises totals. A total in the outbox may be newer than those
+-- of the list.
 
+local MOST_KEPT = 100 -- limit.MostKeptGrants
+local STEPPED = 600000000 -- us: a clock that stepped back this far does not close grants for as long
+
+local asked, read, complete = decode('<I7I7B', ARGV[1])
 local v = try('GET', KEYS[1])
-local opened = 0
 if type(v) ~= 'string' or string.byte(v) ~= CREDITS or #v % GRANT_SIZE ~= 1 then v = string.char(CREDITS) end
-for at = 1, #ARGV[1], GRANT_SIZE do
-  local id, spent, till = decode('<c16I7I6', ARGV[1], at)
-  local known = false
-  for j = 2, #v, GRANT_SIZE do
-    if string.sub(v, j, j + 15) == id then
-      known = true
-      local _, before = decode('<c16I7', v, j)
-      v = string.sub(v, 1, j - 1) .. encode('<c16I7I6', id, max(before, spent), till) .. string.sub(v, j + GRANT_SIZE)
-    end
-  end
-  if not known then
-    opened = opened + 1
-    v = v .. encode('<c16I7I6', id, spent, till)
+local first, last = 2, 0 -- where grants begin, the last opening
+if string.sub(v, 2, 17) == LAST_OPENING then
+  first, last = 2 + GRANT_SIZE, (decode('<I7', v, 18))
+end
+local count = (#v + 1 - first) / GRANT_SIZE
+
+-- One pass over the list, and none over the value, which may be very long (MOST_READ).
+local ids, spents, tills, closed, names = {}, {}, {}, {}, {}
+for at = 16, #ARGV[1], GRANT_SIZE do
+  local n = #ids + 1
+  ids[n], spents[n], tills[n] = decode('<c16I7I6', ARGV[1], at)
+  local j = place_of(v, ids[n])
+  local before = j and decode('<I7', v, j + 16)
+  if not j then
+    closed[#closed + 1], names[#names + 1] = n, ids[n]
+  elseif before < spents[n] then
+    v = string.sub(v, 1, j + 15) .. encode('<I7', spents[n]) .. string.sub(v, j + 23)
+  else
+    spents[n] = before
   end
 end
+
+local older = last > 0 and asked <= last and last < asked + STEPPED
+local long = complete == 1 and count + #closed > MOST_KEPT
+local changes = not older and (#closed > 0 or long)
+if changes then
+  local totals = #names > 0 and try('HMGET', KEYS[2], unpack(names)) or {}
+  for i, n in ipairs(closed) do spents[n] = max(spents[n], tonumber(totals[i] or 0) or 0) end
+  local parts = { string.char(CREDITS) .. encode('<c16I7I6', LAST_OPENING, read, 0) }
+  if long then
+    for n = 1, #ids do closed[n] = n end
+  else
+    parts[2] = string.sub(v, first)
+  end
+  for i = 1, #closed do
+    local n = closed[i]
+    parts[#parts + 1] = encode('<c16I7I6', ids[n], spents[n], tills[n])
+  end
+  v = table.concat(parts)
+end
 call('SET', KEYS[1], v, 'PX', CREDITS_LIFE)
-return opened
+if #names > 0 and not changes then return -1 end
+return #names

@@ -1,0 +1,91 @@
+package redis_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
+	"weir/internal/engine/enginetest"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
+)
+
+const creditEntry = 29 // bytes of a grant in a value of credits.lua
+
+// grantID returns the id of grant n.
+func grantID(n int) (id limit.GrantID) {
+	id[0] = 1
+	binary.BigEndian.PutUint32(id[12:], uint32(n))
+	return id
+}
+
+// creditCounter returns a counter without units in its window, whose subject has a grant.
+func creditCounter(units int64) engine.Counter {
+	key := enginetest.Prefix() + "k"
+	return engine.Counter{
+		Key: key, Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 1, WindowMS: 3_600_000},
+		Credits: &engine.Credits{Key: key + "credits", Outbox: key + "outbox", Grants: []limit.Grant{{ID: grantID(0), Units: units}}},
+	}
+}
+
+func spendCredits(t *testing.T, eng *redisengine.Engine, c engine.Counter, cost int64) limit.Verdict {
+	t.Helper()
+	call := &engine.Call{Cost: cost, Counters: []engine.Counter{c}}
+	eng.Evaluate(t.Context(), call)
+	require.NoError(t, call.Err)
+	return call.Outcome.Verdicts[0]
+}
+
+// The value of a subject that gets and finishes grants for ever stays small, so each of its checks
+// stays cheap for all who share its Redis.
+func TestCreditsStaySmall(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	c := creditCounter(1_000_000)
+	spent := int64(0)
+	for round := range 40 { // 2000 grants
+		o := engine.Opening{
+			Key: c.Credits.Key, Outbox: c.Credits.Outbox, Whole: true, AskedUS: int64(1000 + 10*round), ReadUS: int64(1005 + 10*round),
+			Grants: []limit.Spent{{ID: grantID(0)}},
+		}
+		for n := range limit.MaxGrants {
+			o.Grants = append(o.Grants, limit.Spent{ID: grantID(1 + limit.MaxGrants*round + n), Units: 1})
+		}
+		_, err := eng.OpenCredits(t.Context(), &o)
+		require.NoError(t, err)
+		spent += spendCredits(t, eng, c, 7).CreditsSpent
+		size, err := client.StrLen(t.Context(), c.Credits.Key).Result()
+		require.NoError(t, err)
+		require.LessOrEqual(t, size, int64(1+creditEntry*(limit.MostKeptGrants+1)))
+	}
+	require.EqualValues(t, 40*7-1, spent, "the window has one unit")
+	require.EqualValues(t, 1_000_000-spent, spendCredits(t, eng, c, 0).Credits)
+}
+
+// A value that earlier versions left with very many grants is not searched by checks. They report
+// the grants as not open, and the opening keeps what was spent of those that matter.
+func TestLongCreditsShrink(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	c := creditCounter(100)
+	value := []byte{26}
+	for n := range 20_000 {
+		id := grantID(20_000 - n - 1) // the live one is the last
+		value = append(value, id[:]...)
+		value = append(value, 30, 0, 0, 0, 0, 0, 0 /* spent */, 0, 0, 0, 0, 0, 0)
+	}
+	require.NoError(t, client.Set(t.Context(), c.Credits.Key, value, 0).Err())
+	v := spendCredits(t, eng, c, 2)
+	require.Equal(t, []any{false, true, limit.OpenedWithinMS}, []any{v.Allowed, v.Unopened, v.RetryAfterMS})
+	opened, err := eng.OpenCredits(t.Context(), &engine.Opening{
+		Key: c.Credits.Key, Outbox: c.Credits.Outbox, Whole: true, AskedUS: 1, ReadUS: 2, Grants: []limit.Spent{{ID: grantID(0), Units: 10}},
+	})
+	require.NoError(t, err)
+	require.Zero(t, opened, "it was there")
+	require.EqualValues(t, 70, spendCredits(t, eng, c, 0).Credits, "a total is never reduced")
+	size, err := client.StrLen(t.Context(), c.Credits.Key).Result()
+	require.NoError(t, err)
+	require.EqualValues(t, 1+2*creditEntry, size)
+}

@@ -1,0 +1,149 @@
+package tenants_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// insertGrants inserts grants of one unit of a registered subject for its rule "api", as they are
+// after years of use. column has a value in each of them.
+func insertGrants(d *tenantstest.Database, a tenants.Actor, subject string, count int, column, value string) {
+	d.Exec(fmt.Sprintf(`INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, created_at, %s)
+		SELECT $1, overlay(gen_random_uuid()::text PLACING
+			substr(lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - n), 12, '0'), 1, 8) || '-' ||
+			substr(lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - n), 12, '0'), 9, 4) FROM 1 FOR 13)::uuid,
+			$2, r.id, 1, now(), %s
+		FROM generate_series(1, $3::int) n, rules r WHERE r.tenant_id = $1 AND r.slug = 'api'`, column, value),
+		a.TenantID(), subject, count)
+}
+
+// openings is a counter store that notes how grants are opened, and fails for some keys.
+type openings struct {
+	engine.CreditStore
+	broken string
+	seen   []*engine.Opening
+}
+
+func (o *openings) OpenCredits(ctx context.Context, opening *engine.Opening) (int, error) {
+	if opening.Key == o.broken {
+		return 0, errors.New("gone")
+	}
+	o.seen = append(o.seen, opening)
+	return o.CreditStore.OpenCredits(ctx, opening)
+}
+
+// grantsOf returns two tenants with a rule and a grant.
+func grantsOf(t *testing.T) (d *tenantstest.Database, a, b tenants.Actor, grants []tenants.Credits) {
+	t.Helper()
+	d, a, b = two(t)
+	for _, actor := range []tenants.Actor{a, b} {
+		mustRule(t, d.Store, actor, fixedRule("api"))
+		g, _, err := d.Store.GrantCredits(t.Context(), actor, "ada", tenants.NewCredits{Rule: "api", Units: 10})
+		require.NoError(t, err)
+		grants = append(grants, g)
+	}
+	return d, a, b, grants
+}
+
+// New grants of all tenants are opened in each round, however many older ones a tenant has. Those
+// of which nothing is left are not opened.
+func TestNewCreditsOfManyTenants(t *testing.T) {
+	t.Parallel()
+	d, a, b, grants := grantsOf(t)
+	insertGrants(d, a, "ada", 2000, "revoked_at", "now()")
+	keys := check.NewKeys([16]byte{3})
+	counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+	done, at, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+	require.NoError(t, err)
+	require.True(t, done.More)
+	require.Len(t, counters.seen, 1)
+	require.Equal(t, keys.CreditsKey(b.TenantID(), 1, "ada", "api"), counters.seen[0].Key)
+	rounds := 1
+	for ; done.More; rounds++ {
+		done, at, err = d.Store.SweepCredits(t.Context(), keys, counters, at)
+		require.NoError(t, err)
+	}
+	require.InDelta(t, 41, rounds, 2)
+	require.Len(t, counters.seen, 2)
+	require.Equal(t, keys.CreditsKey(a.TenantID(), 1, "ada", "api"), counters.seen[1].Key)
+	require.Equal(t, []limit.Spent{{ID: limit.GrantID(grants[0].ID)}}, counters.seen[1].Grants)
+	require.True(t, counters.seen[1].Whole)
+}
+
+// A tenant whose grants cannot be opened stops neither those of others nor the settlement.
+func TestNewCreditsOfABrokenTenant(t *testing.T) {
+	t.Parallel()
+	d, a, b, grants := grantsOf(t)
+	keys := check.NewKeys([16]byte{3})
+	for i, broken := range []tenants.Actor{a, b} {
+		other, of := b, grants[1]
+		if i == 1 {
+			other, of = a, grants[0]
+		}
+		d.Exec("UPDATE credit_grants SET opened = false")
+		memory := engine.NewMemory(engine.MemoryOptions{})
+		counters := &openings{CreditStore: memory, broken: keys.CreditsKey(broken.TenantID(), 1, "ada", "api")}
+		_, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		require.ErrorContains(t, err, "of 1 tenants, the last one "+broken.TenantID().String())
+		require.Len(t, counters.seen, 1)
+
+		r, key := fixedRule("api"), counters.seen[0].Key
+		call := &engine.Call{Cost: 8, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
+			Key: key, Outbox: counters.seen[0].Outbox, Grants: []limit.Grant{{ID: limit.GrantID(of.ID), Units: 10}},
+		}}}}
+		memory.Evaluate(t.Context(), call)
+		require.True(t, call.Outcome.Allowed)
+		done, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		require.Error(t, err)
+		require.Equal(t, 1, done.Settled)
+		settled, err := d.Store.CreditsByID(t.Context(), other, "ada", of.ID)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, settled.Spent)
+	}
+}
+
+// The counters are told of what is left, and of a few grants that were spent last, however many
+// grants were spent before.
+func TestCreditsToOpenAreFew(t *testing.T) {
+	t.Parallel()
+	d, a, _, grants := grantsOf(t)
+	insertGrants(d, a, "ada", 3000, "spent, spent_at", "1, now() - n * interval '1 second'")
+	counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+	opened, err := d.Store.OpenCredits(t.Context(), check.NewKeys([16]byte{3}), counters, a.TenantID(), "ada", "api")
+	require.NoError(t, err)
+	require.Equal(t, 1+limit.MaxGrants, opened)
+	require.Len(t, counters.seen, 1)
+	o := counters.seen[0]
+	require.Contains(t, o.Grants, limit.Spent{ID: limit.GrantID(grants[0].ID)})
+	require.True(t, o.Whole)
+	require.Less(t, o.AskedUS, o.ReadUS)
+}
+
+// A subject gets a bounded number of grants a day. An old one counts no more.
+func TestGrantsOfADay(t *testing.T) {
+	t.Parallel()
+	d, a, b, _ := grantsOf(t)
+	for _, actor := range []tenants.Actor{a, b} {
+		insertGrants(d, actor, "ada", 4999, "revoked_at", "now()")
+	}
+	grant := func(a tenants.Actor, subject string) error {
+		_, _, err := d.Store.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 1})
+		return err
+	}
+	err := grant(a, "ada")
+	requireInvalid(t, err, "subject")
+	require.ErrorContains(t, err, "has had 5000 grants in the last 24 hours")
+	require.NoError(t, grant(a, "bob"), "another subject")
+	d.Exec(`UPDATE credit_grants SET id = overlay(id::text PLACING '00' FROM 1 FOR 2)::uuid WHERE tenant_id = $1`, b.TenantID())
+	require.NoError(t, grant(b, "ada"), "long ago")
+}
