@@ -100,13 +100,17 @@ func (f *creditFleet) check(instance int, cost int64) check.RuleDecision {
 
 func (f *creditFleet) spent() map[uuid.UUID]int64 {
 	f.t.Helper()
-	list, _, err := f.d.Store.Credits(f.t.Context(), f.a, "ada", tenants.Page{Limit: 100})
-	require.NoError(f.t, err)
 	out := map[uuid.UUID]int64{}
-	for _, c := range list {
-		out[c.ID] = c.Spent
+	for page := (tenants.Page{Limit: 100}); ; {
+		list, next, err := f.d.Store.Credits(f.t.Context(), f.a, "ada", page)
+		require.NoError(f.t, err)
+		for _, c := range list {
+			out[c.ID] = c.Spent
+		}
+		if page.After = next; next == "" {
+			return out
+		}
 	}
-	return out
 }
 
 // Three instances with many callers allow exactly the units of the window and the credits, and
@@ -211,4 +215,67 @@ func TestCreditsAfterALoss(t *testing.T) {
 	require.Eventually(t, func() bool { return f.check(0, 0).Credits == 9 }, time.Minute, time.Millisecond)
 	require.EqualValues(t, 9, f.check(0, 9).CreditsSpent)
 	require.False(t, f.check(0, 1).Allowed)
+}
+
+// Grants come and end while instances open and settle them at the same time, so that some are
+// removed from Redis. No unit is spent twice, and Postgres has each that was.
+func TestCreditsOfManyGrants(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 2)
+	f.rule("api", 1)
+	f.check(0, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer stop()
+	for i := range f.instances {
+		k := f.instances[i].keeper
+		work.Go(func() { k.open(ctx) })
+		work.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = k.settle(ctx)
+				_, next, _ := k.store.SweepCredits(ctx, k.keys, k.counters, k.swept)
+				k.swept = next
+			}
+		})
+		work.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = k.store.OpenCredits(ctx, k.keys, k.counters, f.a.TenantID(), "ada", "api")
+			}
+		})
+	}
+	var paid atomic.Int64
+	granted := int64(0)
+	for range 20 {
+		for n := range int64(10) {
+			f.grant(tenants.NewCredits{Rule: "api", Units: 1 + n%3})
+			granted += 1 + n%3
+		}
+		change, err := f.d.Store.Versions(ctx, f.a.TenantID())
+		require.NoError(t, err)
+		var callers sync.WaitGroup
+		for i := range f.instances {
+			f.instances[i].policies.Changed(f.a.TenantID(), change.PolicyVersion, change.SubjectsVersion)
+			callers.Go(func() {
+				for ends := time.Now().Add(time.Minute); paid.Load() < granted && time.Now().Before(ends); {
+					if r := f.check(i, 1); r.Allowed {
+						paid.Add(r.CreditsSpent)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.Equal(t, granted, paid.Load(), "all units, and no more")
+	}
+	for range 200 { // none comes back
+		require.False(t, f.check(1, 1).Allowed)
+	}
+	stop()
+	work.Wait()
+	f.settle()
+	stored := int64(0)
+	for _, units := range f.spent() {
+		stored += units
+	}
+	require.Equal(t, granted, stored)
 }
