@@ -8,8 +8,8 @@
 // minutes become hours.
 //
 // A Meter records the units of metered rules exactly, by every subject and hour, and passes them to
-// a MeterSink in the same way. It drops nothing: without memory for another subject, it counts the
-// units without the subject.
+// a MeterSink in the same way. It drops nothing: beyond a tenant's share of the memory, it counts
+// the units of further subjects without the subject.
 //
 // An example: 1,000 checks of "orders:create" in one second, 10 of them denied by rule "api",
 // become one row for the checks (990 allowed, 10 denied) and one row for the rule.

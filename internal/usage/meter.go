@@ -1,12 +1,12 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,8 +20,8 @@ import (
 type MeterKey struct {
 	Tenant  limit.TenantID
 	StartMS int64 // of the hour, milliseconds since 1970
-	// Subject is "" for units that are not attributed: the Meter had no memory left for another
-	// subject, or the sink refused the row.
+	// Subject is "" for units that are not attributed: the tenant had used its share of the memory,
+	// or the sink refused the row.
 	Subject string
 	Rule    string // slug
 }
@@ -77,14 +77,19 @@ type MeterOptions struct {
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger     // nil: none
 	Clock      func() time.Time // nil: time.Now
-	// MaxBytes is the approximate memory for units that cannot be written; 0: 256 MiB. Units of
-	// further subjects are then counted without the subject.
+	// MaxBytes is the approximate memory for units that are not written yet; 0: 256 MiB. A tenant
+	// has a share of it. Units of its further subjects are then counted without the subject. For
+	// tenants with less than a 256th of it, there are two fifths more.
 	MaxBytes int64
 }
 
 // Meter records the units of metered rules exactly, by subject and hour. It passes them to a
 // MeterSink every second. A check adds to counters in memory, under a lock that it shares with few
 // subjects, and only if one of its rules is metered. It never waits for the sink.
+//
+// The memory is shared by all tenants, and the sink may be slow. Therefore, each tenant has a share
+// of the memory (meterPool), and the tenants take turns (meterQueue): a tenant with very many new
+// subjects loses those beyond its share, and no other tenant does.
 //
 // What is metered is decided here: the cost of checks that were allowed, for each rule that was
 // enforced and is metered, by the subject's plan or else by itself. This includes checks answered
@@ -95,22 +100,20 @@ type MeterOptions struct {
 type Meter struct {
 	seed   maphash.Seed
 	shards [usageShards]meterShard
-	fresh  atomic.Int64 // bytes in the shards
-	held   int64        // bytes of rows that are drained and not written; guarded by mu
-	most   int64
 	*meterDelivery
 }
 
 type meterShard struct {
 	mu    sync.Mutex
 	table meterTable
+	pool  meterPool  // of the memory of table
 	spare meterTable // empty, for the next drain
 	_     [64]byte   // keeps the locks of neighbours on different cache lines
 }
 
 // meterTable is rows with an index. The zero value is ready to use.
 type meterTable struct {
-	index map[MeterKey]int // nil: not made yet
+	index map[MeterKey]int
 	rows  []MeterRow
 	names *strings.Builder // has the subjects of the newest rows
 }
@@ -132,12 +135,6 @@ func (t *meterTable) keep(subject string) string {
 
 // at returns the row of a key, or nil.
 func (t *meterTable) at(key *MeterKey) *MeterRow {
-	if t.index == nil && len(t.rows) > 0 {
-		t.index = make(map[MeterKey]int, len(t.rows))
-		for i := range t.rows {
-			t.index[t.rows[i].MeterKey] = i
-		}
-	}
 	if i, there := t.index[*key]; there {
 		return &t.rows[i]
 	}
@@ -152,37 +149,6 @@ func (t *meterTable) insert(key MeterKey) *MeterRow {
 	t.index[key] = len(t.rows)
 	t.rows = append(t.rows, MeterRow{MeterKey: key})
 	return &t.rows[len(t.rows)-1]
-}
-
-// add adds a row, and reports whether its key is new.
-func (t *meterTable) add(row *MeterRow) (isNew bool) {
-	known := t.at(&row.MeterKey)
-	if known == nil {
-		known, isNew = t.insert(row.MeterKey), true
-	}
-	known.Add(row.Metered)
-	return isNew
-}
-
-// push adds a row whose key is new.
-func (t *meterTable) push(row *MeterRow) {
-	if t.index != nil {
-		t.index[row.MeterKey] = len(t.rows)
-	}
-	t.rows = append(t.rows, *row)
-}
-
-// cut removes and returns up to n rows.
-func (t *meterTable) cut(n int) []MeterRow {
-	from := max(len(t.rows)-n, 0)
-	rows := append([]MeterRow(nil), t.rows[from:]...)
-	if t.index != nil {
-		for i := range rows {
-			delete(t.index, rows[i].MeterKey)
-		}
-	}
-	t.rows = t.rows[:from]
-	return rows
 }
 
 // reset removes all rows. A table that was large does not keep its memory.
@@ -202,14 +168,20 @@ func (k *MeterKey) bytes() int64 { return bytesPerRow + int64(len(k.Subject)) }
 const (
 	meterAliveEvery  = 5 * time.Second  // an idle process still reports up to when it is complete
 	meterLastFlush   = 15 * time.Second // to write the rest when the process ends
+	meterWarnEvery   = time.Hour        // about units without a subject
 	defaultMeterSize = 256 << 20
 )
 
 // NewMeter returns a Meter; Run writes its units.
 func NewMeter(o MeterOptions) *Meter {
-	m := &Meter{seed: maphash.MakeSeed(), most: o.MaxBytes, meterDelivery: newMeterDelivery(o)}
-	if m.most == 0 {
-		m.most = defaultMeterSize
+	m := &Meter{seed: maphash.MakeSeed(), meterDelivery: newMeterDelivery(o)}
+	most := cmp.Or(o.MaxBytes, defaultMeterSize)
+	fresh := most / 5 // in the shards, for the time in which the sink writes
+	m.waiting = meterQueue{pool: newMeterPool(most-fresh, fresh, most/256), lines: map[limit.TenantID]*meterLine{}}
+	for i := range m.shards {
+		// Subjects are spread over the shards, but those of a tenant with few not evenly, so it may
+		// have twice as much: by default 32 KiB, which two subjects under 32 rules fit into.
+		m.shards[i].pool = newMeterPool(fresh/usageShards, fresh/usageShards, most/128/usageShards)
 	}
 	return m
 }
@@ -243,61 +215,55 @@ func (m *Meter) Add(tenant limit.TenantID, subject, rule string, units Metered, 
 	s.mu.Lock()
 	row := s.table.at(&key)
 	if row == nil {
-		row = m.insert(&s.table, key)
+		row = s.insert(key)
 	}
 	row.Add(units)
 	s.mu.Unlock()
 }
 
-// insert adds a row to the table of a shard. If the memory is used up, it is the row of all
-// subjects that do not fit: rules are few, so these rows need no bound. The shards have a fifth of
-// the memory, for the time in which the sink writes.
-func (m *Meter) insert(t *meterTable, key MeterKey) *MeterRow {
-	size := key.bytes()
-	if m.fresh.Add(size) > m.most/5 {
-		m.fresh.Add(-size)
+// insert adds a row to the table of a shard. If its tenant has its share of the memory, it is the
+// row of all subjects that do not fit: rules are few, so these rows need no bound.
+func (s *meterShard) insert(key MeterKey) *MeterRow {
+	if !s.pool.take(key.Tenant, key.bytes()) {
 		key.Subject = ""
-		if row := t.at(&key); row != nil {
+		if row := s.table.at(&key); row != nil {
 			return row
 		}
-		m.fresh.Add(key.bytes())
+		s.pool.add(key.Tenant, key.bytes())
 	}
-	key.Subject = t.keep(key.Subject)
-	return t.insert(key)
+	key.Subject = s.table.keep(key.Subject)
+	return s.table.insert(key)
 }
 
-// drain moves the rows of all shards to waiting. If its memory is used up, new subjects have no
-// place there, and known ones are still counted.
-func (m *Meter) drain() {
-	// A subject is in one shard, so its rows are new where none wait: they need no index.
-	direct := len(m.waiting.rows) == 0
-	if direct {
-		m.waiting.index = nil
-	}
+// drain moves the rows of all shards to waiting. If a tenant has its share of the memory there, its
+// new subjects have no place, and known ones are still counted.
+func (m *Meter) drain(now time.Time) {
+	m.waiting.begin(now)
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.Lock()
 		full := s.table
 		s.table, s.spare = s.spare, meterTable{}
+		s.pool.reset()
 		s.mu.Unlock()
-		size := int64(0)
 		for i := range full.rows {
-			row := &full.rows[i]
-			size += row.MeterKey.bytes()
-			if m.held+row.MeterKey.bytes() > m.most-m.most/5 && m.waiting.at(&row.MeterKey) == nil {
-				row.Subject = ""
-			}
-			if direct && row.Subject != "" {
-				m.waiting.push(row)
-				m.held += row.MeterKey.bytes()
-			} else if m.waiting.add(row) {
-				m.held += row.MeterKey.bytes()
-			}
+			m.waiting.add(&full.rows[i])
 		}
-		m.fresh.Add(-size)
 		full.reset()
 		s.mu.Lock()
 		s.spare = full
 		s.mu.Unlock()
 	}
+}
+
+// bytes returns the approximate size of the rows that are not written.
+func (m *Meter) bytes() int64 {
+	n := m.waiting.pool.taken
+	for i := range m.shards {
+		s := &m.shards[i]
+		s.mu.Lock()
+		n += s.pool.taken
+		s.mu.Unlock()
+	}
+	return n
 }

@@ -21,10 +21,11 @@ type meterDelivery struct {
 	mu       sync.Mutex // guards the fields below; held while the sink writes, never by a check
 	writer   uuid.UUID
 	sequence int64
-	waiting  meterTable
+	waiting  meterQueue
 	refused  [][]MeterRow // parts of a batch that was refused
 	unacked  *MeterBatch  // passed to the sink, and perhaps written: it must not change
 	told     time.Time    // when the sink last accepted a batch
+	warned   time.Time    // when units without a subject were last logged
 	failures int          // in a row
 }
 
@@ -49,7 +50,7 @@ func newMeterDelivery(o MeterOptions) *meterDelivery {
 		return c
 	}
 	d.metrics = meterMetrics{
-		unattributed: counter("weir_metering_unattributed_units_total", "Metered units whose subject was not recorded, because the buffer was full or the store refused the row."),
+		unattributed: counter("weir_metering_unattributed_units_total", "Metered units whose subject was not recorded, because their tenant had used its share of the buffer or the store refused the row."),
 		lost:         counter("weir_metering_lost_units_total", "Metered units that could not be written before the process ended."),
 		failures:     counter("weir_metering_write_errors_total", "Failed writes of metered units; they are retried."),
 		bytes:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_metering_buffer_bytes", Help: "Approximate size of metered units that wait to be written."}),
@@ -88,7 +89,7 @@ func (m *Meter) finish(ctx context.Context) {
 		case <-ctx.Done():
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			lost := unitsOf(m.waiting.rows)
+			lost := m.waiting.units()
 			for _, rows := range m.refused {
 				lost = addUnits(lost, unitsOf(rows))
 			}
@@ -101,6 +102,16 @@ func (m *Meter) finish(ctx context.Context) {
 		case <-time.After(usageFlushEvery / 4):
 		}
 	}
+}
+
+// units returns the units of all rows.
+func (q *meterQueue) units() (n int64) {
+	for _, l := range q.turns {
+		for i := l.head; i < len(l.rows); i++ {
+			n = addUnits(n, l.rows[i].Units)
+		}
+	}
+	return n
 }
 
 func unitsOf(rows []MeterRow) (n int64) {
@@ -126,18 +137,20 @@ func (m *Meter) note(err error) {
 	}
 }
 
-// flush writes everything that was metered, in batches. It stops at the first one that fails, and
-// the next flush continues with it. If last is true, the writer ends when it succeeds.
+// flush writes what was metered, in batches. It stops at the first one that fails, and the next
+// flush continues with it. It also stops after a second, since the next flush begins with a drain:
+// the shards have little room, and rows have their turn only in the queue. If last is true, it
+// writes everything, and the writer ends when it succeeds.
 func (m *Meter) flush(ctx context.Context, last bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.clock()
-	m.drain()
+	m.drain(now)
 	for {
 		if m.unacked == nil {
 			m.unacked = m.next(now, last)
 		}
-		m.metrics.bytes.Set(float64(m.held + m.fresh.Load()))
+		m.metrics.bytes.Set(float64(m.bytes()))
 		if m.unacked == nil {
 			return nil
 		}
@@ -147,7 +160,7 @@ func (m *Meter) flush(ctx context.Context, last bool) error {
 			return err
 		}
 		m.unacked, m.told = nil, now
-		if ended && len(m.refused) == 0 {
+		if ended && len(m.refused) == 0 || !last && m.clock().Sub(now) >= usageFlushEvery {
 			return nil
 		}
 	}
@@ -160,18 +173,19 @@ func (m *Meter) next(now time.Time, last bool) *MeterBatch {
 		b.Rows, m.refused = m.refused[n-1], m.refused[:n-1]
 	} else {
 		b.Rows = m.waiting.cut(maxBatchRows)
-		if len(m.waiting.rows) == 0 {
-			m.waiting.reset()
-		}
 	}
 	if len(b.Rows) == 0 && !last && now.Sub(m.told) < meterAliveEvery {
 		return nil
 	}
 	m.sequence++
-	if len(m.waiting.rows)+len(m.refused) == 0 {
-		// A check that is being decided now may be recorded after the drain.
-		b.CompleteUntil, b.Last = now.Add(-time.Second), last
+	if len(m.refused) > 0 {
+		return b
 	}
+	if complete := m.waiting.completeUntil(); !complete.IsZero() {
+		// A check that is being decided now may be recorded after the drain.
+		b.CompleteUntil = complete.Add(-time.Second)
+	}
+	b.Last = last && len(m.waiting.turns) == 0
 	return b
 }
 
@@ -193,7 +207,7 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 	case len(b.Rows) == 1 && b.Rows[0].Subject != "":
 		row := b.Rows[0]
 		m.log.Error("metered units are recorded without their subject: the store refuses the row", "units", row.Units, "error", err)
-		m.held -= int64(len(row.Subject))
+		m.waiting.pool.add(row.Tenant, -int64(len(row.Subject)))
 		row.Subject = ""
 		m.refused = append(m.refused, []MeterRow{row})
 		return nil
@@ -208,9 +222,15 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 // release frees the memory of rows that were written.
 func (m *Meter) release(rows []MeterRow) {
 	for i := range rows {
-		m.held -= rows[i].MeterKey.bytes()
-		if rows[i].Subject == "" {
-			m.metrics.unattributed.Add(float64(rows[i].Units))
+		row := &rows[i]
+		m.waiting.pool.add(row.Tenant, -row.bytes())
+		if row.Subject != "" {
+			continue
+		}
+		m.metrics.unattributed.Add(float64(row.Units))
+		if now := m.clock(); now.Sub(m.warned) >= meterWarnEvery {
+			m.warned = now
+			m.log.Warn("metered units are recorded without their subject; more of them are only counted for an hour", "tenant", row.Tenant, "rule", row.Rule, "units", row.Units)
 		}
 	}
 }

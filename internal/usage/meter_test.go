@@ -232,7 +232,7 @@ func TestMeterDelivery(t *testing.T) {
 	r.flush()
 	require.Equal(t, want, r.ledger.units())
 	require.WithinDuration(t, r.Clock(), r.ledger.complete, meterAliveEvery+time.Second)
-	require.Zero(t, r.meter.held+r.meter.fresh.Load(), "no memory is held")
+	require.Zero(t, r.meter.bytes(), "no memory is held")
 }
 
 // A row that the store refuses loses only its subject, and holds up no other.
@@ -249,26 +249,32 @@ func TestMeterRefused(t *testing.T) {
 	require.Equal(t, Metered{Units: 1, Checks: 1}, r.row("s41", "api"))
 	require.True(t, r.ledger.ended)
 	require.EqualValues(t, 1, testutil.ToFloat64(r.meter.metrics.unattributed))
-	require.Zero(t, r.meter.held+r.meter.fresh.Load())
+	require.Zero(t, r.meter.bytes())
 }
 
-// If the memory is full, known subjects are still counted, and new ones without their names.
+// If a tenant has its share of the memory, its known subjects are still counted, and new ones
+// without their names.
 func TestMeterBoundsMemory(t *testing.T) {
-	r := newMeterRig(t, MeterOptions{MaxBytes: 100 * (bytesPerRow + 5)}, check.PolicyData{})
+	const most = 4 << 20
+	r := newMeterRig(t, MeterOptions{MaxBytes: most}, check.PolicyData{})
 	tenant := r.Policy.Tenant()
 	r.ledger.away = errAway
 	for range 3 {
-		for i := range 1000 {
-			r.meter.Add(tenant, fmt.Sprintf("s%04d", i), "api", Metered{Units: 1, Checks: 1}, r.Clock())
+		for i := range 30_000 {
+			r.meter.Add(tenant, fmt.Sprintf("s%05d", i), "api", Metered{Units: 1, Checks: 1}, r.Clock())
+			if i%1000 == 999 {
+				require.Error(t, r.meter.flush(context.Background(), false))
+			}
 		}
-		require.Error(t, r.meter.flush(context.Background(), false))
 	}
-	require.LessOrEqual(t, r.meter.held+r.meter.fresh.Load(), int64(102*(bytesPerRow+5)), "with the row of the others twice: waiting, and on its way")
+	require.InDelta(t, most*4/5*3/4, r.meter.bytes(), 20*bytesPerRow, "three quarters of the memory behind the shards")
 	r.ledger.away = nil
 	r.flush()
-	require.EqualValues(t, 3000, r.ledger.units(), "no unit is lost")
-	require.Equal(t, Metered{Units: 3, Checks: 3}, r.row("s0000", "api"))
-	require.GreaterOrEqual(t, r.row("", "api").Units, int64(2700))
+	require.EqualValues(t, 90_000, r.ledger.units(), "no unit is lost")
+	require.Equal(t, Metered{Units: 3, Checks: 3}, r.row("s01500", "api"))
+	require.InDelta(t, 90_000-(3*most*3/5/(bytesPerRow+6)-2*1000), r.row("", "api").Units, 30, "the first thousand were passed to the sink")
+	require.Zero(t, r.meter.bytes())
+	require.Empty(t, r.meter.waiting.pool.held)
 }
 
 // Units are written within about a second while the process runs, and the rest when it ends.
@@ -373,7 +379,7 @@ func TestMeterAllocationsOfNewSubjects(t *testing.T) {
 		for _, d.Subject = range subjects {
 			m.Decided(uuid.UUID{1}, &req, &d, now)
 		}
-		m.drain()
+		m.drain(now)
 		for batch := m.next(now, false); batch != nil && len(batch.Rows) > 0; batch = m.next(now, false) {
 			m.release(batch.Rows)
 		}
@@ -422,7 +428,7 @@ func BenchmarkMeterNewSubjects(b *testing.B) {
 		d.Subject = subjects[i%len(subjects)]
 		m.Decided(uuid.UUID{1}, &req, &d, now)
 		if i%len(subjects) == len(subjects)-1 {
-			m.drain()
+			m.drain(now)
 			for batch := m.next(now, false); batch != nil && len(batch.Rows) > 0; batch = m.next(now, false) {
 				m.release(batch.Rows)
 			}
