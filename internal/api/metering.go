@@ -66,7 +66,7 @@ type MeteredTotal struct {
 	BilledUnits       int64  `json:"billed_units"`
 	Checks            int64  `json:"checks"`
 	LateUnits         int64  `json:"late_units"`
-	UnattributedUnits int64  `json:"unattributed_units" doc:"Of the units, those that no item has: an instance had no memory left to record their subjects"`
+	UnattributedUnits int64  `json:"unattributed_units" doc:"Of the units, those that no item has: the tenant had too many subjects at once or in an hour"`
 }
 
 // MeteringGap is a time in which units may be missing.

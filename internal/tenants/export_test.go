@@ -48,3 +48,6 @@ func HoldLargePlans(s *Store) (next func()) {
 	s.largePlans <- struct{}{}
 	return func() { <-s.largePlans }
 }
+
+// BoundMetered sets the number of rows of metered usage of a tenant and hour.
+func (s *Store) BoundMetered(rows int64) { s.metered.most = rows }

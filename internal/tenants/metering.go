@@ -34,10 +34,13 @@ var _ usage.MeterSink = (*Store)(nil)
 
 // WriteMetered adds a batch to the metered usage of its tenants, all of it or nothing. A batch that
 // was already written changes nothing. Units of an hour that is sealed are added to the first open
-// hour, as late units. Errors: ErrUnavailable; usage.ErrRefused for data that the database will
+// hour, as late units. Those of subjects beyond the bound of an hour are added only to the totals,
+// and are in b.Beyond. Errors: ErrUnavailable; usage.ErrRefused for data that the database will
 // never accept.
 func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
-	return s.asSystemWithin(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	var created []db.AddMeteredUsageRow
+	err := s.asSystemWithin(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		created, b.Beyond = nil, nil
 		if err := q.ShareMetering(ctx, meteringLock); err != nil {
 			return err
 		}
@@ -54,14 +57,22 @@ func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 		if err := q.CloseMeteringGap(ctx, b.Writer); err != nil || len(b.Rows) == 0 {
 			return err
 		}
-		rows, totals := batchColumns(b.Rows)
+		var in []usage.MeterRow
+		if in, b.Beyond, err = s.metered.within(ctx, q, b.Rows); err != nil {
+			return refused(err)
+		}
+		rows, totals := batchColumns(in)
 		if len(rows.Subjects) > 0 {
-			if err := q.AddMeteredUsage(ctx, rows); err != nil {
+			if created, err = q.AddMeteredUsage(ctx, rows); err != nil {
 				return refused(err)
 			}
 		}
 		return refused(q.AddMeteredTotals(ctx, totals))
 	})
+	if err == nil {
+		s.metered.count(created)
+	}
+	return err
 }
 
 // batchColumns returns rows as columns, and their totals. The driver allocates for each value of a

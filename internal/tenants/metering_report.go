@@ -53,8 +53,8 @@ func (m *MeteredItem) Invoiced(of limit.Metering) int64 {
 // MeteredTotal is the sum of all subjects under a rule, in a period.
 type MeteredTotal struct {
 	MeteredItem
-	// UnattributedUnits are units of Units that no item has: an instance had no memory left to
-	// record their subjects.
+	// UnattributedUnits are units of Units that no item has: the tenant had too many subjects at
+	// once or in an hour.
 	UnattributedUnits int64
 }
 

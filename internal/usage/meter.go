@@ -21,7 +21,7 @@ type MeterKey struct {
 	Tenant  limit.TenantID
 	StartMS int64 // of the hour, milliseconds since 1970
 	// Subject is "" for units that are not attributed: the tenant had used its share of the memory,
-	// or the sink refused the row.
+	// or the sink refused the row. The sink may have a bound, too (MeterBatch.Beyond).
 	Subject string
 	Rule    string // slug
 }
@@ -60,6 +60,9 @@ type MeterBatch struct {
 	// before it are written too. It is zero as long as that is not known.
 	CompleteUntil time.Time
 	Last          bool // the writer ends with this batch
+	// Beyond is set by the sink: rows that it recorded without their subject, because the tenant
+	// has too many in the hour.
+	Beyond []MeterRow
 }
 
 // MeterSink stores metered units.

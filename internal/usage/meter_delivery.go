@@ -50,7 +50,7 @@ func newMeterDelivery(o MeterOptions) *meterDelivery {
 		return c
 	}
 	d.metrics = meterMetrics{
-		unattributed: counter("weir_metering_unattributed_units_total", "Metered units whose subject was not recorded, because their tenant had used its share of the buffer or the store refused the row."),
+		unattributed: counter("weir_metering_unattributed_units_total", "Metered units whose subject was not recorded, because their tenant had used its share of the buffer or had too many subjects in the hour, or the store refused the row."),
 		lost:         counter("weir_metering_lost_units_total", "Metered units that could not be written before the process ended."),
 		failures:     counter("weir_metering_write_errors_total", "Failed writes of metered units; they are retried."),
 		bytes:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_metering_buffer_bytes", Help: "Approximate size of metered units that wait to be written."}),
@@ -199,6 +199,9 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 	case !errors.Is(err, ErrRefused):
 		if err == nil {
 			m.release(b.Rows)
+			for i := range b.Beyond {
+				m.noteUnattributed(&b.Beyond[i], "the tenant has too many subjects in the hour")
+			}
 		}
 		return err
 	case len(b.Rows) > 1:
@@ -224,13 +227,17 @@ func (m *Meter) release(rows []MeterRow) {
 	for i := range rows {
 		row := &rows[i]
 		m.waiting.pool.add(row.Tenant, -row.bytes())
-		if row.Subject != "" {
-			continue
+		if row.Subject == "" {
+			m.noteUnattributed(row, "the tenant had used its share of the buffer, or the store refused the row")
 		}
-		m.metrics.unattributed.Add(float64(row.Units))
-		if now := m.clock(); now.Sub(m.warned) >= meterWarnEvery {
-			m.warned = now
-			m.log.Warn("metered units are recorded without their subject; more of them are only counted for an hour", "tenant", row.Tenant, "rule", row.Rule, "units", row.Units)
-		}
+	}
+}
+
+// noteUnattributed counts a row that was recorded without its subject, and logs one in an hour.
+func (m *Meter) noteUnattributed(row *MeterRow, why string) {
+	m.metrics.unattributed.Add(float64(row.Units))
+	if now := m.clock(); now.Sub(m.warned) >= meterWarnEvery {
+		m.warned = now
+		m.log.Warn("metered units are recorded without their subject; more of them are only counted for an hour", "tenant", row.Tenant, "rule", row.Rule, "units", row.Units, "reason", why)
 	}
 }

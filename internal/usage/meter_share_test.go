@@ -3,10 +3,12 @@ package usage
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -148,4 +150,29 @@ func (r *meterRig) nextByTenant(complete time.Time) map[limit.TenantID]int {
 		n[b.Rows[i].Tenant]++
 	}
 	return n
+}
+
+// Units that the sink records without their subject are counted and logged, once an hour.
+func TestMeterBeyondTheBoundOfTheSink(t *testing.T) {
+	var logged strings.Builder
+	r := newMeterRig(t, MeterOptions{Logger: slog.New(slog.NewTextHandler(&logged, nil))}, check.PolicyData{})
+	r.meter.sink = boundingMeterSink{r.ledger}
+	for range 3 {
+		r.meterRows(limit.TenantID{1}, "s", 10)
+		r.flush()
+	}
+	require.EqualValues(t, 30-3, testutil.ToFloat64(r.meter.metrics.unattributed))
+	require.Equal(t, 1, strings.Count(logged.String(), "too many subjects in the hour"))
+	require.Contains(t, logged.String(), limit.TenantID{1}.String())
+	require.Zero(t, r.meter.bytes())
+}
+
+// boundingMeterSink keeps the subject of the first row of a batch only.
+type boundingMeterSink struct{ *meterLedger }
+
+func (s boundingMeterSink) WriteMetered(ctx context.Context, b *MeterBatch) error {
+	if len(b.Rows) > 0 {
+		b.Beyond = b.Rows[1:]
+	}
+	return s.meterLedger.WriteMetered(ctx, b)
 }

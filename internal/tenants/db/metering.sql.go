@@ -66,7 +66,8 @@ func (q *Queries) AddMeteredTotals(ctx context.Context, arg AddMeteredTotalsPara
 	return err
 }
 
-const addMeteredUsage = `-- name: AddMeteredUsage :exec
+const addMeteredUsage = `-- name: AddMeteredUsage :many
+WITH added AS (
 INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units)
 SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
@@ -89,6 +90,9 @@ ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
     billed_units = least(u.billed_units::numeric + excluded.billed_units, 9223372036854775807)::bigint,
     checks = u.checks + excluded.checks,
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint
+RETURNING u.tenant_id, u.start, u.xmax = 0 AS is_new
+)
+SELECT tenant_id, start, count(*) AS new_rows FROM added WHERE is_new GROUP BY 1, 2
 `
 
 type AddMeteredUsageParams struct {
@@ -104,13 +108,20 @@ type AddMeteredUsageParams struct {
 	Rules        []string
 }
 
+type AddMeteredUsageRow struct {
+	TenantID uuid.UUID
+	Start    time.Time
+	NewRows  int64
+}
+
 // In the order of the key, here and below, so that two writers wait for each other and do not
 // deadlock. Units of a sealed hour are added to the first open one, those of a server whose clock
 // is ahead to the present one. A tenant that was deleted has no usage. Each row names its
 // group, of one tenant, hour and rule, by number: there are few groups, and each value costs
-// allocations.
-func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams) error {
-	_, err := q.db.Exec(ctx, addMeteredUsage,
+// allocations. It returns how many rows are new, by tenant and hour: a row that was there has an
+// xmax, of the lock that ON CONFLICT takes.
+func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams) ([]AddMeteredUsageRow, error) {
+	rows, err := q.db.Query(ctx, addMeteredUsage,
 		arg.Groups,
 		arg.Subjects,
 		arg.Units,
@@ -122,7 +133,22 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 		arg.Starts,
 		arg.Rules,
 	)
-	return err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AddMeteredUsageRow
+	for rows.Next() {
+		var i AddMeteredUsageRow
+		if err := rows.Scan(&i.TenantID, &i.Start, &i.NewRows); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const advanceMeteredPush = `-- name: AdvanceMeteredPush :exec
@@ -288,6 +314,48 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const knownMetered = `-- name: KnownMetered :many
+SELECT r.place::integer FROM (
+    SELECT generate_series(0, cardinality($1::text[]) - 1) AS place, unnest($1::text[]) AS subject,
+        unnest($2::uuid[]) AS tenant_id, unnest($3::timestamptz[]) AS start, unnest($4::text[]) AS rule
+) AS r CROSS JOIN metering_state s
+JOIN metered_usage u ON u.tenant_id = r.tenant_id AND u.subject = r.subject AND u.rule = r.rule
+    AND u.start = greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until)
+`
+
+type KnownMeteredParams struct {
+	Subjects []string
+	Tenants  []uuid.UUID
+	Starts   []time.Time
+	Rules    []string
+}
+
+// Which of some rows there are, by their places.
+func (q *Queries) KnownMetered(ctx context.Context, arg KnownMeteredParams) ([]int32, error) {
+	rows, err := q.db.Query(ctx, knownMetered,
+		arg.Subjects,
+		arg.Tenants,
+		arg.Starts,
+		arg.Rules,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var r_place int32
+		if err := rows.Scan(&r_place); err != nil {
+			return nil, err
+		}
+		items = append(items, r_place)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -13,12 +13,23 @@ WHERE w.sequence < excluded.sequence;
 -- name: CloseMeteringGap :exec
 UPDATE metering_gaps SET closed_at = now() WHERE writer = @writer AND closed_at IS NULL;
 
--- name: AddMeteredUsage :exec
+-- name: KnownMetered :many
+-- Which of some rows there are, by their places.
+SELECT r.place::integer FROM (
+    SELECT generate_series(0, cardinality(@subjects::text[]) - 1) AS place, unnest(@subjects::text[]) AS subject,
+        unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start, unnest(@rules::text[]) AS rule
+) AS r CROSS JOIN metering_state s
+JOIN metered_usage u ON u.tenant_id = r.tenant_id AND u.subject = r.subject AND u.rule = r.rule
+    AND u.start = greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until);
+
+-- name: AddMeteredUsage :many
 -- In the order of the key, here and below, so that two writers wait for each other and do not
 -- deadlock. Units of a sealed hour are added to the first open one, those of a server whose clock
 -- is ahead to the present one. A tenant that was deleted has no usage. Each row names its
 -- group, of one tenant, hour and rule, by number: there are few groups, and each value costs
--- allocations.
+-- allocations. It returns how many rows are new, by tenant and hour: a row that was there has an
+-- xmax, of the lock that ON CONFLICT takes.
+WITH added AS (
 INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units)
 SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
@@ -40,7 +51,10 @@ ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
     free_units = least(u.free_units::numeric + excluded.free_units, 9223372036854775807)::bigint,
     billed_units = least(u.billed_units::numeric + excluded.billed_units, 9223372036854775807)::bigint,
     checks = u.checks + excluded.checks,
-    late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint;
+    late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint
+RETURNING u.tenant_id, u.start, u.xmax = 0 AS is_new
+)
+SELECT tenant_id, start, count(*) AS new_rows FROM added WHERE is_new GROUP BY 1, 2;
 
 -- name: AddMeteredTotals :exec
 -- One row for each tenant, hour and rule. Units without a subject are unattributed.
