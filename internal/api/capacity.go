@@ -40,6 +40,8 @@ type capacity struct {
 	webhooks, devices, docs keyless
 
 	bodies bodyTurns
+	// explained are the places for batches with explained checks until their answers are sent.
+	explained *places.Places[limit.TenantID]
 }
 
 // keyless are the places for one kind of requests without a key, by network. The bound says how
@@ -60,7 +62,7 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 	return &capacity{
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.New[string](0, 0), devices: places.New[string](0, 0), docs: places.New[string](0, 0),
-		bodies: newBodyTurns(),
+		bodies: newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
 	}
 }
 

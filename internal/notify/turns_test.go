@@ -163,20 +163,3 @@ func TestPlacesInTurn(t *testing.T) {
 	q.Offer(append(many, tenants.DeliveryTask{Tenant: other, Endpoint: uuid.New()}))
 	require.Len(t, q.Take(), 1)
 }
-
-// A look reads one endpoint of each tenant before the second one of any: a tenant with a long queue
-// does not fill the page.
-func TestDueDeliveriesInTurn(t *testing.T) {
-	r := newRig(t)
-	for range 3 {
-		r.endpointOf(r.a, "https://example.com/weir", 2)
-	}
-	r.pass(time.Hour)
-	other, _ := r.db.Tenant("tenant-b")
-	r.endpointOf(other, "https://example.com/weir", 1)
-	due, err := r.store.DueDeliveries(t.Context(), 2)
-	require.NoError(t, err)
-	require.Len(t, due, 2)
-	require.Equal(t, r.a.TenantID(), due[0].Tenant, "it has waited longer")
-	require.Equal(t, other.TenantID(), due[1].Tenant)
-}

@@ -25,7 +25,7 @@
 -- the id, added as numbers of 5 and 4 bytes. These keys are therefore not in KEYS, but they have
 -- the same slot. A member's name is the beginning of its id.
 
-local byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
+local byte, char, sub, rep, find = string.byte, string.char, string.sub, string.rep, string.find
 local GROUP = VERSION + 9
 local HEAD_SIZE, STATE_SIZE, MEMBER_SIZE, SPENT_AT = 36, 17, 29, 22
 local SPENT_TEXT = '22'
@@ -104,13 +104,35 @@ local function group_leave(key, id)
   written[key] = v
 end
 
+-- Returns the state of one member of a value, or nil. A check of 32 counters may look for each of
+-- them in a group of 132 members, so it does not decode the others.
+local function group_member(v, name, spent)
+  local size = (#v - HEAD_SIZE) / MEMBER_SIZE
+  if size < 1 or size ~= floor(size) or byte(v) ~= GROUP then return nil end
+  local together = byte(v, 2)
+  if together > size then return nil end
+  local names = HEAD_SIZE + 1 + STATE_SIZE * together
+  local others = HEAD_SIZE + 1 + MEMBER_SIZE * together
+  local at = find(v, name, names, true)
+  while at do
+    if at < others and (at - names) % 12 == 0 then
+      local a, b, c = decode('<I6I7I4', v, HEAD_SIZE + 1 + STATE_SIZE * ((at - names) / 12))
+      return a, b + (spent or (decode('<I7', v, SPENT_AT + 1))), c
+    elseif at >= others and (at - others) % MEMBER_SIZE == 0 then
+      local _, a, b, c = decode('<I6I6I7I4', v, at + 6)
+      return a, b, c
+    end
+    at = find(v, name, at + 1, true)
+  end
+end
+
 -- Returns the value that a counter would have under its own key, if it is in its group.
 local function from_group(own, id, number, base)
   local key = key_beside(own, id, -1)
   local v = lookup(key)
-  local g = v and group_decode(v, spents[key])
-  local at = g and g.place[sub(id, 1, 6)]
-  if not at or g.b[at] == 0 then return nil end
-  if number == 1 then return counter_encode(g.a[at], g.b[at], g.c[at], base) end
-  return fixed_encode(number, g.a[at], g.b[at], g.c[at])
+  if not v then return nil end
+  local a, b, c = group_member(v, sub(id, 1, 6), spents[key])
+  if not a or b == 0 then return nil end
+  if number == 1 then return counter_encode(a, b, c, base) end
+  return fixed_encode(number, a, b, c)
 end

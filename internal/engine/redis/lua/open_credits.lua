@@ -34,14 +34,14 @@ end
 local count = (#v + 1 - first) / GRANT_SIZE
 
 -- One pass over the list, and none over the value, which may be very long (MOST_READ).
-local ids, spents, tills, closed, names = {}, {}, {}, {}, {}
+local ids, spents, tills, closed = {}, {}, {}, {}
 for at = 16, #ARGV[1], GRANT_SIZE do
   local n = #ids + 1
   ids[n], spents[n], tills[n] = decode('<c16I7I6', ARGV[1], at)
   local j = place_of(v, ids[n])
   local before = j and decode('<I7', v, j + 16)
   if not j then
-    closed[#closed + 1], names[#names + 1] = n, ids[n]
+    closed[#closed + 1] = n
   elseif before < spents[n] then
     v = string.sub(v, 1, j + 15) .. encode('<I7', spents[n]) .. string.sub(v, j + 23)
   else
@@ -51,10 +51,13 @@ end
 
 local older = last > 0 and asked <= last and last < asked + STEPPED
 local long = complete == 1 and count + #closed > MOST_KEPT
-local changes = not older and (#closed > 0 or long)
+local opened = #closed
+local changes = not older and (opened > 0 or long)
 if changes then
-  local totals = #names > 0 and try('HMGET', KEYS[2], unpack(names)) or {}
-  for i, n in ipairs(closed) do spents[n] = max(spents[n], tonumber(totals[i] or 0) or 0) end
+  for _, n in ipairs(closed) do -- by HGET, because users that operators created may not use HMGET
+    local total = try('HGET', KEYS[2], ids[n])
+    if type(total) == 'string' then spents[n] = max(spents[n], tonumber(total) or 0) end
+  end
   local parts = { string.char(CREDITS) .. encode('<c16I7I6', LAST_OPENING, read, 0) }
   if long then
     for n = 1, #ids do closed[n] = n end
@@ -68,5 +71,5 @@ if changes then
   v = table.concat(parts)
 end
 call('SET', KEYS[1], v, 'PX', CREDITS_LIFE)
-if #names > 0 and not changes then return -1 end
-return #names
+if opened > 0 and not changes then return -1 end
+return opened
