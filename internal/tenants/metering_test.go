@@ -252,9 +252,10 @@ func TestMeteringConcurrent(t *testing.T) {
 				batch.CompleteUntil = start.Add(time.Duration(i) * time.Hour)
 				var repeats errgroup.Group
 				for range 2 {
+					repeat := *batch // a batch has one writer
 					repeats.Go(func() error {
 						for {
-							if err := d.Store.WriteMetered(t.Context(), batch); err == nil || t.Context().Err() != nil {
+							if err := d.Store.WriteMetered(t.Context(), &repeat); err == nil || t.Context().Err() != nil {
 								return err
 							}
 						}
