@@ -58,41 +58,6 @@ func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Reques
 	return sc.checks[:], sc.decoder.decodeCheck(sc.body, &sc.checks[0])
 }
 
-// An explained check lists all rules of its tenant, which are up to 115 kB, and it counts for as
-// little as any other one. So a batch has at most maxExplained of them, and a tenant a few such
-// batches until their answers are sent.
-const (
-	maxExplained        = 10
-	maxExplainedBatches = 16 // on an instance
-	maxTenantExplained  = 4
-)
-
-var tooManyExplained = limit.Wrong("Omit it, or explain the other checks in further requests.", "may be true in at most %d checks of a batch", maxExplained)
-
-// holdExplained takes a place for a batch with explained checks, until its answer is sent.
-func (q *httpQuestion) holdExplained(tenant limit.TenantID, reqs []check.Request) *Problem {
-	explained := 0
-	for i := range reqs {
-		if !reqs[i].Explain {
-			continue
-		}
-		if explained++; explained > maxExplained {
-			return invalid(wrongField("/checks/"+itoa(int64(i))+"/explain", tooManyExplained))
-		}
-	}
-	if explained == 0 {
-		return nil
-	}
-	request := requestFrom(q.r.Context())
-	leave, ok := request.capacity.explained.Take(tenant)
-	if !ok {
-		request.capacity.refuse()
-		return overloaded()
-	}
-	request.atEnd(leave)
-	return nil
-}
-
 func (q *httpQuestion) caller() netip.Addr { return addressOf(q.r) }
 
 func (q *httpQuestion) refuseResource(_ *scratch, resource string) *Problem {

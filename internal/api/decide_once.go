@@ -65,30 +65,6 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	return decisions, nil
 }
 
-// maxExplainedRecord is the size of an explained answer, in bytes, from which on its record has no
-// list of the rules that did not count: it can be many times the size of the rest, and records are
-// kept in Redis for a minute.
-const maxExplainedRecord = 8 << 10
-
-// record returns the answer in sc for repeats.
-func (s *server) record(q question, reqs []check.Request, decisions []check.Decision, sc *scratch) []byte {
-	if len(sc.out) <= maxExplainedRecord || !slices.ContainsFunc(reqs, func(r check.Request) bool { return r.Explain }) {
-		return sc.appendRecord(nil, decisions)
-	}
-	answer := slices.Clone(sc.out)
-	skipped := make([][]check.SkippedRule, len(decisions))
-	for i := range decisions {
-		skipped[i], decisions[i].Skipped = decisions[i].Skipped, nil
-	}
-	q.encode(s.style, decisions, sc)
-	record := sc.appendRecord(nil, decisions)
-	for i := range decisions {
-		decisions[i].Skipped = skipped[i]
-	}
-	sc.out = append(sc.out[:0], answer...)
-	return record
-}
-
 // printOf returns the print of the checks of a request.
 func printOf(reqs []check.Request) once.Print {
 	var b []byte

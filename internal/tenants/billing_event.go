@@ -222,20 +222,16 @@ type subjectsLook struct {
 	event    uuid.UUID
 }
 
-// billingTurns are the tenants after which a step begins, or those with which it ends.
-type billingTurns struct{ events, subscriptions, reconciles uuid.UUID }
-
 // DueBilling returns the tasks that are due, up to most of each kind, and up to 20 events of each
 // tenant. Before, it wakes some of the events that wait for a subject, if subjects have changed.
 // Several servers may call it concurrently: each task is executed once.
 func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
 	now := s.instant()
-	after := billingTurns{s.turns.events.after(), s.turns.subscriptions.after(), s.turns.reconciles.after()}
-	var last billingTurns
 	looks := db.UnseenBillingSubjectsParams{After: s.turns.looks.after(), LookAt: turnsLookedAt, Most: int32(most)}
 	var unseen db.UnseenBillingSubjectsRow
-	read := func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		due, last, err = dueBilling(ctx, q, now, after, most)
+	var passed func()
+	read := func(ctx context.Context, tx pgx.Tx, q *db.Queries) (err error) {
+		due, passed, err = s.dueBilling(ctx, tx, q, now, most)
 		return err
 	}
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) (err error) {
@@ -255,55 +251,53 @@ func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err e
 		due.More = due.More || left
 	}
 	s.turns.looks.passed(unseen.Next)
-	s.turns.events.passed(last.events)
-	s.turns.subscriptions.passed(last.subscriptions)
-	s.turns.reconciles.passed(last.reconciles)
+	passed()
 	return due, nil
 }
 
-// dueBilling reads the tasks of one step, and returns the tenants with which it ends.
-func dueBilling(ctx context.Context, q *db.Queries, now time.Time, after billingTurns, most int) (due BillingDue, last billingTurns, err error) {
+// dueBilling reads the tasks of one step. passed records that they were read.
+func (s *Store) dueBilling(ctx context.Context, tx pgx.Tx, q *db.Queries, now time.Time, most int) (due BillingDue, passed func(), err error) {
 	limit := int32(most)
-	events, err := q.BillingEventTurns(ctx, db.BillingEventTurnsParams{After: after.events, Now: now, LookAt: turnsLookedAt, Most: limit})
+	events, err := s.turns.events.step(ctx, tx, billingEventTasks, now, most, nil)
 	if err != nil {
-		return due, last, err
+		return due, nil, err
 	}
-	rows, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{
-		Tenants: turnsOf(events.InTurn, events.WithOldest, nil), Now: &now, OfTenant: dueOfTenant, Most: limit,
-	})
+	rows, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{Tenants: events.tenants, Now: &now, OfTenant: dueOfTenant, Most: limit})
 	if err != nil {
-		return due, last, err
+		return due, nil, err
 	}
 	due.More = isFull(rows, most, dueOfTenant, func(r db.DueBillingEventsRow) uuid.UUID { return r.TenantID })
 	for _, row := range rows {
 		due.Events = append(due.Events, BillingTask{Tenant: row.TenantID, Event: row.ID})
 	}
-	subscriptions, err := q.BillingSubscriptionTurns(ctx, db.BillingSubscriptionTurnsParams{After: after.subscriptions, Now: now, LookAt: turnsLookedAt, Most: limit})
+	subscriptions, err := s.turns.subscriptions.step(ctx, tx, billingSubscriptionTasks, now, most, nil)
 	if err != nil {
-		return due, last, err
+		return due, nil, err
 	}
-	tenants := turnsOf(subscriptions.InTurn, subscriptions.WithOldest, nil)
 	ended, err := q.DueBillingSubscriptions(ctx, db.DueBillingSubscriptionsParams{
-		Tenants: tenants, Now: &now, OfTenant: shareOf(most, len(tenants)), Most: limit,
+		Tenants: subscriptions.tenants, Now: &now, OfTenant: subscriptions.share(most), Most: limit,
 	})
 	if err != nil {
-		return due, last, err
+		return due, nil, err
 	}
 	for _, row := range ended {
 		due.Subscriptions = append(due.Subscriptions, BillingTask{Tenant: row.TenantID, Endpoint: row.EndpointID, Subscription: row.Subscription})
 	}
-	reconciles, err := q.BillingReconcileTurns(ctx, db.BillingReconcileTurnsParams{After: after.reconciles, Now: now, LookAt: turnsLookedAt, Most: limit})
+	reconciles, err := s.turns.reconciles.step(ctx, tx, billingReconcileTasks, now, most, nil)
 	if err != nil {
-		return due, last, err
+		return due, nil, err
 	}
-	tenants = turnsOf(reconciles.InTurn, reconciles.WithOldest, nil)
 	compared, err := q.DueBillingReconciles(ctx, db.DueBillingReconcilesParams{
-		Tenants: tenants, Now: &now, OfTenant: shareOf(most, len(tenants)), Most: limit,
+		Tenants: reconciles.tenants, Now: &now, OfTenant: reconciles.share(most), Most: limit,
 	})
 	for _, row := range compared {
 		due.Reconciles = append(due.Reconciles, BillingTask{Tenant: row.TenantID, Endpoint: row.ID})
 	}
-	return due, billingTurns{events.Next, subscriptions.Next, reconciles.Next}, err
+	return due, func() {
+		s.turns.events.passed(events.last)
+		s.turns.subscriptions.passed(subscriptions.last)
+		s.turns.reconciles.passed(reconciles.last)
+	}, err
 }
 
 // lookAtSubjects wakes some events of each endpoint whose customers have subjects now. left reports

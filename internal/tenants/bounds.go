@@ -406,16 +406,16 @@ func (s *Store) PurgeTiers(ctx context.Context) (audit int64, err error) {
 func (s *Store) purgeUsageOf(ctx context.Context, tenant uuid.UUID, before time.Time) error {
 	for _, purge := range []func(context.Context, *db.Queries) (int64, error){
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageHoursOf(ctx, db.PurgeUsageHoursOfParams{TenantID: tenant, Before: before, Most: usagePurgeRows})
+			return q.PurgeUsageHoursOf(ctx, db.PurgeUsageHoursOfParams{TenantID: tenant, Before: before, Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageDaysOf(ctx, db.PurgeUsageDaysOfParams{TenantID: tenant, Before: before, Most: usagePurgeRows})
+			return q.PurgeUsageDaysOf(ctx, db.PurgeUsageDaysOfParams{TenantID: tenant, Before: before, Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageSubjectsOf(ctx, db.PurgeUsageSubjectsOfParams{TenantID: tenant, Before: before, Most: usagePurgeRows})
+			return q.PurgeUsageSubjectsOf(ctx, db.PurgeUsageSubjectsOfParams{TenantID: tenant, Before: before, Most: purgeRows})
 		},
 	} {
-		for n := int64(usagePurgeRows); n == usagePurgeRows; {
+		for n := int64(purgeRows); n == purgeRows; {
 			err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 				n, err = purge(ctx, q)
 				return err

@@ -84,18 +84,17 @@ func (s *Store) carryOutCounterChanges(ctx context.Context, without []uuid.UUID,
 
 // counterChanges lists the changes of one step. full means that there may be more.
 func (s *Store) counterChanges(ctx context.Context, without []uuid.UUID) (rows []db.CounterChangesRow, full bool, err error) {
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		step, err := q.CounterChangeTurns(ctx, db.CounterChangeTurnsParams{After: s.turns.counters.after(), LookAt: turnsLookedAt, Most: counterChanges})
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		step, err := s.turns.counters.step(ctx, tx, counterChangeTasks, s.instant(), counterChanges, without)
 		if err != nil {
 			return err
 		}
-		tenants := turnsOf(step.InTurn, step.WithOldest, without)
-		share := shareOf(counterChanges, len(tenants))
-		rows, err = q.CounterChanges(ctx, db.CounterChangesParams{Tenants: tenants, OfTenant: share, Most: counterChanges})
+		share := step.share(counterChanges)
+		rows, err = q.CounterChanges(ctx, db.CounterChangesParams{Tenants: step.tenants, OfTenant: share, Most: counterChanges})
 		if err != nil {
 			return err
 		}
-		s.turns.counters.passed(step.Next)
+		s.turns.counters.passed(step.last)
 		full = isFull(rows, counterChanges, share, func(r db.CounterChangesRow) uuid.UUID { return r.TenantID })
 		return nil
 	})

@@ -63,7 +63,7 @@ func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters en
 func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID) (opened int, full bool, err error) {
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		opened, full = 0, false
-		mine, err := q.TryCreditsLock(ctx, creditsLock)
+		mine, err := q.TryLock(ctx, creditsLock)
 		if err != nil || !mine {
 			return err
 		}

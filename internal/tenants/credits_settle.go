@@ -54,7 +54,7 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 	opened, more, last, unopened := s.openNewCredits(ctx, keys, counters, at.Opened)
 	next = CreditsSweep{Opened: last, Settled: at.Settled}
 	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
-		mine, err := q.TryCreditsLock(ctx, creditsLock)
+		mine, err := q.TryLock(ctx, creditsLock)
 		if err != nil || !mine {
 			return nil, err
 		}

@@ -16,7 +16,6 @@ const (
 	KeyRetention = 90 * 24 * time.Hour
 	// maxEndedKept is how many of these keys a tenant has. PurgeKeys deletes the oldest.
 	maxEndedKept = 5000
-	keyPurgeRows = 1000 // in one transaction
 )
 
 // PurgeKeys deletes keys that ended longer than KeyRetention ago, and of tenants with very many
@@ -24,11 +23,11 @@ const (
 // may call it concurrently. Error: ErrUnavailable.
 func (s *Store) PurgeKeys(ctx context.Context) (removed int64, err error) {
 	now := s.instant()
-	removed, err = s.purgeKeysBy(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
-		return q.PurgeKeys(ctx, db.PurgeKeysParams{Before: now.Add(-KeyRetention), Most: keyPurgeRows})
+	removed, err = s.purgeAlone(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
+		return q.PurgeKeys(ctx, db.PurgeKeysParams{Before: now.Add(-KeyRetention), Most: purgeRows})
 	})
 	if err != nil {
-		return removed, err
+		return removed, fmt.Errorf("delete keys that have ended: %w", err)
 	}
 	var many []uuid.UUID
 	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -36,27 +35,13 @@ func (s *Store) PurgeKeys(ctx context.Context) (removed int64, err error) {
 		return err
 	})
 	for _, tenant := range many {
-		n, err := s.purgeKeysBy(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeKeysOf(ctx, db.PurgeKeysOfParams{TenantID: tenant, Now: now, Kept: maxEndedKept, Most: keyPurgeRows})
+		n, err := s.purgeAlone(ctx, func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeKeysOf(ctx, db.PurgeKeysOfParams{TenantID: tenant, Now: now, Kept: maxEndedKept, Most: purgeRows})
 		})
 		removed += n
-		if err != nil {
-			return removed, err
-		}
-	}
-	return removed, err
-}
-
-// purgeKeysBy calls purge, each time in a transaction, until it has deleted everything.
-func (s *Store) purgeKeysBy(ctx context.Context, purge func(context.Context, *db.Queries) (int64, error)) (removed int64, err error) {
-	for n := int64(keyPurgeRows); n == keyPurgeRows; removed += n {
-		err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-			n, err = purge(ctx, q)
-			return err
-		})
 		if err != nil {
 			return removed, fmt.Errorf("delete keys that have ended: %w", err)
 		}
 	}
-	return removed, nil
+	return removed, err
 }

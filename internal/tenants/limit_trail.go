@@ -59,7 +59,7 @@ func (s *Store) LimitTrail(ctx context.Context, a Actor, query LimitTrailQuery) 
 			if err := r.defaults(ctx); err != nil {
 				return err
 			}
-			slugs = append(slugs, plansOf(out.Defaults)...)
+			slugs = append(slugs, plansNamedIn(out.Defaults)...)
 		}
 		return r.limits(ctx, slugs, unplanned)
 	})
@@ -105,7 +105,7 @@ ORDER BY sequence DESC LIMIT $6`, r.tenant, r.query.Subject, r.query.From, r.que
 
 // plans returns which plans of its own the subject had, and whether it had none at some time.
 func (r *limitTrailReader) plans() (slugs []string, unplanned bool) {
-	slugs = plansOf(r.out.Plans)
+	slugs = plansNamedIn(r.out.Plans)
 	if r.query.Plan != "" {
 		slugs = append(slugs, r.query.Plan)
 	}
@@ -115,8 +115,8 @@ func (r *limitTrailReader) plans() (slugs []string, unplanned bool) {
 	return slugs, unplanned
 }
 
-// plansOf returns the plans that objects with the field plan name.
-func plansOf(changes []LimitChange) (slugs []string) {
+// plansNamedIn returns the plans that objects with the field plan name.
+func plansNamedIn(changes []LimitChange) (slugs []string) {
 	for _, c := range changes {
 		for _, object := range []json.RawMessage{c.Before, c.After} {
 			if slug := planOfChange(object); slug != "" {

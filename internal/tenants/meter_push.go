@@ -89,18 +89,17 @@ const (
 // DueMeterPushes returns pushes that are due, at most most, the tenants in turn. Error:
 // ErrUnavailable.
 func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTask, err error) {
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		out = nil
-		step, err := q.MeterPushTurns(ctx, db.MeterPushTurnsParams{After: s.turns.pushes.after(), LookAt: turnsLookedAt, Most: int32(most)})
+		step, err := s.turns.pushes.step(ctx, tx, meterPushTasks, s.instant(), most, nil)
 		if err != nil {
 			return err
 		}
-		tenants := turnsOf(step.InTurn, step.WithOldest, nil)
-		rows, err := q.DueMeteredPushes(ctx, db.DueMeteredPushesParams{Tenants: tenants, OfTenant: shareOf(most, len(tenants)), Most: int32(most)})
+		rows, err := q.DueMeteredPushes(ctx, db.DueMeteredPushesParams{Tenants: step.tenants, OfTenant: step.share(most), Most: int32(most)})
 		if err != nil {
 			return err
 		}
-		s.turns.pushes.passed(step.Next)
+		s.turns.pushes.passed(step.last)
 		for _, r := range rows {
 			out = append(out, MeterPushTask{Tenant: r.TenantID, ID: r.ID, Failed: r.Attempts > 0})
 		}

@@ -123,7 +123,7 @@ func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db
 func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error) {
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		sealed = nil
-		alone, err := q.TryMetering(ctx, meteringLookLock)
+		alone, err := q.TryLock(ctx, meteringLookLock)
 		if err != nil || !alone {
 			return err
 		}
@@ -185,29 +185,29 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // meteringPurges delete what exceeds its retention or whose tenant was deleted, at most
-// usagePurgeRows rows each.
+// purgeRows rows each.
 func meteringPurges() []func(context.Context, *db.Queries) (int64, error) {
 	return []func(context.Context, *db.Queries) (int64, error){
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteredUsage(ctx, db.PurgeMeteredUsageParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+			return q.PurgeMeteredUsage(ctx, db.PurgeMeteredUsageParams{Retention: interval(MeteringRetention), Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteredTotals(ctx, db.PurgeMeteredTotalsParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+			return q.PurgeMeteredTotals(ctx, db.PurgeMeteredTotalsParams{Retention: interval(MeteringRetention), Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteredPushes(ctx, db.PurgeMeteredPushesParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+			return q.PurgeMeteredPushes(ctx, db.PurgeMeteredPushesParams{Retention: interval(MeteringRetention), Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedMeteredUsage(ctx, usagePurgeRows)
+			return q.PurgeDeletedMeteredUsage(ctx, purgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedMeteredTotals(ctx, usagePurgeRows)
+			return q.PurgeDeletedMeteredTotals(ctx, purgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteringGaps(ctx, db.PurgeMeteringGapsParams{Retention: interval(MeteringRetention), Most: usagePurgeRows})
+			return q.PurgeMeteringGaps(ctx, db.PurgeMeteringGapsParams{Retention: interval(MeteringRetention), Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteringWriters(ctx, db.PurgeMeteringWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: usagePurgeRows})
+			return q.PurgeMeteringWriters(ctx, db.PurgeMeteringWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: purgeRows})
 		},
 	}
 }

@@ -297,20 +297,17 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 
 // openPlanMigrations lists the migrations of one step.
 func (s *Store) openPlanMigrations(ctx context.Context) (open []db.OpenPlanMigrationsRow, err error) {
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		now := s.instant()
-		step, err := q.PlanMigrationTurns(ctx, db.PlanMigrationTurnsParams{
-			After: s.turns.migrations.after(), Now: now, LookAt: turnsLookedAt, Most: openMigrations,
-		})
+		step, err := s.turns.migrations.step(ctx, tx, planMigrationTasks, now, openMigrations, nil)
 		if err != nil {
 			return err
 		}
-		tenants := turnsOf(step.InTurn, step.WithOldest, nil)
 		open, err = q.OpenPlanMigrations(ctx, db.OpenPlanMigrationsParams{
-			Tenants: tenants, Now: now, OfTenant: shareOf(openMigrations, len(tenants)), Most: openMigrations,
+			Tenants: step.tenants, Now: now, OfTenant: step.share(openMigrations), Most: openMigrations,
 		})
 		if err == nil {
-			s.turns.migrations.passed(step.Next)
+			s.turns.migrations.passed(step.last)
 		}
 		return err
 	})

@@ -38,7 +38,7 @@ func planHead(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string)
 
 // planHeads is planHead for several plans.
 func planHeads(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan) ([]Plan, error) {
-	plans, err := plansOfRows(rows)
+	plans, err := plansOf(rows)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 // withNewest returns plans with the limits of their newest versions for some rules, and without
 // older versions. Nil rules: for all.
 func withNewest(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan, rules []string) ([]Plan, error) {
-	plans, err := plansOfRows(rows)
+	plans, err := plansOf(rows)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func plansByID(plans []Plan) map[uuid.UUID]*Plan {
 	return byID
 }
 
-func plansOfRows(rows []db.Plan) (plans []Plan, err error) {
+func plansOf(rows []db.Plan) (plans []Plan, err error) {
 	plans = make([]Plan, len(rows))
 	for i, row := range rows {
 		if plans[i], err = planOf(row); err != nil {

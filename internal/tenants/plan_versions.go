@@ -120,7 +120,12 @@ func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Pag
 		if size := int(page.most()) - 1; len(out) > size {
 			out, next = out[:size], strconv.Itoa(out[size-1].Number)
 		}
-		if err := readVersions(ctx, q, a.tenant, row.ID, out); err != nil {
+		if len(out) > 0 && out[0].Newest {
+			if err := readLimits(ctx, q, a.tenant, heads, nil); err != nil {
+				return err
+			}
+		}
+		if err := readOlderLimits(ctx, q, a.tenant, row.ID, out); err != nil {
 			return err
 		}
 		for i := range out {
@@ -136,22 +141,11 @@ func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Pag
 	return out, next, err
 }
 
-// readVersions reads the limits of versions of a plan.
-func readVersions(ctx context.Context, q *db.Queries, tenant, plan uuid.UUID, versions []PlanVersion) error {
+// readOlderLimits reads the limits of the older ones of some versions of a plan.
+func readOlderLimits(ctx context.Context, q *db.Queries, tenant, plan uuid.UUID, versions []PlanVersion) error {
 	byNumber := make(map[int32]*PlanVersion, len(versions))
 	for i := range versions {
-		v := &versions[i]
-		byNumber[int32(v.Number)] = v // a number of the database
-		if !v.Newest {
-			continue
-		}
-		limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: []uuid.UUID{plan}})
-		if err != nil {
-			return err
-		}
-		for _, l := range limits {
-			v.Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering)
-		}
+		byNumber[int32(versions[i].Number)] = &versions[i] // a number of the database
 	}
 	limits, err := q.LimitsOfPlanVersions(ctx, db.LimitsOfPlanVersionsParams{TenantID: tenant, PlanID: plan, Numbers: slices.Collect(maps.Keys(byNumber))})
 	for _, l := range limits {

@@ -99,7 +99,7 @@ func (s *Store) purgeAlone(ctx context.Context, purge func(context.Context, *db.
 	for n := int64(purgeRows); n == purgeRows; removed += n {
 		err := s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 			n = 0
-			mine, err := q.TryCreditsLock(ctx, purgeLock)
+			mine, err := q.TryLock(ctx, purgeLock)
 			if err == nil && mine {
 				n, err = purge(ctx, q)
 			}

@@ -136,19 +136,18 @@ func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied
 
 // duePlans lists the plan changes of one step. full means that there may be more.
 func (s *Store) duePlans(ctx context.Context, without []uuid.UUID) (due []db.DuePlansRow, full bool, err error) {
-	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		now := s.instant()
-		step, err := q.DuePlanTurns(ctx, db.DuePlanTurnsParams{After: s.turns.plans.after(), Now: now, LookAt: turnsLookedAt, Most: duePlans})
+		step, err := s.turns.plans.step(ctx, tx, duePlanTasks, now, duePlans, without)
 		if err != nil {
 			return err
 		}
-		tenants := turnsOf(step.InTurn, step.WithOldest, without)
-		share := shareOf(duePlans, len(tenants))
-		due, err = q.DuePlans(ctx, db.DuePlansParams{Tenants: tenants, Now: now, OfTenant: share, Most: duePlans})
+		share := step.share(duePlans)
+		due, err = q.DuePlans(ctx, db.DuePlansParams{Tenants: step.tenants, Now: now, OfTenant: share, Most: duePlans})
 		if err != nil {
 			return err
 		}
-		s.turns.plans.passed(step.Next)
+		s.turns.plans.passed(step.last)
 		full = isFull(due, duePlans, share, func(r db.DuePlansRow) uuid.UUID { return r.TenantID })
 		return nil
 	})

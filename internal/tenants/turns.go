@@ -1,18 +1,22 @@
 package tenants
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // Loops execute the pending tasks of all tenants in steps. A step takes the first tasks of each
 // tenant in turn: the first one of each, then the second one of each, and so on. Its cost does not
 // depend on how many tasks a tenant has, and is bounded however many tenants there are.
 //
-// A step finds its tenants with one of the queries of queries/turns.sql. Usually few tasks are due,
-// and their tenants are those of the step. Else the step goes through the tenants that have tasks,
+// A step finds its tenants with turnsSQL. Usually few tasks are due, and their tenants are those of
+// the step. Else the step goes through the tenants that have tasks,
 // in the order of their ids, and the next step continues behind the last one. So each of them comes
 // in turn. After them, the tenants with the oldest tasks fill the step, so that those with a
 // backlog do not wait until the loop has gone through all others.
@@ -34,6 +38,89 @@ type turn struct {
 	last uuid.UUID
 }
 
+// turnsSQL finds the tenants of a step. oldest are the first of the tasks that are due, of all
+// tenants. If they are all that are due, their tenants are all that have one. Else turn finds the
+// tenants with pending tasks in order, behind the one where the last step ended, by one look into
+// an index for each: due reports whether its first task is due. The last column is where the
+// following step begins.
+const turnsSQL = `
+WITH RECURSIVE oldest AS MATERIALIZED (
+    SELECT tenant_id, {at} AS at FROM {table} WHERE {oldest} ORDER BY {at} LIMIT @most::int
+), turn AS (
+    SELECT @after::uuid AS tenant_id, false AS due, 0 AS looked, 0 AS found WHERE (SELECT count(*) FROM oldest) = @most::int
+    UNION ALL
+    SELECT n.tenant_id, n.due, turn.looked + 1, turn.found + n.due::int FROM turn CROSS JOIN LATERAL (
+        SELECT x.tenant_id, {due} AND {active} AS due FROM {table} x
+        WHERE x.tenant_id > turn.tenant_id AND {pending} ORDER BY x.tenant_id, x.{at} LIMIT 1
+    ) AS n WHERE turn.looked < @look_at::int AND turn.found < @most::int
+)
+SELECT array(SELECT tenant_id FROM turn WHERE due ORDER BY looked)::uuid[],
+    array(SELECT x.tenant_id FROM (SELECT tenant_id, min(at) AS at FROM oldest GROUP BY tenant_id) AS x WHERE {active} ORDER BY x.at)::uuid[],
+    (SELECT tenant_id FROM turn WHERE looked = @look_at::int OR found = @most::int ORDER BY looked DESC LIMIT 1)`
+
+// tasks is the SQL that finds the tenants with due tasks of one loop.
+type tasks string
+
+// tasksOf returns the SQL for the tasks of a table that are executed in the order of a column.
+// Tasks that fulfil the condition pending have an index by tenant and this column. The oldest of
+// all tenants are those with the condition oldest, by another index. The condition due is about x,
+// the first pending task of a tenant; active, about its tenant.
+func tasksOf(table, at, pending, oldest, due, active string) tasks {
+	return tasks(strings.NewReplacer("{table}", table, "{at}", at, "{pending}", pending, "{oldest}", oldest, "{due}", due, "{active}", active).Replace(turnsSQL))
+}
+
+const (
+	anyTenant     = "true"
+	activeTenants = "(SELECT t.state FROM tenants t WHERE t.id = x.tenant_id) = 'active'"
+)
+
+var (
+	billingEventTasks        = tasksOf("billing_events", "due_at", "due_at IS NOT NULL", "due_at <= @now", "x.due_at <= @now", anyTenant)
+	billingSubscriptionTasks = tasksOf("billing_subscriptions", "due_at", "due_at IS NOT NULL", "due_at <= @now", "x.due_at <= @now", anyTenant)
+	billingReconcileTasks    = tasksOf("billing_endpoints", "reconcile_at", "reconcile_at IS NOT NULL", "reconcile_at <= @now", "x.reconcile_at <= @now", anyTenant)
+	duePlanTasks             = tasksOf("subjects", "next_plan_at", "next_plan_at IS NOT NULL", "next_plan_at <= @now", "x.next_plan_at <= @now", activeTenants)
+	counterChangeTasks       = tasksOf("counter_changes", "id", "true", "true", "true", activeTenants)
+	meterPushTasks           = tasksOf("metered_pushes", "due_at", "due_at IS NOT NULL", "due_at <= now()", "x.due_at <= now()", anyTenant)
+	// Migrations that cannot continue now are among the oldest, too. A tenant has at most one open
+	// migration for each plan, which bounds the look at those of one tenant.
+	planMigrationTasks = tasksOf("plan_migrations", "starts_at", "ended_at IS NULL", "ended_at IS NULL", `EXISTS (
+            SELECT FROM plan_migrations m
+            WHERE m.tenant_id = x.tenant_id AND m.ended_at IS NULL AND (m.starts_at <= @now OR m.state = 'canceling')
+                AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id)))`, activeTenants)
+)
+
+// step is what a loop does at once.
+type step struct {
+	tenants []uuid.UUID // in the order of their turns; never nil, which would be NULL
+	last    uuid.UUID   // after which the next step begins
+}
+
+// step finds the tenants of the next step, in which up to most tasks are executed. Those in without
+// are left out. After the step was read completely, passed must be called with it.
+func (t *turn) step(ctx context.Context, tx pgx.Tx, of tasks, now time.Time, most int, without []uuid.UUID) (out step, err error) {
+	var inTurn, withOldest []uuid.UUID
+	var last *uuid.UUID
+	row := tx.QueryRow(ctx, string(of), pgx.NamedArgs{"after": t.after(), "now": now, "look_at": turnsLookedAt, "most": most})
+	if err := row.Scan(&inTurn, &withOldest, &last); err != nil {
+		return step{}, err
+	}
+	if last != nil {
+		out.last = *last
+	}
+	seen := make(map[uuid.UUID]bool, len(inTurn)+len(withOldest)+len(without))
+	for _, tenant := range without {
+		seen[tenant] = true
+	}
+	out.tenants = []uuid.UUID{}
+	for _, tenant := range slices.Concat(inTurn, withOldest) {
+		if !seen[tenant] {
+			seen[tenant] = true
+			out.tenants = append(out.tenants, tenant)
+		}
+	}
+	return out, nil
+}
+
 // after returns the tenant after which the next step begins.
 func (t *turn) after() uuid.UUID {
 	t.mu.Lock()
@@ -48,27 +135,10 @@ func (t *turn) passed(last uuid.UUID) {
 	t.last = last
 }
 
-// turnsOf returns the tenants of a step in order: those in turn before those with the oldest tasks.
-// Those in without are left out. It never returns nil, which would be NULL.
-func turnsOf(inTurn, withOldest, without []uuid.UUID) []uuid.UUID {
-	out := make([]uuid.UUID, 0, len(inTurn)+len(withOldest))
-	seen := make(map[uuid.UUID]bool, len(inTurn)+len(withOldest)+len(without))
-	for _, tenant := range without {
-		seen[tenant] = true
-	}
-	for _, tenant := range slices.Concat(inTurn, withOldest) {
-		if !seen[tenant] {
-			seen[tenant] = true
-			out = append(out, tenant)
-		}
-	}
-	return out
-}
-
-// shareOf returns how many tasks of each tenant a step reads that executes most of them. It bounds
+// share returns how many tasks of each tenant a step reads that executes most of them. It bounds
 // their sum, and leaves few places empty where one tenant has many and the others have few.
-func shareOf(most, tenants int) int32 {
-	return int32(min(most, max(leastShare, 2*most/max(tenants, 1))))
+func (s *step) share(most int) int32 {
+	return int32(min(most, max(leastShare, 2*most/max(len(s.tenants), 1))))
 }
 
 // isFull reports whether tasks may be left after a step: it has as many as it may have, of all

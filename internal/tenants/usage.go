@@ -20,7 +20,6 @@ import (
 const (
 	usageWriteTimeout = 10 * time.Second
 	usageUpkeepLock   = 7_305_418 // an advisory lock's number
-	usagePurgeRows    = 5000      // per statement, so that none takes long
 )
 
 // UsageRetention is how long usage is kept at a grain.
@@ -222,7 +221,7 @@ func (s *Store) KeepUsage(ctx context.Context) error {
 			more = false
 			err := s.upkeep(ctx, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 				n, err := purge(ctx, q)
-				more = n == usagePurgeRows
+				more = n == purgeRows
 				return err
 			})
 			if err != nil {
@@ -233,32 +232,32 @@ func (s *Store) KeepUsage(ctx context.Context) error {
 	return nil
 }
 
-// usagePurges are deletions of at most usagePurgeRows rows each, which return the number of rows.
+// usagePurges are deletions of at most purgeRows rows each, which return the number of rows.
 func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 	type purge = func(context.Context, *db.Queries) (int64, error)
 	purges := []purge{
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(usage.Hour)), Most: usagePurgeRows})
+			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(usage.Hour)), Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(usage.Day)), Most: usagePurgeRows})
+			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(usage.Day)), Most: purgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedUsageHours(ctx, usagePurgeRows)
+			return q.PurgeDeletedUsageHours(ctx, purgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedUsageDays(ctx, usagePurgeRows)
+			return q.PurgeDeletedUsageDays(ctx, purgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedUsageSubjects(ctx, usagePurgeRows)
+			return q.PurgeDeletedUsageSubjects(ctx, purgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageWriters(ctx, db.PurgeUsageWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: usagePurgeRows})
+			return q.PurgeUsageWriters(ctx, db.PurgeUsageWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: purgeRows})
 		},
 	}
 	for _, g := range usage.Grains {
 		purges = append(purges, func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: usagePurgeRows})
+			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: purgeRows})
 		})
 	}
 	return purges
@@ -267,7 +266,7 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 // upkeep runs fn unless another server is running it.
 func (s *Store) upkeep(ctx context.Context, fn txFunc) error {
 	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		alone, err := q.TryUsageUpkeep(ctx, usageUpkeepLock)
+		alone, err := q.TryLock(ctx, usageUpkeepLock)
 		if err != nil || !alone {
 			return err
 		}

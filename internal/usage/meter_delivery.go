@@ -104,16 +104,6 @@ func (m *Meter) finish(ctx context.Context) {
 	}
 }
 
-// units returns the units of all rows.
-func (q *meterQueue) units() (n int64) {
-	for _, l := range q.turns {
-		for i := l.head; i < len(l.rows); i++ {
-			n = addUnits(n, l.rows[i].Units)
-		}
-	}
-	return n
-}
-
 func unitsOf(rows []MeterRow) (n int64) {
 	for i := range rows {
 		n = addUnits(n, rows[i].Units)

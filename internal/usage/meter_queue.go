@@ -223,3 +223,13 @@ func (q *meterQueue) end(l *meterLine) {
 		q.spare = l
 	}
 }
+
+// units returns the units of all rows.
+func (q *meterQueue) units() (n int64) {
+	for _, l := range q.turns {
+		for i := l.head; i < len(l.rows); i++ {
+			n = addUnits(n, l.rows[i].Units)
+		}
+	}
+	return n
+}

@@ -709,14 +709,3 @@ func (q *Queries) TenantsWithNewCredits(ctx context.Context, arg TenantsWithNewC
 	}
 	return items, nil
 }
-
-const tryCreditsLock = `-- name: TryCreditsLock :one
-SELECT pg_try_advisory_xact_lock($1)
-`
-
-func (q *Queries) TryCreditsLock(ctx context.Context, lock int64) (bool, error) {
-	row := q.db.QueryRow(ctx, tryCreditsLock, lock)
-	var pg_try_advisory_xact_lock bool
-	err := row.Scan(&pg_try_advisory_xact_lock)
-	return pg_try_advisory_xact_lock, err
-}

@@ -89,3 +89,15 @@ func (q *Queries) SetTenant(ctx context.Context, tenantID string) error {
 	_, err := q.db.Exec(ctx, setTenant, tenantID)
 	return err
 }
+
+const tryLock = `-- name: TryLock :one
+SELECT pg_try_advisory_xact_lock($1)
+`
+
+// Whether this server alone has a lock, until the transaction ends.
+func (q *Queries) TryLock(ctx context.Context, lock int64) (bool, error) {
+	row := q.db.QueryRow(ctx, tryLock, lock)
+	var pg_try_advisory_xact_lock bool
+	err := row.Scan(&pg_try_advisory_xact_lock)
+	return pg_try_advisory_xact_lock, err
+}

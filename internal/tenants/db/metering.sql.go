@@ -1249,15 +1249,3 @@ func (q *Queries) TakeMeteredBatch(ctx context.Context, arg TakeMeteredBatchPara
 	}
 	return result.RowsAffected(), nil
 }
-
-const tryMetering = `-- name: TryMetering :one
-SELECT pg_try_advisory_xact_lock($1)
-`
-
-// Until the transaction ends, one server alone has this lock.
-func (q *Queries) TryMetering(ctx context.Context, lock int64) (bool, error) {
-	row := q.db.QueryRow(ctx, tryMetering, lock)
-	var pg_try_advisory_xact_lock bool
-	err := row.Scan(&pg_try_advisory_xact_lock)
-	return pg_try_advisory_xact_lock, err
-}

@@ -149,6 +149,48 @@ func (q *Queries) DeleteNotificationEndpoint(ctx context.Context, arg DeleteNoti
 	return err
 }
 
+const deliveryTurns = `-- name: DeliveryTurns :one
+WITH RECURSIVE turn AS (
+    SELECT $4::uuid AS tenant_id, '00000000-0000-0000-0000-000000000000'::uuid AS endpoint_id, NULL::timestamptz AS due_at, 0 AS looked, 0 AS found
+    UNION ALL
+    SELECT n.tenant_id, n.endpoint_id, n.due_at, turn.looked + 1, turn.found + (n.due_at <= $1::timestamptz)::int FROM turn CROSS JOIN LATERAL (
+        SELECT x.tenant_id, x.endpoint_id, x.due_at FROM notification_deliveries x
+        WHERE (x.tenant_id, x.endpoint_id) > (turn.tenant_id, turn.endpoint_id) AND x.due_at IS NOT NULL
+        ORDER BY x.tenant_id, x.endpoint_id, x.due_at LIMIT 1
+    ) AS n WHERE turn.looked < $2::int AND turn.found < $3::int
+)
+SELECT array(SELECT tenant_id FROM turn WHERE due_at <= $1::timestamptz ORDER BY due_at, endpoint_id)::uuid[] AS tenants,
+    array(SELECT endpoint_id FROM turn WHERE due_at <= $1::timestamptz ORDER BY due_at, endpoint_id)::uuid[] AS endpoints,
+    coalesce((SELECT tenant_id FROM turn WHERE looked = $2::int OR found = $3::int ORDER BY looked DESC LIMIT 1), '00000000-0000-0000-0000-000000000000')::uuid AS next
+`
+
+type DeliveryTurnsParams struct {
+	Now    time.Time
+	LookAt int32
+	Most   int32
+	After  uuid.UUID
+}
+
+type DeliveryTurnsRow struct {
+	Tenants   []uuid.UUID
+	Endpoints []uuid.UUID
+	Next      uuid.UUID
+}
+
+// The endpoints that have something to send, those that waited longest first. They are found in
+// order, from the first one of a tenant on. No index has the oldest deliveries of all tenants.
+func (q *Queries) DeliveryTurns(ctx context.Context, arg DeliveryTurnsParams) (DeliveryTurnsRow, error) {
+	row := q.db.QueryRow(ctx, deliveryTurns,
+		arg.Now,
+		arg.LookAt,
+		arg.Most,
+		arg.After,
+	)
+	var i DeliveryTurnsRow
+	err := row.Scan(&i.Tenants, &i.Endpoints, &i.Next)
+	return i, err
+}
+
 const endpointsForNotification = `-- name: EndpointsForNotification :many
 SELECT id FROM notification_endpoints
 WHERE tenant_id = $1 AND enabled AND (cardinality(types) = 0 OR $2::text = ANY(types))

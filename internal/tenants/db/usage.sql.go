@@ -417,18 +417,6 @@ func (q *Queries) TakeUsageBatch(ctx context.Context, arg TakeUsageBatchParams) 
 	return result.RowsAffected(), nil
 }
 
-const tryUsageUpkeep = `-- name: TryUsageUpkeep :one
-SELECT pg_try_advisory_xact_lock($1)
-`
-
-// Only one server has this lock, until the transaction ends.
-func (q *Queries) TryUsageUpkeep(ctx context.Context, lock int64) (bool, error) {
-	row := q.db.QueryRow(ctx, tryUsageUpkeep, lock)
-	var pg_try_advisory_xact_lock bool
-	err := row.Scan(&pg_try_advisory_xact_lock)
-	return pg_try_advisory_xact_lock, err
-}
-
 const usageCompleteUntil = `-- name: UsageCompleteUntil :one
 SELECT coalesce(min(complete_until), now())::timestamptz AS complete_until
 FROM usage_writers

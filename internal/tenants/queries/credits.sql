@@ -54,9 +54,6 @@ SELECT count(*) FROM (
         AND revoked_at IS NULL AND spent < units AND (expires_at IS NULL OR expires_at > @now::timestamptz) LIMIT @most
 ) AS few;
 
--- name: TryCreditsLock :one
-SELECT pg_try_advisory_xact_lock(@lock);
-
 -- name: TenantsWithNewCredits :many
 -- Tenants behind the one that is named with a grant that is not opened, by one look into the index
 -- for each of them, however many grants it has.

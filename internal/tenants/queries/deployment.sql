@@ -22,3 +22,7 @@ SELECT next.version FROM next, pg_notify('weir_changes', @tenant_id::text);
 
 -- name: Secrets :one
 SELECT counter_key, cursor_key FROM deployment_secrets;
+
+-- name: TryLock :one
+-- Whether this server alone has a lock, until the transaction ends.
+SELECT pg_try_advisory_xact_lock(@lock);

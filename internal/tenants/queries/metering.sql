@@ -81,10 +81,6 @@ ON CONFLICT (tenant_id, start, rule) DO UPDATE SET
     late_units = least(u.late_units::numeric + excluded.late_units, 9223372036854775807)::bigint,
     unattributed_units = least(u.unattributed_units::numeric + excluded.unattributed_units, 9223372036854775807)::bigint;
 
--- name: TryMetering :one
--- Until the transaction ends, one server alone has this lock.
-SELECT pg_try_advisory_xact_lock(@lock);
-
 -- name: LookMetering :one
 -- Records that a server looks. After a time without, as during an outage of Postgres, writers get
 -- as long as usual to write.

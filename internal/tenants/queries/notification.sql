@@ -98,3 +98,19 @@ DELETE FROM notifications WHERE (tenant_id, id) IN (
 SELECT id, url AS target, jsonb_strip_nulls(jsonb_build_object('id', id, 'url', url, 'description', nullif(description, ''), 'types', nullif(types, '{}'),
     'enabled', enabled, 'disabled_reason', nullif(disabled_why, ''), 'secret_last4', secret_hint, 'previous_secret_until', previous_until))::text AS object
 FROM notification_endpoints WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
+
+-- name: DeliveryTurns :one
+-- The endpoints that have something to send, those that waited longest first. They are found in
+-- order, from the first one of a tenant on. No index has the oldest deliveries of all tenants.
+WITH RECURSIVE turn AS (
+    SELECT @after::uuid AS tenant_id, '00000000-0000-0000-0000-000000000000'::uuid AS endpoint_id, NULL::timestamptz AS due_at, 0 AS looked, 0 AS found
+    UNION ALL
+    SELECT n.tenant_id, n.endpoint_id, n.due_at, turn.looked + 1, turn.found + (n.due_at <= @now::timestamptz)::int FROM turn CROSS JOIN LATERAL (
+        SELECT x.tenant_id, x.endpoint_id, x.due_at FROM notification_deliveries x
+        WHERE (x.tenant_id, x.endpoint_id) > (turn.tenant_id, turn.endpoint_id) AND x.due_at IS NOT NULL
+        ORDER BY x.tenant_id, x.endpoint_id, x.due_at LIMIT 1
+    ) AS n WHERE turn.looked < @look_at::int AND turn.found < @most::int
+)
+SELECT array(SELECT tenant_id FROM turn WHERE due_at <= @now::timestamptz ORDER BY due_at, endpoint_id)::uuid[] AS tenants,
+    array(SELECT endpoint_id FROM turn WHERE due_at <= @now::timestamptz ORDER BY due_at, endpoint_id)::uuid[] AS endpoints,
+    coalesce((SELECT tenant_id FROM turn WHERE looked = @look_at::int OR found = @most::int ORDER BY looked DESC LIMIT 1), '00000000-0000-0000-0000-000000000000')::uuid AS next;

@@ -113,10 +113,6 @@ SELECT start, top FROM usage_subjects
 WHERE tenant_id = @tenant_id AND grain = @grain AND start >= @since AND start < @until
 ORDER BY start;
 
--- name: TryUsageUpkeep :one
--- Only one server has this lock, until the transaction ends.
-SELECT pg_try_advisory_xact_lock(@lock);
-
 -- name: UsageSlotInUse :one
 SELECT EXISTS (SELECT FROM usage_minutes WHERE slot = @slot);
 
