@@ -314,13 +314,18 @@ reset() {
 # Runs CMD in its own process group and forwards each signal to it once, whether the signal was sent
 # to this script alone or, as by Ctrl-C, to all processes of the terminal. Sets RC to its exit code.
 run_command() {
-  local child signalled
+  local child= early= signalled
+  forward() { # a signal that arrives before the command has a process ID is sent when it has one
+    signalled=1
+    if [ -n "$child" ]; then kill -"$1" -- "-$child" 2>/dev/null || true; else early=$1; fi
+  }
+  trap 'forward INT' INT
+  trap 'forward TERM' TERM HUP
   set -m
   "$@" 8>&- 9>&- <&0 &
   child=$!
   set +m
-  trap 'signalled=1; kill -INT -- "-$child" 2>/dev/null || true' INT
-  trap 'signalled=1; kill -TERM -- "-$child" 2>/dev/null || true' TERM HUP
+  if [ -n "$early" ]; then forward "$early"; fi
   while :; do
     signalled= RC=0
     wait "$child" || RC=$?
