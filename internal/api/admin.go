@@ -313,6 +313,9 @@ func (a *admin) operation(method, path, id, summary string, opts []option) huma.
 		Metadata:     map[string]any{},
 		Responses:    map[string]*huma.Response{},
 		MaxBodyBytes: -1, // the guard limits and reads it
+		// Nor does the body need a deadline. One that passes while the handler runs would cancel
+		// the context of the connection, and with it all later requests on it.
+		BodyReadTimeout: -1,
 		Errors: []int{
 			http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
 			http.StatusServiceUnavailable,

@@ -23,6 +23,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/check/checktest"
 	"weir/internal/engine"
+	"weir/internal/limit"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
@@ -39,8 +40,10 @@ type adminStack struct {
 	// counters are those of serve's servers; nil: each has its own.
 	counters *engine.Memory
 
-	buffer     int // bytes that serve's servers may have under way to a client; 0: as many as the system likes
-	instances  int // of the service, as serve's servers are to think; 0: one
+	buffer     int                                              // bytes that serve's servers may have under way to a client; 0: as many as the system likes
+	instances  int                                              // of the service, as serve's servers are to think; 0: one
+	listen     func(net.Listener) net.Listener                  // wraps the listener of serve's servers; nil: it does not
+	follow     func(ctx context.Context, tenant limit.TenantID) // after a change of a tenant; nil: nothing
 	invited    func(tenants.Invitation)
 	unsentLink func(tenants.Invitation) string // the link of an invitation; nil if it is sent by mail
 
@@ -127,7 +130,7 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	server := httptest.NewUnstartedServer(New(Config{}, Deps{
 		Store: store, Authenticator: s.authenticator, Stopping: stopping, Recent: s.recent,
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
-		Logger:  logger,
+		Logger: logger, Follow: s.follow,
 		Metrics: s.metrics, CursorKey: secrets.CursorKey[:],
 		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.unsentLink,
 	}))
@@ -136,6 +139,9 @@ func (s *adminStack) serve(store *tenants.Store) string {
 			_ = c.(*net.TCPConn).SetWriteBuffer(s.buffer) // it listens on TCP
 			return ctx
 		}
+	}
+	if s.listen != nil {
+		server.Listener = s.listen(server.Listener)
 	}
 	server.Start()
 	s.t.Cleanup(server.Close)

@@ -226,8 +226,8 @@ func deadlinesOf(ctx context.Context) deadlines {
 	return deadlines{http.NewResponseController(requestFrom(ctx).ResponseWriter)}
 }
 
-// read sets the deadline for reading. It applies after the body, too, because the server waits for
-// the client to disconnect.
+// read sets the deadline for the body. It must not be set when the body has ended
+// (setBodyDeadline).
 func (d deadlines) read(after time.Duration) { _ = d.connection.SetReadDeadline(time.Now().Add(after)) }
 
 func (d deadlines) write(after time.Duration) {

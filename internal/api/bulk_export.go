@@ -20,9 +20,6 @@ import (
 	"weir/internal/tenants"
 )
 
-// exportTimeout limits an export in total. It is longer than the store's timeout.
-const exportTimeout = 16 * time.Minute
-
 // filter returns the filter for the store.
 func (in *SubjectFilterParams) filter() (tenants.SubjectFilter, error) {
 	filter := tenants.SubjectFilter{Prefix: in.Prefix, Plan: in.Plan}
@@ -62,7 +59,6 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
-		d.read(exportTimeout)
 		table := in.wantsCSV(hctx.Header("Accept"))
 		e := newExport(w, d, a.store.ExportPatience, table)
 		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)

@@ -50,7 +50,7 @@ func (a *admin) readImport(r *http.Request, mediaType string, places *slots) (co
 	d := deadlinesOf(r.Context())
 	d.write(importReadTimeout + importRunTimeout)
 	hash := sha256.New()
-	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody, wanted: places.wanted}
+	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody, ended: r.ContentLength == 0, wanted: places.wanted}
 	f := &importFile{registry: a.api.OpenAPI().Components.Schemas}
 	_, _ = io.WriteString(hash, mediaType+"\n")
 	source := io.TeeReader(body, hash)
@@ -73,7 +73,6 @@ func (a *admin) readImport(r *http.Request, mediaType string, places *slots) (co
 	case f.wrong.Total > 0 && len(f.lines) == 0: // the store would find no further errors
 		return nil, nil, linesProblem(&f.wrong)
 	}
-	d.read(importRunTimeout)
 	return context.WithValue(r.Context(), importKey{}, f), hash.Sum(nil), nil
 }
 
@@ -91,6 +90,7 @@ type pacedBody struct {
 	started   time.Time
 	read      int64 // bytes
 	left      int64 // remaining bytes; negative: too many
+	ended     bool
 	failed    bool
 	late      bool        // it failed because of the time
 	wanted    func() bool // whether another tenant waits for the slot
@@ -98,9 +98,13 @@ type pacedBody struct {
 
 // Read reads more of the body, within the limits.
 func (b *pacedBody) Read(p []byte) (int, error) {
+	if b.ended { // a deadline would apply to all that follows on the connection (setBodyDeadline)
+		return 0, io.EOF
+	}
 	b.deadlines.read(b.patience(time.Now()))
 	n, err := b.body.Read(p)
 	b.read += int64(n)
+	b.ended = err == io.EOF
 	b.failed = err != nil && err != io.EOF // a wrapped io.EOF would be an early end
 	b.late = errors.Is(err, os.ErrDeadlineExceeded)
 	if b.left -= int64(n); b.left < 0 {

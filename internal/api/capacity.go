@@ -188,8 +188,7 @@ const (
 // hurry sets the deadline for the body of a check.
 func (s *share) hurry(q *request, r *http.Request) {
 	if r.ContentLength != 0 && (r.ProtoMajor < 2 || s.reading.Load() >= fewBodies) {
-		// If the connection does not support deadlines, as in some tests, readTimeout applies.
-		_ = http.NewResponseController(q.ResponseWriter).SetReadDeadline(time.Now().Add(checkBodyTimeout))
+		setBodyDeadline(q.ResponseWriter, r, checkBodyTimeout)
 	}
 }
 

@@ -149,7 +149,6 @@ func (a *admin) streamDecisions(ctx context.Context, in *DecisionStreamParams) (
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(life.MS)*time.Millisecond)
 		defer cancel()
 		s := &decisionStream{admin: a, w: w, r: r, deadlines: deadlinesOf(ctx), query: in.query()}
-		s.deadlines.read(time.Hour + streamWrite)
 		s.run(ctx, follower)
 	}}, nil
 }

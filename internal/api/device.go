@@ -117,7 +117,7 @@ func (d *devices) answer(w http.ResponseWriter, r *http.Request, each limit.Numb
 		return 0, nil, newProblem(http.StatusTooManyRequests, codeLoginRateExceeded,
 			"Too many sign-ins were requested from this address.").withRetryAfter(wholeSeconds(wait))
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(checkBodyTimeout)) // otherwise the server's own timeout applies
+	setBodyDeadline(w, r, checkBodyTimeout)
 	body, p := readBody(r, nil, maxDeviceBody)
 	if p != nil {
 		return 0, nil, p

@@ -183,7 +183,6 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
-		d.read(exportTimeout)
 		e := &meteredExport{w: w, deadlines: d, patience: a.store.ExportPatience, format: format}
 		err := a.store.ExportMetered(ctx, actorFrom(ctx), query, e.begin, e.items)
 		switch {

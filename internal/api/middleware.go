@@ -42,6 +42,9 @@ type request struct {
 	// end ends what its answer takes until it is sent; nil: nothing.
 	end func()
 
+	// ctx is the context that net/http gave the request; nil: none, in tests.
+	ctx context.Context
+
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
 }
@@ -63,8 +66,14 @@ func (q *request) Write(b []byte) (int, error) {
 
 // answer begins the answer. From then on, the request waits for nobody but its client, who may
 // never read, so it uses no place that others need. It still counts for its tenant.
+//
+// Over HTTP/1.1, a read error, such as a passed deadline, cancels the context of the connection.
+// All later requests on the connection would fail, so it is closed.
 func (q *request) answer(status int) {
 	q.status = status
+	if q.ctx != nil && q.ctx.Err() != nil {
+		q.Header()["Connection"] = closeConnection
+	}
 	q.leaveOthers()
 }
 
@@ -139,6 +148,9 @@ func (s *server) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		q := &request{ResponseWriter: w, id: origin.RequestID(r), capacity: s.capacity}
+		if r.ProtoMajor == 1 {
+			q.ctx = r.Context()
+		}
 		q.headers[0] = q.id
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
 		if isHot(r.URL.Path) {
@@ -378,6 +390,17 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 			}
 			return buf, closing(r, newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ended before it was complete."))
 		}
+	}
+}
+
+// setBodyDeadline sets when the body of a request must have arrived. When the body has ended,
+// net/http removes the deadline, and waits for the client to disconnect. A request without a body
+// therefore gets no deadline: it would end that wait, and with it the context of the connection.
+//
+// If the connection does not support deadlines, as in some tests, readTimeout applies.
+func setBodyDeadline(w http.ResponseWriter, r *http.Request, after time.Duration) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(after))
 	}
 }
 

@@ -130,7 +130,7 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 		return nil, webhookBusy, closing(r, busyWebhook()) // or the connection would wait for a body that nobody reads
 	}
 	defer leave()
-	_ = http.NewResponseController(writer).SetReadDeadline(time.Now().Add(webhookReadLimit)) // otherwise the server's own timeout applies
+	setBodyDeadline(writer, r, webhookReadLimit)
 	body, p := readBody(r, nil, maxWebhookBody)
 	if p != nil {
 		return known, webhookBadBody, p

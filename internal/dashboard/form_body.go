@@ -36,9 +36,12 @@ func (d *dashboard) readForm(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer leave()
 	}
-	// If the connection does not support deadlines, the server's own applies.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(formTimeout))
+	// Without a body, net/http waits for the browser to disconnect, and a deadline would end that
+	// wait, and with it the context of the connection. If the connection does not support
+	// deadlines, the server's own applies.
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(formTimeout))
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFormOf(r)))
 	if err != nil {
 		w.Header().Set("Connection", "close")

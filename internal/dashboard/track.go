@@ -20,10 +20,11 @@ type observer func(status int, took time.Duration)
 // tracked is the state of one request: the ResponseWriter of all handlers, to record the status.
 type tracked struct {
 	http.ResponseWriter
-	id     string    // of the request
-	status int       // 0 until the head is written
-	tenant uuid.UUID // current tenant; the nil UUID: nobody is signed in, or there is no tenant
-	place  func()    // ends its place among the pages that are created; nil: it has none
+	id     string          // of the request
+	status int             // 0 until the head is written
+	tenant uuid.UUID       // current tenant; the nil UUID: nobody is signed in, or there is no tenant
+	place  func()          // ends its place among the pages that are created; nil: it has none
+	ctx    context.Context // the context that net/http gave the request; nil: none, in tests
 }
 
 // WriteHeader stores the status.
@@ -44,8 +45,14 @@ func (t *tracked) Write(b []byte) (int, error) {
 // answer begins the answer. From then on, the request waits for nobody but its browser, which may
 // never read, so it uses no place for creating pages. Files that are created while they are sent
 // have places of their own (exports).
+//
+// Over HTTP/1.1, a read error, such as a passed deadline, cancels the context of the connection.
+// All later requests on the connection would fail, so it is closed.
 func (t *tracked) answer(status int) {
 	t.status = status
+	if t.ctx != nil && t.ctx.Err() != nil {
+		t.Header().Set("Connection", "close")
+	}
 	t.leave()
 }
 
@@ -76,6 +83,9 @@ func (d *dashboard) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		t := &tracked{ResponseWriter: w, id: origin.RequestID(r)}
+		if r.ProtoMajor == 1 {
+			t.ctx = r.Context()
+		}
 		w.Header().Set("X-Request-Id", t.id)
 		ctx := context.WithValue(r.Context(), trackedKey{}, t)
 		ctx = tenants.WithOrigin(ctx, tenants.Origin{Address: hostOf(r.RemoteAddr), UserAgent: r.UserAgent(), RequestID: t.id})
