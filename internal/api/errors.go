@@ -40,6 +40,7 @@ var failures = []failure{
 	{tenants.ErrPreconditionFailed, http.StatusPreconditionFailed, codePreconditionFailed, "The object has changed. Read it again and apply your change to the current version."},
 	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration is unavailable. Checks continue. Try again."},
 	{tenants.ErrTooManyExports, http.StatusServiceUnavailable, codeOverloaded, "Only a few exports can be read at once, two of them by one tenant. Try again when one has ended."},
+	{tenants.ErrTooManyLogos, http.StatusServiceUnavailable, codeOverloaded, "Only a few logos can be decoded at once, one of them of one tenant. Nothing was changed. Try again in a few seconds."},
 	{check.ErrTooManyPreviews, http.StatusServiceUnavailable, codeOverloaded, "Only a few previews of plans can run at once, one of them of one tenant. Try again when one has ended."},
 	{check.ErrPolicyUnavailable, http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not in memory, and cannot be loaded now."},
 	{check.ErrUnknownTenant, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},

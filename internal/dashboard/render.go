@@ -115,6 +115,9 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errExports), errors.Is(err, tenants.ErrTooManyExports):
 		w.Header().Set("Retry-After", "10")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many downloads", "Only a few files can be downloaded at once, two of them by one tenant. Wait until a download ends, and try again.")
+	case errors.Is(err, tenants.ErrTooManyLogos):
+		w.Header().Set("Retry-After", "5")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many logos", "Only a few logos can be processed at once, one of them of one tenant. Nothing was changed. Try again in a few seconds.")
 	case errors.Is(err, check.ErrTooManyPreviews):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many previews", "Only a few previews of plans can run at once, one of them of one tenant. Nothing was changed. Try again in a few seconds.")

@@ -108,13 +108,21 @@ func (o *Override) over(now time.Time) bool { return o.ExpiresAt != nil && !o.Ex
 
 // ApplyDocument applies a document to the actor's tenant, all of it or nothing, under one version.
 // Concurrent calls are serialized. Errors: *InvalidError with all errors, whose fields are paths
-// into the document such as "rules.3.limit"; ErrPreconditionFailed.
+// into the document such as "rules.3.limit"; ErrPreconditionFailed, ErrTooManyLogos.
 func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Apply) (out Applied, err error) {
 	if err := invalidIf(d.tooLarge()); err != nil {
 		return Applied{}, err
 	}
+	err = s.withLogo(ctx, a, func(logo *preparedLogo) error {
+		out, err = s.applyDocument(ctx, a, &d, how, logo)
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) applyDocument(ctx context.Context, a Actor, d *Document, how Apply, logo *preparedLogo) (out Applied, err error) {
 	err = s.changeWithin(ctx, a, MayEdit, s.document, func(ctx context.Context, c *change) error {
-		r, err := c.revise(ctx, &d, how)
+		r, err := c.revise(ctx, d, how, logo)
 		if err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (r *revision) wrong(field string, p *limit.Problem) {
 }
 
 // revise compares the tenant with the document.
-func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision, error) {
+func (c *change) revise(ctx context.Context, d *Document, how Apply, logo *preparedLogo) (*revision, error) {
 	before, err := readConfiguration(ctx, c.Queries, c.tenant)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,9 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	r.reviseRoutes()
 	r.revisePlans()
 	r.reviseBilling()
-	r.revisePortal()
+	if err := r.revisePortal(logo); err != nil {
+		return nil, err
+	}
 	if err := c.reviseSubjects(ctx, r); err != nil {
 		return nil, err
 	}
@@ -117,19 +119,25 @@ func (r *revision) reviseTenant() {
 	r.update("tenant", r.before.tenant.Slug, []field{{"name", old}}, []field{{"name", *r.TenantName}})
 }
 
-// revisePortal compares the settings of the customer page with the document.
-func (r *revision) revisePortal() {
+// revisePortal compares the settings of the customer page with the document. If its logo was not
+// prepared, the error is unpreparedLogo.
+func (r *revision) revisePortal(logo *preparedLogo) error {
 	if r.EditPortal == nil {
-		return
+		return nil
 	}
 	now := r.before.portal
 	now.FrameOrigins, now.OfferedPlans = slices.Clone(now.FrameOrigins), slices.Clone(now.OfferedPlans)
 	r.EditPortal(&now)
 	fields := now.clean(func(slug string) bool { return r.plans[slug] != nil && !r.plans[slug].goes })
-	r.problems = append(r.problems, prefixed("portal.", append(fields, now.cleanLogo(&r.before.portal)...))...)
+	wrong, err := now.cleanLogo(&r.before.portal, logo)
+	if err != nil {
+		return err
+	}
+	r.problems = append(r.problems, prefixed("portal.", append(fields, wrong...))...)
 	if r.update("portal", "customer page", portalFields(&r.before.portal), portalFields(&now)) {
 		r.newPortal = &now
 	}
+	return nil
 }
 
 func (r *revision) reviseRules() {

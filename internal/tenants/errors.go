@@ -30,6 +30,8 @@ var (
 	// ErrTooManyExports: others are being read slowly, and one more would use a connection that
 	// other requests need.
 	ErrTooManyExports = errors.New("too many concurrent exports")
+	// ErrTooManyLogos: other pictures are being decoded.
+	ErrTooManyLogos = errors.New("too many pictures are being decoded")
 	// ErrNotOperator: only the operator of the service may do this.
 	ErrNotOperator = errors.New("only the operator may do this")
 	// ErrForbidden: the actor's role or key does not allow this kind of change.

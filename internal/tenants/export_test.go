@@ -10,6 +10,14 @@ import (
 	"weir/internal/tenants/db"
 )
 
+// SetLogoWait sets how long a logo waits for its turn.
+func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
+
+// TakeLogoTurn takes the turn of a tenant to decode a logo.
+func (s *Store) TakeLogoTurn(ctx context.Context, tenant uuid.UUID) (leave func(), err error) {
+	return s.logos.Take(ctx, tenant)
+}
+
 // KeyExpiresAt returns when the actor's key expires; the zero time means never.
 func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }
 

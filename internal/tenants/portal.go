@@ -198,9 +198,17 @@ func portalOf(row db.Portal) Portal {
 }
 
 // EditPortal calls edit to change the settings of the customer page; an error of edit is returned
-// unchanged and nothing changes. A new logo may be any picture that CleanLogo accepts. Errors:
-// ErrPreconditionFailed, *InvalidError.
+// unchanged and nothing changes. It is called again if it sets a new logo, which may be any picture
+// that CleanLogo accepts. Errors: ErrPreconditionFailed, *InvalidError, ErrTooManyLogos.
 func (s *Store) EditPortal(ctx context.Context, a Actor, m Match, edit func(*Portal) error) (out Portal, err error) {
+	err = s.withLogo(ctx, a, func(logo *preparedLogo) error {
+		out, err = s.editPortal(ctx, a, m, logo, edit)
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) editPortal(ctx context.Context, a Actor, m Match, logo *preparedLogo, edit func(*Portal) error) (out Portal, err error) {
 	err = s.change(ctx, a, MayConfigure, func(ctx context.Context, c *change) error {
 		old, err := readPortal(ctx, c.Queries, c.tenant)
 		if err != nil {
@@ -221,7 +229,11 @@ func (s *Store) EditPortal(ctx context.Context, a Actor, m Match, edit func(*Por
 		fields := now.clean(func(slug string) bool {
 			return slices.ContainsFunc(plans, func(p db.Plan) bool { return p.Slug == slug })
 		})
-		if err := invalidIf(append(fields, now.cleanLogo(&old)...)); err != nil {
+		wrong, err := now.cleanLogo(&old, logo)
+		if err != nil {
+			return err
+		}
+		if err := invalidIf(append(fields, wrong...)); err != nil {
 			return err
 		}
 		if now.same(&old) {
@@ -238,21 +250,21 @@ func (s *Store) EditPortal(ctx context.Context, a Actor, m Match, edit func(*Por
 	return out, err
 }
 
-// cleanLogo replaces a new logo by the picture that is stored for it.
-func (p *Portal) cleanLogo(old *Portal) []limit.FieldError {
-	if len(p.Logo) == 0 {
+// cleanLogo replaces a new logo by the picture that is stored for it. If it was not prepared, the
+// error is unpreparedLogo.
+func (p *Portal) cleanLogo(old *Portal, prepared *preparedLogo) ([]limit.FieldError, error) {
+	switch {
+	case len(p.Logo) == 0:
 		p.Logo = nil
-		return nil
+	case bytes.Equal(p.Logo, old.Logo): // not encoded again, so that an unchanged document changes nothing
+	case !bytes.Equal(p.Logo, prepared.file):
+		return nil, unpreparedLogo{p.Logo}
+	case prepared.problem != nil:
+		return []limit.FieldError{limit.FieldProblem("logo", prepared.problem)}, nil
+	default:
+		p.Logo = prepared.logo
 	}
-	if bytes.Equal(p.Logo, old.Logo) { // not encoded again, so that an unchanged document changes nothing
-		return nil
-	}
-	logo, problem := CleanLogo(p.Logo)
-	if problem != nil {
-		return []limit.FieldError{limit.FieldProblem("logo", problem)}
-	}
-	p.Logo = logo
-	return nil
+	return nil, nil
 }
 
 // same reports whether writing p in place of old would change nothing.

@@ -2,14 +2,19 @@ package tenants
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"image"
 	_ "image/jpeg" // decodes JPEG
 	"image/png"
+	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/image/draw"
 	_ "golang.org/x/image/webp" // decodes WebP
 
 	"weir/internal/limit"
+	"weir/internal/places"
 )
 
 // Limits of a logo.
@@ -18,7 +23,64 @@ const (
 	MaxLogoWidth  = 320       // pixels, as it is stored
 	MaxLogoHeight = 96
 	maxLogoSide   = 2048 // pixels, as it is sent
+	// maxLogoScans is how many scans a JPEG may have. Each has few bytes and visits all pixels, so
+	// a file of 256 KiB with 16 000 of them would take a minute. Encoders write about ten.
+	maxLogoScans = 32
 )
+
+// A picture of 2048 by 2048 pixels takes up to 100 MB and 0.2 seconds while it is decoded.
+const (
+	maxLogosAtOnce       = 2
+	maxTenantLogosAtOnce = 1
+	logoWait             = 5 * time.Second // for a turn
+)
+
+func newLogoTurns() *places.Turns[uuid.UUID] {
+	return places.NewTurns[uuid.UUID](maxLogosAtOnce, maxTenantLogosAtOnce, 0)
+}
+
+// preparedLogo is a logo that was decoded for a change of a tenant, before the change.
+type preparedLogo struct {
+	file, logo []byte // as it was sent, and as it is stored
+	problem    *limit.Problem
+}
+
+// unpreparedLogo is the error of a change with a logo that was not decoded.
+type unpreparedLogo struct{ file []byte }
+
+func (unpreparedLogo) Error() string { return "the logo was not decoded" }
+
+// withLogo runs a change of the customer page that may have a new logo. Decoding takes long, so no
+// transaction waits for it: if the change has a new logo, it is rolled back, and runs again when
+// the logo is decoded. Errors: those of change, ErrTooManyLogos.
+func (s *Store) withLogo(ctx context.Context, a Actor, change func(*preparedLogo) error) error {
+	var prepared preparedLogo
+	for {
+		err := change(&prepared)
+		var missing unpreparedLogo
+		if !errors.As(err, &missing) {
+			return err
+		}
+		if err := s.prepareLogo(ctx, a, missing.file, &prepared); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) prepareLogo(ctx context.Context, a Actor, file []byte, out *preparedLogo) error {
+	wait, cancel := context.WithTimeout(ctx, s.logoWait)
+	defer cancel()
+	leave, err := s.logos.Take(wait, a.tenant)
+	if err != nil {
+		return ErrTooManyLogos
+	}
+	defer leave()
+	out.file = bytes.Clone(file)
+	out.logo, out.problem = CleanLogo(file)
+	return nil
+}
+
+var tooManyScans = limit.Wrong("Save the picture as PNG, or as JPEG that is not progressive.", "must be a JPEG with at most %d scans", maxLogoScans)
 
 var notALogo = limit.Wrong("Send a picture of one of these formats.", "must be a PNG, JPEG or WebP picture of at most %d KiB and %d by %d pixels", MaxLogoBytes>>10, maxLogoSide, maxLogoSide)
 
@@ -35,6 +97,11 @@ func CleanLogo(file []byte) ([]byte, *limit.Problem) {
 	if err != nil || format != "png" && format != "jpeg" && format != "webp" ||
 		config.Width < 1 || config.Height < 1 || config.Width > maxLogoSide || config.Height > maxLogoSide {
 		return nil, notALogo
+	}
+	// Wherever a scan begins, there are these two bytes. Within a scan they cannot occur, and other
+	// parts of a picture contain them a few times.
+	if format == "jpeg" && bytes.Count(file, []byte{0xff, 0xda}) > maxLogoScans {
+		return nil, tooManyScans
 	}
 	picture, _, err := image.Decode(bytes.NewReader(file))
 	if err != nil {

@@ -73,6 +73,8 @@ type Store struct {
 	busyDays dayLists // for BusySubjects
 	looks    sync.Map // of DueBilling: a subjectsLook for the ID of each endpoint with an unfinished one
 	exports  *places.Places[uuid.UUID]
+	logos    *places.Turns[uuid.UUID] // that are decoded
+	logoWait time.Duration            // for a turn
 	// turns are where the loops over tenants continue.
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries turn }
 	metered meteredRows
@@ -127,7 +129,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
-		exports: newExports(int(config.MaxConns)), largePlans: make(chan struct{}, 1),
+		exports: newExports(int(config.MaxConns)), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
