@@ -32,6 +32,15 @@ func (b *KeyBounds) clean(scopes []Scope) (fields []limit.FieldError) {
 		fields = append(fields, limit.FieldProblem(field, problem))
 	}
 	clean := KeyBounds{Addresses: []string{}, Resources: []string{}}
+	for _, list := range []struct {
+		field string
+		texts *[]string
+	}{{"addresses", &b.Addresses}, {"resources", &b.Resources}} {
+		if len(*list.texts) > MaxKeyBounds { // the work for a list grows with the square of its length
+			add(list.field, limit.Wrong("Remove some.", "may be at most %d", MaxKeyBounds))
+			*list.texts = (*list.texts)[:MaxKeyBounds]
+		}
+	}
 	for i, text := range b.Addresses {
 		at := "addresses." + strconv.Itoa(i)
 		network, ok := parseNetwork(text)
@@ -52,14 +61,6 @@ func (b *KeyBounds) clean(scopes []Scope) (fields []limit.FieldError) {
 			add(at, limit.Duplicate)
 		}
 		clean.Resources = append(clean.Resources, pattern)
-	}
-	for _, list := range []struct {
-		field string
-		n     int
-	}{{"addresses", len(b.Addresses)}, {"resources", len(b.Resources)}} {
-		if list.n > MaxKeyBounds {
-			add(list.field, limit.Wrong("Remove some.", "may be at most %d", MaxKeyBounds))
-		}
 	}
 	// The other scopes are not about a resource, so the key could do more than its resources say.
 	if len(b.Resources) > 0 && !slices.Equal(newScopes(scopes).List(), []Scope{ScopeCheck}) {

@@ -112,6 +112,7 @@ func (p *Portal) clean(plans func(slug string) bool) (fields []limit.FieldError)
 	}
 	if len(p.FrameOrigins) > MaxFrameOrigins {
 		add("frame_origins", limit.Wrong("Remove some.", "may be at most %d", MaxFrameOrigins))
+		p.FrameOrigins = p.FrameOrigins[:MaxFrameOrigins] // the work grows with the square of the length
 	}
 	origins := make([]string, len(p.FrameOrigins))
 	for i, origin := range p.FrameOrigins {
@@ -128,6 +129,7 @@ func (p *Portal) clean(plans func(slug string) bool) (fields []limit.FieldError)
 	p.FrameOrigins = origins
 	if len(p.OfferedPlans) > MaxOfferedPlans {
 		add("offered_plans", limit.Wrong("Remove some.", "may be at most %d", MaxOfferedPlans))
+		p.OfferedPlans = p.OfferedPlans[:MaxOfferedPlans]
 	}
 	for i, slug := range p.OfferedPlans {
 		at := "offered_plans." + strconv.Itoa(i)
