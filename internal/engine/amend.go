@@ -8,8 +8,9 @@ import (
 )
 
 // Amendment changes the stored state of counters of one tenant after the limits of their subject
-// changed. It resets the counters, or it keeps the used share of the quota. The store carries out
-// each Once only once, at one instant, even if the amendment is repeated.
+// changed. It resets the counters, or it keeps the used share of the quota. The store changes each
+// counter once for each Once, even if the amendment is repeated: all of them at one instant, unless
+// that would block the store for too long.
 type Amendment struct {
 	Once  string // a key like those of counters, with their hash tag
 	NowMS int64  // milliseconds since 1970; 0: the engine's own clock

@@ -81,7 +81,7 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		manyOfNode: newNodeScript("prelude", "node", "fixed_value", "counter_value", "group", "evaluate_many"),
 		refund:     newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
 		forget:     newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
-		amend:      newScript(amendParts()...),
+		amend:      newScript(amendFiles()...),
 		open:       newScript("prelude", "credits", "open_credits"),
 		settle:     newScript("prelude", "settle_credits"),
 	}

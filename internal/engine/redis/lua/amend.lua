@@ -1,11 +1,16 @@
 -- Changes counters once because the limits of their subject changed (engine.Amendment).
 --
--- KEYS     a mark that this was done; for each counter its key and that of its penalty mark
--- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), reset 1; then for each counter
---          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the new limit
---          7, for a bucket the new burst 5, and 1 if both numbers allow overage 1; all packed
---          little-endian
--- reply    1, or 0 if this was done before
+-- KEYS     a mark of what was done; for each counter its key and that of its penalty mark
+-- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), flags 1 (1 reset, 2 another run
+--          with more counters follows); then for each counter algorithm 1, limit 7, window 5,
+--          extra 5 and id 9 as in evaluate_one.lua, the new limit 7, for a bucket the new burst 5,
+--          and 1 if both numbers allow overage 1; all packed little-endian
+-- reply    1, or 0 if all of this was done before
+--
+-- A change with much work takes several runs, so that no other command waits long. The mark is "1"
+-- after the last run. Until then it has the ends of the keys of the counters that were changed, 9
+-- bytes each. A run leaves these out, so a change that is repeated after a failure changes each
+-- counter once.
 --
 -- The used share of the quota stays the same. Counts are scaled by the ratio of the limits, and
 -- the time until a bucket is full by the ratios of the limits and of the bursts. Results are
@@ -19,14 +24,28 @@
 -- The count is now 250: a quarter of the limit, as before. The same call again replies 0.
 
 local MARK_LIFE = 30 * 86400000
+local TOGETHER = 100 -- entries of a log
 
-if call('EXISTS', KEYS[1]) == 1 then return 0 end
+local done = try('GET', KEYS[1]) or ''
+if type(done) == 'table' or done == '1' then return 0 end
 
-local now, reset = decode('<I6B', ARGV[1])
+local now, flags = decode('<I6B', ARGV[1])
+local reset, follows = flags % 2 == 1, flags > 1
 local virtual = now > 0
 if not virtual then
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
+end
+
+-- Returns the part of a key by which the mark names a counter, or nil if its change was done.
+local function name_to_do(key)
+  local name = sub(key, -9)
+  local at = find(done, name, 1, true)
+  while at do
+    if at % 9 == 1 then return nil end
+    at = find(done, name, at + 1, true)
+  end
+  return name
 end
 
 -- ceil(a*to/of), at most most, for numbers below 2^50: two bits of a at a time, so that no
@@ -34,6 +53,7 @@ end
 local function up(a, to, of, most)
   if a <= 0 then return 0 end
   if to == of then return min(a, most) end
+  if a * to < 4503599627370496 then return min(floor((a * to + of - 1) / of), most) end
   local quotient, rest = 0, 0
   for shift = 48, 0, -2 do
     local x = rest * 4 + floor(a / 2 ^ shift) % 4 * to
@@ -71,16 +91,23 @@ local function scale_sums(s, to, over)
   end
 end
 
--- Returns the scaled value of a log, and until when it counts. The twin is slidingWindowLog.scale.
+-- Returns the scaled value of a log, and until when it counts. The log is read at once, and many
+-- entries are decoded by one call: it may have 10000. The twin is slidingWindowLog.scale.
 local function scale_log(s, to, over)
-  local v, last = encode('<BI6', VERSION + 2, 0), 0
+  local v, last = call('GET', s.key), 0
+  local parts = { encode('<BI6', VERSION + 2, 0) }
   local excess = excess_of(s.total - s.before, s, to, over)
-  for i = s.first, s.count do
-    local at, sum = log_entry(s, i)
-    v = v .. encode('<I6I6', at, max(0, scaled(sum - s.before, s, to, over, MOST, true) - excess))
-    last = at
+  for i = s.first, s.count, TOGETHER do
+    local n = min(TOGETHER, s.count - i + 1)
+    local form = '<' .. rep('I6I6', n)
+    local entries = { decode(form, v, HEAD + (i - 1) * ENTRY + 1) }
+    for j = 2, 2 * n, 2 do
+      entries[j] = max(0, scaled(entries[j] - s.before, s, to, over, MOST, true) - excess)
+    end
+    last = entries[2 * n - 1]
+    parts[#parts + 1] = encode(form, unpack(entries, 1, 2 * n))
   end
-  return v, last + s.window
+  return table.concat(parts), last + s.window
 end
 
 -- Scales both counts. The twin is slidingWindowCounter.scale.
@@ -97,10 +124,12 @@ for i = 1, (#ARGV[1] - 7) / 40 do
   local number, lim, window, extra, id, to, burst, both = decode('<BI7I5I5c9I7I5B', ARGV[1], 40 * i - 32)
   local over = both == 1
   local key = KEYS[2 * i]
-  if reset == 1 then
+  local name = name_to_do(key)
+  done = done .. (name or '')
+  if name and reset then
     call('UNLINK', key, KEYS[2 * i + 1])
     if id ~= NO_ID then group_leave(key_beside(key, id, -1), id) end
-  else
+  elseif name then
     local s = {
       key = key, number = number, limit = lim, window = window, extra = extra, id = id, used = 0, index = 0, cur = 0, prev = 0,
     }
@@ -141,5 +170,5 @@ for i = 1, (#ARGV[1] - 7) / 40 do
     end
   end
 end
-call('SET', KEYS[1], '1', 'PX', MARK_LIFE)
+call('SET', KEYS[1], follows and done or '1', 'PX', MARK_LIFE)
 return 1
