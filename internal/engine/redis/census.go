@@ -29,7 +29,8 @@ type CensusOptions struct {
 }
 
 // Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here
-// is a key: the counters of a group are one.
+// is a key: the counters of a group are one, and so is the mark of a penalty that outlives its
+// counter.
 //
 // Redis has a list of each tenant's counters with their expiry, which all instances share. If the
 // bound is high, the list has a sample: the counters whose name, a keyed hash, ends in some zero
@@ -252,8 +253,14 @@ func (c *Census) settle(call *engine.Call, s *sentCall) {
 	case errors.Is(call.Err, errStale): // nothing was counted
 	case call.Err != nil:
 		created = s.reserved // some may exist: the next length of the list counts them
-	case !call.DryRun && call.Outcome.Allowed && call.Cost > 0:
-		created = c.charged(call, s)
+	case call.DryRun || call.Cost == 0:
+	default:
+		if call.Outcome.Allowed {
+			created = c.charged(call, s)
+		}
+		if !s.compact {
+			created += c.marked(call, s)
+		}
 	}
 	if created > 0 {
 		t.created.Add(created)
@@ -287,7 +294,7 @@ func (c *Census) charged(call *engine.Call, s *sentCall) (created int64) {
 		if !first {
 			continue
 		}
-		c.touch(s.of, counter.Key, resets, windowMS)
+		c.touch(s.of, counter.Key, 0, resets, windowMS)
 		if s.spare == nil && v.Overage == 0 && v.Remaining+cost >= counter.Numbers.Quota() {
 			created++ // it was not charged before
 		}
@@ -295,13 +302,35 @@ func (c *Census) charged(call *engine.Call, s *sentCall) (created int64) {
 	return created
 }
 
-// touch adds a counter that was charged to the tenant's list, soon, unless it is there already.
-func (c *Census) touch(t *tenantCounters, key string, resets, windowMS int64) {
+// marked adds the marks of penalties that began with the call to the list, and returns how many
+// began. A mark is a key that may live much longer than its counter. If the window lasts longer,
+// the wait is that of the window, and the mark is not counted beside its counter.
+func (c *Census) marked(call *engine.Call, s *sentCall) (began int64) {
+	for i := range call.Counters {
+		counter, v := &call.Counters[i], &call.Outcome.Verdicts[i]
+		penaltyMS := counter.Numbers.PenaltyMS
+		if penaltyMS == 0 || !v.Penalized || v.RetryAfterMS != penaltyMS || s.usedSpareMark(i) {
+			continue // the wait for a penalty that began before is shorter
+		}
+		const parts = 32 // the expiry of a mark is fixed, so it is rounded up by a small part only
+		c.touch(s.of, counter.Key, markName, call.Outcome.NowMS+penaltyMS, penaltyMS/parts)
+		began++
+	}
+	return began
+}
+
+// markName is added to the name of a counter, for the name of its mark in the list.
+const markName = 0x5a17_c0ffee
+
+// touch adds a counter that was charged to the tenant's list, soon, unless it is there already. Its
+// name in the list is that of its key, plus a number.
+func (c *Census) touch(t *tenantCounters, key string, plus uint64, resets, windowMS int64) {
 	at := len(key) - nameBytes
 	if at < 0 {
 		return
 	}
 	name := engine.ReadName(key[at:])
+	name.Low = (name.Low + plus) & (1<<40 - 1)
 	if name.High&(1<<t.sample.Load()-1) != 0 {
 		return
 	}

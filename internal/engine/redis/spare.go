@@ -144,3 +144,8 @@ func (r *request) sparesOfCounters(s *sentCall, slots int64) {
 func (s *sentCall) usedSpare(i int) bool {
 	return s.spare != nil && (len(s.diverted) != len(s.spare.keys) || s.diverted[s.spare.keyOf[i]] != 0)
 }
+
+// usedSpareMark reports the same for the mark of the counter's penalty.
+func (s *sentCall) usedSpareMark(i int) bool {
+	return s.spare != nil && (len(s.diverted) != len(s.spare.keys) || s.diverted[s.spare.keyOf[i]+1] != 0)
+}
