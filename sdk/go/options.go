@@ -205,10 +205,25 @@ type Result struct {
 type traceparentKey struct{}
 
 // ContextWithTraceparent returns a context whose checks are sent with a W3C traceparent. The
-// middleware does this with the header of the incoming request.
+// middleware does this with the header of the incoming request. A text of another form is ignored.
 func ContextWithTraceparent(ctx context.Context, traceparent string) context.Context {
-	if traceparent == "" {
+	if !validTraceparent(traceparent) {
 		return ctx
 	}
 	return context.WithValue(ctx, traceparentKey{}, traceparent)
+}
+
+// validTraceparent reports whether a text is a traceparent: version, trace, parent and flags, in
+// hexadecimal. Customers write this header, and must not get their check refused with it.
+func validTraceparent(text string) bool {
+	if len(text) != len("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01") || text[:2] == "ff" {
+		return false
+	}
+	for i := range len(text) {
+		c := text[i]
+		if dash := i == 2 || i == 35 || i == 52; dash != (c == '-') || !dash && !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return false
+		}
+	}
+	return true
 }

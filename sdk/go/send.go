@@ -204,7 +204,8 @@ func (a *answer) undecided() error {
 		}
 		return nil
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
-		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
+		http.StatusRequestHeaderFieldsTooLarge:
 		return a.misuse()
 	}
 	if a.status >= 500 {

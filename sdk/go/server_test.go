@@ -326,3 +326,27 @@ func TestFirstCheck(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A customer writes the headers that the middleware reads. The server refuses requests with long
+// headers, and a refused check would be answered by the fallback: without a limit.
+func TestServerLongTraceparent(t *testing.T) {
+	client := realClient(t)
+	rule(t, client, "go-traceparent", `"limit":1,"window":"1h","algorithm":"fixed_window_first_hit"`)
+	guard := &Guard{
+		Checker: client, Subject: func(*http.Request) string { return "user_42" },
+		Resource: func(*http.Request) string { return "go-traceparent" },
+	}
+	served := guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
+		r := httptest.NewRequest(http.MethodGet, "/orders", nil)
+		r.Header.Set("Traceparent", strings.Repeat("0", 20_000))
+		answer := httptest.NewRecorder()
+		served.ServeHTTP(answer, r)
+		if answer.Code != want {
+			t.Fatalf("request %d: %d, want %d", i, answer.Code, want)
+		}
+	}
+	if state := client.BreakerState(); state != BreakerClosed {
+		t.Fatal("the breaker is ", state)
+	}
+}

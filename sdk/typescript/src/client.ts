@@ -72,7 +72,7 @@ export const defaults = {
 export interface CallOptions {
   /** Ends the call; it rejects with the signal's reason. */
   readonly signal?: AbortSignal | undefined;
-  /** A W3C traceparent to send with the request. */
+  /** A W3C traceparent to send with the request. A text of another form is ignored. */
   readonly traceparent?: string | undefined;
 }
 
@@ -92,6 +92,9 @@ export interface Checker {
   withLease<T>(check: Check, units: number, work: (lease: Lease) => Promise<T> | T, options?: CallOptions): Promise<T>;
   hold(decision: Decision, options?: CallOptions): Promise<void>;
 }
+
+/** Version, trace, parent and flags. Customers write this header, and must not get their check refused with it. */
+const traceparentForm = /^(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/;
 
 /** A client of one server with one key. Create one for each server and key, and keep it. */
 export class Client implements Checker {
@@ -278,7 +281,7 @@ export class Client implements Checker {
     options: CallOptions,
     call: (headers: Record<string, string>) => Promise<Decision[]>,
   ): Promise<Decision[]> {
-    const headers: Record<string, string> = options.traceparent ? { traceparent: options.traceparent } : {};
+    const headers: Record<string, string> = traceparentForm.test(options.traceparent ?? "") ? { traceparent: options.traceparent as string } : {};
     if (this.#hooks.length === 0) return call(headers);
     const end = beginAll(this.#hooks, { name, checks }, headers);
     try {

@@ -201,7 +201,7 @@ async function textOf(response: Response, most: number): Promise<string> {
   }
 }
 
-const misuses = new Set([400, 401, 403, 404, 413, 415, 422]);
+const misuses = new Set([400, 401, 403, 404, 413, 415, 422, 431]);
 
 /** Throws the misuse or the failure that the status means. 200 and 429 may be decisions. */
 function throwUndecided(answer: Answer): void {

@@ -40,7 +40,7 @@ TIMED_OUT = NoDecision("timeout", error=TimeoutError("the timeout of the client 
 logger = logging.getLogger("weir_client")
 
 _MOST_REFUSED_SECONDS = 10  # for which no units are requested after a refusal
-_MISUSES = (400, 401, 403, 404, 413, 415, 422)
+_MISUSES = (400, 401, 403, 404, 413, 415, 422, 431)
 _VISIBLE_ASCII = re.compile("[!-~]+")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,10 @@ from typing import Literal
 from ._breaker import BreakerState
 from ._check import Check
 from ._decision import Decision
+
+
+# Version, trace, parent and flags. Customers write this header, and must not get their check refused with it.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,9 @@ class Telling:
     """Calls the hooks at the beginning and the end of a call."""
 
     def __init__(self, hooks: Sequence[Hooks], call: Call, traceparent: str | None) -> None:
-        self.headers: dict[str, str] = {"traceparent": traceparent} if traceparent else {}
+        self.headers: dict[str, str] = {}
+        if traceparent and _TRACEPARENT.fullmatch(traceparent):
+            self.headers["traceparent"] = traceparent
         self._ends = []
         for hook in hooks:
             begun = hook.begin(call)
