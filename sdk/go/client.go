@@ -201,7 +201,10 @@ func (c *Client) ask(ctx context.Context, q *question) (Decision, error) {
 	if !ok {
 		return c.fallback(q, &NoDecision{Cause: CauseBreakerOpen}), nil
 	}
+	ended := false
+	defer c.unlessEnded(leave, &ended)
 	d, err := c.sendCheck(ctx, q)
+	ended = true
 	failure, err := c.settle(leave, err)
 	if err != nil {
 		return Decision{}, err
@@ -240,9 +243,21 @@ func (c *Client) askTogether(ctx context.Context, questions []question, automati
 	if !ok {
 		return nil, &NoDecision{Cause: CauseBreakerOpen}, nil
 	}
+	ended := false
+	defer c.unlessEnded(leave, &ended)
 	decisions, err := c.sendBatch(ctx, questions, automatic)
+	ended = true
 	failure, err := c.settle(leave, err)
 	return decisions, failure, err
+}
+
+// unlessEnded returns the ticket of a call that has panicked, in a hook or in a transport of the
+// application. The breaker would otherwise wait for the end of a probe forever, and the fallback
+// would answer all calls.
+func (c *Client) unlessEnded(leave ticket, ended *bool) {
+	if !*ended {
+		c.brk.cancel(leave, c.clock.Now())
+	}
 }
 
 // settle reports the result of a call to the breaker. It converts the error to no decision, which

@@ -238,6 +238,41 @@ func TestBatchedCallersGetTheirOwnDecisions(t *testing.T) {
 	}
 }
 
+// A panic of the application during a probe, in a hook or in its transport, must not leave the
+// breaker waiting for the end of the probe: the fallback would answer all calls from then on.
+func TestPanicDuringProbe(t *testing.T) {
+	var requests, checks atomic.Int64
+	client, err := New("http://"+answeringServer(t, &requests, &checks), "weir_test_key", WithTimeout(patience), WithConnectTimeout(patience))
+	must(t, err)
+	t.Cleanup(client.Close)
+	fails := true
+	client.hooks = []Hooks{{Inject: func(context.Context, http.Header) {
+		if fails {
+			panic("a hook of the application")
+		}
+	}}}
+	ctx, check := context.Background(), Check{Subject: "user_42"}
+	for name, call := range map[string]func() (Decision, error){
+		"check": func() (Decision, error) { return client.Check(ctx, check) },
+		"batch": func() (Decision, error) {
+			decisions, err := client.CheckBatch(ctx, []Check{check})
+			return decisions[0], err
+		},
+	} {
+		client.brk.state, client.brk.probeFrom, fails = BreakerOpen, time.Time{}, true
+		func() {
+			defer func() { _ = recover() }() // as net/http does for a handler
+			_, _ = call()
+			t.Errorf("%s: no panic", name)
+		}()
+		fails = false
+		d, err := call()
+		if err != nil || d.Source != SourceServer || client.BreakerState() != BreakerClosed {
+			t.Errorf("%s: the next call is answered by %s, the breaker is %s, %v", name, d.Source, client.BreakerState(), err)
+		}
+	}
+}
+
 // Hooks see each call with its result, may replace the context, and add headers.
 func TestHooks(t *testing.T) {
 	type key struct{}

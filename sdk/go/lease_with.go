@@ -104,7 +104,10 @@ func (c *Client) requestLease(ctx context.Context, check *Check, units func() in
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errTimeout)
 	defer cancel()
+	ended := false
+	defer c.unlessEnded(leave, &ended)
 	granted, denial, err := c.sendLease(ctx, check, units(), sentAt)
+	ended = true
 	failure, err := c.settle(leave, err)
 	return granted, denial, failure, err
 }
@@ -117,7 +120,11 @@ func (c *Client) returnLease(ctx context.Context, r *leaseReturn) *NoDecision {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errTimeout)
 	defer cancel()
-	failure, err := c.settle(leave, c.sendReturn(ctx, r))
+	ended := false
+	defer c.unlessEnded(leave, &ended)
+	err := c.sendReturn(ctx, r)
+	ended = true
+	failure, err := c.settle(leave, err)
 	if err != nil {
 		return nil
 	}
