@@ -122,7 +122,7 @@ func sendNow(ctx context.Context, post *mail.Post, letter mail.Letter) (tenants.
 		return tenants.MailOff, nil
 	}
 	sent := make(chan error, 1)
-	post.Send(letter, func(err error) { sent <- err })
+	post.Send(mail.ByPerson(letter.To), letter, func(err error) { sent <- err })
 	at, cancel := context.WithCancel(ctx)
 	cancel() // Run tries once to send what is in the queue, and returns
 	post.Run(at)

@@ -146,6 +146,6 @@ func (n *quotaNotices) mail(ctx context.Context, tenant uuid.UUID, letter func(a
 		return
 	}
 	for _, address := range to {
-		n.post.Send(letter(address), func(error) {})
+		n.post.Send(mail.ByTenant(tenant.String()), letter(address), func(error) {})
 	}
 }

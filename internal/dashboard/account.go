@@ -128,8 +128,8 @@ func (d *dashboard) requestEmail(w http.ResponseWriter, r *http.Request, v *visi
 	if err != nil {
 		return err
 	}
-	d.Mail.Send(mail.NewEmail(change.New, change.Old, d.Mail.Link("/email/"+token), inWords(tenants.EmailLinkLife)), nil)
-	d.Mail.Send(mail.EmailRequested(change.Old, change.New, d.Mail.Link("/account")), nil)
+	d.Mail.Send(byPerson(change.Old), mail.NewEmail(change.New, change.Old, d.Mail.Link("/email/"+token), inWords(tenants.EmailLinkLife)), nil)
+	d.Mail.Send(byPerson(change.Old), mail.EmailRequested(change.Old, change.New, d.Mail.Link("/account")), nil)
 	return d.done(w, r, "/account", "We sent a link to "+change.New+". Your email changes when you open it.")
 }
 
@@ -180,7 +180,7 @@ func (d *dashboard) changeEmail(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	d.Logger.Info("an email was changed", "request_id", requestOf(r.Context()).id, "person_id", change.PersonID)
-	d.Mail.Send(mail.EmailChanged(change.Old, change.New, d.Mail.Link("/login")), nil)
+	d.Mail.Send(byPerson(change.Old), mail.EmailChanged(change.Old, change.New, d.Mail.Link("/login")), nil)
 	return d.done(w, r, "/account", "Email changed. You sign in with "+change.New+" from now on.")
 }
 

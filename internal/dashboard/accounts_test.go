@@ -22,8 +22,31 @@ import (
 
 const publicURL = "https://weir.example"
 
+// mailbox has the mails of a stack.
+type mailbox struct {
+	*mail.Box
+	s    *stack
+	post *mail.Post
+}
+
+// settle waits until all mails that answered requests cause are in the box: some are written after
+// the answer, and all of them are sent later.
+func (m *mailbox) settle() {
+	m.s.t.Helper()
+	m.s.pages.after.Wait()
+	require.Eventually(m.s.t, func() bool { return m.post.Waiting() == 0 }, time.Minute, time.Millisecond)
+}
+
+// settled returns the mails, newest first, after settle. Without it, a mail of an earlier request
+// could be taken for one of the last request.
+func (m *mailbox) settled() []mail.Kept {
+	m.s.t.Helper()
+	m.settle()
+	return m.Letters()
+}
+
 // mailing restarts the stack with mail, and returns the box of the mails.
-func (s *stack) mailing(signup Signup) *mail.Box {
+func (s *stack) mailing(signup Signup) *mailbox {
 	s.t.Helper()
 	box := &mail.Box{}
 	post, err := mail.NewPost(mail.Options{Box: box, PublicURL: publicURL, Logger: slog.New(slog.DiscardHandler), Now: s.clock.Now})
@@ -36,14 +59,15 @@ func (s *stack) mailing(signup Signup) *mail.Box {
 		all.Wait()
 	})
 	s.serve(s.store, testenv.RedisURL(s.t), func(d *Deps) { d.Mail, d.Signup = post, signup })
-	return box
+	return &mailbox{box, s, post}
 }
 
-// newest waits until there are n mails, and returns the newest.
-func newest(t *testing.T, box *mail.Box, n int) mail.Kept {
+// newest returns the newest of n mails.
+func newest(t *testing.T, box *mailbox, n int) mail.Kept {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(box.Letters()) == n }, time.Minute, 5*time.Millisecond)
-	return box.Letters()[0]
+	letters := box.settled()
+	require.Len(t, letters, n)
+	return letters[0]
 }
 
 // path returns the path of the link in a mail.
@@ -125,12 +149,10 @@ func TestAskingForMailIsLimited(t *testing.T) {
 			asked["forgot"] = body
 		}
 	}
-	s.pages.after.Wait()
 	newest(t, box, 1)
 	for range 2 {
 		require.Equal(t, http.StatusOK, s.browser().post("/signup", url.Values{"email": {"ann@example.com"}}).status)
 	}
-	s.pages.after.Wait()
 	newest(t, box, 2)
 	got := s.browser().post("/forgot", url.Values{"email": {"ann@example.com"}})
 	require.Equal(t, http.StatusTooManyRequests, got.status, "20 requests an hour from one address")
@@ -138,7 +160,6 @@ func TestAskingForMailIsLimited(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, s.browser().post("/signup", url.Values{"email": {"eve@example.com"}}).status)
 	elsewhere := s.browser().at("127.0.0.2")
 	require.Equal(t, http.StatusOK, elsewhere.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
-	s.pages.after.Wait()
 	newest(t, box, 2)
 	s.clock.move(tenants.PasswordLinkLife)
 	require.Equal(t, http.StatusOK, elsewhere.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
@@ -214,7 +235,7 @@ func TestChangeEmail(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, change("ann@new.example", password).status)
 	newest(t, box, 2)
 	to := map[string]mail.Kept{}
-	for _, l := range box.Letters() {
+	for _, l := range box.settled() {
 		to[l.To] = l
 	}
 	require.Contains(t, to["ann@example.com"].Subject, "was requested")
@@ -240,7 +261,7 @@ func TestChangeEmail(t *testing.T) {
 	// Only the reader of the mailbox learns that an address is taken.
 	require.Equal(t, http.StatusSeeOther, change("bob@example.com", password).status)
 	newest(t, box, 5)
-	for _, l := range box.Letters()[:2] {
+	for _, l := range box.settled()[:2] {
 		if l.To == "bob@example.com" {
 			got = s.browser().post(path(t, l), url.Values{})
 		}
@@ -349,7 +370,7 @@ func TestResendAndWithdraw(t *testing.T) {
 	ann := s.as("ann@example.com")
 	invite := func(email, role string) string {
 		t.Helper()
-		before := len(box.Letters())
+		before := len(box.settled())
 		require.Equal(t, http.StatusSeeOther, ann.post("/members/invite", s.inTenant(s.a, "email", email, "role", role)).status)
 		return path(t, newest(t, box, before+1))
 	}
@@ -500,7 +521,7 @@ func TestDevMail(t *testing.T) {
 func TestAccountsWithoutPostgres(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupOpen)
-	post, err := mail.NewPost(mail.Options{Box: box, Logger: slog.New(slog.DiscardHandler)})
+	post, err := mail.NewPost(mail.Options{Box: box.Box, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none"})
 	s.serve(away, testenv.RedisURL(t), func(d *Deps) { d.Mail, d.Signup = post, SignupOpen })
@@ -511,7 +532,9 @@ func TestAccountsWithoutPostgres(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, got.status, path)
 		require.NotEmpty(t, got.header.Get("Retry-After"))
 	}
-	require.Empty(t, box.Letters())
+	s.pages.after.Wait()
+	require.Zero(t, post.Waiting())
+	require.Empty(t, box.settled())
 }
 
 // Requests from another site's page are refused.

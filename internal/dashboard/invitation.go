@@ -23,7 +23,7 @@ var roleWords = map[tenants.Role]string{
 // wait. If mail is off, it only records that.
 func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i tenants.Invitation) {
 	letter := mail.Invitation(i.Email, i.Tenant, i.By, roleWords[i.Role], post.Link(invitationPath(i)), inWords(tenants.InvitationLife))
-	post.Send(letter, func(err error) {
+	post.Send(mail.ByTenant(i.TenantID.String()), letter, func(err error) {
 		state := tenants.MailSent
 		switch {
 		case errors.Is(err, mail.ErrOff):

@@ -171,8 +171,7 @@ func TestUnknownClientsCannotLockOut(t *testing.T) {
 
 	require.Equal(t, http.StatusSeeOther, s.browser().at("127.0.0.2").login("ann@example.com", password).status, "another browser at her address")
 	require.Equal(t, http.StatusSeeOther, home.at("127.0.0.72").login("ann@example.com", password).status, "her browser at another address")
-	s.pages.after.Wait()
-	mails := len(box.Letters())
+	mails := len(box.settled()) // a mail that comes later would be taken for the one below
 	require.LessOrEqual(t, mails, 5, "one mail per hour in all")
 	require.Equal(t, http.StatusOK, home.post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
 	link := path(t, newest(t, box, mails+1))

@@ -316,7 +316,7 @@ func (d *dashboard) mailRequest(r *http.Request, visit *tenants.PortalVisit, q *
 	}
 	for _, to := range notify {
 		letter := mail.LimitRequest(to, visit.TenantName, visit.Subject, fmt.Sprintf("%s instead of %s for %s", grouped(q.Asked), grouped(q.Had), q.Rule), q.Note, d.Mail.Link("/requests"))
-		d.Mail.Send(letter, func(error) {}) // the log says if it failed
+		d.Mail.Send(mail.ByTenant(visit.Tenant.String()), letter, func(error) {}) // the log says if it failed
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/internal/limit"
+	"weir/internal/mail"
 	"weir/internal/tenants"
 )
 
@@ -125,16 +126,19 @@ func (d *dashboard) mayAsk(r *http.Request) (wait time.Duration) {
 }
 
 // mayMail reports whether a mail may be sent to this address now, and counts it. Callers answer the
-// same in both cases.
-func (d *dashboard) mayMail(ctx context.Context, r *http.Request, email string, all, own *throttle) (bool, error) {
+// same in both cases. known says that the client has signed in with this address before.
+func (d *dashboard) mayMail(ctx context.Context, r *http.Request, email string, all, own *throttle) (may, known bool, err error) {
 	name, err := d.ownName(ctx, r, email)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if name != "" {
 		try, _ := own.begin(ctx, name)
-		return try != nil, nil
+		return try != nil, true, nil
 	}
 	try, _ := all.begin(ctx, accountKey(email))
-	return try != nil, nil
+	return try != nil, false, nil
 }
+
+// byPerson is the source of mails about a person's own login.
+func byPerson(email string) mail.Source { return mail.ByPerson(accountKey(email)) }

@@ -87,18 +87,19 @@ func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *sig
 			return err
 		}
 		known := err == nil
-		if may, err := d.mayMail(ctx, r, email, d.limits.signupMails, d.limits.ownSignups); !may {
+		if may, _, err := d.mayMail(ctx, r, email, d.limits.signupMails, d.limits.ownSignups); !may {
 			return err
 		}
+		from := mail.BySignUp(addressOf(r.RemoteAddr))
 		if known {
-			d.Mail.Send(mail.SignedUpAlready(person.Email, d.Mail.Link("/login")), nil)
+			d.Mail.Send(from, mail.SignedUpAlready(person.Email, d.Mail.Link("/login")), nil)
 			return nil
 		}
 		token, err := d.Store.NewSignupLink(ctx, email, tenants.SignupLinkLife)
 		if err != nil {
 			return err
 		}
-		d.Mail.Send(mail.SignUp(email, d.Mail.Link("/signup/"+token), inWords(tenants.SignupLinkLife)), nil)
+		d.Mail.Send(from, mail.SignUp(email, d.Mail.Link("/signup/"+token), inWords(tenants.SignupLinkLife)), nil)
 		return nil
 	})
 	return d.render(w, r, http.StatusOK, askedPage(&askedView{

@@ -1,12 +1,14 @@
 // Package mail sends the mails of the service: invitations, password links and sign-up links.
 //
 // letters.go writes the text of a mail. A Post takes the mail without making a request wait. It
-// sends mails from a bounded queue, retries for some minutes, and reports at the end whether a mail
-// was sent. smtp.go sends to the mail server. In the demo, box.go stores the mails in memory, and a
-// page shows them.
+// sends mails from bounded lanes, retries for some minutes, and reports at the end whether a mail
+// was sent. lanes.go has the lanes, so that no source of mails delays or displaces those of another
+// one. smtp.go sends to the mail server. In the demo, box.go stores the mails in memory, and a page
+// shows them.
 //
 // Words: a Letter is the content of a mail for one address. A Post is what sends letters. The Box
-// keeps them in memory instead.
+// keeps them in memory instead. The Source of a letter is what caused it: a tenant, a person, or the
+// network of an unknown client.
 //
 // Example: ann invites ben. The dashboard calls Send with the Invitation and returns the page. The
 // mail server refuses the connection. The Post tries again after 5 seconds and after 30, and the
@@ -15,6 +17,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,10 +30,8 @@ import (
 )
 
 const (
-	mostWaiting = 1000             // maximum number of letters in the queue
-	workers     = 2                // letters that are sent concurrently
-	sendTime    = 30 * time.Second // for one attempt
-	lastTime    = 5 * time.Second  // for all remaining letters when the process stops
+	sendTime = 30 * time.Second // for one attempt
+	lastTime = 5 * time.Second  // for all remaining letters when the process stops
 )
 
 // attemptsAfter are the waits between the attempts to send a letter.
@@ -40,8 +41,6 @@ var attemptsAfter = []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.
 var (
 	// ErrOff means that mail is not configured.
 	ErrOff = errors.New("mail is off")
-	// ErrFull means that the queue is full.
-	ErrFull = errors.New("the mail queue is full")
 	// ErrStopped means that the process stopped before the letter was sent.
 	ErrStopped = errors.New("the process stopped")
 )
@@ -57,6 +56,7 @@ type Options struct {
 	Now        func() time.Time      // nil: time.Now
 
 	retryAfter []time.Duration // nil: attemptsAfter
+	sendTime   time.Duration   // 0: sendTime
 }
 
 // transport delivers a letter.
@@ -71,9 +71,10 @@ type Post struct {
 	public     *url.URL // nil if unknown
 	log        *slog.Logger
 	retryAfter []time.Duration
+	sendTime   time.Duration
+	now        func() time.Time
 
-	queue  chan *parcel
-	places chan struct{} // has an entry for each unfinished letter; the queue has the same capacity
+	lanes [lanes]*lane
 
 	sent, failed prometheus.Counter
 }
@@ -81,6 +82,8 @@ type Post struct {
 // parcel is a letter with its delivery state.
 type parcel struct {
 	letter   Letter
+	holder   string // in its lane
+	leave    func() // frees its place
 	done     func(error)
 	attempts int
 }
@@ -89,8 +92,7 @@ type parcel struct {
 // From or PublicURL.
 func NewPost(o Options) (*Post, error) {
 	p := &Post{
-		box: o.Box, log: o.Logger, retryAfter: o.retryAfter,
-		queue: make(chan *parcel, mostWaiting), places: make(chan struct{}, mostWaiting),
+		box: o.Box, log: o.Logger, retryAfter: o.retryAfter, sendTime: cmp.Or(o.sendTime, sendTime),
 		sent:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_mails_sent_total", Help: "Mails that the mail server accepted."}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_mails_failed_total", Help: "Mails that were not sent after all attempts."}),
 	}
@@ -99,6 +101,10 @@ func NewPost(o Options) (*Post, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	p.now = o.Now
+	for kind := range p.lanes {
+		p.lanes[kind] = newLane(kind)
 	}
 	if o.PublicURL != "" {
 		public, err := ParsePublicURL(o.PublicURL)
@@ -120,6 +126,12 @@ func NewPost(o Options) (*Post, error) {
 	}
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(p.sent, p.failed)
+		for _, l := range p.lanes {
+			o.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "weir_mails_waiting", Help: "Mails that were neither sent nor given up, by what caused them.",
+				ConstLabels: prometheus.Labels{"source": l.name},
+			}, func() float64 { return float64(l.count()) }))
+		}
 	}
 	return p, nil
 }
@@ -154,7 +166,7 @@ func (p *Post) Link(path string) string {
 
 // Send queues a letter and does not wait. done, unless nil, is called once, from any goroutine:
 // with nil after a mail server accepted the letter, or with the reason why it was not sent.
-func (p *Post) Send(l Letter, done func(error)) {
+func (p *Post) Send(from Source, l Letter, done func(error)) {
 	if done == nil {
 		done = func(error) {}
 	}
@@ -162,88 +174,103 @@ func (p *Post) Send(l Letter, done func(error)) {
 		done(ErrOff)
 		return
 	}
-	select {
-	case p.places <- struct{}{}:
-		p.queue <- &parcel{letter: l, done: done}
-	default:
-		p.giveUp(&parcel{letter: l, done: done}, ErrFull)
+	lane, parcel := p.lanes[from.lane], &parcel{letter: l, holder: from.holder, done: done}
+	if !lane.enter(parcel) {
+		p.failed.Inc()
+		if lane.mayLog(p.now()) {
+			p.log.Error("mails of one kind fill their share of the queue; some are not sent", "kind", l.Kind, "source", lane.name)
+		}
+		done(ErrFull)
+		return
 	}
+	lane.add(parcel)
+}
+
+// Waiting returns how many letters are neither sent nor given up, those that are being sent
+// included.
+func (p *Post) Waiting() (n int) {
+	if p.by == nil {
+		return 0
+	}
+	for _, l := range p.lanes {
+		n += l.count()
+	}
+	return n
 }
 
 // Run sends letters until ctx ends. Then it tries the remaining ones once more, for a few seconds.
 func (p *Post) Run(ctx context.Context) {
+	if p.by == nil {
+		return
+	}
 	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() { p.work(ctx, &all) })
+	for _, l := range p.lanes {
+		all.Go(func() { p.runLane(ctx, l) })
+	}
+	all.Wait()
+}
+
+func (p *Post) runLane(ctx context.Context, l *lane) {
+	var all sync.WaitGroup
+	for range l.workers {
+		all.Go(func() {
+			for parcel := l.next(ctx); parcel != nil; parcel = l.next(ctx) {
+				l.sent(parcel.holder, p.try(ctx, l, parcel, &all))
+			}
+		})
 	}
 	all.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
-	for {
-		select {
-		case parcel := <-p.queue:
-			if err := p.by.send(last, &parcel.letter); err != nil {
-				p.finish(parcel, errors.Join(ErrStopped, err))
-			} else {
-				p.finish(parcel, nil)
-			}
-		default:
-			return
+	for parcel := l.take(); parcel != nil; parcel = l.take() {
+		err := p.by.send(last, &parcel.letter)
+		if err != nil {
+			err = errors.Join(ErrStopped, err)
 		}
+		p.finish(parcel, err)
+		l.sent(parcel.holder, false)
 	}
 }
 
-func (p *Post) work(ctx context.Context, all *sync.WaitGroup) {
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case parcel := <-p.queue:
-			p.try(ctx, parcel, all)
-		}
-	}
-}
-
-// try makes one attempt, and schedules the next one after a temporary error.
-func (p *Post) try(ctx context.Context, parcel *parcel, all *sync.WaitGroup) {
-	attempt, cancel := context.WithTimeout(ctx, sendTime)
+// try makes one attempt, and schedules the next one after a temporary error. It reports whether the
+// attempt took all of its time.
+func (p *Post) try(ctx context.Context, l *lane, parcel *parcel, all *sync.WaitGroup) (slow bool) {
+	attempt, cancel := context.WithTimeout(ctx, p.sendTime)
 	defer cancel()
 	err := p.by.send(attempt, &parcel.letter)
+	slow = ctx.Err() == nil && attempt.Err() != nil
 	parcel.attempts++
 	switch {
 	case err == nil || permanent(err):
 		p.finish(parcel, err)
-		return
-	case ctx.Err() != nil: // interrupted by the stop, not by the server: Run tries it once more
-		p.queue <- parcel
-		return
+		return slow
+	case ctx.Err() != nil: // interrupted by the stop, not by the server: runLane tries it once more
+		l.add(parcel)
+		return slow
 	case parcel.attempts > len(p.retryAfter):
 		p.finish(parcel, err)
-		return
+		return slow
 	}
 	p.log.Warn("mail not sent; retrying", "kind", parcel.letter.Kind, "attempt", parcel.attempts, "error", err)
-	all.Go(func() { // its entry in places bounds the number of these goroutines
+	all.Go(func() { // its place bounds the number of these goroutines
 		timer := time.NewTimer(p.retryAfter[parcel.attempts-1])
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
-		p.queue <- parcel // which has capacity for every entry in places
+		l.add(parcel)
 	})
+	return slow
 }
 
 func (p *Post) finish(parcel *parcel, err error) {
-	<-p.places
+	defer parcel.leave()
 	if err != nil {
-		p.giveUp(parcel, err)
-		return
+		p.failed.Inc()
+		p.log.Error("mail not sent; giving up", "kind", parcel.letter.Kind, "attempts", parcel.attempts, "error", err)
+	} else {
+		p.sent.Inc()
 	}
-	p.sent.Inc()
-	parcel.done(nil)
-}
-
-func (p *Post) giveUp(parcel *parcel, err error) {
-	p.failed.Inc()
-	p.log.Error("mail not sent; giving up", "kind", parcel.letter.Kind, "attempts", parcel.attempts, "error", err)
 	parcel.done(err)
 }
