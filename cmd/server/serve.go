@@ -139,6 +139,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 		return err
 	}
 	s.background.Go(func() { post.Run(working) })
+	s.store.LimitInvitations(s.engine, c.keys.Private)
 	quotas := quotaNotices{store: s.store, policies: c.policies, checker: c.checker, platform: c.from.Platform, post: post, log: s.log}
 	s.background.Go(func() { quotas.run(working) })
 	sender := notify.New(notify.Options{Store: s.store, Networks: s.cfg.notificationNetworks(), Logger: s.log, Registerer: s.registry})

@@ -74,6 +74,11 @@ func problemOf(err error) *Problem {
 		return newProblem(http.StatusTooManyRequests, codeWriteRateExceeded,
 			"The tenant exceeded the write rate of this instance.").withRetryAfter(wholeSeconds(often.RetryAfter))
 	}
+	var invitations *tenants.InvitationsError
+	if errors.As(err, &invitations) {
+		return newProblem(http.StatusTooManyRequests, codeInvitationRateExceeded,
+			"Too many invitations of this tenant, from this address, or of this person.").withRetryAfter(wholeSeconds(invitations.RetryAfter))
+	}
 	for _, f := range failures {
 		if !errors.Is(err, f.err) {
 			continue

@@ -5,10 +5,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 // A member from invitation to removal, and the changes that would lock out a tenant.
@@ -121,6 +124,33 @@ func TestInvitationsAreSentOnce(t *testing.T) {
 	require.Len(t, told, 1)
 	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "viewer"}).ok(201)
 	require.Len(t, told, 2)
+}
+
+// One API key cannot fill the queue of mails: too many invitations are refused, with the time to
+// wait. The refusal is not what a repeat with the same Idempotency-Key gets after that time.
+func TestInvitationsAreLimited(t *testing.T) {
+	s := newAdminStack(t)
+	now, sent := time.Now(), 0
+	s.store.LimitInvitations(throttle.Memory(func() time.Time { return now }), check.NewKeys([16]byte{}).Private)
+	s.invited = func(tenants.Invitation) { sent++ }
+	s.url = s.serve(s.store)
+	ann := obj{"email": "ann@example.com", "role": "viewer"}
+	for range 10 {
+		made := s.call(s.key, http.MethodPost, "/v1/members", ann).ok(201)
+		s.call(s.key, http.MethodDelete, made.header.Get("Location"), nil).ok(204)
+	}
+	once := header{"Idempotency-Key", "invite-ann"}
+	for _, headers := range [][]header{nil, {once}} {
+		refused := s.call(s.key, http.MethodPost, "/v1/members", ann, headers...)
+		p := refused.problem(http.StatusTooManyRequests, codeInvitationRateExceeded)
+		require.Contains(t, p.Detail, "of this person")
+		require.Equal(t, "86400", refused.header.Get("Retry-After"))
+	}
+	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "viewer"}).ok(201)
+	require.Equal(t, 11, sent)
+	now = now.Add(24 * time.Hour)
+	s.call(s.key, http.MethodPost, "/v1/members", ann, once).ok(201)
+	require.Equal(t, 12, sent)
 }
 
 // Without mail, only the inviting person can pass on the link: no page and no later answer has it.

@@ -73,6 +73,7 @@ const (
 	codeWrongMode              = "WRONG_MODE"
 	codeWebhookRateExceeded    = "WEBHOOK_RATE_EXCEEDED"
 	codeLoginRateExceeded      = "LOGIN_RATE_EXCEEDED"
+	codeInvitationRateExceeded = "INVITATION_RATE_EXCEEDED"
 	codeEncryptionKeyMissing   = "ENCRYPTION_KEY_MISSING"
 	codeInternal               = "INTERNAL"
 	codeKeyLookupUnavailable   = "KEY_LOOKUP_UNAVAILABLE"
@@ -146,6 +147,7 @@ var problemTitles = map[string]string{
 	codeWrongMode:              "The event is of another mode",
 	codeWebhookRateExceeded:    "The endpoint exceeded its rate of events",
 	codeLoginRateExceeded:      "Too many sign-ins",
+	codeInvitationRateExceeded: "Too many invitations",
 	codeEncryptionKeyMissing:   "The installation has no encryption key",
 	codeInternal:               "Internal error",
 	codeKeyLookupUnavailable:   "The API key cannot be verified now",

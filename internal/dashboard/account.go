@@ -138,7 +138,7 @@ func (d *dashboard) mayMailNewEmail(r *http.Request, email string) time.Duration
 	if wait := d.mayAsk(r); wait > 0 {
 		return wait
 	}
-	_, wait := d.limits.emailMails.begin(r.Context(), accountKey(email))
+	_, wait := d.limits.emailMails.Begin(r.Context(), accountKey(email))
 	return wait
 }
 

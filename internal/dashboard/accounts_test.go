@@ -332,6 +332,25 @@ func TestInvite(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.browser().get(path(t, letter)).status, "it is single-use")
 }
 
+// The limits of invitations are those of the API: what a key has sent counts, too.
+func TestTooManyInvitations(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	ann := s.as("ann@example.com")
+	for range 9 {
+		m, err := s.store.InviteMember(t.Context(), s.a, "zoe@example.com", tenants.Viewer)
+		require.NoError(t, err)
+		require.NoError(t, s.store.RemoveMember(t.Context(), s.a, m.ID, tenants.Match{}))
+	}
+	require.Equal(t, http.StatusSeeOther, ann.post("/members/invite", s.inTenant(s.a, "email", "zoe@example.com", "role", "viewer")).status)
+	id := regexp.MustCompile(`/members/([0-9a-f-]{36})/resend`).FindStringSubmatch(ann.get("/members").body)[1]
+	got := ann.post("/members/"+id+"/resend", s.inTenant(s.a))
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.Equal(t, "86400", got.header.Get("Retry-After"))
+	require.Contains(t, got.body, "Too many invitations of this tenant, from your address, or of this person")
+	require.Len(t, box.settled(), 1)
+}
+
 // An invitation is for one person, whatever person is signed in.
 func TestInvitationOfSomebodyKnown(t *testing.T) {
 	s := newStack(t)

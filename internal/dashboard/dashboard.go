@@ -33,6 +33,7 @@ import (
 	"weir/internal/places"
 	"weir/internal/recent"
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 // Deps are the parts of the dashboard.
@@ -76,9 +77,8 @@ type Deps struct {
 type dashboard struct {
 	Deps
 	limits     signInLimits
-	deviceKey  []byte    // signs the cookies of browsers
-	invited    *throttle // invitations
-	codes      *throttle // codes of terminals
+	deviceKey  []byte             // signs the cookies of browsers
+	codes      *throttle.Throttle // codes of terminals
 	playground *playground
 	errands    chan struct{}             // has a place for each concurrent task after an answer
 	after      sync.WaitGroup            // of these tasks
@@ -93,8 +93,8 @@ type dashboard struct {
 	hub        *hub
 
 	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
-	portalLoads  *throttle                 // of the customer page
-	requestMails *throttle                 // about requests of customers
+	portalLoads  *throttle.Throttle        // of the customer page
+	requestMails *throttle.Throttle        // about requests of customers
 	opened       *openedCounts             // requests of customers
 	verifying    *places.Places[uuid.UUID] // verifications of audit trails, by tenant
 }
@@ -140,7 +140,7 @@ func newDashboard(deps Deps) *dashboard {
 		deps.Billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	if deps.Counters == nil {
-		deps.Counters = memoryCounters(deps.Now)
+		deps.Counters = throttle.Memory(deps.Now)
 	}
 	if deps.Signup == "" {
 		deps.Signup = SignupClosed
@@ -149,7 +149,7 @@ func newDashboard(deps Deps) *dashboard {
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
 		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), uploads: places.New[string](maxUploads, maxAddressUploads), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
 	}
-	d.limits, d.invited = d.newSignInLimits(), d.newThrottle("invite", inviteRules...)
+	d.limits = d.newSignInLimits()
 	d.codes = d.newThrottle("device", codeRules...)
 	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), d.newThrottle("portal", portalRules...)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)

@@ -58,7 +58,7 @@ func (d *dashboard) devicePage(w http.ResponseWriter, r *http.Request, v *visit)
 
 // deviceLogin looks a code up. A status other than 0 means that the form has a problem.
 func (d *dashboard) deviceLogin(w http.ResponseWriter, r *http.Request, v *visit, f *form, code string) (login tenants.DeviceLogin, status int, err error) {
-	if wait := d.codes.take(r.Context(), v.session.PersonID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.codes.Take(r.Context(), v.session.PersonID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return login, tooMany(w, f, wait), nil
 	}
 	login, err = d.Store.DeviceLogin(r.Context(), code)

@@ -83,10 +83,10 @@ func (d *dashboard) prove(ctx context.Context, r *http.Request, email, password 
 		// It was counted when it began.
 		d.recordOfEmail(r, email, tenants.EventSignInFailed)
 	case err != nil:
-		try.undecided(ctx)
+		try.Undecided(ctx)
 		err = busyOr(err)
 	default:
-		try.succeeded(ctx)
+		try.Succeeded(ctx)
 	}
 	return person, 0, err
 }
@@ -100,7 +100,7 @@ func (d *dashboard) recordOfEmail(r *http.Request, email string, kind tenants.Ev
 // recordBlocked records that the limit for failed sign-ins was reached, once in its period.
 func (d *dashboard) recordBlocked(r *http.Request, email string) {
 	address := addressOf(r.RemoteAddr)
-	if try, _ := d.limits.blocked.begin(r.Context(), accountKey(email)+" "+address, address); try != nil {
+	if try, _ := d.limits.blocked.Begin(r.Context(), accountKey(email)+" "+address, address); try != nil {
 		d.recordOfEmail(r, email, tenants.EventSignInBlocked)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
+	"weir/internal/throttle"
 )
 
 func TestLogin(t *testing.T) {
@@ -102,14 +103,14 @@ func TestLoginLimitOfOwnBrowser(t *testing.T) {
 }
 
 // unknownAttempt is an attempt of a unknown.
-func (s *stack) unknownAttempt(email, address string) (*attempt, time.Duration) {
-	return s.pages.limits.unknown.begin(s.t.Context(), accountKey(email)+" "+address, address, accountKey(email))
+func (s *stack) unknownAttempt(email, address string) (*throttle.Attempt, time.Duration) {
+	return s.pages.limits.unknown.Begin(s.t.Context(), accountKey(email)+" "+address, address, accountKey(email))
 }
 
 // Concurrent guesses are limited like sequential ones.
 func TestLoginLimitAtOnce(t *testing.T) {
 	s := newStack(t)
-	var running []*attempt
+	var running []*throttle.Attempt
 	for range 10 {
 		try, _ := s.unknownAttempt("ann@example.com", "192.0.2.1")
 		require.NotNil(t, try)
@@ -118,7 +119,7 @@ func TestLoginLimitAtOnce(t *testing.T) {
 	try, wait := s.unknownAttempt("ann@example.com", "192.0.2.1")
 	require.Nil(t, try)
 	require.Equal(t, 15*time.Minute, wait)
-	running[0].undecided(t.Context())
+	running[0].Undecided(t.Context())
 	try, _ = s.unknownAttempt("ann@example.com", "192.0.2.1")
 	require.NotNil(t, try, "an attempt without a result does not count")
 	try, _ = s.unknownAttempt("ann@example.com", "192.0.2.2")

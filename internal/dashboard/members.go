@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -135,11 +136,8 @@ func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone strin
 
 // invite creates an invitation and sends it.
 func (d *dashboard) invite(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	if wait := d.invited.take(r.Context(), v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
-		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: *f})
-	}
 	made, err := d.Store.InviteMember(r.Context(), v.actor(), f.Get("email"), tenants.Role(f.Get("role")))
-	if status := f.refuse(err); status != 0 {
+	if status := refuseInvitation(w, f, err); status != 0 {
 		return d.renderMembers(w, r, v, status, &membersView{Form: *f})
 	}
 	if err != nil {
@@ -148,17 +146,25 @@ func (d *dashboard) invite(w http.ResponseWriter, r *http.Request, v *visit, f *
 	return d.sendInvitation(w, r, v, made, made.Email+" is invited.")
 }
 
+// refuseInvitation is form.refuse for an invitation, of which there may be too many.
+func refuseInvitation(w http.ResponseWriter, f *form, err error) int {
+	var often *tenants.InvitationsError
+	if !errors.As(err, &often) {
+		return f.refuse(err)
+	}
+	status := tooMany(w, f, often.RetryAfter)
+	f.problem = "Too many invitations of this tenant, from your address, or of this person. Try again in " + inWords(often.RetryAfter) + "."
+	return status
+}
+
 // resend creates a new link for an invited person; the previous one becomes void.
 func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := uuid.Parse(chi.URLParam(r, "id"))
 	if err != nil {
 		return tenants.ErrNotFound
 	}
-	if wait := d.invited.take(r.Context(), v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
-		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: form{problem: f.problem}})
-	}
 	made, err := d.Store.ResendInvitation(r.Context(), v.actor(), id)
-	if status := f.refuse(err); status != 0 {
+	if status := refuseInvitation(w, f, err); status != 0 {
 		return d.renderMembers(w, r, v, status, &membersView{Form: form{problem: f.problem}})
 	}
 	if err != nil {

@@ -112,7 +112,7 @@ func (d *dashboard) portalPage(handle portalHandler) http.HandlerFunc {
 
 // boundPortal limits how often a page is loaded.
 func (d *dashboard) boundPortal(r *http.Request, page string, handle func() error) error {
-	if d.portalLoads.take(r.Context(), page, addressOf(r.RemoteAddr)) > 0 {
+	if d.portalLoads.Take(r.Context(), page, addressOf(r.RemoteAddr)) > 0 {
 		return errPortalBusy
 	}
 	return handle()
@@ -311,7 +311,7 @@ func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *t
 // mailRequest tells the members who decide about a request. A request that waits is also on their
 // dashboard, so a mail that is not sent loses nothing.
 func (d *dashboard) mailRequest(r *http.Request, visit *tenants.PortalVisit, q *tenants.LimitRequest, notify []string) {
-	if len(notify) == 0 || d.requestMails.take(r.Context(), visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject) > 0 {
+	if len(notify) == 0 || d.requestMails.Take(r.Context(), visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject) > 0 {
 		return
 	}
 	for _, to := range notify {

@@ -37,7 +37,7 @@ func TestBlockedRecordsAreLimited(t *testing.T) {
 		for i := range 100 {
 			email := "nobody" + itoa(int64(i)) + "@example.com"
 			address := addressOf(r.RemoteAddr)
-			if try, _ := s.pages.limits.blocked.begin(t.Context(), accountKey(email)+" "+address, address); try != nil {
+			if try, _ := s.pages.limits.blocked.Begin(t.Context(), accountKey(email)+" "+address, address); try != nil {
 				n++
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 // The limits for failed sign-ins have three groups. A browser that has signed in to the account
@@ -58,22 +59,14 @@ var blockedRules = []limit.Rule{
 	{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: duration(15 * time.Minute)},
 }
 
-// The limits for invitations of a tenant's members, so that nobody can fill mailboxes: per address
-// and tenant, per address, and per tenant.
-var inviteRules = []limit.Rule{
-	{Slug: "tenant-address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: duration(time.Hour)},
-	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: duration(time.Hour)},
-	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: duration(24 * time.Hour)},
-}
-
 // signInLimits are the throttles of sign-ins and of the mails for them.
 type signInLimits struct {
-	unknown, own            *throttle
-	asked, askedFrom        *throttle
-	mailed, mailedOwn       *throttle
-	signupMails, ownSignups *throttle
-	emailMails              *throttle
-	blocked                 *throttle
+	unknown, own            *throttle.Throttle
+	asked, askedFrom        *throttle.Throttle
+	mailed, mailedOwn       *throttle.Throttle
+	signupMails, ownSignups *throttle.Throttle
+	emailMails              *throttle.Throttle
+	blocked                 *throttle.Throttle
 }
 
 func (d *dashboard) newSignInLimits() signInLimits {
@@ -102,18 +95,18 @@ func (d *dashboard) ownName(ctx context.Context, r *http.Request, email string) 
 }
 
 // beginSignIn counts an attempt to sign in, or returns how long to wait.
-func (d *dashboard) beginSignIn(ctx context.Context, r *http.Request, email string) (*attempt, time.Duration, error) {
+func (d *dashboard) beginSignIn(ctx context.Context, r *http.Request, email string) (*throttle.Attempt, time.Duration, error) {
 	own, err := d.ownName(ctx, r, email)
 	if err != nil {
 		return nil, 0, err
 	}
-	var try *attempt
+	var try *throttle.Attempt
 	var wait time.Duration
 	if own != "" {
-		try, wait = d.limits.own.begin(ctx, own, own)
+		try, wait = d.limits.own.Begin(ctx, own, own)
 	} else {
 		account, address := accountKey(email), addressOf(r.RemoteAddr)
-		try, wait = d.limits.unknown.begin(ctx, account+" "+address, address, account)
+		try, wait = d.limits.unknown.Begin(ctx, account+" "+address, address, account)
 	}
 	return try, wait, nil
 }
@@ -121,22 +114,22 @@ func (d *dashboard) beginSignIn(ctx context.Context, r *http.Request, email stri
 // mayAsk counts a request for a mail from an address. It does not depend on the account, so its
 // answer reveals nothing.
 func (d *dashboard) mayAsk(r *http.Request) (wait time.Duration) {
-	_, wait = d.limits.askedFrom.begin(r.Context(), addressOf(r.RemoteAddr))
+	_, wait = d.limits.askedFrom.Begin(r.Context(), addressOf(r.RemoteAddr))
 	return wait
 }
 
 // mayMail reports whether a mail may be sent to this address now, and counts it. Callers answer the
 // same in both cases. known says that the client has signed in with this address before.
-func (d *dashboard) mayMail(ctx context.Context, r *http.Request, email string, all, own *throttle) (may, known bool, err error) {
+func (d *dashboard) mayMail(ctx context.Context, r *http.Request, email string, all, own *throttle.Throttle) (may, known bool, err error) {
 	name, err := d.ownName(ctx, r, email)
 	if err != nil {
 		return false, false, err
 	}
 	if name != "" {
-		try, _ := own.begin(ctx, name)
+		try, _ := own.Begin(ctx, name)
 		return try != nil, true, nil
 	}
-	try, _ := all.begin(ctx, accountKey(email))
+	try, _ := all.Begin(ctx, accountKey(email))
 	return try != nil, false, nil
 }
 

@@ -60,7 +60,7 @@ func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 	if d.Mail.On() {
 		return d.mailSignup(w, r, &view, email)
 	}
-	if wait := d.limits.asked.take(r.Context(), accountKey(email), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.limits.asked.Take(r.Context(), accountKey(email), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.renderSignup(w, r, tooMany(w, &view.Form, wait), &view)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), loginWait)

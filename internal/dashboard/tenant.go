@@ -256,11 +256,8 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 // inviteOwner invites an owner into a tenant. Without mail, the page shows the link once, because a
 // redirect would have to contain it.
 func (d *dashboard) inviteOwner(w http.ResponseWriter, r *http.Request, v *visit, t *tenants.Tenant, f *form) error {
-	if wait := d.invited.take(r.Context(), t.ID.String(), addressOf(r.RemoteAddr)); wait > 0 {
-		return d.showTenant(w, r, v, tooMany(w, f, wait), f)
-	}
 	link, err := d.ownerInvitation(r.Context(), v, t, f.Get("email"))
-	if status := f.refuse(err); status != 0 {
+	if status := refuseInvitation(w, f, err); status != 0 {
 		return d.showTenant(w, r, v, status, f)
 	}
 	switch {

@@ -45,8 +45,8 @@ const (
 // laneBounds are the bounds of each lane.
 var laneBounds = [lanes]struct {
 	name string // in metrics and logs
-	// A holder may have a quarter of what is left of most letters, or least. With many holders there
-	// are twice as many letters.
+	// A holder may have a quarter of what is left of most letters, or least. With many holders
+	// there are twice as many letters.
 	most, least int
 	workers     int // letters that are sent concurrently
 }{

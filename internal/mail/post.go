@@ -7,8 +7,8 @@
 // shows them.
 //
 // Words: a Letter is the content of a mail for one address. A Post is what sends letters. The Box
-// keeps them in memory instead. The Source of a letter is what caused it: a tenant, a person, or the
-// network of an unknown client.
+// keeps them in memory instead. The Source of a letter is what caused it: a tenant, a person, or
+// the network of an unknown client.
 //
 // Example: ann invites ben. The dashboard calls Send with the Invitation and returns the page. The
 // mail server refuses the connection. The Post tries again after 5 seconds and after 30, and the

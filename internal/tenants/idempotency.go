@@ -38,7 +38,7 @@ type Answer struct {
 // context, is committed together with the returned answer. If a server crashes, either both are
 // stored or nothing. For 24 hours, a repeat of the request gets the answer as replay, which is nil
 // for the first. An answer with status 400 or more undoes the changes. An answer with 500 or more,
-// 401 or 403 is not stored, so that a repeat tries again.
+// 401, 403 or 429 is not stored, so that a repeat tries again.
 //
 // The answer for one API key is never returned to another one, which may have other permissions. An
 // API key and those that it was rotated to count as one, so that a repeat during a rotation is not
@@ -84,7 +84,11 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 
 // kept reports whether an answer would be the same the next time.
 func kept(status int) bool {
-	return status < http.StatusInternalServerError && status != http.StatusUnauthorized && status != http.StatusForbidden
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
+		return false
+	}
+	return status < http.StatusInternalServerError
 }
 
 // post is a request with an Idempotency-Key while it is served, with its transaction from the first

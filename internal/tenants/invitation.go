@@ -44,12 +44,25 @@ type Invitation struct {
 // InviteMember creates a membership for the person with this email, who has not joined yet, and a
 // link for joining. The result does not depend on whether that person has a login: HasLogin is
 // false. The caller sends the link and reports the result with RecordInvitation. Errors:
-// *InvalidError; ErrForbidden; ErrNotPermitted; *ConflictError with CodeMemberExists.
+// *InvalidError; ErrForbidden; ErrNotPermitted; *ConflictError with CodeMemberExists;
+// *InvitationsError.
 func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Invitation, err error) {
 	email, fields := checkMember(email, role)
 	if err := invalidIf(fields); err != nil {
 		return Invitation{}, err
 	}
+	if !a.May(MayManage) {
+		return Invitation{}, ErrForbidden
+	}
+	try, err := s.mayInvite(ctx, a, email)
+	if err != nil {
+		return Invitation{}, err
+	}
+	defer func() {
+		if err != nil {
+			try.Undecided(ctx)
+		}
+	}()
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		if err := c.mayGiveRole(ctx, role); err != nil {
 			return err
@@ -84,8 +97,24 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 
 // ResendInvitation creates a new link for a member who has not joined; the previous link becomes
 // void. Errors: ErrNotFound, ErrForbidden, ErrNotPermitted, *ConflictError with CodeMemberExists if
-// they have joined.
+// they have joined, *InvitationsError.
 func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Invitation, err error) {
+	if !a.May(MayManage) {
+		return Invitation{}, ErrForbidden
+	}
+	invited, err := s.MemberByID(ctx, a, id)
+	if err != nil {
+		return Invitation{}, err
+	}
+	try, err := s.mayInvite(ctx, a, invited.Email)
+	if err != nil {
+		return Invitation{}, err
+	}
+	defer func() {
+		if err != nil {
+			try.Undecided(ctx)
+		}
+	}()
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		m, err := c.member(ctx, id, Match{})
 		if err != nil {

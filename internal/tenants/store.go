@@ -20,6 +20,7 @@ import (
 	"weir/internal/places"
 	"weir/internal/seal"
 	"weir/internal/tenants/db"
+	"weir/internal/throttle"
 )
 
 // Timeouts of a request for Postgres.
@@ -60,7 +61,9 @@ type Store struct {
 	log     *slog.Logger
 	watcher *Watcher
 	writes  *writeRates
-	seal    *seal.Ring
+	// invitations limits them.
+	invitations atomic.Pointer[throttle.Throttle]
+	seal        *seal.Ring
 	// operation is the timeout of one operation, and document that for applying a document.
 	operation, document time.Duration
 	// history counts how often the database went back or changed to another history. Versions are
@@ -131,6 +134,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		exports: newExports(int(config.MaxConns)), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
+	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
 	return s, nil

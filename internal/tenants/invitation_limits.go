@@ -1,0 +1,55 @@
+package tenants
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/origin"
+	"weir/internal/throttle"
+)
+
+// The limits for invitations, first ones and repeated ones, of the API and the dashboard together:
+// nobody can fill mailboxes or the queue of mails. The first two are by the address of the client,
+// so that a person with many tenants has no more; the last two by that of the invited person. They
+// hold without mail, too, because the link is passed on then. Their algorithms can return what an
+// invitation counted that was not created.
+var inviteRules = []limit.Rule{
+	{Slug: "tenant-address", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: throttle.Every(time.Hour)},
+	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: throttle.Every(time.Hour)},
+	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: throttle.Every(24 * time.Hour)},
+	{Slug: "tenant-person", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(24 * time.Hour)},
+	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 20, Window: throttle.Every(24 * time.Hour)},
+}
+
+// InvitationsError means that a limit for invitations is reached. It does not say which one: the
+// limit for an invited person counts the invitations of other tenants.
+type InvitationsError struct{ RetryAfter time.Duration }
+
+func (e *InvitationsError) Error() string {
+	return fmt.Sprintf("too many invitations; retry in %s", e.RetryAfter)
+}
+
+// LimitInvitations makes all instances with the same counters and keys count invitations together.
+// Without it, each process counts its own.
+func (s *Store) LimitInvitations(counters engine.Engine, key func(purpose, value string) string) {
+	s.invitations.Store(throttle.New("invite", counters, key, s.now, inviteRules...))
+}
+
+// mayInvite counts an invitation of this person, or returns an *InvitationsError. If the invitation
+// is not created, the caller must call Undecided.
+func (s *Store) mayInvite(ctx context.Context, a Actor, email string) (*throttle.Attempt, error) {
+	tenant, address, both := a.tenant.String(), "", ""
+	if from, ok := ctx.Value(originKey{}).(Origin); ok && from.Address != "" {
+		address = origin.Network(from.Address)
+		both = tenant + " " + address
+	}
+	person := CanonicalEmail(email)
+	try, wait := s.invitations.Load().Begin(ctx, both, address, tenant, tenant+" "+person, person)
+	if try == nil {
+		return nil, &InvitationsError{wait}
+	}
+	return try, nil
+}
