@@ -118,7 +118,7 @@ func (d *dashboard) requestEmail(w http.ResponseWriter, r *http.Request, v *visi
 		f.wrong("email", limit.MustBe("an address such as name@example.com"))
 		return d.renderAccount(w, r, v, http.StatusUnprocessableEntity, &f)
 	}
-	if wait := d.mayMailNewEmail(r, f.Get("email")); wait > 0 {
+	if wait := d.mayMailNewEmail(r, person.ID, f.Get("email")); wait > 0 {
 		return d.renderAccount(w, r, v, tooMany(w, &f, wait), &f)
 	}
 	token, change, err := d.Store.NewEmailLink(ctx, *person, f.Get("email"))
@@ -133,12 +133,12 @@ func (d *dashboard) requestEmail(w http.ResponseWriter, r *http.Request, v *visi
 	return d.done(w, r, "/account", "We sent a link to "+change.New+". Your email changes when you open it.")
 }
 
-// mayMailNewEmail counts a link to a new address, or returns how long to wait.
-func (d *dashboard) mayMailNewEmail(r *http.Request, email string) time.Duration {
+// mayMailNewEmail counts a link of a person to a new address, or returns how long to wait.
+func (d *dashboard) mayMailNewEmail(r *http.Request, person uuid.UUID, email string) time.Duration {
 	if wait := d.mayAsk(r); wait > 0 {
 		return wait
 	}
-	_, wait := d.limits.emailMails.Begin(r.Context(), accountKey(email))
+	_, wait := d.limits.emailMails.Begin(r.Context(), accountKey(email), person.String())
 	return wait
 }
 

@@ -276,6 +276,23 @@ func TestChangeEmail(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, change("victim@example.com", password).status)
 }
 
+// A person cannot have mails sent to any number of addresses, from however many addresses they ask.
+func TestNewEmailsOfAPersonAreLimited(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	b := s.as("ann@example.com")
+	change := func(n int) page {
+		return b.at("127.0.1."+itoa(int64(n))).post("/account/email", url.Values{"email": {"victim" + itoa(int64(n)) + "@example.com"}, "current": {password}})
+	}
+	for n := range 10 {
+		require.Equal(t, http.StatusSeeOther, change(n).status)
+	}
+	got := change(10)
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.NotEmpty(t, got.header.Get("Retry-After"))
+	require.Len(t, box.settled(), 20, "a link and a notice each")
+}
+
 // A member leaves a tenant on the account page. The last owner cannot.
 func TestLeaveTenant(t *testing.T) {
 	s := newStack(t)

@@ -48,8 +48,12 @@ var (
 	ownMailRules = []limit.Rule{{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(5 * time.Minute)}}
 )
 
-// emailRules limit the links that are mailed to a new address.
-var emailRules = []limit.Rule{{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(tenants.EmailLinkLife)}}
+// emailRules limit the links that are mailed to a new address, by that address and by the person
+// who asks: otherwise a person with many addresses of clients could write to any number of people.
+var emailRules = []limit.Rule{
+	{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(tenants.EmailLinkLife)},
+	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 10, Window: duration(24 * time.Hour)},
+}
 
 // blockedRules limit how often it is recorded that an address is blocked for an account, and how
 // often for any account: each record is work for Postgres, and a blocked client can invent
