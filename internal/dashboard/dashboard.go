@@ -80,7 +80,7 @@ type dashboard struct {
 	deviceKey  []byte             // signs the cookies of browsers
 	codes      *throttle.Throttle // codes of terminals
 	playground *playground
-	errands    chan struct{}             // has a place for each concurrent task after an answer
+	errands    *places.Turns[string]     // places for tasks after answers, by network
 	after      sync.WaitGroup            // of these tasks
 	forms      *places.Places[string]    // places for forms that are being sent, by address
 	uploads    *places.Places[string]    // of these, for forms with a picture
@@ -122,8 +122,12 @@ const (
 	maxTenantUnread = 32 << 20
 )
 
-// maxErrands is the maximum number of concurrent tasks after answers.
-const maxErrands = 4
+// The maximum number of concurrent tasks after answers, of all networks and of one. Two places are
+// for networks that have none. Everybody can cause such a task, with a form for unknown clients.
+const (
+	maxErrands        = 4
+	maxNetworkErrands = 2
+)
 
 // New returns the handler of all paths that Serves reports. Package web serves the files of the
 // pages.
@@ -147,7 +151,7 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), uploads: places.New[string](maxUploads, maxAddressUploads), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
+		errands: places.NewTurns[string](maxErrands, maxNetworkErrands, 2), forms: places.New[string](maxForms, maxAddressForms), uploads: places.New[string](maxUploads, maxAddressUploads), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
 	}
 	d.limits = d.newSignInLimits()
 	d.codes = d.newThrottle("device", codeRules...)

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
 	"net/http/httptest"
@@ -178,6 +179,38 @@ func TestUnknownClientsCannotLockOut(t *testing.T) {
 	link := path(t, newest(t, box, mails+1))
 	require.Equal(t, http.StatusSeeOther, home.post(link, url.Values{"password": {"a better horse"}}).status)
 	home.signedIn(true, "with the link that she requested herself")
+}
+
+// A network whose tasks after answers are slow leaves places for those of others.
+func TestErrandsTakeTurns(t *testing.T) {
+	s := newStack(t)
+	request := func(address string) *http.Request {
+		r := httptest.NewRequest(http.MethodPost, "/forgot", nil)
+		r.RemoteAddr = address + ":1234"
+		return r
+	}
+	slow, started, other := make(chan struct{}), make(chan struct{}, 10), make(chan struct{})
+	for range 10 {
+		s.pages.errand(request("192.0.2.1"), "wait", func(context.Context) error {
+			started <- struct{}{}
+			<-slow
+			return nil
+		})
+	}
+	for range maxNetworkErrands {
+		<-started
+	}
+	s.pages.errand(request("198.51.100.1"), "work", func(context.Context) error {
+		close(other)
+		return nil
+	})
+	select {
+	case <-other:
+	case <-time.After(15 * time.Second): // its time has ended without a turn
+		t.Error("slow tasks of another network were first")
+	}
+	close(slow)
+	s.pages.after.Wait()
 }
 
 // The cookie of a browser counts for one account only, and nobody can forge it.

@@ -77,16 +77,20 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// errand runs a function after the answer. A few run concurrently; further ones wait.
+// errand runs a function after the answer. A few run concurrently; further ones wait, and networks
+// take turns.
 func (d *dashboard) errand(r *http.Request, what string, do func(ctx context.Context) error) {
 	const longest = 10 * time.Second
-	id := requestOf(r.Context()).id
+	id, network := requestOf(r.Context()).id, addressOf(r.RemoteAddr)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longest)
 	d.after.Go(func() {
 		defer cancel()
-		d.errands <- struct{}{}
-		defer func() { <-d.errands }()
-		if err := do(ctx); err != nil {
+		leave, err := d.errands.Take(ctx, network)
+		if err == nil {
+			defer leave()
+			err = do(ctx)
+		}
+		if err != nil {
 			d.Logger.Error("work after a response failed", "request_id", id, "what", what, "error", err)
 		}
 	})
