@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -75,7 +76,7 @@ func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*de
 	if err != nil {
 		return nil, err
 	}
-	out.ofSubjects(rule, subjects, shares)
+	out.ofSubjects(subjects, shares)
 	for _, s := range out.series {
 		out.unknown -= s.total
 	}
@@ -145,39 +146,65 @@ func (d *demand) ofAll(rule *limit.Rule, totals tenants.UsageReport) {
 	}
 }
 
-// ofSubjects returns the series of the listed subjects. Usage does not have the resources of a
-// subject, so each subject is assumed to use them like the tenant as a whole.
-func (d *demand) ofSubjects(rule *limit.Rule, report tenants.UsageReport, shares []map[string]float64) {
+// mostCells is the maximum number of periods of the series of subjects together. A period takes 8
+// bytes, so that they take 32 MiB.
+const mostCells = 4 << 20
+
+// ofSubjects adds the series of the listed subjects, busiest first. Each subject has a counter for
+// each resource if the rule counts by both: 18,000 subjects in the lists of three hours with 128
+// resources are two million counters. As many of them are replayed as mostCells allows, and the
+// checks of the others count as unknown.
+func (d *demand) ofSubjects(report tenants.UsageReport, shares []map[string]float64) {
+	items, totals := map[string][]*tenants.UsageItem{}, map[string]int64{}
+	for i := range report.Items {
+		item := &report.Items[i]
+		if k := d.stretch(item.Start); k >= 0 && k < len(shares) {
+			items[item.Subject] = append(items[item.Subject], item)
+			totals[item.Subject] += item.Allowed + item.Denied
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(totals), func(a, b string) int {
+		return cmp.Or(cmp.Compare(totals[b], totals[a]), cmp.Compare(a, b))
+	})
+	room := mostCells / max(d.stretches(), 1)
+	for _, name := range names {
+		if room -= d.ofSubject(name, items[name], shares); room <= 0 {
+			break
+		}
+	}
+}
+
+// ofSubject adds the series of one subject, and returns the number of its counters. Usage does not
+// have the resources of a subject, so it is assumed to use them like the tenant as a whole.
+func (d *demand) ofSubject(subject string, items []*tenants.UsageItem, shares []map[string]float64) (counters int) {
 	made := map[string]*series{}
 	rest := map[string]float64{} // of shares of checks that were not whole
-	for _, item := range report.Items {
-		i := d.stretch(item.Start)
-		if i < 0 || i >= len(shares) {
-			continue
-		}
+	for _, item := range items {
 		n := item.Allowed + item.Denied
+		i := d.stretch(item.Start)
 		for resource, share := range shares[i] {
-			key := item.Subject + "\x00" + resource
-			exact := float64(n)*share + rest[key]
+			exact := float64(n)*share + rest[resource]
 			checks := int64(exact + 1e-9)
-			rest[key] = exact - float64(checks)
+			rest[resource] = exact - float64(checks)
 			if checks > 0 {
-				d.add(made, item.Subject, resource, i, checks, unitsOf(item.Counts)*checks/max(n, 1))
+				d.add(made, subject, resource, i, checks, unitsOf(item.Counts)*checks/max(n, 1))
 			}
 		}
 	}
+	return len(rest)
 }
 
 func unitsOf(c usage.Counts) int64 {
 	return min(c.CostAllowed, limit.MaxFixedLimit) + min(c.CostDenied, limit.MaxFixedLimit)
 }
 
+// add adds checks of a period to the series of a subject and a resource. made has those of the
+// subject by resource.
 func (d *demand) add(made map[string]*series, subject, resource string, stretch int, checks, units int64) {
-	key := subject + "\x00" + resource
-	s := made[key]
+	s := made[resource]
 	if s == nil {
 		s = &series{subject: subject, resource: resource, checks: make([]int64, d.stretches()), each: 1}
-		made[key] = s
+		made[resource] = s
 		d.series = append(d.series, s)
 	}
 	s.checks[stretch] += checks
