@@ -69,7 +69,7 @@ func (d *dashboard) keptUsage(ctx context.Context, a tenants.Actor, view *decisi
 func keptOf(by string, items []tenants.UsageItem) (out []keptDenials) {
 	for _, g := range usageGroups(by, items, true) {
 		if g.Denied > 0 && g.Name != "" && len(out) < mostKept {
-			out = append(out, keptDenials{g.Name, g.Link, g.Denied})
+			out = append(out, keptDenials{g.Name, usageLink(by, g.Name), g.Denied})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b keptDenials) int { return cmp.Compare(b.Denied, a.Denied) })

@@ -231,7 +231,7 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 	view.CompleteUntil, view.Approximate = moment{report.CompleteUntil}, report.Approximate
 	view.Shadow, view.Degrade = view.Chart.Shadow, view.Chart.Degrade // of checks, however they are grouped
 	if view.By != "" {
-		view.Groups = usageGroups(view.By, report.Items, query.DeniedFirst)
+		view.group(all, report.Items, s, query.DeniedFirst)
 		for i := range view.Groups {
 			switch g := &view.Groups[i]; {
 			case view.By == "rule":
@@ -240,16 +240,10 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 				g.Title = plans.Of(g.Name)
 			}
 		}
-		addTrends(view.Groups, view.By, all, s)
-		if !view.DeniedOnly() { // then usage has no allowed checks of the groups
-			view.Chart.Parts = splitOf(&view.Chart, view.By, view.Groups)
-		}
 		if view.By == "rule" && view.Chart.Parts != nil {
 			view.Chart.Overlapping = true
 			view.Chart.Source = "Stacked by rule. A check that matches several rules counts for each."
 		}
-		view.More = max(0, len(view.Groups)-mostGroups)
-		view.Groups = view.Groups[:len(view.Groups)-view.More]
 	}
 	values := copied(view.Form.values)
 	values.Set("format", "csv")
@@ -299,7 +293,7 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 		if !there {
 			n = len(groups)
 			at[name] = n
-			groups = append(groups, usageGroup{Name: name, Link: usageLink(by, name)})
+			groups = append(groups, usageGroup{Name: name})
 		}
 		groups[n].Error += item.Error
 		groups[n].Add(item.Counts)
@@ -319,6 +313,22 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 		}
 	}
 	return groups
+}
+
+// group lists the groups of the period, and splits the chart by them. all has the items of the
+// period and of the previous one. There may be 50,000 groups, so only those that the page lists get
+// links, and numbers by grain.
+func (v *usageView) group(all, period []tenants.UsageItem, s stretch, deniedFirst bool) {
+	groups := usageGroups(v.By, period, deniedFirst)
+	v.More = max(0, len(groups)-mostGroups)
+	v.Groups = slices.Clone(groups[:len(groups)-v.More])
+	for i := range v.Groups {
+		v.Groups[i].Link = usageLink(v.By, v.Groups[i].Name)
+	}
+	others := addTrends(v.Groups, v.By, all, s)
+	if !v.DeniedOnly() { // then usage has no allowed checks of the groups
+		v.Chart.Parts = splitOf(s, v.By, v.Groups, v.More, others)
+	}
 }
 
 // DeniedOnly reports whether the groups are the most denied subjects, for which usage has only

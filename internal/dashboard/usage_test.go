@@ -4,6 +4,8 @@ import (
 	"encoding/csv"
 	"net/http"
 	"net/url"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -144,4 +146,33 @@ func TestUsageSplit(t *testing.T) {
 	from := url.QueryEscape(s.clock.Now().Add(-3 * time.Hour).UTC().Format(minuteForm))
 	require.Contains(t, b.get("/usage?period=custom&full=7d&by=rule&from="+from).body, `href="/usage?by=rule&amp;period=7d">Reset zoom`)
 	require.NotContains(t, b.get("/usage?period=custom&from="+from).body, "Reset zoom", "nobody zoomed")
+}
+
+// A page about very many subjects keeps the course of those that it lists only. It has not newStack,
+// which would run it beside other tests that allocate memory.
+func TestUsageOfManySubjects(t *testing.T) {
+	const minutes, each = 300, 100
+	from := time.Unix(0, 0).UTC()
+	s := newStretch(from.Add(minutes*time.Minute), usage.Minute, from, from.Add(minutes*time.Minute))
+	var items []tenants.UsageItem
+	for i := range minutes * each {
+		items = append(items, tenants.UsageItem{
+			Start: from.Add(time.Duration(i/each) * time.Minute), Subject: strconv.Itoa(i), Counts: usage.Counts{Allowed: int64(1 + i%each)},
+		})
+	}
+	view := usageView{By: "subject", Form: &form{}}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	view.group(items, items, s, false)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20), "the course of all subjects takes 144 MB")
+	require.Len(t, view.Groups, mostGroups)
+	require.Equal(t, minutes*each-mostGroups, view.More)
+	require.Equal(t, "/subjects/10099", view.Groups[0].Link)
+	sum := int64(0)
+	for _, p := range view.Chart.Parts {
+		sum += p.Sum()
+	}
+	require.EqualValues(t, minutes*each*(each+1)/2, sum, "the last part has those that are not listed")
+	require.Equal(t, "29,997 others", view.Chart.Parts[mostSplit].Name)
 }
