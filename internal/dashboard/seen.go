@@ -103,16 +103,27 @@ func startsWith(name, text string) int {
 	return 0
 }
 
+// mostTypos is the largest distance between a misspelled name and the one that is meant. Names can
+// have 256 bytes, and a list thousands of them, so a search for more distant ones would take long.
+const mostTypos = 4
+
 // similar returns the subject whose name is closest to a misspelled one, if any is close.
 func similar(seen []seenSubject, text string) *seenSubject {
+	return new(speller).closest(seen, text)
+}
+
+// speller compares names. Its rows are used again for each name.
+type speller struct {
+	before, last, now []int
+	cells             int // how many distances of parts of names were computed
+}
+
+func (p *speller) closest(seen []seenSubject, text string) *seenSubject {
 	text = strings.ToLower(text)
-	best, bound := -1, 1+len(text)/4
+	best, bound := -1, 1+min(len(text)/4, mostTypos-1)
 	for i := range seen {
 		name := strings.ToLower(seen[i].Name)
-		if max(len(name)-len(text), len(text)-len(name)) > bound { // the distance is at least as large
-			continue
-		}
-		if distance := editDistance(name, text, bound); distance <= bound {
+		if distance := p.distance(name, text, bound); distance <= bound {
 			best, bound = i, distance-1
 		}
 	}
@@ -122,31 +133,53 @@ func similar(seen []seenSubject, text string) *seenSubject {
 	return &seen[best]
 }
 
-// editDistance is the number of bytes to insert, delete, replace or swap with the next one, or
-// most+1 if it is larger than most.
-func editDistance(a, b string, most int) int {
-	before, last, now := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
+// distance is the number of bytes to insert, delete, replace or swap with the next one, or most+1
+// if it is larger than most. Parts of the names whose lengths differ by more than most are not
+// compared.
+func (p *speller) distance(a, b string, most int) int {
+	if max(len(a)-len(b), len(b)-len(a)) > most {
+		return most + 1
 	}
+	p.rows(len(b) + 1)
+	for j := range p.last {
+		p.last[j] = min(j, most+1)
+	}
+	leastBefore := 0
 	for i := 1; i <= len(a); i++ {
-		now[0] = i
-		least := i
-		for j := 1; j <= len(b); j++ {
-			replace := last[j-1]
-			if a[i-1] != b[j-1] {
-				replace++
-			}
-			now[j] = min(replace, last[j]+1, now[j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				now[j] = min(now[j], before[j-2]+1)
-			}
-			least = min(least, now[j])
+		from, to := max(i-most, 1), min(i+most, len(b))
+		p.now[from-1] = most + 1
+		if from == 1 {
+			p.now[0] = min(i, most+1)
 		}
-		if least > most && slices.Min(last) > most { // distances only grow
+		least := p.now[from-1]
+		for j := from; j <= to; j++ {
+			p.cells++
+			d := p.last[j-1]
+			if a[i-1] != b[j-1] {
+				d++
+			}
+			d = min(d, p.last[j]+1, p.now[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d = min(d, p.before[j-2]+1)
+			}
+			p.now[j] = min(d, most+1)
+			least = min(least, d)
+		}
+		if to < len(b) {
+			p.now[to+1] = most + 1
+		}
+		if least > most && leastBefore > most { // distances only grow
 			return most + 1
 		}
-		before, last, now = last, now, before
+		leastBefore = least
+		p.before, p.last, p.now = p.last, p.now, p.before
 	}
-	return min(last[len(b)], most+1)
+	return min(p.last[len(b)], most+1)
+}
+
+// rows makes the rows as long as a name needs.
+func (p *speller) rows(n int) {
+	for _, row := range []*[]int{&p.before, &p.last, &p.now} {
+		*row = slices.Grow((*row)[:0], n)[:n]
+	}
 }
