@@ -85,6 +85,7 @@ type dashboard struct {
 	forms      *places.Places[string]    // places for forms that are being sent, by address
 	uploads    *places.Places[string]    // of these, for forms with a picture
 	working    *places.Places[string]    // places for pages that are created, by network
+	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant's members, by tenant
 	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
@@ -105,6 +106,12 @@ const maxWorking = 64
 
 // maxNetworkWorking is the maximum for one network, which many people may share.
 const maxNetworkWorking = 32
+
+// leastVisiting is how many pages of members of a tenant are created concurrently, however many
+// those of other tenants are. Otherwise a tenant has at most a quarter of the places that are left:
+// pages that wait for the tenant's turn in Postgres have their place meanwhile, and its members can
+// request them from many networks.
+const leastVisiting = 2
 
 // The maximum number of files that are created and sent concurrently, of all tenants and of one. A
 // file is created while it is sent, however slowly its browser reads.
@@ -158,6 +165,7 @@ func newDashboard(deps Deps) *dashboard {
 	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), d.newThrottle("portal", portalRules...)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	d.trying, d.verifying = places.NewTurns[uuid.UUID](maxTrying, 1, 0), places.New[uuid.UUID](maxVerifying, 1)
+	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers
 	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)
 	return d
 }

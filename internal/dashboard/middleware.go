@@ -117,7 +117,11 @@ func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visi
 			return err
 		}
 		if session.Current != nil {
-			requestOf(r.Context()).tenant = session.Current.TenantID
+			t := requestOf(r.Context())
+			t.tenant = session.Current.TenantID
+			if !d.visits(t) {
+				return errBusy
+			}
 		}
 		now := d.Now()
 		v := &visit{session: session, now: now, frame: newFrame(&session, r.URL.Path, now, d.DegradedSince())}
@@ -127,6 +131,23 @@ func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visi
 		}
 		return nil
 	})
+}
+
+// visits gives a request a place among those of its tenant, for as long as it has its place among
+// the pages that are created. It returns false if the tenant has its share.
+func (d *dashboard) visits(t *tracked) bool {
+	leave, ok := d.visiting.TakeShare(t.tenant, maxWorking, leastVisiting)
+	if !ok {
+		return false
+	}
+	before := t.place
+	t.place = func() {
+		leave()
+		if before != nil {
+			before()
+		}
+	}
+	return true
 }
 
 // page makes a handler of a function that shows a tenant to a member. Every role may read
