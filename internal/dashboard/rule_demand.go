@@ -166,9 +166,9 @@ func (d *demand) ofSubjects(report tenants.UsageReport, shares []map[string]floa
 	names := slices.SortedFunc(maps.Keys(totals), func(a, b string) int {
 		return cmp.Or(cmp.Compare(totals[b], totals[a]), cmp.Compare(a, b))
 	})
-	room := mostCells / max(d.stretches(), 1)
+	remaining := mostCells / max(d.stretches(), 1)
 	for _, name := range names {
-		if room -= d.ofSubject(name, items[name], shares); room <= 0 {
+		if remaining -= d.ofSubject(name, items[name], shares); remaining <= 0 {
 			break
 		}
 	}

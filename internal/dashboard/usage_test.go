@@ -148,8 +148,8 @@ func TestUsageSplit(t *testing.T) {
 	require.NotContains(t, b.get("/usage?period=custom&from="+from).body, "Reset zoom", "nobody zoomed")
 }
 
-// A page about very many subjects keeps the course of those that it lists only. It has not newStack,
-// which would run it beside other tests that allocate memory.
+// A page about very many subjects keeps the course of those that it lists only. The test is not
+// parallel, because it measures what is allocated.
 func TestUsageOfManySubjects(t *testing.T) {
 	const minutes, each = 300, 100
 	from := time.Unix(0, 0).UTC()
