@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -72,4 +73,36 @@ func TestCreditsOfASubject(t *testing.T) {
 	d = ask("other", 1)
 	require.False(t, d.Allowed)
 	require.False(t, d.Rules[0].HasCredits)
+}
+
+// Eight resources of one customer in one call share its credits of a rule that counts by subject
+// and resource: 10 units are 10 units, and not 10 for each resource.
+func TestCreditsOfItemsDecidedTogether(t *testing.T) {
+	rule := checktest.Minute("api", 2)
+	rule.By = []string{"subject", "resource"}
+	r := checktest.NewRig(t, check.PolicyData{Rules: []limit.Rule{rule}}, nil, granted("paying", limit.Grant{Units: 10}))
+	r.Checker = opening(t, r, 0)
+	r.Check(check.Request{Subject: "paying", Resource: "other", Cost: 3}) // opens the grant
+	r.Move(200 * time.Millisecond)
+	together := func(cost int64) (allowed bool, spent, left int64) {
+		var reqs []check.Request
+		for i := range 8 {
+			reqs = append(reqs, check.Request{Subject: "paying", Resource: fmt.Sprintf("r%d", i), Cost: cost})
+		}
+		decisions, err := r.Checker.CheckTogetherIn(t.Context(), r.Policy, reqs, new(check.Scratch))
+		require.NoError(t, err)
+		allowed = true
+		for i := range decisions {
+			rule := &decisions[i].Rules[0]
+			allowed, spent, left = allowed && decisions[i].Allowed, spent+rule.CreditsSpent, rule.Credits
+		}
+		return allowed, spent, left
+	}
+	allowed, spent, left := together(12)
+	require.Equal(t, []any{false, int64(0), int64(10)}, []any{allowed, spent, left}, "80 units of credits")
+	allowed, spent, left = together(3)
+	require.Equal(t, []any{true, int64(8), int64(2)}, []any{allowed, spent, left})
+	allowed, spent, left = together(1)
+	require.Equal(t, []any{false, int64(0), int64(2)}, []any{allowed, spent, left})
+	require.True(t, r.Check(check.Request{Subject: "paying", Resource: "r0", Cost: 2}).Allowed)
 }

@@ -28,6 +28,20 @@ func (c *Credits) At(key string) *Credits {
 	return there
 }
 
+// CreditsAt returns which counter of a call has the credits that counter i spends: the first one
+// whose credits have the same key. Counter i must have credits. A rule that counts by more than the
+// subject has several counters in one call that spend the same credits. What another one knows of
+// them may be older, so those of the first one count for all.
+func CreditsAt(counters []Counter, i int) int {
+	own := counters[i].Credits
+	for j := range counters[:i] {
+		if o := counters[j].Credits; o != nil && (o == own || o.Key == own.Key) {
+			return j
+		}
+	}
+	return i
+}
+
 // MarkSpent notes that nothing is left of them. What was spent is never returned.
 func (c *Credits) MarkSpent() { c.spent.Store(true) }
 

@@ -159,7 +159,11 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 	for i := range c.Counters {
 		s.judgements[i] = e.judgement(s, c, i)
 		if c.Counters[i].Credits != nil {
-			s.judgements[i].Purse = e.purse(&c.Counters[i], now)
+			if first := CreditsAt(c.Counters, i); first < i {
+				s.judgements[i].Purse = s.judgements[first].Purse
+			} else {
+				s.judgements[i].Purse = e.purse(&c.Counters[i], now)
+			}
 		}
 		if !c.DryRun {
 			s.judgements[i].Follow(now)
@@ -182,7 +186,7 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 		if !c.DryRun && (charged && j.Takes(cost) > 0 || j.Marks || j.Moved) {
 			e.keep(s, c, i, v, clock)
 		}
-		if !c.DryRun && charged && j.Purse != nil && j.Purse.Spends > 0 {
+		if !c.DryRun && charged && j.Purse != nil && j.Purse.Needed > 0 && CreditsAt(c.Counters, i) == i {
 			e.spend(c.Counters[i].Credits, j.Purse)
 		}
 	}

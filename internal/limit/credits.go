@@ -81,13 +81,33 @@ func (r *Rule) CheckCredits(field string) (errs FieldErrors) {
 	return errs
 }
 
-// Purse is the credits of one counter in a call. Its twin is lua/credits.lua: read_credits for
-// Fill, cover_by_credits for cover, credits_retry for retryAt, and spend_credits for Pay.
+// Purse is the credits of a subject for one rule in a call. Several counters of the call can share
+// it, if the rule counts by more than the subject: they get units in their order, and the call is
+// allowed only if the credits suffice for all of them. Its twin is lua/credits.lua: read_purse for
+// Fill, cover_by_credits for cover, note_need for note, credits_retry for retryAt, and spend_purse
+// for Pay.
+//
+// Example: a purse of 10 units, and two counters whose windows are full. A call costs 6 on each of
+// them. The first counter spends 6 units. The second one needs 6 more, and there are 4, so the call
+// is denied and nothing is spent.
 type Purse struct {
 	Grants   []PurseGrant // that are open, in the order in which they are spent
 	Unopened int64        // units of grants that are not open, up to MaxBalance
 	Balance  int64        // of the open grants, before the call, up to MaxBalance
-	Spends   int64        // by the call, if it is allowed
+	// Needed is the sum, up to MaxBalance, of what the counters need that have decided: what they
+	// spend, or would have to spend. It is what an allowed call spends.
+	Needed int64
+
+	needs []need // of these counters
+	least int64  // the sum, up to MaxBalance, of what they need when their windows are free
+	free  int64  // when their windows have as much as the costs take of them
+}
+
+// need is a counter that needs credits.
+type need struct {
+	numbers *Numbers
+	state   State
+	cost    int64
 }
 
 // PurseGrant is what is left of a grant.
@@ -99,7 +119,7 @@ type PurseGrant struct {
 // Fill reads grants at an instant. spent returns how many units of a grant were spent, and false
 // for a grant that is not open.
 func (p *Purse) Fill(grants []Grant, now int64, spent func(GrantID) (int64, bool)) {
-	*p = Purse{Grants: p.Grants[:0]}
+	*p = Purse{Grants: p.Grants[:0], needs: p.needs[:0]}
 	for i := range grants {
 		g := &grants[i]
 		if g.ExpiresMS != 0 && g.ExpiresMS <= now {
@@ -116,30 +136,34 @@ func (p *Purse) Fill(grants []Grant, now int64, spent func(GrantID) (int64, bool
 	}
 }
 
-// cover divides a cost: the units of the window come first. It returns the part for the window,
-// which gets units up to the limit, also if its ceiling is higher.
-func (p *Purse) cover(n *Numbers, remaining, cost int64) (takes int64) {
+// cover returns the part of a cost that a counter spends: the units of the window come first. The
+// window gets units up to the limit, also if its ceiling is higher.
+func (p *Purse) cover(n *Numbers, remaining, cost int64) (spends int64) {
 	left := max(0, n.Limit-(n.Ceiling()-remaining))
-	p.Spends = min(max(0, cost-left), p.Balance)
-	return cost - p.Spends
+	return min(max(0, cost-left), max(0, p.Balance-p.Needed))
 }
 
-// retryAt returns when a cost is allowed that is not allowed now, or NeverMS. Grants expire while
-// the window becomes free.
+// note notes what a counter needs that has decided. What is missing counts, too: later counters of
+// a denied call then have waits after which all of them fit.
+func (p *Purse) note(n *Numbers, s State, remaining, cost, spends int64) {
+	if units := max(spends, cost-remaining); units > 0 {
+		p.Needed = min(p.Needed+units, MaxBalance)
+		p.needs = append(p.needs, need{n, s, cost})
+	}
+}
+
+// retryAt returns when a cost is allowed that is not allowed now, or NeverMS. The counters before
+// it count with what they need now. If it never fits beside that, they count with what they need
+// when their windows are free.
 func (p *Purse) retryAt(n *Numbers, s State, cost, now int64) int64 {
-	at, balance := NeverMS, p.Balance
-	for i := 0; ; i++ {
-		if most := n.Ceiling() + balance - cost; most >= 0 {
-			t := s.when(n, now, most)
-			if i == len(p.Grants) || p.Grants[i].ExpiresMS == 0 || t < p.Grants[i].ExpiresMS {
-				at = t
-				break
-			}
+	at := p.fitsAt(n, s, cost, now, p.Needed, now)
+	if at == NeverMS && p.Needed > 0 {
+		for _, o := range p.needs {
+			p.least = min(p.least+max(0, o.cost-o.numbers.Limit), MaxBalance)
+			p.free = max(p.free, o.state.when(o.numbers, now, max(0, o.numbers.Limit-o.cost)))
 		}
-		if i == len(p.Grants) {
-			break
-		}
-		balance -= p.Grants[i].Left
+		p.needs = p.needs[:0]
+		at = p.fitsAt(n, s, cost, now, p.least, max(p.free, now+1))
 	}
 	if p.Unopened > 0 && (at == NeverMS || at > now+OpenedWithinMS) {
 		return now + OpenedWithinMS
@@ -147,9 +171,30 @@ func (p *Purse) retryAt(n *Numbers, s State, cost, now int64) int64 {
 	return at
 }
 
-// Pay calls spend for each grant of which the call spends units.
+// fitsAt returns when a cost fits, at the given instant or later, while others need units of the
+// credits, or NeverMS. Grants expire while the window becomes free.
+func (p *Purse) fitsAt(n *Numbers, s State, cost, now, others, from int64) int64 {
+	balance := p.Balance - others
+	for i := 0; ; i++ {
+		if most := n.Ceiling() + balance - cost; most >= 0 && (balance >= 0 || others == 0) {
+			t := from
+			if most < n.Ceiling() { // else the credits pay all of it
+				t = max(from, s.when(n, now, most))
+			}
+			if i == len(p.Grants) || p.Grants[i].ExpiresMS == 0 || t < p.Grants[i].ExpiresMS {
+				return t
+			}
+		}
+		if i == len(p.Grants) {
+			return NeverMS
+		}
+		balance -= p.Grants[i].Left
+	}
+}
+
+// Pay calls spend for each grant of which an allowed call spends units.
 func (p *Purse) Pay(spend func(id GrantID, units int64)) {
-	rest := p.Spends
+	rest := p.Needed
 	for i := range p.Grants {
 		if part := min(rest, p.Grants[i].Left); part > 0 {
 			spend(p.Grants[i].ID, part)

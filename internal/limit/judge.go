@@ -8,8 +8,8 @@ type Judgement struct {
 	Mark    int64  // end of the running penalty, or 0
 	Marks   bool   // the call starts the penalty, or shortens one that ends too late
 	Moved   bool   // the end of the open window has changed (Follow)
-	Purse   *Purse // credits of the subject; nil: none
-	takes   int64  // with a Purse: the part of the cost that the window gets
+	Purse   *Purse // credits of the subject, also for other counters of the call; nil: none
+	spends  int64  // with a Purse: the part of the cost that it pays
 	retryAt int64  // with a Purse: when a denied cost is allowed, or NeverMS
 }
 
@@ -49,23 +49,19 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 // admitWithCredits is Admit for a counter whose subject has credits, which has no penalty.
 func (j *Judgement) admitWithCredits(v Verdict, cost, now int64) Verdict {
 	n := j.Numbers
-	j.takes = j.Purse.cover(n, v.Remaining, cost)
+	j.spends = j.Purse.cover(n, v.Remaining, cost)
 	v.Credits, v.Unopened = j.Purse.Balance, j.Purse.Unopened > 0
-	if v.Allowed = cost == 0 || j.takes <= v.Remaining; !v.Allowed {
+	if v.Allowed = cost == 0 || j.Takes(cost) <= v.Remaining; !v.Allowed {
 		j.retryAt = j.Purse.retryAt(n, j.State, cost, now)
 		v.CostExceeds = j.retryAt == NeverMS
 	}
+	j.Purse.note(n, j.State, v.Remaining, cost, j.spends)
 	n.Split(&v)
 	return v
 }
 
 // Takes returns the part of an allowed cost that the window gets. Credits are the rest.
-func (j *Judgement) Takes(cost int64) int64 {
-	if j.Purse != nil {
-		return j.takes
-	}
-	return cost
-}
+func (j *Judgement) Takes(cost int64) int64 { return cost - j.spends }
 
 // Follow updates the state to the schedule of the rule's windows, which may have changed. A dry run
 // must not call it.
@@ -79,9 +75,9 @@ func (j *Judgement) Follow(now int64) {
 func (j *Judgement) Charge(v *Verdict, cost, now int64) {
 	v.DelayMS = j.State.delay(j.Numbers, now)
 	if j.Purse != nil {
-		cost = j.takes
-		v.CreditsSpent = j.Purse.Spends
-		v.Credits -= v.CreditsSpent
+		cost = j.Takes(cost)
+		v.CreditsSpent = j.spends
+		v.Credits -= j.Purse.Needed // all counters have decided, and allow
 	}
 	if cost > 0 {
 		j.State.Charge(j.Numbers, cost, now)

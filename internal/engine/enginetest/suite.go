@@ -49,6 +49,8 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("CreditsLarge", func(t *testing.T) { testCreditsLarge(t, eng) })
 	t.Run("CreditsConcurrent", func(t *testing.T) { testCreditsConcurrent(t, eng) })
 	t.Run("CreditsAndOverage", func(t *testing.T) { testCreditsAndOverage(t, eng) })
+	t.Run("CreditsOfSeveralItems", func(t *testing.T) { testCreditsOfSeveralItems(t, eng) })
+	t.Run("CreditsPatientItems", func(t *testing.T) { testCreditsPatientItems(t, eng) })
 	t.Run("CreditSequences", func(t *testing.T) { testCreditSequences(t, eng) })
 	t.Run("LeavesNoTrace", func(t *testing.T) { eachAlgorithm(t, eng, testNoTrace) })
 	t.Run("Reset", func(t *testing.T) { eachAlgorithm(t, eng, testReset) })

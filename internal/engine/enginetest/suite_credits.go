@@ -270,6 +270,99 @@ func testCreditsConcurrent(t *testing.T, eng engine.Engine) {
 	require.Equal(t, map[limit.GrantID]int64{first.ID: 37, second.ID: 63}, unsettled(t, eng, c))
 }
 
+// Items of one subject that are decided in one call share its credits: they are spent once, and the
+// call is allowed only if they suffice for all items.
+func testCreditsOfSeveralItems(t *testing.T, eng engine.Engine) {
+	const items = 8
+	key := Prefix()
+	n := five(limit.FixedWindow)
+	grants := []limit.Grant{grantOf(1, 4, start+1_000_000), grantOf(2, 6, 0)}
+	first := withCredits(t, eng, counter(key, n), grants...)
+	var counters []engine.Counter
+	for i := range items {
+		c := counter(fmt.Sprintf("%s:%d", key, i), n)
+		// Each item has read the grants by itself, so the pointers differ.
+		c.Credits = &engine.Credits{Key: first.Credits.Key, Outbox: first.Credits.Outbox, Grants: slices.Clone(grants)}
+		counters = append(counters, c)
+	}
+	together := func(now int64, costs ...int64) *engine.Call {
+		t.Helper()
+		call := &engine.Call{NowMS: now, Cost: slices.Max(costs), PerCounter: true}
+		for i, cost := range costs {
+			c := counters[i]
+			c.Cost = cost
+			call.Counters = append(call.Counters, c)
+		}
+		eng.Evaluate(t.Context(), call)
+		require.NoError(t, call.Err)
+		return call
+	}
+	says := func(call *engine.Call, allowed bool, left int64, spent ...int64) {
+		t.Helper()
+		require.Equal(t, allowed, call.Outcome.Allowed)
+		for i, v := range call.Outcome.Verdicts {
+			require.Equal(t, []int64{spent[i], left}, []int64{v.CreditsSpent, v.Credits}, "item %d", i)
+		}
+	}
+	// 8 items with 5 units each in their windows, and 10 units of credits: 48 units fit.
+	says(together(start, 10, 10, 10, 10, 10, 10, 10, 10), false, 10, 0, 0, 0, 0, 0, 0, 0, 0)
+	says(together(start, 6, 6, 6, 6, 6, 6, 6, 6), true, 2, 1, 1, 1, 1, 1, 1, 1, 1)
+	require.Equal(t, map[limit.GrantID]int64{grants[0].ID: 4, grants[1].ID: 4}, unsettled(t, eng, first))
+
+	// The third item misses a unit. It waits for its own window, or for those of all.
+	call := together(start, 1, 1, 1, 0)
+	says(call, false, 2, 0, 0, 0, 0)
+	for i, v := range call.Outcome.Verdicts {
+		require.Equal(t, i != 2, v.Allowed, "item %d", i)
+	}
+	v := call.Outcome.Verdicts[2]
+	require.Equal(t, []any{false, int64(60_000)}, []any{v.CostExceeds, v.RetryAfterMS})
+	call = together(start, 2, 7)
+	require.Equal(t, []any{false, int64(60_000)}, []any{call.Outcome.Verdicts[1].CostExceeds, call.Outcome.Verdicts[1].RetryAfterMS},
+		"once the window of the first item is free, the second one gets all credits")
+	call = together(start, 6, 7)
+	require.True(t, call.Outcome.Verdicts[1].CostExceeds, "3 units of credits are never left")
+	says(together(start, 1, 1), true, 0, 1, 1)
+	require.Equal(t, map[limit.GrantID]int64{grants[0].ID: 4, grants[1].ID: 6}, unsettled(t, eng, first))
+	says(together(start, 1), false, 0, 0)
+}
+
+// A call of several items that share credits is allowed after the longest wait of its items.
+func testCreditsPatientItems(t *testing.T, eng engine.Engine) {
+	for i := range 60 {
+		r := rand.New(rand.NewPCG(11, uint64(i)))
+		n := five(pick(r, limit.SlidingWindowCounter, limit.SlidingWindowBuckets, limit.FixedWindow, limit.FixedWindowFirstHit))
+		first := withCredits(t, eng, counter(Prefix(), n), grantOf(1, 12, 0))
+		now := start
+		for step := range 12 {
+			call := &engine.Call{NowMS: now, PerCounter: true}
+			for item := range 2 + r.IntN(3) {
+				c := counter(fmt.Sprintf("%s:%d", first.Key, item), n)
+				c.Credits, c.Cost = first.Credits, r.Int64N(7)
+				call.Cost = max(call.Cost, c.Cost)
+				call.Counters = append(call.Counters, c)
+			}
+			eng.Evaluate(t.Context(), call)
+			require.NoError(t, call.Err)
+			wait := int64(0)
+			for _, v := range call.Outcome.Verdicts {
+				if v.CostExceeds {
+					wait = limit.NeverMS
+					break
+				}
+				wait = max(wait, v.RetryAfterMS)
+			}
+			if wait > 0 {
+				call.NowMS += wait
+				eng.Evaluate(t.Context(), call)
+				require.True(t, call.Outcome.Allowed, "sequence %d, step %d", i, step)
+				now = call.NowMS
+			}
+			now += r.Int64N(20_000)
+		}
+	}
+}
+
 // Credits beside overage are spent before the excess begins.
 func testCreditsAndOverage(t *testing.T, eng engine.Engine) {
 	n := five(limit.SlidingWindowCounter)
@@ -279,21 +372,31 @@ func testCreditsAndOverage(t *testing.T, eng engine.Engine) {
 	require.Equal(t, []int64{0, 2, 3, 0}, []int64{v.Remaining, v.Overage, v.CreditsSpent, v.Credits})
 }
 
-// Random sequences with credits get the same answers from an engine and from memory, and no credit
-// is spent while the window has units left.
+// Random sequences with credits get the same answers from an engine and from memory, no credit is
+// spent while the window has units left, and what is gone is what the answers say. In half of them,
+// all counters spend the same credits.
 func testCreditSequences(t *testing.T, eng engine.Engine) {
-	for i := range 60 {
+	for i := range 120 {
 		r := rand.New(rand.NewPCG(7, uint64(i)))
 		a := pick(r, limit.SlidingWindowCounter, limit.SlidingWindowBuckets, limit.FixedWindow, limit.FixedWindowFirstHit)
 		memory := engine.NewMemory(engine.MemoryOptions{})
 		stores := []engine.Engine{eng, memory}
 		credits := map[string]*engine.Credits{}
-		for _, c := range RandomCalls(r, a, Prefix()) {
+		prefix := Prefix()
+		for _, c := range RandomCalls(r, a, prefix) {
+			if i%2 == 1 {
+				addItems(r, c)
+			}
 			for j := range c.Counters {
-				giveCredits(t, r, &c.Counters[j], c.NowMS, credits, stores)
+				key := c.Counters[j].OwnKey()
+				if i%2 == 1 {
+					key = prefix
+				}
+				giveCredits(t, r, &c.Counters[j], key, c.NowMS, credits, stores)
 			}
 			theirs := *c
 			theirs.Counters = slices.Clone(c.Counters)
+			before := creditsOf(t, memory, c)
 			eng.Evaluate(t.Context(), c)
 			memory.Evaluate(t.Context(), &theirs)
 			require.NoError(t, c.Err)
@@ -303,7 +406,11 @@ func testCreditSequences(t *testing.T, eng engine.Engine) {
 				if v.CreditsSpent > 0 && c.Outcome.Allowed {
 					require.Zero(t, v.Remaining)
 				}
+				if of := c.Counters[j].Credits; of != nil && !c.DryRun {
+					before[of.Key] -= v.CreditsSpent
+				}
 			}
+			require.Equal(t, creditsOf(t, memory, c), before, "sequence %d: %+v", i, c)
 		}
 		for _, of := range credits {
 			c := engine.Counter{Credits: of}
@@ -312,15 +419,45 @@ func testCreditSequences(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// giveCredits gives a counter of a random call credits, some of which are not open.
-func giveCredits(t *testing.T, r *rand.Rand, c *engine.Counter, now int64, known map[string]*engine.Credits, stores []engine.Engine) {
+// addItems adds counters to a random call for more items of its first rule, some with other costs.
+func addItems(r *rand.Rand, c *engine.Call) {
+	for item := range r.IntN(4) {
+		more := c.Counters[0]
+		more.Key, more.ID, more.Grouped = fmt.Sprintf("%s:item-%d", more.OwnKey(), item), "", false
+		if c.PerCounter {
+			more.Cost = randomCost(r, more.Numbers)
+			c.Cost = max(c.Cost, more.Cost)
+		}
+		c.Counters = append(c.Counters, more)
+	}
+}
+
+// creditsOf returns what is left of the credits of a call's counters, by their keys.
+func creditsOf(t *testing.T, eng engine.Engine, c *engine.Call) map[string]int64 {
+	left := map[string]int64{}
+	for i := range c.Counters {
+		of := c.Counters[i].Credits
+		if of == nil || engine.CreditsAt(c.Counters, i) != i {
+			continue
+		}
+		counter := c.Counters[i]
+		counter.Cost = 0
+		left[of.Key] = ask(t, eng, c.NowMS, 0, counter).Outcome.Verdicts[0].Credits
+	}
+	return left
+}
+
+// giveCredits gives a counter of a random call credits with keys that begin with key, some of which
+// are not open.
+func giveCredits(t *testing.T, r *rand.Rand, c *engine.Counter, key string, now int64, known map[string]*engine.Credits, stores []engine.Engine) {
 	if c.Shadow || !c.Numbers.SpendsCredits() || oneIn(r, 4) {
 		return
 	}
-	key := c.OwnKey() + "credits"
+	outbox := key + "outbox"
+	key += "credits"
 	c.Credits = known[key]
 	if c.Credits == nil || oneIn(r, 8) {
-		c.Credits = &engine.Credits{Key: key, Outbox: c.OwnKey() + "outbox"}
+		c.Credits = &engine.Credits{Key: key, Outbox: outbox}
 		for g := range r.IntN(5) {
 			grant := grantOf(g, pick(r, 1, 2, 1+r.Int64N(10), 1+r.Int64N(c.Numbers.Limit), limit.MaxFixedLimit), 0)
 			if !oneIn(r, 4) {

@@ -300,9 +300,11 @@ const (
 
 	flagOverage = 2 // of a counter, beside shadow
 	flagCredits = 4
+	flagShares  = 8 // beside flagCredits: the credits are those of an earlier counter
 
-	// maxScriptCost represents every cost above all quotas. The script represents it exactly.
-	maxScriptCost = 1 << 52
+	// maxScriptCost represents every cost above all quotas with all credits. The script represents
+	// it exactly.
+	maxScriptCost = 1<<53 - 1
 )
 
 // encode appends the argument of evaluate_one.lua for a call. The second result has the bounds of
@@ -321,9 +323,12 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byt
 			flags |= flagOverage
 			limits = append(appendUint(nil, n.Limit, 7), limits...)
 		}
-		credits := counters[i].Credits
+		credits, creditsAt := counters[i].Credits, i
 		if credits != nil {
 			flags |= flagCredits
+			if creditsAt = engine.CreditsAt(counters, i); creditsAt < i {
+				flags |= flagShares
+			}
 		}
 		b = append(b, byte(n.Algorithm), flags)
 		b = appendUint(b, cost, 7)
@@ -337,7 +342,10 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byt
 			place = byte(len(bounds) / boundsBytes)
 		}
 		b = appendID(append(b, place), counters[i].ID)
-		if credits != nil {
+		switch {
+		case creditsAt < i:
+			b = appendUint(b, int64(creditsAt)+1, 2)
+		case credits != nil:
 			b = appendGrants(b, credits.Grants)
 		}
 	}

@@ -145,7 +145,7 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 		if counters[i].Numbers.PenaltyMS > 0 {
 			args = append(args, penaltyKey(key))
 		}
-		if credits := counters[i].Credits; credits != nil {
+		if credits := counters[i].Credits; credits != nil && engine.CreditsAt(counters, i) == i {
 			args = append(args, credits.Key, credits.Outbox)
 		}
 	}

@@ -133,7 +133,7 @@ func (r *request) sparesOfCounters(s *sentCall, slots int64) {
 			s.spare.add(spare, append(witnesses, penaltyKey(key))...)
 			s.spare.add(penaltyKey(spare), append(witnesses, key)...)
 		}
-		if c.Credits != nil {
+		if c.Credits != nil && engine.CreditsAt(counters, i) == i {
 			s.spare.add(c.Credits.Key)
 			s.spare.add(c.Credits.Outbox)
 		}

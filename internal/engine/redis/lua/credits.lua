@@ -1,14 +1,18 @@
--- Prepaid units of a subject for a rule: what a check needs beyond the limit is taken from its
--- grants, in the order in which they are passed.
+-- Prepaid units of a subject for a rule, in a purse p: what a check needs beyond the limit is taken
+-- from its grants, in the order in which they are passed. Counters of one call can share a purse,
+-- if their rule counts by more than the subject. They get units in their order, and the call is
+-- allowed only if the purse has enough for all of them.
 --
--- In       for read_credits: a counter s with the keys s.spent_key and s.outbox, and its arguments:
---          number of grants 1, then for each its id 16, units 7, expiry 6
--- Out      s.spends, the units that the call takes from grants; s.takes, those of the window;
---          s.balance, the units left of open grants; s.unopened, those of grants that are not open
+-- In       for find_purse: a counter s, and its arguments: if it is the first one with the purse,
+--          number of grants 1, then for each its id 16, units 7, expiry 6; else the number of that
+--          counter 2
+-- Out      s.purse: balance, the units left of open grants; unopened, those of grants that are not
+--          open; needed, those that the counters need which have decided. s.spends, the units that
+--          the counter takes from the purse, and s.takes, those of its window
 --
 -- Example: a limit of 10 is used up, a grant has 500 units, of which 20 are spent. A call costs 3.
--- read_credits sets s.balance to 480. cover_by_credits finds 0 units left in the window: s.spends
--- is 3, s.takes is 0. spend_credits stores 23 units spent, in both keys.
+-- find_purse sets p.balance to 480. cover_by_credits finds 0 units left in the window: s.spends is
+-- 3, s.takes is 0. note_need sets p.needed to 3. spend_credits stores 23 units spent, in both keys.
 --
 -- The first key has what was spent of the grants that are open: version 1 byte, then for each grant
 -- its id 16, the units spent in total 7, and its expiry in milliseconds 6 (0: never). A grant that
@@ -39,12 +43,15 @@ local function place_of(v, id)
   return j
 end
 
--- Reads the credits of counter s. Returns where its arguments end. The twin is Purse.Fill in
+-- Reads the purse of counter s, and returns where its arguments end. The twin is Purse.Fill in
 -- credits.go.
-local function read_credits(s, at, now)
-  local v = fetch(s, 'GET', s.spent_key)
+local function read_purse(s, spent_key, outbox, at, now)
+  local v = fetch(s, 'GET', spent_key)
   if not v or string.byte(v) ~= CREDITS or #v % GRANT_SIZE ~= 1 or #v > MOST_READ then v = '' end
-  s.value, s.grants, s.balance, s.unopened = v, {}, 0, 0
+  local p = {
+    spent_key = spent_key, outbox = outbox, value = v, grants = {}, balance = 0, unopened = 0,
+    needed = 0, needs = {}, least = 0, free = 0,
+  }
   local count = string.byte(ARGV[1], at)
   at = at + 1
   for _ = 1, count do
@@ -55,50 +62,90 @@ local function read_credits(s, at, now)
       if j then
         local spent = (decode('<I7', v, j + 16))
         local left = max(0, units - spent)
-        s.grants[#s.grants + 1] = { j, left, till, spent }
-        s.balance = min(s.balance + left, MAX_BALANCE)
+        p.grants[#p.grants + 1] = { j, left, till, spent }
+        p.balance = min(p.balance + left, MAX_BALANCE)
       else
-        s.unopened = min(s.unopened + units, MAX_BALANCE)
+        p.unopened = min(p.unopened + units, MAX_BALANCE)
       end
     end
   end
+  s.purse = p
   return at
 end
 
--- Divides the cost of a call: the units of the window come first. The twin is Purse.cover.
+-- Gives counter s its purse: a new one, or that of an earlier counter. args.purses lists them.
+local function find_purse(s, args, counters, now)
+  if s.shares then
+    local first
+    first, args.at = decode('<I2', ARGV[1], args.at)
+    s.purse = counters[first].purse
+    return
+  end
+  args.at = read_purse(s, KEYS[args.keys + 1], KEYS[args.keys + 2], args.at, now)
+  args.keys, args.purses = args.keys + 2, args.purses or {}
+  args.purses[#args.purses + 1] = s.purse
+end
+
+-- Divides the cost of counter s: the units of the window come first. The twin is Purse.cover.
 local function cover_by_credits(s)
+  local p = s.purse
   local remaining = max(0, (s.excess or s.limit) - s.used)
-  s.spends = min(max(0, s.cost - remaining), s.balance)
+  s.spends = min(max(0, s.cost - remaining), max(0, p.balance - p.needed))
   s.takes = s.cost - s.spends
 end
 
--- Returns when a cost is allowed that is not allowed now, or nil for never. Grants expire while the
--- window becomes free. The twin is Purse.retryAt.
-local function credits_retry(s, when, now)
-  local balance, i, at = s.balance, 1, nil
+-- Notes what counter s needs that has decided. What is missing counts, too: later counters of a
+-- denied call then have waits after which all of them fit. The twin is Purse.note.
+local function note_need(s)
+  local p, units = s.purse, max(s.spends, s.cost - s.remaining)
+  if units > 0 then
+    p.needed = min(p.needed + units, MAX_BALANCE)
+    p.needs[#p.needs + 1] = s
+  end
+end
+
+-- Returns when the cost of s fits, at the given instant or later, while others need units of the
+-- purse, or nil for never. Grants expire while the window becomes free. The twin is Purse.fitsAt.
+local function fits_at(s, when, others, from)
+  local p = s.purse
+  local balance, i = p.balance - others, 1
   while true do
     local most = s.quota + balance - s.cost
-    local grant = s.grants[i]
-    if most >= 0 then
-      local t = when(s, most)
-      if not grant or grant[3] == 0 or t < grant[3] then
-        at = t
-        break
-      end
+    local grant = p.grants[i]
+    if most >= 0 and (balance >= 0 or others == 0) then
+      local t = from
+      if most < s.quota then t = max(from, when(s, most)) end -- else the credits pay all of it
+      if not grant or grant[3] == 0 or t < grant[3] then return t end
     end
-    if not grant then break end
+    if not grant then return nil end
     balance, i = balance - grant[2], i + 1
   end
-  if s.unopened > 0 then return min(at or now + OPENED_WITHIN, now + OPENED_WITHIN) end
+end
+
+-- Returns when a cost is allowed that is not allowed now, or nil for never. The counters before it
+-- count with what they need now. If it never fits beside that, they count with what they need when
+-- their windows are free. The twin is Purse.retryAt.
+local function credits_retry(s, when, now)
+  local p = s.purse
+  local at = fits_at(s, when, p.needed, now)
+  if not at and p.needed > 0 then
+    for _, o in ipairs(p.needs) do
+      local limit = o.excess or o.limit
+      p.least = min(p.least + max(0, o.cost - limit), MAX_BALANCE)
+      p.free = max(p.free, when(o, max(0, limit - o.cost)))
+    end
+    p.needs = {}
+    at = fits_at(s, when, p.least, max(p.free, now + 1))
+  end
+  if p.unopened > 0 then return min(at or now + OPENED_WITHIN, now + OPENED_WITHIN) end
   return at
 end
 
--- Writes what an allowed call spends. The twins are Purse.Pay and Memory.spend in
--- memory_credits.go.
-local function spend_credits(s)
-  local v, rest, totals = s.value, s.spends, {}
-  for i = 1, #s.grants do
-    local j, left, _, spent = unpack(s.grants[i])
+-- Writes what an allowed call spends of a purse. The twin is Purse.Pay.
+local function spend_purse(p)
+  local v, rest, totals = p.value, p.needed, {}
+  for i = 1, #p.grants do
+    local j, left, _, spent = unpack(p.grants[i])
     local part = min(rest, left)
     if part > 0 then
       rest = rest - part
@@ -107,10 +154,17 @@ local function spend_credits(s)
       v = string.sub(v, 1, j + 15) .. encode('<I7', spent + part) .. string.sub(v, j + 23)
     end
   end
-  if type(try('HSET', s.outbox, unpack(totals))) == 'table' then -- a key of another type
-    call('UNLINK', s.outbox)
-    call('HSET', s.outbox, unpack(totals))
+  if type(try('HSET', p.outbox, unpack(totals))) == 'table' then -- a key of another type
+    call('UNLINK', p.outbox)
+    call('HSET', p.outbox, unpack(totals))
   end
-  call('PEXPIRE', s.outbox, OUTBOX_LIFE)
-  call('SET', s.spent_key, v, 'PX', CREDITS_LIFE)
+  call('PEXPIRE', p.outbox, OUTBOX_LIFE)
+  call('SET', p.spent_key, v, 'PX', CREDITS_LIFE)
+end
+
+-- Writes what an allowed call spends. The twin is Memory.spend in memory_credits.go.
+local function spend_credits(purses)
+  for i = 1, #purses do
+    if purses[i].needed > 0 then spend_purse(purses[i]) end
+  end
 end

@@ -3,15 +3,17 @@
 -- evaluate_many.lua instead.
 --
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
---          penalty, or by the two keys of credits.lua if its subject has credits. The one key that
---          is not named here is that of a group (group.lua).
+--          penalty, or by the two keys of credits.lua if its subject has credits and no counter
+--          before it has the same ones. The one key that is not named here is that of a group
+--          (group.lua).
 -- ARGV[1]  the instant in milliseconds 6 bytes (0: this server's clock), dry run 1; then for each
 --          counter algorithm 1 (the numbers are those of limit.Algorithm), flags 1 (1 shadow, 2
---          overage, 4 credits), cost 7, limit 7 (with overage, the greatest one), window 5, extra 5
---          (burst, length of a sub-bucket or base of a counter), penalty 4, bounds 1 (which of
---          ARGV[2], counted from 1; 0 for all but calendar windows), id 9 (group.lua; zeros: none),
---          and with credits the grants of credits.lua; all packed little-endian, like everything
---          below
+--          overage, 4 credits, 8 those of an earlier counter), cost 7, limit 7 (with overage, the
+--          greatest one), window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
+--          penalty 4, bounds 1 (which of ARGV[2], counted from 1; 0 for all but calendar windows),
+--          id 9 (group.lua; zeros: none), and with credits the grants of credits.lua, or if they
+--          are those of an earlier counter its number, counted from 1, 2; all packed
+--          little-endian, like everything below
 -- ARGV[2]  for each calendar window two windows, one after the other: the start of the first 6, its
 --          end 6, the end of the second 6; then, the last counter first, for each counter with
 --          overage the limit beyond which its units are excess 7
@@ -20,8 +22,8 @@
 --          counter flags 1 (1 allows, 2 cost exceeds the quota, 4 penalty runs, 8 an invalid value
 --          was overwritten, 16 a grant is not open), remaining 7, wait 6 (0 if it allows or never
 --          will), instant at which the full quota is available 6, instant at which one more unit
---          is available 6, delay 5, and with credits those that this call has spent 7 and those
---          that are left 7
+--          is available 6, delay 5, and with credits those that this counter has spent 7 and
+--          those that are left after the call 7
 --
 -- A penalty mark is version 1 byte and the instant of its end 6.
 --
@@ -80,7 +82,7 @@ local function decode_counter(args)
   local flags, bounds
   s.number, flags, s.cost, s.limit, s.window, s.extra, s.penalty, bounds, s.id, args.at =
     decode('<BBI7I7I5I5I4Bc9', ARGV[1], args.at)
-  s.shadow, s.credits = flags % 2 == 1, flags > 3
+  s.shadow, s.credits, s.shares = flags % 2 == 1, flags > 3, flags > 7
   if flags % 4 > 1 then
     args.excesses = args.excesses + 1
     s.excess = (decode('<I7', ARGV[2], #ARGV[2] - 7 * args.excesses + 1)) -- the units beyond it
@@ -94,12 +96,10 @@ local function decode_counter(args)
     args.keys = args.keys + 1
     s.mark_key = KEYS[args.keys]
   end
-  if s.credits then
-    s.spent_key, s.outbox = KEYS[args.keys + 1], KEYS[args.keys + 2]
-    args.keys = args.keys + 2
-  end
   return s
 end
+
+local counters = {}
 
 -- Reads the state of a counter, its penalty mark and its credits.
 local function read_counter(s, args)
@@ -109,7 +109,7 @@ local function read_counter(s, args)
   if s.mark_key then s.mark = read_mark(s) end
   s.takes = s.cost -- of the window; credits are the rest
   if s.credits then
-    args.at = read_credits(s, args.at, now)
+    find_purse(s, args, counters, now)
     cover_by_credits(s)
   end
 end
@@ -119,11 +119,14 @@ end
 local function decide(s)
   s.allows = s.cost == 0 or s.takes <= s.remaining and s.mark == 0
   s.exceeds = s.cost > s.quota
-  if s.allows then return end
   if s.credits then
-    s.retry = credits_retry(s, when, now)
-    s.exceeds = not s.retry
+    if not s.allows then
+      s.retry = credits_retry(s, when, now)
+      s.exceeds = not s.retry
+    end
+    note_need(s)
   end
+  if s.allows then return end
   if s.penalty > 0 and not s.exceeds and (s.mark == 0 or s.cut) then
     if s.mark == 0 then s.mark = now + s.penalty end
     s.marks = true
@@ -179,9 +182,10 @@ local function conclude(s, allowed)
     full, more = max(full, s.mark), max(when(s, s.quota - 1), s.mark) -- more than the 0 shown
   end
   if not s.credits then return encode('<BI7I6I6I6I5', flags, s.remaining, wait, full, more, delay) end
-  if not (allowed and s.allows) then s.spends = 0 end
-  if s.unopened > 0 then flags = flags + 16 end
-  return encode('<BI7I6I6I6I5I7I7', flags, s.remaining, wait, full, more, delay, s.spends, s.balance - s.spends)
+  local spends, left = 0, s.purse.balance
+  if allowed then spends, left = s.spends, left - s.purse.needed end
+  if s.purse.unopened > 0 then flags = flags + 16 end
+  return encode('<BI7I6I6I6I5I7I7', flags, s.remaining, wait, full, more, delay, spends, left)
 end
 
 -- Writes what the call has changed of a counter.
@@ -192,11 +196,10 @@ local function write(s)
     s.algorithm.heal(s, s.heals)
   end
   if dry == 1 then return end
-  if s.credits and s.spends > 0 then spend_credits(s) end
   if s.marks then call('SET', s.mark_key, encode('<BI6', VERSION, s.mark), 'PX', life(s.mark)) end
 end
 
-local counters, allowed, args = {}, true, { at = 8, keys = 0, excesses = 0 }
+local allowed, args = true, { at = 8, keys = 0, excesses = 0 }
 while args.at <= #ARGV[1] do
   local s = decode_counter(args)
   read_counter(s, args)
@@ -208,4 +211,5 @@ end
 local reply = encode('<I6B', now, allowed and 1 or 0)
 for i = 1, #counters do reply = reply .. conclude(counters[i], allowed) end
 for i = 1, #counters do write(counters[i]) end
+if args.purses and allowed and dry == 0 then spend_credits(args.purses) end
 return reply
