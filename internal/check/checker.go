@@ -221,10 +221,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 	if r.cycle != nil {
 		num.numbers.Bounds = r.cycle.Bounds(subject.anchor(), nowMS)
 	}
-	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS), WarnAt: num.warnAt, MayExceed: num.numbers.Overage, Metering: num.metering}
-	if subject != nil && subject.state == Exempt {
-		rd.Mode = limit.Shadow
-	}
+	rd := RuleDecision{Rule: &r.rule, Mode: subject.modeFor(r), Source: num.source, WindowMS: num.numbers.LengthMS(nowMS), WarnAt: num.warnAt, MayExceed: num.numbers.Overage, Metering: num.metering}
 	if num.unlimited {
 		rd.Unlimited, rd.Allowed = true, true
 		d.Rules = append(d.Rules, rd)
@@ -240,7 +237,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		e.moving(&counter, nowMS)
 	}
 	if subject != nil && subject.credits != nil {
-		rd.addCredits(&counter, subject.creditsFor(r).At(counter.Key), nowMS)
+		rd.addCredits(&counter, subject.creditsFor(r), nowMS)
 	}
 	counter.Leased = r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
 	e.call.Leased = e.call.Leased && counter.Leased

@@ -64,9 +64,17 @@ func (k Keys) CreditsOutboxes(tenant limit.TenantID, partitions int) []string {
 	return outboxes
 }
 
-// creditsFor returns the credits of a subject for a rule, or nil.
+// modeFor returns the mode of a rule for a subject, which may be nil.
+func (e *subjectEntry) modeFor(r *compiledRule) limit.Mode {
+	if e != nil && e.state == Exempt {
+		return limit.Shadow
+	}
+	return r.rule.Mode
+}
+
+// creditsFor returns the credits of a subject for a rule, or nil. The subject may be nil.
 func (e *subjectEntry) creditsFor(r *compiledRule) *engine.Credits {
-	if r.credits {
+	if e != nil && e.credits != nil && r.credits && e.modeFor(r) == limit.Enforce {
 		for i := range e.credits {
 			if e.credits[i].rule.Value() == r.rule.Slug {
 				return e.credits[i].credits
@@ -76,15 +84,19 @@ func (e *subjectEntry) creditsFor(r *compiledRule) *engine.Credits {
 	return nil
 }
 
-// addCredits gives a counter the credits of its subject. Once they are spent or expired, the
-// counter is decided as without any.
-func (r *RuleDecision) addCredits(counter *engine.Counter, credits *engine.Credits, nowMS int64) {
-	if credits == nil || r.Mode != limit.Enforce {
-		return
+// left returns credits, or nil once they are spent or expired: the counter is then decided as
+// without any.
+func left(credits *engine.Credits, nowMS int64) *engine.Credits {
+	if credits == nil || credits.Over(nowMS) {
+		return nil
 	}
-	r.HasCredits = true
-	if !credits.Over(nowMS) {
-		counter.Credits = credits
+	return credits
+}
+
+// addCredits gives a counter the credits of its subject.
+func (r *RuleDecision) addCredits(counter *engine.Counter, credits *engine.Credits, nowMS int64) {
+	if credits != nil {
+		r.HasCredits, counter.Credits = true, left(credits, nowMS).At(counter.Key)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 const QuotaResource = "checks"
 
 // WorkResource is the resource under which the operator's tenant counts the work that checks of all
-// other tenants are for Redis, in the units of limit.Numbers.Work. A check with 32 logs is 256
+// other tenants are for Redis, in the units of engine.CounterWork. A check with 32 logs is 256
 // units, one with a single small counter is 1. The quota applies while a rule of the platform
 // tenant has exactly this resource, so that a rule for "*" does not begin to count another unit.
 const WorkResource = "work"
@@ -92,9 +92,9 @@ func (q *Quota) AdmitWork(ctx context.Context, tenant *Policy, reqs []Request) (
 	if err != nil || !policy.limitsExactly(WorkResource) {
 		return 0, true
 	}
-	units := int64(0)
+	units, nowMS := int64(0), q.now().UnixMilli()
 	for i := range reqs {
-		units += tenant.work(reqs[i].Resource)
+		units += tenant.work(&reqs[i], nowMS)
 	}
 	if units == 0 {
 		return 0, true
@@ -102,12 +102,22 @@ func (q *Quota) AdmitWork(ctx context.Context, tenant *Policy, reqs []Request) (
 	return q.take(&q.work, policy, tenant.slug, units)
 }
 
-// work returns the work of a check of the resource, by the numbers of its rules.
-func (p *Policy) work(resource string) (units int64) {
+// work returns the work of a check, by the numbers and the credits of its subject.
+func (p *Policy) work(req *Request, nowMS int64) (units int64) {
 	var buf [limit.MaxMatchingRules]int32
-	for _, i := range p.matching(buf[:0], resource) {
-		if r := &p.rules[i]; r.rule.Mode != limit.Off {
-			units += r.number.numbers.Work()
+	matching := p.matching(buf[:0], req.Resource)
+	if len(matching) == 0 {
+		return 0
+	}
+	subject, _ := p.subjects.Load(req.Subject)
+	plan, _ := p.plan(req.Plan, subject)
+	for _, i := range matching {
+		r := &p.rules[i]
+		if r.rule.Mode == limit.Off {
+			continue
+		}
+		if num := p.number(i, plan, subject, nowMS); !num.unlimited {
+			units += engine.CounterWork(&num.numbers, left(subject.creditsFor(r), nowMS))
 		}
 	}
 	return units

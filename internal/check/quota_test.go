@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
 	"weir/internal/limit"
 )
 
@@ -115,6 +117,87 @@ func TestQuotaOfWork(t *testing.T) {
 	require.Equal(t, 600, admitted(q, "plain", 700, minute("plain", 10), off))
 	require.Equal(t, 1000, admitted(q, "none", 1000), "a check without rules is no work")
 	require.Equal(t, 1000, admitted(platformOf(all), "plain", 1000, minute("plain", 10)), "a rule for * counts checks, not work")
+}
+
+// The quota of work counts a check as the pipelines to Redis do: with the numbers that apply to the
+// subject, and with the credits that the script searches for it.
+func TestQuotaOfWorkIsThatOfTheCall(t *testing.T) {
+	var rules []limit.Rule
+	slug := func(a limit.Algorithm) string { return strings.ReplaceAll(a.String(), "_", "-") }
+	for _, a := range limit.Algorithms {
+		r := minute(slug(a), 10_000)
+		r.Algorithm, r.Resource = a, "*"
+		if a == limit.SlidingWindowBuckets {
+			r.Precision = limit.Duration{Text: "1s", MS: 1000}
+		}
+		if rules = append(rules, r); a == limit.FixedWindow {
+			r.Slug, r.Penalty = "penalty", limit.Duration{Text: "1s", MS: 1000}
+			rules = append(rules, r)
+			r.Slug, r.Penalty, r.Mode = "shadow", limit.Duration{}, limit.Shadow
+			rules = append(rules, r)
+		}
+	}
+	grants := func(rule string, count int, expiresMS int64) (out []GrantData) {
+		for i := range count {
+			out = append(out, GrantData{Rule: rule, Grant: limit.Grant{ID: limit.GrantID{1, byte(i)}, Units: 5, ExpiresMS: expiresMS}})
+		}
+		return out
+	}
+	fixed, log := slug(limit.FixedWindow), slug(limit.SlidingWindowLog)
+	data := PolicyData{Rules: rules, Plans: []PlanData{
+		{Slug: "short", Limits: map[string]limit.Limit{log: {Limit: 5}}},
+		{Slug: "free", Limits: map[string]limit.Limit{fixed: {Unlimited: true}}},
+	}}
+	r := newRig(t, data,
+		SubjectData{Subject: "granted", Grants: grants(fixed, 50, 0)}, SubjectData{Subject: "expired", Grants: grants(fixed, 50, 1)},
+		SubjectData{Subject: "exempt", State: Exempt, Grants: grants(fixed, 50, 0)}, SubjectData{Subject: "shadow", Grants: grants("shadow", 50, 0)},
+		SubjectData{Subject: "log", Overrides: []OverrideData{{Rule: log, Limit: limit.Limit{Limit: 5}}}},
+	)
+	now := time.UnixMilli(r.now.Load())
+	work := func(subject, plan string) int64 {
+		req := Request{Subject: subject, Resource: "default", Plan: plan, Cost: 1}
+		var e evaluation
+		require.True(t, e.resolve(NewKeys([16]byte{1}), r.policy, &req, now))
+		units := int64(0)
+		for i := range e.call.Counters {
+			units += engine.CounterWork(&e.call.Counters[i].Numbers, e.call.Counters[i].Credits)
+		}
+		require.Equal(t, units, r.policy.work(&req, now.UnixMilli()), "%s, plan %q", subject, plan)
+		return units
+	}
+	plain := work("ada", "")
+	require.Equal(t, plain+limit.CreditsWork(50), work("granted", ""), "13 units for 50 grants")
+	require.Equal(t, plain-4, work("ada", "short"), "a short log")
+	require.Equal(t, plain-4, work("log", ""))
+	require.Equal(t, plain-1, work("granted", "free"), "an unlimited rule has no counter")
+	for _, subject := range []string{"expired", "exempt", "shadow"} {
+		require.Equal(t, plain, work(subject, ""), subject)
+	}
+}
+
+// A check of a subject with credits uses up more of the quota of work than one without.
+func TestQuotaOfWorkCountsCredits(t *testing.T) {
+	quota := minute("work", 600)
+	quota.Resource, quota.Algorithm = WorkResource, limit.FixedWindow
+	platform := PolicyData{Rules: []limit.Rule{quota}}
+	r := newRig(t, platform)
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: platform}}
+	q := NewQuota(r.checker, NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics), r.policy.tenant)
+	api := minute("api", 10)
+	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: "acme", Rules: []limit.Rule{api}})
+	require.NoError(t, err)
+	paying := SubjectData{Subject: "paying"}
+	for i := range limit.MaxGrants {
+		paying.Grants = append(paying.Grants, GrantData{Rule: "api", Grant: limit.Grant{ID: limit.GrantID{1, byte(i)}, Units: 5}})
+	}
+	policy.AddSubject(paying)
+	admitted := 0
+	for range 100 {
+		if _, ok := q.AdmitWork(t.Context(), policy, []Request{{Subject: "paying", Resource: "default"}}); ok {
+			admitted++
+		}
+	}
+	require.Equal(t, 42, admitted, "14 units each")
 }
 
 // People see how much is used, and the day on which it runs out if nothing changes.

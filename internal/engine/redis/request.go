@@ -104,10 +104,7 @@ func (s *sentCall) units(counters []engine.Counter) (units int64) {
 		return int64(s.work())
 	}
 	for i := range counters {
-		units += counters[i].Numbers.Work()
-		if credits := counters[i].Credits; credits != nil {
-			units += limit.CreditsWork(len(credits.Grants))
-		}
+		units += engine.CounterWork(&counters[i].Numbers, counters[i].Credits)
 	}
 	return units
 }
