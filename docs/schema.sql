@@ -117,9 +117,12 @@ CREATE TABLE audit_heads (
     hash bytea NOT NULL,
     removed_sequence bigint NOT NULL DEFAULT 0,
     removed_hash bytea NOT NULL DEFAULT decode(repeat('00'::text, 32), 'hex'::text),
+    day date NOT NULL DEFAULT '1970-01-01'::date,
+    day_bytes bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK (((removed_sequence >= 0) AND (removed_sequence <= sequence))),
+    CHECK ((day_bytes >= 0)),
     CHECK ((octet_length(hash) = 32)),
     CHECK ((octet_length(removed_hash) = 32)),
     CHECK ((sequence >= 0))
@@ -135,7 +138,7 @@ CREATE POLICY own_tenant ON audit_heads FOR ALL TO weir_app
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT INSERT, SELECT ON audit_heads TO weir_app;
 GRANT SELECT ON audit_heads TO weir_system;
-GRANT UPDATE (hash, sequence) ON audit_heads TO weir_app;
+GRANT UPDATE (day, day_bytes, hash, sequence) ON audit_heads TO weir_app;
 GRANT UPDATE (removed_hash, removed_sequence) ON audit_heads TO weir_system;
 
 CREATE TABLE billing_customers (
@@ -152,6 +155,22 @@ CREATE POLICY own_tenant ON billing_customers FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE, INSERT, SELECT, UPDATE ON billing_customers TO weir_app;
+
+CREATE TABLE billing_days (
+    tenant_id uuid NOT NULL,
+    day date NOT NULL,
+    events bigint NOT NULL,
+    bytes bigint NOT NULL,
+    PRIMARY KEY (tenant_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((bytes >= 0)),
+    CHECK ((events >= 0))
+);
+ALTER TABLE billing_days ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_days FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT INSERT, SELECT, UPDATE ON billing_days TO weir_app;
 
 CREATE TABLE billing_endpoints (
     tenant_id uuid NOT NULL,
@@ -230,6 +249,7 @@ CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, e
 CREATE INDEX billing_events_parked ON billing_events USING btree (tenant_id, endpoint_id, customer) WHERE (waits_for <> ''::text);
 CREATE INDEX billing_events_turn ON billing_events USING btree (tenant_id, due_at, id) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
+CREATE INDEX billing_events_unapplied_at ON billing_events USING btree (settled_at) WHERE ((due_at IS NULL) AND (outcome = ANY (ARRAY['parked'::text, 'failed'::text])));
 CREATE INDEX billing_events_unapplied_of_endpoint ON billing_events USING btree (tenant_id, endpoint_id) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
 CREATE INDEX billing_events_waiting ON billing_events USING btree (tenant_id, endpoint_id, customer, id) WHERE (waits_for = 'subject'::text);
 CREATE UNIQUE INDEX billing_events_duplicate ON billing_events USING btree (tenant_id, duplicate_of) WHERE (duplicate_of IS NOT NULL);
@@ -240,6 +260,8 @@ CREATE POLICY own_tenant ON billing_events FOR ALL TO weir_app
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 CREATE POLICY purge ON billing_events FOR DELETE TO weir_system
     USING (((due_at IS NULL) AND (outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'ignored'::text]))));
+CREATE POLICY purge_unapplied ON billing_events FOR DELETE TO weir_system
+    USING (((due_at IS NULL) AND (outcome = ANY (ARRAY['parked'::text, 'failed'::text]))));
 CREATE POLICY read_all ON billing_events FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE ON billing_events TO weir_system;

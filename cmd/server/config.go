@@ -82,9 +82,13 @@ type Config struct {
 	WriteRate int `env:"WEIR_WRITE_RATE" default:"100" help:"Writes per second that each instance accepts from one tenant, over the admin API and the dashboard, with a burst of ten times as many; up to 1000000, 0 for no limit."`
 	ResetRate int `env:"WEIR_RESET_RATE" default:"20" help:"The same for resets of counters."`
 
+	BillingDayEvents int64    `env:"WEIR_BILLING_DAY_EVENTS" default:"500000" help:"Billing events that are stored for a tenant and day (UTC), 1000 to 1000000000; further ones get 429, and billing systems send them again."`
+	BillingDaySize   byteSize `env:"WEIR_BILLING_DAY_SIZE" default:"2GiB" placeholder:"SIZE" help:"The same for the bytes of these events, 1MiB or more."`
+
 	TenantCounters int64 `env:"WEIR_TENANT_COUNTERS" default:"10000000" help:"Counters that a tenant may have alive in Redis at the same time, unless its tier has another bound, 1000 to 1000000000; beyond it, new subjects share counters. 0 for no bound."`
 
-	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
+	AuditRetention int      `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
+	AuditDaySize   byteSize `env:"WEIR_AUDIT_DAY_SIZE" default:"1GiB" placeholder:"SIZE" help:"Bytes that a tenant's changes may add to its audit trail in a day (UTC), 1MiB or more. Beyond a quarter of it, large rows have digests; beyond it, changes get 429 until the day ends, except for those that revoke or delete."`
 
 	databaseFile, redisFile *urlFile // nil if the URL is not in a file
 
@@ -153,6 +157,9 @@ func (c *Config) Validate() error {
 		bad(c.SnapshotSize < 1<<20, "WEIR_SNAPSHOT_SIZE", c.SnapshotSize, "must be 1MiB or more"),
 		bad(c.MaxConfigAge != 0 && c.MaxConfigAge < configStale, "WEIR_MAX_CONFIG_AGE", c.MaxConfigAge, "must be 0s, or 2s or more"),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
+		bad(c.BillingDayEvents < 1000 || c.BillingDayEvents > 1_000_000_000, "WEIR_BILLING_DAY_EVENTS", c.BillingDayEvents, "must be 1000 to 1000000000"),
+		bad(c.BillingDaySize < 1<<20, "WEIR_BILLING_DAY_SIZE", c.BillingDaySize, "must be 1MiB or more"),
+		bad(c.AuditDaySize < 1<<20, "WEIR_AUDIT_DAY_SIZE", c.AuditDaySize, "must be 1MiB or more"),
 		bad(c.WriteRate < 0 || c.WriteRate > 1_000_000, "WEIR_WRITE_RATE", c.WriteRate, "must be 0 to 1000000"),
 		bad(c.ResetRate < 0 || c.ResetRate > 1_000_000, "WEIR_RESET_RATE", c.ResetRate, "must be 0 to 1000000"),
 		bad(c.TenantCounters != 0 && (c.TenantCounters < 1000 || c.TenantCounters > 1_000_000_000), "WEIR_TENANT_COUNTERS", c.TenantCounters, "must be 1000 to 1000000000, or 0"),

@@ -79,8 +79,14 @@ func (l *lockedBuffer) String() string {
 // newAdminStack also runs the test in parallel with others, because it has its own database.
 func newAdminStack(t *testing.T) *adminStack {
 	t.Helper()
+	return newAdminStackWith(t, tenants.Config{})
+}
+
+// newAdminStackWith is newAdminStack with a store of a config.
+func newAdminStackWith(t *testing.T, config tenants.Config) *adminStack {
+	t.Helper()
 	t.Parallel()
-	db := tenantstest.New(t)
+	db := tenantstest.NewWith(t, config)
 	s := &adminStack{t: t, db: db, store: db.Store, log: &lockedBuffer{}}
 	s.url = s.serve(db.Store)
 	s.doc = loadDocument(t)

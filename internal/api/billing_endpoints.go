@@ -24,7 +24,7 @@ type BillingEndpoint struct {
 	Live               *bool      `json:"live" doc:"Whether it takes events of live mode or of test mode; null: the first event decides"`
 	LastEventAt        *time.Time `json:"last_event_at"`
 	RefusedAt          *time.Time `json:"refused_at" doc:"When an event was last refused, to about a second; null: never"`
-	RefusedReason      *string    `json:"refused_reason" enum:"no_secret,no_signature,bad_signature,old_signature,malformed,wrong_mode" doc:"Why; null: no event was refused"`
+	RefusedReason      *string    `json:"refused_reason" enum:"no_secret,no_signature,bad_signature,old_signature,malformed,wrong_mode,volume" doc:"Why; null: no event was refused"`
 	ReconciledAt       *time.Time `json:"reconciled_at" doc:"When the subscriptions were last compared with the provider; null: never"`
 	ReconcileFailedAt  *time.Time `json:"reconcile_failed_at" doc:"When the last comparison with the provider failed; it is repeated within an hour. null: it succeeded, or there was none"`
 	ReconcileError     *string    `json:"reconcile_error" doc:"Why the last comparison failed, in words; null: it succeeded, or there was none"`

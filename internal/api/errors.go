@@ -70,7 +70,11 @@ func problemOf(err error) *Problem {
 		return conflictProblem(conflict)
 	}
 	var often *tenants.TooOftenError
-	if errors.As(err, &often) {
+	if errors.As(err, &often) && often.Why != "" {
+		return newProblem(http.StatusTooManyRequests, codeTrailFull,
+			sentence(often.Why)+" The day ends in UTC. Changes that revoke or delete are possible.").withRetryAfter(wholeSeconds(often.RetryAfter))
+	}
+	if often != nil {
 		return newProblem(http.StatusTooManyRequests, codeWriteRateExceeded,
 			"The tenant exceeded the write rate of this instance.").withRetryAfter(wholeSeconds(often.RetryAfter))
 	}

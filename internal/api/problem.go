@@ -72,6 +72,8 @@ const (
 	codeSigningSecretMissing   = "SIGNING_SECRET_MISSING"
 	codeWrongMode              = "WRONG_MODE"
 	codeWebhookRateExceeded    = "WEBHOOK_RATE_EXCEEDED"
+	codeWebhookVolumeExceeded  = "WEBHOOK_VOLUME_EXCEEDED"
+	codeTrailFull              = "AUDIT_VOLUME_EXCEEDED"
 	codeLoginRateExceeded      = "LOGIN_RATE_EXCEEDED"
 	codeInvitationRateExceeded = "INVITATION_RATE_EXCEEDED"
 	codeEncryptionKeyMissing   = "ENCRYPTION_KEY_MISSING"
@@ -146,6 +148,8 @@ var problemTitles = map[string]string{
 	codeSigningSecretMissing:   "The endpoint has no signing secret",
 	codeWrongMode:              "The event is of another mode",
 	codeWebhookRateExceeded:    "The endpoint exceeded its rate of events",
+	codeTrailFull:              "The changes of the tenant have added as much to its audit trail as they may in a day",
+	codeWebhookVolumeExceeded:  "The tenant has stored as many billing events of this day as it may",
 	codeLoginRateExceeded:      "Too many sign-ins",
 	codeInvitationRateExceeded: "Too many invitations",
 	codeEncryptionKeyMissing:   "The installation has no encryption key",

@@ -30,11 +30,11 @@ import (
 // beyond that are refused, and the provider sends them again later. Checks are not affected.
 
 const (
-	maxWebhookBody = 1 << 20 // bytes
+	maxWebhookBody = 256 << 10 // bytes; no provider sends larger events
 
 	webhookLookups   = 2                // concurrent lookups of endpoints
 	webhookBodies    = 64               // concurrent requests after the lookup, of all tenants; as many more are for tenants with one
-	webhookWrites    = 3                // concurrent writes of events; the other connections to Postgres are for the admin API
+	webhookWrites    = 3                // concurrent writes of events, of one tenant one; the other connections to Postgres are for the admin API
 	webhookWait      = 2 * time.Second  // for a turn
 	webhookRate      = 50               // events per second of one endpoint that an instance stores
 	webhookBurst     = 1000             // and at once
@@ -59,20 +59,22 @@ const (
 	webhookBadBody      = "bad_body"
 	webhookBusy         = "busy"
 	webhookLimited      = "rate_limited"
+	webhookVolume       = tenants.RefusedVolume
 	webhookFailed       = "failed"
 )
 
 var webhookResults = []string{
 	webhookStored, webhookDuplicate, webhookNoSecret, webhookNoSignature, webhookBadSignature, webhookOldSignature, webhookMalformed, webhookWrongMode,
-	webhookNoEndpoint, webhookBadBody, webhookBusy, webhookLimited, webhookFailed,
+	webhookNoEndpoint, webhookBadBody, webhookBusy, webhookLimited, webhookVolume, webhookFailed,
 }
 
 // webhooks receives events.
 type webhooks struct {
 	*server
-	lookups, verifying, writes, refusals chan struct{}
-	bodies                               *places.Places[limit.TenantID]
-	rates                                *engine.Memory
+	lookups, refusals chan struct{}
+	verifying, writes *places.Turns[limit.TenantID]
+	bodies            *places.Places[limit.TenantID]
+	rates             *engine.Memory
 
 	mu    sync.Mutex
 	known map[uuid.UUID]*knownWebhook
@@ -93,14 +95,20 @@ func WebhookPath(e tenants.BillingEndpoint) string {
 	return "/v1/webhooks/" + e.Provider + "/" + e.ID.String()
 }
 
+func newWebhooks(s *server) *webhooks {
+	return &webhooks{
+		server: s, lookups: make(chan struct{}, webhookLookups), refusals: make(chan struct{}, 1), bodies: places.New[limit.TenantID](0, 0),
+		verifying: places.NewTurns[limit.TenantID](runtime.GOMAXPROCS(0)/2, runtime.GOMAXPROCS(0)/4, 0),
+		// The events of a tenant lock its row, so a second place would only wait for the first one.
+		writes: places.NewTurns[limit.TenantID](webhookWrites, 1, 0),
+		rates:  engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
+		known:  map[uuid.UUID]*knownWebhook{},
+	}
+}
+
 // mountWebhooks adds the webhooks to r.
 func mountWebhooks(r chi.Router, s *server) {
-	w := &webhooks{
-		server: s, lookups: make(chan struct{}, webhookLookups), bodies: places.New[limit.TenantID](0, 0),
-		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), writes: make(chan struct{}, webhookWrites), refusals: make(chan struct{}, 1),
-		rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
-		known: map[uuid.UUID]*knownWebhook{},
-	}
+	w := newWebhooks(s)
 	for _, provider := range []string{tenants.StripeProvider, tenants.GenericProvider} {
 		r.Post("/v1/webhooks/"+provider+"/{endpoint}", func(writer http.ResponseWriter, r *http.Request) {
 			known, result, p := w.receive(writer, r, provider)
@@ -152,27 +160,50 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 		return known, webhookLimited, newProblem(http.StatusTooManyRequests, codeWebhookRateExceeded,
 			"The endpoint received more events than this instance stores for one endpoint. Send the event again.").withRetryAfter(wholeSeconds(wait))
 	}
-	if !take(ctx, w.writes, webhookWait) {
-		return known, webhookBusy, busyWebhook()
+	result, p = w.store(ctx, known, &e, body)
+	return known, result, p
+}
+
+// store stores an event.
+func (w *webhooks) store(ctx context.Context, known *knownWebhook, e *subscription.Event, body []byte) (result string, p *Problem) {
+	done, ok := turn(ctx, w.writes, known.Tenant)
+	if !ok {
+		return webhookBusy, busyWebhook()
 	}
-	defer give(w.writes)
-	first, err := w.Store.StoreBillingEvent(ctx, known.Webhook, e, body)
+	defer done()
+	first, err := w.Store.StoreBillingEvent(ctx, known.Webhook, *e, body)
+	var volume *tenants.BillingVolumeError
 	switch {
+	case errors.As(err, &volume):
+		return webhookVolume, newProblem(http.StatusTooManyRequests, codeWebhookVolumeExceeded,
+			sentence(volume.Error())+" Send the event again after the end of the day, in UTC.").withRetryAfter(wholeSeconds(volume.RetryAfter))
 	case errors.Is(err, tenants.ErrWrongMode) && e.Live != nil:
-		return known, webhookWrongMode, wrongMode(*e.Live)
+		return webhookWrongMode, wrongMode(*e.Live)
 	case errors.Is(err, tenants.ErrNotFound): // deleted since it was looked up
-		return known, webhookNoEndpoint, noWebhook()
+		return webhookNoEndpoint, noWebhook()
 	case err != nil:
 		p := problemOf(err)
 		if p.Status >= http.StatusInternalServerError {
 			w.logger.ErrorContext(ctx, "webhook failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
 		}
-		return known, webhookFailed, p
+		return webhookFailed, p
 	case !first:
-		return known, webhookDuplicate, nil
+		return webhookDuplicate, nil
 	}
-	w.billing.Wake()
-	return known, webhookStored, nil
+	if tenants.WithoutEffect(e) {
+		w.billing.Decided(tenants.EventIgnored)
+	} else {
+		w.billing.Wake()
+	}
+	return webhookStored, nil
+}
+
+// turn waits for a turn of a tenant.
+func turn(ctx context.Context, turns *places.Turns[limit.TenantID], tenant limit.TenantID) (done func(), ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, webhookWait)
+	defer cancel()
+	done, err := turns.Take(ctx, tenant)
+	return done, err == nil
 }
 
 // place takes a place for an event. A tenant has at most a quarter of the places that are left, or
@@ -366,10 +397,11 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 			return e, webhookNoSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, "The header "+name+" is missing, so the event is not signed.")
 		}
 	}
-	if !take(ctx, w.verifying, webhookWait) {
+	done, ok := turn(ctx, w.verifying, known.Tenant)
+	if !ok {
 		return e, webhookBusy, busyWebhook()
 	}
-	defer give(w.verifying)
+	defer done()
 	var err error
 	var wrong *subscription.InvalidFields
 	if known.Provider == tenants.GenericProvider {
@@ -438,7 +470,9 @@ func describeWebhooks(api huma.API) {
 		op := &huma.Operation{
 			Method: http.MethodPost, Path: "/v1/webhooks/" + provider + "/{endpoint}", OperationID: "webhook-" + provider,
 			Summary: "Receive an event of a billing system", Tags: []string{"webhooks"},
-			Description: "It needs no API key: the signature over the raw body authenticates it. 200 means that the event is stored; /v1/billing/events shows its outcome.",
+			Description: "It needs no API key: the signature over the raw body authenticates it. 200 means that the event is stored; /v1/billing/events shows its outcome. " +
+				"An event may have up to 256 KiB, else 413. A tenant may store " + itoa(tenants.DefaultBillingEvents) + " events a day (UTC), of " + itoa(tenants.DefaultBillingBytes>>30) +
+				" GiB together, unless the operator sets other numbers, and an endpoint " + itoa(webhookRate) + " per second and instance; beyond that, 429 with Retry-After. Send the event again then.",
 			Parameters: append([]*huma.Param{{
 				Name: "endpoint", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"}, Description: "Id of the billing endpoint",
 			}}, headers...),

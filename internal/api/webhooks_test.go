@@ -275,6 +275,66 @@ func TestWebhookRate(t *testing.T) {
 	require.Zero(t, w.overRate(t.Context(), other))
 }
 
+// However many events of one tenant wait to be written, those of another one have their turn: of
+// one tenant, one is written at a time.
+func TestWritesOfWebhooksByTenant(t *testing.T) {
+	t.Parallel()
+	w := newWebhooks(&server{})
+	now, end := context.WithCancel(t.Context())
+	end()
+	one, others := limit.TenantID{1}, []limit.TenantID{{2}, {3}}
+	done, ok := turn(t.Context(), w.writes, one)
+	require.True(t, ok)
+	_, ok = turn(now, w.writes, one)
+	require.False(t, ok, "it would wait for the same row in Postgres")
+	for _, other := range others {
+		leave, ok := turn(t.Context(), w.writes, other)
+		require.True(t, ok)
+		defer leave()
+	}
+	done()
+	done, ok = turn(t.Context(), w.writes, one)
+	require.True(t, ok)
+	done()
+}
+
+// An event may have 256 KiB, and a tenant's events of a day are bounded: the sender is told when to
+// send again, the endpoint shows it, and the next day the event is stored.
+func TestVolumeOfWebhooks(t *testing.T) {
+	at := time.Now()
+	s := newAdminStackWith(t, tenants.Config{Volume: tenants.BillingVolume{Events: 2}})
+	endpoint := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{stripeSecret}}).ok(201).json()
+	hook := hookOf(t, endpoint)
+	send := func(id string, size int) answer {
+		body := subscriptionEvent(id, "ada", "price_pro", at)
+		body += strings.Repeat(" ", max(0, size-len(body)))
+		return s.call("", http.MethodPost, hook, body, stripeSignature(body, stripeSecret, at))
+	}
+	send("evt_large", maxWebhookBody+1).problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge)
+	send("evt_1", maxWebhookBody).ok(200)
+	send("evt_2", 0).ok(200)
+	refused := send("evt_3", 0)
+	refused.problem(http.StatusTooManyRequests, codeWebhookVolumeExceeded)
+	wait, err := strconv.Atoi(refused.header.Get("Retry-After"))
+	require.NoError(t, err)
+	require.True(t, 0 < wait && wait <= 24*60*60, wait)
+	send("evt_1", maxWebhookBody).ok(200)
+	require.Equal(t, map[string]int{webhookBadBody: 1, webhookStored: 2, webhookVolume: 1, webhookDuplicate: 1}, s.counted("stripe"))
+	shown := s.call(s.key, http.MethodGet, "/v1/billing/endpoints/"+endpoint["id"].(string), nil).ok(200).json()
+	require.Equal(t, tenants.RefusedVolume, shown["refused_reason"])
+}
+
+// An event from which nothing follows is counted as decided, and its content is not kept.
+func TestIgnoredWebhooks(t *testing.T) {
+	s, endpoint := billingStack(t)
+	now := time.Now()
+	body := strings.Replace(subscriptionEvent("evt_1", "ada", "price_pro", now), "customer.subscription.updated", "product.created", 1)
+	s.call("", http.MethodPost, hookOf(t, endpoint), body, stripeSignature(body, stripeSecret, now)).ok(200)
+	items := s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"].([]any)
+	require.Len(t, items, 1)
+	require.Equal(t, tenants.EventIgnored, items[0].(map[string]any)["outcome"])
+}
+
 // A tenant's senders that never send a body use no slots of other tenants, however many endpoints
 // the tenant has.
 func TestSlowWebhooks(t *testing.T) {

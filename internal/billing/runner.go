@@ -113,6 +113,9 @@ func (r *Runner) Wake() {
 	}
 }
 
+// Decided counts an event that was decided when it was received.
+func (r *Runner) Decided(outcome string) { r.outcomes.WithLabelValues(outcome).Inc() }
+
 // Run executes due tasks until ctx ends.
 func (r *Runner) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Every)

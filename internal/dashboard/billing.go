@@ -344,6 +344,7 @@ var refusals = map[string][2]string{
 	tenants.RefusedOldSignature: {"An event whose signature is too old, or of the future, arrived", "Are the clocks of the sender and of this server right?"},
 	tenants.RefusedMalformed:    {"An event with a valid signature and wrong content arrived", "The answer to the sender names what is wrong."},
 	tenants.RefusedWrongMode:    {"An event of the other mode arrived", "Create an endpoint for each mode of Stripe."},
+	tenants.RefusedVolume:       {"An event beyond the maximum of a day arrived", "Select fewer types of events at the billing system. It sends refused events again."},
 }
 
 // Again returns when a comparison that failed is repeated: within an hour, or, if only a part of it

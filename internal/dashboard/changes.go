@@ -122,7 +122,7 @@ func leaf(raw json.RawMessage) string {
 var fieldWords = map[string]string{
 	"last4": "Last four characters", "billing_ref": "Billing reference", "cycle_anchor": "Cycle anchor", "on_change": "When a subject gets the plan", "next_plan_at_cycle_end": "At the end of the cycle", "next_plan_at": "Plan changes at",
 	"expires_at": "Expires", "starts_at": "Starts", "is_default": "Default plan", "default": "Default plan", "id": "ID", "rotated_to": "Replaced by",
-	"revoked_at": "Revoked",
+	"revoked_at": "Revoked", "fields": "Number of fields", "sha256": "SHA-256 of the fields",
 }
 
 // digestWords are the labels of what stands for limits that are too many for a row.

@@ -108,7 +108,11 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many live pages", "This page cannot update itself. Close another live page, or reload this one.")
 	case errors.As(err, &often):
 		w.Header().Set("Retry-After", itoa(int64(math.Ceil(often.RetryAfter.Seconds()))))
-		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", "This tenant exceeds the number of changes per second. Nothing was changed. Try again in a moment.")
+		text := "This tenant exceeds the number of changes per second. Nothing was changed. Try again in a moment."
+		if often.Why != "" {
+			text = "The changes of this tenant have added as much to its audit trail as they may in a day. Nothing was changed. Try again after the end of the day, in UTC. Until then, you can revoke and delete."
+		}
+		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", text)
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit trails are being verified. Try again in a few seconds.")

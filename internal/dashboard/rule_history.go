@@ -124,6 +124,8 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 	_ = json.Unmarshal(e.Before, &was) // null, or an object that this package wrote
 	_ = json.Unmarshal(e.After, &is)
 	switch {
+	case e.HasDigests(): // what changed is unknown
+		return c, nil
 	case e.Action == "delete":
 		return c, was
 	case e.Action == "create":

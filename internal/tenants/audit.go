@@ -102,8 +102,9 @@ type auditRow struct {
 }
 
 // appendAudit appends rows to a tenant's chain. It runs in the transaction of the change, as
-// weir_app with the tenant set.
-func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, now time.Time, rows []auditRow) error {
+// weir_app with the tenant set. most is how many bytes the tenant's changes may add in a day.
+// Error: *TooOftenError if these are more.
+func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, now time.Time, most int64, rows []auditRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -111,6 +112,11 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 	if err != nil {
 		return err
 	}
+	day := auditDayOf(&end, most, now)
+	if err := day.admit(a, rows); err != nil {
+		return err
+	}
+	events := eventsOf(rows) // with all fields
 	origin, _ := ctx.Value(originKey{}).(Origin)
 	reason, _ := ctx.Value(reasonKey{}).(string)
 	var actorID *uuid.UUID
@@ -125,6 +131,7 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 		if row.reason == "" {
 			row.reason = reason
 		}
+		day.add(&row, len(a.name)+len(origin.Address)+len(origin.UserAgent)+len(origin.RequestID))
 		end.Sequence++
 		id := newID()
 		hash := auditHash([32]byte(end.Hash), db.Audit{
@@ -141,10 +148,10 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 	if err := q.InsertAudit(ctx, p); err != nil {
 		return err
 	}
-	if err := appendEvents(ctx, q, a, tenant, now, eventsOf(rows)); err != nil {
+	if err := appendEvents(ctx, q, a, tenant, now, events); err != nil {
 		return err
 	}
-	return q.MoveAuditHead(ctx, db.MoveAuditHeadParams{TenantID: tenant, Sequence: end.Sequence, Hash: end.Hash})
+	return q.MoveAuditHead(ctx, db.MoveAuditHeadParams{TenantID: tenant, Sequence: end.Sequence, Hash: end.Hash, Day: end.Day, DayBytes: day.bytes})
 }
 
 // genesis is the hash before the first row.
@@ -335,7 +342,14 @@ func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ct
 	}
 	var refused error // to distinguish it from errors of the database
 	err := s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		if _, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: a.tenant, Genesis: genesis[:]}); err != nil {
+		now := s.instant()
+		head, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: a.tenant, Genesis: genesis[:]})
+		if err != nil {
+			return err
+		}
+		row := auditRow{action: "reset", kind: auditSubject, target: r.Subject, reason: r.Reason}
+		day := auditDayOf(&head, s.auditDay, now)
+		if err := day.admit(a, []auditRow{row}); err != nil { // before the reset, which cannot be undone
 			return err
 		}
 		rules, err := reset(ctx)
@@ -351,9 +365,8 @@ func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ct
 		if err != nil {
 			return err
 		}
-		return appendAudit(ctx, q, a.tenant, a, s.instant(), []auditRow{{
-			action: "reset", kind: auditSubject, target: r.Subject, after: after, reason: r.Reason,
-		}})
+		row.after = after
+		return appendAudit(ctx, q, a.tenant, a, now, s.auditDay, []auditRow{row})
 	})
 	if refused != nil {
 		return refused

@@ -353,10 +353,11 @@ const (
 	RefusedOldSignature = "old_signature" // made more than five minutes before or after now
 	RefusedMalformed    = "malformed"     // not an event, or one with wrong fields
 	RefusedWrongMode    = "wrong_mode"    // of live mode for an endpoint of test mode, or the other way round
+	RefusedVolume       = "volume"        // the tenant has stored as many of this day as it may
 )
 
 // RefusalReasons are all of them.
-var RefusalReasons = []string{RefusedNoSecret, RefusedNoSignature, RefusedBadSignature, RefusedOldSignature, RefusedMalformed, RefusedWrongMode}
+var RefusalReasons = []string{RefusedNoSecret, RefusedNoSignature, RefusedBadSignature, RefusedOldSignature, RefusedMalformed, RefusedWrongMode, RefusedVolume}
 
 // RecordBillingRefusal records that an endpoint refused an event just now. Call it rarely: anybody
 // can send events that are refused.

@@ -68,27 +68,46 @@ func (f BillingEventFilter) validate() error {
 }
 
 // StoreBillingEvent stores a verified event. first reports whether it was not received before.
-// SettleBillingEvent decides its outcome later. Errors: ErrUnavailable; ErrNotFound if the endpoint
-// was deleted since it was looked up; ErrWrongMode, also if w is older than the event that
-// determined the mode.
+// SettleBillingEvent decides its outcome later, unless nothing can follow from it: such an event is
+// decided here, and its body is not kept. Errors: ErrUnavailable; ErrNotFound if the endpoint was
+// deleted since it was looked up; *BillingVolumeError; ErrWrongMode, also if w is older than the
+// event that determined the mode.
 func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription.Event, body []byte) (first bool, err error) {
 	now := s.instant()
 	a := AsSystem(w.Tenant, "billing")
+	p := db.InsertBillingEventParams{
+		TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Type: e.Type, ProviderAt: e.At, ReceivedAt: now,
+		Body: body, Customer: e.Customer, Subscription: e.Subscription, Subject: e.Subject, DueAt: &now,
+	}
+	if WithoutEffect(&e) {
+		ignored := EventIgnored
+		p.Body, p.DueAt, p.Outcome, p.Why, p.SettledAt = []byte{}, nil, &ignored, shortWhy(e.Why), &now
+	}
 	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		rows, err := q.InsertBillingEvent(ctx, db.InsertBillingEventParams{
-			TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Type: e.Type, ProviderAt: e.At, ReceivedAt: now,
-			Body: body, Customer: e.Customer, Subscription: e.Subscription, Subject: e.Subject, DueAt: &now,
+		of, err := q.CountBillingEvent(ctx, db.CountBillingEventParams{
+			TenantID: w.Tenant, EndpointID: w.Endpoint, ProviderID: e.ID, Day: dayOf(now), Bytes: sizeOf(&e, p.Body),
+			MostEvents: s.volume.Events, MostBytes: s.volume.Bytes,
 		})
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case !of.Received && !of.Counted:
+			return &BillingVolumeError{s.volume, untilNextDay(now)}
 		}
-		first = rows == 1
+		first = false
+		if !of.Received {
+			rows, err := q.InsertBillingEvent(ctx, p)
+			if err != nil {
+				return err
+			}
+			first = rows == 1 // else another request has stored it meanwhile
+		}
 		if !first {
 			return q.RecordBillingDuplicate(ctx, db.RecordBillingDuplicateParams{
 				TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Now: now,
 			})
 		}
-		rows, err = q.RecordBillingEndpointEvent(ctx, db.RecordBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
+		rows, err := q.RecordBillingEndpointEvent(ctx, db.RecordBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
 		if err == nil && rows == 0 {
 			return ErrWrongMode
 		}
@@ -98,7 +117,7 @@ func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription
 	if errors.As(err, &pgErr) && pgErr.Code == "23503" { // foreign_key_violation
 		return false, ErrNotFound
 	}
-	return first, err
+	return first && err == nil, err
 }
 
 // BillingEvents lists events, newest first, and returns where the next page begins.

@@ -66,6 +66,9 @@ func (s *Store) BillingWork(ctx context.Context, tenant, event uuid.UUID) (w Bil
 
 // parseStored parses a stored event again.
 func parseStored(provider string, e BillingEvent) subscription.Event {
+	if len(e.Body) == 0 { // it was decided when it was received
+		return subscription.Event{ID: e.ProviderID, Type: e.Type, At: e.ProviderAt, Customer: e.Customer, Subscription: e.Subscription, Subject: e.Subject, Why: e.Why}
+	}
 	var parsed subscription.Event
 	var err error
 	if provider == GenericProvider {

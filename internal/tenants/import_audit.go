@@ -60,7 +60,7 @@ func (m *subjectImport) write(ctx context.Context, w *importWrites) error {
 			return err
 		}
 	}
-	return appendAudit(ctx, m.Queries, m.tenant, m.actor, m.now, rows)
+	return appendAudit(ctx, m.Queries, m.tenant, m.actor, m.now, m.auditDay, rows)
 }
 
 // auditFields returns what the query AuditSubjects returns for a subject without overrides.

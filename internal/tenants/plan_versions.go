@@ -157,7 +157,7 @@ func readOlderLimits(ctx context.Context, q *db.Queries, tenant, plan uuid.UUID,
 // CheckPlanLimits validates limits for a plan. Errors: *InvalidError.
 func (s *Store) CheckPlanLimits(ctx context.Context, a Actor, limits map[string]limit.Limit) error {
 	return s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		_, err := newChange(q, tx, a, a.tenant, s.instant()).checkLimits(ctx, nil, limits)
+		_, err := s.newChange(q, tx, a, a.tenant, s.instant()).checkLimits(ctx, nil, limits)
 		return err
 	})
 }

@@ -23,6 +23,10 @@ const (
 // event again, or lists it for a comparison (eventsKeptFor).
 const BillingEventRetention = 90 * 24 * time.Hour
 
+// UnappliedEventRetention is how long parked and failed billing events are kept. They wait for a
+// person, who has had notices about them for more than a year by then.
+const UnappliedEventRetention = 400 * 24 * time.Hour
+
 // quotaNoticeRetention is how long a notice about a quota is kept after the end of its window. It
 // exceeds the differences between the clocks of servers, which must not send one twice.
 const quotaNoticeRetention = 24 * time.Hour
@@ -74,6 +78,10 @@ var purges = []purge{
 	{"billing events", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
 		before := now.Add(-BillingEventRetention)
 		return q.PurgeBillingEvents(ctx, db.PurgeBillingEventsParams{Before: &before, Most: most})
+	}},
+	{"billing events that were not applied", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
+		before := now.Add(-UnappliedEventRetention)
+		return q.PurgeUnappliedEvents(ctx, db.PurgeUnappliedEventsParams{Before: &before, Most: most})
 	}},
 }
 

@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -42,6 +43,8 @@ type Config struct {
 	Operation   time.Duration    // for one operation in total; 0: five seconds
 	Document    time.Duration    // for applying a document; 0: DocumentTimeout
 	WriteRates  WriteRates       // of each tenant; the zero value: no limit
+	Volume      BillingVolume    // of each tenant and day
+	AuditDay    int64            // bytes that a tenant's changes may add to its trail in a day; 0: DefaultAuditDay
 	Now         func() time.Time // nil: time.Now
 	Seal        *seal.Ring       // encrypts the secrets of billing endpoints; nil: they cannot be stored
 	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests use a lower one
@@ -63,7 +66,10 @@ type Store struct {
 	writes  *writeRates
 	// invitations limits them.
 	invitations atomic.Pointer[throttle.Throttle]
-	seal        *seal.Ring
+	volume      BillingVolume
+	// auditDay is how many bytes a tenant's changes may add to its trail in a day.
+	auditDay int64
+	seal     *seal.Ring
 	// operation is the timeout of one operation, and document that for applying a document.
 	operation, document time.Duration
 	// history counts how often the database went back or changed to another history. Versions are
@@ -132,6 +138,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
+		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
 		exports: newExports(int(config.MaxConns)), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
@@ -337,15 +344,17 @@ type change struct {
 	tenant uuid.UUID
 	now    time.Time
 	trail  *trail
-	tier   *Tier  // of the tenant; nil: not read yet
-	chain  bool   // its rows are added to the tenant's own trail at its end
-	late   *parts // of a change that takes its number at its end; nil: it has one, or needs none
+	tier   *Tier // of the tenant; nil: not read yet
+	// auditDay is how many bytes the tenant's changes may add to its trail in a day.
+	auditDay int64
+	chain    bool   // its rows are added to the tenant's own trail at its end
+	late     *parts // of a change that takes its number at its end; nil: it has one, or needs none
 	// taken gets that number; nil: nobody needs it.
 	taken *int64
 }
 
-func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
-	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant)}
+func (s *Store) newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
+	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant), auditDay: s.auditDay}
 }
 
 // change runs fn with write access to the actor's tenant, if the actor has the right. Errors
@@ -365,7 +374,7 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 		if _, err := q.LockTenant(ctx, a.tenant); err != nil {
 			return err
 		}
-		c := newChange(q, tx, a, a.tenant, s.instant())
+		c := s.newChange(q, tx, a, a.tenant, s.instant())
 		c.chain = true
 		if err := fn(ctx, c); err != nil {
 			return err
@@ -374,7 +383,7 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 		if err != nil {
 			return err
 		}
-		if err := appendAudit(ctx, q, c.tenant, a, c.now, rows); err != nil {
+		if err := appendAudit(ctx, q, c.tenant, a, c.now, s.auditDay, rows); err != nil {
 			return err
 		}
 		return c.takeNumber(ctx)

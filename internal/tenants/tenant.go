@@ -164,7 +164,7 @@ func (s *Store) insertTenant(ctx context.Context, tx pgx.Tx, q *db.Queries, a Ac
 		return nil, db.Tenant{}, &conflict
 	}
 	id := newID()
-	c := newChange(q, tx, a, id, s.instant())
+	c := s.newChange(q, tx, a, id, s.instant())
 	if err := c.lockTrails(ctx); err != nil { // that of the tenant does not exist yet
 		return nil, db.Tenant{}, err
 	}
@@ -277,7 +277,7 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 		if err := m.check(row.Version); err != nil {
 			return err
 		}
-		c := newChange(q, tx, a, row.ID, s.instant())
+		c := s.newChange(q, tx, a, row.ID, s.instant())
 		if err := fn(ctx, c, tenantOf(row)); err != nil {
 			return err
 		}
@@ -348,7 +348,7 @@ func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 		case c.actor.tenant == c.tenant: // a person who signs up, and is not the operator
 			inTrail, operator = ctx, c.actor
 		}
-		if err := appendAudit(inTrail, c.Queries, c.tenant, operator, c.now, rows); err != nil {
+		if err := appendAudit(inTrail, c.Queries, c.tenant, operator, c.now, c.auditDay, rows); err != nil {
 			return err
 		}
 	}
@@ -358,7 +358,7 @@ func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 	if err := c.SetTenant(ctx, platform.ID.String()); err != nil {
 		return err
 	}
-	return appendAudit(ctx, c.Queries, platform.ID, c.actor, c.now, ofTenant)
+	return appendAudit(ctx, c.Queries, platform.ID, c.actor, c.now, c.auditDay, ofTenant)
 }
 
 // EnsurePlatform returns the operator's own tenant, and creates it if necessary.

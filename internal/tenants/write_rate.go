@@ -32,10 +32,16 @@ const (
 	ResetWrite              // a reset of counters
 )
 
-// TooOftenError means that a tenant exceeds its rate of writes.
-type TooOftenError struct{ RetryAfter time.Duration }
+// TooOftenError means that a tenant exceeds its rate of writes, or what it may write in a day.
+type TooOftenError struct {
+	RetryAfter time.Duration
+	Why        string // "": the rate of writes
+}
 
 func (e *TooOftenError) Error() string {
+	if e.Why != "" {
+		return fmt.Sprintf("%s; retry in %s", e.Why, e.RetryAfter)
+	}
 	return fmt.Sprintf("the tenant writes too often; retry in %s", e.RetryAfter)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const auditAges = `-- name: AuditAges :many
@@ -992,7 +993,7 @@ func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error 
 const lockAuditHead = `-- name: LockAuditHead :one
 INSERT INTO audit_heads (tenant_id, sequence, hash) VALUES ($1, 0, $2)
 ON CONFLICT (tenant_id) DO UPDATE SET sequence = audit_heads.sequence
-RETURNING sequence, hash
+RETURNING sequence, hash, day, day_bytes
 `
 
 type LockAuditHeadParams struct {
@@ -1003,13 +1004,20 @@ type LockAuditHeadParams struct {
 type LockAuditHeadRow struct {
 	Sequence int64
 	Hash     []byte
+	Day      pgtype.Date
+	DayBytes int64
 }
 
 // The end of the chain, locked until the transaction ends.
 func (q *Queries) LockAuditHead(ctx context.Context, arg LockAuditHeadParams) (LockAuditHeadRow, error) {
 	row := q.db.QueryRow(ctx, lockAuditHead, arg.TenantID, arg.Genesis)
 	var i LockAuditHeadRow
-	err := row.Scan(&i.Sequence, &i.Hash)
+	err := row.Scan(
+		&i.Sequence,
+		&i.Hash,
+		&i.Day,
+		&i.DayBytes,
+	)
 	return i, err
 }
 
@@ -1025,17 +1033,25 @@ func (q *Queries) LockAuditMark(ctx context.Context, tenantID uuid.UUID) (int64,
 }
 
 const moveAuditHead = `-- name: MoveAuditHead :exec
-UPDATE audit_heads SET sequence = $1, hash = $2 WHERE tenant_id = $3
+UPDATE audit_heads SET sequence = $1, hash = $2, day = $3, day_bytes = $4 WHERE tenant_id = $5
 `
 
 type MoveAuditHeadParams struct {
 	Sequence int64
 	Hash     []byte
+	Day      pgtype.Date
+	DayBytes int64
 	TenantID uuid.UUID
 }
 
 func (q *Queries) MoveAuditHead(ctx context.Context, arg MoveAuditHeadParams) error {
-	_, err := q.db.Exec(ctx, moveAuditHead, arg.Sequence, arg.Hash, arg.TenantID)
+	_, err := q.db.Exec(ctx, moveAuditHead,
+		arg.Sequence,
+		arg.Hash,
+		arg.Day,
+		arg.DayBytes,
+		arg.TenantID,
+	)
 	return err
 }
 

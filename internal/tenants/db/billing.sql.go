@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const billingBacklog = `-- name: BillingBacklog :one
@@ -655,6 +656,54 @@ func (q *Queries) CountBillingEndpoints(ctx context.Context, tenantID uuid.UUID)
 	return count, err
 }
 
+const countBillingEvent = `-- name: CountBillingEvent :one
+WITH received AS (
+    SELECT FROM billing_events e
+    WHERE e.tenant_id = $1 AND e.endpoint_id = $2 AND e.provider_id = $3 AND e.duplicate_of IS NULL
+), counted AS (
+    INSERT INTO billing_days AS d (tenant_id, day, events, bytes)
+    SELECT $1, $4::date, 1, $5::bigint WHERE NOT EXISTS (SELECT FROM received)
+    ON CONFLICT (tenant_id) DO UPDATE SET day = greatest(d.day, excluded.day),
+        events = CASE WHEN d.day < excluded.day THEN 0 ELSE d.events END + 1,
+        bytes = CASE WHEN d.day < excluded.day THEN 0 ELSE d.bytes END + excluded.bytes
+    WHERE d.day < excluded.day OR d.events < $6::bigint AND d.bytes + excluded.bytes <= $7::bigint
+    RETURNING d.tenant_id
+)
+SELECT EXISTS (SELECT FROM received) AS received, EXISTS (SELECT FROM counted) AS counted
+`
+
+type CountBillingEventParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	ProviderID string
+	Day        pgtype.Date
+	Bytes      int64
+	MostEvents int64
+	MostBytes  int64
+}
+
+type CountBillingEventRow struct {
+	Received bool
+	Counted  bool
+}
+
+// Counts an event of @day that was not received before, unless the tenant would then have more of that
+// day than it may. The row of the tenant stays locked until the transaction ends.
+func (q *Queries) CountBillingEvent(ctx context.Context, arg CountBillingEventParams) (CountBillingEventRow, error) {
+	row := q.db.QueryRow(ctx, countBillingEvent,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.ProviderID,
+		arg.Day,
+		arg.Bytes,
+		arg.MostEvents,
+		arg.MostBytes,
+	)
+	var i CountBillingEventRow
+	err := row.Scan(&i.Received, &i.Counted)
+	return i, err
+}
+
 const countBillingPrices = `-- name: CountBillingPrices :one
 SELECT count(*) FROM billing_prices WHERE tenant_id = $1
 `
@@ -1143,8 +1192,10 @@ func (q *Queries) InsertBillingEndpoint(ctx context.Context, arg InsertBillingEn
 }
 
 const insertBillingEvent = `-- name: InsertBillingEvent :execrows
-INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject, due_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject, due_at,
+    outcome, why, settled_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+    $13, $14, $15)
 ON CONFLICT (tenant_id, endpoint_id, provider_id) WHERE duplicate_of IS NULL DO NOTHING
 `
 
@@ -1161,6 +1212,9 @@ type InsertBillingEventParams struct {
 	Subscription string
 	Subject      string
 	DueAt        *time.Time
+	Outcome      *string
+	Why          string
+	SettledAt    *time.Time
 }
 
 func (q *Queries) InsertBillingEvent(ctx context.Context, arg InsertBillingEventParams) (int64, error) {
@@ -1177,6 +1231,9 @@ func (q *Queries) InsertBillingEvent(ctx context.Context, arg InsertBillingEvent
 		arg.Subscription,
 		arg.Subject,
 		arg.DueAt,
+		arg.Outcome,
+		arg.Why,
+		arg.SettledAt,
 	)
 	if err != nil {
 		return 0, err
@@ -1297,7 +1354,7 @@ type PurgeBillingEventsParams struct {
 	Most   int32
 }
 
-// Events that were decided before a time. Parked and failed ones wait for a person.
+// Events that were decided before a time, without parked and failed ones.
 func (q *Queries) PurgeBillingEvents(ctx context.Context, arg PurgeBillingEventsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeBillingEvents, arg.Before, arg.Most)
 	if err != nil {
@@ -1323,6 +1380,26 @@ type PurgeBillingPaymentsParams struct {
 // Payments from before an instant whose purchases have no grants.
 func (q *Queries) PurgeBillingPayments(ctx context.Context, arg PurgeBillingPaymentsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeBillingPayments, arg.Before, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeUnappliedEvents = `-- name: PurgeUnappliedEvents :execrows
+DELETE FROM billing_events WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM billing_events o
+    WHERE o.settled_at < $1 AND o.due_at IS NULL AND o.outcome IN ('parked', 'failed') LIMIT $2)
+`
+
+type PurgeUnappliedEventsParams struct {
+	Before *time.Time
+	Most   int32
+}
+
+// Parked and failed events that were last decided before a time, and wait for no time.
+func (q *Queries) PurgeUnappliedEvents(ctx context.Context, arg PurgeUnappliedEventsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeUnappliedEvents, arg.Before, arg.Most)
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 	"weir/internal/route"
 )
 
@@ -65,6 +66,8 @@ type AuditHead struct {
 	Hash            []byte
 	RemovedSequence int64
 	RemovedHash     []byte
+	Day             pgtype.Date
+	DayBytes        int64
 }
 
 type BillingCustomer struct {
@@ -72,6 +75,13 @@ type BillingCustomer struct {
 	EndpointID uuid.UUID
 	Customer   string
 	Facts      []byte
+}
+
+type BillingDay struct {
+	TenantID uuid.UUID
+	Day      pgtype.Date
+	Events   int64
+	Bytes    int64
 }
 
 type BillingEndpoint struct {

@@ -111,10 +111,10 @@ SELECT person_id FROM members WHERE tenant_id = @tenant_id AND id = @id;
 -- The end of the chain, locked until the transaction ends.
 INSERT INTO audit_heads (tenant_id, sequence, hash) VALUES (@tenant_id, 0, @genesis)
 ON CONFLICT (tenant_id) DO UPDATE SET sequence = audit_heads.sequence
-RETURNING sequence, hash;
+RETURNING sequence, hash, day, day_bytes;
 
 -- name: MoveAuditHead :exec
-UPDATE audit_heads SET sequence = @sequence, hash = @hash WHERE tenant_id = @tenant_id;
+UPDATE audit_heads SET sequence = @sequence, hash = @hash, day = @day, day_bytes = @day_bytes WHERE tenant_id = @tenant_id;
 
 -- name: InsertAudit :exec
 -- The rows of one change, possibly thousands, as arrays of equal length. '' stands for no object.

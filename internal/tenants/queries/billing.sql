@@ -142,12 +142,37 @@ SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = @tena
     OR EXISTS (SELECT FROM billing_endpoints WHERE billing_endpoints.tenant_id = @tenant_id AND fallback_plan_id = @plan_id);
 
 -- name: InsertBillingEvent :execrows
-INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject, due_at)
-VALUES (@tenant_id, @id, @endpoint_id, @provider_id, @type, @provider_at, @received_at, @body, @customer, @subscription, @subject, @due_at)
+INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject, due_at,
+    outcome, why, settled_at)
+VALUES (@tenant_id, @id, @endpoint_id, @provider_id, @type, @provider_at, @received_at, @body, @customer, @subscription, @subject, sqlc.narg(due_at),
+    sqlc.narg(outcome), @why, sqlc.narg(settled_at))
 ON CONFLICT (tenant_id, endpoint_id, provider_id) WHERE duplicate_of IS NULL DO NOTHING;
 
+-- name: CountBillingEvent :one
+-- Counts an event of @day that was not received before, unless the tenant would then have more of that
+-- day than it may. The row of the tenant stays locked until the transaction ends.
+WITH received AS (
+    SELECT FROM billing_events e
+    WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.provider_id = @provider_id AND e.duplicate_of IS NULL
+), counted AS (
+    INSERT INTO billing_days AS d (tenant_id, day, events, bytes)
+    SELECT @tenant_id, @day::date, 1, @bytes::bigint WHERE NOT EXISTS (SELECT FROM received)
+    ON CONFLICT (tenant_id) DO UPDATE SET day = greatest(d.day, excluded.day),
+        events = CASE WHEN d.day < excluded.day THEN 0 ELSE d.events END + 1,
+        bytes = CASE WHEN d.day < excluded.day THEN 0 ELSE d.bytes END + excluded.bytes
+    WHERE d.day < excluded.day OR d.events < @most_events::bigint AND d.bytes + excluded.bytes <= @most_bytes::bigint
+    RETURNING d.tenant_id
+)
+SELECT EXISTS (SELECT FROM received) AS received, EXISTS (SELECT FROM counted) AS counted;
+
+-- name: PurgeUnappliedEvents :execrows
+-- Parked and failed events that were last decided before a time, and wait for no time.
+DELETE FROM billing_events WHERE (tenant_id, id) IN (
+    SELECT o.tenant_id, o.id FROM billing_events o
+    WHERE o.settled_at < @before AND o.due_at IS NULL AND o.outcome IN ('parked', 'failed') LIMIT @most);
+
 -- name: PurgeBillingEvents :execrows
--- Events that were decided before a time. Parked and failed ones wait for a person.
+-- Events that were decided before a time, without parked and failed ones.
 DELETE FROM billing_events WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM billing_events o
     WHERE o.settled_at < @before AND o.due_at IS NULL AND o.outcome IN ('applied', 'duplicate', 'stale', 'ignored') LIMIT @most);
