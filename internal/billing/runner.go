@@ -56,6 +56,10 @@ type Runner struct {
 	unapplied *prometheus.GaugeVec   // outcome
 	// pushes and repeats are the places of pushes, of those that failed before apart.
 	pushes, repeats *places.Places[uuid.UUID]
+	turns           *turns
+	comparisons     *places.Places[uuid.UUID]
+	underway        sync.WaitGroup // turns and comparisons
+	measured        time.Time      // when the backlog was last counted
 }
 
 const (
@@ -63,9 +67,6 @@ const (
 	countEvery  = 15 * time.Second // how often events are counted that were not applied
 	noticeEvery = 30 * time.Second // how often notices about such events are sent
 	page        = 200              // maximum number of tasks per query
-	// workers is the number of tenants whose events are processed concurrently: a part of the
-	// connections to Postgres, because the admin API needs the others.
-	workers = 2
 	// reconcileFor is the time after which another instance may compare an endpoint.
 	reconcileFor = time.Hour
 )
@@ -80,6 +81,7 @@ func New(o Options) *Runner {
 	}
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
+		turns: newTurns(), comparisons: places.New[uuid.UUID](0, 0),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_billing_events_total",
 			Help: "Billing events that this instance has decided about, by outcome.",
@@ -120,39 +122,35 @@ func (r *Runner) Decided(outcome string) { r.outcomes.WithLabelValues(outcome).I
 func (r *Runner) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Every)
 	defer ticker.Stop()
-	var comparing sync.WaitGroup
-	defer comparing.Wait()
-	comparing.Go(func() { r.runPushes(ctx) })
-	comparing.Go(func() { r.repeat(ctx, countEvery, "count unapplied billing events", r.Count) })
-	comparing.Go(func() { r.repeat(ctx, noticeEvery, "send notices about unapplied billing events", r.Notices) })
-	slot := make(chan struct{}, 1) // one comparison at a time
+	defer r.underway.Wait()
+	r.underway.Go(func() { r.runPushes(ctx) })
+	r.underway.Go(func() { r.repeat(ctx, countEvery, "count unapplied billing events", r.Count) })
+	r.underway.Go(func() { r.repeat(ctx, noticeEvery, "send notices about unapplied billing events", r.Notices) })
 	failing := false
 	for {
+		r.turns.look()
 		due, err := r.Store.DueBilling(ctx, page)
 		if err != nil && !failing && ctx.Err() == nil {
 			r.Logger.WarnContext(ctx, "cannot read due billing events; retrying", "error", err)
 		}
 		failing = err != nil
-		r.work(ctx, due)
+		again := r.turns.offer(r.tasksOf(due))
 		r.measure(ctx, len(due.Events))
-		for _, task := range due.Reconciles {
+		r.beginComparisons(ctx, due.Reconciles)
+		if idle := r.begin(ctx); idle && err == nil && (due.More || again) {
+			r.Wake() // else a turn that ends does
+		}
+		for look := false; !look; {
 			select {
-			case slot <- struct{}{}:
-				comparing.Go(func() {
-					defer func() { <-slot }()
-					r.daily(ctx, task)
-				})
-			default: // it stays due
+			case <-ctx.Done():
+				return
+			case <-r.wake:
+				look = true
+			case <-ticker.C:
+				look = true
+			case <-r.turns.ended:
+				r.begin(ctx)
 			}
-		}
-		if err == nil && due.More {
-			r.Wake()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.wake:
-		case <-ticker.C:
 		}
 	}
 }
@@ -160,23 +158,37 @@ func (r *Runner) Run(ctx context.Context) {
 // Once executes the tasks that are due now, and returns after that.
 func (r *Runner) Once(ctx context.Context) error {
 	for {
+		r.turns.look()
 		due, err := r.Store.DueBilling(ctx, page)
 		if err != nil {
 			return err
 		}
-		r.work(ctx, due)
+		r.turns.offer(r.tasksOf(due))
+		for idle := r.begin(ctx); !idle; idle = r.begin(ctx) {
+			select {
+			case <-r.turns.ended:
+			case <-ctx.Done():
+				r.underway.Wait()
+				return ctx.Err()
+			}
+		}
 		if len(due.Events)+len(due.Subscriptions) == 0 && !due.More {
 			return ctx.Err()
 		}
 	}
 }
 
+// measure sets the metrics of the backlog, if they are older than the interval between two looks.
 func (r *Runner) measure(ctx context.Context, events int) {
 	if events == 0 {
 		r.backlog.WithLabelValues("events").Set(0)
 		r.backlog.WithLabelValues("seconds").Set(0)
 		return
 	}
+	if time.Since(r.measured) < r.Every {
+		return
+	}
+	r.measured = time.Now()
 	count, oldest, err := r.Store.BillingBacklog(ctx)
 	if err == nil {
 		r.backlog.WithLabelValues("events").Set(float64(count))
@@ -224,53 +236,31 @@ func (r *Runner) Count(ctx context.Context) error {
 	return err
 }
 
-// work settles events and subscriptions, those of one tenant in sequence, because their writes
-// would wait for each other.
-func (r *Runner) work(ctx context.Context, due tenants.BillingDue) {
-	var queues [workers][]func()
-	add := func(tenant uuid.UUID, task func()) {
-		queues[int(tenant[15])%workers] = append(queues[int(tenant[15])%workers], task)
-	}
-	for _, task := range due.Events {
-		add(task.Tenant, func() { r.event(ctx, task) })
-	}
-	for _, task := range due.Subscriptions {
-		add(task.Tenant, func() {
-			err := r.Store.SettleBillingSubscription(ctx, task.Tenant, task.Endpoint, task.Subscription)
-			r.logFailure(ctx, "settle a subscription", task, err)
-		})
-	}
-	var all sync.WaitGroup
-	for _, queue := range queues {
-		all.Go(func() {
-			for _, task := range queue {
-				if ctx.Err() != nil {
-					return
-				}
-				task()
-			}
-		})
-	}
-	all.Wait()
-}
-
 func (r *Runner) logFailure(ctx context.Context, what string, task tenants.BillingTask, err error) {
 	if err != nil && !errors.Is(err, tenants.ErrNotFound) && ctx.Err() == nil {
 		r.Logger.WarnContext(ctx, "billing: cannot "+what, "tenant_id", task.Tenant, "error", err)
 	}
 }
 
-func (r *Runner) event(ctx context.Context, task tenants.BillingTask) {
-	settled, err := r.settle(ctx, task.Tenant, task.Event, "")
+// errAskLater means that there was no place to ask the provider about an event. It stays due.
+var errAskLater = errors.New("too many requests to providers are under way")
+
+// event settles a due event, and reports whether it is no longer due at once.
+func (r *Runner) event(ctx context.Context, task tenants.BillingTask, ask func() bool) (done bool) {
+	settled, err := r.settle(ctx, task.Tenant, task.Event, "", ask)
 	switch {
+	case errors.Is(err, errAskLater):
+		return false
 	case err == nil:
 		r.outcomes.WithLabelValues(cmp.Or(settled.Outcome, tenants.EventIgnored)).Inc()
 	case errors.Is(err, tenants.ErrUnavailable), errors.Is(err, tenants.ErrNotFound), ctx.Err() != nil:
 		r.logFailure(ctx, "settle an event", task, err) // it stays due
+		return false
 	default:
 		r.logFailure(ctx, "settle an event", task, err)
 		r.logFailure(ctx, "postpone an event", task, r.Store.PostponeBillingEvent(ctx, task.Tenant, task.Event, "not applied; it will be retried"))
 	}
+	return true
 }
 
 // Replay settles an event again for the actor, regardless of its outcome. Errors: ErrForbidden,
@@ -286,22 +276,31 @@ func (r *Runner) Replay(ctx context.Context, a tenants.Actor, event uuid.UUID) (
 	if e.DuplicateOf != nil {
 		return e, &tenants.ConflictError{Code: tenants.CodeConflict, Detail: "this row records duplicates of an event: replay that event, " + e.DuplicateOf.String()}
 	}
-	return r.settle(ctx, a.TenantID(), event, a.Label())
+	return r.settle(ctx, a.TenantID(), event, a.Label(), func() bool { return true })
 }
 
-// settle settles one event.
-func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy string) (tenants.BillingEvent, error) {
+// settle settles one event. It calls ask before it asks the provider. Errors besides those of the
+// store: errAskLater if ask returns false.
+func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy string, ask func() bool) (tenants.BillingEvent, error) {
 	work, err := r.Store.BillingWork(ctx, tenant, event)
 	if err != nil {
 		return tenants.BillingEvent{}, err
 	}
-	fetched, err := r.fetch(ctx, tenant, &work)
-	if err != nil {
-		// Continue with the content of the event: an outage of the provider must not stop plans.
-		work.Unfetched = !errors.Is(err, subscription.ErrGone)
-		r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
+	p := work.Parsed.Purchase
+	lines := p != nil && p.Partial && work.GrantsCredits && work.Endpoint.APIKeyHint != ""
+	subscribed := inconclusive(&work)
+	if (lines || subscribed) && !ask() {
+		return tenants.BillingEvent{}, errAskLater
 	}
-	if p := work.Parsed.Purchase; p != nil && p.Partial && work.GrantsCredits && work.Endpoint.APIKeyHint != "" {
+	var fetched *subscription.Fetched
+	if subscribed {
+		if fetched, err = r.fetch(ctx, tenant, &work); err != nil {
+			// Continue with the content of the event: an outage of the provider must not stop plans.
+			work.Unfetched = !errors.Is(err, subscription.ErrGone)
+			r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
+		}
+	}
+	if lines {
 		if err := r.fetchLines(ctx, tenant, &work); err != nil {
 			r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
 		}
@@ -323,32 +322,33 @@ func (r *Runner) fetchLines(ctx context.Context, tenant uuid.UUID, w *tenants.Bi
 	return nil
 }
 
-// fetch requests the subscription of an event from the provider, if the endpoint has an API key and
-// the event is not conclusive: its order within a second is unknown, it cannot be parsed, it lacks
-// items, or its subject is unknown.
-func (r *Runner) fetch(ctx context.Context, tenant uuid.UUID, w *tenants.BillingWork) (*subscription.Fetched, error) {
+// inconclusive reports whether the subscription of an event must be requested from the provider: the
+// endpoint has an API key, and the order of the event within a second is unknown, or it cannot be
+// parsed, lacks items, or its subject is unknown.
+func inconclusive(w *tenants.BillingWork) bool {
 	e := &w.Parsed
 	if w.Endpoint.APIKeyHint == "" || e.Subscription == "" {
-		return nil, nil
+		return false
 	}
-	wanted := false
 	switch e.Kind {
 	case subscription.Changed:
 		key, fromMetadata := strings.CutPrefix(w.Endpoint.SubjectFrom, tenants.FromMetadata)
-		wanted = e.Snapshot.Partial || w.State.Tied(e.Snapshot) || fromMetadata && w.Subject == "" && e.Snapshot.Metadata[key] == ""
+		return e.Snapshot.Partial || w.State.Tied(e.Snapshot) || fromMetadata && w.Subject == "" && e.Snapshot.Metadata[key] == ""
 	case subscription.PaymentFailed, subscription.PaymentMade:
-		wanted = w.State.Newest == nil || w.State.Newest.Partial
+		return w.State.Newest == nil || w.State.Newest.Partial
 	case subscription.Unreadable:
-		wanted = true
+		return true
 	}
-	if !wanted {
-		return nil, nil
-	}
+	return false
+}
+
+// fetch requests the subscription of an event from the provider.
+func (r *Runner) fetch(ctx context.Context, tenant uuid.UUID, w *tenants.BillingWork) (*subscription.Fetched, error) {
 	client, err := r.client(tenant, w.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	fetched, err := client.Subscription(ctx, e.Subscription)
+	fetched, err := client.Subscription(ctx, w.Parsed.Subscription)
 	if err != nil {
 		return nil, err
 	}

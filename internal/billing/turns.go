@@ -1,0 +1,226 @@
+package billing
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/places"
+	"weir/internal/tenants"
+)
+
+// The due tasks of a tenant are executed in sequence, because their writes would wait for each
+// other, and those of several tenants at the same time. A tenant whose tasks take long, because its
+// provider is slow or its rows are locked, delays nobody else:
+//
+//   - a tenant has a place for a second at most, and the one that had none for the longest time is
+//     the next
+//   - while a task waits for the provider it has another kind of place, of which there are many
+//   - the loop does not wait for the end of a turn
+//
+// What a turn leaves stays due.
+
+const (
+	// turnPlaces is the number of tenants whose tasks are executed at the same time before each gets
+	// only one place of as many more: a part of the connections to Postgres, because the admin API
+	// needs the others.
+	turnPlaces = 2
+	turnFor    = time.Second
+	// askPlaces is of how many tenants the provider is asked at the same time, in the same way.
+	askPlaces = 16
+	// comparePlaces is how many endpoints are compared at the same time, in the same way.
+	comparePlaces = 4
+)
+
+// tenantTasks are due tasks of one tenant.
+type tenantTasks struct {
+	tenant uuid.UUID
+	tasks  []func(context.Context, *turn) (done bool)
+}
+
+// turns decides whose tasks are executed.
+type turns struct {
+	places, asking *places.Places[uuid.UUID]
+	ended          chan struct{} // capacity 1; signals that a turn has ended or a place is free
+
+	mu      sync.Mutex
+	waiting []tenantTasks
+	working map[uuid.UUID]bool
+	done    map[uuid.UUID]bool  // tenants whose turn has ended since the last look at what is due began
+	served  map[uuid.UUID]int64 // the number of the last turn that a tenant had
+	count   int64
+}
+
+func newTurns() *turns {
+	return &turns{
+		places: places.New[uuid.UUID](0, 0), asking: places.New[uuid.UUID](0, 0), ended: make(chan struct{}, 1),
+		working: map[uuid.UUID]bool{}, done: map[uuid.UUID]bool{}, served: map[uuid.UUID]int64{},
+	}
+}
+
+// look is called before a look at what is due begins.
+func (t *turns) look() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.done)
+}
+
+// offer replaces the tasks that wait by those that a look has found. A tenant that had a turn
+// meanwhile is left out, because its tasks may be done: again reports whether there must be another
+// look for it.
+func (t *turns) offer(due []tenantTasks) (again bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	due = slices.DeleteFunc(due, func(of tenantTasks) bool {
+		again = again || t.done[of.tenant]
+		return t.done[of.tenant] || t.working[of.tenant]
+	})
+	present := map[uuid.UUID]bool{}
+	for _, of := range due {
+		present[of.tenant] = true
+	}
+	maps.DeleteFunc(t.served, func(tenant uuid.UUID, _ int64) bool { return !present[tenant] && !t.working[tenant] })
+	slices.SortStableFunc(due, func(a, b tenantTasks) int { return cmp.Compare(t.served[a.tenant], t.served[b.tenant]) })
+	t.waiting = due
+	return again
+}
+
+// take returns the tasks of the next tenant, if there is a place. The caller must free it, and call
+// end. idle reports whether no turn is under way then.
+func (t *turns) take() (of tenantTasks, leave func(), idle bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.waiting) == 0 {
+		return of, nil, len(t.working) == 0
+	}
+	of = t.waiting[0]
+	leave, ok := t.places.TakeShare(of.tenant, turnPlaces, 1)
+	if !ok {
+		return of, nil, false
+	}
+	t.waiting = t.waiting[1:]
+	t.working[of.tenant] = true
+	t.count++
+	t.served[of.tenant] = t.count
+	return of, leave, false
+}
+
+// end ends the turn of a tenant. none reports whether no other one waits.
+func (t *turns) end(tenant uuid.UUID) (none bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.working, tenant)
+	t.done[tenant] = true
+	t.signal()
+	return len(t.waiting) == 0
+}
+
+// signal says that a place is free.
+func (t *turns) signal() {
+	select {
+	case t.ended <- struct{}{}:
+	default: // it is signalled already
+	}
+}
+
+// turn is that of one tenant.
+type turn struct {
+	all    *turns
+	tenant uuid.UUID
+	leave  func()
+	asked  bool // it has the place of a tenant whose provider is asked, and ends with its task
+}
+
+// ask exchanges the place of the turn for one of those that wait for a provider, and reports
+// whether there was one.
+func (t *turn) ask() bool {
+	if t.asked {
+		return true
+	}
+	leave, ok := t.all.asking.TakeShare(t.tenant, askPlaces, 1)
+	if !ok {
+		return false
+	}
+	t.leave()
+	t.leave, t.asked = leave, true
+	t.all.signal()
+	return true
+}
+
+// begin begins turns, as far as there are places. idle reports whether nothing is under way then.
+func (r *Runner) begin(ctx context.Context) (idle bool) {
+	for ctx.Err() == nil {
+		of, leave, idle := r.turns.take()
+		if leave == nil {
+			return idle
+		}
+		r.underway.Go(func() {
+			t := &turn{all: r.turns, tenant: of.tenant, leave: leave}
+			done := r.execute(ctx, t, of.tasks)
+			t.leave()
+			if none := r.turns.end(of.tenant); none && done {
+				r.Wake() // it may have more
+			}
+		})
+	}
+	return false
+}
+
+// execute executes the tasks of a turn until it ends, and reports whether any was done.
+func (r *Runner) execute(ctx context.Context, t *turn, tasks []func(context.Context, *turn) bool) (done bool) {
+	end := time.Now().Add(turnFor)
+	for _, task := range tasks {
+		if ctx.Err() != nil || t.asked || time.Now().After(end) {
+			break
+		}
+		done = task(ctx, t) || done
+	}
+	return done
+}
+
+// tasksOf returns the due events and subscriptions as tasks, by tenant.
+func (r *Runner) tasksOf(due tenants.BillingDue) (out []tenantTasks) {
+	index := map[uuid.UUID]int{}
+	add := func(tenant uuid.UUID, task func(context.Context, *turn) bool) {
+		i, ok := index[tenant]
+		if !ok {
+			i = len(out)
+			index[tenant] = i
+			out = append(out, tenantTasks{tenant: tenant})
+		}
+		out[i].tasks = append(out[i].tasks, task)
+	}
+	for _, task := range due.Events {
+		add(task.Tenant, func(ctx context.Context, t *turn) bool { return r.event(ctx, task, t.ask) })
+	}
+	for _, task := range due.Subscriptions {
+		add(task.Tenant, func(ctx context.Context, _ *turn) bool {
+			err := r.Store.SettleBillingSubscription(ctx, task.Tenant, task.Endpoint, task.Subscription)
+			r.logFailure(ctx, "settle a subscription", task, err)
+			return err == nil
+		})
+	}
+	return out
+}
+
+// beginComparisons begins to compare the endpoints for which there are places. The others stay due.
+func (r *Runner) beginComparisons(ctx context.Context, due []tenants.BillingTask) {
+	for _, task := range due {
+		leave, ok := r.comparisons.TakeShare(task.Tenant, comparePlaces, 1)
+		if !ok {
+			continue
+		}
+		r.underway.Go(func() {
+			defer leave()
+			// After that time, another instance may have begun it again.
+			ctx, cancel := context.WithTimeout(ctx, reconcileFor)
+			defer cancel()
+			r.daily(ctx, task)
+		})
+	}
+}
