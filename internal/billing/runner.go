@@ -322,9 +322,9 @@ func (r *Runner) fetchLines(ctx context.Context, tenant uuid.UUID, w *tenants.Bi
 	return nil
 }
 
-// inconclusive reports whether the subscription of an event must be requested from the provider: the
-// endpoint has an API key, and the order of the event within a second is unknown, or it cannot be
-// parsed, lacks items, or its subject is unknown.
+// inconclusive reports whether the subscription of an event must be requested from the provider:
+// the endpoint has an API key, and the order of the event within a second is unknown, or it cannot
+// be parsed, lacks items, or its subject is unknown.
 func inconclusive(w *tenants.BillingWork) bool {
 	e := &w.Parsed
 	if w.Endpoint.APIKeyHint == "" || e.Subscription == "" {

@@ -26,9 +26,9 @@ import (
 // What a turn leaves stays due.
 
 const (
-	// turnPlaces is the number of tenants whose tasks are executed at the same time before each gets
-	// only one place of as many more: a part of the connections to Postgres, because the admin API
-	// needs the others.
+	// turnPlaces is the number of tenants whose tasks are executed at the same time; there are as
+	// many more places for tenants that have none. They use a part of the connections to Postgres,
+	// because the admin API needs the others.
 	turnPlaces = 2
 	turnFor    = time.Second
 	// askPlaces is of how many tenants the provider is asked at the same time, in the same way.
