@@ -47,3 +47,28 @@ func TestThreatModelNamesTests(t *testing.T) {
 	}
 	require.Greater(t, rows, 50)
 }
+
+// Each table says what bounds its growth, so that a new one is not forgotten.
+func TestThreatModelListsTables(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "threats.md"))
+	require.NoError(t, err)
+	_, growth, found := strings.Cut(string(page), "## Growth of tables")
+	require.True(t, found)
+	growth, _, _ = strings.Cut(growth, "\n## ")
+	schema, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "schema.sql"))
+	require.NoError(t, err)
+	var listed, tables []string
+	for row := range strings.Lines(growth) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+		if strings.HasPrefix(row, "| `") {
+			for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(first, -1) {
+				listed = append(listed, name[1])
+			}
+		}
+	}
+	for _, table := range regexp.MustCompile(`(?m)^CREATE TABLE ([a-z_]+) `).FindAllStringSubmatch(string(schema), -1) {
+		tables = append(tables, table[1])
+	}
+	require.ElementsMatch(t, tables, listed)
+}

@@ -295,7 +295,7 @@ func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy
 	var fetched *subscription.Fetched
 	if subscribed {
 		if fetched, err = r.fetch(ctx, tenant, &work); err != nil {
-			// Continue with the content of the event: an outage of the provider must not stop plans.
+			// Continue with what the event has: an outage of the provider must not stop plans.
 			work.Unfetched = !errors.Is(err, subscription.ErrGone)
 			r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
 		}
