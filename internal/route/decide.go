@@ -10,6 +10,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"weir/internal/limit"
 )
 
@@ -121,7 +123,9 @@ type Input struct {
 	segments   [][]byte
 	text       []byte // decoded and computed texts
 	attributes []Attribute
-	token      []byte // the claims of a token
+	members    []member // of the claims of a token
+	claims     bytes.Buffer
+	decoder    *jsontext.Decoder // reads claims; nil: no token was read yet
 	tokenRead  bool
 }
 
@@ -136,12 +140,13 @@ func (in *Input) Reset() {
 	clear(in.lines)
 	clear(in.segments)
 	clear(in.attributes)
-	*in = Input{lines: in.lines[:0], segments: in.segments[:0], text: in.text[:0], attributes: in.attributes[:0]}
+	clear(in.members)
+	*in = Input{lines: in.lines[:0], segments: in.segments[:0], text: in.text[:0], attributes: in.attributes[:0], members: in.members[:0], decoder: in.decoder}
 }
 
 // Bytes returns the size of the input's memory.
 func (in *Input) Bytes() int {
-	return cap(in.text) + 32*(cap(in.lines)+cap(in.segments)+cap(in.attributes))
+	return cap(in.text) + 32*(cap(in.lines)+cap(in.segments)+cap(in.attributes)) + 56*cap(in.members)
 }
 
 // Take passes a header field to the input. It must be called for each field of the request, in

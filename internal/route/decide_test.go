@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -392,4 +393,65 @@ func TestDecideAllocatesNothing(t *testing.T) {
 			panic(d)
 		}
 	}))
+}
+
+// A token is read once, however many claims the route looks for, and however deep they are. The
+// test counts allocations: each reading of a token needs some.
+func TestTokensAreReadOnce(t *testing.T) {
+	const levels = maxClaimBytes/2 - 2
+	deepest := strings.Repeat("a.", levels)
+	c := compiled(t, func(r *Route) {
+		r.Subject, r.Attributes = nil, map[string]string{}
+		for i := range MaxSources - 1 {
+			r.Subject = append(r.Subject, "jwt:"+deepest+strconv.Itoa(i))
+		}
+		r.Subject = append(r.Subject, "jwt:"+deepest+"id")
+		for i := range limit.MaxAttributes {
+			r.Attributes["n"+strconv.Itoa(i)] = "jwt:" + deepest + "n" + strconv.Itoa(i)
+		}
+	})
+	claims := strings.Repeat(`{"a":`, levels) + `{"list":[` + strings.Repeat("[],", 1000) + `0],"id":"ada","n3":7}` + strings.Repeat("}", levels)
+	name, token, _ := strings.Cut(bearer(claims), ": ")
+	in, header, value := &Input{}, []byte(name), []byte(token)
+	allocations := testing.AllocsPerRun(10, func() {
+		in.Reset()
+		c.Take(in, header, value)
+		d := c.Decide(in)
+		require.Equal(t, "ada", string(d.Subject))
+		require.Len(t, d.Attributes, 1)
+		require.Equal(t, "n3=7", d.Attributes[0].Name+"="+string(d.Attributes[0].Value))
+	})
+	require.Less(t, allocations, float64(200))
+}
+
+// What precedes an error in a token counts. So a claim is the same, whatever follows it.
+func TestTokensWithErrors(t *testing.T) {
+	for claims, want := range map[string]string{
+		`{"sub":"ada","x":`:                    "ada",
+		`{"sub":"ada","sub":"bob"}`:            "ada",
+		`{"sub":"ada"}]`:                       "ada",
+		`{"x":{"y":{"z":1,"sub":2`:             "",
+		`{"x":[{"sub":"bob"}],"sub":"ada"}`:    "ada",
+		`{"x":{"sub":"bob"},"sub":"ada"`:       "ada",
+		`{"x":1,"x":2,"sub":"ada"}`:            "",
+		`{"x":"` + "\xff" + `","sub":"ada"}`:   "",
+		strings.Repeat(`{"a":`, 200) + `"ada"`: "",
+	} {
+		d := asked{headers: []string{bearer(claims)}}.of(t, compiled(t, func(r *Route) { r.Subject = []string{"jwt:sub"} }))
+		require.Equal(t, want, string(d.Subject), claims)
+	}
+}
+
+func BenchmarkClaim(b *testing.B) {
+	c := compiled(b, func(r *Route) { r.Subject = []string{"jwt:sub"} })
+	name, token, _ := strings.Cut(bearer(`{"iss":"https://id.example.com/","sub":"user_42","aud":"https://api.example.com","iat":1795358939,"exp":1795362539,"scope":"openid profile","realm_access":{"roles":["a","b"]}}`), ": ")
+	in, header, value := &Input{}, []byte(name), []byte(token)
+	b.ReportAllocs()
+	for b.Loop() {
+		in.Reset()
+		c.Take(in, header, value)
+		if c.Decide(in).Verdict != Check {
+			b.Fatal("no subject")
+		}
+	}
 }
