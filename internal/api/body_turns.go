@@ -60,16 +60,21 @@ func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID]
 }
 
 // hold counts the bytes of a body that may be large, before it is read and until its request ends.
-// A body of unknown length counts as one of limit bytes.
-func (q *request) hold(r *http.Request, limit int) *Problem {
-	size := limit
+// A body of unknown length counts as one of most bytes.
+func (q *request) hold(r *http.Request, most int) *Problem {
+	return q.holdBody(r, q.actor.TenantID(), most)
+}
+
+// holdBody is hold where the middleware does not know the tenant.
+func (q *request) holdBody(r *http.Request, tenant limit.TenantID, most int) *Problem {
+	size := most
 	if r.ContentLength >= 0 {
-		size = int(min(r.ContentLength, int64(limit)))
+		size = int(min(r.ContentLength, int64(most)))
 	}
 	if size <= largeBody {
 		return nil
 	}
-	leave, ok := q.capacity.bodies.held.Take(q.actor.TenantID(), size)
+	leave, ok := q.capacity.bodies.held.Take(tenant, size)
 	if !ok {
 		q.capacity.refuse()
 		return closing(r, overloaded())

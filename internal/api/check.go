@@ -42,6 +42,11 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 		maxBody = maxBatchBody
 	}
 	request := requestFrom(q.r.Context())
+	if q.batch {
+		if p = request.holdBody(q.r, sc.tenant, maxBody); p != nil {
+			return p
+		}
+	}
 	sc.share.hurry(request, q.r)
 	sc.body, p = request.capacity.read(sc.share, q.r, sc.body, maxBody)
 	return p

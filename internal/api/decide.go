@@ -77,7 +77,8 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 			"Operator keys cannot run checks. Use a key of the tenant whose customers you want to limit.")
 	}
 	// 3. Read. Only authenticated clients may take time for a body, and each tenant has a limit.
-	sc.share = s.capacity.of(actor.TenantID())
+	sc.tenant = actor.TenantID()
+	sc.share = s.capacity.of(sc.tenant)
 	if p := q.read(sc); p != nil {
 		return nil, p
 	}

@@ -20,6 +20,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/h2"
+	"weir/internal/limit"
 	"weir/internal/route"
 )
 
@@ -57,7 +58,9 @@ type envoyQuestion struct {
 	input       route.Input
 	reqs        []check.Request // of the descriptors that count
 	uncounted   []bool          // of each descriptor
+	routed      int             // bytes of the entries that the route has read
 	ignored     int             // number of ignored limits and refunds in descriptors
+	held        func()          // ends that the bytes of the message count; nil: they do not
 }
 
 func (q *envoyQuestion) credentials() (string, *Problem) {
@@ -130,14 +133,16 @@ func (q *envoyQuestion) await(sc *scratch) ([]byte, *Problem) {
 	if !q.capacity.await(sc.share) {
 		return nil, overloaded()
 	}
-	message, p := q.receive()
+	message, p := q.receive(sc.tenant)
 	if entered := q.capacity.resume(sc.share); p == nil && !entered {
 		p = overloaded()
 	}
 	return message, p
 }
 
-func (q *envoyQuestion) receive() ([]byte, *Problem) {
+// receive receives a message. A long one takes memory from its first byte on, like a large body, so
+// it counts for the tenant until the call is answered.
+func (q *envoyQuestion) receive(tenant limit.TenantID) ([]byte, *Problem) {
 	size := messagePrefix
 	for {
 		arrived, err := q.call.Body(size, q.deadline)
@@ -150,6 +155,14 @@ func (q *envoyQuestion) receive() ([]byte, *Problem) {
 		full, p := q.messageSize(arrived)
 		if p != nil || full == size {
 			return arrived, p
+		}
+		if full > largeBody {
+			leave, ok := q.capacity.bodies.held.Take(tenant, full)
+			if !ok {
+				q.capacity.refuse()
+				return nil, overloaded()
+			}
+			q.held = leave
 		}
 		size = full
 	}
@@ -270,6 +283,11 @@ func (g *GRPC) shouldRateLimit(call *h2.Call) {
 // over HTTP.
 func (s *server) answerEnvoy(ctx context.Context, call *h2.Call, sc *scratch) (status int) {
 	q := &sc.envoy
+	defer func() {
+		if q.held != nil {
+			q.held()
+		}
+	}()
 	decisions, p := s.decide(ctx, q, sc)
 	if p != nil {
 		s.metrics.problems.WithLabelValues(p.Code).Inc()

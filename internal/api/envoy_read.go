@@ -32,6 +32,10 @@ const maxDescriptors = 16
 // and plan. An entry without a key and a value takes two bytes of a message, and 48 in memory.
 const maxEntries = limit.MaxAttributes + 3
 
+// maxRouted is the maximum number of bytes in the entries of a request that a route reads. A route
+// may read them once for each of its sources.
+const maxRouted = 128 << 10
+
 // The field numbers of a request.
 const (
 	fieldDomain      = 1
@@ -164,7 +168,7 @@ func (q *envoyQuestion) parseEntry(b []byte) bool {
 // decode converts each descriptor to a check. An unusable value that a customer may have sent
 // denies the whole request.
 func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
-	q.reqs, q.uncounted = q.reqs[:0], q.uncounted[:0]
+	q.reqs, q.uncounted, q.routed = q.reqs[:0], q.uncounted[:0], 0
 	q.route = policy.Route(route.DomainSlug(nil, q.domain))
 	refused := false
 	for i := range q.descriptors {
@@ -230,6 +234,10 @@ func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch)
 		cost = d.hits
 	}
 	if d.routed = q.route != nil && f.seen&fieldSubject == 0 && refused == check.NoCode; d.routed {
+		if q.routed += bytesOf(entries); q.routed > maxRouted {
+			req.Cost = cost
+			return requestInvalid, nil // a customer may have sent what is so long
+		}
 		decided := q.decideByRoute(entries)
 		cost = product(cost, decided.Cost)
 		switch decided.Verdict {
@@ -263,6 +271,13 @@ func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch)
 	}
 	req.Cost = cost
 	return refused, nil
+}
+
+func bytesOf(entries []route.Entry) (n int) {
+	for i := range entries {
+		n += len(entries[i].Key) + len(entries[i].Value)
+	}
+	return n
 }
 
 // decideByRoute evaluates the domain's route for a descriptor.

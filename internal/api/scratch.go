@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/route"
 )
 
@@ -19,6 +20,7 @@ type scratch struct {
 	check   check.Scratch
 	checks  [1]check.Request
 	http    httpQuestion
+	tenant  limit.TenantID
 	share   *share // of the tenant
 	// pause is how long the connection should pause, after OVERLOADED.
 	pause time.Duration
