@@ -25,7 +25,7 @@ type descriptor struct {
 }
 
 // maxDescriptors is the maximum number of descriptors of one request. Their checks are one script
-// call, during which Redis does nothing else.
+// call, during which Redis does nothing else, or several of at most engine.MaxCallWork.
 const maxDescriptors = 16
 
 // maxEntries is the maximum number of entries of one descriptor: its attributes, subject, resource

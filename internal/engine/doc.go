@@ -17,7 +17,7 @@
 // Checks are served by a Stack of engines, each around the next:
 //
 //	Denials    answers a denial that is certain to hold, for 150 ms at most
-//	Spread     splits a call whose counters have several hash tags
+//	Spread     splits a call whose counters have several hash tags, or that is too much work
 //	Fallback   answers if the store cannot, by the OnUnavailable of each counter
 //	Leases     grants prefetched units of leased rules
 //	Breaker    keeps calls away from a server of the store that does not answer

@@ -56,8 +56,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		leasePrefetched: counter("weir_lease_units_taken_total", "Prefetched units."),
 		leaseReturned:   counter("weir_lease_units_returned_total", "Prefetched units that were returned to their counters."),
 		leaseStranded:   counter("weir_lease_units_stranded_total", "Prefetched units that could not be returned: they count until their window ends."),
-		spreadRefunds:   counter("weir_partition_refunds_total", "Charges that were returned because another partition of the tenant denied the check."),
-		spreadStranded:  counter("weir_partition_stranded_total", "Charges that could not be returned to a partition: they count until their window ends."),
+		spreadRefunds:   counter("weir_partition_refunds_total", "Charges that were returned because another partition of the tenant, or another part of a large request, denied the check."),
+		spreadStranded:  counter("weir_partition_stranded_total", "Charges of such checks that could not be returned: they count until their window ends."),
 		leaseHeld:       gauge("weir_lease_units_held", "Prefetched units held for granting, when last inspected, at most 50 ms ago."),
 	}
 	reg.MustRegister(m.store, m.failures)

@@ -24,6 +24,10 @@ import (
 //
 // A store with one server decides the call at once, and Spread passes it on.
 //
+// A call that is too much work for one run of a script (MaxCallWork) is split, too, also for one
+// server: into portions by their work instead of by tags. Otherwise the store would serve nothing
+// else for tens of milliseconds. Only calls that decide several checks together are so large.
+//
 // A part that has just denied is read before anything is charged. While a limit is exhausted, its
 // calls thus charge and refund nothing.
 //
@@ -43,7 +47,8 @@ const (
 	readFirstMS = 1000 // after a denial
 )
 
-// NewSpread returns a layer in front of next. If the store has one server, it passes on everything.
+// NewSpread returns a layer in front of next. If the store has one server, only heavy calls are
+// split.
 func NewSpread(next Engine, one bool, metrics *Metrics) *Spread {
 	return &Spread{next: next, one: one, metrics: metrics, seed: maphash.MakeSeed()}
 }
@@ -56,7 +61,24 @@ func (c *Call) SeveralTags() bool {
 // Evaluate implements Engine. All calls take each step together, so many calls take as many round
 // trips as one. They charge the tags in the same order, so each counter sees them in their order.
 func (s *Spread) Evaluate(ctx context.Context, calls ...*Call) {
-	if s.one || !slices.ContainsFunc(calls, func(c *Call) bool { return c.Spread }) {
+	for len(calls) > 0 {
+		// A heavy call is decided by itself: its portions would not charge a counter in the order
+		// of the calls.
+		n := slices.IndexFunc(calls, (*Call).heavy)
+		switch n {
+		case -1:
+			n = len(calls)
+		case 0:
+			n = 1
+		}
+		s.decide(ctx, calls[:n])
+		calls = calls[n:]
+	}
+}
+
+// decide decides calls of which none is heavy, or a single one.
+func (s *Spread) decide(ctx context.Context, calls []*Call) {
+	if !slices.ContainsFunc(calls, func(c *Call) bool { return c.Spread && !s.one || c.heavy() }) {
 		s.next.Evaluate(ctx, calls...)
 		return
 	}
@@ -91,12 +113,13 @@ type splitCall struct {
 	denier  int        // the part that denied, or -1
 }
 
-// callPart is the part of a call for one tag.
+// callPart is the part of a call for one tag, or a portion of it.
 type callPart struct {
 	tag    string
+	number int  // of the portion, if the call is heavy
 	rank   int  // see refundRank
 	second bool // it has such counters
-	turn   int  // of the tag, among those of all calls
+	turn   int  // of the tag and portion, among those of all calls
 	call   Call
 	places []int // of its counters in the full call
 	known  bool  // its verdicts are final
@@ -113,13 +136,20 @@ func splitCalls(calls []*Call) (split []*splitCall) {
 
 func newSplitCall(c *Call) *splitCall {
 	s := &splitCall{full: c, denier: -1}
+	var portions []int
+	if c.heavy() {
+		portions = c.portions()
+	}
 	for i := range c.Counters {
-		counter := &c.Counters[i]
+		counter, number := &c.Counters[i], 0
+		if portions != nil {
+			number = portions[i]
+		}
 		tag := HashTag(counter.Key)
-		at := slices.IndexFunc(s.parts, func(p callPart) bool { return p.tag == tag })
+		at := slices.IndexFunc(s.parts, func(p callPart) bool { return p.tag == tag && p.number == number })
 		if at < 0 {
 			at = len(s.parts)
-			s.parts = append(s.parts, callPart{tag: tag, call: Call{
+			s.parts = append(s.parts, callPart{tag: tag, number: number, call: Call{
 				Tenant: c.Tenant, PerCounter: c.PerCounter, DryRun: c.DryRun, NowMS: c.NowMS, Started: c.Started, Fresh: c.Fresh, Leased: true,
 			}})
 		}
@@ -146,25 +176,36 @@ func (c *Counter) refundRank() int {
 	return 0
 }
 
+// afterAllRanks is the rank of second counters, which are charged last.
+const afterAllRanks = 4
+
+// chargeRank is refundRank with second counters last.
+func (c *Counter) chargeRank() int {
+	if c.Second {
+		return afterAllRanks
+	}
+	return c.refundRank()
+}
+
 // order orders the parts of all calls by their tags.
 func order(calls []*splitCall) {
 	type tagRank struct {
-		tag  string
-		rank int
+		tag    string
+		number int
+		rank   int
 	}
-	const last = 4 // after all ranks
 	var tags []tagRank
 	for _, c := range calls {
 		for i := range c.parts {
 			p := &c.parts[i]
-			at := slices.IndexFunc(tags, func(t tagRank) bool { return t.tag == p.tag })
+			at := slices.IndexFunc(tags, func(t tagRank) bool { return t.tag == p.tag && t.number == p.number })
 			if at < 0 {
 				at = len(tags)
-				tags = append(tags, tagRank{tag: p.tag})
+				tags = append(tags, tagRank{tag: p.tag, number: p.number})
 			}
 			tags[at].rank = max(tags[at].rank, p.rank)
 			if p.second {
-				tags[at].rank = last
+				tags[at].rank = afterAllRanks
 			}
 		}
 	}
@@ -172,7 +213,7 @@ func order(calls []*splitCall) {
 	for _, c := range calls {
 		for i := range c.parts {
 			p := &c.parts[i]
-			p.turn = slices.IndexFunc(tags, func(t tagRank) bool { return t.tag == p.tag })
+			p.turn = slices.IndexFunc(tags, func(t tagRank) bool { return t.tag == p.tag && t.number == p.number })
 		}
 		slices.SortFunc(c.parts, func(a, b callPart) int { return cmp.Compare(a.turn, b.turn) })
 		for i := range c.parts[:max(0, len(c.parts)-1)] {
@@ -222,7 +263,7 @@ func (s *Spread) charge(ctx context.Context, calls []*splitCall, turn int) {
 
 // deny notes that a part has denied the call.
 func (c *splitCall) deny(p *callPart) {
-	c.denier = slices.IndexFunc(c.parts, func(o callPart) bool { return o.tag == p.tag })
+	c.denier = slices.IndexFunc(c.parts, func(o callPart) bool { return o.turn == p.turn })
 }
 
 // asked is a part that was evaluated.
@@ -374,6 +415,7 @@ func (s *Spread) readRest(ctx context.Context, calls []*splitCall) {
 		for i := range p.call.Outcome.Verdicts {
 			if v := &p.call.Outcome.Verdicts[i]; v.Allowed && i < len(p.state.Outcome.Verdicts) {
 				*v = p.state.Outcome.Verdicts[i]
+				v.DelayMS = 0 // the read is an allowed call, and this one is not
 			}
 		}
 	}

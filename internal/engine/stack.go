@@ -9,7 +9,7 @@ import (
 // passes the others to the next layer.
 //
 //	Denials   a denial that is certain to hold is answered from memory
-//	Spread    a call of a tenant with several partitions is split by hash tag
+//	Spread    a call of a tenant with several partitions is split by hash tag, a heavy one by work
 //	Fallback  what the store cannot answer, each rule's OnUnavailable answers
 //	Leases    units of leased rules are prefetched and granted from memory
 //	Breaker   no call waits for a store that does not answer
