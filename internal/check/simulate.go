@@ -47,7 +47,12 @@ func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Deci
 	// Its own clock stands still, so that nothing expires before the virtual clock reaches it or
 	// returns to it.
 	most := max(1, len(s.Requests)*len(s.Policy.Rules))
-	engine := engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: most, MaxPerTenant: most})
+	engine := engine.NewMemory(engine.MemoryOptions{
+		Clock: func() int64 { return 0 }, MaxCounters: most, MaxPerTenant: most,
+		// A counter has at most an entry for each request, and memory for some more. Coarse ones
+		// would give wrong answers.
+		MaxEntries: 4 * most, MaxEntriesPerTenant: 4 * most,
+	})
 	for i := range s.Requests {
 		if err := ctx.Err(); err != nil {
 			return err

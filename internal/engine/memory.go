@@ -20,6 +20,10 @@ type MemoryOptions struct {
 	MaxCounters int
 	// MaxPerTenant limits the number of counters of one tenant. Default a tenth of MaxCounters.
 	MaxPerTenant int
+	// MaxEntries limits the entries of the counters that grow (limit.Growing) beyond the first few,
+	// of all tenants, and MaxEntriesPerTenant those of one tenant. An entry takes 16 bytes. Default
+	// ten for each counter of MaxCounters and MaxPerTenant.
+	MaxEntries, MaxEntriesPerTenant int
 }
 
 const (
@@ -39,14 +43,18 @@ const (
 // "local", for simulations and in tests.
 //
 // Its memory is limited. When a tenant has reached its limit, its new keys share hashed overflow
-// counters. These can deny early but never allow more than separate counters would. A counter that
-// still matters is never evicted. Expired state is removed gradually as new state is added.
+// counters. These can deny early but never allow more than separate counters would. Its existing
+// counters continue, but those that grow become coarse (limit.Growing), so that they hardly grow. A
+// counter that still matters is never evicted. Expired state is removed gradually as new state is
+// added.
 type Memory struct {
 	clock        func() int64
 	maxCounters  int64
 	maxPerTenant int64
 	seed         maphash.Seed
 	counters     atomic.Int64
+	entries      atomic.Int64 // of counters that grow
+	most         entryBounds
 	shards       [memoryShards]memoryShard
 	scratch      sync.Pool // *memoryScratch
 	amended      sync.Map  // Amendment.Once, true; it is never cleaned, because this engine amends only in tests and simulations
@@ -55,8 +63,16 @@ type Memory struct {
 	outboxes map[string]map[limit.GrantID]int64
 
 	mu      sync.RWMutex
-	tenants map[limit.TenantID]*atomic.Int64 // number of counters of each tenant
+	tenants map[limit.TenantID]*memoryTenant
 }
+
+// memoryTenant has what a tenant holds.
+type memoryTenant struct {
+	counters, entries atomic.Int64
+}
+
+// entryBounds are the bounds of entries, of all tenants and of one.
+type entryBounds struct{ all, perTenant int64 }
 
 // memoryShard has the counters whose hash ends in its number.
 type memoryShard struct {
@@ -85,7 +101,8 @@ type memoryCounter struct {
 	mark     int64         // end of a penalty
 	expires  int64         // on the engine's clock
 	place    int           // index in the shard's all
-	ofTenant *atomic.Int64 // nil for an overflow counter
+	ofTenant *memoryTenant // nil for an overflow counter
+	entries  int64         // its part of ofTenant.entries
 	outage   *outageState  // nil, if no Fallback uses the counter
 }
 
@@ -114,7 +131,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	}
 	e := &Memory{
 		clock: o.Clock, maxCounters: int64(o.MaxCounters), maxPerTenant: int64(o.MaxPerTenant),
-		seed: maphash.MakeSeed(), tenants: map[limit.TenantID]*atomic.Int64{}, outboxes: map[string]map[limit.GrantID]int64{},
+		seed: maphash.MakeSeed(), tenants: map[limit.TenantID]*memoryTenant{}, most: o.entryBounds(), outboxes: map[string]map[limit.GrantID]int64{},
 	}
 	e.scratch.New = func() any { return new(memoryScratch) }
 	for i := range e.shards {
@@ -250,6 +267,7 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int) limit.Judgement {
 	} else {
 		j.State, j.Mark = kept.state, kept.mark
 	}
+	e.fit(c.Tenant, j.State)
 	return j
 }
 
@@ -278,8 +296,10 @@ func (e *Memory) keep(s *memoryScratch, c *Call, i int, v *limit.Verdict, clock 
 		kept = e.add(s, c, i, j.State)
 	}
 	if kept.outage != nil && c.local != nil {
+		e.fit(c.Tenant, kept.outage.base)
 		kept.outage.follow(c, i, v)
 	}
+	e.weigh(kept)
 	if j.Marks {
 		kept.mark = j.Mark
 	}
@@ -309,34 +329,12 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 		kept.key = s.keys[i]
 		kept.outage = newOutageState(c, i)
 		kept.ofTenant = e.ofTenant(c.Tenant)
-		kept.ofTenant.Add(1)
+		kept.ofTenant.counters.Add(1)
 		e.counters.Add(1)
 		shard.counters[kept.key] = kept
 	}
 	shard.all = append(shard.all, kept)
 	return kept
-}
-
-// full reports whether the tenant has reached its number of counters.
-func (e *Memory) full(tenant limit.TenantID) bool {
-	if e.counters.Load() >= e.maxCounters {
-		return true
-	}
-	e.mu.RLock()
-	held := e.tenants[tenant]
-	e.mu.RUnlock()
-	return held != nil && held.Load() >= e.maxPerTenant
-}
-
-func (e *Memory) ofTenant(tenant limit.TenantID) *atomic.Int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	held := e.tenants[tenant]
-	if held == nil {
-		held = new(atomic.Int64)
-		e.tenants[tenant] = held
-	}
-	return held
 }
 
 // sweep inspects a few counters of a shard and removes the expired ones. It inspects more than one
@@ -368,8 +366,9 @@ func (e *Memory) remove(shard *memoryShard, gone *memoryCounter) {
 		return
 	}
 	delete(shard.counters, gone.key)
-	gone.ofTenant.Add(-1)
+	gone.ofTenant.counters.Add(-1)
 	e.counters.Add(-1)
+	e.setEntries(gone, 0)
 }
 
 // Reset deletes counters. It does not reset overflow counters, because they also contain the usage

@@ -56,8 +56,8 @@ func TestMemoryEngineIsBounded(t *testing.T) {
 	for subject := range 2_000 {
 		ask(greedy, 2_000_000+subject, numbers)
 	}
-	require.LessOrEqual(t, e.tenants[greedy].Load(), int64(1_000))
-	require.Equal(t, int64(1_000), e.tenants[modest].Load())
+	require.LessOrEqual(t, e.tenants[greedy].counters.Load(), int64(1_000))
+	require.Equal(t, int64(1_000), e.tenants[modest].counters.Load())
 }
 
 // Expired counters are removed even if nothing uses them again.
@@ -97,4 +97,54 @@ func TestMemoryEngineSharesWithinACall(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 400, used, "each is counted")
+}
+
+// A tenant whose counters grow must not use up the memory of all tenants: beyond its bound of
+// entries they become coarse. They never allow more than their limit, and others stay exact.
+func TestMemoryEngineBoundsEntries(t *testing.T) {
+	now := int64(1_704_672_000_000)
+	e := NewMemory(MemoryOptions{Clock: func() int64 { return now }, MaxCounters: 10_000})
+	const perTenant = 10 * 1_000
+	logs := limit.Numbers{Algorithm: limit.SlidingWindowLog, Limit: limit.MaxLogLimit, WindowMS: 100_000_000}
+	greedy, modest := uuid.New(), uuid.New()
+	ask := func(tenant limit.TenantID, subject int) *Call {
+		call := &Call{Tenant: tenant, Cost: 1, Counters: []Counter{{Key: fmt.Sprint(tenant, subject), Numbers: logs}}}
+		e.Evaluate(context.Background(), call)
+		require.NoError(t, call.Err)
+		return call
+	}
+	for i := range 9_000 {
+		now += 10
+		for subject := range 10 {
+			v := ask(greedy, subject).Outcome.Verdicts[0]
+			require.True(t, v.Allowed)
+			require.EqualValues(t, logs.Limit-int64(i)-1, v.Remaining, "each request is counted")
+		}
+		if i < 100 {
+			ask(modest, 0)
+		}
+	}
+	held := int64(0)
+	for i := range e.shards {
+		for _, c := range e.shards[i].all {
+			if c.ofTenant == e.tenants[greedy] {
+				held += c.state.(limit.Growing).Entries()
+			}
+		}
+	}
+	require.LessOrEqual(t, held, int64(2*perTenant), "the last one of each counter may double its memory")
+	require.GreaterOrEqual(t, held, int64(perTenant))
+	require.EqualValues(t, held-10*entriesOfCounter, e.tenants[greedy].entries.Load())
+	for range 100 {
+		now++
+		ask(modest, 0)
+	}
+	require.Positive(t, e.tenants[modest].entries.Load())
+	require.Less(t, e.tenants[modest].entries.Load(), int64(perTenant))
+
+	now += 2 * logs.WindowMS
+	for subject := range 2_000 {
+		ask(modest, 100+subject)
+	}
+	require.Zero(t, e.tenants[greedy].entries.Load(), "they have expired")
 }

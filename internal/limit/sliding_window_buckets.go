@@ -7,7 +7,8 @@ import "slices"
 // sliding_window_buckets.lua.
 type slidingWindowBuckets struct {
 	immediate
-	parts []subBucket // with a count, oldest first
+	parts  []subBucket // with a count, oldest first
+	coarse bool        // Growing
 }
 
 type subBucket struct {
@@ -59,16 +60,24 @@ func (s *slidingWindowBuckets) when(n *Numbers, t, m int64) int64 {
 func (s *slidingWindowBuckets) Charge(n *Numbers, cost, t int64) {
 	number, live := s.at(n, t)
 	s.parts = slices.Delete(s.parts, 0, len(s.parts)-len(live))
-	if last := len(s.parts) - 1; last >= 0 && s.parts[last].number == number {
-		s.parts[last].count += cost
-		return
+	if last := len(s.parts) - 1; last >= 0 {
+		newest := &s.parts[last]
+		if newest.number == number || s.coarse && n.merges(last+1, newest.number*n.PrecisionMS, number*n.PrecisionMS) {
+			newest.number = number
+			newest.count += cost
+			return
+		}
 	}
 	s.parts = append(s.parts, subBucket{number: number, count: cost})
 }
 
 func (s *slidingWindowBuckets) Clone() State {
-	return &slidingWindowBuckets{parts: slices.Clone(s.parts)}
+	return &slidingWindowBuckets{parts: slices.Clone(s.parts), coarse: s.coarse}
 }
+
+func (s *slidingWindowBuckets) Entries() int64 { return int64(cap(s.parts)) }
+
+func (s *slidingWindowBuckets) Coarsen(coarse bool) { s.coarse = coarse }
 
 func (s *slidingWindowBuckets) Refund(_ *Numbers, units, ground int64) bool {
 	i := slices.IndexFunc(s.parts, func(p subBucket) bool { return p.number == ground })

@@ -11,6 +11,7 @@ type slidingWindowLog struct {
 	immediate
 	base    int64 // sum of all dropped costs
 	entries []logEntry
+	coarse  bool // Growing
 }
 
 // logEntry has the cost allowed in one millisecond.
@@ -61,19 +62,28 @@ func (s *slidingWindowLog) when(n *Numbers, t, m int64) int64 {
 
 func (s *slidingWindowLog) Charge(n *Numbers, cost, t int64) {
 	now, first := s.at(n, t)
+	live := len(s.entries) - first
 	if 2*first > len(s.entries) {
 		// Dropping only when most entries have expired makes copying cost one entry per allowed
 		// request.
 		s.base = s.sumBefore(first)
 		s.entries = slices.Delete(s.entries, 0, first)
 	}
-	if last := len(s.entries) - 1; last >= 0 && s.entries[last].at == now {
-		s.entries[last].sum += cost
-		return
+	if last := len(s.entries) - 1; last >= 0 {
+		newest := &s.entries[last]
+		if newest.at == now || s.coarse && n.merges(live, newest.at, now) {
+			newest.at = now
+			newest.sum += cost
+			return
+		}
 	}
 	s.entries = append(s.entries, logEntry{at: now, sum: s.total() + cost})
 }
 
 func (s *slidingWindowLog) Clone() State {
-	return &slidingWindowLog{base: s.base, entries: slices.Clone(s.entries)}
+	return &slidingWindowLog{base: s.base, entries: slices.Clone(s.entries), coarse: s.coarse}
 }
+
+func (s *slidingWindowLog) Entries() int64 { return int64(cap(s.entries)) }
+
+func (s *slidingWindowLog) Coarsen(coarse bool) { s.coarse = coarse }

@@ -30,7 +30,8 @@ type CensusOptions struct {
 
 // Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here
 // is a key: the counters of a group are one, and so is the mark of a penalty that outlives its
-// counter.
+// counter. A counter that grows counts as one more for each part of the size of a usual one
+// (census_size.go).
 //
 // Redis has a list of each tenant's counters with their expiry, which all instances share. If the
 // bound is high, the list has a sample: the counters whose name, a keyed hash, ends in some zero
@@ -42,7 +43,7 @@ type CensusOptions struct {
 // bounded call: the script uses those of its counters that exist, and a spare counter, which many
 // subjects share, instead of each one that does not. This is part of the run that decides the call,
 // so a subject with a counter of its own never gets more than its limit. A spare counter can deny
-// early.
+// early. Long logs of a bounded call become coarse, so that they hardly grow (limit.Growing).
 //
 // Example: a tenant may have 1000 counters, and 990 are alive. The only instance grants itself 10.
 // A call with 3 counters reserves 3, so 7 are left. Its subject had 2 of them already, so 2 are
@@ -257,6 +258,9 @@ func (c *Census) settle(call *engine.Call, s *sentCall) {
 	default:
 		if call.Outcome.Allowed {
 			created = c.charged(call, s)
+			if !s.compact {
+				created += c.grown(call, s)
+			}
 		}
 		if !s.compact {
 			created += c.marked(call, s)
@@ -331,7 +335,7 @@ func (c *Census) touch(t *tenantCounters, key string, plus uint64, resets, windo
 	}
 	name := engine.ReadName(key[at:])
 	name.Low = (name.Low + plus) & (1<<40 - 1)
-	if name.High&(1<<t.sample.Load()-1) != 0 {
+	if !t.samples(name) {
 		return
 	}
 	// The expiry of most counters moves with each charge. It is rounded up, so that a counter is
@@ -339,12 +343,27 @@ func (c *Census) touch(t *tenantCounters, key string, plus uint64, resets, windo
 	const shortest = 2000
 	step := bits.Len64(uint64(max(windowMS, shortest))) - 1
 	expires := (resets>>step + 1) << step
-	value := (name.Low ^ name.High<<24 ^ uint64(expires)*oddFactor) | 1
-	slot := &c.told[(name.Low^name.High>>20)%uint64(len(c.told))]
-	if slot.Load() == value {
-		return
+	value, slot := c.toldOf(name, expires)
+	if slot.Load() != value {
+		c.add(touch{t, name, expires}, value, slot)
 	}
-	if !c.touches.TryEnqueue(touch{t, name, expires}) {
+}
+
+// samples reports whether a name is in the tenant's list.
+func (t *tenantCounters) samples(name engine.KeyName) bool {
+	return name.High&(1<<t.sample.Load()-1) == 0
+}
+
+// toldOf returns the slot of a name, and its value if the name with this expiry was the last one
+// that was added there.
+func (c *Census) toldOf(name engine.KeyName, expires int64) (value uint64, slot *atomic.Uint64) {
+	value = (name.Low ^ name.High<<24 ^ uint64(expires)*oddFactor) | 1
+	return value, &c.told[(name.Low^name.High>>20)%uint64(len(c.told))]
+}
+
+// add queues a name for its list.
+func (c *Census) add(m touch, value uint64, slot *atomic.Uint64) {
+	if !c.touches.TryEnqueue(m) {
 		c.dropped.Add(1)
 		return
 	}

@@ -28,6 +28,12 @@ var luaParts = map[limit.Algorithm][]string{
 	limit.LeakyBucketQueue:     {"bucket", "leaky_bucket_queue"},
 }
 
+// coarseParts lists the file that an algorithm adds after its own in the form for bounded calls.
+var coarseParts = map[limit.Algorithm]string{
+	limit.SlidingWindowLog:     "coarse_log",
+	limit.SlidingWindowBuckets: "coarse_buckets",
+}
+
 // script is the Lua text that decides calls with one set of algorithms. It contains only what they
 // need, because Redis executes all definitions of a script on every run.
 type script struct {
@@ -65,6 +71,9 @@ func (s *scripts) of(set algorithmSet) *script {
 	for _, a := range limit.Algorithms {
 		if set&algorithmSet(0).with(a) != 0 {
 			parts = append(parts, luaParts[a]...)
+			if coarse := coarseParts[a]; s.spare && coarse != "" {
+				parts = append(parts, coarse)
+			}
 		}
 	}
 	if set&withCredits != 0 {
