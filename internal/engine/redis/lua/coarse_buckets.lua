@@ -2,6 +2,9 @@
 -- becomes the current one if both begin in the same twentieth of a window. The twin is Growing in
 -- growing.go.
 --
+-- In       a counter s, as sliding_window_buckets.lua has read it
+-- Out      algorithms[3].charge, which replaces the one of that file
+--
 -- Example: a window of 120000 in sub-buckets of 1000, parts of 6000. The newest of 12 is number 72,
 -- which begins at 72000. A charge at 75500 makes it number 75 and adds its cost to it.
 

@@ -4,6 +4,9 @@
 -- twentieth of the window longer, so a log can deny early, but never allows more than its limit.
 -- The twin is Growing in growing.go.
 --
+-- In       a counter s, as sliding_window_log.lua has read it
+-- Out      algorithms[2].charge, which replaces the one of that file
+--
 -- Example: a window of 60000, parts of 3000. The newest of 12 entries is at 75100. A charge at
 -- 77000 moves it to 77000 and adds its cost to it. A charge at 78000, the next part, adds an entry.
 
