@@ -10,7 +10,8 @@ import (
 )
 
 // A coarse counter needs memory for a few entries only, never allows more than its limit in a
-// window, and frees a unit at most a twentieth of the window too late. With few entries it is exact.
+// window, and frees a unit at most a twentieth of the window too late. With few entries it is
+// exact.
 func TestCoarseCounters(t *testing.T) {
 	for _, n := range []limit.Numbers{
 		{Algorithm: limit.SlidingWindowLog, Limit: 10_000, WindowMS: 100_000},
@@ -23,8 +24,6 @@ func TestCoarseCounters(t *testing.T) {
 		type charge struct{ at, cost int64 }
 		var all []charge
 		now, most, denied := int64(1_704_672_000_000), int64(0), 0
-		later := n
-		later.WindowMS += n.CoarseMS() + n.PrecisionMS // its units count for longer than those of s
 		for range 50_000 {
 			now += r.Int64N(40)
 			cost := 1 + r.Int64N(3)

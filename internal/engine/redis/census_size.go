@@ -11,7 +11,7 @@ import (
 // of 5 bytes for each part of the window. So that a tenant's list follows what Redis stores, these
 // entries are in it too: one of so many, chosen by a keyed hash of the counter and the instant of
 // the entry. As many together are about as large as another counter, about 120 bytes. A counter
-// with fewer entries counts as one counter, like any other.
+// with fewer entries counts as one counter.
 //
 // The instant is that of Redis, so all instances name an entry alike, and adding it again changes
 // nothing. An entry stays in the list for two windows: a counter removes entries that have expired
