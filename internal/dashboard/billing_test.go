@@ -227,6 +227,7 @@ func TestBillingEventsOnPages(t *testing.T) {
 		e, err := subscription.ParseGeneric([]byte(body), "msg_"+name, at, at)
 		require.NoError(t, err)
 		e.Subject = "customer of " + name
+		e.Kind = subscription.Unreadable // else nothing can follow from it, and its content is not stored
 		_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: endpoint.ID}, e, []byte(body))
 		require.NoError(t, err)
 	}
@@ -255,6 +256,15 @@ func TestBillingEventsOnPages(t *testing.T) {
 	editor := s.as("editor@example.com").get(pick).body
 	require.Contains(t, editor, "msg_Shop")
 	require.NotContains(t, editor, "1900")
+	ignored, err := subscription.ParseGeneric([]byte(`{"type":"note.ignored","amount":1900}`), "msg_ignored", at, at)
+	require.NoError(t, err)
+	_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: events[0].Endpoint}, ignored, []byte(`{"type":"note.ignored","amount":1900}`))
+	require.NoError(t, err)
+	events, _, err = s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Type: "note.ignored"}, tenants.Page{})
+	require.NoError(t, err)
+	page = b.get("/billing/events?pick=" + events[0].ID.String()).body
+	require.Contains(t, page, "was not stored, because nothing follows from its type")
+	require.NotContains(t, page, "1900")
 	require.Equal(t, http.StatusNotFound, b.get("/billing/events?pick="+endpoints["Shop"]).status)
 	require.Equal(t, http.StatusNotFound, b.get("/billing/events?pick=1").status)
 }
