@@ -38,6 +38,8 @@ type GRPC struct {
 	health *health.Server
 	beside *grpc.Server
 	conns  *h2.Server
+	// handshakes are places for the handshakes of connections with TLS.
+	handshakes *handshakeRounds
 	// Calls to beside, by network: unary health checks, and the others, which may stay open.
 	checks, streams *places.Places[netip.Prefix]
 }
@@ -81,7 +83,7 @@ var callLimits = h2.Limits{
 func NewGRPC(config *tls.Config) *GRPC { return newGRPC(config, callLimits) }
 
 func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
-	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer(),
+	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer(), handshakes: handshakes,
 		checks: places.New[netip.Prefix](0, 0), streams: places.New[netip.Prefix](0, 0)}
 	g.ready(false)
 	g.beside = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
@@ -106,10 +108,16 @@ func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	return g
 }
 
-// handshake returns a function that makes the TLS handshake as the gRPC library does.
+// handshake returns a function that makes the TLS handshake as the gRPC library does, for the
+// connections of a handshakeListener.
 func handshake(secure credentials.TransportCredentials) func(net.Conn) (net.Conn, *tls.ConnectionState, error) {
 	return func(socket net.Conn) (net.Conn, *tls.ConnectionState, error) {
-		conn, info, err := secure.ServerHandshake(socket)
+		var conn net.Conn
+		var info credentials.AuthInfo
+		err := socket.(*handshakeConn).shake(func() (err error) {
+			conn, info, err = secure.ServerHandshake(socket)
+			return err
+		})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -119,7 +127,12 @@ func handshake(secure credentials.TransportCredentials) func(net.Conn) (net.Conn
 }
 
 // Serve serves a listener until the server is shut down, and then returns nil.
-func (g *GRPC) Serve(listener net.Listener) error { return g.conns.Serve(listener) }
+func (g *GRPC) Serve(listener net.Listener) error {
+	if g.conns.Handshake != nil {
+		listener = &handshakeListener{Listener: listener, rounds: g.handshakes, limit: callHandshake}
+	}
+	return g.conns.Serve(listener)
+}
 
 // open directs calls to s.
 func (g *GRPC) open(s *server) {

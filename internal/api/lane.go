@@ -28,6 +28,8 @@ type Lane struct {
 	server   atomic.Pointer[server] // nil: everything is passed to net/http
 	draining atomic.Bool            // everything is passed to net/http
 
+	handshakes *handshakeRounds
+
 	mu     sync.Mutex
 	open   map[*laneConn]struct{}
 	http2  []*h2.Server
@@ -37,7 +39,7 @@ type Lane struct {
 
 // NewLane returns a lane that passes everything to net/http until it is in the Config of New.
 func NewLane() *Lane {
-	return &Lane{open: map[*laneConn]struct{}{}, empty: make(chan struct{})}
+	return &Lane{handshakes: handshakes, open: map[*laneConn]struct{}{}, empty: make(chan struct{})}
 }
 
 // Drain passes all further requests to net/http, which tells clients that the connection is about
@@ -71,6 +73,9 @@ func (l *Lane) close() {
 	}
 	for c := range l.open {
 		_ = c.inner.SetReadDeadline(longAgo) // a goroutine that waits for a request wakes
+		if shaking, ok := c.inner.(*handshakeConn); ok {
+			shaking.giveUp() // and one that waits for a place
+		}
 	}
 	if len(l.open) == 0 {
 		close(l.empty)
@@ -125,6 +130,9 @@ func (l *laneListener) accept() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err == nil {
+			if l.tls != nil {
+				conn = newHandshakeConn(conn, l.lane.handshakes, readHeaderTimeout)
+			}
 			go l.serve(&laneConn{Conn: conn, inner: conn, lane: l.lane})
 			continue
 		}
@@ -179,8 +187,8 @@ var longAgo = time.Unix(1, 0)
 // laneConn is a connection of the lane.
 type laneConn struct {
 	net.Conn
-	// inner is the connection below TLS. Other goroutines use it, because the handshake replaces
-	// Conn.
+	// inner is the connection below TLS, a *handshakeConn. Other goroutines use it, because the
+	// handshake replaces Conn.
 	inner   net.Conn
 	lane    *Lane
 	in      []byte   // read but not yet answered
@@ -232,7 +240,7 @@ func (l *laneListener) serve(c *laneConn) {
 	defer c.recovered()
 	if !added { // another listener of the lane was closed before
 		if l.tls != nil {
-			c.Conn = tls.Server(c.Conn, l.tls)
+			c.secureForNetHTTP(l.tls)
 		}
 		keep = l.passToNetHTTP(c)
 		return

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -39,12 +38,23 @@ const (
 
 // secure makes the handshake.
 func (c *laneConn) secure(config *tls.Config) tlsOutcome {
-	conn := tls.Server(c.Conn, config)
-	c.Conn = conn
 	by := time.Now().Add(readHeaderTimeout)
-	_ = conn.SetWriteDeadline(by) // the handshake of a closed connection returns an error
+	_ = c.SetWriteDeadline(by) // the handshake of a closed connection returns an error
 	c.waitUntil(by)
-	if conn.HandshakeContext(context.Background()) != nil {
+	return c.shake(config)
+}
+
+// secureForNetHTTP makes the handshake of a connection that the lane may not serve.
+func (c *laneConn) secureForNetHTTP(config *tls.Config) {
+	_ = c.SetDeadline(time.Now().Add(readHeaderTimeout)) // as in secure
+	c.shake(config)
+}
+
+// shake makes the handshake within the deadlines of the connection.
+func (c *laneConn) shake(config *tls.Config) tlsOutcome {
+	conn, err := serverHandshake(c.inner.(*handshakeConn), config)
+	c.Conn = conn
+	if err != nil {
 		return tlsFailed // the connection keeps the error, and net/http will find it
 	}
 	_ = conn.SetWriteDeadline(time.Time{})

@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"weir/internal/origin"
+	"weir/internal/places"
+)
+
+// handshakeRounds are places for the computations of TLS handshakes, by network.
+type handshakeRounds = places.Rounds[netip.Prefix]
+
+// maxHandshakesWaiting is the number of handshakes that wait for a place: about as many as one core
+// makes before the last one has waited for too long.
+const maxHandshakesWaiting = 4096
+
+// handshakes are the places of all listeners of the process. A handshake needs no key and costs
+// many times what a check costs: the server creates a key and signs, for a message that a client
+// has prepared once. So handshakes use half of the processors, and checks on open connections have
+// the other half. Networks take turns, so that one that opens very many connections keeps out no
+// other one.
+var handshakes = newHandshakeRounds(runtime.GOMAXPROCS(0) / 2)
+
+func newHandshakeRounds(most int) *handshakeRounds {
+	return places.NewRounds[netip.Prefix](most, maxHandshakesWaiting)
+}
+
+// handshakeConn is a connection below TLS. During the handshake, it has a place, except while it
+// reads or writes: a client may never send anything, and never read. It has one again after each
+// write, because the client may have sent all its messages at once, and the next one is then
+// processed without another read.
+type handshakeConn struct {
+	net.Conn
+	rounds  *handshakeRounds
+	network netip.Prefix
+	ctx     context.Context // of the handshake: at most its time limit
+	giveUp  context.CancelFunc
+	placed  bool // it has a place
+	done    bool // the handshake has ended, and the connection is like any other
+}
+
+// newHandshakeConn returns a connection whose handshake ends within limit.
+func newHandshakeConn(conn net.Conn, rounds *handshakeRounds, limit time.Duration) *handshakeConn {
+	c := &handshakeConn{Conn: conn, rounds: rounds}
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		c.network = origin.NetworkOf(tcp.AddrPort().Addr())
+	}
+	c.ctx, c.giveUp = context.WithTimeout(context.Background(), limit)
+	return c
+}
+
+// shake calls handshake, which reads and writes with c. Reads and writes after it take no place.
+func (c *handshakeConn) shake(handshake func() error) error {
+	defer func() {
+		c.leave()
+		c.done = true
+		c.giveUp()
+	}()
+	return handshake()
+}
+
+// Read implements net.Conn.
+func (c *handshakeConn) Read(b []byte) (int, error) {
+	if c.done {
+		return c.Conn.Read(b)
+	}
+	return c.without(c.Conn.Read, b)
+}
+
+// Write implements net.Conn.
+func (c *handshakeConn) Write(b []byte) (int, error) {
+	if c.done {
+		return c.Conn.Write(b)
+	}
+	return c.without(c.Conn.Write, b)
+}
+
+// without calls transfer without a place. If it has transferred something, the caller computes
+// next, and has a place.
+func (c *handshakeConn) without(transfer func([]byte) (int, error), b []byte) (int, error) {
+	c.leave()
+	n, err := transfer(b)
+	if n == 0 {
+		return 0, err
+	}
+	if full := c.rounds.Take(c.ctx, c.network); full != nil {
+		return 0, full
+	}
+	c.placed = true
+	return n, err
+}
+
+// leave frees the place.
+func (c *handshakeConn) leave() {
+	if c.placed {
+		c.placed = false
+		c.rounds.Leave()
+	}
+}
+
+// Close implements net.Conn. A handshake that waits for a place ends.
+func (c *handshakeConn) Close() error {
+	c.giveUp()
+	return c.Conn.Close()
+}
+
+// handshakeListener returns connections for handshakes.
+type handshakeListener struct {
+	net.Listener
+	rounds *handshakeRounds
+	limit  time.Duration
+}
+
+// Accept implements net.Listener.
+func (l *handshakeListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return newHandshakeConn(conn, l.rounds, l.limit), nil
+}
+
+// serverHandshake makes the handshake of conn within the limit of its places.
+func serverHandshake(conn *handshakeConn, config *tls.Config) (*tls.Conn, error) {
+	secure := tls.Server(conn, config)
+	return secure, conn.shake(func() error { return secure.HandshakeContext(context.Background()) })
+}
