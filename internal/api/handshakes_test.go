@@ -23,20 +23,20 @@ import (
 type slowSigner struct {
 	crypto.Signer
 	permit chan struct{}
-	open   atomic.Bool // signatures do not wait
+	once   sync.Once
 
-	running, most, signed atomic.Int64
+	running, most atomic.Int64
 }
+
+// release permits all signatures from now on.
+func (s *slowSigner) release() { s.once.Do(func() { close(s.permit) }) }
 
 func (s *slowSigner) Sign(random io.Reader, digest []byte, options crypto.SignerOpts) ([]byte, error) {
 	n := s.running.Add(1)
 	defer s.running.Add(-1)
 	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
 	}
-	if !s.open.Load() {
-		<-s.permit
-	}
-	s.signed.Add(1)
+	<-s.permit
 	return s.Signer.Sign(random, digest, options)
 }
 
@@ -47,6 +47,7 @@ type shaking struct {
 	signer *slowSigner
 	trust  *tls.Config
 	addr   string
+	second atomic.Int64   // handshakes of 127.0.0.2 that have had a place
 	all    sync.WaitGroup // clients
 }
 
@@ -91,9 +92,14 @@ func overHandshakes(t *testing.T, places int, test func(t *testing.T, s *shaking
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			s.addr = listener.Addr().String()
-			serve(t, s, &tls.Config{Certificates: []tls.Certificate{certificate}}, listener)
+			serve(t, s, &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+				if hello.Conn.RemoteAddr().(*net.TCPAddr).IP.Equal(net.IPv4(127, 0, 0, 2)) {
+					s.second.Add(1)
+				}
+				return &certificate, nil
+			}}, listener)
 			t.Cleanup(s.all.Wait)
-			t.Cleanup(func() { s.signer.open.Store(true); close(s.signer.permit) })
+			t.Cleanup(s.signer.release)
 			test(t, s)
 		})
 	}
@@ -145,16 +151,17 @@ func TestHandshakesTakeTurns(t *testing.T) {
 		done := s.shake(s.dial("127.0.0.2"))
 		s.busy(flood + 1)
 		require.EqualValues(t, 2, s.signer.most.Load())
-		for permitted := 0; ; permitted++ {
-			select {
-			case err := <-done:
-				require.NoError(t, err)
-				require.EqualValues(t, 2, s.signer.most.Load())
-				require.Less(t, permitted, 20, "it waits for some of the other network only")
-				return
-			case s.signer.permit <- struct{}{}:
+		permitted := 0
+		for ; s.second.Load() == 0; permitted++ {
+			s.signer.permit <- struct{}{}
+			for s.signer.running.Load() < 2 { // the next ones have the places
+				runtime.Gosched()
 			}
 		}
+		require.LessOrEqual(t, permitted, 3, "it waits for few of the other network")
+		s.signer.release()
+		require.NoError(t, <-done)
+		require.EqualValues(t, 2, s.signer.most.Load())
 	})
 }
 
@@ -172,7 +179,7 @@ func (c *firstWrite) Write(b []byte) (int, error) {
 // A client that stops in the middle of a handshake has no place.
 func TestHandshakesThatWaitHaveNoPlace(t *testing.T) {
 	overHandshakes(t, 1, func(t *testing.T, s *shaking) {
-		s.signer.open.Store(true)
+		s.signer.release()
 		s.dial("127.0.0.1") // sends nothing
 		sent := make(chan []byte, 1)
 		_ = tls.Client(&firstWrite{sent: sent}, s.trust).Handshake()
