@@ -37,6 +37,7 @@ type Call struct {
 	sendWindow int64  // bytes that the client accepts
 	rest       []byte // of an answer that nobody works on any more, for which there is no window
 	plain      bool   // the answer ends with its body, and has no trailer
+	unsent     int    // bytes that a handler has for the client while it waits for a window
 	stuckSince time.Time
 
 	// Only requests to the handler use these.

@@ -63,6 +63,7 @@ type conn struct {
 	tableless  bool // the client wants a smaller table, so it gets none
 	frames     budget
 	resets     budget
+	cutBytes   int // sent in frames that a window has cut, and not yet counted
 	strikes    int // pings that came too early
 	dead       bool
 	draining   drainState

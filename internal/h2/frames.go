@@ -258,7 +258,11 @@ func (c *conn) takeSettings(f *http2.SettingsFrame) error {
 	if !c.frames.take(time.Now) {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	if err := f.ForeachSetting(c.takeSetting); err != nil {
+	window := c.initial
+	if err := f.ForeachSetting(func(s http2.Setting) error { return c.takeSetting(s, &window) }); err != nil {
+		return err
+	}
+	if err := c.setInitial(window); err != nil {
 		return err
 	}
 	c.framerWrites(c.framer.WriteSettingsAck())
@@ -266,20 +270,30 @@ func (c *conn) takeSettings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-// takeSetting applies one setting. The caller holds the lock.
-func (c *conn) takeSetting(s http2.Setting) error {
+// setInitial sets the window of streams, also of those that are open. The caller holds the lock.
+func (c *conn) setInitial(window int64) error {
+	change := window - c.initial
+	if change == 0 {
+		return nil
+	}
+	c.initial = window
+	for _, s := range c.streams {
+		if s.sendWindow += change; s.sendWindow > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+	}
+	return nil
+}
+
+// takeSetting applies one setting, except for the window of streams. A frame may have that several
+// times, its last value counts, and each change looks at all streams. The caller holds the lock.
+func (c *conn) takeSetting(s http2.Setting, window *int64) error {
 	if err := s.Valid(); err != nil {
 		return err
 	}
 	switch s.ID {
 	case http2.SettingInitialWindowSize:
-		change := int64(s.Val) - c.initial
-		c.initial = int64(s.Val)
-		for _, stream := range c.streams {
-			if stream.sendWindow += change; stream.sendWindow > maxWindow {
-				return http2.ConnectionError(http2.ErrCodeFlowControl)
-			}
-		}
+		*window = int64(s.Val)
 	case http2.SettingHeaderTableSize:
 		if s.Val < tableSize { // rare, and then nothing is indexed at all
 			c.encoder.SetMaxDynamicTableSizeLimit(0)

@@ -101,7 +101,7 @@ func (c *conn) sendSome(s *Call, b []byte, end bool) (sent int) {
 		}
 		next := sent + int(n)
 		c.framerWrites(c.framer.WriteData(s.id, end && next == len(b), b[sent:next]))
-		c.frames.earn(1 + int(n)/updateBytes)
+		c.earnBySize(int(n), next == len(b) || n == maxFrame)
 		s.sendWindow -= n
 		c.sendWindow -= n
 		sent = next
@@ -109,8 +109,22 @@ func (c *conn) sendSome(s *Call, b []byte, end bool) (sent int) {
 	return sent
 }
 
-// updateBytes is how many bytes of an answer give a client reason to update its windows once.
+// updateBytes is how many bytes of an answer give a client reason to update a window once.
 const updateBytes = 1 << 10
+
+// earnBySize lets the client update its windows for n bytes. A client that opens its windows byte
+// by byte gets as many frames, so a frame that a window has cut counts by its bytes only. The
+// caller holds the lock.
+func (c *conn) earnBySize(n int, whole bool) {
+	if whole {
+		c.frames.earn(1 + n/updateBytes)
+		return
+	}
+	const each = updateBytes / 2 // the window of the stream, and that of the connection
+	c.cutBytes += n
+	c.frames.earn(c.cutBytes / each)
+	c.cutBytes %= each
+}
 
 // stick notes that s waits for a window. The caller holds the lock.
 func (c *conn) stick(s *Call) {
@@ -148,17 +162,30 @@ func (c *conn) unstick(s *Call) {
 	}
 }
 
-// resume continues the streams that wait for a window, the first one first. The caller holds the
-// lock.
+// resume continues the streams that wait for a window, the first one first, as far as the window of
+// the connection has space for them. A handler that is woken for nothing would cost much more than
+// the frame that caused it. The caller holds the lock.
 func (c *conn) resume() {
 	kept := c.stuck[:0]
-	for _, s := range c.stuck {
-		if s.rest == nil {
-			s.windowWait.wake() // its handler continues itself, and leaves the list
+	space := c.sendWindow // without what the woken handlers will send
+	for i, s := range c.stuck {
+		if space <= 0 {
+			kept = append(kept, c.stuck[i:]...)
+			break
+		}
+		if s.sendWindow <= 0 {
 			kept = append(kept, s)
 			continue
 		}
-		s.rest = s.rest[c.sendSome(s, s.rest, s.plain):]
+		if s.rest == nil {
+			s.windowWait.wake() // its handler continues itself, and leaves the list
+			space -= min(s.sendWindow, int64(s.unsent))
+			kept = append(kept, s)
+			continue
+		}
+		sent := c.sendSome(s, s.rest, s.plain)
+		s.rest = s.rest[sent:]
+		space -= int64(sent)
 		if len(s.rest) > 0 {
 			kept = append(kept, s)
 			continue

@@ -173,6 +173,7 @@ func (w *responseWriter) sendBody(b []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	stuck := false
 	for len(b) > 0 && c.accepts(s) {
 		part := b[:min(len(b), maxOutput)]
 		sent := c.sendSome(s, part, false)
@@ -189,9 +190,14 @@ func (w *responseWriter) sendBody(b []byte) error {
 			continue
 		}
 		c.stick(s)
+		s.unsent, stuck = len(b), true
 		s.windowWait.wait(&c.mu)
 		c.unstick(s)
 		s.stuckSince = time.Time{}
+	}
+	if stuck && !c.dead { // it may have been woken for space that it does not use
+		c.resume()
+		c.flush(false)
 	}
 	if !c.accepts(s) {
 		return net.ErrClosed
