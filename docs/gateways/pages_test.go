@@ -2,6 +2,7 @@ package gateways
 
 import (
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -63,4 +64,16 @@ func TestConfigureRefuses(t *testing.T) {
 	}
 	_, err := Configure("nix", &url.URL{}, "", "")
 	require.ErrorContains(t, err, "choose one of apache, ")
+}
+
+// The plugin for Kong reads the first of several headers, so it must replace all of them.
+func TestKongForwardsWhatIsCounted(t *testing.T) {
+	page, err := os.ReadFile("others.md")
+	require.NoError(t, err)
+	_, plugin, ok := strings.Cut(string(page), "## Kong")
+	require.True(t, ok)
+	read := strings.Index(plugin, `local user = kong.request.get_header("X-User")`)
+	set := strings.Index(plugin, `kong.service.request.set_header("X-User", user)`)
+	asked := strings.Index(plugin, `["X-User"] = user`)
+	require.True(t, 0 < read && read < set && set < asked, "%d %d %d", read, set, asked)
 }
