@@ -14,13 +14,17 @@ import (
 // gave it another frame.
 func TestFloodOfTinyWindows(t *testing.T) {
 	_, addr := serveFor(t, func(config *Config) {
-		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(long(1 << 20)))
-		})
+		config.Call = func(s *Call) bool {
+			s.Answer([]byte(long(20_000)))
+			return true
+		}
 	})
 	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-	c.open(1, handlerPath, true)
-	c.flood(100_000, func(int) error { return c.WriteWindowUpdate(1, 1) })
+	c.open(1, callPath, true)
+	c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FrameHeaders })
+	// The answer lasts for longer than the frames that it may have.
+	require.NoError(t, c.SetDeadline(time.Now().Add(patient/4)))
+	c.flood(15_000, func(int) error { return c.WriteWindowUpdate(1, 1) })
 }
 
 // A client that updates both windows for every frame is no flood, also if its windows are small.
@@ -89,7 +93,6 @@ func TestWindowsWakeFewHandlers(t *testing.T) {
 	next := c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FrameData && f.Header().Length > 0 })
 	require.EqualValues(t, 1, next.Header().Length, "the next handler uses what a cancelled one leaves")
 	require.NotEqual(t, first, next.Header().StreamID)
-	require.NoError(t, c.WriteWindowUpdate(0, 6000))
 	ended := 0
 	require.NoError(t, c.WriteWindowUpdate(0, 1<<20))
 	c.until(func(f http2.Frame) bool {
