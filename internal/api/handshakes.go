@@ -41,7 +41,7 @@ type handshakeConn struct {
 	ctx     context.Context // of the handshake: at most its time limit
 	giveUp  context.CancelFunc
 	placed  bool // it has a place
-	done    bool // the handshake has ended, and the connection is like any other
+	done    bool // the handshake has ended, and the connection needs no place
 }
 
 // newHandshakeConn returns a connection whose handshake ends within limit.

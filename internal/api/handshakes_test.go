@@ -184,12 +184,12 @@ func TestHandshakesThatWaitHaveNoPlace(t *testing.T) {
 		sent := make(chan []byte, 1)
 		_ = tls.Client(&firstWrite{sent: sent}, s.trust).Handshake()
 		hello := <-sent
-		half, whole := s.dial("127.0.0.1"), s.dial("127.0.0.1")
+		half, full := s.dial("127.0.0.1"), s.dial("127.0.0.1")
 		_, err := half.Write(hello[:len(hello)/2])
 		require.NoError(t, err)
-		_, err = whole.Write(hello)
+		_, err = full.Write(hello)
 		require.NoError(t, err)
-		_, err = io.ReadFull(whole, make([]byte, 100)) // reads no more, and never answers
+		_, err = io.ReadFull(full, make([]byte, 100)) // reads no more, and never answers
 		require.NoError(t, err)
 		for range 3 {
 			require.NoError(t, <-s.shake(s.dial("127.0.0.1")))

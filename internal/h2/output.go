@@ -115,8 +115,8 @@ const updateBytes = 1 << 10
 // earnBySize lets the client update its windows for n bytes. A client that opens its windows byte
 // by byte gets as many frames, so a frame that a window has cut counts by its bytes only. The
 // caller holds the lock.
-func (c *conn) earnBySize(n int, whole bool) {
-	if whole {
+func (c *conn) earnBySize(n int, uncut bool) {
+	if uncut {
 		c.frames.earn(1 + n/updateBytes)
 		return
 	}

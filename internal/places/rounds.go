@@ -58,7 +58,7 @@ func (r *Rounds[K]) Take(ctx context.Context, holder K) error {
 		return err
 	}
 	r.mu.Lock()
-	if r.taken < r.most { // nobody waits
+	if r.taken < r.most { // then the queue is empty
 		r.taken++
 		r.mu.Unlock()
 		return nil
