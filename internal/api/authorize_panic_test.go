@@ -1,6 +1,7 @@
 package api
 
 import (
+	"crypto/tls"
 	"net/http"
 	"testing"
 
@@ -28,6 +29,9 @@ func testPanicsOfGateways(t *testing.T, secure bool) {
 		}
 		c := s.dial()
 		c.t, c.method = t, method
+		if conn, ok := c.Conn.(*tls.Conn); ok { // its places need the address, too
+			require.NoError(t, conn.Handshake())
+		}
 		s.faults.arm(stage, c)
 		c.send(s.askRoute(method, path, lines...))
 		a := c.receive()

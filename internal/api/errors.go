@@ -72,7 +72,7 @@ func problemOf(err error) *Problem {
 	var often *tenants.TooOftenError
 	if errors.As(err, &often) && often.Why != "" {
 		return newProblem(http.StatusTooManyRequests, codeTrailFull,
-			sentence(often.Why)+" The day ends in UTC. Changes that revoke or delete are possible.").withRetryAfter(wholeSeconds(often.RetryAfter))
+			sentence(often.Why)+" The day ends in UTC. Changes that revoke, rotate or delete are possible.").withRetryAfter(wholeSeconds(often.RetryAfter))
 	}
 	if often != nil {
 		return newProblem(http.StatusTooManyRequests, codeWriteRateExceeded,

@@ -47,9 +47,6 @@ type handshakeConn struct {
 // newHandshakeConn returns a connection whose handshake ends within limit.
 func newHandshakeConn(conn net.Conn, rounds *handshakeRounds, limit time.Duration) *handshakeConn {
 	c := &handshakeConn{Conn: conn, rounds: rounds}
-	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		c.network = origin.NetworkOf(tcp.AddrPort().Addr())
-	}
 	c.ctx, c.giveUp = context.WithTimeout(context.Background(), limit)
 	return c
 }
@@ -61,6 +58,9 @@ func (c *handshakeConn) shake(handshake func() error) error {
 		c.done = true
 		c.giveUp()
 	}()
+	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		c.network = origin.NetworkOf(tcp.AddrPort().Addr())
+	}
 	return handshake()
 }
 

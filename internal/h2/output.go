@@ -144,7 +144,13 @@ func (c *conn) endUnread() {
 		c.unreadTimer = nil
 		return
 	}
-	if left := c.server.Limits.Write - time.Since(c.stuck[0].stuckSince); left > 0 {
+	since := c.stuck[0].stuckSince
+	for _, s := range c.stuck[1:] {
+		if s.stuckSince.Before(since) {
+			since = s.stuckSince
+		}
+	}
+	if left := c.server.Limits.Write - time.Since(since); left > 0 {
 		c.unreadTimer.Reset(left)
 		return
 	}
@@ -165,15 +171,22 @@ func (c *conn) unstick(s *Call) {
 // resume continues the streams that wait for a window, the first one first, as far as the window of
 // the connection has space for them. A handler that is woken for nothing would cost much more than
 // the frame that caused it. The caller holds the lock.
+//
+// While a client reads other answers, one that it does not read does not end the connection, which
+// people behind a proxy may share. The deadline of its own handler ends it.
 func (c *conn) resume() {
 	kept := c.stuck[:0]
 	space := c.sendWindow // without what the woken handlers will send
+	now := time.Now()
 	for i, s := range c.stuck {
 		if space <= 0 {
 			kept = append(kept, c.stuck[i:]...)
 			break
 		}
 		if s.sendWindow <= 0 {
+			if s.rest == nil {
+				s.stuckSince = now
+			}
 			kept = append(kept, s)
 			continue
 		}

@@ -117,3 +117,32 @@ func TestRepeatedSettings(t *testing.T) {
 	require.NoError(t, c.WriteSettings(window(maxWindow+1), window(initialWindow)))
 	c.ended(http2.ErrCodeFlowControl)
 }
+
+// A client that reads other answers keeps its connection, although a handler waits for the window
+// of its own stream for long.
+func TestUnreadHandlerLeavesOthers(t *testing.T) {
+	server, addr := serveFor(t, func(config *Config) {
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(long(50_000)))
+		})
+	})
+	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	conn := server.only(t)
+	c.open(1, handlerPath, true)
+	since := func() (at time.Time) {
+		require.Eventually(t, func() bool {
+			conn.mu.Lock()
+			defer conn.mu.Unlock()
+			if len(conn.stuck) == 1 {
+				at = conn.stuck[0].stuckSince
+			}
+			return !at.IsZero()
+		}, patient, time.Millisecond)
+		return at
+	}
+	before := since()
+	require.NoError(t, c.WriteWindowUpdate(0, 100)) // the client has read 100 bytes of other streams
+	require.NoError(t, c.WritePing(false, [8]byte{1}))
+	c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
+	require.True(t, since().After(before))
+}

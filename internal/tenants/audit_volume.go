@@ -16,11 +16,12 @@ import (
 //
 //   - beyond a quarter of what the tenant may write on a day, a large row has the number of its
 //     fields, their bytes and a SHA-256 instead of the fields themselves
-//   - beyond all of it, the tenant's changes are refused until the day ends
+//   - beyond all of it, the tenant's changes are refused until the day ends; small ones, as people
+//     make them, have a sixteenth more
 //
 // Each change that is made has all of its rows, whatever it takes. Changes of the service itself,
 // of billing systems and of customers are counted, but not refused: they have bounds of their own.
-// And whatever happened before, a tenant can revoke and delete.
+// And whatever happened before, a tenant can revoke, rotate and delete.
 //
 // The figures, with the default of 1 GiB: an import that changes 200 000 subjects writes about
 // 100 MiB, so two of them a day are in the trail with all details, and eight or more are possible.
@@ -30,6 +31,9 @@ const DefaultAuditDay = 1 << 30
 
 const (
 	auditFullShare = 4 // up to a quarter of the bytes of a day, rows have everything
+	// A change of up to auditFewRows rows may use 1/auditSmallShare more than others.
+	auditSmallShare = 16
+	auditFewRows    = 20
 	// auditDigestOver is the size from which on a row has digests beyond that. The rows of a rule
 	// are smaller, so the history of a rule stays complete.
 	auditDigestOver = 1 << 10
@@ -50,21 +54,27 @@ type auditDay struct {
 // auditDayOf returns the count of now's day.
 func auditDayOf(head *db.LockAuditHeadRow, most int64, now time.Time) auditDay {
 	d := auditDay{now: now, most: most}
-	if today := dayOf(now); !head.Day.Time.Before(today.Time) { // a later day is that of a server whose clock is ahead
-		d.bytes = head.DayBytes
-	} else {
+	today := dayOf(now)
+	tomorrow := today.Time.AddDate(0, 0, 1) // of a server whose clock is ahead
+	if day := head.Day.Time; day.Before(today.Time) || day.After(tomorrow) {
 		head.Day = today
+	} else {
+		d.bytes = head.DayBytes
 	}
 	return d
 }
 
 // admit refuses rows of an actor beyond the bytes of the day.
 func (d *auditDay) admit(a Actor, rows []auditRow) error {
-	if d.bytes < d.most || a.kind != KeyActor && a.kind != MemberActor {
+	most := d.most
+	if len(rows) <= auditFewRows {
+		most += d.most / auditSmallShare
+	}
+	if d.bytes < most || a.kind != KeyActor && a.kind != MemberActor {
 		return nil
 	}
 	for i := range rows {
-		if action := rows[i].action; action != "revoke" && action != "delete" {
+		if action := rows[i].action; action != "revoke" && action != "rotate" && action != "delete" {
 			return &TooOftenError{RetryAfter: untilNextDay(d.now), Why: trailFull}
 		}
 	}

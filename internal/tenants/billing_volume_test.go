@@ -66,12 +66,16 @@ func (s *volumeStack) stored(hook tenants.Webhook) (rows, bytes int) {
 func TestBillingEventsOfADay(t *testing.T) {
 	t.Parallel()
 	s := newVolumeStack(t, tenants.BillingVolume{Events: 5})
+	s.at = s.at.AddDate(1, 0, 0) // once, a server's clock was ahead
+	_, err := s.store(s.hooks[0], "msg_ahead", "subject.plan", 0)
+	require.NoError(t, err)
+	s.at = s.at.AddDate(-1, 0, 0)
 	for i := range 5 {
 		first, err := s.store(s.hooks[0], "msg_"+strconv.Itoa(i), "subject.plan", 0)
 		require.NoError(t, err)
 		require.True(t, first)
 	}
-	_, err := s.store(s.hooks[0], "msg_5", "subject.plan", 0)
+	_, err = s.store(s.hooks[0], "msg_5", "subject.plan", 0)
 	var full *tenants.BillingVolumeError
 	require.ErrorAs(t, err, &full)
 	require.Equal(t, 2*time.Hour, full.RetryAfter, "until the day ends in UTC")
@@ -82,7 +86,7 @@ func TestBillingEventsOfADay(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, first)
 	rows, _ := s.stored(s.hooks[0])
-	require.Equal(t, 5, rows)
+	require.Equal(t, 6, rows)
 
 	s.at = s.at.Add(2 * time.Hour)
 	first, err = s.store(s.hooks[0], "msg_5", "subject.plan", 0)

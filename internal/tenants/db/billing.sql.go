@@ -663,10 +663,10 @@ WITH received AS (
 ), counted AS (
     INSERT INTO billing_days AS d (tenant_id, day, events, bytes)
     SELECT $1, $4::date, 1, $5::bigint WHERE NOT EXISTS (SELECT FROM received)
-    ON CONFLICT (tenant_id) DO UPDATE SET day = greatest(d.day, excluded.day),
-        events = CASE WHEN d.day < excluded.day THEN 0 ELSE d.events END + 1,
-        bytes = CASE WHEN d.day < excluded.day THEN 0 ELSE d.bytes END + excluded.bytes
-    WHERE d.day < excluded.day OR d.events < $6::bigint AND d.bytes + excluded.bytes <= $7::bigint
+    ON CONFLICT (tenant_id) DO UPDATE SET day = CASE WHEN d.day BETWEEN excluded.day AND excluded.day + 1 THEN d.day ELSE excluded.day END,
+        events = CASE WHEN d.day BETWEEN excluded.day AND excluded.day + 1 THEN d.events ELSE 0 END + 1,
+        bytes = CASE WHEN d.day BETWEEN excluded.day AND excluded.day + 1 THEN d.bytes ELSE 0 END + excluded.bytes
+    WHERE d.day NOT BETWEEN excluded.day AND excluded.day + 1 OR d.events < $6::bigint AND d.bytes + excluded.bytes <= $7::bigint
     RETURNING d.tenant_id
 )
 SELECT EXISTS (SELECT FROM received) AS received, EXISTS (SELECT FROM counted) AS counted
@@ -688,7 +688,8 @@ type CountBillingEventRow struct {
 }
 
 // Counts an event of @day that was not received before, unless the tenant would then have more of that
-// day than it may. The row of the tenant stays locked until the transaction ends.
+// day than it may. The stored day can be that of a server whose clock is ahead, but not by more than a
+// day. The row of the tenant stays locked until the transaction ends.
 func (q *Queries) CountBillingEvent(ctx context.Context, arg CountBillingEventParams) (CountBillingEventRow, error) {
 	row := q.db.QueryRow(ctx, countBillingEvent,
 		arg.TenantID,
