@@ -109,8 +109,8 @@ func (f *Follower) Next(ctx context.Context) ([]Decision, error) {
 // latest returns the decisions of the last seconds, from all instances that answer in time.
 func (r *Log) latest(ctx context.Context, tenant limit.TenantID) []Decision {
 	q := Query{Since: r.clock().Add(-followSkew), Most: recentMost}
-	got := r.gather(ctx, recentRequest{Tenant: tenant, Query: q})
-	return append(got.Decisions, r.list(tenant, q)...)
+	got := r.share(ctx, sharedKey{tenant: tenant})
+	return append(selected(got.Decisions, q), r.list(tenant, q)...)
 }
 
 // take returns the decisions of a list that are due: those that were first listed long enough ago

@@ -1,6 +1,7 @@
 package recent
 
 import (
+	"bytes"
 	"context"
 	"crypto/cipher"
 	"crypto/sha256"
@@ -28,6 +29,9 @@ const (
 	recentWait    = 250 * time.Millisecond // for the others' answers
 	recentMost    = recentDenied + recentAllowed
 	recentMessage = 1 << 20 // bytes: a larger message is not from Weir
+
+	replyingAtOnce = 2    // requests of other instances that are answered at the same time
+	mostReplies    = 1024 // requests of other instances that wait for their answer
 )
 
 // List has the decisions of instances.
@@ -66,8 +70,9 @@ type recentAnswer struct {
 type asking struct {
 	mu     sync.Mutex
 	client redis.UniversalClient // nil while Run does not run
-	open   map[uint64]chan recentAnswer
+	open   map[uint64]chan []byte
 	looked map[limit.TenantID]time.Time // when a page of a tenant last asked, on any instance
+	shared map[sharedKey]*shared
 }
 
 // lookedFor is how long a tenant counts as looked at after a page has asked.
@@ -103,26 +108,8 @@ func (r *Log) look(tenant limit.TenantID) {
 	r.ask.looked[tenant] = now
 }
 
-// List returns recent decisions of a tenant, from all instances that answer in time. It never
-// fails: if Redis is unavailable, and before Run, it returns those of this instance.
-func (r *Log) List(ctx context.Context, tenant limit.TenantID, q Query) List {
-	if q.Most <= 0 || q.Most > recentMost {
-		q.Most = recentMost
-	}
-	out := r.gather(ctx, recentRequest{Tenant: tenant, Query: q})
-	out.Decisions = newestFirst(append(out.Decisions, r.list(tenant, q)...), q.Most)
-	return out
-}
-
-// Near returns subjects that were near a limit and may still be, from all instances that answer in
-// time. The list contains only what these instances saw, and each entry has its own time.
-func (r *Log) Near(ctx context.Context, tenant limit.TenantID, most int) List {
-	out := r.gather(ctx, recentRequest{Tenant: tenant, Near: true})
-	out.Near = mostUsedFirst(append(out.Near, r.near(tenant)...), most)
-	return out
-}
-
-// gather sends a request to the other instances, and returns their answers within recentWait.
+// gather sends a request to the other instances, and returns their answers within recentWait. Large
+// answers are decoded here and not by Run, so that those of one tenant hold up no other.
 func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	r.look(req.Tenant)
 	others := r.peers.Others()
@@ -138,7 +125,7 @@ func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	if err != nil {
 		return out
 	}
-	answers := make(chan recentAnswer, others+1)
+	answers := make(chan []byte, others+1)
 	r.ask.mu.Lock()
 	r.ask.open[req.ID] = answers
 	r.ask.mu.Unlock()
@@ -154,7 +141,11 @@ func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	}
 	for out.Answered < out.Instances {
 		select {
-		case a := <-answers:
+		case content := <-answers:
+			var a recentAnswer
+			if json.Unmarshal(content, &a) != nil {
+				continue
+			}
 			out.Decisions, out.Near = append(out.Decisions, a.Decisions...), append(out.Near, a.Near...)
 			if req.Watch != "" {
 				out.watched = append(out.watched, a.Watched)
@@ -170,13 +161,16 @@ func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	return out
 }
 
-// Run answers the other instances and receives their answers, until ctx ends.
+// Run answers the other instances and receives their answers, until ctx ends. It only distributes
+// messages. Tenants take turns in answering, so that one with many requests holds up no other.
 func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
 	mine := recentChannel + ":" + r.peers.ID()
 	sub := client.Subscribe(ctx, recentChannel, mine)
 	defer func() { _ = sub.Close() }()
+	var replies sync.WaitGroup
+	defer replies.Wait()
 	r.ask.mu.Lock()
-	r.ask.client, r.ask.open = client, map[uint64]chan recentAnswer{}
+	r.ask.client, r.ask.open = client, map[uint64]chan []byte{}
 	r.ask.mu.Unlock()
 	messages := sub.Channel()
 	for {
@@ -197,7 +191,7 @@ func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.L
 			case m.Channel == mine:
 				r.hear(content)
 			default:
-				r.reply(ctx, client, content)
+				r.receive(ctx, client, content, &replies)
 			}
 		}
 	}
@@ -205,29 +199,55 @@ func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.L
 
 // hear passes an answer to the request that waits for it.
 func (r *Log) hear(content []byte) {
-	var a recentAnswer
-	if json.Unmarshal(content, &a) != nil {
+	id, ok := answerID(content)
+	if !ok {
 		return
 	}
 	r.ask.mu.Lock()
-	waiting := r.ask.open[a.ID]
+	waiting := r.ask.open[id]
 	r.ask.mu.Unlock()
 	if waiting == nil {
 		return // too late
 	}
 	select {
-	case waiting <- a:
+	case waiting <- content:
 	default: // more answers than instances
 	}
 }
 
-// reply answers another instance. If the reply is lost, nothing is retried.
-func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content []byte) {
+// answerID returns the ID of an answer, which is its first field, without reading the rest.
+func answerID(content []byte) (id uint64, ok bool) {
+	d := json.NewDecoder(bytes.NewReader(content))
+	for _, want := range []json.Token{json.Delim('{'), "ID"} {
+		if got, err := d.Token(); err != nil || got != want {
+			return 0, false
+		}
+	}
+	return id, d.Decode(&id) == nil
+}
+
+// receive answers a request of another instance when it is the turn of its tenant. The requesting
+// instance waits for recentWait only, so a request that is older gets no answer.
+func (r *Log) receive(ctx context.Context, client redis.UniversalClient, content []byte, replies *sync.WaitGroup) {
 	var req recentRequest
 	if json.Unmarshal(content, &req) != nil || req.From == r.peers.ID() {
 		return
 	}
 	r.look(req.Tenant)
+	came := r.clock()
+	replies.Go(func() {
+		if r.turns.Take(ctx, req.Tenant) != nil {
+			return
+		}
+		defer r.turns.Leave()
+		if r.clock().Sub(came) <= recentWait {
+			r.reply(ctx, client, &req)
+		}
+	})
+}
+
+// reply answers another instance. If the reply is lost, nothing is retried.
+func (r *Log) reply(ctx context.Context, client redis.UniversalClient, req *recentRequest) {
 	a := recentAnswer{ID: req.ID}
 	switch {
 	case req.Instances:
@@ -240,13 +260,23 @@ func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content [
 	default:
 		a.Decisions = r.list(req.Tenant, req.Query)
 	}
-	message, err := json.Marshal(a)
+	message, err := encode(a)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, recentWait)
 	defer cancel()
 	_ = client.Publish(ctx, recentChannel+":"+req.From, r.aead.Seal(nil, nil, message, nil)).Err()
+}
+
+// encode returns an answer as JSON. HTML is not escaped: a list of names of "<" would have six times
+// the size, and exceed recentMessage.
+func encode(a recentAnswer) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(a)
+	return out.Bytes(), err
 }
 
 // messagesAEAD encrypts messages between the instances of one deployment, and detects forged ones.

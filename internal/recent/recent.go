@@ -14,6 +14,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/peers"
+	"weir/internal/places"
 )
 
 // Decision is a recorded decision. Durations start at At.
@@ -102,6 +103,7 @@ type Log struct {
 	peers *peers.Peers
 	aead  cipher.AEAD // of messages between instances
 	ask   asking
+	turns *places.Rounds[limit.TenantID] // of answering other instances
 
 	following followers
 	self      func() Instance
@@ -217,7 +219,7 @@ func New(o Options) *Log {
 	}
 	return &Log{
 		seed: maphash.MakeSeed(), clock: o.Clock, peers: o.Peers, aead: messagesAEAD(o.Keys), self: o.Self, budget: recentBytes,
-		tenants: map[limit.TenantID]*list.Element{}, order: list.New(),
+		tenants: map[limit.TenantID]*list.Element{}, order: list.New(), turns: places.NewRounds[limit.TenantID](replyingAtOnce, mostReplies),
 	}
 }
 
