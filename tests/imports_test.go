@@ -45,7 +45,7 @@ var importRules = []importRule{
 	{"internal/leases", []string{"cmd/server", "internal/api"}, true, "it stores records, and does not depend on checks"},
 	{"internal/overload", []string{"cmd/server", "internal/api"}, true, "only HTTP refuses requests; the waits come as functions"},
 	{"internal/h2", []string{"internal/api"}, true, "it is a transport, which knows neither calls nor decisions"},
-	{"internal/places", []string{"internal/api", "internal/billing", "internal/check", "internal/dashboard", "internal/h2", "internal/mail", "internal/notify", "internal/tenants"}, false, "only requests, and tasks that wait for others, have places; a decision waits for none"},
+	{"internal/places", []string{"internal/api", "internal/billing", "internal/check", "internal/dashboard", "internal/h2", "internal/mail", "internal/notify", "internal/recent", "internal/tenants"}, false, "only requests, and tasks that wait for others, have places; a decision waits for none"},
 	{"internal/seal", []string{"cmd/server", "internal/snapshot", "internal/tenants", "internal/seal", "internal/once", "internal/leases", "internal/recent"}, true, "secrets are encrypted where they are stored or sent; no other package needs a key"},
 	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "only billing and its store need the events of providers"},
 	{"internal/billing", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/billing"}, false, "it works through the store, and the store must not know who calls it"},

@@ -9,8 +9,8 @@
 //
 // Nothing is stored elsewhere. A page that lists decisions asks all instances, over a Redis channel
 // with encrypted messages, and merges the answers that arrive in time. If Redis is unavailable, the
-// page shows the decisions of this instance. All lists of a tenant share the answers of half a second,
-// and each selects what it shows. Tenants take turns in being answered.
+// page shows the decisions of this instance. All lists of a tenant share the answers of half a
+// second, and each selects what it shows. Tenants take turns in being answered.
 //
 // Example: ann is denied 50 times in a second by the rule api. The Log has one entry, with a count
 // of 50. Support opens the page of decisions on instance 1. It asks instances 1 to 3, of which 1

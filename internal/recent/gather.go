@@ -269,8 +269,8 @@ func (r *Log) reply(ctx context.Context, client redis.UniversalClient, req *rece
 	_ = client.Publish(ctx, recentChannel+":"+req.From, r.aead.Seal(nil, nil, message, nil)).Err()
 }
 
-// encode returns an answer as JSON. HTML is not escaped: a list of names of "<" would have six times
-// the size, and exceed recentMessage.
+// encode returns an answer as JSON. HTML is not escaped: a list of names of "<" would have six
+// times the size, and exceed recentMessage.
 func encode(a recentAnswer) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
