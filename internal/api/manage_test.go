@@ -16,7 +16,7 @@ import (
 // managedTables are what only a key with the scope manage may change: API keys, members and their
 // invitations, billing, notification endpoints and the security settings.
 var managedTables = []string{
-	"api_keys", "members", "invitations", "billing_endpoints", "billing_prices", "billing_customers", "billing_subscriptions", "billing_events", "billing_payments",
+	"api_keys", "members", "invitations", "billing_endpoints", "billing_prices", "billing_customers", "billing_subscriptions", "billing_events", "billing_payments", "billing_days",
 	"notification_endpoints", "security_settings",
 }
 
