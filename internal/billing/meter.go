@@ -161,7 +161,7 @@ func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result 
 			}
 		}
 		if result.Why != "" {
-			result.Unsure = maybeSent(failed)
+			result.Unsure = maybeSent(group, failed)
 			return result
 		}
 	}
@@ -169,12 +169,14 @@ func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result 
 }
 
 // maybeSent reports whether the provider may have an event of a group that is not settled: one that
-// follows the first failure was sent with it.
-func maybeSent(failed []*subscription.MeterError) bool {
+// follows the first failure was sent with it, unless it has an outcome. Those that have one were
+// not sent, or were refused.
+func maybeSent(group []tenants.MeterPushItem, failed []*subscription.MeterError) bool {
 	behind := false
-	for _, err := range failed {
+	for i, err := range failed {
 		failure := err != nil && !err.Refused
-		if failure && err.Unsure || behind && !failure {
+		taken := err == nil && group[i].Outcome == ""
+		if failure && err.Unsure || behind && taken {
 			return true
 		}
 		behind = behind || failure

@@ -28,6 +28,8 @@ type meterEvents struct {
 	values    map[string]int64 // by customer
 	stamps    map[int64]bool
 	lose      int // this many events are taken without an answer
+	// refuse answers events of some customers with this status, without taking them.
+	refuse map[string]int
 }
 
 func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
@@ -42,6 +44,9 @@ func (f *fakeStripe) takeMeterEvent(w http.ResponseWriter, r *http.Request) {
 		return
 	case !f.meter.customers[customer]:
 		f.fail(w, http.StatusBadRequest, "resource_missing")
+		return
+	case f.meter.refuse[customer] != 0:
+		f.fail(w, f.meter.refuse[customer], "")
 		return
 	case f.meter.seen[identifier]:
 		w.Header().Set("Content-Type", "application/json")

@@ -26,8 +26,9 @@ var ErrUnreadable = errors.New("the answer of the provider cannot be read")
 // subscriptions and customers, and to invoices, checkouts and events to sell credits. It writes
 // meter events only.
 type Client struct {
-	api *stripe.Client
-	now func() time.Time
+	api    *stripe.Client // repeats requests that fail
+	meters *stripe.Client // sends each request once
+	now    func() time.Time
 }
 
 const (
@@ -40,11 +41,13 @@ func NewClient(key, base string, httpClient *http.Client) *Client {
 	if httpClient == nil {
 		httpClient = &http.Client{Timeout: clientTimeout}
 	}
-	backends := stripe.NewBackendsWithConfig(&stripe.BackendConfig{
-		URL: stripe.String(cmp.Or(base, StripeAPI)), HTTPClient: httpClient, MaxNetworkRetries: stripe.Int64(clientRetries),
-		EnableTelemetry: stripe.Bool(false), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull},
-	})
-	return &Client{api: stripe.NewClient(key, stripe.WithBackends(backends)), now: time.Now}
+	with := func(retries int64) *stripe.Client {
+		return stripe.NewClient(key, stripe.WithBackends(stripe.NewBackendsWithConfig(&stripe.BackendConfig{
+			URL: stripe.String(cmp.Or(base, StripeAPI)), HTTPClient: httpClient, MaxNetworkRetries: stripe.Int64(retries),
+			EnableTelemetry: stripe.Bool(false), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull},
+		})))
+	}
+	return &Client{api: with(clientRetries), meters: with(0), now: time.Now}
 }
 
 // Fetched is the current subscription of the provider, with its customer's metadata.

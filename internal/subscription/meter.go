@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stripe/stripe-go/v85"
@@ -41,15 +43,19 @@ func (c *Client) SendMeterEvent(ctx context.Context, e MeterEvent) *MeterError {
 		EventName: stripe.String(e.Name), Identifier: stripe.String(e.Identifier), Timestamp: stripe.Int64(e.At.Unix()),
 		Payload: map[string]string{"stripe_customer_id": e.Customer, "value": strconv.FormatInt(e.Value, 10)},
 	}
-	_, err := c.api.V1BillingMeterEvents.Create(ctx, params)
+	// The last error says nothing about earlier sendings, so the event is not repeated here. The
+	// transport still repeats it if a connection that was used before breaks.
+	var sendings atomic.Int32
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sendings.Add(1) }})
+	_, err := c.meters.V1BillingMeterEvents.Create(ctx, params)
 	if err == nil {
 		return nil
 	}
 	var failed *stripe.Error
 	if !errors.As(err, &failed) {
 		var dial *net.OpError
-		sent := !errors.As(err, &dial) || dial.Op != "dial"
-		return &MeterError{Unsure: sent, Why: "the provider cannot be reached"}
+		unsent := errors.As(err, &dial) && dial.Op == "dial" && sendings.Load() == 0
+		return &MeterError{Unsure: !unsent, Why: "the provider cannot be reached"}
 	}
 	// The code is missing in some versions of the API.
 	if failed.Code == "duplicate_meter_event" || strings.Contains(failed.Msg, "event already exists with identifier") {
@@ -57,7 +63,8 @@ func (c *Client) SendMeterEvent(ctx context.Context, e MeterEvent) *MeterError {
 	}
 	return &MeterError{
 		Refused: failed.Code == stripe.ErrorCodeResourceMissing,
-		Unsure:  failed.HTTPStatusCode >= http.StatusInternalServerError,
+		// An answer is about the last sending only.
+		Unsure: failed.HTTPStatusCode >= http.StatusInternalServerError || sendings.Load() > 1,
 		// The message can hold parts of the key, and goes no further than its code.
 		Why: fmt.Sprintf("the provider answered %d %s", failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type))),
 	}

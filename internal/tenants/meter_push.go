@@ -60,8 +60,8 @@ type MeterPushWork struct {
 	MeterEvent string
 	Attempts   int
 	Now        time.Time
-	// Unanswered is since when these subjects may have been sent without an answer; nil: they were
-	// not.
+	// Unanswered is since when some of these subjects may have been sent without an answer: the
+	// oldest attempt that counts. nil: they were not sent.
 	Unanswered *time.Time
 	Items      []MeterPushItem
 	began      string // the last subject that was done before
@@ -200,7 +200,8 @@ type PushResult struct {
 	// Why is why the others were not sent, "" if all are settled. They are tried again after Wait.
 	Why  string
 	Wait time.Duration
-	// Unsure reports that the provider may have received items that are not settled.
+	// Unsure reports that the provider may have received items that are not settled, by this
+	// attempt.
 	Unsure bool
 	// Parked is when parked items are tried again.
 	Parked time.Duration
@@ -225,11 +226,10 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 				next.AfterSubject = w.began
 			}
 			next.Attempts, due = int32(w.Attempts+1), w.Now.Add(r.Wait)
-			if r.Unsure {
-				next.UnansweredAt = w.Unanswered
-				if next.UnansweredAt == nil || r.Done > 0 {
-					next.UnansweredAt = &w.Now
-				}
+			// The items that are left may have been sent by an attempt before this one, however
+			// this one ended. The provider forgets the identifiers of the first one first.
+			if next.UnansweredAt = w.Unanswered; next.UnansweredAt == nil && r.Unsure {
+				next.UnansweredAt = &w.Now
 			}
 		case w.more:
 			next.AfterSubject = w.after

@@ -1,0 +1,152 @@
+package billing_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/billing"
+	"weir/internal/tenants"
+)
+
+// pastHours makes every attempt of the pushes so many hours older, as if that time had passed.
+func (r *pushRig) pastHours(hours int) {
+	r.t.Helper()
+	r.db.Exec("UPDATE metered_pushes SET unanswered_at = unanswered_at - $1 * interval '1 hour'", hours)
+}
+
+// forget makes the provider count again what it counted before, as it does after a day.
+func (r *pushRig) forget() {
+	r.stripe.set(func(f *fakeStripe) { f.meter.seen = map[string]bool{} })
+}
+
+// loseFirst is an attempt whose first events, of s000 to s015, are taken without an answer. It
+// returns their units.
+func (r *pushRig) loseFirst() int64 {
+	r.t.Helper()
+	for _, subject := range []string{"s005", "s007"} {
+		_, _, err := r.store.PutSubject(r.t.Context(), r.a, tenants.Subject{Subject: subject, BillingRef: "cus_" + subject}, tenants.Match{})
+		require.NoError(r.t, err)
+	}
+	r.stripe.set(func(f *fakeStripe) { f.meter.lose = 16 })
+	// The transport would repeat a request on a connection that was used before.
+	once := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	require.NoError(r.t, billing.New(billing.Options{Store: r.store, StripeURL: r.stripe.url, HTTP: once}).Push(r.t.Context()))
+	sum := r.sum()
+	require.EqualValues(r.t, 16*17/2, sum, "the first group is taken")
+	require.Zero(r.t, r.only().Pushed, "and has no answer")
+	return sum
+}
+
+func (r *pushRig) unanswered() (at *time.Time) {
+	r.t.Helper()
+	r.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		require.NoError(r.t, conn.QueryRow(ctx, "SELECT unanswered_at FROM metered_pushes").Scan(&at))
+	})
+	return at
+}
+
+// Events that the provider may have taken stay unsure however later attempts fail: they are not
+// sent again when it has forgotten their identifiers.
+func TestPushRemembersTheFirstAttempt(t *testing.T) {
+	ends := map[string]func(r *pushRig){
+		"refused connection": func(r *pushRig) {
+			runner := billing.New(billing.Options{Store: r.store, StripeURL: "http://127.0.0.1:1"})
+			require.NoError(r.t, runner.Push(r.t.Context()))
+		},
+		"revoked key": func(r *pushRig) {
+			r.stripe.set(func(f *fakeStripe) { f.key = "rk_test_revoked" })
+			require.NoError(r.t, r.runner.Push(r.t.Context()))
+			r.stripe.set(func(f *fakeStripe) { f.key = "rk_test_abcdefgh" })
+		},
+	}
+	for _, status := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
+		ends[fmt.Sprint(status)] = func(r *pushRig) {
+			r.refuseFrom(0, status)
+			require.NoError(r.t, r.runner.Push(r.t.Context()))
+			r.refuseFrom(0, 0)
+		}
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			r := newPushRig(t)
+			r.seal()
+			first := r.loseFirst()
+			since := r.unanswered()
+			require.NotNil(t, since)
+
+			r.db.Exec("UPDATE metered_pushes SET due_at = now()")
+			end(r)
+			require.Equal(t, 2, r.only().Attempts)
+			require.Equal(t, since, r.unanswered(), "the first attempt has no answer yet")
+
+			r.pastHours(25)
+			r.forget()
+			r.again()
+			require.EqualValues(t, 160, r.only().Failed)
+			require.Contains(t, r.only().Problems[0].Why, "compare with the provider")
+			const others = 200*201/2 - 160*161/2
+			require.Equal(t, first+others, r.sum(), "no event counts twice, and later ones are sent")
+			require.Nil(t, r.unanswered(), "everything is settled")
+		})
+	}
+}
+
+// refuseFrom makes the provider answer the events of subjects from the first on with a status.
+func (r *pushRig) refuseFrom(first, status int) {
+	r.stripe.set(func(f *fakeStripe) {
+		f.meter.refuse = map[string]int{}
+		for i := first; i < 200; i++ {
+			f.meter.refuse[fmt.Sprintf("cus_s%03d", i)] = status
+		}
+	})
+}
+
+// An attempt that settles some events leaves the others as old as they were, whether it may have
+// sent them again or not.
+func TestPushRemembersThroughProgress(t *testing.T) {
+	for _, status := range []int{http.StatusInternalServerError, http.StatusTooManyRequests} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			r := newPushRig(t)
+			r.seal()
+			first := r.loseFirst()
+			r.pastHours(12)
+			since := r.unanswered()
+
+			r.refuseFrom(3, status)
+			r.again()
+			require.EqualValues(t, 3, r.only().Pushed, "s000 to s002 are settled")
+			require.Equal(t, since, r.unanswered(), "the others were sent by the first attempt")
+
+			r.pastHours(12)
+			r.forget()
+			r.refuseFrom(0, 0)
+			r.again()
+			require.EqualValues(t, 160, r.only().Failed, "s003 to s162")
+			const others = 200*201/2 - 163*164/2
+			require.Equal(t, first+others, r.sum(), "no event counts twice")
+		})
+	}
+}
+
+// Events that the provider certainly did not take are not unsure, whichever others of their group
+// have no customer, or are refused: they are sent after an outage of any length.
+func TestPushAfterALongRefusal(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	r.refuseFrom(0, http.StatusTooManyRequests)
+	for range 2 {
+		r.again()
+		push := r.only()
+		require.Equal(t, "retrying", push.State())
+		require.Nil(t, r.unanswered())
+	}
+	r.refuseFrom(0, 0)
+	r.again()
+	require.EqualValues(t, 198, r.only().Pushed)
+}
