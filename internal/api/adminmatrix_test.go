@@ -402,7 +402,7 @@ func (s *adminStack) preparePortal(prefix string, actor tenants.Actor, subject, 
 	require.NoError(s.t, err)
 	session, secret, err := s.store.FollowPortalLink(ctx, token)
 	require.NoError(s.t, err)
-	visit, err := s.store.PortalVisit(ctx, session, secret)
+	visit, err := s.store.PortalVisit(ctx, session, secret, nil)
 	require.NoError(s.t, err)
 	request, _, err := s.store.RequestLimit(ctx, &visit, tenants.NewLimitRequest{Rule: rule, Had: limit.Limit{Limit: 30}, Asked: 60})
 	require.NoError(s.t, err)

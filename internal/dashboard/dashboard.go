@@ -85,7 +85,7 @@ type dashboard struct {
 	forms      *places.Places[string]    // places for forms that are being sent, by address
 	uploads    *places.Places[string]    // of these, for forms with a picture
 	working    *places.Places[string]    // places for pages that are created, by network
-	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant's members, by tenant
+	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant, by tenant
 	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
@@ -94,6 +94,7 @@ type dashboard struct {
 	hub        *hub
 
 	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
+	logos        *places.Bytes[uuid.UUID]  // bytes of logos that are sent to customers, by tenant
 	portalLoads  *throttle.Throttle        // of the customer page
 	requestMails *throttle.Throttle        // about requests of customers
 	opened       *openedCounts             // requests of customers
@@ -107,10 +108,10 @@ const maxWorking = 64
 // maxNetworkWorking is the maximum for one network, which many people may share.
 const maxNetworkWorking = 32
 
-// leastVisiting is how many pages of members of a tenant are created concurrently, however many
-// those of other tenants are. Otherwise a tenant has at most a quarter of the places that are left:
-// pages that wait for the tenant's turn in Postgres have their place meanwhile, and its members can
-// request them from many networks.
+// leastVisiting is how many pages of a tenant, of its members and its customers, are created
+// concurrently, however many those of other tenants are. Otherwise a tenant has at most a quarter of
+// the places that are left: pages that wait for the tenant's turn in Postgres have their place
+// meanwhile, and they can be requested from many networks.
 const leastVisiting = 2
 
 // The maximum number of files that are created and sent concurrently, of all tenants and of one. A
@@ -162,7 +163,8 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d.limits = d.newSignInLimits()
 	d.codes = d.newThrottle("device", codeRules...)
-	d.portals, d.portalLoads = places.New[uuid.UUID](maxPortal, maxPortalEach), d.newThrottle("portal", portalRules...)
+	d.portals, d.portalLoads = places.New[uuid.UUID](0, 0), d.newThrottle("portal", portalRules...) // TakeShare has the numbers
+	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	d.trying, d.verifying = places.NewTurns[uuid.UUID](maxTrying, 1, 0), places.New[uuid.UUID](maxVerifying, 1)
 	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers

@@ -140,13 +140,7 @@ func (d *dashboard) visits(t *tracked) bool {
 	if !ok {
 		return false
 	}
-	before := t.place
-	t.place = func() {
-		leave()
-		if before != nil {
-			before()
-		}
-	}
+	t.add(leave)
 	return true
 }
 

@@ -31,10 +31,16 @@ const (
 	probeCookie = "__Secure-weir-portal-probe"
 	portalPath  = "/portal/"
 	openPath    = "/portal/open"
-	// maxPortal is how many customer pages are created concurrently. Members' pages have places of
-	// their own beside them.
-	maxPortal     = 24
-	maxPortalEach = 8 // of one tenant
+	// maxPortal is how many customer pages are created concurrently. A tenant has at most a quarter
+	// of the places that are left, and at least leastPortal. Customers may be hostile to their own
+	// tenant, too: with so few of its places, their pages leave some to those of its members.
+	maxPortal   = 24
+	leastPortal = 1
+	// The maximum number of bytes of logos that are sent at the same time, of all tenants and of
+	// one. A browser that does not read keeps its logo in memory until the timeout. Members' pages
+	// have other bounds (maxUnread), which customers must not use up.
+	maxLogosUnread       = 32 << 20
+	maxTenantLogosUnread = 8 << 20
 	// accentLife is how long a browser keeps a style sheet, whose name says what is in it.
 	accentLife = 365 * 24 * time.Hour
 )
@@ -67,15 +73,15 @@ func (d *dashboard) portalOpen(handle func(w http.ResponseWriter, r *http.Reques
 		var link *tenants.FollowedLink
 		token := chi.URLParam(r, "token")
 		err := d.boundPortal(r, token, func() error {
-			found, err := d.Store.PortalLinkByToken(r.Context(), token)
+			found, err := d.Store.PortalLinkByToken(r.Context(), token, d.portalPlaces(r))
 			if errors.Is(err, tenants.ErrNotFound) {
 				return errPortalEnded
 			}
 			if err != nil {
 				return err
 			}
+			found.Portal.Logo = nil // these pages have none: a browser that does not read keeps nothing of it
 			link = &found
-			requestOf(r.Context()).tenant = link.Tenant
 			portalHeaders(w, link)
 			return handle(w, r, token, link)
 		})
@@ -95,18 +101,32 @@ func (d *dashboard) portalPage(handle portalHandler) http.HandlerFunc {
 				return err
 			}
 			link = &visit.FollowedLink
-			requestOf(r.Context()).tenant = visit.Tenant
 			portalHeaders(w, link)
-			leave, ok := d.portals.Take(visit.Tenant)
-			if !ok {
-				return errBusy
-			}
-			defer leave()
 			return handle(w, r, &visit)
 		})
 		if err != nil {
 			d.portalFailure(w, r, link, err)
 		}
+	}
+}
+
+// portalPlaces returns a function that gives a request its places as soon as its tenant is known:
+// among the pages of the tenant, and among the customer pages. The request has both before it waits
+// for the tenant's turn in Postgres, and until its answer begins: a browser that does not read uses
+// none.
+func (d *dashboard) portalPlaces(r *http.Request) func(tenant uuid.UUID) error {
+	return func(tenant uuid.UUID) error {
+		t := requestOf(r.Context())
+		t.tenant = tenant
+		if !d.visits(t) {
+			return errBusy
+		}
+		leave, ok := d.portals.TakeShare(tenant, maxPortal, leastPortal)
+		if !ok {
+			return errBusy
+		}
+		t.add(leave)
+		return nil
 	}
 }
 
@@ -124,7 +144,7 @@ func (d *dashboard) portalVisit(r *http.Request) (tenants.PortalVisit, error) {
 	if err != nil || missing != nil {
 		return tenants.PortalVisit{}, errPortalEnded
 	}
-	visit, err := d.Store.PortalVisit(r.Context(), id, cookie.Value)
+	visit, err := d.Store.PortalVisit(r.Context(), id, cookie.Value, d.portalPlaces(r))
 	if errors.Is(err, tenants.ErrNotFound) {
 		return tenants.PortalVisit{}, errPortalEnded
 	}
@@ -218,6 +238,11 @@ func (d *dashboard) portalAccent(w http.ResponseWriter, r *http.Request) error {
 // portalLogo serves the tenant's logo. Its address has the hash of the picture, so a browser may
 // keep it.
 func (d *dashboard) portalLogo(w http.ResponseWriter, r *http.Request, visit *tenants.PortalVisit) error {
+	leave, ok := d.logos.Take(visit.Tenant, len(visit.Portal.Logo))
+	if !ok {
+		return errUnread
+	}
+	defer leave()
 	return writeLogo(w, visit.Portal.Logo)
 }
 
@@ -245,7 +270,7 @@ func (d *dashboard) portalFailure(w http.ResponseWriter, r *http.Request, link *
 	switch {
 	case errors.Is(err, errPortalEnded):
 		status, title, text = http.StatusNotFound, "This link has ended", "It has expired, was already used, or was revoked. "+ask
-	case errors.Is(err, errPortalBusy), errors.Is(err, errBusy):
+	case errors.Is(err, errPortalBusy), errors.Is(err, errBusy), errors.Is(err, errUnread):
 		w.Header().Set("Retry-After", "10")
 		status, title, text = http.StatusTooManyRequests, "Too many requests", "This page is loaded too often. Try again in a few seconds."
 	case errors.Is(err, errForm):

@@ -105,6 +105,7 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 	}
 	if visit.Portal.Logo != nil {
 		v.Logo = v.Path + "/logo?v=" + tenants.LogoHash(visit.Portal.Logo)[:16]
+		visit.Portal.Logo = nil // a browser that does not read the page would keep it in memory
 	}
 	limits := d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject})
 	subject, err := d.Store.SubjectByName(r.Context(), visit.Actor(), visit.Subject)

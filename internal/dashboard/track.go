@@ -56,6 +56,17 @@ func (t *tracked) answer(status int) {
 	t.leave()
 }
 
+// add gives the request another place, which ends with the one that it has.
+func (t *tracked) add(leave func()) {
+	before := t.place
+	t.place = func() {
+		leave()
+		if before != nil {
+			before()
+		}
+	}
+}
+
 // leave ends the place of the request for creating pages.
 func (t *tracked) leave() {
 	if t.place != nil {

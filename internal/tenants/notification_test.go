@@ -181,7 +181,7 @@ func TestLimitRequestsAreNotified(t *testing.T) {
 	require.NoError(t, err)
 	session, secret, err := s.FollowPortalLink(t.Context(), token)
 	require.NoError(t, err)
-	visit, err := s.PortalVisit(t.Context(), session, secret)
+	visit, err := s.PortalVisit(t.Context(), session, secret, nil)
 	require.NoError(t, err)
 	ask := func(rule string) tenants.LimitRequest {
 		q, _, err := s.RequestLimit(t.Context(), &visit, tenants.NewLimitRequest{Rule: rule, Had: limit.Limit{Limit: 100}, Asked: 200, Note: "busy"})

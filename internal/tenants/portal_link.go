@@ -128,8 +128,10 @@ type FollowedLink struct {
 	link       uuid.UUID
 }
 
-// PortalLinkByToken returns the link of an address. It does not use the link. Errors: ErrNotFound.
-func (s *Store) PortalLinkByToken(ctx context.Context, token string) (out FollowedLink, err error) {
+// PortalLinkByToken returns the link of an address. It does not use the link. It calls found with
+// the tenant before it reads what the tenant has, because that read waits for the tenant's turn;
+// nil: nothing is called. Errors: ErrNotFound, those of found.
+func (s *Store) PortalLinkByToken(ctx context.Context, token string, found func(tenant uuid.UUID) error) (out FollowedLink, err error) {
 	hash, ok := tokenHash(token)
 	if !ok {
 		return FollowedLink{}, ErrNotFound
@@ -141,6 +143,11 @@ func (s *Store) PortalLinkByToken(ctx context.Context, token string) (out Follow
 	})
 	if err != nil {
 		return FollowedLink{}, err
+	}
+	if found != nil {
+		if err := found(out.Tenant); err != nil {
+			return FollowedLink{}, err
+		}
 	}
 	err = s.read(ctx, Actor{tenant: out.Tenant}, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		link, err := q.PortalLink(ctx, db.PortalLinkParams{TenantID: out.Tenant, ID: out.link})
@@ -167,7 +174,7 @@ func (f *FollowedLink) readTenant(ctx context.Context, q *db.Queries) error {
 // session's id and its token, which is stored only as a hash. Errors: ErrNotFound, also for a link
 // that has expired or was used.
 func (s *Store) FollowPortalLink(ctx context.Context, token string) (session uuid.UUID, secret string, err error) {
-	link, err := s.PortalLinkByToken(ctx, token)
+	link, err := s.PortalLinkByToken(ctx, token, nil)
 	if err != nil {
 		return uuid.Nil, "", err
 	}
@@ -210,8 +217,9 @@ func (v *PortalVisit) Actor() Actor {
 	return Actor{tenant: v.Tenant, kind: CustomerActor, name: v.Subject}
 }
 
-// PortalVisit returns the visit of a session by its id and token. Errors: ErrNotFound.
-func (s *Store) PortalVisit(ctx context.Context, session uuid.UUID, secret string) (out PortalVisit, err error) {
+// PortalVisit returns the visit of a session by its id and token. It calls found as
+// PortalLinkByToken does. Errors: ErrNotFound, those of found.
+func (s *Store) PortalVisit(ctx context.Context, session uuid.UUID, secret string, found func(tenant uuid.UUID) error) (out PortalVisit, err error) {
 	hash, ok := tokenHash(secret)
 	if !ok {
 		return PortalVisit{}, ErrNotFound
@@ -223,6 +231,11 @@ func (s *Store) PortalVisit(ctx context.Context, session uuid.UUID, secret strin
 	})
 	if err != nil {
 		return PortalVisit{}, err
+	}
+	if found != nil {
+		if err := found(out.Tenant); err != nil {
+			return PortalVisit{}, err
+		}
 	}
 	err = s.read(ctx, Actor{tenant: out.Tenant}, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.PortalVisit(ctx, db.PortalVisitParams{TenantID: out.Tenant, ID: session, Now: now})
