@@ -109,8 +109,8 @@ const maxWorking = 64
 const maxNetworkWorking = 32
 
 // leastVisiting is how many pages of a tenant, of its members and its customers, are created
-// concurrently, however many those of other tenants are. Otherwise a tenant has at most a quarter of
-// the places that are left: pages that wait for the tenant's turn in Postgres have their place
+// concurrently, however many those of other tenants are. Otherwise a tenant has at most a quarter
+// of the places that are left: pages that wait for the tenant's turn in Postgres have their place
 // meanwhile, and they can be requested from many networks.
 const leastVisiting = 2
 
