@@ -182,9 +182,9 @@ type seenBy struct {
 }
 
 // answersTo sends bytes in two writes, ends its side, and returns the answers. complete is false if
-// the connection broke, as one does that the server closes before it has read everything. The last
-// answer may say that the connection ends, if the server has already seen that the client's side
-// has.
+// the connection broke, as one does that the server closes before it has read everything, or if the
+// last answer says that the connection ends. An answer may say so because the server has already
+// seen that the client's side has ended, and the requests behind it then have no answer.
 func answersTo(t *testing.T, addr net.Addr, trust *tls.Config, sent []byte, cut int) (seen []seenBy, complete bool) {
 	t.Helper()
 	c := dialTo(t, addr, trust)
@@ -199,10 +199,11 @@ func answersTo(t *testing.T, addr net.Addr, trust *tls.Config, sent []byte, cut 
 		response, err := http.ReadResponse(c.r, nil)
 		if err != nil {
 			require.False(t, asTimeout(err, new(net.Error)), "the connection was left open")
-			if len(seen) > 0 {
-				seen[len(seen)-1].closes = false
+			complete = errors.Is(err, io.ErrUnexpectedEOF)
+			if last := len(seen) - 1; last >= 0 && seen[last].closes {
+				seen[last].closes, complete = false, false
 			}
-			return seen, errors.Is(err, io.ErrUnexpectedEOF)
+			return seen, complete
 		}
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
