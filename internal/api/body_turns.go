@@ -49,9 +49,7 @@ func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID]
 	if ctx.Err() != nil { // the client has disconnected
 		return nil, overloaded()
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.bodies.wait)
-	defer cancel()
-	leave, err := turns.Take(ctx, tenant)
+	leave, err := turns.TakeWithin(ctx, tenant, a.bodies.wait)
 	if err != nil {
 		a.refuse()
 		return nil, overloaded()

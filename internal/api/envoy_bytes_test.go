@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -34,13 +33,8 @@ func TestBytesOfMessages(t *testing.T) {
 
 	conn, err := net.Dial("tcp", slow.conn.Target())
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	_, err = io.WriteString(conn, http2.ClientPreface)
-	require.NoError(t, err)
-	framer := http2.NewFramer(conn, conn)
+	framer := startHTTP2(t, conn)
 	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	require.NoError(t, framer.WriteSettings())
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	begin := func(id uint32) {

@@ -58,15 +58,7 @@ func overHandshakes(t *testing.T, places int, test func(t *testing.T, s *shaking
 			lane := NewLane()
 			lane.handshakes = s.rounds
 			server := &http.Server{Handler: http.NotFoundHandler(), TLSConfig: PrepareTLS(config), ErrorLog: log.New(io.Discard, "", 0)}
-			ended := make(chan error, 1)
-			go func() { ended <- server.Serve(lane.ListenTLS(listener, server.TLSConfig, server.Handler)) }()
-			t.Cleanup(func() {
-				_ = server.Close() // connections of the test
-				require.ErrorIs(t, <-ended, http.ErrServerClosed)
-				now, cancel := context.WithCancel(context.Background())
-				cancel()
-				_ = lane.Shutdown(now) // closes those with HTTP/2
-			})
+			serveLane(t, lane, server, listener)
 		},
 		"gRPC": func(t *testing.T, s *shaking, config *tls.Config, listener net.Listener) {
 			g := NewGRPC(config)

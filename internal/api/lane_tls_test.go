@@ -63,6 +63,13 @@ func serveTLS(t testing.TB, lane *Lane, server *http.Server) (net.Addr, *tls.Con
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server.TLSConfig = PrepareTLS(&tls.Config{Certificates: certificate.TLS.Certificates})
+	serveLane(t, lane, server, listener)
+	return listener.Addr(), clientTLS(certificate)
+}
+
+// serveLane serves what the listener accepts, with TLS through a lane, until the test ends.
+func serveLane(t testing.TB, lane *Lane, server *http.Server, listener net.Listener) {
+	t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(lane.ListenTLS(listener, server.TLSConfig, server.Handler)) }()
 	t.Cleanup(func() {
@@ -72,7 +79,6 @@ func serveTLS(t testing.TB, lane *Lane, server *http.Server) (net.Addr, *tls.Con
 		cancel()
 		_ = lane.Shutdown(now) // closes those with HTTP/2
 	})
-	return listener.Addr(), clientTLS(certificate)
 }
 
 // clientTLS returns a configuration that trusts a test server, without a list of protocols.

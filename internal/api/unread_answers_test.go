@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +21,19 @@ import (
 	"weir/internal/overload"
 )
 
+// startHTTP2 sends the preface of a client and its settings on a connection, which the end of the
+// test closes.
+func startHTTP2(t *testing.T, conn net.Conn, settings ...http2.Setting) *http2.Framer {
+	t.Helper()
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err := io.WriteString(conn, http2.ClientPreface)
+	require.NoError(t, err)
+	framer := http2.NewFramer(conn, conn)
+	require.NoError(t, framer.WriteSettings(settings...))
+	return framer
+}
+
 // openUnread opens n streams with a request each, and permits no byte of an answer's body. It
 // returns when the heads of all answers have arrived, with the number of those with each status.
 // The bodies stay unread until the test ends.
@@ -29,12 +43,7 @@ func openUnread(t *testing.T, url string, trust *tls.Config, n int, method, path
 	config.NextProtos = []string{"h2"}
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), config)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	_, err = io.WriteString(conn, http2.ClientPreface)
-	require.NoError(t, err)
-	framer := http2.NewFramer(conn, conn)
-	require.NoError(t, framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	framer := startHTTP2(t, conn, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	fields = append([]string{":method", method, ":scheme", "https", ":authority", "example.com", ":path", path}, fields...)

@@ -166,8 +166,8 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 
 // store stores an event.
 func (w *webhooks) store(ctx context.Context, known *knownWebhook, e *subscription.Event, body []byte) (result string, p *Problem) {
-	done, ok := turn(ctx, w.writes, known.Tenant)
-	if !ok {
+	done, err := w.writes.TakeWithin(ctx, known.Tenant, webhookWait)
+	if err != nil {
 		return webhookBusy, busyWebhook()
 	}
 	defer done()
@@ -196,14 +196,6 @@ func (w *webhooks) store(ctx context.Context, known *knownWebhook, e *subscripti
 		w.billing.Wake()
 	}
 	return webhookStored, nil
-}
-
-// turn waits for a turn of a tenant.
-func turn(ctx context.Context, turns *places.Turns[limit.TenantID], tenant limit.TenantID) (done func(), ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, webhookWait)
-	defer cancel()
-	done, err := turns.Take(ctx, tenant)
-	return done, err == nil
 }
 
 // place takes a place for an event. A tenant has at most a quarter of the places that are left, or
@@ -397,12 +389,11 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 			return e, webhookNoSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, "The header "+name+" is missing, so the event is not signed.")
 		}
 	}
-	done, ok := turn(ctx, w.verifying, known.Tenant)
-	if !ok {
+	done, err := w.verifying.TakeWithin(ctx, known.Tenant, webhookWait)
+	if err != nil {
 		return e, webhookBusy, busyWebhook()
 	}
 	defer done()
-	var err error
 	var wrong *subscription.InvalidFields
 	if known.Provider == tenants.GenericProvider {
 		e, err = subscription.ReadGeneric(body, r.Header, known.Secrets)

@@ -283,18 +283,18 @@ func TestWritesOfWebhooksByTenant(t *testing.T) {
 	now, end := context.WithCancel(t.Context())
 	end()
 	one, others := limit.TenantID{1}, []limit.TenantID{{2}, {3}}
-	done, ok := turn(t.Context(), w.writes, one)
-	require.True(t, ok)
-	_, ok = turn(now, w.writes, one)
-	require.False(t, ok, "it would wait for the same row in Postgres")
+	done, err := w.writes.TakeWithin(t.Context(), one, webhookWait)
+	require.NoError(t, err)
+	_, err = w.writes.TakeWithin(now, one, webhookWait)
+	require.Error(t, err, "it would wait for the same row in Postgres")
 	for _, other := range others {
-		leave, ok := turn(t.Context(), w.writes, other)
-		require.True(t, ok)
+		leave, err := w.writes.TakeWithin(t.Context(), other, webhookWait)
+		require.NoError(t, err)
 		defer leave()
 	}
 	done()
-	done, ok = turn(t.Context(), w.writes, one)
-	require.True(t, ok)
+	done, err = w.writes.TakeWithin(t.Context(), one, webhookWait)
+	require.NoError(t, err)
 	done()
 }
 

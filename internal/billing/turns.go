@@ -1,9 +1,7 @@
 package billing
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -51,15 +49,14 @@ type turns struct {
 	mu      sync.Mutex
 	waiting []tenantTasks
 	working map[uuid.UUID]bool
-	done    map[uuid.UUID]bool  // tenants whose turn has ended since the last look at what is due began
-	served  map[uuid.UUID]int64 // the number of the last turn that a tenant had
-	count   int64
+	done    map[uuid.UUID]bool       // tenants whose turn has ended since the last look at what is due began
+	order   *places.Order[uuid.UUID] // of tenants, by their last turn
 }
 
 func newTurns() *turns {
 	return &turns{
 		places: places.New[uuid.UUID](0, 0), asking: places.New[uuid.UUID](0, 0), ended: make(chan struct{}, 1),
-		working: map[uuid.UUID]bool{}, done: map[uuid.UUID]bool{}, served: map[uuid.UUID]int64{},
+		working: map[uuid.UUID]bool{}, done: map[uuid.UUID]bool{}, order: places.NewOrder[uuid.UUID](),
 	}
 }
 
@@ -84,8 +81,8 @@ func (t *turns) offer(due []tenantTasks) (again bool) {
 	for _, of := range due {
 		present[of.tenant] = true
 	}
-	maps.DeleteFunc(t.served, func(tenant uuid.UUID, _ int64) bool { return !present[tenant] && !t.working[tenant] })
-	slices.SortStableFunc(due, func(a, b tenantTasks) int { return cmp.Compare(t.served[a.tenant], t.served[b.tenant]) })
+	t.order.Keep(func(tenant uuid.UUID) bool { return present[tenant] || t.working[tenant] })
+	slices.SortStableFunc(due, func(a, b tenantTasks) int { return t.order.Compare(a.tenant, b.tenant) })
 	t.waiting = due
 	return again
 }
@@ -105,8 +102,7 @@ func (t *turns) take() (of tenantTasks, leave func(), idle bool) {
 	}
 	t.waiting = t.waiting[1:]
 	t.working[of.tenant] = true
-	t.count++
-	t.served[of.tenant] = t.count
+	t.order.Serve(of.tenant)
 	return of, leave, false
 }
 

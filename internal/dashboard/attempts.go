@@ -4,15 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net"
-	"time"
 
 	"weir/internal/limit"
 	"weir/internal/origin"
 	"weir/internal/tenants"
 	"weir/internal/throttle"
 )
-
-func duration(d time.Duration) limit.Window { return throttle.Every(d) }
 
 // newThrottle returns a throttle that counts as d says.
 func (d *dashboard) newThrottle(purpose string, rules ...limit.Rule) *throttle.Throttle {

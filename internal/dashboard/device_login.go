@@ -8,6 +8,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 // The page on which a member confirms the code that a terminal shows ("weir login"). The code alone
@@ -16,9 +17,9 @@ import (
 
 // codeRules limit how often codes are tried: by person and address, by address, and by person.
 var codeRules = []limit.Rule{
-	{Slug: "person-address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: duration(10 * time.Minute)},
-	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 60, Window: duration(10 * time.Minute)},
-	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 100, Window: duration(24 * time.Hour)},
+	{Slug: "person-address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: throttle.Every(10 * time.Minute)},
+	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 60, Window: throttle.Every(10 * time.Minute)},
+	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
 }
 
 const (

@@ -74,9 +74,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Warnings = warningTexts(&draft, d.Instances())
 	view.Windows = windowsOf(f, &draft, v.now)
 	view.Resets = saved != nil && resetsCounters(saved, &draft)
-	wait, cancel := context.WithTimeout(r.Context(), tryingWait)
-	defer cancel()
-	leave, err := d.trying.Take(wait, v.actor().TenantID())
+	leave, err := d.trying.TakeWithin(r.Context(), v.actor().TenantID(), tryingWait)
 	if err != nil {
 		view.Busy = true
 		return view, nil

@@ -17,50 +17,50 @@ import (
 // its password from many addresses, and they cannot use up the attempts of the two other groups.
 var (
 	unknownRules = []limit.Rule{
-		{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: duration(15 * time.Minute)},
-		{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 50, Window: duration(time.Hour)},
-		{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: duration(24 * time.Hour)},
+		{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(15 * time.Minute)},
+		{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 50, Window: throttle.Every(time.Hour)},
+		{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
 	}
 	// For a browser or an address of the account.
 	ownRules = []limit.Rule{
-		{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: duration(15 * time.Minute)},
-		{Slug: "own-day", Algorithm: limit.TokenBucket, Limit: 100, Window: duration(24 * time.Hour)},
+		{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(15 * time.Minute)},
+		{Slug: "own-day", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
 	}
 )
 
 // askRules limit the sign-ups that create a login without a mail.
 var askRules = []limit.Rule{
-	{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(15 * time.Minute)},
-	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: duration(time.Hour)},
-	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: duration(24 * time.Hour)},
+	{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: throttle.Every(15 * time.Minute)},
+	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: throttle.Every(time.Hour)},
+	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: throttle.Every(24 * time.Hour)},
 }
 
 // askAddressRules limit how many mails one address can request, for all accounts together.
 var askAddressRules = []limit.Rule{
-	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: duration(time.Hour)},
+	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: throttle.Every(time.Hour)},
 }
 
 // One mail is sent in each period, for all requests. The link in it is valid for as long, so a
 // person whose request is not mailed already has a valid link. A browser or address of the account
 // has its own, shorter period: the person may have used the link that an unknown client requested.
 var (
-	mailRules    = []limit.Rule{{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(tenants.PasswordLinkLife)}}
-	ownMailRules = []limit.Rule{{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(5 * time.Minute)}}
+	mailRules    = []limit.Rule{{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: throttle.Every(tenants.PasswordLinkLife)}}
+	ownMailRules = []limit.Rule{{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: throttle.Every(5 * time.Minute)}}
 )
 
 // emailRules limit the links that are mailed to a new address, by that address and by the person
 // who asks: otherwise a person with many addresses of clients could write to any number of people.
 var emailRules = []limit.Rule{
-	{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: duration(tenants.EmailLinkLife)},
-	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 10, Window: duration(24 * time.Hour)},
+	{Slug: "account", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: throttle.Every(tenants.EmailLinkLife)},
+	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 10, Window: throttle.Every(24 * time.Hour)},
 }
 
 // blockedRules limit how often it is recorded that an address is blocked for an account, and how
 // often for any account: each record is work for Postgres, and a blocked client can invent
 // accounts.
 var blockedRules = []limit.Rule{
-	{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: duration(15 * time.Minute)},
-	{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: duration(15 * time.Minute)},
+	{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: throttle.Every(15 * time.Minute)},
+	{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: throttle.Every(15 * time.Minute)},
 }
 
 // signInLimits are the throttles of sign-ins and of the mails for them.

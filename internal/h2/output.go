@@ -175,6 +175,9 @@ func (c *conn) unstick(s *Call) {
 // While a client reads other answers, one that it does not read does not end the connection, which
 // people behind a proxy may share. The deadline of its own handler ends it.
 func (c *conn) resume() {
+	if len(c.stuck) == 0 {
+		return
+	}
 	kept := c.stuck[:0]
 	space := c.sendWindow // without what the woken handlers will send
 	now := time.Now()

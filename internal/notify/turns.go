@@ -41,15 +41,14 @@ type turns struct {
 	working map[tenants.DeliveryTask]func() // endpoints that have a place, with what frees it
 	waiting []tenants.DeliveryTask          // what has something to get, by time
 	slowAt  map[tenants.DeliveryTask]time.Time
-	served  map[uuid.UUID]int64 // the number of the last place that a tenant got
-	count   int64
+	order   *places.Order[uuid.UUID] // of tenants, by their last place
 }
 
 func newTurns(now func() time.Time) *turns {
 	return &turns{
 		now: now, all: places.New[uuid.UUID](0, 0), slow: places.New[uuid.UUID](0, 0),
 		freed: make(chan struct{}, 1), working: map[tenants.DeliveryTask]func(){},
-		slowAt: map[tenants.DeliveryTask]time.Time{}, served: map[uuid.UUID]int64{},
+		slowAt: map[tenants.DeliveryTask]time.Time{}, order: places.NewOrder[uuid.UUID](),
 	}
 }
 
@@ -67,9 +66,7 @@ func (t *turns) offer(due []tenants.DeliveryTask) {
 	for _, task := range due {
 		present[task.Tenant] = true
 	}
-	maps.DeleteFunc(t.served, func(tenant uuid.UUID, _ int64) bool {
-		return !present[tenant] && t.all.Held(tenant) == 0
-	})
+	t.order.Keep(func(tenant uuid.UUID) bool { return present[tenant] || t.all.Held(tenant) > 0 })
 }
 
 // take gives the free places to endpoints. The caller must call leave for each of them.
@@ -90,8 +87,7 @@ func (t *turns) round(out []tenants.DeliveryTask) []tenants.DeliveryTask {
 		held[task.Tenant]++
 	}
 	slices.SortStableFunc(t.waiting, func(a, b tenants.DeliveryTask) int {
-		return cmp.Or(cmp.Compare(held[a.Tenant], held[b.Tenant]),
-			cmp.Compare(t.served[a.Tenant], t.served[b.Tenant]))
+		return cmp.Or(cmp.Compare(held[a.Tenant], held[b.Tenant]), t.order.Compare(a.Tenant, b.Tenant))
 	})
 	got := map[uuid.UUID]bool{}
 	t.waiting = slices.DeleteFunc(t.waiting, func(task tenants.DeliveryTask) bool {
@@ -124,8 +120,7 @@ func (t *turns) begin(task tenants.DeliveryTask) bool {
 		leave = func() { leaveOne(); leaveSlow() }
 	}
 	t.working[task] = leave
-	t.count++
-	t.served[task.Tenant] = t.count
+	t.order.Serve(task.Tenant)
 	return true
 }
 

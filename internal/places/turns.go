@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Turns are places for which holders wait. A holder has at most each of them, and some of them are
@@ -60,6 +61,13 @@ func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error)
 		return leave, nil
 	}
 	return nil, ctx.Err()
+}
+
+// TakeWithin is Take that waits no longer than most.
+func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return t.Take(ctx, holder)
 }
 
 func (t *Turns[K]) leave(holder K) {

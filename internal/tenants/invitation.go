@@ -54,15 +54,11 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 	if !a.May(MayManage) {
 		return Invitation{}, ErrForbidden
 	}
-	try, err := s.mayInvite(ctx, a, email)
+	end, err := s.mayInvite(ctx, a, email)
 	if err != nil {
 		return Invitation{}, err
 	}
-	defer func() {
-		if err != nil {
-			try.Undecided(ctx)
-		}
-	}()
+	defer func() { end(err) }()
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		if err := c.mayGiveRole(ctx, role); err != nil {
 			return err
@@ -106,15 +102,11 @@ func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (ou
 	if err != nil {
 		return Invitation{}, err
 	}
-	try, err := s.mayInvite(ctx, a, invited.Email)
+	end, err := s.mayInvite(ctx, a, invited.Email)
 	if err != nil {
 		return Invitation{}, err
 	}
-	defer func() {
-		if err != nil {
-			try.Undecided(ctx)
-		}
-	}()
+	defer func() { end(err) }()
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		m, err := c.member(ctx, id, Match{})
 		if err != nil {

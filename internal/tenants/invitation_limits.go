@@ -38,9 +38,9 @@ func (s *Store) LimitInvitations(counters engine.Engine, key func(purpose, value
 	s.invitations.Store(throttle.New("invite", counters, key, s.now, inviteRules...))
 }
 
-// mayInvite counts an invitation of this person, or returns an *InvitationsError. If the invitation
-// is not created, the caller must call Undecided.
-func (s *Store) mayInvite(ctx context.Context, a Actor, email string) (*throttle.Attempt, error) {
+// mayInvite counts an invitation of this person, or returns an *InvitationsError. The caller must
+// call end with the error of the invitation: one that is not created does not count.
+func (s *Store) mayInvite(ctx context.Context, a Actor, email string) (end func(err error), err error) {
 	tenant, address, both := a.tenant.String(), "", ""
 	if from, ok := ctx.Value(originKey{}).(Origin); ok && from.Address != "" {
 		address = origin.Network(from.Address)
@@ -51,5 +51,9 @@ func (s *Store) mayInvite(ctx context.Context, a Actor, email string) (*throttle
 	if try == nil {
 		return nil, &InvitationsError{wait}
 	}
-	return try, nil
+	return func(err error) {
+		if err != nil {
+			try.Undecided(ctx)
+		}
+	}, nil
 }

@@ -68,9 +68,7 @@ func (s *Store) withLogo(ctx context.Context, a Actor, change func(*preparedLogo
 }
 
 func (s *Store) prepareLogo(ctx context.Context, a Actor, file []byte, out *preparedLogo) error {
-	wait, cancel := context.WithTimeout(ctx, s.logoWait)
-	defer cancel()
-	leave, err := s.logos.Take(wait, a.tenant)
+	leave, err := s.logos.TakeWithin(ctx, a.tenant, s.logoWait)
 	if err != nil {
 		return ErrTooManyLogos
 	}
