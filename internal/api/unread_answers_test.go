@@ -89,9 +89,9 @@ func TestUnreadProblemsUseNoPlaces(t *testing.T) {
 	require.Equal(t, map[string]int{"404": n}, openUnread(t, url, trust, n, http.MethodGet, "/none", ""))
 }
 
-// Answers that a tenant does not read count for the tenant, and for nobody else. The requests come in
-// rounds that are smaller than the tenant's share of bodies that have not arrived, so that only its
-// share of requests being served can refuse them.
+// Answers that a tenant does not read count for the tenant, and for nobody else. The requests
+// come in rounds that are smaller than the tenant's share of bodies that have not arrived, so
+// that only its share of requests being served can refuse them.
 func TestUnreadBatchesCountForTheTenant(t *testing.T) {
 	s := newCheckStack(t)
 	const n, bound = 10, 50

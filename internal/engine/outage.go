@@ -116,7 +116,7 @@ func (f *Fallback) note(c *Call) {
 	f.follow(c)
 	for i := range c.Outcome.Verdicts {
 		if counter := &c.Counters[i]; counter.OnUnavailable == limit.Local {
-			if f.seen.note(counter, &c.Outcome.Verdicts[i], c.Outcome.NowMS) && !c.Leased {
+			if f.seen.note(c.Tenant, counter, &c.Outcome.Verdicts[i], c.Outcome.NowMS) && !c.Leased {
 				f.metrics.regressions.Inc()
 			}
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -208,7 +209,7 @@ func TestRegressionsAreSeen(t *testing.T) {
 	s := newSeen()
 	c := &Counter{Key: "w{t}key", Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}}
 	note := func(remaining, atMS, resetMS int64) bool {
-		return s.note(c, &limit.Verdict{Remaining: remaining, ResetMS: resetMS}, atMS)
+		return s.note(limit.TenantID{}, c, &limit.Verdict{Remaining: remaining, ResetMS: resetMS}, atMS)
 	}
 	require.False(t, note(80, 1_000, 60_000))
 	require.False(t, note(81, 1_000, 60_000), "the same instant: the order is not known")
@@ -216,4 +217,39 @@ func TestRegressionsAreSeen(t *testing.T) {
 	require.False(t, note(85, 1_500, 60_000), "overtaken")
 	require.True(t, note(85, 3_000, 60_000))
 	require.False(t, note(89, 61_000, 120_000), "a new window")
+}
+
+// A tenant that counts by many subjects does not displace what others use. Alone, it has all of the
+// space; what it used last remains.
+func TestSeenIsShared(t *testing.T) {
+	counter := func(key string, i int) *Counter {
+		n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+		return &Counter{Key: fmt.Sprintf("w{%s}%d", key, i), Numbers: n}
+	}
+	s := newSeen()
+	note := func(tenant byte, key string, i int, atMS int64) {
+		s.note(limit.TenantID{15: tenant}, counter(key, i), &limit.Verdict{Remaining: 80, ResetMS: 60_000}, atMS)
+	}
+	kept := func(key string, most int) (n int) {
+		for i := range most {
+			if s.last(counter(key, i)).used > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	const space = seenSets * seenWays
+	for i := range space {
+		note(1, "large", i, int64(i))
+	}
+	require.Greater(t, kept("large", space), space*4/5)
+
+	const few = 4_000
+	for i := range few {
+		note(2, "small", i, space+int64(i))
+	}
+	for i := range 2 * space {
+		note(1, "large", space+i, space+few+int64(i))
+	}
+	require.Greater(t, kept("small", few), few*98/100, "those that fell into a set with more than three others may be missing")
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 	"sync"
 
@@ -9,8 +10,12 @@ import (
 
 // seen keeps what the store last said about counters that are in use, so that an outage does not
 // begin with full limits. It has a fixed size: a counter that is not found is like one that was
-// never used. No call waits for another one: if the place of a counter is locked, its state is not
-// stored.
+// never used. No call waits for another one: if the place of a counter is locked, its state is
+// not stored.
+//
+// Where there is no space for a new counter, it takes that of one of the tenant with most
+// counters there. A tenant with millions of counters therefore leaves the others what they use,
+// up to half of the space or, for several, equal parts.
 type seen struct {
 	seed maphash.Seed
 	sets [seenSets]seenSet
@@ -23,7 +28,8 @@ const (
 
 type seenSet struct {
 	mu      sync.Mutex
-	next    uint8 // the entry that is replaced next
+	next    uint8            // where the search for an entry to replace begins
+	tenants [seenWays]uint16 // a part of each entry's tenant ID
 	entries [seenWays]seenEntry
 }
 
@@ -46,9 +52,9 @@ func (s *seen) id(c *Counter) uint64 {
 	return max(h, 1)
 }
 
-// note keeps the verdict of the store on a counter. It reports whether the counter holds less than
-// before in the same window.
-func (s *seen) note(c *Counter, v *limit.Verdict, atMS int64) (less bool) {
+// note keeps the verdict of the store on a counter of the tenant. It reports whether the counter
+// holds less than before in the same window.
+func (s *seen) note(tenant limit.TenantID, c *Counter, v *limit.Verdict, atMS int64) (less bool) {
 	id := s.id(c)
 	set := &s.sets[id%seenSets]
 	if !set.mu.TryLock() {
@@ -61,8 +67,7 @@ func (s *seen) note(c *Counter, v *limit.Verdict, atMS int64) (less bool) {
 		if used == 0 {
 			return false
 		}
-		e = &set.entries[set.next%seenWays]
-		set.next++
+		e = set.replace(binary.LittleEndian.Uint16(tenant[len(tenant)-2:]))
 		*e = seenEntry{id: id}
 	}
 	if atMS < e.atMS {
@@ -81,6 +86,40 @@ func (s *seenSet) find(id uint64) *seenEntry {
 		}
 	}
 	return nil
+}
+
+// replace returns the entry that a new counter of the tenant takes: one that is free, or else
+// one of the tenant that has most, in turns. If the counter's own tenant is among those, it is
+// its own.
+func (s *seenSet) replace(tenant uint16) *seenEntry {
+	victim, most := tenant, s.count(tenant)
+	if most < seenWays {
+		for i, other := range s.tenants {
+			if s.entries[i].id == 0 {
+				s.tenants[i] = tenant
+				return &s.entries[i]
+			}
+			if n := s.count(other); n > most {
+				victim, most = other, n
+			}
+		}
+	}
+	for s.tenants[s.next%seenWays] != victim {
+		s.next++
+	}
+	i := s.next % seenWays
+	s.next++
+	s.tenants[i] = tenant
+	return &s.entries[i]
+}
+
+func (s *seenSet) count(tenant uint16) (n int) {
+	for _, other := range s.tenants {
+		if other == tenant {
+			n++
+		}
+	}
+	return n
 }
 
 // last returns what was kept of a counter.
