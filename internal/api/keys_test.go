@@ -2,6 +2,8 @@ package api
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,6 +148,38 @@ func TestKeysCannotGrowIntoMembers(t *testing.T) {
 	s.call(reader, http.MethodPatch, member, obj{"role": "admin"}).problem(403, codeGrantExceeded)
 	s.call(reader, http.MethodDelete, member, nil).ok(204)
 	invite(s.key, "admin").ok(201)
+}
+
+// Events that are signed with the secret of a billing endpoint change plans, and notifications tell
+// what happens. Both continue when the key that created the endpoint has expired.
+func TestKeysCannotGrowIntoEndpoints(t *testing.T) {
+	s := newAdminStack(t)
+	end := time.Now().Add(time.Minute)
+	manage := []tenants.Scope{tenants.ScopeManage}
+	with := func(scope tenants.Scope) []tenants.Scope { return append(slices.Clone(manage), scope) }
+	weak := map[string]string{
+		"scope":     s.newKey(tenants.NewAPIKey{Scopes: manage}),
+		"expiry":    s.newKey(tenants.NewAPIKey{Scopes: tenants.AllScopes, ExpiresAt: &end}),
+		"addresses": s.newKey(tenants.NewAPIKey{Scopes: tenants.AllScopes, Bounds: tenants.KeyBounds{Addresses: []string{"127.0.0.1"}}}),
+	}
+	secret := strings.Repeat("0123456789abcdef", 2)
+	billing := obj{"provider": "generic", "signing_secrets": []string{secret}}
+	notify := obj{"url": "https://example.com/weir"}
+	biller, notifier := s.newKey(tenants.NewAPIKey{Scopes: with(tenants.ScopeWrite)}), s.newKey(tenants.NewAPIKey{Scopes: with(tenants.ScopeRead)})
+	pays := s.call(biller, http.MethodPost, "/v1/billing/endpoints", billing).ok(201).header.Get("Location")
+	tells := s.call(notifier, http.MethodPost, "/v1/notification-endpoints", notify).ok(201).header.Get("Location")
+	for name, key := range weak {
+		s.in(t).call(key, http.MethodPost, "/v1/billing/endpoints", billing).problem(403, codeGrantExceeded)
+		s.call(key, http.MethodPatch, pays, obj{"signing_secrets": []string{secret}}).problem(403, codeGrantExceeded)
+		s.call(key, http.MethodPatch, pays, obj{"name": "by " + name}).ok(200)
+		s.call(key, http.MethodPost, "/v1/notification-endpoints", notify).problem(403, codeGrantExceeded)
+		s.call(key, http.MethodPatch, tells, obj{"url": "https://elsewhere.example/"}).problem(403, codeGrantExceeded)
+		s.call(key, http.MethodPatch, tells, obj{"types": []string{"security.event"}}).problem(403, codeGrantExceeded)
+		s.call(key, http.MethodPost, tells+"/rotate", obj{}).problem(403, codeGrantExceeded)
+		s.call(key, http.MethodPatch, tells, obj{"description": "by " + name}).ok(200)
+	}
+	s.call(biller, http.MethodPatch, pays, obj{"signing_secrets": []string{secret}}).ok(200)
+	s.call(notifier, http.MethodPost, tells+"/rotate", obj{}).ok(201)
 }
 
 func TestKeyRefusals(t *testing.T) {

@@ -172,13 +172,8 @@ func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 	return a.keyExpiresAt.IsZero() || expiresAt != nil && !expiresAt.After(a.keyExpiresAt)
 }
 
-// mayGrantRole reports whether the actor itself has what a member with that role would have. A
-// membership does not expire, and works from every address, so a key with an expiry or with
-// addresses grants none.
+// mayGrantRole reports whether the actor itself has what a member with that role would have.
 func (a Actor) mayGrantRole(role Role) bool {
-	if a.kind != KeyActor {
-		return true // members are checked by their own role (mayChangeRole)
-	}
 	needed := everyScope
 	switch role {
 	case Viewer:
@@ -186,8 +181,26 @@ func (a Actor) mayGrantRole(role Role) bool {
 	case Support, Editor:
 		needed = newScopes([]Scope{ScopeRead, ScopeWrite})
 	}
-	return !a.BoundToAddresses() && a.mayGrant(needed, nil)
+	return a.mayGrantWithoutEnd(needed)
 }
+
+// mayGrantWithoutEnd reports whether the actor may give others these scopes, or what is worth as
+// much: a membership, or an endpoint of which they know the secret or the address. Those do not
+// expire, and work from every address, so a key with an expiry or with addresses gives none.
+func (a Actor) mayGrantWithoutEnd(scopes Scopes) bool {
+	if a.kind != KeyActor {
+		return true // members are checked by their own role (mayChangeRole)
+	}
+	return !a.BoundToAddresses() && a.mayGrant(scopes, nil)
+}
+
+// mayTrustSender reports whether the actor may say whose payment events are applied. They change
+// plans, multipliers and credits of subjects, as a key with the scope write does.
+func (a Actor) mayTrustSender() bool { return a.mayGrantWithoutEnd(newScopes([]Scope{ScopeWrite})) }
+
+// mayNotify reports whether the actor may say who gets notifications, or know the secret that signs
+// them. They tell what a key with the scope read can read.
+func (a Actor) mayNotify() bool { return a.mayGrantWithoutEnd(newScopes([]Scope{ScopeRead})) }
 
 // Label returns the actor's name in a record: "key:NAME", or the id if it has no name.
 func (a Actor) Label() string { return a.label() }

@@ -94,7 +94,7 @@ const (
 // CreateBillingEndpoint creates an endpoint. Stripe shows the signing secret after it has the
 // address of the endpoint, so secrets.Signing may be nil for it: until there is a secret, all
 // events are refused. Errors: *InvalidError (also for an unknown plan), *ConflictError with
-// CodeNoEncryptionKey.
+// CodeNoEncryptionKey, ErrNotPermitted for a key that lacks what events can do.
 func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEndpoint, secrets BillingSecrets) (out BillingEndpoint, err error) {
 	var fields []limit.FieldError
 	in.validate(&fields)
@@ -115,6 +115,9 @@ func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEn
 	in.ID = uuid.New() // only random bits, because it must not be guessable
 	in.SecretHints, in.Live = hints(secrets.Signing), liveOf(key)
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if !a.mayTrustSender() {
+			return ErrNotPermitted
+		}
 		plan, err := c.fallbackPlan(ctx, in.FallbackPlan)
 		if err != nil {
 			return err
@@ -169,7 +172,8 @@ func (c *change) fallbackPlan(ctx context.Context, slug string) (*uuid.UUID, err
 
 // EditBillingEndpoint calls edit to change an endpoint; edit returns what to change of its secrets.
 // An error of edit is returned unchanged and nothing changes. Errors: ErrNotFound,
-// ErrPreconditionFailed, *InvalidError, *ConflictError with CodeNoEncryptionKey.
+// ErrPreconditionFailed, *InvalidError, *ConflictError with CodeNoEncryptionKey, ErrNotPermitted
+// for secrets of a key that lacks what events can do.
 func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*BillingEndpoint) (BillingSecrets, error)) (out BillingEndpoint, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := readBillingEndpoint(ctx, c.Queries, c.tenant, id)
@@ -183,6 +187,9 @@ func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, 
 		secrets, err := edit(&in)
 		if err != nil {
 			return err
+		}
+		if !secrets.none() && !a.mayTrustSender() {
+			return ErrNotPermitted
 		}
 		var fields []limit.FieldError
 		if in.Provider != old.Provider {

@@ -119,13 +119,16 @@ func (s *Store) openNotificationSecrets(tenant, endpoint uuid.UUID, sealed []byt
 }
 
 // CreateNotificationEndpoint creates an endpoint and returns its signing secret. Errors:
-// *InvalidError, *ConflictError with CodeNoEncryptionKey.
+// *InvalidError, *ConflictError with CodeNoEncryptionKey, ErrNotPermitted.
 func (s *Store) CreateNotificationEndpoint(ctx context.Context, a Actor, in NotificationEndpoint) (out NotificationEndpoint, secret string, err error) {
 	if err := invalidIf(in.validate()); err != nil {
 		return NotificationEndpoint{}, "", err
 	}
 	in.ID, secret = newID(), newSigningSecret()
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if !a.mayNotify() {
+			return ErrNotPermitted
+		}
 		count, err := c.CountNotificationEndpoints(ctx, c.tenant)
 		if err != nil {
 			return err
@@ -162,7 +165,7 @@ func notificationEndpointOf(row db.NotificationEndpoint) NotificationEndpoint {
 }
 
 // EditNotificationEndpoint calls edit to change an endpoint. An error of edit is returned unchanged
-// and nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError.
+// and nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError, ErrNotPermitted.
 func (s *Store) EditNotificationEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*NotificationEndpoint) error) (out NotificationEndpoint, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.notificationEndpoint(ctx, id, m)
@@ -176,6 +179,9 @@ func (s *Store) EditNotificationEndpoint(ctx context.Context, a Actor, id uuid.U
 		}
 		if err := invalidIf(in.validate()); err != nil {
 			return err
+		}
+		if (in.URL != old.URL || !slices.Equal(in.Types, old.Types)) && !a.mayNotify() {
+			return ErrNotPermitted
 		}
 		if in.Enabled {
 			in.DisabledWhy = ""
@@ -212,7 +218,7 @@ func (c *change) writeNotificationEndpoint(ctx context.Context, in *Notification
 
 // RotateNotificationSecret gives an endpoint a new signing secret and returns it. The previous one
 // signs, too, for the time of overlap. Errors: ErrNotFound, *InvalidError, *ConflictError with
-// CodeNoEncryptionKey.
+// CodeNoEncryptionKey, ErrNotPermitted.
 func (s *Store) RotateNotificationSecret(ctx context.Context, a Actor, id uuid.UUID, overlap time.Duration) (out NotificationEndpoint, secret string, err error) {
 	if overlap < 0 || overlap > MaxSecretOverlap {
 		return NotificationEndpoint{}, "", invalid("overlap", limit.MustBe("a duration from 0s to 30d"))
@@ -221,6 +227,9 @@ func (s *Store) RotateNotificationSecret(ctx context.Context, a Actor, id uuid.U
 		e, err := c.notificationEndpoint(ctx, id, Match{})
 		if err != nil {
 			return err
+		}
+		if !a.mayNotify() {
+			return ErrNotPermitted
 		}
 		secret, e.PreviousUntil = newSigningSecret(), nil
 		secrets := []string{secret}
