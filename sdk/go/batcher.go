@@ -155,6 +155,9 @@ func refusedForOne(err error) bool {
 	if !errors.As(err, &misuse) {
 		return false
 	}
+	if misuse.Code == "RESOURCE_NOT_ALLOWED" {
+		return true
+	}
 	switch misuse.Status {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return true

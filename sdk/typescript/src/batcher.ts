@@ -140,6 +140,7 @@ class Refused {
 
   /** Whether it was refused because of one of its checks. */
   get forOne(): boolean {
-    return this.error instanceof MisuseError && [400, 413, 415, 422].includes(this.error.status ?? 0);
+    if (!(this.error instanceof MisuseError)) return false;
+    return this.error.code === "RESOURCE_NOT_ALLOWED" || [400, 413, 415, 422].includes(this.error.status ?? 0);
   }
 }

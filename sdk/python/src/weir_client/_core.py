@@ -256,7 +256,9 @@ def refuse_key(idempotency_key: str | None) -> None:
 
 def refused_for_one(error: BaseException) -> bool:
     """Whether a batch was refused because of one of its checks. Nothing was counted in this case."""
-    return isinstance(error, MisuseError) and error.status in (400, 413, 415, 422)
+    if not isinstance(error, MisuseError):
+        return False
+    return error.code == "RESOURCE_NOT_ALLOWED" or error.status in (400, 413, 415, 422)
 
 
 def batch_bytes(question: Question) -> int:
