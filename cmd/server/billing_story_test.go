@@ -71,6 +71,12 @@ func (s *story) moveTo(at string) {
 // newStory starts two instances at a time, with the plans free, pro and max.
 func newStory(t *testing.T, onChange string, began time.Time) *story {
 	t.Helper()
+	return newStoryWith(t, onChange, began, `{"resource":"api","algorithm":"fixed_window","limit":1,"window":"month"}`, nil)
+}
+
+// newStoryWith is newStory for another rule and for counters in another engine; nil: in memory.
+func newStoryWith(t *testing.T, onChange string, began time.Time, rule string, counters engine.Engine) *story {
+	t.Helper()
 	s := &story{t: t, at: began, onChange: onChange}
 	s.db = tenantstest.NewWith(t, tenants.Config{Now: s.now})
 	platform, err := s.db.Store.EnsurePlatform(t.Context())
@@ -78,11 +84,13 @@ func newStory(t *testing.T, onChange string, began time.Time) *story {
 	var key tenants.Key
 	s.actor, key = s.db.Tenant("acme")
 	s.key = key.Secret()
-	counters := engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return s.now().UnixMilli() }})
+	if counters == nil {
+		counters = engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return s.now().UnixMilli() }})
+	}
 	for i := range s.urls {
 		s.urls[i] = s.instance(platform, counters)
 	}
-	s.call(http.MethodPut, "/v1/rules/api", `{"resource":"api","algorithm":"fixed_window","limit":1,"window":"month"}`, 201)
+	s.call(http.MethodPut, "/v1/rules/api", rule, 201)
 	for plan, limit := range map[string]int{"free": 4, "pro": 10, "max": 25} {
 		s.call(http.MethodPut, "/v1/plans/"+plan, fmt.Sprintf(`{"on_change":%q,"limits":{"api":{"limit":%d}}}`, onChange, limit), 201)
 	}

@@ -34,7 +34,8 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	for i := range p.rules {
 		r := &p.rules[i]
 		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
-		from, to := p.numberOf(i, change.From, change.FromVersion), p.numberOf(i, change.To, change.ToVersion)
+		from := p.numberOf(i, change.From, change.FromVersion, subject.factor())
+		to := p.numberOf(i, change.To, change.ToVersion, subject.factor())
 		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
 			continue
 		}
@@ -73,11 +74,11 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	return nil
 }
 
-// numberOf returns the number of rule i for a subject with a plan and no override.
-func (p *Policy) numberOf(i int, plan string, version int) number {
+// numberOf returns the number of rule i for a subject with a plan, a multiplier and no override.
+func (p *Policy) numberOf(i int, plan string, version int, multiplier int64) number {
 	if has := p.plans[plan]; has != nil {
 		if n := has.ofVersion(int32(version)).number(int32(i)); n != nil { // an index of at most MaxRules
-			return *n
+			return n.times(multiplier)
 		}
 	}
 	return p.rules[i].number

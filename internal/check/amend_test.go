@@ -46,6 +46,38 @@ func TestAmend(t *testing.T) {
 	require.Equal(t, []int64{50, 50, 47, 6}, left())
 }
 
+// The multiplier of a subject is part of the limits that are scaled: of both plans, up to the
+// maximum of the algorithm, and not of the rule's own limit, which a plan without one leaves.
+func TestAmendMultiplied(t *testing.T) {
+	bucket, most := minute("bucket", 50), minute("most", 5)
+	bucket.Algorithm, bucket.Burst, most.Algorithm = limit.TokenBucket, 50, limit.SlidingWindowCounter
+	plans := []PlanData{
+		{Slug: "free", Default: true, Limits: map[string]limit.Limit{"api": {Limit: 100}, "bucket": {Limit: 100}, "most": {Limit: 500_000_000}}},
+		{Slug: "pro", Limits: map[string]limit.Limit{"api": {Limit: 200}, "bucket": {Limit: 200}, "most": {Limit: 1_000_000_000}, "own": {Limit: 4}}},
+	}
+	rules := []limit.Rule{minute("api", 5), bucket, most, minute("own", 2_000)}
+	r := newRig(t, PolicyData{Rules: rules, Plans: plans}, SubjectData{Subject: "s", Plan: "pro", Multiplier: 10})
+	require.True(t, r.check(Request{Subject: "s", Plan: "free", Cost: 800}).Allowed)
+	left := func(plan string) map[string][2]int64 {
+		out := map[string][2]int64{}
+		for _, rule := range r.check(Request{Subject: "s", Plan: plan}).Rules {
+			out[rule.Rule.Slug] = [2]int64{rule.Remaining, rule.Limit}
+		}
+		return out
+	}
+	require.Equal(t, map[string][2]int64{
+		"api": {200, 1_000}, "bucket": {200, 1_000}, "most": {999_999_200, 1_000_000_000}, "own": {1_200, 2_000},
+	}, left("free"))
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}))
+	require.Equal(t, map[string][2]int64{
+		"api": {400, 2_000}, "bucket": {400, 2_000}, "most": {999_999_200, 1_000_000_000}, "own": {24, 40},
+	}, left("pro"))
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 2, Subject: "s", From: "pro", To: "free"}))
+	require.Equal(t, map[string][2]int64{
+		"api": {200, 1_000}, "bucket": {200, 1_000}, "most": {999_999_200, 1_000_000_000}, "own": {1_200, 2_000},
+	}, left("free"), "and back")
+}
+
 // A check that was denied is allowed as soon as its counters have changed.
 func TestAmendLiftsDenials(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})

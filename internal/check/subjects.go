@@ -262,6 +262,14 @@ func (e *subjectEntry) anchor() int64 {
 	return e.anchorMS
 }
 
+// factor returns the subject's multiplier, 1 for a subject that has none.
+func (e *subjectEntry) factor() int64 {
+	if e == nil {
+		return 1
+	}
+	return max(e.multiplier, 1)
+}
+
 func (d *SubjectData) own() bool {
 	return len(d.Overrides) > 0 || d.CycleAnchor != nil || len(d.Grants) > 0
 }
