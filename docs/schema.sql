@@ -395,9 +395,13 @@ CREATE TABLE counter_changes (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     from_version integer NOT NULL DEFAULT 0,
     to_version integer NOT NULL DEFAULT 0,
+    from_multiplier integer NOT NULL DEFAULT 0,
+    to_multiplier integer NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
-    CHECK ((action = ANY (ARRAY['reset'::text, 'scale'::text])))
+    CHECK ((action = ANY (ARRAY['reset'::text, 'scale'::text]))),
+    CHECK ((from_multiplier >= 0)),
+    CHECK ((to_multiplier >= 0))
 );
 CREATE INDEX counter_changes_order ON counter_changes USING btree (id);
 ALTER TABLE counter_changes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;

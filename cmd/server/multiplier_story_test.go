@@ -37,6 +37,14 @@ func TestScaleWithMultiplier(t *testing.T) {
 			s.becomes(2_500, scaled(500), "800 of 1000 were used")
 			s.call(http.MethodPatch, "/v1/subjects/ada", `{"plan":null}`, 200)
 			s.becomes(400, scaled(80), "2000 of 2500 were used")
+
+			s.call(http.MethodPatch, "/v1/subjects/ada", `{"plan":"pro","multiplier":30}`, 200)
+			s.becomes(300, scaled(60), "320 of 400 were used, and both have changed")
+			s.call(http.MethodPatch, "/v1/subjects/ada", `{"multiplier":50}`, 200)
+			s.becomes(500, scaled(260), "a multiplier alone keeps the usage of 240")
+			s.stays(500, scaled(260), "no change of counters follows")
+			s.call(http.MethodDelete, "/v1/subjects/ada", "", 204)
+			s.becomes(4, scaled(2), "240 of 500 were used, which is at most 2 of 4")
 		})
 	}
 }

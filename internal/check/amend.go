@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -17,6 +18,8 @@ type CounterChange struct {
 	From, To string // slugs of plans
 	// The versions of these plans; 0: the newest.
 	FromVersion, ToVersion int
+	// The multipliers of the limits of these plans; 0: as the subject has now.
+	FromMultiplier, ToMultiplier int64
 }
 
 // Amend changes counters, once for each ID. It changes the counters of all rules that count by the
@@ -34,8 +37,8 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	for i := range p.rules {
 		r := &p.rules[i]
 		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
-		from := p.numberOf(i, change.From, change.FromVersion, subject.factor())
-		to := p.numberOf(i, change.To, change.ToVersion, subject.factor())
+		from := p.numberOf(i, change.From, change.FromVersion, cmp.Or(change.FromMultiplier, subject.factor()))
+		to := p.numberOf(i, change.To, change.ToVersion, cmp.Or(change.ToMultiplier, subject.factor()))
 		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
 			continue
 		}

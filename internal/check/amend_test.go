@@ -78,6 +78,35 @@ func TestAmendMultiplied(t *testing.T) {
 	}, left("free"), "and back")
 }
 
+// A plan may change together with the multiplier. What counts is the limit that the subject had and
+// the one that it gets, whatever this instance knows of the subject yet.
+func TestAmendOtherMultiplier(t *testing.T) {
+	plans := []PlanData{
+		{Slug: "free", Default: true, Limits: map[string]limit.Limit{"api": {Limit: 100}}},
+		{Slug: "pro", Limits: map[string]limit.Limit{"api": {Limit: 200}}},
+	}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 5)}, Plans: plans}, SubjectData{Subject: "s", Multiplier: 10})
+	require.True(t, r.check(Request{Subject: "s", Cost: 800}).Allowed)
+	left := func() [2]int64 {
+		rule := r.check(Request{Subject: "s"}).Rules[0]
+		return [2]int64{rule.Remaining, rule.Limit}
+	}
+	more := CounterChange{ID: 1, Subject: "s", From: "free", To: "pro", FromMultiplier: 10, ToMultiplier: 30}
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, more))
+	r.policy.AddSubject(SubjectData{Subject: "s", Plan: "pro", Multiplier: 30})
+	require.Equal(t, [2]int64{1_200, 6_000}, left(), "800 of 1000 were used")
+
+	r.policy.AddSubject(SubjectData{Subject: "s", Plan: "pro", Multiplier: 10})
+	require.Equal(t, [2]int64{0, 2_000}, left(), "fewer seats keep the usage of 4800")
+	r.policy.AddSubject(SubjectData{Subject: "s", Plan: "pro", Multiplier: 30})
+	require.Equal(t, [2]int64{1_200, 6_000}, left())
+
+	r.policy.AddSubject(SubjectData{Subject: "s", Deleted: true})
+	gone := CounterChange{ID: 2, Subject: "s", From: "pro", To: "free", FromMultiplier: 30, ToMultiplier: 1}
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, gone))
+	require.Equal(t, [2]int64{20, 100}, left(), "4800 of 6000 were used")
+}
+
 // A check that was denied is allowed as soon as its counters have changed.
 func TestAmendLiftsDenials(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})

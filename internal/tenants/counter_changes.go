@@ -64,6 +64,7 @@ func (s *Store) carryOutCounterChanges(ctx context.Context, without []uuid.UUID,
 		change := check.CounterChange{
 			ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
 			FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
+			FromMultiplier: int64(row.FromMultiplier), ToMultiplier: int64(row.ToMultiplier),
 		}
 		if err := carry(row.TenantID, change); err != nil {
 			failed.add(row.TenantID, err)

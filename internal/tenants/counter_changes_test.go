@@ -86,3 +86,47 @@ func TestCounterChanges(t *testing.T) {
 	_, err = s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "bad", OnChange: "double", Limits: map[string]limit.Limit{}})
 	require.ErrorContains(t, err, "on_change")
 }
+
+// A task has the multipliers before and after the change, which may be of both at once. A change of
+// the multiplier alone is no change of the plan, whatever its on_change is: the usage is kept.
+func TestCounterChangesMultiplied(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	for slug, onChange := range map[string]string{"free": tenants.OnChangeScale, "pro": tenants.OnChangeScale, "max": tenants.OnChangeReset} {
+		_, err := s.CreatePlan(t.Context(), a, tenants.Plan{Slug: slug, OnChange: onChange, Default: slug == "free"})
+		require.NoError(t, err)
+	}
+	changes := func() (out []check.CounterChange) {
+		t.Helper()
+		_, _, err := s.CarryOutCounterChanges(t.Context(), func(_ uuid.UUID, c check.CounterChange) error {
+			require.Equal(t, "ada", c.Subject)
+			c.ID, c.Subject = 0, ""
+			out = append(out, c)
+			return nil
+		})
+		require.NoError(t, err)
+		return out
+	}
+	put := func(plan string, multiplier int) []check.CounterChange {
+		t.Helper()
+		_, _, err := s.PutSubject(t.Context(), a, tenants.Subject{Subject: "ada", Plan: plan, Multiplier: multiplier}, tenants.Match{})
+		require.NoError(t, err)
+		return changes()
+	}
+	require.Equal(t, []check.CounterChange{{From: "free", To: "pro", ToVersion: 1, FromMultiplier: 1, ToMultiplier: 3}}, put("pro", 3), "registered")
+	require.Empty(t, put("pro", 5), "the multiplier alone, with scale")
+	require.Equal(t, []check.CounterChange{{From: "pro", FromVersion: 1, To: "free", FromMultiplier: 5, ToMultiplier: 2}}, put("", 2), "both")
+	require.Equal(t, []check.CounterChange{{Reset: true, From: "free", To: "max", ToVersion: 1, FromMultiplier: 2, ToMultiplier: 2}}, put("max", 2), "the plan alone")
+	require.Empty(t, put("max", 7), "the multiplier alone, with reset")
+	require.NoError(t, s.DeleteSubject(t.Context(), a, "ada", tenants.Match{}))
+	require.Equal(t, []check.CounterChange{{From: "max", FromVersion: 1, To: "free", FromMultiplier: 7, ToMultiplier: 1}}, changes(), "deleted")
+	pro := "pro"
+	for line, multiplier := range []int{2, 4} {
+		_, err := s.ImportSubjects(t.Context(), a, []tenants.SubjectLine{{Line: line, Subject: "ada", Plan: &pro, Multiplier: multiplier}}, tenants.ImportMode{})
+		require.NoError(t, err)
+	}
+	require.Equal(t, []check.CounterChange{{From: "free", To: "pro", ToVersion: 1, FromMultiplier: 1, ToMultiplier: 2}}, changes(), "imported")
+	d.Exec("INSERT INTO counter_changes (tenant_id, subject, action, from_plan, to_plan) VALUES ($1, 'ada', 'scale', 'free', 'pro')", a.TenantID())
+	require.Equal(t, []check.CounterChange{{From: "free", To: "pro"}}, changes(), "of before the multipliers were stored")
+}

@@ -449,8 +449,9 @@ func TestPlanMigrationChangesCounters(t *testing.T) {
 		require.NoError(t, err)
 	}
 	delete(seen, check.CounterChange{})
-	require.Equal(t, map[check.CounterChange]int{{From: "pro", To: "pro", FromVersion: 1, ToVersion: 2}: 700,
-		{From: "free", To: "pro", ToVersion: 1}: 700, {From: "free", To: "pro", ToVersion: 2}: 2}, seen)
+	require.Equal(t, map[check.CounterChange]int{{From: "pro", To: "pro", FromVersion: 1, ToVersion: 2, FromMultiplier: 1, ToMultiplier: 1}: 700,
+		{From: "free", To: "pro", ToVersion: 1, FromMultiplier: 1, ToMultiplier: 1}: 700,
+		{From: "free", To: "pro", ToVersion: 2, FromMultiplier: 1, ToMultiplier: 1}: 2}, seen)
 }
 
 // A document makes another tenant equal, including versions and the subjects that have them.

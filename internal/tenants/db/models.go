@@ -182,15 +182,17 @@ type ConfigVersion struct {
 }
 
 type CounterChange struct {
-	TenantID    uuid.UUID
-	ID          int64
-	Subject     string
-	Action      string
-	FromPlan    string
-	ToPlan      string
-	CreatedAt   time.Time
-	FromVersion int32
-	ToVersion   int32
+	TenantID       uuid.UUID
+	ID             int64
+	Subject        string
+	Action         string
+	FromPlan       string
+	ToPlan         string
+	CreatedAt      time.Time
+	FromVersion    int32
+	ToVersion      int32
+	FromMultiplier int32
+	ToMultiplier   int32
 }
 
 type CreditGrant struct {

@@ -13,10 +13,11 @@ import (
 )
 
 const counterChanges = `-- name: CounterChanges :many
-SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.to_plan, due.to_version
+SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.to_plan, due.to_version, due.to_multiplier
 FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version, row_number() OVER (ORDER BY c.id) AS place
+    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.to_plan, c.to_version, c.to_multiplier,
+        row_number() OVER (ORDER BY c.id) AS place
     FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT $2
 ) AS due
 ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $3
@@ -29,14 +30,16 @@ type CounterChangesParams struct {
 }
 
 type CounterChangesRow struct {
-	TenantID    uuid.UUID
-	ID          int64
-	Subject     string
-	Action      string
-	FromPlan    string
-	FromVersion int32
-	ToPlan      string
-	ToVersion   int32
+	TenantID       uuid.UUID
+	ID             int64
+	Subject        string
+	Action         string
+	FromPlan       string
+	FromVersion    int32
+	FromMultiplier int32
+	ToPlan         string
+	ToVersion      int32
+	ToMultiplier   int32
 }
 
 // The first pending changes of counters of some tenants after plan changes: those of a tenant in
@@ -57,8 +60,10 @@ func (q *Queries) CounterChanges(ctx context.Context, arg CounterChangesParams) 
 			&i.Action,
 			&i.FromPlan,
 			&i.FromVersion,
+			&i.FromMultiplier,
 			&i.ToPlan,
 			&i.ToVersion,
+			&i.ToMultiplier,
 		); err != nil {
 			return nil, err
 		}

@@ -107,10 +107,11 @@ ORDER BY c.at, c.subject, c.event LIMIT @most;
 -- name: CounterChanges :many
 -- The first pending changes of counters of some tenants after plan changes: those of a tenant in
 -- order, the tenants in turn.
-SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.to_plan, due.to_version
+SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.to_plan, due.to_version, due.to_multiplier
 FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version, row_number() OVER (ORDER BY c.id) AS place
+    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.to_plan, c.to_version, c.to_multiplier,
+        row_number() OVER (ORDER BY c.id) AS place
     FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT @of_tenant
 ) AS due
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
