@@ -52,6 +52,7 @@ func (a *admin) readImport(r *http.Request, mediaType string, places *slots) (co
 	hash := sha256.New()
 	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody, ended: r.ContentLength == 0, wanted: places.wanted}
 	f := &importFile{registry: a.api.OpenAPI().Components.Schemas}
+	requestFrom(r.Context()).untilAnswer(f.forget) // as many files as there are slots stay in memory
 	_, _ = io.WriteString(hash, mediaType+"\n")
 	source := io.TeeReader(body, hash)
 	var err error
@@ -132,6 +133,9 @@ type importFile struct {
 	overrides int
 	wrong     tenants.LinesError // errors that the store does not see, because they are not in lines
 }
+
+// forget frees the lines, which the answer does not need.
+func (f *importFile) forget() { f.lines = nil }
 
 func (f *importFile) add(l tenants.SubjectLine) error {
 	f.overrides += len(l.Overrides)

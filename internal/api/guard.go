@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -94,6 +95,10 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			if err != nil {
 				writeProblem(w, r, err)
 				return
+			}
+			if op.Metadata[metaReader] != nil { // its answer is short, and may never be read
+				release = sync.OnceFunc(release) // the next transfer of the tenant may have the slot meanwhile
+				requestFrom(r.Context()).untilAnswer(release)
 			}
 			defer release()
 		}

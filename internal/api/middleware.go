@@ -117,6 +117,18 @@ func (q *request) atEnd(do func()) {
 	}
 }
 
+// untilAnswer calls do when the answer begins, or else when the request ends without one. It does
+// not do so for a request whose answer has begun.
+func (q *request) untilAnswer(do func()) {
+	before := q.place
+	q.place = func() {
+		do()
+		if before != nil {
+			before()
+		}
+	}
+}
+
 type requestKey struct{}
 
 func requestFrom(ctx context.Context) *request {

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -216,6 +219,9 @@ func slowClients(t *testing.T, s *checkStack) (ask func(key, method, path, body 
 		if body != "" {
 			r.Header.Set("Content-Type", jsonType)
 		}
+		if method == http.MethodPost && path == bulkPath {
+			r.Header.Set("Content-Type", jsonLinesType)
+		}
 		c := &slowClient{header: http.Header{}, status: make(chan int, 1), read: all}
 		running.Go(func() { handler.ServeHTTP(c, r) })
 		return <-c.status
@@ -274,4 +280,38 @@ func TestUnreadDownloads(t *testing.T) {
 		}
 		read()
 	}
+}
+
+// A client that does not read the answers to its imports uses no slot of them: neither those of
+// other tenants, nor its own. Before, it could keep one of two slots for more than five minutes.
+func TestUnreadImportsUseNoSlots(t *testing.T) {
+	s := newCheckStack(t)
+	ask, _ := slowClients(t, s)
+	for range maxImports + 1 {
+		require.Equal(t, 200, ask(s.key, http.MethodPost, bulkPath, `{"subject":"unread"}`))
+		require.Equal(t, 422, ask(s.key, http.MethodPost, bulkPath, `{"subject":"unread","plan":"none"}`), "an error of the store")
+		require.Equal(t, 422, ask(s.key, http.MethodPost, bulkPath, `{"subject":"unread","state":"none"}`), "an error of a line")
+		require.Equal(t, 400, ask(s.key, http.MethodPost, bulkPath, `{`))
+		require.Equal(t, 200, ask(s.other, http.MethodPost, bulkPath, `{"subject":"unread"}`))
+	}
+}
+
+// The lines of an import are freed when its answer begins, because then it has no slot that bounds
+// them.
+func TestUnreadImportsKeepNoLines(t *testing.T) {
+	q := &request{ResponseWriter: httptest.NewRecorder(), capacity: newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1))}
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), requestKey{}, q), http.MethodPost, bulkPath, strings.NewReader("subject\nada\n"))
+	ended := false
+	q.untilAnswer(func() { ended = true })
+	a := &admin{api: humachi.New(chi.NewMux(), huma.DefaultConfig("test", "1"))}
+	ctx, _, p := a.readImport(r, csvType, newSlots(1))
+	require.Nil(t, p)
+	file := ctx.Value(importKey{}).(*importFile)
+	require.Len(t, file.lines, 1)
+	q.WriteHeader(http.StatusEarlyHints)
+	require.Len(t, file.lines, 1, "no answer yet")
+	require.False(t, ended)
+	q.WriteHeader(http.StatusOK)
+	require.Empty(t, file.lines)
+	require.True(t, ended)
 }
