@@ -53,7 +53,7 @@ var importRules = []importRule{
 	{"internal/snapshot", []string{"cmd/server", "internal/snapshot"}, false, "only a start without Postgres reads it"},
 	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "the dashboard writes mails; the API uses a function that it gets"},
 	{"internal/accesslog", []string{"internal/api", "internal/dashboard"}, false, "only requests that people and programs send have lines"},
-	{"internal/throttle", []string{"internal/dashboard", "internal/tenants"}, true, "it limits what people and programs try, and no check waits for it"},
+	{"internal/throttle", []string{"internal/api", "internal/dashboard", "internal/tenants"}, true, "it limits what people and programs try, and no check waits for it"},
 	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/h2", "internal/tenants"}, false, "it reads HTTP requests, which no lower layer knows (tenants counts by the network of a client)"},
 	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "only the server and test databases apply the schema"},
 	{"web", []string{"internal/dashboard", "internal/api"}, false, "assets belong to pages; the API has one, its reference at /docs"},

@@ -3,6 +3,7 @@ package api
 import (
 	"hash/maphash"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -25,8 +26,8 @@ import (
 //
 // Requests that are no checks take longer, because most of them wait for Postgres. A tenant has at
 // most 64 requests to the admin API in flight. Clients without a key have at most 64 of each kind
-// together, and those of one network 32: clients who use up the places for webhooks of unknown
-// endpoints do not affect device logins.
+// together, those of one network 32, and those of one site 48: clients who use up the places for
+// webhooks of unknown endpoints do not affect device logins.
 //
 // A request whose answer has begun uses none of these places, because its client may never read the
 // answer. Batches and requests to the admin API still count for their tenant until they end.
@@ -46,7 +47,7 @@ type capacity struct {
 
 // keyless are the places for one kind of requests without a key, by network. The bound says how
 // many there are.
-type keyless = *places.Places[string]
+type keyless = *places.Nested[netip.Prefix]
 
 // The shares of tenants are in cells, by a hash with a random seed. Two tenants in the same cell
 // share one share, on one instance, until it restarts.
@@ -61,7 +62,7 @@ type share struct {
 func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 	return &capacity{
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
-		webhooks: places.New[string](0, 0), devices: places.New[string](0, 0), docs: places.New[string](0, 0),
+		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
 		bodies: newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
 	}
 }
@@ -108,8 +109,8 @@ func admitTenant(next http.Handler) http.Handler {
 	})
 }
 
-// admitKeyless limits the requests of one kind without a key, of all clients and of one network,
-// until their answers begin.
+// admitKeyless limits the requests of one kind without a key, of all clients and of the networks of
+// one, until their answers begin.
 func admitKeyless(kind keyless) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +130,7 @@ func admitKeyless(kind keyless) func(http.Handler) http.Handler {
 // leave once.
 func (a *capacity) takeKeyless(kind keyless, r *http.Request) (leave func(), ok bool) {
 	most := int(a.bound.Small())
-	return kind.TakeUpTo(networkOf(r), most, max(1, most/2))
+	return kind.Take(networksOf(r), most, max(1, most/2))
 }
 
 // turnAway refuses a request outside the hot path.

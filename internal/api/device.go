@@ -13,41 +13,45 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/engine"
 	"weir/internal/limit"
 	"weir/internal/origin"
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 // Device logins give a program without a browser, such as the command weir, an API key that a
 // member approves on the dashboard (RFC 8628). They need no key, and anybody can send them, so they
-// are limited by address and in number, and a few at a time use Postgres. The limits are those of
+// are limited by network and in number, and a few at a time use Postgres. The limits are those of
 // each instance. Checks are not affected.
 
 const (
 	deviceLoginPath = "/v1/device-logins"
 	devicePollPath  = "/v1/device-logins/poll"
 
-	maxDeviceBody      = 4 << 10         // bytes
-	deviceConcurrent   = 3               // requests that use Postgres
-	deviceWait         = 2 * time.Second // for a turn
-	maxDeviceAddresses = 100_000         // that are counted
+	maxDeviceBody    = 4 << 10         // bytes
+	deviceConcurrent = 3               // requests that use Postgres
+	deviceWait       = 2 * time.Second // for a turn
 )
 
-// The limits of requests, by address and for the instance. A sign-in that waits for ten minutes
-// polls 120 times.
+// The limits of requests, by network and for the instance. A site has less than half of the burst
+// of the instance. A sign-in that waits for ten minutes polls 120 times.
 var (
-	deviceStarts    = limit.Numbers{Algorithm: limit.TokenBucket, Limit: 10, Burst: 10, WindowMS: (10 * time.Minute).Milliseconds()}
-	devicePolls     = limit.Numbers{Algorithm: limit.TokenBucket, Limit: 120, Burst: 60, WindowMS: time.Minute.Milliseconds()}
-	deviceAllStarts = limit.Numbers{Algorithm: limit.TokenBucket, Limit: 300, Burst: 100, WindowMS: time.Minute.Milliseconds()}
+	deviceStarts = startRules()
+	devicePolls  = throttle.Networks(limit.Rule{Slug: "address", Algorithm: limit.TokenBucket, Limit: 120, Burst: 60, Window: throttle.Every(time.Minute)})
 )
+
+func startRules() []limit.Rule {
+	rules := throttle.Networks(limit.Rule{Slug: "address", Algorithm: limit.TokenBucket, Limit: 10, Burst: 10, Window: throttle.Every(10 * time.Minute)})
+	rules[2].Burst = 45
+	return append(rules, limit.Rule{Slug: "instance", Algorithm: limit.TokenBucket, Limit: 300, Burst: 100, Window: throttle.Every(time.Minute)})
+}
 
 // devices answers device logins.
 type devices struct {
 	*server
-	publicURL string
-	working   chan struct{}
-	rates     *engine.Memory
+	publicURL     string
+	working       chan struct{}
+	starts, polls *throttle.Throttle
 }
 
 // DeviceLoginRequest asks for the codes of a sign-in.
@@ -79,22 +83,25 @@ type DevicePoll struct {
 	Key      *APIKey `json:"key,omitempty" doc:"The new key with its secret; only if the sign-in is approved, and only once"`
 }
 
+func newDevices(s *server) *devices {
+	counters, key := throttle.Memory(time.Now), func(purpose, value string) string { return purpose + " " + value }
+	return &devices{
+		server: s, publicURL: strings.TrimSuffix(s.PublicURL, "/"), working: make(chan struct{}, deviceConcurrent),
+		starts: throttle.New("start", counters, key, time.Now, deviceStarts...), polls: throttle.New("poll", counters, key, time.Now, devicePolls...),
+	}
+}
+
 // mountDevices adds device logins to r.
 func mountDevices(r chi.Router, s *server) {
-	d := &devices{
-		server: s, publicURL: strings.TrimSuffix(s.PublicURL, "/"), working: make(chan struct{}, deviceConcurrent),
-		rates: engine.NewMemory(engine.MemoryOptions{
-			Clock: func() int64 { return time.Now().UnixMilli() }, MaxCounters: maxDeviceAddresses, MaxPerTenant: maxDeviceAddresses,
-		}),
-	}
-	r.Post(deviceLoginPath, d.handle(deviceStarts, &deviceAllStarts, d.start))
-	r.Post(devicePollPath, d.handle(devicePolls, nil, d.poll))
+	d := newDevices(s)
+	r.Post(deviceLoginPath, d.handle(d.mayStart, d.start))
+	r.Post(devicePollPath, d.handle(d.mayPoll, d.poll))
 }
 
 // handle makes a handler of a function that answers a body.
-func (d *devices) handle(each limit.Numbers, all *limit.Numbers, answer func(r *http.Request, body []byte) (status int, v any, err error)) http.HandlerFunc {
+func (d *devices) handle(may func(*http.Request) time.Duration, answer func(r *http.Request, body []byte) (status int, v any, err error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		status, v, p := d.answer(w, r, each, all, answer)
+		status, v, p := d.answer(w, r, may, answer)
 		if p != nil {
 			writeProblem(w, r, p)
 			return
@@ -110,10 +117,10 @@ func (d *devices) handle(each limit.Numbers, all *limit.Numbers, answer func(r *
 	}
 }
 
-func (d *devices) answer(w http.ResponseWriter, r *http.Request, each limit.Numbers, all *limit.Numbers,
+func (d *devices) answer(w http.ResponseWriter, r *http.Request, may func(*http.Request) time.Duration,
 	answer func(*http.Request, []byte) (int, any, error),
 ) (status int, v any, p *Problem) {
-	if wait := d.overRate(r, each, all); wait > 0 {
+	if wait := may(r); wait > 0 {
 		return 0, nil, newProblem(http.StatusTooManyRequests, codeLoginRateExceeded,
 			"Too many sign-ins were requested from this address.").withRetryAfter(wholeSeconds(wait))
 	}
@@ -141,28 +148,22 @@ func (d *devices) answer(w http.ResponseWriter, r *http.Request, each limit.Numb
 	return status, v, nil
 }
 
-// overRate counts a request of an address. If there were too many, it returns how long to wait.
-func (d *devices) overRate(r *http.Request, each limit.Numbers, all *limit.Numbers) time.Duration {
-	call := engine.Call{Cost: 1, Counters: []engine.Counter{{Key: r.URL.Path + " " + networkOf(r), Numbers: each}}}
-	if all != nil {
-		call.Counters = append(call.Counters, engine.Counter{Key: r.URL.Path, Numbers: *all})
-	}
-	d.rates.Evaluate(r.Context(), &call)
-	switch {
-	case call.Err != nil: // too many addresses
-		return time.Minute
-	case call.Outcome.Allowed:
-		return 0
-	}
-	wait := int64(1)
-	for _, v := range call.Outcome.Verdicts {
-		wait = max(wait, v.RetryAfterMS)
-	}
-	return time.Duration(wait) * time.Millisecond
+// mayStart counts a sign-in that is asked for. If there were too many, it returns how long to wait.
+func (d *devices) mayStart(r *http.Request) time.Duration {
+	names := networksOf(r).Names()
+	_, wait := d.starts.Begin(r.Context(), names[0], names[1], names[2], "all")
+	return wait
 }
 
-// networkOf returns the network of a client.
-func networkOf(r *http.Request) string { return origin.Network(originOf(r).Address) }
+// mayPoll is mayStart for a poll.
+func (d *devices) mayPoll(r *http.Request) time.Duration {
+	names := networksOf(r).Names()
+	_, wait := d.polls.Begin(r.Context(), names[:]...)
+	return wait
+}
+
+// networksOf returns the networks of a client.
+func networksOf(r *http.Request) origin.Networks { return origin.WithinHost(originOf(r).Address) }
 
 func (d *devices) start(r *http.Request, body []byte) (int, any, error) {
 	var in DeviceLoginRequest

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -97,4 +100,25 @@ func TestDeviceLoginsAreLimited(t *testing.T) {
 	refused.problem(http.StatusTooManyRequests, codeLoginRateExceeded)
 	require.NotEmpty(t, refused.header.Get("Retry-After"))
 	s.call("", http.MethodPost, devicePollPath, obj{"device_code": "x"}).ok(200)
+}
+
+// Nor can a client with all networks of a site: the instance has more than twice as many sign-ins.
+func TestDeviceLoginsOfWideNetworks(t *testing.T) {
+	t.Parallel()
+	d := newDevices(&server{})
+	may := func(address string) bool {
+		r := httptest.NewRequest(http.MethodPost, deviceLoginPath, nil)
+		r.RemoteAddr = net.JoinHostPort(address, "1234")
+		return d.mayStart(r) == 0
+	}
+	for site := range 2 {
+		counted := 0
+		for i := range 200 {
+			if may(fmt.Sprintf("2001:db8:%x:%x::1", site, i*64)) {
+				counted++
+			}
+		}
+		require.Less(t, counted, 50, "45, and what is refilled meanwhile")
+	}
+	require.True(t, may("2001:db8:3::1"))
 }

@@ -41,7 +41,7 @@ type GRPC struct {
 	// handshakes are places for the handshakes of connections with TLS.
 	handshakes *handshakeRounds
 	// Calls to beside, by network: unary health checks, and the others, which may stay open.
-	checks, streams *places.Places[netip.Prefix]
+	checks, streams *places.Nested[netip.Prefix]
 }
 
 // Limits of a connection.
@@ -84,7 +84,7 @@ func NewGRPC(config *tls.Config) *GRPC { return newGRPC(config, callLimits) }
 
 func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer(), handshakes: handshakes,
-		checks: places.New[netip.Prefix](0, 0), streams: places.New[netip.Prefix](0, 0)}
+		checks: places.NewNested[netip.Prefix](), streams: places.NewNested[netip.Prefix]()}
 	g.ready(false)
 	g.beside = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
 	g.beside.RegisterService(&grpc.ServiceDesc{
@@ -173,7 +173,7 @@ func (g *GRPC) serveBeside(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(healthCheckTimeout)) // it has no error
 	}
 	client, _ := netip.ParseAddrPort(r.RemoteAddr) // without an address, it shares the places of others without one
-	if leave, ok := kind.TakeShare(origin.NetworkOf(client.Addr()), maxAside, leastAside); ok {
+	if leave, ok := kind.TakeShare(origin.Within(client.Addr()), maxAside, leastAside); ok {
 		defer leave()
 		g.beside.ServeHTTP(w, r)
 		return

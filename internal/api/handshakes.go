@@ -36,12 +36,12 @@ func newHandshakeRounds(most int) *handshakeRounds {
 // processed without another read.
 type handshakeConn struct {
 	net.Conn
-	rounds  *handshakeRounds
-	network netip.Prefix
-	ctx     context.Context // of the handshake: at most its time limit
-	giveUp  context.CancelFunc
-	placed  bool // it has a place
-	done    bool // the handshake has ended, and the connection needs no place
+	rounds   *handshakeRounds
+	networks origin.Networks
+	ctx      context.Context // of the handshake: at most its time limit
+	giveUp   context.CancelFunc
+	placed   bool // it has a place
+	done     bool // the handshake has ended, and the connection needs no place
 }
 
 // newHandshakeConn returns a connection whose handshake ends within limit.
@@ -59,7 +59,7 @@ func (c *handshakeConn) shake(handshake func() error) error {
 		c.giveUp()
 	}()
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		c.network = origin.NetworkOf(tcp.AddrPort().Addr())
+		c.networks = origin.Within(tcp.AddrPort().Addr())
 	}
 	return handshake()
 }
@@ -88,7 +88,7 @@ func (c *handshakeConn) without(transfer func([]byte) (int, error), b []byte) (i
 	if n == 0 {
 		return 0, err
 	}
-	if full := c.rounds.Take(c.ctx, c.network); full != nil {
+	if full := c.rounds.Take(c.ctx, c.networks[:]...); full != nil {
 		return 0, full
 	}
 	c.placed = true

@@ -203,7 +203,7 @@ func TestHandshakeMessagesAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		got := make(chan error, 1)
-		go func() { got <- rounds.Take(ctx, c.network) }()
+		go func() { got <- rounds.Take(ctx, c.networks[:]...) }()
 		for {
 			select {
 			case err := <-got:

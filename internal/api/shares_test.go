@@ -3,8 +3,11 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/origin"
 	"weir/internal/overload"
 	"weir/internal/tenants"
 )
@@ -200,12 +204,34 @@ func TestAdminShareEnds(t *testing.T) {
 	s.contract.call("", http.MethodGet, "/docs", nil).problem(503, codeOverloaded)
 }
 
+// A client that has all networks of a site leaves places for requests without a key to other sites.
+// Before, two of its 65,536 networks had all of them.
+func TestKeylessPlacesOfWideNetworks(t *testing.T) {
+	t.Parallel()
+	a := newCapacity(&Metrics{}, overload.Fixed(10_000))
+	take := func(address string) bool {
+		r := httptest.NewRequest(http.MethodGet, "/docs", nil)
+		r.RemoteAddr = net.JoinHostPort(address, "1234")
+		_, ok := a.takeKeyless(a.docs, r)
+		return ok
+	}
+	taken := 0
+	for i := range 1000 {
+		if take(fmt.Sprintf("2001:db8:1:%x::1", i*64)) {
+			taken++
+		}
+	}
+	require.EqualValues(t, a.bound.Small()*3/4, taken)
+	require.True(t, take("2001:db8:2::1"))
+	require.True(t, take("198.51.100.1"))
+}
+
 // takePlaces takes n places of a network. leave gives them back.
 func takePlaces(t *testing.T, s keyless, network string, n int) (leave func()) {
 	t.Helper()
 	var leaves []func()
 	for range n {
-		leave, ok := s.TakeUpTo(network, 1000, 1000)
+		leave, ok := s.Take(origin.WithinHost(network), 1000, 1000)
 		require.True(t, ok)
 		leaves = append(leaves, leave)
 	}

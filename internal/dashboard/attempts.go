@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net"
+	"net/http"
 
 	"weir/internal/limit"
 	"weir/internal/origin"
@@ -27,6 +28,12 @@ func accountKey(email string) string {
 func addressOf(remote string) string {
 	return origin.Network(hostOf(remote))
 }
+
+// networksOf returns the networks of a client (origin.Networks).
+func networksOf(r *http.Request) origin.Networks { return origin.WithinHost(hostOf(r.RemoteAddr)) }
+
+// siteOf returns the widest of them.
+func siteOf(r *http.Request) string { return origin.Site(hostOf(r.RemoteAddr)) }
 
 // hostOf returns the address of a connection without its port.
 func hostOf(remote string) string {

@@ -17,6 +17,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -80,11 +81,11 @@ type dashboard struct {
 	deviceKey  []byte             // signs the cookies of browsers
 	codes      *throttle.Throttle // codes of terminals
 	playground *playground
-	errands    *places.Turns[string]     // places for tasks after answers, by network
+	errands    *places.Turns[string]     // places for tasks after answers, by site
 	after      sync.WaitGroup            // of these tasks
-	forms      *places.Places[string]    // places for forms that are being sent, by address
-	uploads    *places.Places[string]    // of these, for forms with a picture
-	working    *places.Places[string]    // places for pages that are created, by network
+	forms      *networkPlaces            // places for forms that are being sent
+	uploads    *networkPlaces            // of these, for forms with a picture
+	working    *networkPlaces            // places for pages that are created
 	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant, by tenant
 	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
@@ -105,7 +106,13 @@ type dashboard struct {
 // slow down checks. It is more than Postgres can answer concurrently.
 const maxWorking = 64
 
-// maxNetworkWorking is the maximum for one network, which many people may share.
+// networkPlaces are places by the networks of a client.
+type networkPlaces = places.Nested[netip.Prefix]
+
+func newNetworkPlaces() *networkPlaces { return places.NewNested[netip.Prefix]() }
+
+// maxNetworkWorking is the maximum for one network, which many people may share. Wider networks
+// have more, and leave some to others (places.Nested).
 const maxNetworkWorking = 32
 
 // leastVisiting is how many pages of a tenant, of its members and its customers, are created
@@ -130,11 +137,11 @@ const (
 	maxTenantUnread = 32 << 20
 )
 
-// The maximum number of concurrent tasks after answers, of all networks and of one. Two places are
-// for networks that have none. Everybody can cause such a task, with a form for unknown clients.
+// The maximum number of concurrent tasks after answers, of all sites and of one. Two places are for
+// sites that have none. Everybody can cause such a task, with a form for unknown clients.
 const (
-	maxErrands        = 4
-	maxNetworkErrands = 2
+	maxErrands     = 4
+	maxSiteErrands = 2
 )
 
 // New returns the handler of all paths that Serves reports. Package web serves the files of the
@@ -159,7 +166,8 @@ func newDashboard(deps Deps) *dashboard {
 	}
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
-		errands: places.NewTurns[string](maxErrands, maxNetworkErrands, 2), forms: places.New[string](maxForms, maxAddressForms), uploads: places.New[string](maxUploads, maxAddressUploads), working: places.New[string](maxWorking, maxNetworkWorking), exports: places.New[uuid.UUID](maxExports, maxTenantExports),
+		errands: places.NewTurns[string](maxErrands, maxSiteErrands, 2), forms: newNetworkPlaces(), uploads: newNetworkPlaces(), working: newNetworkPlaces(),
+		exports: places.New[uuid.UUID](maxExports, maxTenantExports),
 	}
 	d.limits = d.newSignInLimits()
 	d.codes = d.newThrottle("device", codeRules...)

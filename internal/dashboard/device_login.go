@@ -15,12 +15,12 @@ import (
 // gives nothing: a member with the right to create keys sees what is asked for, and approves it
 // with their password, as for every new key.
 
-// codeRules limit how often codes are tried: by person and address, by address, and by person.
-var codeRules = []limit.Rule{
-	{Slug: "person-address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: throttle.Every(10 * time.Minute)},
-	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 60, Window: throttle.Every(10 * time.Minute)},
-	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
-}
+// codeRules limit how often codes are tried: by person and address, by network, and by person.
+var codeRules = throttle.ByNetwork(
+	limit.Rule{Slug: "person-address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: throttle.Every(10 * time.Minute)},
+	limit.Rule{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 60, Window: throttle.Every(10 * time.Minute)},
+	limit.Rule{Slug: "person", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
+)
 
 const (
 	deviceURL     = "/device"
@@ -59,7 +59,7 @@ func (d *dashboard) devicePage(w http.ResponseWriter, r *http.Request, v *visit)
 
 // deviceLogin looks a code up. A status other than 0 means that the form has a problem.
 func (d *dashboard) deviceLogin(w http.ResponseWriter, r *http.Request, v *visit, f *form, code string) (login tenants.DeviceLogin, status int, err error) {
-	if wait := d.codes.Take(r.Context(), v.session.PersonID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.codes.Take(r.Context(), v.session.PersonID.String(), networksOf(r).Names()); wait > 0 {
 		return login, tooMany(w, f, wait), nil
 	}
 	login, err = d.Store.DeviceLogin(r.Context(), code)

@@ -24,13 +24,13 @@ const (
 // readForm reads the body of a request into memory. Until it is complete, the request does not use
 // a place for creating pages, so that slow senders block nobody.
 func (d *dashboard) readForm(w http.ResponseWriter, r *http.Request) error {
-	leave, ok := d.forms.Take(addressOf(r.RemoteAddr))
+	leave, ok := d.forms.Take(networksOf(r), maxForms, maxAddressForms)
 	if !ok {
 		return errBusy
 	}
 	defer leave()
 	if maxFormOf(r) > maxWriteForm {
-		leave, ok := d.uploads.Take(addressOf(r.RemoteAddr))
+		leave, ok := d.uploads.Take(networksOf(r), maxUploads, maxAddressUploads)
 		if !ok {
 			return errBusy
 		}

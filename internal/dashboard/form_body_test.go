@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/origin"
 )
 
 // slowForm reports when it is read, and ends when it is released.
@@ -64,6 +65,43 @@ func TestSlowForms(t *testing.T) {
 	close(leave)
 	sending.Wait()
 	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
+}
+
+// A client that has all networks of a site leaves places for pages, forms and pictures to others,
+// and so do two of them. Before, one had all places.
+func TestPlacesOfWideNetworks(t *testing.T) {
+	s := newStack(t)
+	networks := func(site string, n int) origin.Networks {
+		return origin.WithinHost(fmt.Sprintf("2001:db8:%s:%x::1", site, n))
+	}
+	for _, c := range []struct {
+		name                   string
+		places                 *networkPlaces
+		most, each, home, site int
+	}{
+		{"pages", s.pages.working, maxWorking, maxNetworkWorking, 40, 48},
+		{"forms", s.pages.forms, maxForms, maxAddressForms, 128, 512},
+		{"pictures", s.pages.uploads, maxUploads, maxAddressUploads, 15, 18},
+	} {
+		held := func(site string, step int) (n int) {
+			for i := range 256 {
+				if leave, ok := c.places.Take(networks(site, i%256*step), c.most, c.each); ok {
+					t.Cleanup(leave)
+					n++
+				}
+			}
+			return n
+		}
+		require.Equal(t, c.home, held("1", 1), "%s of a home", c.name)
+		require.Equal(t, c.site-c.home, held("1", 256)+held("1", 255), "%s of a site", c.name)
+		held("2", 256)
+		leave, ok := c.places.Take(networks("3", 1), c.most, c.each)
+		require.True(t, ok, "%s: a third site", c.name)
+		leave()
+	}
+	require.Equal(t, http.StatusOK, s.browser().get("/login").status)
+	require.Equal(t, http.StatusServiceUnavailable, s.loginFrom(nil, "2001:db8:1:ffff::1", "ann@example.com", password), "of the site that has its share")
+	require.Equal(t, http.StatusSeeOther, s.loginFrom(nil, "2001:db8:4::1", "ann@example.com", password))
 }
 
 // stuck is a browser that reads no page.

@@ -99,8 +99,8 @@ func (d *dashboard) recordOfEmail(r *http.Request, email string, kind tenants.Ev
 
 // recordBlocked records that the limit for failed sign-ins was reached, once in its period.
 func (d *dashboard) recordBlocked(r *http.Request, email string) {
-	address := addressOf(r.RemoteAddr)
-	if try, _ := d.limits.blocked.Begin(r.Context(), accountKey(email)+" "+address, address); try != nil {
+	names := networksOf(r).Names()
+	if try, _ := d.limits.blocked.Begin(r.Context(), accountKey(email)+" "+names[0], names[0], names[1], names[2]); try != nil {
 		d.recordOfEmail(r, email, tenants.EventSignInBlocked)
 	}
 }

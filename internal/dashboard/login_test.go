@@ -3,6 +3,8 @@ package dashboard
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/origin"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 	"weir/internal/throttle"
@@ -105,7 +108,7 @@ func TestLoginLimitOfOwnBrowser(t *testing.T) {
 
 // unknownAttempt is an attempt of a unknown.
 func (s *stack) unknownAttempt(email, address string) (*throttle.Attempt, time.Duration) {
-	return s.pages.limits.unknown.Begin(s.t.Context(), accountKey(email)+" "+address, address, accountKey(email))
+	return s.pages.limits.unknown.BeginFrom(s.t.Context(), accountKey(email), [3]string{address})
 }
 
 // Concurrent guesses are limited like sequential ones.
@@ -145,6 +148,100 @@ func TestLoginLimitsOfAddressAndAccount(t *testing.T) {
 	s.clock.move(15 * time.Minute)
 	require.True(t, fail("account", "her own"), "slower, not locked out")
 	require.False(t, fail("account", "one more"))
+}
+
+// guessFrom makes an attempt of an unknown client, on an account that does not exist.
+func (s *stack) guessFrom(account, address string) bool {
+	try, _ := s.pages.limits.unknown.BeginFrom(s.t.Context(), accountKey(account+"@example.org"), origin.WithinHost(address).Names())
+	return try != nil
+}
+
+// loginFrom signs in from an address, with the cookies of a browser (nil: a new one).
+func (s *stack) loginFrom(b *browser, address, email, password string) int {
+	form := strings.NewReader(url.Values{"email": {email}, "password": {password}}.Encode())
+	r := httptest.NewRequest(http.MethodPost, "/login", form)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.RemoteAddr = net.JoinHostPort(address, "1234")
+	if b != nil {
+		r.AddCookie(&http.Cookie{Name: deviceCookie, Value: b.cookie(deviceCookie)})
+	}
+	w := httptest.NewRecorder()
+	s.server.Config.Handler.ServeHTTP(w, r)
+	return w.Code
+}
+
+// A client that has all networks of a home or of a site has 4 or 16 times the attempts of one
+// address, not 256 or 65,536 times. Before, each of its networks had its own.
+func TestLoginLimitOfWideNetworks(t *testing.T) {
+	for _, c := range []struct {
+		name, address string // of the i-th client
+		step, most    int
+	}{
+		{"home", "2001:db8:1:2%02x::1", 1, 200},
+		{"site", "2001:db8:2:%04x::1", 0x40, 800},
+		{"site of IPv4", "198.51.100.%d", 1, 800},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStack(t)
+			allowed := 0
+			for i := range 1000 {
+				if s.guessFrom(itoa(int64(i)), fmt.Sprintf(c.address, i*c.step%(256*c.step))) {
+					allowed++
+				}
+			}
+			require.Equal(t, c.most, allowed)
+			address := fmt.Sprintf(c.address, 255*c.step)
+			require.Equal(t, http.StatusTooManyRequests, s.loginFrom(nil, address, "ann@example.com", password))
+			require.Equal(t, http.StatusSeeOther, s.loginFrom(nil, "2001:db8:3::1", "ann@example.com", password), "another site")
+			s.clock.move(2 * time.Hour)
+			require.Equal(t, http.StatusSeeOther, s.loginFrom(nil, address, "ann@example.com", password))
+		})
+	}
+}
+
+// Requests for mails and sign-ups, and records of blocked clients, are limited for a site, too.
+func TestMailsOfWideNetworks(t *testing.T) {
+	s := newStack(t)
+	count := func(begin func(r *http.Request) bool) (n int) {
+		for i := range 1000 {
+			r := httptest.NewRequest(http.MethodPost, "/forgot", nil)
+			r.RemoteAddr = fmt.Sprintf("[2001:db8:1:%04x::1]:1234", i*64)
+			if begin(r) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 320, count(func(r *http.Request) bool { return s.pages.mayAsk(r) == 0 }))
+	accounts := 0
+	require.Equal(t, 320, count(func(r *http.Request) bool {
+		accounts++
+		return s.pages.limits.asked.Take(t.Context(), itoa(int64(accounts)), networksOf(r).Names()) == 0
+	}))
+	require.Equal(t, 960, count(func(r *http.Request) bool {
+		accounts++
+		return s.pages.codes.Take(t.Context(), itoa(int64(accounts)), networksOf(r).Names()) == 0
+	}))
+	require.Equal(t, 320, count(func(r *http.Request) bool {
+		accounts++
+		names := networksOf(r).Names()
+		try, _ := s.pages.limits.blocked.Begin(t.Context(), itoa(int64(accounts))+names[0], names[0], names[1], names[2])
+		return try != nil
+	}))
+}
+
+// A site whose attempts are used up locks out neither its browsers nor its addresses from which a
+// person has signed in.
+func TestKnownClientsInWideNetworks(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	require.Equal(t, http.StatusSeeOther, s.loginFrom(nil, "2001:db8:1:2::1", "bob@example.com", password))
+	for i := range 1000 {
+		s.guessFrom(itoa(int64(i)), fmt.Sprintf("2001:db8:1:%04x::1", i*64))
+	}
+	require.Equal(t, http.StatusTooManyRequests, s.loginFrom(nil, "2001:db8:1:2::1", "ann@example.com", password), "an unknown client")
+	require.Equal(t, http.StatusSeeOther, s.loginFrom(b, "2001:db8:1:2::1", "ann@example.com", password), "her browser")
+	require.Equal(t, http.StatusSeeOther, s.loginFrom(nil, "2001:db8:1:2::7", "bob@example.com", password), "his address")
 }
 
 // An unknown client who guesses for hours locks neither a browser nor an address out from which the
@@ -197,7 +294,7 @@ func TestErrandsTakeTurns(t *testing.T) {
 			return nil
 		})
 	}
-	for range maxNetworkErrands {
+	for range maxSiteErrands {
 		<-started
 	}
 	s.pages.errand(request("198.51.100.1"), "work", func(context.Context) error {

@@ -63,7 +63,7 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		}
 		t := requestOf(r.Context())
 		var ok bool
-		if t.place, ok = d.working.Take(addressOf(r.RemoteAddr)); !ok {
+		if t.place, ok = d.working.Take(networksOf(r), maxWorking, maxNetworkWorking); !ok {
 			d.answer(w, r, errBusy)
 			return
 		}

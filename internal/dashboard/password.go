@@ -64,7 +64,7 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		from := mail.ByForgetful(addressOf(r.RemoteAddr))
+		from := mail.ByForgetful(siteOf(r))
 		if known { // unknown clients who request many links do not delay this one
 			from = byPerson(email)
 		}
@@ -77,15 +77,15 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// errand runs a function after the answer. A few run concurrently; further ones wait, and networks
+// errand runs a function after the answer. A few run concurrently; further ones wait, and sites
 // take turns.
 func (d *dashboard) errand(r *http.Request, what string, do func(ctx context.Context) error) {
 	const longest = 10 * time.Second
-	id, network := requestOf(r.Context()).id, addressOf(r.RemoteAddr)
+	id, site := requestOf(r.Context()).id, siteOf(r)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longest)
 	d.after.Go(func() {
 		defer cancel()
-		leave, err := d.errands.Take(ctx, network)
+		leave, err := d.errands.Take(ctx, site)
 		if err == nil {
 			defer leave()
 			err = do(ctx)

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/origin"
+	"weir/internal/places"
+	"weir/internal/throttle"
 )
 
 // Limits of the playground. It is public, so they are small: one request costs some ten
@@ -31,49 +34,42 @@ const (
 	playFresh = "public, max-age=60"
 )
 
-// playground limits public requests: per address by the engine, in this instance's memory, and in
-// total by places.
+// playground limits public requests: by network with counters in this instance's memory, and in
+// total by places, for which networks take turns.
 type playground struct {
-	engine *engine.Memory
-	places chan struct{}
+	requests *throttle.Throttle
+	places   *places.Rounds[netip.Prefix]
 }
 
-// playRule allows an address about as many requests as a person can click.
-var playRule = limit.Rule{
-	Slug: "playground", Algorithm: limit.TokenBucket, Limit: 300, Burst: 150, Window: limit.Window{Duration: limit.Duration{MS: 60_000}},
-}
+// playRules allow an address about as many requests as a person can click.
+var playRules = throttle.Networks(
+	limit.Rule{Slug: "playground", Algorithm: limit.TokenBucket, Limit: 300, Burst: 150, Window: throttle.Every(time.Minute)},
+)
 
 func newPlayground(now func() time.Time) *playground {
-	const most = 100_000
+	key := func(purpose, value string) string { return purpose + " " + value }
 	return &playground{
-		engine: engine.NewMemory(engine.MemoryOptions{
-			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
-		}),
-		places: make(chan struct{}, maxPlays),
+		requests: throttle.New("play", throttle.Memory(now), key, now, playRules...),
+		places:   places.NewRounds[netip.Prefix](maxPlays, maxWorking),
 	}
 }
 
-// admit returns 0, or how long the address has to wait.
-func (p *playground) admit(address string) time.Duration {
-	call := engine.Call{Cost: 1, Counters: []engine.Counter{{Key: address, Numbers: playRule.Numbers()}}}
-	p.engine.Evaluate(context.Background(), &call) // an engine in memory does not fail
-	if call.Outcome.Allowed {
-		return 0
-	}
-	return max(time.Duration(call.Outcome.Verdicts[0].RetryAfterMS)*time.Millisecond, time.Millisecond)
+// admit returns 0, or how long the client has to wait.
+func (p *playground) admit(from origin.Networks) time.Duration {
+	names := from.Names()
+	_, wait := p.requests.Begin(context.Background(), names[:]...)
+	return wait
 }
 
 // enter takes a place, or fails if none becomes free in time. It returns a function that releases
 // the place.
-func (p *playground) enter(ctx context.Context) (leave func(), err error) {
+func (p *playground) enter(ctx context.Context, from origin.Networks) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, playWait)
 	defer cancel()
-	select {
-	case p.places <- struct{}{}:
-		return func() { <-p.places }, nil
-	case <-ctx.Done():
+	if p.places.Take(ctx, from[:]...) != nil {
 		return nil, errBusy
 	}
+	return p.places.Leave, nil
 }
 
 // playSettings are the settings in the address of the page.
@@ -220,7 +216,7 @@ var playOrder = []limit.Algorithm{
 
 // playView reads the request and runs it, within the limits for public requests.
 func (d *dashboard) playView(r *http.Request) (*playView, error) {
-	if wait := d.playground.admit(addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.playground.admit(networksOf(r)); wait > 0 {
 		return nil, &tooFastError{wait}
 	}
 	settings, f := readPlay(r.URL.Query())
@@ -228,7 +224,7 @@ func (d *dashboard) playView(r *http.Request) (*playView, error) {
 	if f.invalid() {
 		return view, nil
 	}
-	leave, err := d.playground.enter(r.Context())
+	leave, err := d.playground.enter(r.Context(), networksOf(r))
 	if err != nil {
 		return nil, err
 	}

@@ -106,10 +106,10 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 	if i < 0 {
 		return tenants.ErrNotFound
 	}
-	if wait := d.playground.admit(addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.playground.admit(networksOf(r)); wait > 0 {
 		return d.playFailed(w, r, &tooFastError{wait})
 	}
-	leave, err := d.playground.enter(r.Context())
+	leave, err := d.playground.enter(r.Context(), networksOf(r))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -116,7 +117,7 @@ func TestPlaygroundIsLimited(t *testing.T) {
 	s := newStack(t)
 	b := s.browser()
 	path := "/playground/stage?traffic=own"
-	for i := range playRule.Burst {
+	for i := range playRules[0].Burst {
 		require.Equal(t, http.StatusOK, b.get(path).status, i)
 	}
 	got := b.get(path)
@@ -133,16 +134,17 @@ func TestPlaygroundIsLimited(t *testing.T) {
 func TestPlaygroundHasFewPlaces(t *testing.T) {
 	p := newPlayground(time.Now)
 	for range maxPlays {
-		_, err := p.enter(t.Context())
+		_, err := p.enter(t.Context(), origin.Networks{})
 		require.NoError(t, err)
 	}
-	_, err := p.enter(t.Context())
+	_, err := p.enter(t.Context(), origin.Networks{})
 	require.ErrorIs(t, err, errBusy)
-	<-p.places
-	leave, err := p.enter(t.Context())
+	p.places.Leave()
+	leave, err := p.enter(t.Context(), origin.Networks{})
 	require.NoError(t, err)
 	leave()
-	require.Len(t, p.places, maxPlays-1)
+	_, err = p.enter(t.Context(), origin.Networks{})
+	require.NoError(t, err)
 }
 
 // The address contains all settings, so that a chart can be shared.

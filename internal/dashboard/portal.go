@@ -17,6 +17,7 @@ import (
 	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 // The customer page, on which a tenant's own customer sees their limits. Decision 15 explains its
@@ -47,11 +48,11 @@ const (
 
 // The limits for loads of the customer page, in requests per minute: of one link from one address,
 // of one address, and of one link. A page that updates itself loads 6 times a minute.
-var portalRules = []limit.Rule{
-	{Slug: "link-address", Algorithm: limit.TokenBucket, Limit: 120, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
-	{Slug: "address", Algorithm: limit.TokenBucket, Limit: 1200, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
-	{Slug: "link", Algorithm: limit.TokenBucket, Limit: 240, Window: limit.Window{Duration: limit.Duration{MS: 60_000}}},
-}
+var portalRules = throttle.ByNetwork(
+	limit.Rule{Slug: "link-address", Algorithm: limit.TokenBucket, Limit: 120, Window: throttle.Every(time.Minute)},
+	limit.Rule{Slug: "address", Algorithm: limit.TokenBucket, Limit: 1200, Window: throttle.Every(time.Minute)},
+	limit.Rule{Slug: "link", Algorithm: limit.TokenBucket, Limit: 240, Window: throttle.Every(time.Minute)},
+)
 
 // The limits for mails about requests of customers, per subject, per address and per tenant.
 var requestMailRules = []limit.Rule{
@@ -132,7 +133,7 @@ func (d *dashboard) portalPlaces(r *http.Request) func(tenant uuid.UUID) error {
 
 // boundPortal limits how often a page is loaded.
 func (d *dashboard) boundPortal(r *http.Request, page string, handle func() error) error {
-	if d.portalLoads.Take(r.Context(), page, addressOf(r.RemoteAddr)) > 0 {
+	if d.portalLoads.Take(r.Context(), page, networksOf(r).Names()) > 0 {
 		return errPortalBusy
 	}
 	return handle()
@@ -336,7 +337,11 @@ func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *t
 // mailRequest tells the members who decide about a request. A request that waits is also on their
 // dashboard, so a mail that is not sent loses nothing.
 func (d *dashboard) mailRequest(r *http.Request, visit *tenants.PortalVisit, q *tenants.LimitRequest, notify []string) {
-	if len(notify) == 0 || d.requestMails.Take(r.Context(), visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject) > 0 {
+	if len(notify) == 0 {
+		return
+	}
+	tenant, subject := visit.Tenant.String(), visit.Tenant.String()+" "+visit.Subject
+	if may, _ := d.requestMails.Begin(r.Context(), tenant+" "+subject, subject, tenant); may == nil {
 		return
 	}
 	for _, to := range notify {

@@ -36,8 +36,8 @@ func TestBlockedRecordsAreLimited(t *testing.T) {
 	counted := func() (n int) {
 		for i := range 100 {
 			email := "nobody" + itoa(int64(i)) + "@example.com"
-			address := addressOf(r.RemoteAddr)
-			if try, _ := s.pages.limits.blocked.Begin(t.Context(), accountKey(email)+" "+address, address); try != nil {
+			names := networksOf(r).Names()
+			if try, _ := s.pages.limits.blocked.Begin(t.Context(), accountKey(email)+" "+names[0], names[0], names[1], names[2]); try != nil {
 				n++
 			}
 		}

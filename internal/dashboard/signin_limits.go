@@ -16,11 +16,11 @@ import (
 // else is an unknown client. Unknown clients share the counter of the account, so nobody can guess
 // its password from many addresses, and they cannot use up the attempts of the two other groups.
 var (
-	unknownRules = []limit.Rule{
-		{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(15 * time.Minute)},
-		{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 50, Window: throttle.Every(time.Hour)},
-		{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
-	}
+	unknownRules = throttle.ByNetwork(
+		limit.Rule{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(15 * time.Minute)},
+		limit.Rule{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 50, Window: throttle.Every(time.Hour)},
+		limit.Rule{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: throttle.Every(24 * time.Hour)},
+	)
 	// For a browser or an address of the account.
 	ownRules = []limit.Rule{
 		{Slug: "own", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(15 * time.Minute)},
@@ -29,16 +29,17 @@ var (
 )
 
 // askRules limit the sign-ups that create a login without a mail.
-var askRules = []limit.Rule{
-	{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: throttle.Every(15 * time.Minute)},
-	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: throttle.Every(time.Hour)},
-	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: throttle.Every(24 * time.Hour)},
-}
+var askRules = throttle.ByNetwork(
+	limit.Rule{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: throttle.Every(15 * time.Minute)},
+	limit.Rule{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: throttle.Every(time.Hour)},
+	limit.Rule{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: throttle.Every(24 * time.Hour)},
+)
 
-// askAddressRules limit how many mails one address can request, for all accounts together.
-var askAddressRules = []limit.Rule{
-	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: throttle.Every(time.Hour)},
-}
+// askAddressRules limit how many mails the networks of a client can request, for all accounts
+// together.
+var askAddressRules = throttle.Networks(
+	limit.Rule{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 20, Window: throttle.Every(time.Hour)},
+)
 
 // One mail is sent in each period, for all requests. The link in it is valid for as long, so a
 // person whose request is not mailed already has a valid link. A browser or address of the account
@@ -58,10 +59,11 @@ var emailRules = []limit.Rule{
 // blockedRules limit how often it is recorded that an address is blocked for an account, and how
 // often for any account: each record is work for Postgres, and a blocked client can invent
 // accounts.
-var blockedRules = []limit.Rule{
+var blockedRules = append([]limit.Rule{
 	{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: throttle.Every(15 * time.Minute)},
-	{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: throttle.Every(15 * time.Minute)},
-}
+}, throttle.Networks(
+	limit.Rule{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: throttle.Every(15 * time.Minute)},
+)...)
 
 // signInLimits are the throttles of sign-ins and of the mails for them.
 type signInLimits struct {
@@ -109,16 +111,16 @@ func (d *dashboard) beginSignIn(ctx context.Context, r *http.Request, email stri
 	if own != "" {
 		try, wait = d.limits.own.Begin(ctx, own, own)
 	} else {
-		account, address := accountKey(email), addressOf(r.RemoteAddr)
-		try, wait = d.limits.unknown.Begin(ctx, account+" "+address, address, account)
+		try, wait = d.limits.unknown.BeginFrom(ctx, accountKey(email), networksOf(r).Names())
 	}
 	return try, wait, nil
 }
 
-// mayAsk counts a request for a mail from an address. It does not depend on the account, so its
-// answer reveals nothing.
+// mayAsk counts a request for a mail from the networks of a client. It does not depend on the
+// account, so its answer reveals nothing.
 func (d *dashboard) mayAsk(r *http.Request) (wait time.Duration) {
-	_, wait = d.limits.askedFrom.Begin(r.Context(), addressOf(r.RemoteAddr))
+	names := networksOf(r).Names()
+	_, wait = d.limits.askedFrom.Begin(r.Context(), names[:]...)
 	return wait
 }
 

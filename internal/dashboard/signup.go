@@ -60,7 +60,7 @@ func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 	if d.Mail.On() {
 		return d.mailSignup(w, r, &view, email)
 	}
-	if wait := d.limits.asked.Take(r.Context(), accountKey(email), addressOf(r.RemoteAddr)); wait > 0 {
+	if wait := d.limits.asked.Take(r.Context(), accountKey(email), networksOf(r).Names()); wait > 0 {
 		return d.renderSignup(w, r, tooMany(w, &view.Form, wait), &view)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
@@ -90,7 +90,7 @@ func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *sig
 		if may, _, err := d.mayMail(ctx, r, email, d.limits.signupMails, d.limits.ownSignups); !may {
 			return err
 		}
-		from := mail.BySignUp(addressOf(r.RemoteAddr))
+		from := mail.BySignUp(siteOf(r))
 		if known {
 			d.Mail.Send(from, mail.SignedUpAlready(person.Email, d.Mail.Link("/login")), nil)
 			return nil

@@ -34,7 +34,7 @@ func (c *conn) serveHandler(ctx context.Context, s *Call) {
 	defer s.cancel()
 	w := &responseWriter{call: s, header: http.Header{}}
 	limits := &c.server.Limits
-	leave, ok := c.server.handlers.TakeShare(origin.NetworkOf(c.remote), limits.Handlers, limits.HandlersOf)
+	leave, ok := c.server.handlers.TakeShare(origin.Within(c.remote), limits.Handlers, limits.HandlersOf)
 	if ok {
 		defer leave()
 	}

@@ -61,7 +61,7 @@ type Config struct {
 // Server serves connections.
 type Server struct {
 	Config
-	handlers *places.Places[netip.Prefix]
+	handlers *places.Nested[netip.Prefix]
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -73,7 +73,7 @@ type Server struct {
 // New returns a server.
 func New(config Config) *Server {
 	return &Server{
-		Config: config, handlers: places.New[netip.Prefix](0, 0),
+		Config: config, handlers: places.NewNested[netip.Prefix](),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{}),
 	}
 }

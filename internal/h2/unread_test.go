@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
+
+	"weir/internal/origin"
 )
 
 // A network has a share of the requests that the handler answers. Further ones are refused, so that
@@ -34,7 +36,7 @@ func TestHandlersAreBounded(t *testing.T) {
 	require.Equal(t, http2.ErrCodeRefusedStream, c.answers(1)[5].reset)
 	c.open(7, callPath, true)
 	require.Equal(t, "200", c.answers(1)[7].head[":status"])
-	_, ok := server.handlers.TakeShare(netip.MustParsePrefix("192.0.2.1/32"), 3, 2)
+	_, ok := server.handlers.TakeShare(origin.Within(netip.MustParseAddr("192.0.2.1")), 3, 2)
 	require.True(t, ok, "another network has a place")
 	close(leave)
 	require.Len(t, c.answers(2), 2)

@@ -23,12 +23,12 @@ type Source struct {
 // browser or an address from which they have signed in before.
 func ByPerson(account string) Source { return Source{lanePeople, account} }
 
-// ByForgetful is for password links that an unknown client requested. network is that of the
-// client.
-func ByForgetful(network string) Source { return Source{laneForgotten, network} }
+// ByForgetful is for password links that an unknown client requested. site is its widest network
+// (origin.Site), because one client may have very many narrower ones.
+func ByForgetful(site string) Source { return Source{laneForgotten, site} }
 
-// BySignUp is for letters about a sign-up. network is that of the client.
-func BySignUp(network string) Source { return Source{laneSignUps, network} }
+// BySignUp is for letters about a sign-up. site is that of the client, as for ByForgetful.
+func BySignUp(site string) Source { return Source{laneSignUps, site} }
 
 // ByTenant is for invitations and notices of a tenant.
 func ByTenant(tenant string) Source { return Source{laneTenants, tenant} }

@@ -26,6 +26,25 @@ func TestRequestID(t *testing.T) {
 	require.NotEqual(t, "a", RequestID(r), "two ids are ignored")
 }
 
+// An address counts for what one customer usually has, and for what one may have.
+func TestNetworks(t *testing.T) {
+	for host, want := range map[string][3]string{
+		"192.0.2.7":              {"192.0.2.7", "", "192.0.2.0/24"},
+		"::ffff:192.0.2.7":       {"192.0.2.7", "", "192.0.2.0/24"},
+		"2001:db8:1:abcd::7":     {"2001:db8:1:abcd::/64", "2001:db8:1:ab00::/56", "2001:db8:1::/48"},
+		"fe80::1%eth0":           {"fe80::/64", "fe80::/56", "fe80::/48"},
+		"no address":             {"none", "", ""},
+		"2001:db8:1:abcd::7:1:2": {"2001:db8:1:abcd::/64", "2001:db8:1:ab00::/56", "2001:db8:1::/48"},
+	} {
+		require.Equal(t, want, WithinHost(host).Names(), host)
+	}
+	require.Equal(t, "2001:db8:1::/48", Site("2001:db8:1:abcd::7"))
+	require.Equal(t, "192.0.2.0/24", Site("192.0.2.7"))
+	require.Equal(t, "no address", Site("no address"))
+	require.Equal(t, "192.0.2.7", Network("192.0.2.7"))
+	require.Equal(t, Networks{}, Within(netip.Addr{}))
+}
+
 func TestParseProxies(t *testing.T) {
 	got, err := ParseProxies(" 192.0.2.7/24, 10.0.0.1,::1 , 2001:db8::/32,")
 	require.NoError(t, err)

@@ -10,31 +10,37 @@ import (
 // Rounds are places for which very many wait, each for a moment. Holders get a place in rounds, one
 // after the other, so that a holder with many waiting requests keeps out no other one. Among the
 // requests of a holder, the newest is first, because the client of an old one has probably given
-// up. All operations take constant time, however many wait.
+// up. The time of an operation does not depend on how many wait.
 //
 // An example, with one place, which is taken: holder a has the requests 1, 2 and 3 waiting, and b
 // then comes with 4. They get the place in the order 3, 4, 2, 1.
 //
-// The number of waiting requests is bounded. Beyond it, the holder with the most waiting requests
-// loses its oldest.
+// Holders may be within wider ones, such as an address within a site. Then sites take turns, and in
+// the turn of a site, its addresses: a site has as many turns with 65,536 addresses as with one.
+//
+// The number of waiting requests is bounded. Beyond it, the widest holder with the most waiting
+// requests loses one: the oldest of the narrowest holder with the most.
 type Rounds[K comparable] struct {
 	most, queue int
 
-	mu      sync.Mutex
-	taken   int
-	waiting int
-	lines   map[K]*line[K]
-	round   list.List    // of *line, in the order of their next turn
-	bySize  []*list.List // of *line, at the index of the number of their requests
-	longest int          // the highest index that has lines
+	mu    sync.Mutex
+	taken int
+	all   line[K] // of the widest holders
 }
 
-// line is the waiting requests of a holder.
+// line is the waiting requests of a holder: its own, or those of the holders within it.
 type line[K comparable] struct {
 	holder  K
+	wider   *line[K]  // nil: this is the line of all
+	size    int       // requests that wait, with those of holders within it
 	waiting list.List // of *turn, the newest first
 	inRound *list.Element
 	inSize  *list.Element
+
+	lines   map[K]*line[K] // of the holders within it
+	round   list.List      // of these, in the order of their next turn
+	bySize  []*list.List   // of these, at the index of the number of their requests
+	longest int            // the highest index that has lines
 }
 
 // turn is a request that waits.
@@ -49,11 +55,13 @@ var ErrCrowded = errors.New("places: too many wait")
 
 // NewRounds returns most places, for which up to queue requests wait.
 func NewRounds[K comparable](most, queue int) *Rounds[K] {
-	return &Rounds[K]{most: max(1, most), queue: max(1, queue), lines: map[K]*line[K]{}}
+	return &Rounds[K]{most: max(1, most), queue: max(1, queue)}
 }
 
-// Take waits for a place, until ctx ends. If it returns no error, the caller must call Leave once.
-func (r *Rounds[K]) Take(ctx context.Context, holder K) error {
+// Take waits for a place, until ctx ends. The holders are the narrowest and those that it is
+// within; wider ones that do not exist are the zero value. If it returns no error, the caller must
+// call Leave once.
+func (r *Rounds[K]) Take(ctx context.Context, within ...K) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -63,9 +71,9 @@ func (r *Rounds[K]) Take(ctx context.Context, holder K) error {
 		r.mu.Unlock()
 		return nil
 	}
-	t := r.enqueue(holder)
-	if r.waiting > r.queue {
-		crowded := r.bySize[r.longest].Front().Value.(*line[K])
+	t := r.enqueue(within)
+	if r.all.size > r.queue {
+		crowded := r.all.largest()
 		r.dequeue(crowded.waiting.Back().Value.(*turn[K])).given <- ErrCrowded
 	}
 	r.mu.Unlock()
@@ -87,65 +95,104 @@ func (r *Rounds[K]) Take(ctx context.Context, holder K) error {
 func (r *Rounds[K]) Leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := r.round.Front()
-	if first == nil {
+	if r.all.size == 0 {
 		r.taken--
 		return
 	}
-	r.round.MoveToBack(first)
-	r.dequeue(first.Value.(*line[K]).waiting.Front().Value.(*turn[K])).given <- nil
+	next := &r.all
+	for next.round.Len() > 0 {
+		first := next.round.Front()
+		next.round.MoveToBack(first)
+		next = first.Value.(*line[K])
+	}
+	r.dequeue(next.waiting.Front().Value.(*turn[K])).given <- nil
 }
 
 // Waiting returns how many requests wait.
 func (r *Rounds[K]) Waiting() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.waiting
+	return r.all.size
 }
 
 // enqueue adds a request of a holder. The caller holds the lock.
-func (r *Rounds[K]) enqueue(holder K) *turn[K] {
-	l := r.lines[holder]
-	if l == nil {
-		l = &line[K]{holder: holder}
-		l.inRound = r.round.PushBack(l)
-		r.lines[holder] = l
+func (r *Rounds[K]) enqueue(within []K) *turn[K] {
+	var none K
+	l := &r.all
+	for i := len(within) - 1; i >= 0; i-- {
+		if i == 0 || within[i] != none {
+			l = l.of(within[i])
+		}
 	}
 	t := &turn[K]{line: l, given: make(chan error, 1)}
 	t.at = l.waiting.PushFront(t)
-	r.waiting++
-	r.resized(l, l.waiting.Len()-1)
+	for ; l != nil; l = l.wider {
+		l.resize(1)
+	}
 	return t
 }
 
 // dequeue removes a request that waits, and returns it. The caller holds the lock.
 func (r *Rounds[K]) dequeue(t *turn[K]) *turn[K] {
-	l := t.line
-	l.waiting.Remove(t.at)
+	t.line.waiting.Remove(t.at)
 	t.at = nil
-	r.waiting--
-	r.resized(l, l.waiting.Len()+1)
-	if l.waiting.Len() == 0 {
-		r.round.Remove(l.inRound)
-		delete(r.lines, l.holder)
+	for l := t.line; l != nil; l = l.wider {
+		l.resize(-1)
 	}
 	return t
 }
 
-// resized notes that a line has one request more or fewer than before. The caller holds the lock.
-func (r *Rounds[K]) resized(l *line[K], before int) {
+// of returns the line of a holder within that of l.
+func (l *line[K]) of(holder K) *line[K] {
+	out := l.lines[holder]
+	if out != nil {
+		return out
+	}
+	if l.lines == nil {
+		l.lines = map[K]*line[K]{}
+	}
+	out = &line[K]{holder: holder, wider: l}
+	out.inRound = l.round.PushBack(out)
+	l.lines[holder] = out
+	return out
+}
+
+// largest returns the line of the narrowest holder with the most requests, within that of the
+// widest with the most.
+func (l *line[K]) largest() *line[K] {
+	for l.longest > 0 {
+		l = l.bySize[l.longest].Front().Value.(*line[K])
+	}
+	return l
+}
+
+// resize notes that one request more or fewer waits. A line without any leaves the next wider one.
+func (l *line[K]) resize(change int) {
+	before := l.size
+	l.size += change
+	if l.wider == nil {
+		return
+	}
+	l.wider.sort(l, before)
+	if l.size == 0 {
+		l.wider.round.Remove(l.inRound)
+		delete(l.wider.lines, l.holder)
+	}
+}
+
+// sort moves a line to the others of its size.
+func (l *line[K]) sort(moved *line[K], before int) {
 	if before > 0 {
-		r.bySize[before].Remove(l.inSize)
+		l.bySize[before].Remove(moved.inSize)
 	}
-	size := l.waiting.Len()
-	for len(r.bySize) <= size {
-		r.bySize = append(r.bySize, list.New())
+	for len(l.bySize) <= moved.size {
+		l.bySize = append(l.bySize, list.New())
 	}
-	if size > 0 {
-		l.inSize = r.bySize[size].PushBack(l)
+	if moved.size > 0 {
+		moved.inSize = l.bySize[moved.size].PushBack(moved)
 	}
-	// The line itself is at size now, so the longest changes by one at most.
-	if size > r.longest || r.longest == before && r.bySize[before].Len() == 0 {
-		r.longest = size
+	// The line itself is at its size now, so the longest changes by one at most.
+	if moved.size > l.longest || l.longest == before && l.bySize[before].Len() == 0 {
+		l.longest = moved.size
 	}
 }

@@ -29,12 +29,16 @@ func newRoundsOfOne(t *testing.T, queue int) *roundsOfOne {
 
 // wait starts a request, and returns when it waits, or another one has lost its place in the queue.
 func (r *roundsOfOne) wait(ctx context.Context, holder, name string, waiting int) {
+	r.waitWithin(ctx, []string{holder}, name, waiting)
+}
+
+func (r *roundsOfOne) waitWithin(ctx context.Context, within []string, name string, waiting int) {
 	out := make(chan error, 1)
 	r.outs[name] = out
 	started := make(chan struct{})
 	go func() {
 		close(started)
-		err := r.Take(ctx, holder)
+		err := r.Take(ctx, within...)
 		out <- err
 		if err == nil {
 			r.got <- name
@@ -96,6 +100,60 @@ func TestRoundsAreBounded(t *testing.T) {
 	require.Equal(t, []string{"ada 2", "bob 1", "eve 0", "ron 0"}, order)
 }
 
+// A site has as many turns with very many addresses as with one, and its addresses take turns among
+// themselves.
+func TestRoundsWithin(t *testing.T) {
+	t.Parallel()
+	r := newRoundsOfOne(t, 1000)
+	n := 0
+	wait := func(name string, within ...string) {
+		n++
+		r.waitWithin(t.Context(), within, name, n)
+	}
+	for i := range 50 {
+		wait(fmt.Sprint("flood ", i), fmt.Sprint("flood ", i), fmt.Sprint("home ", i%10), "flood")
+	}
+	wait("neighbour", "neighbour", "home 10", "flood")
+	wait("ada", "ada", "", "ada's site")
+	wait("bob", "bob")
+	var order []string
+	for range 4 {
+		order = append(order, r.next())
+	}
+	require.Equal(t, []string{"flood 0", "ada", "bob", "flood 1"}, order)
+	for range 8 {
+		r.next()
+	}
+	require.Equal(t, "neighbour", r.next(), "after one of each home")
+	require.Equal(t, "flood 10", r.next())
+	for range 39 {
+		r.next()
+	}
+	require.Zero(t, r.Waiting())
+}
+
+// If too many wait, the site with the most loses one of its address with the most.
+func TestRoundsWithinAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRoundsOfOne(t, 5)
+	for i := range 2 {
+		r.waitWithin(t.Context(), []string{"a1", "", "a"}, fmt.Sprint("a1 ", i), i+1)
+	}
+	r.waitWithin(t.Context(), []string{"a2", "", "a"}, "a2 0", 3)
+	for i := range 2 {
+		r.waitWithin(t.Context(), []string{"b", "", ""}, fmt.Sprint("b ", i), 4+i)
+	}
+	r.waitWithin(t.Context(), []string{"c", "", "c"}, "c", 5)
+	require.ErrorIs(t, <-r.outs["a1 0"], places.ErrCrowded)
+	r.waitWithin(t.Context(), []string{"d", "", "d"}, "d", 5)
+	require.ErrorIs(t, <-r.outs["b 0"], places.ErrCrowded, "it has reached this number before the other")
+	var order []string
+	for range 5 {
+		order = append(order, r.next())
+	}
+	require.Equal(t, []string{"a1 1", "b 1", "c", "d", "a2 0"}, order)
+}
+
 // A request that gives up leaves the queue, and takes no place.
 func TestRoundsGiveUp(t *testing.T) {
 	t.Parallel()
@@ -127,7 +185,7 @@ func TestRoundsConcurrently(t *testing.T) {
 				if n%3 == 0 {
 					go cancel()
 				}
-				if r.Take(ctx, holder%5) == nil {
+				if r.Take(ctx, holder%5, 5+holder%3, 8+holder%2) == nil {
 					if inside.Add(1) > 3 {
 						t.Error("more than 3 at once")
 					}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"weir/internal/places"
 	"weir/internal/tenants/db"
 )
 
@@ -167,5 +168,5 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 
 // IsBusy reports whether err means that too many passwords were being hashed at the same time.
 func IsBusy(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable)
+	return errors.Is(err, places.ErrCrowded) || errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable)
 }

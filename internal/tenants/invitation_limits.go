@@ -12,17 +12,19 @@ import (
 )
 
 // The limits for invitations, first ones and repeated ones, of the API and the dashboard together:
-// nobody can fill mailboxes or the queue of mails. The first two are by the address of the client,
-// so that a person with many tenants has no more; the last two by that of the invited person. They
+// nobody can fill mailboxes or the queue of mails. The first ones are by the address of the client
+// and its networks, so that a person with many tenants has no more; the last two by that of the
+// invited person. They
 // hold without mail, too, because the link is passed on then. Their algorithms can return what an
 // invitation counted that was not created.
-var inviteRules = []limit.Rule{
-	{Slug: "tenant-address", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: throttle.Every(time.Hour)},
-	{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: throttle.Every(time.Hour)},
-	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: throttle.Every(24 * time.Hour)},
+var inviteRules = append(throttle.ByNetwork(
+	limit.Rule{Slug: "tenant-address", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: throttle.Every(time.Hour)},
+	limit.Rule{Slug: "address", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: throttle.Every(time.Hour)},
+	limit.Rule{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: throttle.Every(24 * time.Hour)},
+), []limit.Rule{
 	{Slug: "tenant-person", Algorithm: limit.FixedWindowFirstHit, Limit: 10, Window: throttle.Every(24 * time.Hour)},
 	{Slug: "person", Algorithm: limit.TokenBucket, Limit: 20, Window: throttle.Every(24 * time.Hour)},
-}
+}...)
 
 // InvitationsError means that a limit for invitations is reached. It does not say which one: the
 // limit for an invited person counts the invitations of other tenants.
@@ -41,13 +43,14 @@ func (s *Store) LimitInvitations(counters engine.Engine, key func(purpose, value
 // mayInvite counts an invitation of this person, or returns an *InvitationsError. The caller must
 // call end with the error of the invitation: one that is not created does not count.
 func (s *Store) mayInvite(ctx context.Context, a Actor, email string) (end func(err error), err error) {
-	tenant, address, both := a.tenant.String(), "", ""
+	tenant, both := a.tenant.String(), ""
+	var names [3]string // unknown
 	if from, ok := ctx.Value(originKey{}).(Origin); ok && from.Address != "" {
-		address = origin.Network(from.Address)
-		both = tenant + " " + address
+		names = origin.WithinHost(from.Address).Names()
+		both = tenant + " " + names[0]
 	}
 	person := CanonicalEmail(email)
-	try, wait := s.invitations.Load().Begin(ctx, both, address, tenant, tenant+" "+person, person)
+	try, wait := s.invitations.Load().Begin(ctx, both, names[0], names[1], names[2], tenant, tenant+" "+person, person)
 	if try == nil {
 		return nil, &InvitationsError{wait}
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 	"golang.org/x/crypto/argon2"
 
 	"weir/internal/limit"
+	"weir/internal/origin"
+	"weir/internal/places"
 	"weir/internal/tenants/db"
 )
 
@@ -118,8 +121,24 @@ const (
 )
 
 // hashing limits how many passwords are hashed concurrently, and so the memory for it. The other
-// half of the processors is for checks, which would wait for a hash of some 20 ms otherwise.
-var hashing = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+// half of the processors is for checks, which would wait for a hash of some 20 ms otherwise. The
+// networks of clients take turns, so that one that signs in very often keeps out no other one.
+var hashing = newHashRounds(runtime.GOMAXPROCS(0) / 2)
+
+// maxHashesWaiting is more than the dashboard has pages at once.
+const maxHashesWaiting = 256
+
+type hashRounds = places.Rounds[netip.Prefix]
+
+func newHashRounds(most int) *hashRounds {
+	return places.NewRounds[netip.Prefix](most, maxHashesWaiting)
+}
+
+// hasher hashes passwords, a few at once.
+type hasher struct {
+	PasswordCost
+	rounds *hashRounds
+}
 
 // dummy is a hash of no password. VerifyPassword compares with it for an unknown email, so that it
 // takes as long as for a wrong password.
@@ -127,17 +146,17 @@ func (c PasswordCost) dummy() string {
 	return c.encode(make([]byte, argonSalt), make([]byte, argonKey))
 }
 
-func (c PasswordCost) key(ctx context.Context, password string, salt []byte) ([]byte, error) {
-	select {
-	case hashing <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+func (c hasher) key(ctx context.Context, password string, salt []byte) ([]byte, error) {
+	from, _ := ctx.Value(originKey{}).(Origin) // a command has none
+	within := origin.WithinHost(from.Address)
+	if err := c.rounds.Take(ctx, within[:]...); err != nil {
+		return nil, err
 	}
-	defer func() { <-hashing }()
+	defer c.rounds.Leave()
 	return argon2.IDKey([]byte(password), salt, c.Passes, c.Memory, argonLanes, argonKey), nil
 }
 
-func (c PasswordCost) hash(ctx context.Context, password string) (string, error) {
+func (c hasher) hash(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, argonSalt)
 	_, _ = rand.Read(salt) // never fails: the runtime aborts instead
 	key, err := c.key(ctx, password, salt)
@@ -153,7 +172,7 @@ func (c PasswordCost) encode(salt, key []byte) string {
 }
 
 // matches compares with a stored hash. A hash with another cost is an error, not a wrong password.
-func (c PasswordCost) matches(ctx context.Context, stored, password string) (bool, error) {
+func (c hasher) matches(ctx context.Context, stored, password string) (bool, error) {
 	fields := strings.Split(stored, "$")
 	parameters := c.encode(nil, nil) // ends in two empty fields
 	if len(fields) != 6 || !strings.HasPrefix(parameters, strings.Join(fields[:4], "$")+"$") {

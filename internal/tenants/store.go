@@ -60,7 +60,7 @@ type Store struct {
 	app     *pool // as weir_app
 	system  *pool // as weir_system
 	now     func() time.Time
-	cost    PasswordCost
+	cost    hasher
 	log     *slog.Logger
 	watcher *Watcher
 	writes  *writeRates
@@ -137,7 +137,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
+	s := &Store{app: app, system: system, now: config.Now, cost: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
 		exports: newExports(int(config.MaxConns)), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}

@@ -80,10 +80,33 @@ func (t *Throttle) Begin(ctx context.Context, values ...string) (*Attempt, time.
 	return nil, max(time.Duration(wait)*time.Millisecond, time.Second)
 }
 
-// Take counts an attempt that always counts, by an account and an address, or returns how long to
-// wait. The throttle has three rules: for both, for the address and for the account.
-func (t *Throttle) Take(ctx context.Context, account, address string) time.Duration {
-	_, wait := t.Begin(ctx, account+" "+address, address, account)
+// Networks returns the rules for an address and for the wider networks that it is in, those of a
+// home and of a site (origin.Networks): one customer of a provider may have all addresses of a
+// site. The limit is 4 times as large for a home, and 16 times for a site, which many people may
+// share.
+func Networks(address limit.Rule) []limit.Rule {
+	home, site := address, address
+	home.Slug, site.Slug = address.Slug+"-home", address.Slug+"-site"
+	home.Limit, site.Limit = 4*address.Limit, 16*address.Limit
+	home.Burst, site.Burst = 4*address.Burst, 16*address.Burst
+	return []limit.Rule{address, home, site}
+}
+
+// ByNetwork returns the rules for Take and BeginFrom: for an account from one address, for the
+// networks of the address, and for the account.
+func ByNetwork(both, address, account limit.Rule) []limit.Rule {
+	return append(append([]limit.Rule{both}, Networks(address)...), account)
+}
+
+// BeginFrom counts an attempt by an account and the names of the networks of its client. The
+// throttle has the rules of ByNetwork.
+func (t *Throttle) BeginFrom(ctx context.Context, account string, networks [3]string) (*Attempt, time.Duration) {
+	return t.Begin(ctx, account+" "+networks[0], networks[0], networks[1], networks[2], account)
+}
+
+// Take is BeginFrom for an attempt that always counts. It returns how long to wait.
+func (t *Throttle) Take(ctx context.Context, account string, networks [3]string) time.Duration {
+	_, wait := t.BeginFrom(ctx, account, networks)
 	return wait
 }
 
