@@ -90,7 +90,7 @@ func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *vi
 	if v.session.Current != nil {
 		tenant = v.session.Current.TenantID
 	}
-	if err := d.signIn(w, r, *person, tenant, "new password"); err != nil {
+	if err := d.signIn(w, r, *person, tenant, byNewPassword); err != nil {
 		return err
 	}
 	return d.done(w, r, "/account", "Password changed. All other sessions ended.")

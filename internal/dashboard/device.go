@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -9,15 +10,19 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"weir/internal/tenants"
 )
 
 // deviceCookie names the browser for the accounts that have signed in with it. It proves only that:
 // it signs nobody in, and stays when the session ends. Its failed sign-ins have a limit of their
-// own, so unknown clients who guess passwords cannot lock the owner of the account out of it.
+// own, so unknown clients who guess passwords cannot lock the owner of the account out of it. A new
+// password, and a sign-out everywhere else, end that browsers are known, because a cookie may have
+// been stolen.
 const deviceCookie = "__Host-weir-device"
 
 const (
-	deviceLife = 365 * 24 * time.Hour
+	deviceLife = tenants.BrowserLife
 	// maxDeviceAccounts is the number of accounts that a browser is remembered for, the ones that
 	// signed in last.
 	maxDeviceAccounts = 5
@@ -30,14 +35,15 @@ const (
 // and the account.
 type device [deviceEntry]byte
 
-func (d *dashboard) newDevice(account string) (out device) {
+func (d *dashboard) newDevice(account string, since time.Time) (out device) {
 	_, _ = rand.Read(out[:deviceID]) // never fails: the runtime aborts instead
-	return d.signDevice(account, out)
+	return d.signDevice(account, out, since)
 }
 
-// signDevice returns the device with the current time and its MAC.
-func (d *dashboard) signDevice(account string, out device) device {
-	binary.BigEndian.PutUint64(out[deviceID:], uint64(max(0, d.Now().Unix())))
+// signDevice returns the device with a time and its MAC: the current time, or the one from which
+// browsers are known, if it is a moment later.
+func (d *dashboard) signDevice(account string, out device, since time.Time) device {
+	binary.BigEndian.PutUint64(out[deviceID:], uint64(max(0, d.Now().Unix(), since.Unix())))
 	copy(out[deviceID+8:], d.deviceMAC(account, &out))
 	return out
 }
@@ -52,9 +58,11 @@ func (d *dashboard) deviceMAC(account string, of *device) []byte {
 
 // belongs reports whether the device signed in to this account within deviceLife.
 func (d *dashboard) belongs(of *device, account string) bool {
-	since := d.Now().Unix() - int64(binary.BigEndian.Uint64(of[deviceID:])) // a forged time fails the MAC
-	return hmac.Equal(of[deviceID+8:], d.deviceMAC(account, of)) && since < int64(deviceLife/time.Second)
+	return hmac.Equal(of[deviceID+8:], d.deviceMAC(account, of)) && d.Now().Unix()-of.signedIn() < int64(deviceLife/time.Second)
 }
+
+// signedIn returns the time of the sign-in, in seconds. A forged one fails the MAC.
+func (of *device) signedIn() int64 { return int64(binary.BigEndian.Uint64(of[deviceID:])) }
 
 // devicesOf returns the well-formed parts of a request's cookie.
 func devicesOf(r *http.Request) (all []device) {
@@ -71,24 +79,37 @@ func devicesOf(r *http.Request) (all []device) {
 	return all
 }
 
-// deviceFor returns the id of the browser if it has signed in to this account before.
-func (d *dashboard) deviceFor(r *http.Request, account string) (id string, known bool) {
+// deviceFor returns the id of the browser if it has signed in to this account before, and not
+// before browsers were forgotten.
+func (d *dashboard) deviceFor(ctx context.Context, r *http.Request, email string) (id string, known bool, err error) {
+	account := accountKey(email)
 	for _, of := range devicesOf(r) {
 		if d.belongs(&of, account) {
-			return string(of[:deviceID]), true
+			since, err := d.Store.BrowsersSince(ctx, email)
+			return string(of[:deviceID]), err == nil && of.signedIn() >= since.Unix(), err
 		}
 	}
-	return "", false
+	return "", false, nil
 }
 
 // rememberDevice sets the cookie after a sign-in, and reports whether the browser is new to the
-// account. A known browser keeps its id.
-func (d *dashboard) rememberDevice(w http.ResponseWriter, r *http.Request, account string) (isNew bool) {
-	current, isNew := d.newDevice(account), true
+// account. A known browser keeps its id. If browsers were forgotten just now by this person, the
+// browser is not new, but gets another id: another copy of its cookie must not share its attempts.
+func (d *dashboard) rememberDevice(w http.ResponseWriter, r *http.Request, email string, forgotten bool) (isNew bool, err error) {
+	since, err := d.Store.BrowsersSince(r.Context(), email)
+	if err != nil {
+		return false, err
+	}
+	account := accountKey(email)
+	current, isNew := d.newDevice(account, since), true
 	var others []device
 	for _, of := range devicesOf(r) {
 		if d.belongs(&of, account) {
-			current, isNew = d.signDevice(account, of), false
+			if known := of.signedIn() >= since.Unix(); known {
+				current, isNew = d.signDevice(account, of, since), false
+			} else if forgotten {
+				isNew = false
+			}
 		} else {
 			others = append(others, of)
 		}
@@ -101,5 +122,5 @@ func (d *dashboard) rememberDevice(w http.ResponseWriter, r *http.Request, accou
 		Name: deviceCookie, Value: strings.Join(texts, "."), Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 		MaxAge: int(deviceLife / time.Second),
 	})
-	return isNew
+	return isNew, nil
 }

@@ -67,6 +67,41 @@ func TestSlowForms(t *testing.T) {
 	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
 }
 
+// 32 slow addresses of different sites, each with all forms that it may send, leave places to others.
+// Before, they had all of them.
+func TestSlowFormsOfManyAddresses(t *testing.T) {
+	s := newStack(t)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	var sending sync.WaitGroup
+	post := func(address string, body io.Reader) int {
+		r := httptest.NewRequest(http.MethodPost, "/login", body)
+		r.RemoteAddr = address + ":1234"
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := &status{header: http.Header{}}
+		s.server.Config.Handler.ServeHTTP(w, r)
+		return w.code
+	}
+	refused := make(chan struct{}, maxForms)
+	for i := range 32 * maxAddressForms {
+		sending.Go(func() {
+			if post(fmt.Sprintf("198.18.%d.1", i%32), slowForm{inside, new(sync.Once), leave}) == http.StatusServiceUnavailable {
+				refused <- struct{}{}
+			}
+		})
+		select {
+		case <-inside:
+		case <-refused:
+		}
+	}
+	require.Equal(t, maxForms*3/4, s.pages.forms.Taken())
+	for i := range 10 {
+		require.Equal(t, http.StatusUnauthorized, post(fmt.Sprintf("198.18.%d.1", 100+i), strings.NewReader("email=a&password=b")), "another site")
+	}
+	close(leave)
+	sending.Wait()
+	require.Zero(t, s.pages.forms.Taken())
+}
+
 // A client that has all networks of a site leaves places for pages, forms and pictures to others,
 // and so do two of them. Before, one had all places.
 func TestPlacesOfWideNetworks(t *testing.T) {

@@ -20,6 +20,12 @@ const (
 	loginWait = 2 * time.Second
 )
 
+// How a session begins with a new password, for the security event.
+const (
+	byNewPassword  = "new password"
+	byPasswordLink = "password link"
+)
+
 // loginView is what the sign-in page shows.
 type loginView struct {
 	Email, Next, Problem string
@@ -120,8 +126,12 @@ func (d *dashboard) signIn(w http.ResponseWriter, r *http.Request, person tenant
 			return err
 		}
 	}
+	isNew, err := d.rememberDevice(w, r, person.Email, how == byNewPassword || how == byPasswordLink)
+	if err != nil {
+		return err
+	}
 	token, err := d.Store.SignIn(r.Context(), person, tenants.SignIn{
-		Address: addressOf(r.RemoteAddr), UserAgent: r.UserAgent(), NewDevice: d.rememberDevice(w, r, accountKey(person.Email)), How: how,
+		Address: addressOf(r.RemoteAddr), UserAgent: r.UserAgent(), NewDevice: isNew, How: how,
 	})
 	if err != nil {
 		return err

@@ -310,37 +310,107 @@ func TestErrandsTakeTurns(t *testing.T) {
 	s.pages.after.Wait()
 }
 
+// requestWith has the cookie of a browser.
+func requestWith(value string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.AddCookie(&http.Cookie{Name: deviceCookie, Value: value})
+	return r
+}
+
 // The cookie of a browser counts for one account only, and nobody can forge it.
 func TestBrowsersAreKnown(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")
-	request := func(value string) *http.Request {
-		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.AddCookie(&http.Cookie{Name: deviceCookie, Value: value})
-		return r
+	deviceFor := func(value, email string) (string, bool) {
+		id, known, err := s.pages.deviceFor(t.Context(), requestWith(value), email)
+		require.NoError(t, err)
+		return id, known
 	}
 	value := b.cookie(deviceCookie)
-	ann, bob := accountKey("ann@example.com"), accountKey("bob@example.com")
-	id, known := s.pages.deviceFor(request(value), ann)
+	const ann, bob = "ann@example.com", "bob@example.com"
+	id, known := deviceFor(value, ann)
 	require.True(t, known)
-	_, known = s.pages.deviceFor(request(value), bob)
+	_, known = deviceFor(value, bob)
 	require.False(t, known, "of another account")
 	for at := range len(value) {
 		forged := []byte(value)
 		forged[at] ^= 1
-		_, known = s.pages.deviceFor(request(string(forged)), ann)
+		_, known = deviceFor(string(forged), ann)
 		require.False(t, known, "changed at %d", at)
 	}
-	require.Equal(t, http.StatusSeeOther, b.login("bob@example.com", password).status)
+	require.Equal(t, http.StatusSeeOther, b.login(bob, password).status)
 	value = b.cookie(deviceCookie)
-	again, known := s.pages.deviceFor(request(value), ann)
+	again, known := deviceFor(value, ann)
 	require.True(t, known, "a browser is known to several accounts")
 	require.Equal(t, id, again)
-	_, known = s.pages.deviceFor(request(value), bob)
+	_, known = deviceFor(value, bob)
 	require.True(t, known)
 	s.clock.move(deviceLife)
-	_, known = s.pages.deviceFor(request(value), ann)
+	_, known = deviceFor(value, ann)
 	require.False(t, known, "a year later")
+}
+
+// A new password, and the end of all other sessions, end that browsers and other addresses are
+// known: a stolen cookie must not keep attempts of its own, nor share those of the browser that it
+// was stolen from.
+func TestStolenBrowserCookies(t *testing.T) {
+	const newPassword = "a better horse"
+	for name, end := range map[string]func(s *stack, b *browser) page{
+		"a new password": func(_ *stack, b *browser) page {
+			return b.post("/account/password", url.Values{"current": {password}, "password": {newPassword}})
+		},
+		"a password link": func(s *stack, b *browser) page {
+			person, err := s.store.PersonWithLogin(s.t.Context(), "ann@example.com")
+			require.NoError(s.t, err)
+			token, err := s.store.NewPasswordLink(s.t.Context(), person)
+			require.NoError(s.t, err)
+			return b.post("/reset/"+token, url.Values{"password": {newPassword}})
+		},
+		"the end of other sessions": func(_ *stack, b *browser) page {
+			return b.post("/sessions/end", url.Values{"session": {"others"}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStack(t)
+			own := func(cookie, address string) string {
+				r := httptest.NewRequest(http.MethodPost, "/login", nil)
+				r.RemoteAddr = address + ":1234"
+				r.AddCookie(&http.Cookie{Name: deviceCookie, Value: cookie})
+				name, err := s.pages.ownName(t.Context(), r, "ann@example.com")
+				require.NoError(t, err)
+				return name
+			}
+			b := s.as("ann@example.com")
+			require.Equal(t, http.StatusSeeOther, s.loginFrom(nil, "198.51.100.1", "ann@example.com", password))
+			bob := s.as("bob@example.com")
+			stolen := b.cookie(deviceCookie)
+			before := own(stolen, "192.0.2.1")
+			require.NotEmpty(t, before)
+			require.NotEmpty(t, own("", "198.51.100.1"))
+			events := len(s.events(s.a))
+
+			require.Equal(t, http.StatusSeeOther, end(s, b).status)
+			b.signedIn(true, "in the browser that did it")
+			require.Empty(t, own(stolen, "192.0.2.1"))
+			require.Empty(t, own("", "198.51.100.1"), "an address from which the thief may have signed in")
+			after := own(b.cookie(deviceCookie), "192.0.2.1")
+			require.NotEmpty(t, after, "her browser stays known")
+			require.NotEqual(t, before, after, "and shares no attempts with the stolen cookie")
+			require.NotEmpty(t, own("", "127.0.0.1"), "her address")
+			require.NotContains(t, s.events(s.a)[events:], tenants.EventNewDevice, "it is not new")
+			_, known, err := s.pages.deviceFor(t.Context(), requestWith(bob.cookie(deviceCookie)), "bob@example.com")
+			require.NoError(t, err)
+			require.True(t, known, "another person's")
+
+			s.clock.move(time.Hour)
+			require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", map[bool]string{true: password, false: newPassword}[name == "the end of other sessions"]).status)
+			require.Equal(t, after, own(b.cookie(deviceCookie), "192.0.2.1"))
+			require.Empty(t, own(stolen, "192.0.2.1"), "nor after her next sign-in")
+			s.clock.move(tenants.AddressLife)
+			require.NoError(t, s.store.Purge(t.Context()))
+			require.Empty(t, own(stolen, "192.0.2.1"), "nor much later")
+		})
+	}
 }
 
 // All instances count the same failures, in Redis. While Redis is unavailable, each counts alone.

@@ -262,6 +262,9 @@ func (d *dashboard) endSession(w http.ResponseWriter, r *http.Request, v *visit)
 		if err := d.Store.EndOtherSessions(r.Context(), v.session); err != nil {
 			return err
 		}
+		if _, err := d.rememberDevice(w, r, v.session.Email, true); err != nil {
+			return err
+		}
 	} else {
 		id, err := uuid.Parse(which)
 		if err != nil {

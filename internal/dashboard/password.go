@@ -137,7 +137,7 @@ func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 		return busyOr(err)
 	}
 	d.passwordChanged(r, person)
-	if err := d.signIn(w, r, person, uuid.Nil, "password link"); err != nil {
+	if err := d.signIn(w, r, person, uuid.Nil, byPasswordLink); err != nil {
 		return err
 	}
 	return d.done(w, r, "/", "Password changed. All other sessions ended.")

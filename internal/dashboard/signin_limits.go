@@ -89,11 +89,15 @@ func (d *dashboard) newSignInLimits() signInLimits {
 // one.
 func (d *dashboard) ownName(ctx context.Context, r *http.Request, email string) (string, error) {
 	account := accountKey(email)
-	if id, known := d.deviceFor(r, account); known {
+	id, known, err := d.deviceFor(ctx, r, email)
+	if err != nil {
+		return "", err
+	}
+	if known {
 		return account + " device " + id, nil
 	}
 	address := addressOf(r.RemoteAddr)
-	known, err := d.Store.KnownAddress(ctx, email, address)
+	known, err = d.Store.KnownAddress(ctx, email, address)
 	if err != nil || !known {
 		return "", err
 	}

@@ -125,7 +125,7 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 			return err
 		}
 		person = *link.PersonID // a constraint makes sure that it is set
-		if err := setPassword(ctx, q, person, encoded); err != nil {
+		if err := setPassword(ctx, q, person, encoded, s.instant()); err != nil {
 			return err
 		}
 		return s.personEvent(ctx, tx, person, newEvent{kind: EventPasswordChanged, details: map[string]any{"how": "link"}})
@@ -136,12 +136,16 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	return s.person(ctx, person)
 }
 
-// setPassword replaces a password and ends all sessions and links of the person.
-func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash string) error {
+// setPassword replaces a password and ends all sessions and links of the person. No browser and no
+// address is known any more.
+func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash string, now time.Time) error {
 	if err := q.UpdatePassword(ctx, db.UpdatePasswordParams{ID: person, PasswordHash: &hash}); err != nil {
 		return err
 	}
 	if err := q.DeleteLinksOfPerson(ctx, &person); err != nil {
+		return err
+	}
+	if err := forgetClients(ctx, q, now, person, nil); err != nil {
 		return err
 	}
 	return q.DeleteSessionsOf(ctx, person)
@@ -159,7 +163,7 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 		return err
 	}
 	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		if err := setPassword(ctx, q, p.ID, hash); err != nil {
+		if err := setPassword(ctx, q, p.ID, hash, s.instant()); err != nil {
 			return err
 		}
 		return s.personEvent(ctx, tx, p.ID, newEvent{kind: EventPasswordChanged, details: map[string]any{"how": "account"}})

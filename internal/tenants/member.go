@@ -395,7 +395,7 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 		return uuid.Nil, err
 	}
 	if !created && reset {
-		if err := setPassword(ctx, c.Queries, id, *hash); err != nil {
+		if err := setPassword(ctx, c.Queries, id, *hash, c.now); err != nil {
 			return uuid.Nil, err
 		}
 	}

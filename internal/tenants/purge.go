@@ -61,7 +61,7 @@ var purges = []purge{
 		return q.PurgeLimitRequests(ctx, db.PurgeLimitRequestsParams{Before: now.Add(-LimitRequestRetention), Most: most})
 	}},
 	{"addresses of people", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
-		return q.PurgeAddresses(ctx, db.PurgeAddressesParams{Before: now.Add(-AddressLife), Most: most})
+		return q.PurgeAddresses(ctx, db.PurgeAddressesParams{Before: now.Add(-AddressLife), BrowsersBefore: now.Add(-BrowserLife), Most: most})
 	}},
 	{"notifications", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
 		return q.PurgeNotifications(ctx, db.PurgeNotificationsParams{Before: now.Add(-NotificationRetention), Most: most})

@@ -163,6 +163,8 @@ const (
 	// AddressLife is how long an address counts as known after the person's last sign-in from it.
 	AddressLife       = 90 * 24 * time.Hour
 	maxKnownAddresses = 20 // of one person, the last ones
+	// BrowserLife is how long a browser counts as known after the person's last sign-in with it.
+	BrowserLife = 365 * 24 * time.Hour
 )
 
 // KnownAddress reports whether the person with this email has signed in from this address within
@@ -174,6 +176,29 @@ func (s *Store) KnownAddress(ctx context.Context, email, address string) (known 
 		return err
 	})
 	return known, err
+}
+
+// BrowsersSince returns since when browsers of the person with this email are known, in whole
+// seconds: those that signed in before are not known any more. It takes as long for an unknown
+// email. Errors: ErrUnavailable.
+func (s *Store) BrowsersSince(ctx context.Context, email string) (since time.Time, err error) {
+	email, _ = normalEmail(email)
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		since, err = q.BrowsersSince(ctx, email)
+		return err
+	})
+	return since, err
+}
+
+// forgetClients ends that browsers and addresses are known, except for the address of a session
+// (nil: none). Otherwise a stolen cookie of a browser would keep attempts to sign in of its own.
+func forgetClients(ctx context.Context, q *db.Queries, now time.Time, person uuid.UUID, keep *uuid.UUID) error {
+	if err := q.ForgetAddresses(ctx, db.ForgetAddressesParams{PersonID: person, Keep: keep}); err != nil {
+		return err
+	}
+	// The cookie of a browser has whole seconds, and one of this second may be the stolen one.
+	since := now.Truncate(time.Second).Add(time.Second)
+	return q.ForgetBrowsers(ctx, db.ForgetBrowsersParams{PersonID: person, Since: since})
 }
 
 // Session returns the session of a token, and records its use. Errors: ErrNoSession,
@@ -296,9 +321,13 @@ func (s *Store) EndSession(ctx context.Context, session Session, id uuid.UUID) e
 	})
 }
 
-// EndOtherSessions ends all of the person's sessions but this one.
+// EndOtherSessions ends all of the person's sessions but this one. No browser and no other address
+// is known any more (BrowsersSince).
 func (s *Store) EndOtherSessions(ctx context.Context, session Session) error {
 	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := forgetClients(ctx, q, s.instant(), session.PersonID, &session.ID); err != nil {
+			return err
+		}
 		n, err := q.DeleteOtherSessions(ctx, db.DeleteOtherSessionsParams{PersonID: session.PersonID, Keep: session.ID})
 		if err != nil || n == 0 {
 			return err

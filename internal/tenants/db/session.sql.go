@@ -12,6 +12,20 @@ import (
 	"github.com/google/uuid"
 )
 
+const browsersSince = `-- name: BrowsersSince :one
+SELECT coalesce(max(a.seen_at), to_timestamp(0))::timestamptz AS since
+FROM people p JOIN person_addresses a ON a.person_id = p.id
+WHERE p.email = $1 AND a.address = 'browsers'
+`
+
+// The first second of 1970: they were never forgotten.
+func (q *Queries) BrowsersSince(ctx context.Context, email string) (time.Time, error) {
+	row := q.db.QueryRow(ctx, browsersSince, email)
+	var since time.Time
+	err := row.Scan(&since)
+	return since, err
+}
+
 const chooseTenant = `-- name: ChooseTenant :execrows
 UPDATE sessions s SET chosen_tenant = m.tenant_id
 FROM members m
@@ -89,6 +103,38 @@ func (q *Queries) DeleteSessionsOf(ctx context.Context, personID uuid.UUID) erro
 	return err
 }
 
+const forgetAddresses = `-- name: ForgetAddresses :exec
+DELETE FROM person_addresses a WHERE a.person_id = $1 AND a.address <> 'browsers'
+    AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = $2::uuid AND s.address = a.address)
+`
+
+type ForgetAddressesParams struct {
+	PersonID uuid.UUID
+	Keep     *uuid.UUID
+}
+
+// Keeps the address of a session, if there is one.
+func (q *Queries) ForgetAddresses(ctx context.Context, arg ForgetAddressesParams) error {
+	_, err := q.db.Exec(ctx, forgetAddresses, arg.PersonID, arg.Keep)
+	return err
+}
+
+const forgetBrowsers = `-- name: ForgetBrowsers :exec
+INSERT INTO person_addresses (person_id, address, seen_at) VALUES ($1, 'browsers', $2)
+ON CONFLICT (person_id, address) DO UPDATE SET seen_at = excluded.seen_at
+`
+
+type ForgetBrowsersParams struct {
+	PersonID uuid.UUID
+	Since    time.Time
+}
+
+// The row that is no address says since when the person's browsers are known.
+func (q *Queries) ForgetBrowsers(ctx context.Context, arg ForgetBrowsersParams) error {
+	_, err := q.db.Exec(ctx, forgetBrowsers, arg.PersonID, arg.Since)
+	return err
+}
+
 const insertSession = `-- name: InsertSession :exec
 INSERT INTO sessions (token_hash, id, person_id, chosen_tenant, address, user_agent, created_at, seen_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
@@ -139,16 +185,18 @@ func (q *Queries) KnownAddress(ctx context.Context, arg KnownAddressParams) (boo
 
 const purgeAddresses = `-- name: PurgeAddresses :execrows
 DELETE FROM person_addresses WHERE (person_id, address) IN (
-    SELECT o.person_id, o.address FROM person_addresses o WHERE o.seen_at <= $1 LIMIT $2)
+    SELECT o.person_id, o.address FROM person_addresses o
+    WHERE o.seen_at <= $1 AND (o.address <> 'browsers' OR o.seen_at <= $2) LIMIT $3)
 `
 
 type PurgeAddressesParams struct {
-	Before time.Time
-	Most   int32
+	Before         time.Time
+	BrowsersBefore time.Time
+	Most           int32
 }
 
 func (q *Queries) PurgeAddresses(ctx context.Context, arg PurgeAddressesParams) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeAddresses, arg.Before, arg.Most)
+	result, err := q.db.Exec(ctx, purgeAddresses, arg.Before, arg.BrowsersBefore, arg.Most)
 	if err != nil {
 		return 0, err
 	}
@@ -339,8 +387,9 @@ func (q *Queries) TouchSession(ctx context.Context, arg TouchSessionParams) erro
 }
 
 const trimAddresses = `-- name: TrimAddresses :exec
-DELETE FROM person_addresses a WHERE a.person_id = $1 AND a.address NOT IN (
-    SELECT k.address FROM person_addresses k WHERE k.person_id = $1 ORDER BY k.seen_at DESC, k.address LIMIT $2)
+DELETE FROM person_addresses a WHERE a.person_id = $1 AND a.address <> 'browsers' AND a.address NOT IN (
+    SELECT k.address FROM person_addresses k WHERE k.person_id = $1 AND k.address <> 'browsers'
+    ORDER BY k.seen_at DESC, k.address LIMIT $2)
 `
 
 type TrimAddressesParams struct {

@@ -54,8 +54,9 @@ ON CONFLICT (person_id, address) DO UPDATE SET seen_at = excluded.seen_at;
 
 -- name: TrimAddresses :exec
 -- Keeps the addresses that were seen last.
-DELETE FROM person_addresses a WHERE a.person_id = @person_id AND a.address NOT IN (
-    SELECT k.address FROM person_addresses k WHERE k.person_id = @person_id ORDER BY k.seen_at DESC, k.address LIMIT @most);
+DELETE FROM person_addresses a WHERE a.person_id = @person_id AND a.address <> 'browsers' AND a.address NOT IN (
+    SELECT k.address FROM person_addresses k WHERE k.person_id = @person_id AND k.address <> 'browsers'
+    ORDER BY k.seen_at DESC, k.address LIMIT @most);
 
 -- name: KnownAddress :one
 SELECT EXISTS (
@@ -63,6 +64,23 @@ SELECT EXISTS (
     WHERE p.email = @email AND a.address = @address AND a.seen_at > @since
 ) AS known;
 
+-- name: ForgetAddresses :exec
+-- Keeps the address of a session, if there is one.
+DELETE FROM person_addresses a WHERE a.person_id = @person_id AND a.address <> 'browsers'
+    AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = sqlc.narg(keep)::uuid AND s.address = a.address);
+
+-- name: ForgetBrowsers :exec
+-- The row that is no address says since when the person's browsers are known.
+INSERT INTO person_addresses (person_id, address, seen_at) VALUES (@person_id, 'browsers', @since)
+ON CONFLICT (person_id, address) DO UPDATE SET seen_at = excluded.seen_at;
+
+-- name: BrowsersSince :one
+-- The first second of 1970: they were never forgotten.
+SELECT coalesce(max(a.seen_at), to_timestamp(0))::timestamptz AS since
+FROM people p JOIN person_addresses a ON a.person_id = p.id
+WHERE p.email = @email AND a.address = 'browsers';
+
 -- name: PurgeAddresses :execrows
 DELETE FROM person_addresses WHERE (person_id, address) IN (
-    SELECT o.person_id, o.address FROM person_addresses o WHERE o.seen_at <= @before LIMIT @most);
+    SELECT o.person_id, o.address FROM person_addresses o
+    WHERE o.seen_at <= @before AND (o.address <> 'browsers' OR o.seen_at <= @browsers_before) LIMIT @most);
