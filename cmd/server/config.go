@@ -71,6 +71,8 @@ type Config struct {
 	PolicyMemory byteSize `env:"WEIR_POLICY_MEMORY" default:"512MiB" placeholder:"SIZE" help:"Memory for the rules and subjects of tenants, as 512MiB or 2GiB, 16MiB or more; 0 for no limit. The least recently used tenants are evicted, and loaded again when needed."`
 
 	MaxInFlight int `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Maximum number of concurrent requests, 1 to 1000000; further ones get 503."`
+	// MaxConnections is of the public addresses together.
+	MaxConnections int `env:"WEIR_MAX_CONNECTIONS" default:"20000" help:"Maximum number of open connections, 10 to 1000000, and at most three quarters of the files that the process may open. Beyond it, an idle one of the site with the most is closed."`
 	// MaxConfigAge is 0 for no maximum.
 	MaxConfigAge   time.Duration `env:"WEIR_MAX_CONFIG_AGE" default:"0s" help:"While an instance cannot reach Postgres, it answers checks by the configuration in memory. Beyond this age of the configuration, 2s or more, /readyz is 503; 0s for no maximum."`
 	SnapshotFile   string        `env:"WEIR_SNAPSHOT_FILE" placeholder:"FILE" help:"File in which this instance keeps a copy of the configuration, to start with while Postgres is unavailable. Requires WEIR_ENCRYPTION_KEY. Off by default."`
@@ -157,6 +159,7 @@ func (c *Config) Validate() error {
 		bad(c.SnapshotSize < 1<<20, "WEIR_SNAPSHOT_SIZE", c.SnapshotSize, "must be 1MiB or more"),
 		bad(c.MaxConfigAge != 0 && c.MaxConfigAge < configStale, "WEIR_MAX_CONFIG_AGE", c.MaxConfigAge, "must be 0s, or 2s or more"),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
+		bad(c.MaxConnections < 10 || c.MaxConnections > 1_000_000, "WEIR_MAX_CONNECTIONS", c.MaxConnections, "must be 10 to 1000000"),
 		bad(c.BillingDayEvents < 1000 || c.BillingDayEvents > 1_000_000_000, "WEIR_BILLING_DAY_EVENTS", c.BillingDayEvents, "must be 1000 to 1000000000"),
 		bad(c.BillingDaySize < 1<<20, "WEIR_BILLING_DAY_SIZE", c.BillingDaySize, "must be 1MiB or more"),
 		bad(c.AuditDaySize < 1<<20, "WEIR_AUDIT_DAY_SIZE", c.AuditDaySize, "must be 1MiB or more"),

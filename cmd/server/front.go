@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/internal/api"
+	"weir/internal/conns"
 	"weir/internal/origin"
 )
 
@@ -37,7 +38,8 @@ type front struct {
 	calls    *callEndpoint // nil if off
 	cert     *certificate
 	proxies  origin.Proxies
-	failed   chan error // receives the error of a part that must not fail
+	bound    *conns.Bound // of the connections of public and calls
+	failed   chan error   // receives the error of a part that must not fail
 	patience time.Duration
 }
 
@@ -74,6 +76,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		return fmt.Errorf("WEIR_TRUSTED_PROXIES: %w", err)
 	}
 	f.proxies = proxies
+	f.bound = newConnections(mostConnections(cfg.MaxConnections, openFiles()), registry)
 	public := proxies.Handler(f)
 	if serves(cfg.HTTPSAddr) || cfg.GRPCTLS {
 		if f.cert, err = loadCertificate(cfg.TLSCert, cfg.TLSKey, f.log, registry); err != nil {
@@ -94,7 +97,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		if p.cert != nil {
 			e.secure, e.server.TLSConfig = true, api.PrepareTLS(p.cert.config())
 		}
-		e.lane = f.lane
+		e.listener, e.lane = f.bound.Listen(e.listener), f.lane
 		f.public = append(f.public, e)
 	}
 	if serves(cfg.GRPCAddr) {
@@ -121,8 +124,29 @@ func (f *front) openCalls(cfg *Config) error {
 	if cfg.GRPCTLS {
 		config = f.cert.config()
 	}
-	f.calls = &callEndpoint{listener: listener, server: api.NewGRPC(config)}
+	f.calls = &callEndpoint{listener: f.bound.Listen(listener), server: api.NewGRPC(config)}
 	return nil
+}
+
+// mostConnections returns the bound of open connections. A quarter of the files that the process
+// may open (0: unknown) is for Postgres, Redis, providers and the internal address.
+func mostConnections(configured, files int) int {
+	if files == 0 {
+		return configured
+	}
+	return max(1, min(configured, files/4*3))
+}
+
+// newConnections returns the bound of open connections, with its metrics.
+func newConnections(most int, registry *prometheus.Registry) *conns.Bound {
+	evicted := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "weir_connections_evicted_total", Help: "Connections that were closed because too many were open.",
+	})
+	bound := conns.New(most, evicted.Inc)
+	registry.MustRegister(evicted, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "weir_connections_open", Help: "Open connections of clients.",
+	}, func() float64 { return float64(bound.Open()) }))
+	return bound
 }
 
 // grpc returns the gRPC server, or nil if it is off.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -30,7 +31,7 @@ func (l *lockedLog) Write(p []byte) (int, error) {
 func TestDrainInterruptsClientsThatNeverRead(t *testing.T) {
 	t.Parallel()
 	log := &lockedLog{}
-	f, err := openFront(&Config{HTTPAddr: "127.0.0.1:0", HTTPSAddr: "off", GRPCAddr: "off", InternalAddr: "off"}, slog.New(slog.NewTextHandler(log, nil)), prometheus.NewRegistry())
+	f, err := openFront(&Config{HTTPAddr: "127.0.0.1:0", HTTPSAddr: "off", GRPCAddr: "off", InternalAddr: "off", MaxConnections: 100}, slog.New(slog.NewTextHandler(log, nil)), prometheus.NewRegistry())
 	require.NoError(t, err)
 	f.patience = 100 * time.Millisecond
 	inside := make(chan struct{})
@@ -58,4 +59,46 @@ func TestDrainInterruptsClientsThatNeverRead(t *testing.T) {
 	log.mu.Unlock()
 	require.NoError(t, c.Close())
 	<-gone
+}
+
+// A client that opens more connections than there may be loses its own idle ones, and a health
+// check over a new connection is answered. Before, the process ran out of files.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	config := &Config{HTTPAddr: "127.0.0.1:0", HTTPSAddr: "off", GRPCAddr: "off", InternalAddr: "off", MaxConnections: 10}
+	f, err := openFront(config, slog.New(slog.DiscardHandler), registry)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f.start(ctx)
+	defer f.closeListeners()
+	addr := f.public[0].listener.Addr().String()
+	var idle []net.Conn
+	for range 30 {
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		idle = append(idle, conn)
+	}
+	health, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, 1)}}).Dial("tcp", addr)
+	require.NoError(t, err)
+	defer health.Close()
+	_, err = health.Write([]byte("GET /healthz HTTP/1.1\r\nHost: weir\r\n\r\n"))
+	require.NoError(t, err)
+	answer := make([]byte, 15)
+	_, err = io.ReadFull(health, answer)
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 200 OK", string(answer))
+	_, err = idle[0].Read(make([]byte, 1))
+	require.Error(t, err, "the oldest one was closed")
+	require.LessOrEqual(t, f.bound.Open(), 10)
+}
+
+// The bound leaves files for Postgres and Redis.
+func TestConnectionsLeaveFiles(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ most, files, want int }{{20_000, 0, 20_000}, {20_000, 1_000_000, 20_000}, {20_000, 1024, 768}, {100, 1024, 100}} {
+		require.Equal(t, c.want, mostConnections(c.most, c.files))
+	}
 }

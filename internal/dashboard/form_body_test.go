@@ -67,8 +67,8 @@ func TestSlowForms(t *testing.T) {
 	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
 }
 
-// 32 slow addresses of different sites, each with all forms that it may send, leave places to others.
-// Before, they had all of them.
+// 32 slow addresses of different sites, each with all forms that it may send, leave places to
+// others. Before, they had all of them.
 func TestSlowFormsOfManyAddresses(t *testing.T) {
 	s := newStack(t)
 	inside, leave := make(chan struct{}), make(chan struct{})
