@@ -89,6 +89,8 @@ type Config struct {
 
 	TenantCounters int64 `env:"WEIR_TENANT_COUNTERS" default:"10000000" help:"Counters that a tenant may have alive in Redis at the same time, unless its tier has another bound, 1000 to 1000000000; beyond it, new subjects share counters. 0 for no bound."`
 
+	TenantRecords byteSize `env:"WEIR_TENANT_RECORDS" default:"256MiB" placeholder:"SIZE" help:"Bytes of records that a tenant may have alive in Redis at the same time, unless its tier has another bound, 1MiB or more: answers of checks with an Idempotency-Key, and leases; beyond it, both get 429. 0 for no bound."`
+
 	AuditRetention int      `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
 	AuditDaySize   byteSize `env:"WEIR_AUDIT_DAY_SIZE" default:"1GiB" placeholder:"SIZE" help:"Bytes that a tenant's changes may add to its audit trail in a day (UTC), 1MiB or more. Beyond a quarter of it, large rows have digests; beyond it, changes get 429 until the day ends, except for those that revoke, rotate or delete. Changes of up to 20 rows have a sixteenth more."`
 
@@ -165,6 +167,7 @@ func (c *Config) Validate() error {
 		bad(c.AuditDaySize < 1<<20, "WEIR_AUDIT_DAY_SIZE", c.AuditDaySize, "must be 1MiB or more"),
 		bad(c.WriteRate < 0 || c.WriteRate > 1_000_000, "WEIR_WRITE_RATE", c.WriteRate, "must be 0 to 1000000"),
 		bad(c.ResetRate < 0 || c.ResetRate > 1_000_000, "WEIR_RESET_RATE", c.ResetRate, "must be 0 to 1000000"),
+		bad(c.TenantRecords != 0 && c.TenantRecords < 1<<20, "WEIR_TENANT_RECORDS", c.TenantRecords, "must be 1MiB or more, or 0"),
 		bad(c.TenantCounters != 0 && (c.TenantCounters < 1000 || c.TenantCounters > 1_000_000_000), "WEIR_TENANT_COUNTERS", c.TenantCounters, "must be 1000 to 1000000000, or 0"),
 		bad(c.AuditRetention < 0 || c.AuditRetention > 36_500, "WEIR_AUDIT_RETENTION", c.AuditRetention, "must be 0 to 36500"),
 		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"weir/internal/budget"
 	"weir/internal/check"
 	"weir/internal/engine"
 	redisengine "weir/internal/engine/redis"
@@ -28,6 +29,7 @@ type core struct {
 
 	counters   *redisengine.Engine
 	census     *redisengine.Census
+	records    *budget.Budget
 	redisState *redisState
 	checker    *check.Checker
 
@@ -51,6 +53,10 @@ func (s *service) newCore(from *startup) *core {
 	c.census = redisengine.NewCensus(redisengine.CensusOptions{
 		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: s.cfg.TenantCounters,
 		Bound: func(tenant limit.TenantID) (int64, bool) { return c.policies.CounterBound(from.Platform, tenant) },
+	})
+	c.records = budget.New(budget.Options{
+		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: int64(s.cfg.TenantRecords),
+		Bound: func(tenant limit.TenantID) (int64, bool) { return c.policies.RecordBound(from.Platform, tenant) },
 	})
 	c.counters = redisengine.New(s.redis, redisengine.Options{Deadline: s.cfg.RedisTimeout, Census: c.census})
 	s.engine = engine.NewStack(engine.StackOptions{
@@ -79,6 +85,7 @@ func (s *service) newCore(from *startup) *core {
 	c.following = newFollower(s.store, c.authenticator, c.policies, from.Platform, s.log)
 	watchEngine(s.registry, c.counters)
 	watchCensus(s.registry, c.census)
+	watchRecords(s.registry, c.records)
 	watchAge(s.registry, c.configAge)
 	return c
 }
@@ -95,6 +102,7 @@ func (s *service) startCore(working context.Context, c *core) {
 	})
 	s.background.Go(func() { c.decisions.Run(working, s.redis, s.log) })
 	s.background.Go(func() { c.census.Run(working) })
+	s.background.Go(func() { c.records.Run(working) })
 	s.background.Go(func() { c.checker.RunLatency(working) })
 	s.background.Go(func() { c.redisState.run(working) })
 	s.background.Go(func() { s.front.failIf("record the use of keys", c.authenticator.Run(working)) })

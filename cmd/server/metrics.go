@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"weir/internal/budget"
 	redisengine "weir/internal/engine/redis"
 	"weir/internal/limit"
 	"weir/internal/overload"
@@ -78,6 +79,27 @@ func watchCensus(registry *prometheus.Registry, census *redisengine.Census) {
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "weir_census_dropped_total", Help: "Charged counters that were not added to the estimate of counters alive.",
 		}, func() float64 { return float64(census.Dropped()) }),
+	)
+}
+
+// watchRecords registers what bounds the bytes of records of tenants.
+func watchRecords(registry *prometheus.Registry, records *budget.Budget) {
+	registry.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_records_refused_total", Help: "Checks with an Idempotency-Key, and leases, of tenants that had as many bytes of records alive as their tier allows.",
+		}, func() float64 { return float64(records.Refused()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_record_bytes", Help: "Estimate of the bytes in Redis of records that this instance has written: answers of checks with an Idempotency-Key, and leases.",
+		}, func() float64 {
+			bytes, _ := records.Alive()
+			return float64(bytes)
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_tenants_records_full", Help: "Tenants that have as many bytes of records alive as their tier allows.",
+		}, func() float64 {
+			_, full := records.Alive()
+			return float64(full)
+		}),
 	)
 }
 

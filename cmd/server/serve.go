@@ -159,9 +159,10 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	secrets := c.from.Secrets
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
 		Store: s.store, Authenticator: c.authenticator, Policies: c.policies, Checker: c.checker, Instances: c.instances.Count,
-		Quota: check.NewQuota(c.checker, c.policies, c.from.Platform),
+		Quota:  check.NewQuota(c.checker, c.policies, c.from.Platform),
+		Budget: c.records,
 		Once: once.New(once.Options{
-			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away,
+			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Budget: c.records,
 		}),
 		Leases: leases.New(leases.Options{
 			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away,

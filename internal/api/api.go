@@ -34,6 +34,7 @@ import (
 
 	"weir/internal/accesslog"
 	"weir/internal/billing"
+	"weir/internal/budget"
 	"weir/internal/check"
 	"weir/internal/leases"
 	"weir/internal/limit"
@@ -72,6 +73,7 @@ type Deps struct {
 	Instances     func() int      // the number of instances that share the limits during an outage
 	Once          *once.Records   // answers of idempotent checks; nil: stored only in this process
 	Leases        *leases.Records // of clients; nil: stored only in this process
+	Budget        *budget.Budget  // of the bytes of records in Redis; nil: no bound. Once has it, too
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // for /readyz; called from any goroutine

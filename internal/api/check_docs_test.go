@@ -41,7 +41,7 @@ func TestDocumentedChecks(t *testing.T) {
 	require.Equal(t, 16, answers)
 	for _, code := range []string{
 		codeMalformedJSON, codeUnknownField, codeDuplicateField, codeInvalidHeader, codeMissingKey, codeInsufficientScope, codeBodyTooLarge,
-		codeUnsupportedMediaType, codeInvalidRequest, codeUnknownPlan, codeTenantQuotaExceeded, codeKeyLookupUnavailable, codePolicyUnavailable, codeOverloaded,
+		codeUnsupportedMediaType, codeInvalidRequest, codeUnknownPlan, codeTenantQuotaExceeded, codeTenantRecordsExceeded, codeKeyLookupUnavailable, codePolicyUnavailable, codeOverloaded,
 		codeMalformedRequest, codeHeadersTooLarge,
 	} {
 		require.Contains(t, string(text), "`"+code+"`")

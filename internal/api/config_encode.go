@@ -129,11 +129,12 @@ type writtenBounds struct {
 	LongestWindow string `json:"longest_window,omitempty"`
 	Members       int    `json:"members,omitempty"`
 	Counters      int64  `json:"counters,omitempty"`
+	RecordBytes   int64  `json:"record_bytes,omitempty"`
 	RetentionDays int    `json:"retention_days,omitempty"`
 }
 
 func writeBounds(b tenants.Bounds) *writtenBounds {
-	return &writtenBounds{b.Rules, b.MatchingRules, b.LongestWindow.Written(), b.Members, b.Counters, b.RetentionDays}
+	return &writtenBounds{b.Rules, b.MatchingRules, b.LongestWindow.Written(), b.Members, b.Counters, b.RecordBytes, b.RetentionDays}
 }
 
 type writtenSubject struct {

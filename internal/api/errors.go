@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/internal/budget"
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -82,6 +83,11 @@ func problemOf(err error) *Problem {
 	if errors.As(err, &invitations) {
 		return newProblem(http.StatusTooManyRequests, codeInvitationRateExceeded,
 			"Too many invitations of this tenant, from this address, or of this person.").withRetryAfter(wholeSeconds(invitations.RetryAfter))
+	}
+	var full *budget.FullError
+	if errors.As(err, &full) {
+		return newProblem(http.StatusTooManyRequests, codeTenantRecordsExceeded,
+			"The tenant has as many bytes of records in Redis as it may: answers of checks with an Idempotency-Key, kept for a minute, and leases. Nothing was counted. Checks without a key are answered.").withRetryAfter(wholeSeconds(full.Wait))
 	}
 	for _, f := range failures {
 		if !errors.Is(err, f.err) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"weir/internal/budget"
 	"weir/internal/check"
 	"weir/internal/engine"
 	"weir/internal/leases"
@@ -39,12 +40,18 @@ type leaseQuestion struct {
 	status int
 }
 
-// leaseRecord is what is stored of a lease until it is returned.
+// leaseRecord is what is stored of a lease until it is returned. Attributes are those by which
+// rules count, without their values.
 type leaseRecord struct {
-	Subject, Resource, Plan string
-	Attributes              []check.Attribute
-	Grant                   engine.Grant
+	Subject, Resource string
+	Plan              string            `json:",omitempty"`
+	Attributes        []check.Attribute `json:",omitempty"`
+	Grant             engine.Grant
 }
+
+// usualLease is how many bytes of the tenant's budget of records a lease reserves. The size of its
+// record is known when it was granted.
+const usualLease = 1 << 10
 
 func (q *leaseQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.checks[:], sc.decoder.decodeLease(sc.body, &sc.checks[0])
@@ -69,8 +76,14 @@ func (d *decoder) decodeLease(body []byte, req *check.Request) *Problem {
 	return d.invalid()
 }
 
-// answer charges units and stores the record of the lease.
+// answer charges units and stores the record of the lease. If the tenant has too many records,
+// nothing is charged.
 func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Policy, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	hold, err := s.Budget.Reserve(policy.Tenant(), usualLease)
+	if err != nil {
+		return nil, problemOf(err)
+	}
+	defer hold.Cancel()
 	if s.Quota != nil {
 		if wait, ok := s.Quota.AdmitWork(ctx, policy, reqs); !ok {
 			return nil, overWork(wait)
@@ -89,7 +102,7 @@ func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Pol
 		sc.encodeCheck(s.style, lease.Decision)
 		return sc.decided, nil
 	}
-	id, err := s.keepLease(ctx, policy, &reqs[0], &lease)
+	id, err := s.keepLease(ctx, policy, &reqs[0], &lease, &hold)
 	if err != nil {
 		return nil, leaseFailed(q, err)
 	}
@@ -99,14 +112,15 @@ func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Pol
 }
 
 // keepLease stores the record of a lease. If that fails, the units are returned at once.
-func (s *server) keepLease(ctx context.Context, policy *check.Policy, req *check.Request, lease *check.Lease) (id string, err error) {
+func (s *server) keepLease(ctx context.Context, policy *check.Policy, req *check.Request, lease *check.Lease, hold *budget.Hold) (id string, err error) {
 	record, err := json.Marshal(&leaseRecord{
-		Subject: req.Subject, Resource: req.Resource, Plan: req.Plan, Attributes: req.Attributes, Grant: lease.Grant,
+		Subject: req.Subject, Resource: req.Resource, Plan: req.Plan, Attributes: policy.CountedAttributes(req), Grant: lease.Grant,
 	})
 	if err != nil { // only strings and numbers: cannot fail
 		panic(err)
 	}
 	id = leases.NewID()
+	hold.Wrote(s.leases.Size(record), lease.Life+leases.Grace) // or may have been, if Put fails
 	if err := s.leases.Put(ctx, policy.Tenant(), id, record, lease.Life); err != nil {
 		_ = s.Checker.ReturnLease(ctx, &lease.Grant, lease.Units) // if it fails, they count until their window ends
 		return "", err

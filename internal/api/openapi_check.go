@@ -115,7 +115,7 @@ func describeChecks(api huma.API) {
 		describeLimitHeaders(op.Responses["200"])
 		describeLimitHeaders(op.Responses["429"])
 		denied := op.Responses["429"]
-		denied.Description = "The check is denied; or, as a problem document, the tenant exceeded its own quota"
+		denied.Description = "The check is denied; or, as a problem document, the tenant exceeded its own quota (TENANT_QUOTA_EXCEEDED) or, with an Idempotency-Key, has as many bytes of records as it may (TENANT_RECORDS_EXCEEDED)"
 		denied.Content[jsonType] = &huma.MediaType{Schema: schemaOf[CheckAnswer](api)}
 		api.OpenAPI().AddOperation(op)
 	}

@@ -40,7 +40,7 @@ func describeLeases(api huma.API) {
 	describeLimitHeaders(grant.Responses["200"])
 	describeLimitHeaders(grant.Responses["429"])
 	denied := grant.Responses["429"]
-	denied.Description = "Nothing is left, and a check of cost 1 is denied; or, as a problem document, the tenant exceeded its own quota"
+	denied.Description = "Nothing is left, and a check of cost 1 is denied; or, as a problem document, the tenant exceeded its own quota (TENANT_QUOTA_EXCEEDED) or has as many bytes of records as it may (TENANT_RECORDS_EXCEEDED)"
 	denied.Content[jsonType] = &huma.MediaType{Schema: schemaOf[CheckAnswer](api)}
 	api.OpenAPI().AddOperation(grant)
 

@@ -61,6 +61,7 @@ const (
 	codeUnknownPlan            = "UNKNOWN_PLAN"
 	codeIdempotencyKeyReused   = "IDEMPOTENCY_KEY_REUSED"
 	codeTenantQuotaExceeded    = "TENANT_QUOTA_EXCEEDED"
+	codeTenantRecordsExceeded  = "TENANT_RECORDS_EXCEEDED"
 	codeTierExceeded           = "TIER_EXCEEDED"
 	codeWriteRateExceeded      = "WRITE_RATE_EXCEEDED"
 	codeBulkBusy               = "BULK_BUSY"
@@ -137,6 +138,7 @@ var problemTitles = map[string]string{
 	codeUnknownPlan:            "The plan does not exist",
 	codeIdempotencyKeyReused:   "The Idempotency-Key was used for another request",
 	codeTenantQuotaExceeded:    "The tenant exceeded its own quota",
+	codeTenantRecordsExceeded:  "The tenant has as many bytes of records as it may",
 	codeTierExceeded:           "The tenant's tier does not allow this",
 	codeWriteRateExceeded:      "The tenant exceeded its write rate",
 	codeBulkBusy:               "Too many imports or exports are running",

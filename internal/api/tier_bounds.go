@@ -14,6 +14,7 @@ type TierBounds struct {
 	LongestWindow *string `json:"longest_window" doc:"Longest window of a rule"`
 	Members       *int64  `json:"members" doc:"Members of the tenant, with invited ones"`
 	Counters      *int64  `json:"counters" doc:"Counters alive in Redis at the same time; beyond it, new subjects share counters"`
+	RecordBytes   *int64  `json:"record_bytes" doc:"Bytes alive in Redis of answers of checks with an Idempotency-Key and of leases; beyond it, they are refused with TENANT_RECORDS_EXCEEDED"`
 	RetentionDays *int64  `json:"retention_days" doc:"Days to keep usage and the audit trail"`
 }
 
@@ -24,13 +25,14 @@ type TierBoundsInput struct {
 	LongestWindow Optional[string] `json:"longest_window,omitempty" doc:"Longest window of a rule, 1s to 366d; a calendar month counts as 31d, a year as 366d"`
 	Members       Optional[int64]  `json:"members,omitempty" doc:"Members of the tenant, with invited ones, 1 to 1000"`
 	Counters      Optional[int64]  `json:"counters,omitempty" doc:"Counters alive in Redis at the same time, 1000 to 10^9; beyond it, new subjects share counters. Default: WEIR_TENANT_COUNTERS"`
+	RecordBytes   Optional[int64]  `json:"record_bytes,omitempty" doc:"Bytes alive in Redis of answers of checks with an Idempotency-Key and of leases, 1048576 (1 MiB) to 1099511627776 (1 TiB); beyond it, they are refused with TENANT_RECORDS_EXCEEDED. Default: WEIR_TENANT_RECORDS"`
 	RetentionDays Optional[int64]  `json:"retention_days,omitempty" doc:"Days to keep usage and the audit trail, 2 to 36500; what the service keeps for a shorter time stays so"`
 }
 
 func boundsAnswer(b tenants.Bounds) TierBounds {
 	return TierBounds{
 		Rules: optionalInt(int64(b.Rules)), MatchingRules: optionalInt(int64(b.MatchingRules)), LongestWindow: optionalText(b.LongestWindow.Written()),
-		Members: optionalInt(int64(b.Members)), Counters: optionalInt(b.Counters), RetentionDays: optionalInt(int64(b.RetentionDays)),
+		Members: optionalInt(int64(b.Members)), Counters: optionalInt(b.Counters), RecordBytes: optionalInt(b.RecordBytes), RetentionDays: optionalInt(int64(b.RetentionDays)),
 	}
 }
 
@@ -54,6 +56,7 @@ func patchBounds(present tenants.Bounds, patch Optional[TierBoundsInput], errs *
 	out.MatchingRules = int(number("matching_rules", in.MatchingRules, int64(present.MatchingRules)))
 	out.Members = int(number("members", in.Members, int64(present.Members)))
 	out.Counters = number("counters", in.Counters, present.Counters)
+	out.RecordBytes = number("record_bytes", in.RecordBytes, present.RecordBytes)
 	out.RetentionDays = int(number("retention_days", in.RetentionDays, int64(present.RetentionDays)))
 	switch {
 	case in.LongestWindow.Null:

@@ -64,11 +64,12 @@ func TestTierBounds(t *testing.T) {
 	tier := func(method string, bounds any) answer {
 		return s.call(s.operator, method, "/v1/plans/tiny", obj{"bounds": bounds})
 	}
-	all := obj{"rules": 1, "matching_rules": 1, "longest_window": "1h", "members": 2, "counters": 1000, "retention_days": 30}
+	all := obj{"rules": 1, "matching_rules": 1, "longest_window": "1h", "members": 2, "counters": 1000, "record_bytes": 1 << 20, "retention_days": 30}
 	require.Equal(t, all, plain(tier(http.MethodPut, all).ok(201).json()["bounds"]))
 	require.ElementsMatch(t, []string{"/bounds/rules", "/bounds/longest_window"},
 		tier(http.MethodPut, obj{"rules": 0, "longest_window": "soon"}).pointers(422, codeInvalidRequest))
 	require.Equal(t, []string{"/bounds/counters"}, tier(http.MethodPatch, obj{"counters": 10}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/bounds/record_bytes"}, tier(http.MethodPatch, obj{"record_bytes": 1000}).pointers(422, codeInvalidRequest))
 	require.Nil(t, tier(http.MethodPatch, obj{"members": nil}).ok(200).json()["bounds"].(obj)["members"])
 	exported := s.call(s.operator, http.MethodGet, "/v1/config", nil).ok(200).json()
 	s.call(s.operator, http.MethodPut, "/v1/subjects/tenant-a", obj{"plan": "tiny"}).ok(201)

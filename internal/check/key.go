@@ -4,6 +4,7 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 
 	"github.com/dchest/siphash"
 
@@ -182,6 +183,11 @@ type byList struct {
 	prefix  []byte // the beginning of the hashed text: the tenant, and the parts' names
 	places  *places
 	subject bool // it is among the parts
+}
+
+// has reports whether an attribute is in the list.
+func (l *byList) has(attribute string) bool {
+	return slices.ContainsFunc(l.parts, func(p byPart) bool { return p.kind == byAttribute && p.name == attribute })
 }
 
 // bytes returns the approximate size of the list.

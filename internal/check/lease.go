@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"weir/internal/engine"
@@ -239,6 +240,21 @@ func (c *Checker) Report(p *Policy, req Request, r Reported, scratch *Scratch) {
 		d.Allowed, d.Code = false, RateLimitExceeded
 		c.notify(p, &req, d)
 	}
+}
+
+// CountedAttributes returns the attributes of a request by which rules that match it count, without
+// their values. Report needs no others: it must know only which rules the request lacks an
+// attribute for.
+func (p *Policy) CountedAttributes(req *Request) (out []Attribute) {
+	var buf [limit.MaxMatchingRules]int32
+	matching := p.matching(buf[:0], req.Resource)
+	for i := range req.Attributes {
+		name := req.Attributes[i].Name
+		if slices.ContainsFunc(matching, func(r int32) bool { return p.rules[r].by.has(name) }) {
+			out = append(out, Attribute{Name: name})
+		}
+	}
+	return out
 }
 
 func (c *Checker) notify(p *Policy, req *Request, d *Decision) {

@@ -358,3 +358,30 @@ func TestPoliciesClose(t *testing.T) {
 	p.Changed(tenant, 2, 0) // no refresh begins
 	require.NoError(t, p.Settle(ctx, tenant))
 }
+
+// What a tenant may have alive in Redis is that of its tier, which is known while both the tenant
+// and the operator's tenant are loaded.
+func TestTierBounds(t *testing.T) {
+	tenant, free, platform := uuid.New(), uuid.New(), uuid.New()
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{
+		tenant: {Version: 1, Slug: "acme"}, free: {Version: 1, Slug: "other"},
+		platform: {Version: 1, Plans: []PlanData{{Slug: "large", Counters: 5000, RecordBytes: 1 << 30}, {Slug: "none", Default: true}}},
+	}, subjAt: 1}
+	p, _ := newPolicies(source)
+	_, err := p.Get(t.Context(), tenant)
+	require.NoError(t, err)
+	_, known := p.RecordBound(platform, tenant)
+	require.False(t, known)
+	source.set(func() { source.subjects = []SubjectData{{Subject: "acme", Plan: "large"}} })
+	for _, id := range []limit.TenantID{platform, free} {
+		_, err = p.Get(t.Context(), id)
+		require.NoError(t, err)
+	}
+	for id, want := range map[limit.TenantID]TierBounds{tenant: {5000, 1 << 30}, free: {}, platform: {}} {
+		counters, known := p.CounterBound(platform, id)
+		require.True(t, known)
+		bytes, known := p.RecordBound(platform, id)
+		require.True(t, known)
+		require.Equal(t, want, TierBounds{counters, bytes})
+	}
+}

@@ -39,6 +39,8 @@ type PlanData struct {
 	// Counters bounds the counters of a tenant that are alive at the same time; 0: no bound of the
 	// plan. Of a plan of the operator's tenant.
 	Counters int64
+	// RecordBytes bounds the bytes of its records that are alive, in the same way (package budget).
+	RecordBytes int64
 }
 
 // PlanVersionData is an older version of a plan.
@@ -125,28 +127,45 @@ func (p *Policy) Tenant() limit.TenantID { return p.tenant }
 // Version returns the version of the configuration when the rules and plans were read.
 func (p *Policy) Version() int64 { return p.version }
 
+// TierBounds bound what a tenant may have alive in Redis at the same time; 0: no bound of its tier.
+type TierBounds struct{ Counters, RecordBytes int64 }
+
 // TierCounters returns how many counters the tenant with this slug may have alive at the same time,
 // by its tier in this policy of the operator's tenant; 0: no bound of the tier.
-func (p *Policy) TierCounters(slug string) int64 {
+func (p *Policy) TierCounters(slug string) int64 { return p.tierBounds(slug).Counters }
+
+func (p *Policy) tierBounds(slug string) TierBounds {
 	subject, _ := p.subjects.Load(slug)
 	plan, _ := p.plan("", subject)
 	if plan == nil {
-		return 0
+		return TierBounds{}
 	}
-	return plan.counters
+	return plan.bounds
 }
 
 // CounterBound returns how many counters the tenant may have alive at the same time, by its tier;
 // 0: no bound of the tier. It is not known while the tenant or the operator's tenant is not loaded.
 func (p *Policies) CounterBound(platform, tenant limit.TenantID) (bound int64, known bool) {
+	bounds, known := p.boundsOf(platform, tenant)
+	return bounds.Counters, known
+}
+
+// RecordBound returns how many bytes of records the tenant may have alive at the same time, as
+// CounterBound does for counters.
+func (p *Policies) RecordBound(platform, tenant limit.TenantID) (bytes int64, known bool) {
+	bounds, known := p.boundsOf(platform, tenant)
+	return bounds.RecordBytes, known
+}
+
+func (p *Policies) boundsOf(platform, tenant limit.TenantID) (bounds TierBounds, known bool) {
 	own, tiers := p.Loaded(tenant), p.Loaded(platform)
 	switch {
 	case tenant == platform:
-		return 0, true
+		return TierBounds{}, true
 	case own == nil || tiers == nil:
-		return 0, false
+		return TierBounds{}, false
 	}
-	return tiers.TierCounters(own.slug), true
+	return tiers.tierBounds(own.slug), true
 }
 
 // HasPlan reports whether a check may name this plan; "" (no plan) is always valid.

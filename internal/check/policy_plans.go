@@ -17,7 +17,7 @@ type planNumbers struct {
 	version  int            // of an older version its number, else that of the newest
 	older    []*planNumbers // of the newest version: the others
 	failOpen bool           // PlanData.FailOpen
-	counters int64          // PlanData.Counters
+	bounds   TierBounds     // PlanData.Counters and RecordBytes
 	// columns has for each rule its index in at; 0 if no version has a limit for it. It is nil if
 	// the plan has no limits. Like numbers, it is shared by all versions.
 	columns []uint16
@@ -83,7 +83,7 @@ func (p *Policy) compilePlan(data *PlanData, bySlug map[string]int) (*planNumber
 	c.numbers = slices.Clone(c.numbers) // without the space to grow
 	for _, version := range versions {
 		version.columns, version.numbers = c.columns, c.numbers
-		version.failOpen, version.counters = data.FailOpen, data.Counters
+		version.failOpen, version.bounds = data.FailOpen, TierBounds{data.Counters, data.RecordBytes}
 	}
 	last := len(versions) - 1
 	newest := versions[last]

@@ -15,7 +15,7 @@ import (
 // tierBound is a field of what a tenant in a tier may have, in the form of a plan.
 type tierBound struct {
 	Field, Label, Hint, Input string
-	number                    func(*tenants.Bounds) *int // nil for the longest window and the counters
+	number                    func(*tenants.Bounds) *int // nil for the longest window, the counters and the records
 }
 
 var tierBounds = []tierBound{
@@ -24,6 +24,7 @@ var tierBounds = []tierBound{
 	{"bounds.longest_window", "Longest window", "Such as 31d; up to 366d.", "text", nil},
 	{"bounds.members", "Members", "With invited ones. 1 to 1000.", "numeric", func(b *tenants.Bounds) *int { return &b.Members }},
 	{"bounds.counters", "Counters alive", "In Redis at the same time. 1000 or more.", "numeric", nil},
+	{"bounds.record_bytes", "Bytes of records alive", "Of answers to keyed checks and of leases. 1,048,576 or more.", "numeric", nil},
 	{"bounds.retention_days", "Days to keep usage and audit trail", "2 or more.", "numeric", func(b *tenants.Bounds) *int { return &b.RetentionDays }},
 }
 
@@ -47,6 +48,7 @@ func fillBounds(values url.Values, bounds tenants.Bounds) {
 		}
 	}
 	set("bounds.counters", bounds.Counters)
+	set("bounds.record_bytes", bounds.RecordBytes)
 	values.Set("bounds.longest_window", bounds.LongestWindow.Written())
 }
 
@@ -73,6 +75,7 @@ func readBounds(f *form, present tenants.Bounds) (bounds tenants.Bounds) {
 		}
 	}
 	bounds.Counters = read("bounds.counters", 64)
+	bounds.RecordBytes = read("bounds.record_bytes", 64)
 	if text := f.Get("bounds.longest_window"); text != "" {
 		var err error
 		if bounds.LongestWindow, err = limit.ParseDuration(text); err != nil {

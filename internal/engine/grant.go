@@ -19,20 +19,20 @@ type Granter interface {
 type Grant struct {
 	Units int64
 	// Life is how long the client may grant them, from any instant before Stack.Grant was called.
-	Life  time.Duration
-	Parts []GrantPart // one for each counter to which units can be returned
+	Life  time.Duration `json:"-"`
+	Parts []GrantPart   // one for each counter to which units can be returned
 }
 
 // GrantPart is the part of a Grant for one counter. It can be stored as JSON, so keys, which are no
-// text, are bytes.
+// text, are bytes. The names of fields stay: another version may read what this one has stored.
 type GrantPart struct {
 	Key     []byte
 	ID      []byte
 	Numbers limit.Numbers // without Bounds
-	Ground  int64         // as in RefundPart
+	Ground  int64         `json:",omitempty"` // as in RefundPart
 	// Spare is units that were charged to the counter in addition to Grant.Units. They are returned
 	// with the rest.
-	Spare int64
+	Spare int64 `json:",omitempty"`
 }
 
 // ErrDenied is the error of Grant if an enforcing counter has nothing left. The outcome of the call

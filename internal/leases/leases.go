@@ -27,6 +27,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"weir/internal/budget"
 	"weir/internal/seal"
 )
 
@@ -85,6 +86,12 @@ func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return "lease_" + hex.EncodeToString(b[:])
+}
+
+// Size returns how many bytes the record of a lease takes in Redis, for package budget.
+func (r *Records) Size(record []byte) int64 {
+	const key = len("w{}lease") + 2*16
+	return budget.Size(key, len(record)+r.aead.Overhead())
 }
 
 func (r *Records) name(tenant uuid.UUID, id string) string {

@@ -6,13 +6,13 @@ import "slices"
 type Numbers struct {
 	Algorithm   Algorithm
 	Limit       int64    // units of cost per window, 1 to 10^9 (10^15 in the fixed windows)
-	WindowMS    int64    // milliseconds; 0 with Calendar
-	Calendar    Calendar // fixed_window only
-	Overage     bool     // calls may exceed the limit, and the excess is counted; only if Overages allows it
-	Burst       int64    // only for buckets: capacity; never 0
-	PrecisionMS int64    // sliding_window_buckets only: divides WindowMS
-	PenaltyMS   int64    // 0: none
-	Bounds      *Bounds  // with Calendar: the windows that the engine chooses from
+	WindowMS    int64    `json:",omitempty"` // milliseconds; 0 with Calendar
+	Calendar    Calendar `json:",omitempty"` // fixed_window only
+	Overage     bool     `json:",omitempty"` // calls may exceed the limit, and the excess is counted; only if Overages allows it
+	Burst       int64    `json:",omitempty"` // only for buckets: capacity; never 0
+	PrecisionMS int64    `json:",omitempty"` // sliding_window_buckets only: divides WindowMS
+	PenaltyMS   int64    `json:",omitempty"` // 0: none
+	Bounds      *Bounds  `json:",omitempty"` // with Calendar: the windows that the engine chooses from
 }
 
 // Quota returns the maximum cost of one request.

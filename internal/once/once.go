@@ -17,6 +17,9 @@
 // client's key and the request are keyed hashes. The encryption key is derived from the secret of
 // the deployment, which is in Postgres.
 //
+// The bytes of a tenant's records are bounded (package budget). Beyond that, requests with a new
+// key are not executed, and repeats still get their answers.
+//
 // While Redis is unavailable, the records are stored in this process, limited in number and size.
 // Repeats on another instance are then executed again.
 //
@@ -40,6 +43,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"weir/internal/budget"
 	"weir/internal/seal"
 )
 
@@ -73,6 +77,7 @@ type Records struct {
 	timeout time.Duration
 	wait    time.Duration
 	local   *local
+	budget  *budget.Budget
 }
 
 // Options are the parts and settings of Records.
@@ -82,11 +87,12 @@ type Options struct {
 	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
 	Timeout time.Duration         // of one call to Redis; 0: 100 ms
 	Wait    time.Duration         // how long a repeat waits for the first request; 0: one second
+	Budget  *budget.Budget        // bounds the records of a tenant in Redis; nil: no bound
 }
 
 // New returns Records.
 func New(o Options) *Records {
-	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, wait: o.Wait, local: newLocal(time.Now)}
+	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, wait: o.Wait, local: newLocal(time.Now), budget: o.Budget}
 	if r.away == nil {
 		r.away = func(string) bool { return false }
 	}
@@ -109,23 +115,38 @@ type Claim struct {
 	pending []byte
 	since   time.Time
 	entry   *entry // for local records; nil: the record is in Redis
+	hold    budget.Hold
 }
 
 // Begin claims a key of a tenant for a request. It returns the claim if the request is the first,
-// and otherwise the answer of the first request. The other result is nil.
+// and otherwise the answer of the first request. The other result is nil. The error is ErrReused,
+// ErrPending, a *budget.FullError, or about an unreadable record.
 func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print) (*Claim, []byte, error) {
 	name := r.name(tenant, key)
 	deadline := time.Now().Add(r.wait)
 	print = r.keyed(name, print)
 	claim := &Claim{name: name, tenant: tenant, print: print, pending: pendingRecord(print), since: time.Now()}
+	full := r.reserve(claim)
+	got, answer, err := r.begin(ctx, claim, deadline, full)
+	if got == nil {
+		claim.hold.Cancel()
+	}
+	return got, answer, err
+}
+
+// begin is Begin for a claim. full is not nil if its record would exceed the budget.
+func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, full error) (*Claim, []byte, error) {
+	name, print := claim.name, claim.print
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
 		if r.client == nil || r.away(name) {
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		}
-		record, err := r.claim(ctx, claim)
+		record, err := r.claimOrRead(ctx, claim, full)
 		switch {
 		case err != nil: // it is unknown whether the claim arrived: Finish overwrites it
 			return r.local.begin(ctx, claim, time.Until(deadline))
+		case record == nil && full != nil:
+			return nil, nil, full
 		case record == nil:
 			return claim, nil, nil
 		}
@@ -158,16 +179,20 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 		left := Lifetime - time.Since(claim.since)
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
-		err := finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, r.answerRecord(claim, answer), max(left.Milliseconds(), 1)).Err()
+		record := r.answerRecord(claim, answer)
+		err := finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, record, max(left.Milliseconds(), 1)).Err()
+		claim.hold.Wrote(budget.Size(len(claim.name), len(record)), left)
 		if err == nil && claim.entry == nil {
 			return
 		}
 	}
+	claim.hold.Cancel()
 	r.local.finish(claim, answer)
 }
 
 // Release releases the claim: the request was not executed, and a repeat may be.
 func (r *Records) Release(claim *Claim) {
+	claim.hold.Cancel()
 	r.local.release(claim)
 	if r.client == nil || r.away(claim.name) {
 		return

@@ -22,6 +22,7 @@ type Bounds struct {
 	LongestWindow limit.Duration // of a rule
 	Members       int            // of the tenant, with invited ones
 	Counters      int64          // alive at the same time in the counter store
+	RecordBytes   int64          // of answers of checks with a key and of leases, alive at the same time in Redis
 	RetentionDays int            // of usage and of the audit trail
 }
 
@@ -29,6 +30,8 @@ type Bounds struct {
 const (
 	minCounters      = 1000
 	maxCounters      = 1_000_000_000
+	minRecordBytes   = 1 << 20
+	maxRecordBytes   = 1 << 40
 	minRetentionDays = 2 // usage by minute is kept for two days in any case
 	maxRetentionDays = 36_500
 )
@@ -40,11 +43,12 @@ type writtenBounds struct {
 	LongestWindow string `json:"longest_window,omitempty"`
 	Members       int    `json:"members,omitempty"`
 	Counters      int64  `json:"counters,omitempty"`
+	RecordBytes   int64  `json:"record_bytes,omitempty"`
 	RetentionDays int    `json:"retention_days,omitempty"`
 }
 
 func (b Bounds) written() writtenBounds {
-	return writtenBounds{b.Rules, b.MatchingRules, b.LongestWindow.Written(), b.Members, b.Counters, b.RetentionDays}
+	return writtenBounds{b.Rules, b.MatchingRules, b.LongestWindow.Written(), b.Members, b.Counters, b.RecordBytes, b.RetentionDays}
 }
 
 func (b Bounds) encode() []byte {
@@ -68,7 +72,7 @@ func boundsOf(text []byte) (b Bounds, err error) {
 	if err := json.Unmarshal(text, &w); err != nil {
 		return Bounds{}, fmt.Errorf("read the bounds of a tier: %w", err)
 	}
-	b = Bounds{Rules: w.Rules, MatchingRules: w.MatchingRules, Members: w.Members, Counters: w.Counters, RetentionDays: w.RetentionDays}
+	b = Bounds{Rules: w.Rules, MatchingRules: w.MatchingRules, Members: w.Members, Counters: w.Counters, RecordBytes: w.RecordBytes, RetentionDays: w.RetentionDays}
 	if w.LongestWindow != "" {
 		if b.LongestWindow, err = limit.ParseDuration(w.LongestWindow); err != nil {
 			return Bounds{}, fmt.Errorf("read the longest window of a tier: %w", err)
@@ -87,6 +91,7 @@ func (b Bounds) validate() (fields []limit.FieldError) {
 		{"matching_rules", int64(b.MatchingRules), 1, limit.MaxMatchingRules},
 		{"members", int64(b.Members), 1, maxMembers},
 		{"counters", b.Counters, minCounters, maxCounters},
+		{"record_bytes", b.RecordBytes, minRecordBytes, maxRecordBytes},
 		{"retention_days", int64(b.RetentionDays), minRetentionDays, maxRetentionDays},
 	} {
 		if f.is != 0 && (f.is < f.least || f.is > f.most) {

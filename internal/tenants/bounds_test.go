@@ -225,13 +225,14 @@ func TestPlanBounds(t *testing.T) {
 	platform, err := s.EnsurePlatform(t.Context())
 	require.NoError(t, err)
 	a := tenants.AsSystem(platform.ID, "test")
-	all := tenants.Bounds{Rules: 10, MatchingRules: 4, LongestWindow: duration(t, "31d"), Members: 3, Counters: 20_000, RetentionDays: 30}
+	all := tenants.Bounds{Rules: 10, MatchingRules: 4, LongestWindow: duration(t, "31d"), Members: 3, Counters: 20_000, RecordBytes: 1 << 20, RetentionDays: 30}
 	made, err := s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "free", Bounds: all})
 	require.NoError(t, err)
 	require.Equal(t, all, made.Bounds)
 	require.EqualValues(t, 20_000, policyOf(t, s, a.TenantID()).Plans[0].Counters)
+	require.EqualValues(t, 1<<20, policyOf(t, s, a.TenantID()).Plans[0].RecordBytes)
 	rows := trailOf(t, s, a, 0)
-	const trail = `{"rules":10,"members":3,"counters":20000,"longest_window":"31d","matching_rules":4,"retention_days":30}`
+	const trail = `{"rules":10,"members":3,"counters":20000,"record_bytes":1048576,"longest_window":"31d","matching_rules":4,"retention_days":30}`
 	require.Contains(t, string(rows[len(rows)-1].After), trail)
 	doc, _, err := s.Document(t.Context(), a, false)
 	require.NoError(t, err)
@@ -251,7 +252,7 @@ func TestPlanBounds(t *testing.T) {
 	require.Equal(t, tenants.Bounds{Members: 5}, changed.Bounds)
 	for field, bounds := range map[string]tenants.Bounds{
 		"rules": {Rules: 1001}, "matching_rules": {MatchingRules: 33}, "longest_window": {LongestWindow: duration(t, "367d")},
-		"members": {Members: 1001}, "counters": {Counters: 999}, "retention_days": {RetentionDays: 1},
+		"members": {Members: 1001}, "counters": {Counters: 999}, "record_bytes": {RecordBytes: 1000}, "retention_days": {RetentionDays: 1},
 	} {
 		_, err = s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "x", Bounds: bounds})
 		requireInvalid(t, err, "bounds."+field)

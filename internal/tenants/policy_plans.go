@@ -54,7 +54,7 @@ func loadPlans(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID, 
 		if err != nil {
 			return nil, err
 		}
-		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion), FailOpen: p.Fail == FailOpen, Counters: bounds.Counters}
+		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion), FailOpen: p.Fail == FailOpen, Counters: bounds.Counters, RecordBytes: bounds.RecordBytes}
 		index[p.ID] = &data[i]
 	}
 	for _, o := range older { // sorted by number

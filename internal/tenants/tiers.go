@@ -53,9 +53,9 @@ func Tiers() ([]limit.Rule, []Plan) {
 		Limits:      map[string]limit.Limit{ChecksPerSecond: {Unlimited: true}, ChecksPerMonth: {Unlimited: true}, WorkPerSecond: {Unlimited: true}},
 	}
 	month31 := limit.Duration{Text: "31d", MS: 31 * 24 * time.Hour.Milliseconds()}
-	free := Bounds{Rules: 10, MatchingRules: 4, LongestWindow: month31, Members: 3, Counters: 20_000, RetentionDays: 30}
-	pro := Bounds{Rules: 50, MatchingRules: 8, LongestWindow: month31, Members: 25, Counters: 1_000_000, RetentionDays: 365}
-	large := Bounds{Rules: 500, MatchingRules: 16, Members: 200, Counters: 20_000_000}
+	free := Bounds{Rules: 10, MatchingRules: 4, LongestWindow: month31, Members: 3, Counters: 20_000, RecordBytes: 8 << 20, RetentionDays: 30}
+	pro := Bounds{Rules: 50, MatchingRules: 8, LongestWindow: month31, Members: 25, Counters: 1_000_000, RecordBytes: 64 << 20, RetentionDays: 365}
+	large := Bounds{Rules: 500, MatchingRules: 16, Members: 200, Counters: 20_000_000, RecordBytes: 512 << 20}
 	scale := tier("scale", "Scale", "For large applications. Checks over the quota are allowed.", 10_000, 1_000_000_000, large)
 	scale.Fail = FailOpen
 	return []limit.Rule{second, month, work}, []Plan{
