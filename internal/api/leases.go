@@ -85,7 +85,7 @@ func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Pol
 	}
 	defer hold.Cancel()
 	if s.Quota != nil {
-		if wait, ok := s.Quota.AdmitWork(ctx, policy, reqs); !ok {
+		if wait, ok := s.Quota.AdmitLease(ctx, policy, &reqs[0]); !ok {
 			return nil, overWork(wait)
 		}
 		if wait, ok := s.Quota.Admit(ctx, policy, 1); !ok {

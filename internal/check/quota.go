@@ -85,6 +85,20 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 // AdmitWork takes the work of checks from the tenant's quota of work, as Admit takes their number.
 // The work is that of all matching rules, whether or not Redis has to be asked.
 func (q *Quota) AdmitWork(ctx context.Context, tenant *Policy, reqs []Request) (retryAfterMS int64, ok bool) {
+	return q.admitWork(ctx, tenant, reqs, 1)
+}
+
+// leaseRuns is how many times the counters of a lease are evaluated: it reads what remains, charges
+// the units and, at the end, returns those that were not used. A denial reads twice.
+const leaseRuns = 3
+
+// AdmitLease takes the work of a lease, and of its return, as AdmitWork does for checks.
+func (q *Quota) AdmitLease(ctx context.Context, tenant *Policy, req *Request) (retryAfterMS int64, ok bool) {
+	return q.admitWork(ctx, tenant, []Request{*req}, leaseRuns)
+}
+
+// admitWork takes the work of so many evaluations of the checks.
+func (q *Quota) admitWork(ctx context.Context, tenant *Policy, reqs []Request, runs int64) (retryAfterMS int64, ok bool) {
 	if tenant.tenant == q.platform {
 		return 0, true
 	}
@@ -99,7 +113,7 @@ func (q *Quota) AdmitWork(ctx context.Context, tenant *Policy, reqs []Request) (
 	if units == 0 {
 		return 0, true
 	}
-	return q.take(&q.work, policy, tenant.slug, units)
+	return q.take(&q.work, policy, tenant.slug, runs*units)
 }
 
 // work returns the work of a check, by the numbers and the credits of its subject.

@@ -200,6 +200,55 @@ func TestQuotaOfWorkCountsCredits(t *testing.T) {
 	require.Equal(t, 42, admitted, "14 units each")
 }
 
+// A lease uses up as much of the quota of work as its calls to the store are: those of the grant and
+// the one of the return.
+func TestQuotaOfWorkCountsLeases(t *testing.T) {
+	quota := minute("work", 600)
+	quota.Resource, quota.Algorithm = WorkResource, limit.FixedWindow
+	platform := PolicyData{Rules: []limit.Rule{quota}}
+	r := newRig(t, platform)
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: platform}}
+	q := NewQuota(r.checker, NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics), r.policy.tenant)
+	var rules []limit.Rule
+	for i := range 4 {
+		leased := minute(fmt.Sprintf("leased-%d", i), 1000)
+		leased.Algorithm, leased.Consistency = limit.FixedWindow, limit.Leased
+		rules = append(rules, leased)
+	}
+	tenant := newRig(t, PolicyData{})
+	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: "acme", Rules: rules})
+	require.NoError(t, err)
+	refunds := &refundEngine{Engine: tenant.store.Engine}
+	tenant.store.Engine = refunds
+	admitted, runs := 0, int64(0)
+	for i := range 100 {
+		req := Request{Subject: fmt.Sprint(i), Resource: "default", Cost: 10}
+		if _, ok := q.AdmitLease(t.Context(), policy, &req); !ok {
+			continue
+		}
+		admitted++
+		before := tenant.store.calls.Load() + refunds.calls
+		lease, err := tenant.checker.Lease(t.Context(), policy, &req, new(Scratch))
+		require.NoError(t, err)
+		require.Positive(t, lease.Units)
+		require.NoError(t, tenant.checker.ReturnLease(t.Context(), &lease.Grant, lease.Units))
+		runs += (tenant.store.calls.Load() + refunds.calls - before) * int64(len(rules))
+	}
+	require.Equal(t, 50, admitted, "12 units each")
+	require.EqualValues(t, 600, runs, "as many evaluations of counters")
+}
+
+// refundEngine counts refunds.
+type refundEngine struct {
+	engine.Engine
+	calls int64
+}
+
+func (e *refundEngine) Refund(ctx context.Context, refunds ...*engine.Refund) {
+	e.calls += int64(len(refunds))
+	e.Engine.Refund(ctx, refunds...)
+}
+
 // People see how much is used, and the day on which it runs out if nothing changes.
 func TestQuotaUse(t *testing.T) {
 	r, q, platform, tenant := tiered(t)
