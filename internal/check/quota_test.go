@@ -200,8 +200,8 @@ func TestQuotaOfWorkCountsCredits(t *testing.T) {
 	require.Equal(t, 42, admitted, "14 units each")
 }
 
-// A lease uses up as much of the quota of work as its calls to the store are: those of the grant and
-// the one of the return.
+// A lease uses up as much of the quota of work as its calls to the store are: those of the grant
+// and the one of the return.
 func TestQuotaOfWorkCountsLeases(t *testing.T) {
 	quota := minute("work", 600)
 	quota.Resource, quota.Algorithm = WorkResource, limit.FixedWindow
