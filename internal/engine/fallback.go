@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -90,7 +89,7 @@ func (f *Fallback) answer(c *Call) {
 	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun}
 	var places []int // of the local counters
 	share := f.share()
-	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !errors.Is(c.Err, ErrBreakerOpen) && !errors.Is(c.Err, ErrNotSent)}
+	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !notSent(c.Err)}
 	for i := range c.Counters {
 		counter, v := &c.Counters[i], limit.Verdict{Degraded: true}
 		switch counter.OnUnavailable {
@@ -126,7 +125,9 @@ func (f *Fallback) answer(c *Call) {
 			*v = limit.Verdict{Degraded: true, Uncounted: true, RetryAfterMS: RetryAfterOutageMS()}
 		} else {
 			*v = local.Outcome.Verdicts[n]
-			v.Degraded, v.PartQuota = true, local.Counters[n].Numbers.Quota()
+			if v.Degraded = true; !v.Uncounted {
+				v.PartQuota = local.Counters[n].Numbers.Quota()
+			}
 			// Local times are those of the local engine's clock.
 			v.ResetMS += out.NowMS - local.Outcome.NowMS
 			v.NextMS += out.NowMS - local.Outcome.NowMS

@@ -18,8 +18,12 @@ type MemoryOptions struct {
 	Clock func() int64
 	// MaxCounters limits the number of counters of all tenants. Default 200 000.
 	MaxCounters int
-	// MaxPerTenant limits the number of counters of one tenant. Default a tenth of MaxCounters.
+	// MaxPerTenant limits the number of counters of one tenant. Default a tenth of MaxCounters. The
+	// more the others hold, the less it is (bounds).
 	MaxPerTenant int
+	// MaxOverflow limits the overflow counters of all tenants, and MaxOverflowPerTenant those of
+	// one tenant. Default half of MaxCounters and MaxPerTenant, at least overflowSlots.
+	MaxOverflow, MaxOverflowPerTenant int
 	// MaxEntries limits the entries of the counters that grow (limit.Growing) beyond the first few,
 	// of all tenants, and MaxEntriesPerTenant those of one tenant. An entry takes 16 bytes. Default
 	// ten for each counter of MaxCounters and MaxPerTenant.
@@ -29,9 +33,6 @@ type MemoryOptions struct {
 const (
 	defaultMaxCounters = 200_000
 	memoryShards       = 64
-	// overflowSlots is the number of shared counters, per algorithm and window, for the new keys of
-	// a tenant that has reached its limit.
-	overflowSlots = 4096
 	// expirySlackMS is added to every expiry, in case the clock steps back.
 	expirySlackMS int64 = 1000
 	// virtualExpiryMS is the minimum expiry if the caller sets the time, because virtual time is
@@ -43,21 +44,22 @@ const (
 // "local", for simulations and in tests.
 //
 // Its memory is limited. When a tenant has reached its limit, its new keys share hashed overflow
-// counters. These can deny early but never allow more than separate counters would. Its existing
-// counters continue, but those that grow become coarse (limit.Growing), so that they hardly grow. A
-// counter that still matters is never evicted. Expired state is removed gradually as new state is
-// added.
+// counters (memory_overflow.go). These can deny early but never allow more than separate counters
+// would. Its existing counters continue, but those that grow become coarse (limit.Growing), so that
+// they hardly grow. A counter that still matters is never evicted. Expired state is removed
+// gradually as new state is added, and by tidy.
 type Memory struct {
-	clock        func() int64
-	maxCounters  int64
-	maxPerTenant int64
-	seed         maphash.Seed
-	counters     atomic.Int64
-	entries      atomic.Int64 // of counters that grow
-	most         entryBounds
-	shards       [memoryShards]memoryShard
-	scratch      sync.Pool // *memoryScratch
-	amended      sync.Map  // Amendment.Once, true; it is never cleaned, because this engine amends only in tests and simulations
+	clock    func() int64
+	seed     maphash.Seed
+	counters atomic.Int64
+	entries  atomic.Int64 // of counters that grow
+	overflow atomic.Int64 // overflow counters
+	most     memoryBounds
+	shards   [memoryShards]memoryShard
+	tidied   atomic.Uint32 // counts the shards that were tidied
+	debtors  debtors
+	scratch  sync.Pool // *memoryScratch
+	amended  sync.Map  // Amendment.Once, true; it is never cleaned, because this engine amends only in tests and simulations
 
 	creditMu sync.Mutex
 	outboxes map[string]map[limit.GrantID]int64
@@ -68,11 +70,10 @@ type Memory struct {
 
 // memoryTenant has what a tenant holds.
 type memoryTenant struct {
-	counters, entries atomic.Int64
+	id                          limit.TenantID
+	counters, entries, overflow atomic.Int64
+	owing                       owing
 }
-
-// entryBounds are the bounds of entries, of all tenants and of one.
-type entryBounds struct{ all, perTenant int64 }
 
 // memoryShard has the counters whose hash ends in its number.
 type memoryShard struct {
@@ -85,25 +86,16 @@ type memoryShard struct {
 	cursor int
 }
 
-type overflowKey struct {
-	tenant                limit.TenantID
-	slot                  uint16
-	algorithm             limit.Algorithm
-	calendar              limit.Calendar
-	windowMS, precisionMS int64
-	schedule              uint64 // of a calendar's windows
-}
-
 type memoryCounter struct {
-	key      string      // "" in overflow
-	shared   overflowKey // in overflow
+	key      string    // "" in overflow
+	overflow *overflow // nil, if it is a key's own counter
 	state    limit.State
-	mark     int64         // end of a penalty
-	expires  int64         // on the engine's clock
-	place    int           // index in the shard's all
-	ofTenant *memoryTenant // nil for an overflow counter
-	entries  int64         // its part of ofTenant.entries
-	outage   *outageState  // nil, if no Fallback uses the counter
+	mark     int64 // end of a penalty
+	expires  int64 // on the engine's clock
+	place    int   // index in the shard's all
+	ofTenant *memoryTenant
+	entries  int64        // its part of ofTenant.entries
+	outage   *outageState // nil, if no Fallback uses the counter
 }
 
 // memoryScratch is the temporary memory of one call.
@@ -113,6 +105,7 @@ type memoryScratch struct {
 	shards     []int
 	sweep      []*memoryShard   // to sweep after the call
 	counters   []*memoryCounter // nil if the counter does not exist
+	places     []place
 	judgements []limit.Judgement
 }
 
@@ -130,8 +123,8 @@ func NewMemory(o MemoryOptions) *Memory {
 		o.MaxPerTenant = max(1, o.MaxCounters/10)
 	}
 	e := &Memory{
-		clock: o.Clock, maxCounters: int64(o.MaxCounters), maxPerTenant: int64(o.MaxPerTenant),
-		seed: maphash.MakeSeed(), tenants: map[limit.TenantID]*memoryTenant{}, most: o.entryBounds(), outboxes: map[string]map[limit.GrantID]int64{},
+		clock: o.Clock, seed: maphash.MakeSeed(), most: o.bounds(),
+		tenants: map[limit.TenantID]*memoryTenant{}, outboxes: map[string]map[limit.GrantID]int64{},
 	}
 	e.scratch.New = func() any { return new(memoryScratch) }
 	for i := range e.shards {
@@ -141,7 +134,8 @@ func NewMemory(o MemoryOptions) *Memory {
 	return e
 }
 
-// Len returns the number of counters, including expired ones that were not removed yet.
+// Len returns the number of counters, without overflow counters, but with expired ones that were
+// not removed yet.
 func (e *Memory) Len() int { return int(e.counters.Load()) }
 
 // Evaluate decides the calls in order. It never waits, so it ignores ctx.
@@ -169,12 +163,18 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 
 	count := len(c.Counters)
 	s.counters = slices.Grow(s.counters[:0], count)[:count]
+	s.places = slices.Grow(s.places[:0], count)[:count]
 	s.judgements = slices.Grow(s.judgements[:0], count)[:count]
 	out := &c.Outcome
 	out.NowMS, out.Allowed = now, true
 	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
 	for i := range c.Counters {
-		s.judgements[i] = e.judgement(s, c, i)
+		s.judgements[i] = e.judgement(s, c, i, now)
+		if s.places[i].tier == noCounter {
+			out.Verdicts[i] = unplaced(c, i)
+			out.Allowed = out.Allowed && (out.Verdicts[i].Allowed || c.Counters[i].Shadow)
+			continue
+		}
 		if c.Counters[i].Credits != nil {
 			if first := CreditsAt(c.Counters, i); first < i {
 				s.judgements[i].Purse = s.judgements[first].Purse
@@ -191,6 +191,9 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 		}
 	}
 	for i := range c.Counters {
+		if s.places[i].tier == noCounter {
+			continue
+		}
 		v, j, cost := &out.Verdicts[i], &s.judgements[i], c.CostOf(i)
 		charged := out.Allowed && v.Allowed
 		if charged {
@@ -249,44 +252,50 @@ func (s *memoryScratch) lock(hash uint64) {
 
 // judgement returns the counter's state, or a new state if the counter does not exist. A new state
 // is stored only if the call charges it.
-func (e *Memory) judgement(s *memoryScratch, c *Call, i int) limit.Judgement {
+func (e *Memory) judgement(s *memoryScratch, c *Call, i int, now int64) limit.Judgement {
 	counter := &c.Counters[i]
+	n := &counter.Numbers
 	shard := &e.shards[s.hashes[i]%memoryShards]
-	kept := shard.counters[s.keys[i]]
-	if kept == nil && e.full(c.Tenant) {
+	p := e.place(shard, c.Tenant, s.keys[i], s.hashes[i], n)
+	if p.tier != ownCounter {
 		s.sweep = append(s.sweep, shard)
-		kept = shard.overflow[sharedKey(c.Tenant, s.hashes[i], &counter.Numbers)]
 	}
-	s.counters[i] = kept
-	j := limit.Judgement{Numbers: &counter.Numbers}
-	if kept == nil {
-		j.State = limit.NewState(counter.Numbers.Algorithm)
-		if c.local != nil && c.local.primes[i].used > 0 {
-			j.State.Charge(&counter.Numbers, c.local.primes[i].used, c.local.primes[i].atMS)
+	if p.from.idle(n, now) {
+		p.from = nil
+	}
+	known := prime{}
+	if c.local != nil {
+		known = c.local.primes[i]
+	}
+	j := limit.Judgement{Numbers: n}
+	switch {
+	case p.kept != nil:
+		j.State, j.Mark = p.kept.state, p.kept.mark
+	case p.from != nil:
+		j.State, j.Mark = p.from.state.Clone(), p.from.mark
+	default:
+		j.State = limit.NewState(n.Algorithm)
+		if known.used > 0 {
+			j.State.Charge(n, known.used, known.atMS)
 		}
-	} else {
-		j.State, j.Mark = kept.state, kept.mark
 	}
 	e.fit(c.Tenant, j.State)
+	if known.used > 0 && (p.from != nil || p.kept != nil && p.kept.overflow != nil) {
+		if c.DryRun && p.kept != nil {
+			j.State = j.State.Clone()
+		}
+		known.raise(j.State, n, now)
+	}
+	if p.from != nil && p.tier == ownCounter && c.local != nil {
+		p.base = j.State.Clone()
+	}
+	s.counters[i], s.places[i] = p.kept, p
 	return j
 }
 
 // shardOf returns the shard of a key.
 func (e *Memory) shardOf(key string) *memoryShard {
 	return &e.shards[maphash.String(e.seed, key)%memoryShards]
-}
-
-// sharedKey returns the overflow counter of a key. Its slot consists of the bits that select the
-// shard and some more, so it is in the key's own shard and needs no other lock.
-func sharedKey(tenant limit.TenantID, hash uint64, n *limit.Numbers) overflowKey {
-	k := overflowKey{
-		tenant: tenant, slot: uint16(hash % overflowSlots), algorithm: n.Algorithm,
-		calendar: n.Calendar, windowMS: n.WindowMS, precisionMS: n.PrecisionMS,
-	}
-	if n.Bounds != nil {
-		k.schedule = n.Bounds.Schedule()
-	}
-	return k
 }
 
 // keep stores the new state of counter i.
@@ -307,33 +316,44 @@ func (e *Memory) keep(s *memoryScratch, c *Call, i int, v *limit.Verdict, clock 
 	if c.NowMS != 0 {
 		life = max(life, virtualExpiryMS)
 	}
-	kept.expires = clock + life
+	if kept.overflow == nil {
+		kept.expires = clock + life
+		return
+	}
+	kept.expires = max(kept.expires, clock+life) // this key may know less of it than others
+	kept.overflow.charged = clock
 }
 
 func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memoryCounter {
 	shard := &e.shards[s.hashes[i]%memoryShards]
 	s.sweep = append(s.sweep, shard)
-	kept := &memoryCounter{state: first, place: len(shard.all)}
-	if e.full(c.Tenant) {
-		n := &c.Counters[i].Numbers
-		kept.shared = sharedKey(c.Tenant, s.hashes[i], n)
-		if other := shard.overflow[kept.shared]; other != nil {
-			// Another counter of the same call has just created it.
-			if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {
-				other.state.Charge(n, s.judgements[i].Takes(c.CostOf(i)), c.Outcome.NowMS)
-			}
-			return other
+	n := &c.Counters[i].Numbers
+	p := e.place(shard, c.Tenant, s.keys[i], s.hashes[i], n)
+	if other := p.kept; other != nil {
+		// Another counter of the same call has just created it.
+		if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {
+			other.state.Charge(n, s.judgements[i].Takes(c.CostOf(i)), c.Outcome.NowMS)
 		}
-		shard.overflow[kept.shared] = kept
-	} else {
-		kept.key = s.keys[i]
-		kept.outage = newOutageState(c, i)
-		kept.ofTenant = e.ofTenant(c.Tenant)
-		kept.ofTenant.counters.Add(1)
-		e.counters.Add(1)
-		shard.counters[kept.key] = kept
+		return other
 	}
+	kept := &memoryCounter{state: first, mark: s.judgements[i].Mark, place: len(shard.all)}
 	shard.all = append(shard.all, kept)
+	kept.ofTenant = e.hold(c.Tenant, p.tier == ownCounter)
+	if p.tier != ownCounter {
+		// The bound may be reached since the call was judged, by other counters of it. The call is
+		// allowed, so it is counted.
+		kept.overflow = &overflow{key: p.shared, of: c.Counters[i].Key}
+		shard.overflow[p.shared] = kept
+		return kept
+	}
+	kept.key = s.keys[i]
+	shard.counters[kept.key] = kept
+	if kept.outage = newOutageState(c, i); kept.outage != nil {
+		if base := s.places[i].base; base != nil {
+			kept.outage.base, kept.outage.ofOthers = base, true
+		}
+		e.debtors.add(kept)
+	}
 	return kept
 }
 
@@ -361,14 +381,14 @@ func (e *Memory) remove(shard *memoryShard, gone *memoryCounter) {
 	shard.all[gone.place], moved.place = moved, gone.place
 	shard.all[last] = nil
 	shard.all = shard.all[:last]
-	if gone.ofTenant == nil {
-		delete(shard.overflow, gone.shared)
-		return
+	if gone.overflow != nil {
+		delete(shard.overflow, gone.overflow.key)
+	} else {
+		delete(shard.counters, gone.key)
+		e.setEntries(gone, 0)
+		e.debtors.remove(gone)
 	}
-	delete(shard.counters, gone.key)
-	gone.ofTenant.counters.Add(-1)
-	e.counters.Add(-1)
-	e.setEntries(gone, 0)
+	e.release(gone.ofTenant, gone.overflow == nil)
 }
 
 // Reset deletes counters. It does not reset overflow counters, because they also contain the usage

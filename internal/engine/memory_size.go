@@ -8,38 +8,96 @@ const (
 	entriesOfCounter = 16
 )
 
-// entryBounds returns the bounds of entries, with their defaults. The other options have theirs.
-func (o *MemoryOptions) entryBounds() entryBounds {
-	most := entryBounds{int64(o.MaxEntries), int64(o.MaxEntriesPerTenant)}
-	if most.all == 0 {
-		most.all = entriesPerCounter * int64(o.MaxCounters)
+// bounds are the most that all tenants may hold, and the most that one may hold while the others
+// hold nothing. The more all hold, the less one may hold: the same share of what is free. So a few
+// tenants cannot take everything, and one that comes late still gets a part.
+//
+// Example: all may hold 1000, and one 100. Alone, it holds 100, which is a ninth of the 900 that
+// are free. The second one gets 90 and the third one 81.
+type bounds struct{ all, perTenant int64 }
+
+// reached reports whether a tenant that holds so much of a total may hold no more.
+func (b bounds) reached(own, total int64) bool {
+	return total >= b.all || own*(b.all-b.perTenant) >= b.perTenant*(b.all-total)
+}
+
+// memoryBounds are the bounds of a Memory.
+type memoryBounds struct{ counters, entries, overflow bounds }
+
+// bounds returns the bounds with their defaults. MaxCounters and MaxPerTenant have theirs.
+func (o *MemoryOptions) bounds() memoryBounds {
+	counters := bounds{int64(o.MaxCounters), int64(o.MaxPerTenant)}
+	most := memoryBounds{
+		counters: counters,
+		entries:  bounds{int64(o.MaxEntries), int64(o.MaxEntriesPerTenant)},
+		overflow: bounds{int64(o.MaxOverflow), int64(o.MaxOverflowPerTenant)},
 	}
-	if most.perTenant == 0 {
-		most.perTenant = entriesPerCounter * int64(o.MaxPerTenant)
+	if most.entries.all == 0 {
+		most.entries.all = entriesPerCounter * counters.all
+	}
+	if most.entries.perTenant == 0 {
+		most.entries.perTenant = entriesPerCounter * counters.perTenant
+	}
+	if most.overflow.perTenant == 0 {
+		most.overflow.perTenant = max(counters.perTenant/2, overflowSlots)
+	}
+	if most.overflow.all == 0 {
+		most.overflow.all = max(counters.all/2, most.overflow.perTenant)
 	}
 	return most
 }
 
-// full reports whether the tenant, or all tenants together, hold as much as they may.
-func (e *Memory) full(tenant limit.TenantID) bool {
-	if e.counters.Load() >= e.maxCounters || e.entries.Load() >= e.most.all {
-		return true
-	}
+// held returns what a tenant holds.
+func (e *Memory) held(tenant limit.TenantID) (counters, entries, overflow int64) {
 	e.mu.RLock()
-	held := e.tenants[tenant]
+	t := e.tenants[tenant]
 	e.mu.RUnlock()
-	return held != nil && (held.counters.Load() >= e.maxPerTenant || held.entries.Load() >= e.most.perTenant)
+	if t == nil {
+		return 0, 0, 0
+	}
+	return t.counters.Load(), t.entries.Load(), t.overflow.Load()
 }
 
-func (e *Memory) ofTenant(tenant limit.TenantID) *memoryTenant {
+// full reports whether the tenant may have no more counters of its keys.
+func (e *Memory) full(tenant limit.TenantID) bool {
+	counters, entries, _ := e.held(tenant)
+	return e.most.counters.reached(counters, e.counters.Load()) || e.most.entries.reached(entries, e.entries.Load())
+}
+
+// hold counts a new counter of a tenant: one of its own key, or an overflow counter.
+func (e *Memory) hold(tenant limit.TenantID, own bool) *memoryTenant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	held := e.tenants[tenant]
-	if held == nil {
-		held = new(memoryTenant)
-		e.tenants[tenant] = held
+	t := e.tenants[tenant]
+	if t == nil {
+		t = &memoryTenant{id: tenant}
+		e.tenants[tenant] = t
 	}
-	return held
+	e.count(t, own, 1)
+	return t
+}
+
+// release counts a counter that was removed. A tenant without counters is forgotten.
+func (e *Memory) release(t *memoryTenant, own bool) {
+	e.count(t, own, -1)
+	if t.counters.Load() > 0 || t.overflow.Load() > 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t.counters.Load() == 0 && t.overflow.Load() == 0 && e.tenants[t.id] == t {
+		delete(e.tenants, t.id)
+	}
+}
+
+func (e *Memory) count(t *memoryTenant, own bool, more int64) {
+	if own {
+		t.counters.Add(more)
+		e.counters.Add(more)
+		return
+	}
+	t.overflow.Add(more)
+	e.overflow.Add(more)
 }
 
 // fit makes a state that grows coarse while its tenant is full. The state may be nil.
@@ -63,9 +121,9 @@ func (e *Memory) weigh(kept *memoryCounter) {
 }
 
 // setEntries sets how many entries of a counter are counted. Those of an overflow counter are not:
-// there are few of them, and they are coarse.
+// the number of these is bounded, and they are coarse.
 func (e *Memory) setEntries(kept *memoryCounter, entries int64) {
-	if more := entries - kept.entries; more != 0 && kept.ofTenant != nil {
+	if more := entries - kept.entries; more != 0 && kept.overflow == nil {
 		kept.entries = entries
 		kept.ofTenant.entries.Add(more)
 		e.entries.Add(more)

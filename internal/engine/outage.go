@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/internal/limit"
@@ -24,10 +27,13 @@ type debtor interface {
 	Len() int
 	// owed returns what a counter owes, or nil.
 	owed(key string, nowMS, losses int64) *debt
-	// allOwed returns at most most debts, without those to servers that are unavailable.
+	// allOwed returns at most most debts, without those to servers that are unavailable. Tenants
+	// take turns. The debts of a tenant follow one another.
 	allOwed(nowMS, losses int64, away func(key string) bool, most int) []*debt
 	// settled records the outcome of a charge: debtPaid, debtStays or debtUnknown.
-	settled(key string, outcome int)
+	settled(d *debt, outcome int)
+	// tidy removes a part of what is of no use any more. It is called again and again.
+	tidy(away func(key string) bool)
 }
 
 // localCall is what Fallback adds to a call of local counters.
@@ -45,11 +51,17 @@ type prime struct{ used, atMS int64 }
 
 // outageState is what a local counter must know to be settled.
 type outageState struct {
-	counter Counter // with the numbers of all instances
-	numbers limit.Numbers
-	base    limit.State // what the store knows of it; nil: nothing
-	losses  int64
-	settles bool // its units are on their way to the store
+	counter  Counter // with the numbers of all instances
+	numbers  limit.Numbers
+	base     limit.State // what is not owed, because the store knows it or others used it; nil: nothing
+	ofOthers bool        // others used a part of base, which is not owed even if the store lost its counters
+	losses   int64
+	place    int // index in owing.counters
+
+	// claimed is the state whose units are on their way to the store; nil: none are. It also has
+	// later units that the store may know of. more means that it does not have all later units.
+	claimed limit.State
+	more    bool
 }
 
 // newOutageState returns what the local counter i of a call must know.
@@ -67,11 +79,20 @@ func newOutageState(c *Call, i int) *outageState {
 
 // follow notes a charge of counter i that the store may know of.
 func (o *outageState) follow(c *Call, i int, v *limit.Verdict) {
-	if cost := c.CostOf(i); c.local.unknown && cost > 0 && c.Outcome.Allowed && v.Allowed {
-		if o.base == nil {
-			o.base = limit.NewState(o.numbers.Algorithm)
-		}
-		o.base.Charge(&o.numbers, cost, c.Outcome.NowMS)
+	cost := c.CostOf(i)
+	if cost == 0 || !c.Outcome.Allowed || !v.Allowed {
+		return
+	}
+	o.more = true
+	if !c.local.unknown {
+		return
+	}
+	if o.base == nil {
+		o.base = limit.NewState(o.numbers.Algorithm)
+	}
+	o.base.Charge(&o.numbers, cost, c.Outcome.NowMS)
+	if o.claimed != nil {
+		o.claimed.Charge(&o.numbers, cost, c.Outcome.NowMS)
 	}
 }
 
@@ -148,10 +169,18 @@ func (f *Fallback) evaluate(ctx context.Context, calls []*Call) {
 	}
 }
 
-// run settles local counters in the background, until the breaker is closed.
+// run settles and tidies local counters in the background, until the breaker is closed.
 func (f *Fallback) run(breaker *Breaker) {
 	for breaker.wait(settleEvery) {
 		f.settleAll(context.Background())
+		f.tidy()
+	}
+}
+
+// tidy lets the local engine tidy a part of its counters: all of them every few seconds.
+func (f *Fallback) tidy() {
+	if f.debts != nil {
+		f.debts.tidy(f.away)
 	}
 }
 
@@ -162,23 +191,42 @@ func (f *Fallback) settleAll(ctx context.Context) {
 	}
 	for f.debts.Len() > 0 {
 		owed := f.debts.allOwed(f.storeMS(f.clock()), f.losses(), f.away, maxSettled)
-		if len(owed) == 0 || f.charge(ctx, owed) == 0 {
+		if len(owed) == 0 || f.chargeTenants(ctx, owed) == 0 {
 			return
 		}
 	}
 }
 
+// chargeTenants charges the debts of each tenant with calls of its own, all at once, so that those
+// of one tenant wait behind its own checks only. It returns how many local counters it has settled.
+func (f *Fallback) chargeTenants(ctx context.Context, owed []*debt) int {
+	var settled atomic.Int64
+	var all sync.WaitGroup
+	for len(owed) > 0 {
+		tenant, n := owed[0].call.Tenant, 1
+		for n < len(owed) && owed[n].call.Tenant == tenant {
+			n++
+		}
+		own := owed[:n:n]
+		owed = owed[n:]
+		all.Go(func() { settled.Add(int64(f.charge(ctx, own))) })
+	}
+	all.Wait()
+	return int(settled.Load())
+}
+
 const (
 	settleEvery = 50 * time.Millisecond
-	maxSettled  = 100 // counters of one call
+	maxSettled  = 100 // counters at once
 	maxCharges  = 3   // of one counter
 )
 
 // debt is what a local counter must charge to the store.
 type debt struct {
-	key   string
-	call  Call
-	units int64
+	of     *memoryCounter
+	losses int64 // when it was claimed
+	call   Call
+	units  int64
 }
 
 // charge charges debts to the store, and returns how many local counters it has settled. If a
@@ -193,7 +241,7 @@ func (f *Fallback) charge(ctx context.Context, owed []*debt) (settled int) {
 		}
 	}
 	for _, d := range owed { // other checks use up what becomes available, so the rest cannot be charged
-		f.debts.settled(d.key, debtPaid)
+		f.debts.settled(d, debtPaid)
 	}
 	return settled + len(owed)
 }
@@ -213,96 +261,44 @@ func (f *Fallback) charges(owed []*debt) (calls []*Call) {
 func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	for _, d := range owed {
 		switch c := &d.call; {
-		case errors.Is(c.Err, ErrBreakerOpen):
-			f.debts.settled(d.key, debtStays)
+		case notSent(c.Err):
+			f.debts.settled(d, debtStays)
 		case c.Err != nil:
-			f.debts.settled(d.key, debtUnknown)
+			f.debts.settled(d, debtUnknown)
 		case !c.Outcome.Allowed && c.Outcome.Verdicts[0].Remaining > 0:
 			d.units = min(d.units, c.Outcome.Verdicts[0].Remaining)
 			left = append(left, d)
 		default:
-			f.debts.settled(d.key, debtPaid)
+			f.debts.settled(d, debtPaid)
 			settled++
 		}
 	}
 	return left, settled
 }
 
+// notSent reports whether the store has certainly not counted a call that ended with err. It was
+// refused here, or there was no connection to send it on.
+func notSent(err error) bool {
+	var (
+		failed  *unsentError
+		network *net.OpError
+	)
+	return errors.Is(err, ErrBreakerOpen) || errors.Is(err, ErrNotSent) || errors.As(err, &failed) ||
+		errors.As(err, &network) && network.Op == "dial"
+}
+
+// unsentError is a failure of the store because of which a call was not sent.
+type unsentError struct{ error }
+
+func (e *unsentError) Unwrap() error { return e.error }
+
+// Unsent marks the failure of the store that ended a call as one before the call was sent. Unlike
+// ErrNotSent it counts as a failure.
+func Unsent(err error) error { return &unsentError{err} }
+
 // The states of a debt.
 const (
-	debtStays   = iota // it was not sent
+	debtStays   = iota // it was not sent: it is charged later, unless its window ends before
 	debtUnknown        // the store may have charged it: it must not be charged again
 	debtPaid
 )
-
-// owed claims the debt of a local counter; nil: there is none, or it is claimed. The caller must
-// call settled.
-func (e *Memory) owed(key string, nowMS, losses int64) *debt {
-	shard := e.shardOf(key)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	return shard.counters[key].owed(nowMS, losses)
-}
-
-// allOwed claims the debts of up to most local counters.
-func (e *Memory) allOwed(nowMS, losses int64, away func(key string) bool, most int) (owed []*debt) {
-	for i := range e.shards {
-		shard := &e.shards[i]
-		shard.mu.Lock()
-		for _, kept := range shard.all {
-			if kept.outage == nil || away(kept.outage.counter.Key) {
-				continue
-			}
-			if d := kept.owed(nowMS, losses); d != nil {
-				owed = append(owed, d)
-			}
-			if len(owed) == most {
-				break
-			}
-		}
-		shard.mu.Unlock()
-		if len(owed) == most {
-			return owed
-		}
-	}
-	return owed
-}
-
-// owed is the units of the counter that the store does not have: those beyond the state with which
-// it began. If the store has lost its counters, it does not have that state either, and all units
-// are owed.
-func (m *memoryCounter) owed(nowMS, losses int64) *debt {
-	if m == nil || m.outage == nil || m.outage.settles || m.key == "" {
-		return nil
-	}
-	o := m.outage
-	o.settles = true
-	n := &o.numbers
-	units := n.Ceiling() - m.state.Remaining(n, nowMS)
-	if o.base != nil && losses == o.losses {
-		units -= n.Ceiling() - o.base.Remaining(n, nowMS)
-	}
-	c := o.counter
-	c.Numbers.PenaltyMS, c.Shadow, c.Cost = 0, false, 0
-	return &debt{key: m.key, units: min(max(0, units), c.Numbers.Ceiling()), call: Call{Counters: []Counter{c}}}
-}
-
-// settled ends a claim. A counter whose debt is paid is removed.
-func (e *Memory) settled(key string, debt int) {
-	shard := e.shardOf(key)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	kept := shard.counters[key]
-	if kept == nil || kept.outage == nil {
-		return
-	}
-	switch debt {
-	case debtPaid:
-		e.remove(shard, kept)
-	case debtUnknown:
-		kept.outage.base = kept.state.Clone()
-		fallthrough
-	default:
-		kept.outage.settles = false
-	}
-}

@@ -21,6 +21,7 @@ type outageRig struct {
 	ahead  int64        // of the store's clock, milliseconds
 	memory atomic.Pointer[Memory]
 	fail   atomic.Bool
+	meets  atomic.Pointer[func(*Call) error] // is called before each call, and may let it fail
 	stacks []*Stack
 }
 
@@ -52,7 +53,14 @@ func (r *outageRig) Evaluate(ctx context.Context, calls ...*Call) {
 		}
 		return
 	}
-	r.memory.Load().Evaluate(ctx, calls...)
+	for _, c := range calls {
+		if meets := r.meets.Load(); meets != nil {
+			if c.Err = (*meets)(c); c.Err != nil {
+				continue
+			}
+		}
+		r.memory.Load().Evaluate(ctx, c)
+	}
 }
 func (r *outageRig) Reset(ctx context.Context, counters ...Counter) error {
 	return r.memory.Load().Reset(ctx, counters...)

@@ -68,10 +68,14 @@ func (s *Stack) Health() Health { return s.breaker.Health() }
 func (s *Stack) Away(key string) bool { return s.breaker.Away(key) }
 
 // ReturnIdle returns unused prefetched units, and charges to the store what was admitted without
-// it. Only a Stack with its own Clock needs it; any other does this with a timer.
+// it, and removes local counters that are of no use any more. Only a Stack with its own Clock needs
+// it; any other does this with a timer.
 func (s *Stack) ReturnIdle() {
 	s.leases.inspect(s.clock(), false)
 	s.fallback.settleAll(context.Background())
+	for range memoryShards {
+		s.fallback.tidy()
+	}
 }
 
 // Close stops the background work and returns all prefetched units.

@@ -168,7 +168,7 @@ func (e *Engine) send(ctx context.Context, s *server, m mode, calls []*engine.Ca
 		err := e.sendPart(ctx, s, m, r, calls[:part])
 		if calls = calls[part:]; err != nil { // the server would not answer the others either
 			for _, c := range calls {
-				c.Err = err
+				c.Err = engine.Unsent(err)
 			}
 			return
 		}

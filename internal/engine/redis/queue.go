@@ -195,7 +195,10 @@ func (q *queue) lookAfter(r *request, now time.Duration) {
 	if !queued && !r.state.CompareAndSwap(sent, abandoned) {
 		return
 	}
-	if r.err = context.DeadlineExceeded; queued && !q.life.silent(r.patience) {
+	switch r.err = context.DeadlineExceeded; {
+	case queued && q.life.silent(r.patience):
+		r.err = engine.Unsent(r.err)
+	case queued:
 		r.err = engine.ErrNotSent
 		q.noteUnsent(r, now)
 	}

@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+var hourly = limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 3_600_000}
+
+// locally lets an instance allow a unit without the store, which is not asked.
+func (r *outageRig) locally(instance int, tenant limit.TenantID, key string) {
+	call := &Call{Tenant: tenant, Cost: 1, Counters: []Counter{{Key: key, Numbers: hourly, OnUnavailable: limit.Local}}, Err: ErrBreakerOpen}
+	r.stacks[instance].fallback.answer(call)
+	require.True(r.t, call.Outcome.Allowed)
+}
+
+// remaining returns what the store says that remains.
+func (r *outageRig) remaining(key string) int64 {
+	peek := &Call{Counters: []Counter{{Key: key, Numbers: hourly}}}
+	r.memory.Load().Evaluate(context.Background(), peek)
+	return peek.Outcome.Verdicts[0].Remaining
+}
+
+// meet lets each call meet f before the store decides it.
+func (r *outageRig) meet(f func(*Call) error) { r.meets.Store(&f) }
+
+// A debt that was not sent must be charged later, or its limit is exceeded. One that may have been
+// counted must not be charged again, not even if Redis had lost its counters.
+func TestUnsentDebtsStay(t *testing.T) {
+	for name, test := range map[string]struct {
+		err    error
+		unsent bool
+	}{
+		"behind other calls":      {fmt.Errorf("evaluate counters: %w", ErrNotSent), true},
+		"given up while it waits": {fmt.Errorf("evaluate counters: %w", Unsent(context.DeadlineExceeded)), true},
+		"no connection":           {fmt.Errorf("evaluate counters: %w", &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), true},
+		"no answer":               {fmt.Errorf("evaluate counters: %w", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}), false},
+		"an error of the script":  {errors.New("ERR"), false},
+	} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", counters lost: ", lost), func(t *testing.T) {
+				r := newOutageRig(t, 0)
+				for range 31 { // 59 remain, of which 20 are for this instance: its counter begins with 10
+					require.True(t, r.ask(0, "w{t}key", limit.Local, hourly).Allowed)
+				}
+				for range 5 {
+					r.locally(0, uuid.Nil, "w{t}key")
+				}
+				if lost {
+					r.empty()
+					r.stacks[0].fallback.losses = func() int64 { return 1 }
+				}
+				before := r.remaining("w{t}key")
+				tries := 0
+				r.meet(func(*Call) error {
+					tries++
+					return test.err
+				})
+				r.stacks[0].ReturnIdle()
+				require.Equal(t, 1, tries)
+				require.Equal(t, before, r.remaining("w{t}key"))
+				r.meet(func(*Call) error { return nil })
+				r.stacks[0].ReturnIdle()
+				require.Zero(t, r.stacks[0].fallback.debts.Len())
+				after := r.remaining("w{t}key")
+				switch {
+				case !test.unsent:
+					require.Equal(t, before, after, "it may have been charged")
+				case lost:
+					require.Equal(t, before-10-5, after, "with what the counter began with")
+				default:
+					require.Equal(t, before-5, after)
+				}
+				r.stacks[0].ReturnIdle()
+				require.Equal(t, after, r.remaining("w{t}key"), "once")
+			})
+		}
+	}
+}
+
+// A debt is kept until it is sent, but no longer than its window.
+func TestUnsentDebtsEndWithTheirWindow(t *testing.T) {
+	r := newOutageRig(t, 0)
+	r.locally(0, uuid.Nil, "w{t}key")
+	r.meet(func(*Call) error { return ErrNotSent })
+	for range 10 {
+		r.stacks[0].ReturnIdle()
+	}
+	require.Equal(t, 1, r.stacks[0].fallback.debts.Len())
+	r.now.Add(hourly.WindowMS + expirySlackMS)
+	r.stacks[0].ReturnIdle()
+	require.Zero(t, r.stacks[0].fallback.debts.Len())
+}
+
+// Checks may be allowed locally while the debt of their counter is on its way. Their units are not
+// part of it, and must be charged, too.
+func TestUnitsBesideASettlementAreCharged(t *testing.T) {
+	for name, outcome := range map[string]error{"paid": nil, "unknown": os.ErrDeadlineExceeded, "not sent": ErrNotSent} {
+		t.Run(name, func(t *testing.T) {
+			r := newOutageRig(t, 0)
+			for range 5 {
+				r.locally(0, uuid.Nil, "w{t}key")
+			}
+			var once sync.Once
+			r.meet(func(*Call) (err error) {
+				once.Do(func() {
+					for range 3 {
+						r.locally(0, uuid.Nil, "w{t}key")
+					}
+					err = outcome
+				})
+				return err
+			})
+			for range 3 {
+				r.stacks[0].ReturnIdle()
+			}
+			require.Zero(t, r.stacks[0].fallback.debts.Len())
+			used := int64(8)
+			if name == "unknown" {
+				used = 3
+			}
+			require.Equal(t, 90-used, r.remaining("w{t}key"))
+		})
+	}
+}
+
+// A tenant with very many debts, or with debts that cannot be charged, must not delay those of
+// others until their windows have ended: a limit of theirs would then be exceeded. Each debt is
+// charged in the name of its tenant, which the bounds of counters and the turns of calls need.
+func TestDebtsOfTenantsTakeTurns(t *testing.T) {
+	for name, failure := range map[string]error{"very many": nil, "never charged": os.ErrDeadlineExceeded} {
+		t.Run(name, func(t *testing.T) {
+			r := newOutageRig(t, 0)
+			greedy, modest := uuid.New(), uuid.New()
+			for i := range 2_000 {
+				r.locally(0, greedy, fmt.Sprint("w{g}", i))
+			}
+			for i := range 100 {
+				r.locally(0, modest, fmt.Sprint("w{m}", i))
+			}
+			var mu sync.Mutex
+			charged, before, others := 0, 0, 0
+			r.meet(func(c *Call) error {
+				mu.Lock()
+				defer mu.Unlock()
+				switch c.Tenant {
+				case greedy:
+					if charged < 100 {
+						before++
+					}
+					return failure
+				case modest:
+					charged++
+				default:
+					others++
+				}
+				return nil
+			})
+			for range 20 {
+				r.stacks[0].fallback.settleAll(context.Background())
+			}
+			require.Zero(t, others, "each has its tenant")
+			require.Equal(t, 100, charged)
+			require.LessOrEqual(t, before, 100+maxSettled, "as many of the other tenant")
+			require.Equal(t, int64(89), r.remaining("w{m}99"))
+			held, _, _ := r.stacks[0].fallback.debts.(*Memory).held(greedy)
+			if failure == nil {
+				require.Zero(t, held)
+				require.Empty(t, r.stacks[0].fallback.debts.(*Memory).debtors.tenants)
+			}
+		})
+	}
+}
+
+// A key that shares a counter during an outage must not get what the store said was used up: no
+// shared counter holds less than the store said about one of its keys.
+func TestOverflowKnowsTheStore(t *testing.T) {
+	r := newOutageRig(t, 0)
+	local := r.stacks[0].fallback.local.(*Memory)
+	local.most.counters.perTenant = 1
+	slot := func(key string) uint64 { return maphash.String(local.seed, key) % overflowSlots }
+	for range 90 {
+		require.True(t, r.ask(0, "w{t}used", limit.Local, hourly).Allowed)
+	}
+	r.locally(0, uuid.Nil, "w{t}first")
+	other := 0 // a key that shares the counter
+	for slot(fmt.Sprint("w{t}", other)) != slot("w{t}used") {
+		other++
+	}
+	r.locally(0, uuid.Nil, fmt.Sprint("w{t}", other))
+	require.EqualValues(t, 1, local.overflow.Load())
+	for _, dry := range []bool{true, false} {
+		call := &Call{DryRun: dry, Cost: 1, Counters: []Counter{{Key: "w{t}used", Numbers: hourly, OnUnavailable: limit.Local}}, Err: ErrBreakerOpen}
+		r.stacks[0].fallback.answer(call)
+		require.False(t, call.Outcome.Allowed)
+	}
+}
+
+// Tenants get equal shares of what is charged at once, and all their counters have their turn.
+func TestDebtorsTakeTurns(t *testing.T) {
+	r := newOutageRig(t, 0)
+	d := &r.stacks[0].fallback.local.(*Memory).debtors
+	names := map[uuid.UUID]string{uuid.New(): "w{g}", uuid.New(): "w{m}", uuid.New(): "w{away}"}
+	for tenant, name := range names {
+		for i := range 300 {
+			r.locally(0, tenant, fmt.Sprint(name, i))
+		}
+	}
+	seen := map[string]bool{}
+	for range 10 {
+		of := map[string]int{}
+		for _, key := range d.pick(func(key string) bool { return HashTag(key) == "away" }, 90) {
+			require.False(t, seen[key], "each has one turn before any has another")
+			seen[key] = true
+			of[HashTag(key)]++
+		}
+		require.Equal(t, map[string]int{"g": 30, "m": 30}, of)
+	}
+	require.Len(t, seen, 600)
+	require.Empty(t, new(debtors).pick(func(string) bool { return false }, 90))
+}
