@@ -28,7 +28,7 @@ type CounterChange struct {
 // ErrCountersUnavailable, and can then be repeated.
 func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
 	subject, _ := p.subjects.Load(change.Subject)
-	now := c.now().UnixMilli()
+	now := c.nowMS()
 	a := engine.Amendment{Reset: change.Reset}
 	name := c.keys.name(append([]byte("amendment"+strconv.FormatInt(change.ID, 10)), p.tenant[:]...))
 	a.Once = p.places.ofSubject(change.Subject) + string(name.Append(nil))

@@ -24,6 +24,7 @@ type Checker struct {
 	keys      Keys
 	engine    engine.Engine
 	now       func() time.Time
+	storeMS   func(at time.Time) int64
 	metrics   *Metrics
 	observers []Observer
 	credits   func(tenant limit.TenantID, subject string, r *RuleDecision)
@@ -54,9 +55,22 @@ func NewChecker(o CheckerOptions) *Checker {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers, credits: o.Credits,
-		previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews)}
+	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, storeMS: storeMS(o.Engine), metrics: o.Metrics, observers: o.Observers,
+		credits: o.Credits, previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews)}
 }
+
+// storeMS returns what tells the time of the counter store at an instant, in milliseconds since
+// 1970. It decides which overrides, credits and windows apply, so that all instances agree on these
+// as they do on counters, although their own clocks differ.
+func storeMS(e engine.Engine) func(at time.Time) int64 {
+	if of, ok := e.(interface{ StoreMS(at time.Time) int64 }); ok {
+		return of.StoreMS
+	}
+	return time.Time.UnixMilli
+}
+
+// nowMS returns the time of the counter store now.
+func (c *Checker) nowMS() int64 { return c.storeMS(c.now()) }
 
 // evaluation is the state of one request while it is decided.
 type evaluation struct {
@@ -117,9 +131,10 @@ func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decis
 // timeout, and what was sent is counted in any case.
 func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
 	started := c.now()
+	nowMS := c.storeMS(started)
 	evaluations := scratch.grow(len(reqs))
 	for i := range reqs {
-		if !evaluations[i].resolve(c.keys, p, &reqs[i], started) {
+		if !evaluations[i].resolve(c.keys, p, &reqs[i], started, nowMS) {
 			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
 		}
 	}
@@ -166,10 +181,9 @@ func (s *Scratch) evaluate(ctx context.Context, engine engine.Engine, evaluation
 
 // resolve finds the plan, the subject, the rules, their limits and the keys. It is the only place
 // that looks up the subject, so a decision uses one state of it. It returns false for an unknown
-// plan.
-func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) bool {
+// plan. nowMS is started by the store's clock.
+func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, started time.Time, nowMS int64) bool {
 	e.policy, e.req = p, req
-	nowMS := now.UnixMilli()
 	subject, _ := p.subjects.Load(req.Subject)
 	e.subject = subject
 	plan, known := p.plan(req.Plan, subject)
@@ -195,7 +209,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	var buf [limit.MaxMatchingRules]int32
 	matching := p.matching(buf[:0], req.Resource)
 	e.call.Tenant, e.call.Cost, e.call.DryRun = p.tenant, req.Cost, req.DryRun
-	e.call.Started, e.call.Fresh, e.call.Leased = now, req.Explain, true
+	e.call.Started, e.call.Fresh, e.call.Leased = started, req.Explain, true
 	d.Rules = slices.Grow(d.Rules, len(matching))
 	e.call.Counters = slices.Grow(e.call.Counters, len(matching))
 	e.counted = slices.Grow(e.counted, len(matching))

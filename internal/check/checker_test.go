@@ -71,6 +71,22 @@ func newRig(t *testing.T, data PolicyData, subjects ...SubjectData) *rig {
 	return r
 }
 
+// beside returns another instance over the same store, whose clock is ahead.
+func (r *rig) beside(ahead time.Duration) *rig {
+	r.t.Helper()
+	other := newRig(r.t, PolicyData{})
+	other.policy = r.policy
+	other.clock = func() time.Time { return time.UnixMilli(r.now.Load()).Add(ahead) }
+	registry := prometheus.NewRegistry()
+	other.stack = engine.NewStack(engine.StackOptions{
+		Shared: r.store, Local: engine.NewMemory(engine.MemoryOptions{Clock: r.now.Load}), Share: peers.New(2, nil, registry).Share,
+		Metrics: engine.NewMetrics(registry), Clock: other.clock,
+	})
+	r.t.Cleanup(other.stack.Close)
+	other.checker = NewChecker(CheckerOptions{Keys: NewKeys([16]byte{1}), Engine: other.stack, Metrics: other.metrics, Clock: other.clock})
+	return other
+}
+
 // metric returns the value of a counter.
 func (r *rig) metric(name string) float64 {
 	r.t.Helper()
@@ -109,6 +125,43 @@ func (r *rig) move(d time.Duration) { r.now.Add(d.Milliseconds()) }
 
 func minute(slug string, units int64) limit.Rule {
 	return limit.Rule{Slug: slug, Resource: "*", Algorithm: limit.FixedWindow, Limit: units, Window: limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}, By: []string{"subject"}}
+}
+
+// An override must begin and end at the same instant at all instances, by the clock of the store,
+// as windows do. Before, each instance used its own clock: a customer had the limit of an override
+// at some instances and not at others.
+func TestOverridesFollowTheClockOfTheStore(t *testing.T) {
+	override := func(from, to time.Duration) []OverrideData {
+		at := time.UnixMilli(testStart)
+		return []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 90}, StartsAt: at.Add(from), ExpiresAt: at.Add(to)}}
+	}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 10)}},
+		SubjectData{Subject: "ends", Overrides: override(0, 30*time.Minute)},
+		SubjectData{Subject: "begins", Overrides: override(30*time.Minute, 24*time.Hour)},
+	)
+	for name, instance := range map[string]*rig{"exact": r, "fast": r.beside(time.Hour), "slow": r.beside(-time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			r.now.Store(testStart)
+			instance.check(Request{Subject: "anybody", Cost: 1}) // the answer tells the store's clock
+			limits := func(subject string) (checked, seen int64) {
+				d := instance.check(Request{Subject: subject})
+				return d.Rules[0].Limit, instance.inspect(Request{Subject: subject}).Rules[0].Limit
+			}
+			expect := func(subject string, want int64) {
+				checked, seen := limits(subject)
+				require.Equal(t, want, checked, subject)
+				require.Equal(t, want, seen, subject)
+			}
+			expect("ends", 90)
+			expect("begins", 10)
+			r.move(30*time.Minute - time.Millisecond)
+			expect("ends", 90)
+			expect("begins", 10)
+			r.move(time.Millisecond)
+			expect("ends", 10)
+			expect("begins", 90)
+		})
+	}
 }
 
 // A customer gets the override, or else the plan limit, or else the rule's own limit. When the

@@ -60,7 +60,7 @@ func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to 
 
 func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int32, then number, subjects []string, out *Comparison) {
 	var now, changed []*evaluation
-	nowMS := c.now().UnixMilli()
+	nowMS := c.nowMS()
 	for _, name := range subjects {
 		subject, _ := p.subjects.Load(name)
 		has, _ := p.plan("", subject)

@@ -93,7 +93,7 @@ func (c *Checker) Foresee(ctx context.Context, p *Policy, change PlanChange, sub
 	}
 	// Most subjects have one of a few versions of plans, so the rules are compared once for each.
 	changing := map[*planNumbers][]int32{}
-	nowMS := c.now().UnixMilli()
+	nowMS := c.nowMS()
 	for _, name := range subjects {
 		if ctx.Err() != nil || out.Degraded {
 			break

@@ -64,10 +64,10 @@ func (e *UncountedError) Error() string {
 // them; the other fields are ignored. While the counter store is unavailable, it returns what a
 // check would be answered.
 func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) SubjectLimits {
-	now := c.now()
+	nowMS := c.nowMS()
 	subject, _ := p.subjects.Load(values.Subject)
 	plan, _ := p.plan("", subject)
-	out := SubjectLimits{Subject: values.Subject, NowMS: now.UnixMilli()}
+	out := SubjectLimits{Subject: values.Subject, NowMS: nowMS}
 	if subject != nil {
 		out.State = subject.state
 	}
@@ -93,7 +93,7 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		e := evaluations[last]
 		e.req = &req
 		e.keys.begin(c.keys)
-		e.addRule(int32(i), plan, subject, now.UnixMilli())
+		e.addRule(int32(i), plan, subject, nowMS)
 	}
 	c.peek(ctx, evaluations)
 	for n, e := range evaluations {

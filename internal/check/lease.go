@@ -73,7 +73,7 @@ func (c *Checker) Lease(ctx context.Context, p *Policy, req *Request, scratch *S
 	}
 	started := c.now()
 	e := &scratch.grow(1)[0]
-	if !e.resolve(c.keys, p, req, started) {
+	if !e.resolve(c.keys, p, req, started, c.storeMS(started)) {
 		return Lease{}, &UnknownPlanError{Plan: req.Plan}
 	}
 	lease := Lease{Decision: &e.decision}
@@ -220,9 +220,9 @@ func (c *Checker) Report(p *Policy, req Request, r Reported, scratch *Scratch) {
 	now := c.now()
 	e := &scratch.grow(1)[0]
 	req.reported, req.Cost = true, 1
-	if !e.resolve(c.keys, p, &req, now) {
+	if !e.resolve(c.keys, p, &req, now, c.storeMS(now)) {
 		req.Plan = "" // deleted in the meantime
-		e.resolve(c.keys, p, &req, now)
+		e.resolve(c.keys, p, &req, now, c.storeMS(now))
 	}
 	c.metrics.leaseReported(&r)
 	d := &e.decision

@@ -99,7 +99,7 @@ func TestPlaceOfARule(t *testing.T) {
 	for n := range 200 {
 		req := Request{Subject: strconv.Itoa(n), Resource: strconv.Itoa(n), Cost: 1, Attributes: []Attribute{{Name: "region", Value: strconv.Itoa(n)}}}
 		var e evaluation
-		require.True(t, e.resolve(r.checker.keys, r.policy, &req, r.checker.now()))
+		require.True(t, e.resolve(r.checker.keys, r.policy, &req, r.checker.now(), r.checker.nowMS()))
 		var tags []string
 		for i := range e.call.Counters {
 			tags = append(tags, e.call.Counters[i].Key[:len(home)])

@@ -31,6 +31,7 @@ type Quota struct {
 	keys      Keys
 	engine    engine.Engine
 	now       func() time.Time
+	storeMS   func(at time.Time) int64
 	policies  *Policies
 	platform  limit.TenantID
 	checks    quotaUnits
@@ -62,7 +63,7 @@ type quotaHeld struct {
 // them.
 func NewQuota(checker *Checker, policies *Policies, platform limit.TenantID) *Quota {
 	return &Quota{
-		keys: checker.keys, engine: checker.engine, now: checker.now, policies: policies, platform: platform,
+		keys: checker.keys, engine: checker.engine, now: checker.now, storeMS: checker.storeMS, policies: policies, platform: platform,
 		checks: newQuotaUnits(QuotaResource), work: newQuotaUnits(WorkResource),
 		scratches: sync.Pool{New: func() any { return new(Scratch) }},
 	}
@@ -106,7 +107,7 @@ func (q *Quota) admitWork(ctx context.Context, tenant *Policy, reqs []Request, r
 	if err != nil || !policy.limitsExactly(WorkResource) {
 		return 0, true
 	}
-	units, nowMS := int64(0), q.now().UnixMilli()
+	units, nowMS := int64(0), q.storeMS(q.now())
 	for i := range reqs {
 		units += tenant.work(&reqs[i], nowMS)
 	}
@@ -166,7 +167,8 @@ func (q *Quota) ask(resource string, last *atomic.Pointer[quotaHeld], policy *Po
 	evaluations := scratch.grow(1)
 	e := &evaluations[0]
 	req := Request{Subject: slug, Resource: resource, Cost: n}
-	e.resolve(q.keys, policy, &req, q.now())
+	now := q.now()
+	e.resolve(q.keys, policy, &req, now, q.storeMS(now))
 	e.call.Leased = true
 	for i := range e.call.Counters {
 		e.call.Leased = e.call.Leased && e.call.Counters[i].Numbers.Leasable() && e.call.Counters[i].Credits == nil

@@ -157,7 +157,7 @@ func TestQuotaOfWorkIsThatOfTheCall(t *testing.T) {
 	work := func(subject, plan string) int64 {
 		req := Request{Subject: subject, Resource: "default", Plan: plan, Cost: 1}
 		var e evaluation
-		require.True(t, e.resolve(NewKeys([16]byte{1}), r.policy, &req, now))
+		require.True(t, e.resolve(NewKeys([16]byte{1}), r.policy, &req, now, now.UnixMilli()))
 		units := int64(0)
 		for i := range e.call.Counters {
 			units += engine.CounterWork(&e.call.Counters[i].Numbers, e.call.Counters[i].Credits)

@@ -59,7 +59,7 @@ func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Deci
 		}
 		r := &s.Requests[i]
 		var e evaluation
-		if !e.resolve(keys, policy, &r.Request, time.UnixMilli(s.StartMS+r.AtMS)) {
+		if atMS := s.StartMS + r.AtMS; !e.resolve(keys, policy, &r.Request, time.UnixMilli(atMS), atMS) {
 			return &UnknownPlanError{Index: i, Plan: r.Plan}
 		}
 		if len(e.counted) > 0 {

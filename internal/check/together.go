@@ -37,7 +37,7 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 	started := c.now()
 	evaluations := scratch.grow(len(reqs))
 	for i := range reqs {
-		if !evaluations[i].resolve(c.keys, p, &reqs[i], started) {
+		if !evaluations[i].resolve(c.keys, p, &reqs[i], started, c.storeMS(started)) {
 			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
 		}
 	}

@@ -36,6 +36,7 @@ type Breaker struct {
 	stop     chan struct{}            // closed when the process ends its checks
 	sleep    func(time.Duration) bool // reports false once the breaker is closed
 	canaries canaries
+	probed   func(storeMS int64) // is told the store's clock by each probe; nil: nobody is
 	last     atomic.Pointer[lastFailure]
 
 	mu   sync.Mutex
@@ -242,6 +243,9 @@ func (b *Breaker) probe(ctx context.Context, server Server) error {
 	b.evaluateOn(ctx, server, &call)
 	if call.Err == nil {
 		b.canaries.compare(key, started, &call.Outcome)
+		if b.probed != nil {
+			b.probed(call.Outcome.NowMS)
+		}
 	}
 	return call.Err
 }

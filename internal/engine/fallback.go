@@ -34,6 +34,7 @@ func newFallback(next Engine, breaker *Breaker, o StackOptions, clock func() tim
 	}
 	f.debts, _ = o.Local.(debtor)
 	f.startMS = f.start.UnixMilli()
+	breaker.probed = func(storeMS int64) { f.learn(clock(), storeMS) }
 	return f
 }
 

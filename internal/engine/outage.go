@@ -118,14 +118,20 @@ func (f *Fallback) storeMS(at time.Time) int64 {
 	return f.startMS + at.Sub(f.start).Milliseconds() + f.ahead.Load()
 }
 
-// follow notes how far the store's clock is ahead of this process's. It writes only what differs:
-// all calls share the value.
+// follow notes by a call how far the store's clock is ahead of this process's. It writes only what
+// differs: all calls share the value.
 func (f *Fallback) follow(c *Call) {
-	if c.Started.IsZero() || c.NowMS != 0 {
-		return
+	if !c.Started.IsZero() && c.NowMS == 0 {
+		f.learn(c.Started, c.Outcome.NowMS)
 	}
-	if off := c.Outcome.NowMS - f.storeMS(c.Started); off > maxClockError || off < -maxClockError {
-		f.ahead.Add(off)
+}
+
+// learn notes what the store's clock showed at an instant.
+func (f *Fallback) learn(at time.Time, storeMS int64) {
+	own := f.startMS + at.Sub(f.start).Milliseconds()
+	was := f.ahead.Load()
+	if off := storeMS - own - was; off > maxClockError || off < -maxClockError {
+		f.ahead.CompareAndSwap(was, was+off)
 	}
 }
 

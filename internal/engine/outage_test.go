@@ -180,6 +180,22 @@ func TestLocalUnitsAreChargedOnce(t *testing.T) {
 	require.Equal(t, int64(90-1-15), peek.Outcome.Verdicts[0].Remaining)
 }
 
+// An instance knows the store's clock from the first probe on, whatever its own clock shows, and
+// follows it when it steps. A few milliseconds of difference are ignored.
+func TestStacksKnowTheClockOfTheStore(t *testing.T) {
+	r := newOutageRig(t, -3_600_000)
+	stack := r.stacks[0]
+	require.Equal(t, r.now.Load()-3_600_000, stack.StoreMS(stack.Now()))
+	r.now.Add(5_000)
+	require.Equal(t, r.now.Load()-3_600_000, stack.StoreMS(stack.Now()))
+	r.ahead += 7_200_000
+	r.ask(0, "w{t}key", limit.Allow, limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000})
+	require.Equal(t, r.now.Load()+3_600_000, stack.StoreMS(stack.Now()))
+	r.ahead += maxClockError
+	stack.breaker.only.look(context.Background())
+	require.Equal(t, r.now.Load()+3_600_000, stack.StoreMS(stack.Now()))
+}
+
 // With overage, an instance counts on from what it knows of the store, and reports no excess of
 // which it knows nothing. Afterwards the store has all units.
 func TestOverageThroughAnOutage(t *testing.T) {

@@ -45,11 +45,9 @@ func NewStack(o StackOptions) *Stack {
 	}
 	breaker := NewBreaker(o.Shared, o.Metrics, breakerClock)
 	leases := NewLeases(breaker, o.Metrics, clock, o.Clock == nil)
-	if o.Clock == nil {
-		go breaker.Watch()
-	}
 	fallback := newFallback(leases, breaker, o, clock)
 	if o.Clock == nil {
+		go breaker.Watch()
 		go fallback.run(breaker)
 	}
 	return &Stack{Engine: NewDenials(NewSpread(fallback, breaker.only != nil, o.Metrics), o.Metrics, clock), breaker: breaker, leases: leases, fallback: fallback, clock: clock}
@@ -57,6 +55,12 @@ func NewStack(o StackOptions) *Stack {
 
 // Now returns the time of the stack's clock, for Call.Started.
 func (s *Stack) Now() time.Time { return s.clock() }
+
+// StoreMS returns the time of the counter store's clock at an instant of the stack's clock, in
+// milliseconds since 1970. It is an estimate by the store's answers and this process's monotonic
+// clock, so it hardly depends on the clock of the machine, nor on steps of it. It is off by up to
+// maxClockError and the time that an answer takes.
+func (s *Stack) StoreMS(at time.Time) int64 { return s.fallback.storeMS(at) }
 
 // DegradedSince returns when the circuit breaker opened; zero if it is not open.
 func (s *Stack) DegradedSince() time.Time { return s.breaker.DegradedSince() }
