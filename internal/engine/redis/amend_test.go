@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -142,4 +143,36 @@ func TestRedisAmendsEachCounterOnce(t *testing.T) {
 	mark, err := client.Get(t.Context(), a.Once).Result()
 	require.NoError(t, err)
 	require.Equal(t, "1", mark)
+}
+
+// The mark of an amendment lives for days after the last time that the amendment was repeated, and
+// no longer: a tenant that changes very many plans must not fill Redis with marks.
+func TestRedisForgetsAmendments(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	prefix := enginetest.Prefix()
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 100, WindowMS: 3_600_000}
+	c := engine.Counter{Key: prefix + "counter", Numbers: n}
+	charge := &engine.Call{Cost: 40, Counters: []engine.Counter{c}}
+	eng.Evaluate(t.Context(), charge)
+	require.NoError(t, charge.Err)
+	to := n
+	to.Limit = 10
+	a := &engine.Amendment{Once: prefix + "amendment", Parts: []engine.AmendPart{{Counter: c, To: to}}}
+	life := func() time.Duration {
+		ttl, err := client.PTTL(t.Context(), a.Once).Result()
+		require.NoError(t, err)
+		return ttl
+	}
+	require.NoError(t, eng.Amend(t.Context(), a))
+	require.Greater(t, life(), 2*24*time.Hour, "Postgres may be unavailable over a weekend")
+	require.LessOrEqual(t, life(), 3*24*time.Hour)
+	require.NoError(t, client.PExpire(t.Context(), a.Once, time.Hour).Err())
+	require.NoError(t, eng.Amend(t.Context(), a))
+	require.Greater(t, life(), 2*24*time.Hour, "it is still repeated")
+	c.Numbers = to
+	peek := &engine.Call{Counters: []engine.Counter{c}}
+	eng.Evaluate(t.Context(), peek)
+	require.NoError(t, peek.Err)
+	require.EqualValues(t, 6, peek.Outcome.Verdicts[0].Remaining, "once")
 }

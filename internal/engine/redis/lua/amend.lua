@@ -23,11 +23,18 @@
 --   reply    1
 -- The count is now 250: a quarter of the limit, as before. The same call again replies 0.
 
-local MARK_LIFE = 30 * 86400000
+-- A change is repeated each second until its row is deleted in Postgres, whatever the window of its
+-- counters is: if it were done again after their windows have ended, it would scale the usage of the
+-- new ones. Each repetition renews the mark, so it must outlive only a time in which the row cannot
+-- be read: an outage of Postgres, over a weekend. Nothing else bounds the number of marks.
+local MARK_LIFE = 3 * 86400000
 local TOGETHER = 100 -- entries of a log
 
 local done = try('GET', KEYS[1]) or ''
-if type(done) == 'table' or done == '1' then return 0 end
+if type(done) == 'table' or done == '1' then
+  call('PEXPIRE', KEYS[1], MARK_LIFE)
+  return 0
+end
 
 local now, flags = decode('<I6B', ARGV[1])
 local reset, follows = flags % 2 == 1, flags > 1
