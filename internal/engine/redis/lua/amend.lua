@@ -24,9 +24,9 @@
 -- The count is now 250: a quarter of the limit, as before. The same call again replies 0.
 
 -- A change is repeated each second until its row is deleted in Postgres, whatever the window of its
--- counters is: if it were done again after their windows have ended, it would scale the usage of the
--- new ones. Each repetition renews the mark, so it must outlive only a time in which the row cannot
--- be read: an outage of Postgres, over a weekend. Nothing else bounds the number of marks.
+-- counters is: if it were done again after their windows have ended, it would scale the usage of
+-- the new ones. Each repetition renews the mark, so it must outlive only a time in which the row
+-- cannot be read: an outage of Postgres, over a weekend. Nothing else bounds the number of marks.
 local MARK_LIFE = 3 * 86400000
 local TOGETHER = 100 -- entries of a log
 
