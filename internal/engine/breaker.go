@@ -20,6 +20,16 @@ var ErrBreakerOpen = errors.New("the circuit breaker of the counter store is ope
 // decide. The store has not failed, and has not counted the call.
 var ErrNotSent = errors.New("the call waited behind other calls for too long and was not sent to the counter store")
 
+// ErrNotReached is wrapped by the error of a call that failed before any of it was written to the
+// counter store: no connection was free or could be made, or the store was silent while the call
+// waited for its turn. That is a failure of the store, but it has not counted the call.
+var ErrNotReached = errors.New("the call did not reach the counter store")
+
+// uncounted reports whether a call with this error was certainly not counted by the store.
+func uncounted(err error) bool {
+	return errors.Is(err, ErrBreakerOpen) || errors.Is(err, ErrNotSent) || errors.Is(err, ErrNotReached)
+}
+
 // A Breaker fails calls immediately with ErrBreakerOpen while the server that holds their counters
 // does not answer. Each server has its own circuit, so a server that fails degrades only its own
 // counters.

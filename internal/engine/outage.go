@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +13,8 @@ import (
 // store last said: a local counter begins with this instance's share of what remained, not with its
 // share of the limit. After the outage, what was admitted locally is charged to the store, once, so
 // that the window that spans the end of the outage holds it too.
-// A call that timed out may have been counted there already, so its units are not charged.
+// A call that timed out may have been counted there already, so its units are not charged. Those of
+// a call that did not reach the store are.
 //
 // Example: a limit of 90 a minute and three instances. The store last said 30 remaining. Each
 // instance then allows 10 units until the window ends, and 30 in each window after that. Redis is
@@ -267,7 +266,7 @@ func (f *Fallback) charges(owed []*debt) (calls []*Call) {
 func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	for _, d := range owed {
 		switch c := &d.call; {
-		case notSent(c.Err):
+		case uncounted(c.Err):
 			f.debts.settled(d, debtStays)
 		case c.Err != nil:
 			f.debts.settled(d, debtUnknown)
@@ -281,26 +280,6 @@ func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	}
 	return left, settled
 }
-
-// notSent reports whether the store has certainly not counted a call that ended with err. It was
-// refused here, or there was no connection to send it on.
-func notSent(err error) bool {
-	var (
-		failed  *unsentError
-		network *net.OpError
-	)
-	return errors.Is(err, ErrBreakerOpen) || errors.Is(err, ErrNotSent) || errors.As(err, &failed) ||
-		errors.As(err, &network) && network.Op == "dial"
-}
-
-// unsentError is a failure of the store because of which a call was not sent.
-type unsentError struct{ error }
-
-func (e *unsentError) Unwrap() error { return e.error }
-
-// Unsent marks the failure of the store that ended a call as one before the call was sent. Unlike
-// ErrNotSent it counts as a failure.
-func Unsent(err error) error { return &unsentError{err} }
 
 // The states of a debt.
 const (

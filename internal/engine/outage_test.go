@@ -22,6 +22,7 @@ type outageRig struct {
 	memory atomic.Pointer[Memory]
 	fail   atomic.Bool
 	meets  atomic.Pointer[func(*Call) error] // is called before each call, and may let it fail
+	err    error // while it fails; nil: a timeout
 	stacks []*Stack
 }
 
@@ -49,7 +50,9 @@ func (r *outageRig) empty() {
 func (r *outageRig) Evaluate(ctx context.Context, calls ...*Call) {
 	if r.fail.Load() {
 		for _, c := range calls {
-			c.Err = os.ErrDeadlineExceeded
+			if c.Err = r.err; c.Err == nil {
+				c.Err = os.ErrDeadlineExceeded
+			}
 		}
 		return
 	}
@@ -225,6 +228,46 @@ func TestUnitsOfUnknownFateAreNotCharged(t *testing.T) {
 	require.Equal(t, int64(30-3), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining+1, "still counted locally")
 	r.fail.Store(false)
 	require.Equal(t, int64(88), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining)
+}
+
+// A call that never reached the store was not counted there, so its unit is charged later. Before,
+// a wait for a connection or a refused one was taken for a call that may have been counted, and the
+// customer kept the units.
+func TestUnitsThatDidNotReachTheStoreAreCharged(t *testing.T) {
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+	for _, err := range []error{ErrNotReached, ErrNotSent} {
+		r := newOutageRig(t, 0)
+		require.True(t, r.ask(0, "w{t}key", limit.Local, n).Allowed)
+		r.err = fmt.Errorf("evaluate counters: %w", err)
+		r.fail.Store(true)
+		for range 3 { // the circuit is closed: each call is passed on
+			require.True(t, r.ask(0, "w{t}key", limit.Local, n).Degraded)
+		}
+		r.fail.Store(false)
+		require.Equal(t, int64(90-1-3-1), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining, err)
+	}
+}
+
+// A charge of local units that did not reach the store is repeated. One that may have arrived is
+// not.
+func TestChargesThatDidNotReachTheStoreAreRepeated(t *testing.T) {
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+	for err, charged := range map[error]int64{ErrNotReached: 3, ErrNotSent: 3, os.ErrDeadlineExceeded: 0} {
+		r := newOutageRig(t, 0)
+		require.True(t, r.ask(0, "w{t}key", limit.Local, n).Allowed)
+		r.err = ErrNotReached
+		r.fail.Store(true)
+		for range 3 {
+			require.True(t, r.ask(0, "w{t}key", limit.Local, n).Degraded)
+		}
+		r.err = fmt.Errorf("evaluate counters: %w", err)
+		r.stacks[0].fallback.settleAll(context.Background())
+		r.fail.Store(false)
+		r.stacks[0].fallback.settleAll(context.Background())
+		peek := &Call{Counters: []Counter{{Key: "w{t}key", Numbers: n}}}
+		r.Evaluate(context.Background(), peek)
+		require.Equal(t, 90-1-charged, peek.Outcome.Verdicts[0].Remaining, err)
+	}
 }
 
 // A counter that holds fewer units than before counts as a regression. A counter in a new window

@@ -305,7 +305,7 @@ func (t *trackedConns) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		if err != nil {
-			return failedConn{err}, nil
+			return failedConn{notReached{err}}, nil
 		}
 		return conn, nil
 	}

@@ -168,7 +168,7 @@ func (e *Engine) send(ctx context.Context, s *server, m mode, calls []*engine.Ca
 		err := e.sendPart(ctx, s, m, r, calls[:part])
 		if calls = calls[part:]; err != nil { // the server would not answer the others either
 			for _, c := range calls {
-				c.Err = engine.Unsent(err)
+				c.Err = notReached{err}
 			}
 			return
 		}
@@ -243,17 +243,11 @@ func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
 	}
 	if err != nil {
 		if errors.Is(err, redis.ErrPoolTimeout) {
-			err = poolTimeout{err}
+			err = notReached{poolTimeout{err}}
 		}
 		c.Err = fmt.Errorf("evaluate counters: %w", err)
 	}
 }
-
-// poolTimeout makes a long wait for a connection a timeout for callers.
-type poolTimeout struct{ error }
-
-func (poolTimeout) Timeout() bool   { return true }
-func (t poolTimeout) Unwrap() error { return t.error }
 
 // Reset deletes counters, also in groups, and their penalty marks.
 func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {

@@ -13,6 +13,18 @@ import (
 	"weir/internal/engine"
 )
 
+// notReached is an error because of which nothing of a call was written to a server. go-redis
+// removes one layer of an error that has another one inside (errors.Unwrap), but not of a list.
+type notReached struct{ error }
+
+func (e notReached) Unwrap() []error { return []error{engine.ErrNotReached, e.error} }
+
+// poolTimeout makes a long wait for a connection a timeout for callers.
+type poolTimeout struct{ error }
+
+func (poolTimeout) Timeout() bool   { return true }
+func (t poolTimeout) Unwrap() error { return t.error }
+
 // The classes of failures: what people have to do about each is in docs/operations.md.
 const (
 	failTimeout     engine.Failure = "timeout"

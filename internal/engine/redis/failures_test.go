@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/engine"
+	"weir/internal/limit"
 	"weir/internal/testenv"
 )
 
@@ -55,6 +56,57 @@ func TestClasses(t *testing.T) {
 	}
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	require.Equal(t, failUnreachable, classOf(refused))
+}
+
+// A call for which there is no connection was not counted. Before, it counted as one that may have
+// been, so that the units were not charged after an outage.
+func TestCallsWithoutAConnection(t *testing.T) {
+	fewAMinute := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 9, WindowMS: 60_000}
+	evaluate := func(t *testing.T, client redis.UniversalClient) error {
+		call := &engine.Call{Cost: 1, Counters: []engine.Counter{{Key: "w{unreached}c", Numbers: fewAMinute}}}
+		New(client, Options{Deadline: testPatience}).Evaluate(t.Context(), call)
+		return call.Err
+	}
+	t.Run("none is free", func(t *testing.T) {
+		client, err := NewClient(testenv.RedisURL(t), WithPoolSize(1), WithTimeout(testPatience))
+		require.NoError(t, err)
+		defer client.Close()
+		only := client.(*redis.Client).Conn()
+		defer only.Close()
+		require.NoError(t, only.Ping(t.Context()).Err())
+		err = evaluate(t, client)
+		require.ErrorIs(t, err, redis.ErrPoolTimeout)
+		require.ErrorIs(t, err, engine.ErrNotReached)
+		require.Equal(t, failTimeout, classOf(err))
+		var timeout interface{ Timeout() bool }
+		require.ErrorAs(t, err, &timeout, "the circuit breaker counts it as a timeout")
+	})
+	for name, login := range map[string]string{"refused": "", "refused, with a password": "weir:secret@"} {
+		t.Run(name, func(t *testing.T) {
+			client, err := NewClient("redis://"+login+"127.0.0.1:"+testenv.FreePort(t), WithTimeout(testPatience))
+			require.NoError(t, err)
+			defer client.Close()
+			for range 3 {
+				err = evaluate(t, client)
+				require.ErrorIs(t, err, engine.ErrNotReached)
+				require.ErrorIs(t, err, syscall.ECONNREFUSED)
+				require.Equal(t, failUnreachable, classOf(err))
+			}
+		})
+	}
+	t.Run("the answer is missing", func(t *testing.T) {
+		server := testenv.StartRedis(t)
+		client, err := NewClient(server.URL)
+		require.NoError(t, err)
+		defer client.Close()
+		require.NoError(t, evaluate(t, client))
+		server.Pause()
+		defer server.Resume()
+		call := &engine.Call{Cost: 1, Counters: []engine.Counter{{Key: "w{unreached}c", Numbers: fewAMinute}}}
+		New(client, Options{Deadline: 250 * time.Millisecond}).Evaluate(t.Context(), call)
+		require.Error(t, call.Err)
+		require.NotErrorIs(t, call.Err, engine.ErrNotReached, "Redis decides it when it continues")
+	})
 }
 
 // A server that takes no more clients hangs up on its own. That must not look like a network at

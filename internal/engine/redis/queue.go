@@ -57,7 +57,7 @@ const (
 
 func (q *queue) send(ctx context.Context, r *request) error {
 	if err := ctx.Err(); err != nil {
-		return err
+		return notReached{err}
 	}
 	r.patience = q.deadline
 	if end, set := ctx.Deadline(); set {
@@ -195,10 +195,12 @@ func (q *queue) lookAfter(r *request, now time.Duration) {
 	if !queued && !r.state.CompareAndSwap(sent, abandoned) {
 		return
 	}
-	switch r.err = context.DeadlineExceeded; {
-	case queued && q.life.silent(r.patience):
-		r.err = engine.Unsent(r.err)
-	case queued:
+	switch {
+	case !queued:
+		r.err = context.DeadlineExceeded
+	case q.life.silent(r.patience):
+		r.err = notReached{context.DeadlineExceeded}
+	default:
 		r.err = engine.ErrNotSent
 		q.noteUnsent(r, now)
 	}

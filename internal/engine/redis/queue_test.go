@@ -183,6 +183,9 @@ func TestBatchSenderDeadline(t *testing.T) {
 	hurried, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, hangs.send(hurried, requestOf(1)), context.DeadlineExceeded)
+	over := hangs.send(hurried, requestOf(1))
+	require.ErrorIs(t, over, context.DeadlineExceeded)
+	require.ErrorIs(t, over, engine.ErrNotReached)
 }
 
 // A request that was not sent, although the store answered others all the time, has met overload. A
@@ -215,9 +218,15 @@ func TestRequestsThatWereNotSent(t *testing.T) {
 	q.standing(each)
 	q.standing(each)
 	require.Equal(t, 1, tenants, "once")
-	require.Equal(t, engine.Unsent(context.DeadlineExceeded), late(waitingState, 2*patience), "a failure, but it was not counted")
+	silent := late(waitingState, 2*patience)
+	require.ErrorIs(t, silent, context.DeadlineExceeded)
+	require.ErrorIs(t, silent, engine.ErrNotReached)
+	require.NotErrorIs(t, silent, engine.ErrNotSent)
+	require.Equal(t, failTimeout, classOf(silent))
 	require.Zero(t, q.waits.read())
-	require.Equal(t, context.DeadlineExceeded, late(sent, 0), "it may have been counted")
+	perhaps := late(sent, 0)
+	require.ErrorIs(t, perhaps, context.DeadlineExceeded)
+	require.NotErrorIs(t, perhaps, engine.ErrNotReached, "it was sent, so it may be counted")
 	require.NoError(t, late(finished, 2*patience), "it has its answer")
 }
 
@@ -277,7 +286,7 @@ func TestBatchInParts(t *testing.T) {
 	for _, c := range calls {
 		require.ErrorIs(t, c.Err, context.Canceled, "the other part is not sent")
 	}
-	require.Equal(t, engine.Unsent(calls[0].Err), calls[len(calls)-1].Err, "it is certain of the other part")
+	require.ErrorIs(t, calls[len(calls)-1].Err, engine.ErrNotReached, "it is certain of the other part")
 	g.through <- true
 	require.NoError(t, <-done)
 }

@@ -179,9 +179,13 @@ func (r *request) reset() {
 	r.err, r.looked, r.work = nil, false, 0
 }
 
-// abandon ends the wait for a request that has no answer yet, and reports whether it did.
-func (r *request) abandon() bool {
-	return r.state.CompareAndSwap(waitingState, abandoned) || r.state.CompareAndSwap(sent, abandoned)
+// abandon ends the wait for a request that has no answer yet, and reports whether it did, and
+// whether the request will never be sent.
+func (r *request) abandon() (ended, unsent bool) {
+	if r.state.CompareAndSwap(waitingState, abandoned) {
+		return true, true
+	}
+	return r.state.CompareAndSwap(sent, abandoned), false
 }
 
 // finish tells the caller that the replies have arrived, unless it has stopped waiting.
@@ -198,7 +202,10 @@ func (r *request) wait(ctx context.Context) error {
 		case <-r.done:
 			return r.err
 		case <-gone:
-			if r.abandon() {
+			switch ended, unsent := r.abandon(); {
+			case unsent:
+				return notReached{ctx.Err()}
+			case ended:
 				return ctx.Err()
 			}
 		}
