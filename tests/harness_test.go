@@ -123,13 +123,19 @@ func (c *client) do(method, url, body string, want int) answer {
 // newTenant creates a tenant with the operator's API and returns a client with its first key.
 func newTenant(t testing.TB, s settings, i *instance) *client {
 	t.Helper()
-	stdout, stderr, code := runServer(t, s, "operator-key", "create", "tests")
+	return newTenantOf(t, s, i, "acme")
+}
+
+// newTenantOf is newTenant with another slug.
+func newTenantOf(t testing.TB, s settings, i *instance, slug string) *client {
+	t.Helper()
+	stdout, stderr, code := runServer(t, s, "operator-key", "create", "tests-"+slug)
 	require.Zero(t, code, stderr)
 	operator := newClient(t, strings.TrimSpace(stdout))
 	var made struct {
 		Key struct{ Secret string } `json:"key"`
 	}
-	got := operator.do(http.MethodPost, i.URL()+"/v1/tenants", `{"slug":"acme","name":"Acme"}`, http.StatusCreated)
+	got := operator.do(http.MethodPost, i.URL()+"/v1/tenants", `{"slug":"`+slug+`","name":"`+slug+`"}`, http.StatusCreated)
 	require.NoError(t, json.Unmarshal(got.body, &made))
 	require.NotEmpty(t, made.Key.Secret)
 	return newClient(t, made.Key.Secret)

@@ -58,7 +58,7 @@ func (s *service) newCore(from *startup) *core {
 		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: int64(s.cfg.TenantRecords),
 		Bound: func(tenant limit.TenantID) (int64, bool) { return c.policies.RecordBound(from.Platform, tenant) },
 	})
-	c.counters = redisengine.New(s.redis, redisengine.Options{Deadline: s.cfg.RedisTimeout, Census: c.census})
+	c.counters = redisengine.New(s.redis, redisengine.Options{Deadline: s.cfg.RedisTimeout, Census: c.census, Refunds: s.records})
 	s.engine = engine.NewStack(engine.StackOptions{
 		Shared: c.counters, Local: engine.NewMemory(engine.MemoryOptions{}), Share: c.instances.Share, Metrics: engine.NewMetrics(s.registry),
 	})

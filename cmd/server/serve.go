@@ -21,6 +21,7 @@ import (
 	"weir/internal/notify"
 	"weir/internal/once"
 	"weir/internal/overload"
+	"weir/internal/records"
 	"weir/internal/tenants"
 )
 
@@ -39,9 +40,10 @@ type service struct {
 	store      *tenants.Store
 	registry   *prometheus.Registry
 	front      *front
-	redis      redis.UniversalClient
-	background sync.WaitGroup // must end before store and redis are closed
-	engine     *engine.Stack  // nil until assembled
+	redis      redis.UniversalClient // of counters, and of messages between instances
+	records    redis.UniversalClient // of records and refunds: see package records
+	background sync.WaitGroup        // must end before store and redis are closed
+	engine     *engine.Stack         // nil until assembled
 }
 
 // open opens the parts that do not depend on other processes.
@@ -59,13 +61,7 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 	if s.store, err = openStore(ctx, cfg, log, 0); err != nil {
 		return nil, err
 	}
-	redis.SetLogger(redisLog{log})
-	options := []redisengine.ClientOption{redisengine.WithTimeout(cfg.RedisTimeout)}
-	if cfg.redisFile != nil {
-		cfg.redisFile.logTo(log)
-		options = append(options, redisengine.WithCredentials(cfg.redisFile.credentials))
-	}
-	if s.redis, err = redisengine.NewClient(string(cfg.RedisURL), options...); err != nil {
+	if err := s.openRedis(); err != nil {
 		s.store.Close()
 		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
 	}
@@ -76,13 +72,30 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 	return s, nil
 }
 
+// openRedis creates the clients of Redis, which connect at their first call. They differ in the
+// number of connections only.
+func (s *service) openRedis() (err error) {
+	redis.SetLogger(redisLog{s.log})
+	options := []redisengine.ClientOption{redisengine.WithTimeout(s.cfg.RedisTimeout)}
+	if s.cfg.redisFile != nil {
+		s.cfg.redisFile.logTo(s.log)
+		options = append(options, redisengine.WithCredentials(s.cfg.redisFile.credentials))
+	}
+	if s.redis, err = redisengine.NewClient(string(s.cfg.RedisURL), options...); err != nil {
+		return err
+	}
+	s.records, err = redisengine.NewClient(string(s.cfg.RedisURL), append(options, redisengine.WithPoolSize(records.Connections))...)
+	return err // the URL is valid, so nil
+}
+
 // close closes all parts in reverse order. All contexts have ended.
 func (s *service) close() {
 	if s.engine != nil {
 		s.engine.Close()
 	}
 	s.background.Wait()
-	_ = s.redis.Close() // nothing uses it any more
+	_ = s.records.Close() // nothing uses them any more
+	_ = s.redis.Close()
 	s.store.Close()
 }
 
@@ -157,15 +170,16 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 		})
 	})
 	secrets := c.from.Secrets
+	turns := records.NewTurns()
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
 		Store: s.store, Authenticator: c.authenticator, Policies: c.policies, Checker: c.checker, Instances: c.instances.Count,
 		Quota:  check.NewQuota(c.checker, c.policies, c.from.Platform),
 		Budget: c.records,
 		Once: once.New(once.Options{
-			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Budget: c.records,
+			Client: s.records, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Turns: turns, Budget: c.records,
 		}),
 		Leases: leases.New(leases.Options{
-			Client: s.redis, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away,
+			Client: s.records, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Turns: turns,
 		}),
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, c.configAge, s.cfg.MaxConfigAge, c.redisState),
 		Follow:         c.following.now,

@@ -43,6 +43,8 @@ type capacity struct {
 	bodies bodyTurns
 	// explained are the places for batches with explained checks until their answers are sent.
 	explained *places.Places[limit.TenantID]
+	// records are the places for requests that use records in Redis: see holdRecord.
+	records *places.Places[limit.TenantID]
 }
 
 // keyless are the places for one kind of requests without a key, by network. The bound says how
@@ -64,6 +66,7 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
 		bodies: newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
+		records: places.New[limit.TenantID](0, 0),
 	}
 }
 

@@ -123,20 +123,28 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	if sc.idempotencyKey != "" {
 		return s.countOnce(ctx, policy, q, reqs, sc)
 	}
+	if p := s.admit(ctx, policy, reqs); p != nil {
+		return nil, p
+	}
 	return s.count(ctx, policy, q, reqs, sc)
+}
+
+// admit is step 6 of decide: it takes the checks and their work from the tenant's own quota.
+func (s *server) admit(ctx context.Context, policy *check.Policy, reqs []check.Request) *Problem {
+	if s.Quota == nil {
+		return nil
+	}
+	if wait, ok := s.Quota.AdmitWork(ctx, policy, reqs); !ok {
+		return overWork(wait)
+	}
+	if wait, ok := s.Quota.Admit(ctx, policy, int64(len(reqs))); !ok {
+		return overQuota(wait)
+	}
+	return nil
 }
 
 // count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
-	// 6. Quota.
-	if s.Quota != nil {
-		if wait, ok := s.Quota.AdmitWork(ctx, policy, reqs); !ok {
-			return nil, overWork(wait)
-		}
-		if wait, ok := s.Quota.Admit(ctx, policy, int64(len(reqs))); !ok {
-			return nil, overQuota(wait)
-		}
-	}
 	// 7. Check.
 	var decisions []check.Decision
 	var err error

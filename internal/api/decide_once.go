@@ -12,6 +12,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/once"
+	"weir/internal/records"
 )
 
 // maxCheckKey is the length of a check's Idempotency-Key, in bytes.
@@ -40,11 +41,23 @@ func validCheckKey[T string | []byte](key T) bool {
 	return len(key) >= 1 && len(key) <= maxCheckKey
 }
 
-// countOnce is count for a request with an Idempotency-Key: only the first request with a key is
-// counted, and every repeat within a minute gets the answer of the first (package once).
+// countOnce is admit and count for a request with an Idempotency-Key: only the first request with a
+// key is counted, and every repeat within a minute gets the answer of the first (package once). The
+// quota is taken before the key is looked up, so repeats count there, and a tenant that is over its
+// quota causes no call to Redis.
 func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	leave, p := s.holdRecord(policy.Tenant(), sc)
+	if p != nil {
+		return nil, p
+	}
+	defer leave()
+	if p := s.admit(ctx, policy, reqs); p != nil {
+		return nil, p
+	}
 	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(reqs))
 	switch {
+	case errors.Is(err, records.ErrBusy):
+		return nil, s.crowded(sc)
 	case errors.Is(err, once.ErrReused):
 		return nil, newProblem(http.StatusUnprocessableEntity, codeIdempotencyKeyReused,
 			"This Idempotency-Key was used for another check. Send a new key with each check, and the same key only with a repeat.")
@@ -63,6 +76,26 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	}
 	s.once.Finish(claim, s.record(q, reqs, decisions, sc))
 	return decisions, nil
+}
+
+// maxRecordRequests is how many requests of an instance use records in Redis at once. A tenant may
+// have a quarter of those that are left, so of 2048, the first tenant has 409, the next one 327.
+const maxRecordRequests = 2048
+
+// holdRecord takes a place for a request that uses records in Redis, which take turns (package
+// records). It bounds how many requests of a tenant wait for its turns.
+func (s *server) holdRecord(tenant limit.TenantID, sc *scratch) (leave func(), p *Problem) {
+	leave, ok := s.capacity.records.TakeShare(tenant, maxRecordRequests, 1)
+	if !ok {
+		return nil, s.crowded(sc)
+	}
+	return leave, nil
+}
+
+// crowded is the answer to a request of a tenant with too many requests that use records.
+func (s *server) crowded(sc *scratch) *Problem {
+	sc.pause = s.capacity.refuse()
+	return overloaded()
 }
 
 // printOf returns the print of the checks of a request.

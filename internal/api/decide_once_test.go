@@ -14,11 +14,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/leases"
 	"weir/internal/limit"
+	"weir/internal/once"
+	"weir/internal/records"
+	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
+	"weir/internal/testenv"
 	"weir/internal/usage"
 )
 
@@ -219,4 +225,126 @@ func TestRepeatsAreMeteredOnce(t *testing.T) {
 	meter.Run(ended) // writes what it has
 	require.EqualValues(t, 7+11+5*2+100, sum.units.Load())
 	require.EqualValues(t, 1+1+5+1, sum.checks.Load())
+}
+
+// Requests that use records have places by tenant and take turns at Redis by tenant. Beyond both,
+// they are refused, nothing is counted, and neither checks without a key nor other tenants notice.
+func TestPlacesOfRecords(t *testing.T) {
+	s := newCheckStack(t)
+	turns := records.NewTurns()
+	s.registry = prometheus.NewRegistry()
+	deps := s.redisDeps(t, time.Minute)
+	client := testenv.RedisClient(t)
+	deps.Once = once.New(once.Options{Client: client, Timeout: time.Second, Turns: turns})
+	deps.Leases = leases.New(leases.Options{Client: client, Timeout: time.Second, Turns: turns})
+	_, err := s.db.Store.CreateRule(t.Context(), s.actor, leasedRule("leased", 1000))
+	require.NoError(t, err)
+	s.serve(Config{Headers: bothStyles}, deps)
+	id := s.post(leasesPath, `{"subject":"l","resource":"leased","units":10}`).lease().Lease
+	refused := func() {
+		t.Helper()
+		for _, a := range []answer{
+			s.check(`{"subject":"a"}`, withKey("k")),
+			s.post("/v1/check/batch", entries(2, `{"subject":"a"}`), withKey("b")),
+			s.post(leasesPath, `{"subject":"l","resource":"leased","units":10}`),
+			s.giveBack(id, `{"units":10}`),
+		} {
+			a.problem(http.StatusServiceUnavailable, codeOverloaded)
+			require.Equal(t, "1", a.header.Get("Retry-After"))
+		}
+		c := s.dial()
+		c.send(s.laneRequest(`{"subject":"a"}`, "Idempotency-Key: k"))
+		c.receive().problem(http.StatusServiceUnavailable, codeOverloaded)
+		s.check(`{"subject":"plain"}`, header{"Weir-Denied-Status", "200"}).decision(200)
+		require.Equal(t, 200, s.contract.call(s.other, http.MethodPost, "/v1/check", `{"subject":"a"}`, withKey("k")).status)
+	}
+
+	places := s.lane.server.Load().capacity.records
+	var leave []func()
+	for {
+		l, ok := places.TakeShare(s.actor.TenantID(), maxRecordRequests, 1)
+		if !ok {
+			break
+		}
+		leave = append(leave, l)
+	}
+	require.Greater(t, len(leave), maxRecordRequests/6)
+	require.Less(t, len(leave), maxRecordRequests/4)
+	refused()
+	for _, l := range leave {
+		l()
+	}
+
+	let := make(chan struct{})
+	var held sync.WaitGroup
+	for turns.Do(t.Context(), s.actor.TenantID(), 0, func() {}) == nil {
+		has := make(chan struct{})
+		held.Go(func() { _ = turns.Do(t.Context(), s.actor.TenantID(), time.Minute, func() { close(has); <-let }) })
+		<-has
+	}
+	refused()
+	close(let)
+	held.Wait()
+
+	s.untouched("a")
+	require.Equal(t, http.StatusNoContent, s.giveBack(id, `{"units":10}`).status)
+	require.EqualValues(t, 1000, s.remaining("l", "leased"), "a lease without a record was returned")
+	require.False(t, s.check(`{"subject":"a"}`, withKey("k")).decision(200).Replayed, "nothing was claimed")
+	require.Eventually(t, func() bool { return places.Held(s.actor.TenantID()) == 0 }, time.Minute, time.Millisecond)
+}
+
+// callsOf counts the commands of a client of Redis.
+type callsOf struct{ n atomic.Int64 }
+
+func (*callsOf) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *callsOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+func (*callsOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// The tenant's own quota is taken before a key is looked up, so a repeat counts there, and a tenant
+// over its quota causes no call for records. Before, each of its requests caused two.
+func TestQuotaBeforeTheRecord(t *testing.T) {
+	s := newCheckStack(t)
+	platform, err := s.db.Store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	operator := tenants.AsSystem(platform.ID, "test")
+	_, err = s.db.Store.CreateRule(t.Context(), operator, hourly("checks-an-hour", check.QuotaResource, 110, "subject"))
+	require.NoError(t, err)
+	client, calls := testenv.RedisClient(t), &callsOf{}
+	client.AddHook(calls)
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	deps.Once = once.New(once.Options{Client: client, Timeout: testenv.RedisTimeout, Wait: 20 * time.Second})
+	deps.Leases = leases.New(leases.Options{Client: client, Timeout: testenv.RedisTimeout})
+	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
+	s.serve(Config{}, deps)
+
+	first := s.check(`{"subject":"a"}`, withKey("k"))
+	again := s.check(`{"subject":"a"}`, withKey("k"))
+	require.Equal(t, strings.TrimSuffix(string(first.body), "}\n")+`,"replayed":true}`+"\n", string(again.body))
+	require.EqualValues(t, perSubject-1, s.remaining("a", "default"))
+	s.check(`{"subject":"b"}`, withKey("k")).problem(422, "IDEMPOTENCY_KEY_REUSED")
+	batch := entries(100, `{"subject":"c","resource":"bulk"}`)
+	s.post("/v1/check/batch", batch, withKey("batch")).ok(200)
+	for n := 0; s.check(`{"subject":"d"}`).status != 429; n++ {
+		require.Less(t, n, 110-104, "four checks and the batch were counted before")
+	}
+
+	before := calls.n.Load()
+	require.NotZero(t, before)
+	s.check(`{"subject":"a"}`, withKey("k")).problem(429, "TENANT_QUOTA_EXCEEDED")
+	s.check(`{"subject":"a"}`, withKey("new")).problem(429, "TENANT_QUOTA_EXCEEDED")
+	s.post("/v1/check/batch", batch, withKey("batch")).problem(429, "TENANT_QUOTA_EXCEEDED")
+	s.post(leasesPath, `{"subject":"a","resource":"bulk","units":10}`).problem(429, "TENANT_QUOTA_EXCEEDED")
+	require.Equal(t, before, calls.n.Load())
+	deps.Quota = nil
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	s.serve(Config{}, deps)
+	require.True(t, s.check(`{"subject":"a"}`, withKey("k")).decision(200).Replayed, "the record is still there")
 }

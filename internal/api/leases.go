@@ -76,22 +76,45 @@ func (d *decoder) decodeLease(body []byte, req *check.Request) *Problem {
 	return d.invalid()
 }
 
-// answer charges units and stores the record of the lease. If the tenant has too many records,
-// nothing is charged.
+// answer grants a lease when it is the tenant's turn. If the tenant has too many records, nothing
+// is charged.
 func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Policy, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	leave, p := s.holdRecord(policy.Tenant(), sc)
+	if p != nil {
+		return nil, p
+	}
+	defer leave()
 	hold, err := s.Budget.Reserve(policy.Tenant(), usualLease)
 	if err != nil {
 		return nil, problemOf(err)
 	}
 	defer hold.Cancel()
-	if s.Quota != nil {
-		if wait, ok := s.Quota.AdmitLease(ctx, policy, &reqs[0]); !ok {
-			return nil, overWork(wait)
-		}
-		if wait, ok := s.Quota.Admit(ctx, policy, 1); !ok {
-			return nil, overQuota(wait)
-		}
+	if p := s.admitLease(ctx, policy, &reqs[0]); p != nil {
+		return nil, p
 	}
+	var decisions []check.Decision
+	if s.leases.Turn(ctx, policy.Tenant(), func() { decisions, p = q.grant(ctx, s, policy, reqs, &hold, sc) }) != nil {
+		return nil, s.crowded(sc)
+	}
+	return decisions, p
+}
+
+// admitLease takes a lease from the tenant's own quota.
+func (s *server) admitLease(ctx context.Context, policy *check.Policy, req *check.Request) *Problem {
+	if s.Quota == nil {
+		return nil
+	}
+	if wait, ok := s.Quota.AdmitLease(ctx, policy, req); !ok {
+		return overWork(wait)
+	}
+	if wait, ok := s.Quota.Admit(ctx, policy, 1); !ok {
+		return overQuota(wait)
+	}
+	return nil
+}
+
+// grant charges units and stores the record of the lease.
+func (q *leaseQuestion) grant(ctx context.Context, s *server, policy *check.Policy, reqs []check.Request, hold *budget.Hold, sc *scratch) ([]check.Decision, *Problem) {
 	lease, err := s.Checker.Lease(ctx, policy, &reqs[0], &sc.check)
 	if err != nil {
 		return nil, leaseFailed(q, err)
@@ -102,7 +125,7 @@ func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Pol
 		sc.encodeCheck(s.style, lease.Decision)
 		return sc.decided, nil
 	}
-	id, err := s.keepLease(ctx, policy, &reqs[0], &lease, &hold)
+	id, err := s.keepLease(ctx, policy, &reqs[0], &lease, hold)
 	if err != nil {
 		return nil, leaseFailed(q, err)
 	}

@@ -103,29 +103,43 @@ func (d *decoder) decodeReturn(body []byte, to *leaseReturn) *Problem {
 	return d.invalid()
 }
 
-// answer returns units and reports checks, once for each lease.
+// answer returns a lease when it is the tenant's turn.
 func (q *returnQuestion) answer(ctx context.Context, s *server, policy *check.Policy, _ []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	leave, p := s.holdRecord(policy.Tenant(), sc)
+	if p != nil {
+		return nil, p
+	}
+	defer leave()
+	if s.leases.Turn(ctx, policy.Tenant(), func() { p = q.giveBack(ctx, s, policy, sc) }) != nil {
+		return nil, s.crowded(sc)
+	}
+	return nil, p
+}
+
+// giveBack returns units and reports checks, once for each lease.
+func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.Policy, sc *scratch) *Problem {
 	record, err := s.takeLease(ctx, policy, q.id)
 	switch {
 	case err == nil:
 		if p := q.body.exceeds(record); p != nil {
-			return nil, p
+			return p
 		}
 		s.settleLease(ctx, policy, record, &q.body, sc)
-		return nil, nil
+		return nil
 	case !errors.Is(err, leases.ErrUnknown) && !errors.Is(err, leases.ErrTaken):
-		return nil, leaseFailed(q, err)
+		return leaseFailed(q, err)
 	}
-	// A return that changes nothing is work for Redis, too, so it counts as a check.
+	// A return that changes nothing is work for Redis, too, so it counts as a check. Others do not,
+	// because their lease did, and what they report must not be lost.
 	if s.Quota != nil {
 		if wait, ok := s.Quota.Admit(ctx, policy, 1); !ok {
-			return nil, overQuota(wait)
+			return overQuota(wait)
 		}
 	}
 	if errors.Is(err, leases.ErrTaken) {
-		return nil, nil
+		return nil
 	}
-	return nil, newProblem(http.StatusNotFound, codeNotFound, "The tenant has no such lease, or it ended more than 10 seconds ago.")
+	return newProblem(http.StatusNotFound, codeNotFound, "The tenant has no such lease, or it ended more than 10 seconds ago.")
 }
 
 func (s *server) takeLease(ctx context.Context, policy *check.Policy, id string) (*leaseRecord, error) {

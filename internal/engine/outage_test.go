@@ -22,7 +22,7 @@ type outageRig struct {
 	memory atomic.Pointer[Memory]
 	fail   atomic.Bool
 	meets  atomic.Pointer[func(*Call) error] // is called before each call, and may let it fail
-	err    error // while it fails; nil: a timeout
+	err    error                             // while it fails; nil: a timeout
 	stacks []*Stack
 }
 

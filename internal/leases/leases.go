@@ -28,6 +28,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/budget"
+	"weir/internal/records"
 	"weir/internal/seal"
 )
 
@@ -49,6 +50,7 @@ type Records struct {
 	secret  [16]byte
 	aead    cipher.AEAD
 	away    func(key string) bool
+	turns   *records.Turns
 	timeout time.Duration
 
 	mu    sync.Mutex // guards local, which is used without a client
@@ -65,12 +67,13 @@ type Options struct {
 	Client  redis.UniversalClient // nil: records are stored only in this process
 	Secret  [16]byte              // of the deployment
 	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
-	Timeout time.Duration         // of one call to Redis; 0: 100 ms
+	Turns   *records.Turns        // nil: nothing waits for a turn
+	Timeout time.Duration         // of one call to Redis, and of the wait for a turn; 0: 100 ms
 }
 
 // New returns Records.
 func New(o Options) *Records {
-	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, local: map[string]localRecord{}}
+	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, turns: o.Turns, timeout: o.Timeout, local: map[string]localRecord{}}
 	if r.away == nil {
 		r.away = func(string) bool { return false }
 	}
@@ -102,6 +105,13 @@ func (r *Records) name(tenant uuid.UUID, id string) string {
 
 // taken is the value of a record that was taken. Other values are longer.
 var taken = []byte("t")
+
+// Turn runs do when it is the tenant's turn, or returns records.ErrBusy. All calls of one request
+// belong in one turn: the charge and Put, or Take and the refund. So no request waits for another
+// turn after it has charged or taken units.
+func (r *Records) Turn(ctx context.Context, tenant uuid.UUID, do func()) error {
+	return r.turns.Do(ctx, tenant, r.timeout, do)
+}
 
 // Put stores the record of a lease that ends after life.
 func (r *Records) Put(ctx context.Context, tenant uuid.UUID, id string, record []byte, life time.Duration) error {

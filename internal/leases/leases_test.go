@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/leases"
+	"weir/internal/records"
 	"weir/internal/testenv"
 )
 
@@ -105,4 +106,23 @@ func TestUnavailable(t *testing.T) {
 	require.ErrorIs(t, r.Put(t.Context(), tenant, "x", nil, time.Second), leases.ErrUnavailable)
 	_, err = r.Take(t.Context(), tenant, "x")
 	require.ErrorIs(t, err, leases.ErrUnavailable)
+}
+
+// A tenant with many leases at once waits for its own turns, and other tenants do not.
+func TestTurnsOfATenant(t *testing.T) {
+	t.Parallel()
+	turns := records.NewTurns()
+	r := leases.New(leases.Options{Timeout: time.Second, Turns: turns})
+	let := make(chan struct{})
+	var held sync.WaitGroup
+	for turns.Do(t.Context(), tenant, 0, func() {}) == nil {
+		has := make(chan struct{})
+		held.Go(func() { _ = turns.Do(t.Context(), tenant, time.Minute, func() { close(has); <-let }) })
+		<-has
+	}
+	require.ErrorIs(t, r.Turn(t.Context(), tenant, func() { t.Error("it had no turn") }), records.ErrBusy)
+	require.NoError(t, r.Turn(t.Context(), other, func() {}))
+	close(let)
+	held.Wait()
+	require.NoError(t, r.Turn(t.Context(), tenant, func() {}))
 }

@@ -26,10 +26,16 @@ func (r *Records) claimOrRead(ctx context.Context, claim *Claim, full error) ([]
 	if full == nil {
 		return r.claim(ctx, claim)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
-	record, err := r.client.Get(ctx, claim.name).Bytes()
+	var record []byte
+	var err error
+	busy := r.turns.Do(ctx, claim.tenant, r.timeout, func() {
+		ctx, cancel := context.WithTimeout(ctx, r.timeout)
+		defer cancel()
+		record, err = r.client.Get(ctx, claim.name).Bytes()
+	})
 	switch {
+	case busy != nil:
+		return nil, busy
 	case errors.Is(err, redis.Nil):
 		return nil, nil
 	case err != nil:

@@ -21,23 +21,23 @@ const (
 type local struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	all     records
-	tenants map[uuid.UUID]*records
+	all     recordList
+	tenants map[uuid.UUID]*recordList
 	now     func() time.Time
 }
 
-// records are entries in the order of their claims.
-type records struct {
+// recordList has entries in the order of their claims.
+type recordList struct {
 	list.List
 	bytes int // of the answers
 }
 
 // over reports whether there are too many records for a part of the limits.
-func (r *records) over(part int) bool {
+func (r *recordList) over(part int) bool {
 	return r.Len() > maxLocalRecords/part || r.bytes > maxLocalBytes/part
 }
 
-func (r *records) oldest() *entry {
+func (r *recordList) oldest() *entry {
 	front := r.Front()
 	if front == nil {
 		return nil
@@ -57,7 +57,7 @@ type entry struct {
 }
 
 func newLocal(now func() time.Time) *local {
-	return &local{entries: map[string]*entry{}, tenants: map[uuid.UUID]*records{}, now: now}
+	return &local{entries: map[string]*entry{}, tenants: map[uuid.UUID]*recordList{}, now: now}
 }
 
 func (l *local) begin(ctx context.Context, claim *Claim, wait time.Duration) (*Claim, []byte, error) {
@@ -126,7 +126,7 @@ func (l *local) add(claim *Claim, expires time.Time) *entry {
 	e := &entry{name: claim.name, tenant: claim.tenant, print: claim.print, settled: make(chan struct{}), expires: expires}
 	own := l.tenants[e.tenant]
 	if own == nil {
-		own = new(records)
+		own = new(recordList)
 		l.tenants[e.tenant] = own
 	}
 	l.entries[e.name], e.at, e.own = e, l.all.PushBack(e), own.PushBack(e)

@@ -28,6 +28,7 @@ package once
 
 import (
 	"bytes"
+	"cmp"
 	"compress/flate"
 	"context"
 	"crypto/cipher"
@@ -44,13 +45,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/budget"
+	"weir/internal/records"
 	"weir/internal/seal"
 )
 
 // Lifetime is how long a record is stored, from its claim.
 const Lifetime = time.Minute
 
-// Errors of Begin.
+// finishWait is how many timeouts Finish and Release wait for their turn: longer than Begin, so
+// that calls which came later do not keep them from it. Without its answer, a record stays pending.
+const finishWait = 4
+
+// Errors of Begin, besides records.ErrBusy.
 var (
 	// ErrReused: the key was used for another request.
 	ErrReused = errors.New("the idempotency key was used for another request")
@@ -74,6 +80,7 @@ type Records struct {
 	prints  [sha256.Size]byte // the key of stored prints
 	aead    cipher.AEAD
 	away    func(key string) bool
+	turns   *records.Turns
 	timeout time.Duration
 	wait    time.Duration
 	local   *local
@@ -85,14 +92,15 @@ type Options struct {
 	Client  redis.UniversalClient // nil: records are stored only in this process
 	Secret  [16]byte              // of the deployment
 	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
-	Timeout time.Duration         // of one call to Redis; 0: 100 ms
+	Turns   *records.Turns        // of calls to Redis; nil: no call waits for a turn
+	Timeout time.Duration         // of one call to Redis, and of the wait for its turn; 0: 100 ms
 	Wait    time.Duration         // how long a repeat waits for the first request; 0: one second
 	Budget  *budget.Budget        // bounds the records of a tenant in Redis; nil: no bound
 }
 
 // New returns Records.
 func New(o Options) *Records {
-	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, wait: o.Wait, local: newLocal(time.Now), budget: o.Budget}
+	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, turns: o.Turns, timeout: o.Timeout, wait: o.Wait, local: newLocal(time.Now), budget: o.Budget}
 	if r.away == nil {
 		r.away = func(string) bool { return false }
 	}
@@ -120,7 +128,8 @@ type Claim struct {
 
 // Begin claims a key of a tenant for a request. It returns the claim if the request is the first,
 // and otherwise the answer of the first request. The other result is nil. The error is ErrReused,
-// ErrPending, a *budget.FullError, or about an unreadable record.
+// ErrPending, a *budget.FullError, records.ErrBusy, or about an unreadable record. Nothing was
+// claimed then.
 func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print) (*Claim, []byte, error) {
 	name := r.name(tenant, key)
 	deadline := time.Now().Add(r.wait)
@@ -143,6 +152,8 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 		}
 		record, err := r.claimOrRead(ctx, claim, full)
 		switch {
+		case errors.Is(err, records.ErrBusy):
+			return nil, nil, err
 		case err != nil: // it is unknown whether the claim arrived: Finish overwrites it
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		case record == nil && full != nil:
@@ -176,12 +187,12 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 // stored in this process.
 func (r *Records) Finish(claim *Claim, answer []byte) {
 	if r.client != nil && !r.away(claim.name) {
-		left := Lifetime - time.Since(claim.since)
-		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
-		defer cancel()
 		record := r.answerRecord(claim, answer)
-		err := finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, record, max(left.Milliseconds(), 1)).Err()
-		claim.hold.Wrote(budget.Size(len(claim.name), len(record)), left)
+		err := r.settle(claim, func(ctx context.Context) error {
+			left := Lifetime - time.Since(claim.since)
+			claim.hold.Wrote(budget.Size(len(claim.name), len(record)), left)
+			return finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, record, max(left.Milliseconds(), 1)).Err()
+		})
 		if err == nil && claim.entry == nil {
 			return
 		}
@@ -197,9 +208,20 @@ func (r *Records) Release(claim *Claim) {
 	if r.client == nil || r.away(claim.name) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
-	defer cancel()
-	_ = releaseScript.Run(ctx, r.client, []string{claim.name}, claim.pending).Err() // if Redis fails, the record expires
+	// If Redis fails, the record expires.
+	_ = r.settle(claim, func(ctx context.Context) error {
+		return releaseScript.Run(ctx, r.client, []string{claim.name}, claim.pending).Err()
+	})
+}
+
+// settle makes the call that ends a claim, when it is the tenant's turn.
+func (r *Records) settle(claim *Claim, call func(ctx context.Context) error) (err error) {
+	busy := r.turns.Do(context.Background(), claim.tenant, finishWait*r.timeout, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+		defer cancel()
+		err = call(ctx)
+	})
+	return cmp.Or(busy, err)
 }
 
 func (r *Records) name(tenant uuid.UUID, key string) string {
@@ -238,11 +260,17 @@ return 1`)
 
 // claim returns the existing record, or nil if the claim was created.
 func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
-	// If the client disconnects, no claim without an owner may remain.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
-	defer cancel()
-	record, err := claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()
+	var record string
+	var err error
+	busy := r.turns.Do(ctx, claim.tenant, r.timeout, func() {
+		// If the client disconnects, no claim without an owner may remain.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
+		defer cancel()
+		record, err = claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()
+	})
 	switch {
+	case busy != nil:
+		return nil, busy
 	case errors.Is(err, redis.Nil):
 		return nil, nil
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/records"
 	"weir/internal/testenv"
 )
 
@@ -264,4 +265,66 @@ func TestRecordsAreEncrypted(t *testing.T) {
 	require.NoError(t, client.Set(ctx, name, stored, time.Minute).Err())
 	_, _, err = elsewhere.Begin(ctx, tenant, key, print1)
 	require.Error(t, err)
+}
+
+// holdTurns takes all turns that a tenant can have, until the returned function is called.
+func holdTurns(t *testing.T, turns *records.Turns, tenant uuid.UUID) (release func()) {
+	t.Helper()
+	let := make(chan struct{})
+	var left sync.WaitGroup
+	for turns.Do(ctx, tenant, 0, func() {}) == nil {
+		has := make(chan struct{})
+		left.Go(func() { _ = turns.Do(ctx, tenant, time.Minute, func() { close(has); <-let }) })
+		<-has
+	}
+	return func() { close(let); left.Wait() }
+}
+
+// A tenant with many calls at once waits for its own turns. What it cannot send in time is neither
+// claimed in Redis nor in this process, and the requests of another tenant are not delayed.
+func TestTurnsOfATenant(t *testing.T) {
+	client, turns := newRedis(t), records.NewTurns()
+	patient := New(Options{Client: client, Timeout: testenv.RedisTimeout, Turns: turns})
+	r := New(Options{Client: client, Timeout: time.Millisecond, Turns: turns})
+	key, own, other := uuid.NewString(), uuid.New(), uuid.New()
+	release := holdTurns(t, turns, own)
+	claim, answer, err := r.Begin(ctx, own, key, print1)
+	require.ErrorIs(t, err, records.ErrBusy)
+	require.Nil(t, claim)
+	require.Nil(t, answer)
+	require.Empty(t, r.local.entries)
+	require.Zero(t, client.Exists(ctx, r.name(own, key)).Val())
+	claim, _, err = patient.Begin(ctx, other, key, print1)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	patient.Release(claim)
+	release()
+
+	// Finish and Release wait for a turn, so that no record stays pending.
+	for _, finish := range []bool{true, false} {
+		claim, _, err = patient.Begin(ctx, own, key, print1)
+		require.NoError(t, err)
+		require.NotNil(t, claim)
+		release = holdTurns(t, turns, own)
+		settled := make(chan struct{})
+		go func() {
+			defer close(settled)
+			if finish {
+				patient.Finish(claim, []byte("x"))
+			} else {
+				patient.Release(claim)
+			}
+		}()
+		release()
+		<-settled
+		require.Empty(t, patient.local.entries)
+		again, answer, err := New(Options{Client: client, Timeout: testenv.RedisTimeout}).Begin(ctx, own, key, print1)
+		require.NoError(t, err)
+		if finish {
+			require.Equal(t, "x", string(answer), "another instance finds it")
+			key = uuid.NewString()
+		} else {
+			require.NotNil(t, again)
+		}
+	}
 }

@@ -29,6 +29,9 @@ type Options struct {
 	Pipelines int
 	// Census bounds the counters of each tenant; nil: nothing does.
 	Census *Census
+	// Refunds is the client for refunds, which do not wait in the queue of checks, so that checks
+	// do not wait for a connection because of them. nil: the client of checks.
+	Refunds redis.UniversalClient
 }
 
 // Engine is an engine.Engine whose counters all instances share. A script decides a call at one
@@ -74,6 +77,9 @@ func New(client redis.UniversalClient, o Options) *Engine {
 	}
 	if o.Pipelines == 0 {
 		o.Pipelines = 2
+	}
+	if o.Refunds == nil {
+		o.Refunds = client
 	}
 	e := &Engine{
 		client: client, options: o, deadline: o.Deadline, servers: xsync.NewMap[*redis.Client, *server](), guests: xsync.NewMap[string, *server](),

@@ -109,6 +109,32 @@ func TestCallsWithoutAConnection(t *testing.T) {
 	})
 }
 
+// Refunds do not wait in the queue of checks. They have another client, so that no check waits for
+// a connection because of them. If theirs has none free, that is no failure of the server.
+func TestRefundsHaveTheirOwnClient(t *testing.T) {
+	clientWithout := func() (client redis.UniversalClient, free func()) {
+		client, err := NewClient(testenv.RedisURL(t), WithPoolSize(1), WithTimeout(testPatience))
+		require.NoError(t, err)
+		only := client.(*redis.Client).Conn()
+		require.NoError(t, only.Ping(t.Context()).Err())
+		t.Cleanup(func() { _ = client.Close() })
+		return client, func() { require.NoError(t, only.Close()) }
+	}
+	refund := &engine.Refund{Parts: []engine.RefundPart{{
+		Key: "w{refunds}c", Units: 1, Ground: 60_000, Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 9, WindowMS: 60_000},
+	}}}
+	checks, _ := clientWithout()
+	refunds, free := clientWithout()
+	eng := New(checks, Options{Deadline: testPatience, Refunds: refunds})
+	eng.Refund(t.Context(), refund)
+	require.ErrorIs(t, refund.Err, redis.ErrPoolTimeout)
+	require.ErrorIs(t, refund.Err, engine.ErrNotSent)
+	free()
+	eng.Refund(t.Context(), refund)
+	require.NoError(t, refund.Err)
+	require.Equal(t, 1, refund.Refused, "there is no such counter")
+}
+
 // A server that takes no more clients hangs up on its own. That must not look like a network at
 // fault.
 func TestServerWithoutFreePlaces(t *testing.T) {

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -48,7 +49,7 @@ func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, comm
 	if len(refunds) == 0 {
 		return nil
 	}
-	pipe := e.client.Pipeline()
+	pipe := e.options.Refunds.Pipeline()
 	cmds := make([]*redis.Cmd, len(refunds))
 	for i, r := range refunds {
 		args := []any{command, script, len(r.Parts)}
@@ -64,6 +65,8 @@ func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, comm
 		switch {
 		case err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT"):
 			unknown = append(unknown, r)
+		case errors.Is(err, redis.ErrPoolTimeout): // there are too many refunds, so the server has not failed
+			r.Err = fmt.Errorf("refund counters: %w: %w", engine.ErrNotSent, err)
 		case err != nil:
 			r.Err = fmt.Errorf("refund counters: %w", err)
 		case taken < 0 || taken > len(r.Parts):
