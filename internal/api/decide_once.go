@@ -54,7 +54,7 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	if p := s.admit(ctx, policy, reqs); p != nil {
 		return nil, p
 	}
-	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(reqs))
+	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(q, reqs))
 	switch {
 	case errors.Is(err, records.ErrBusy):
 		return nil, s.crowded(sc)
@@ -98,9 +98,13 @@ func (s *server) crowded(sc *scratch) *Problem {
 	return overloaded()
 }
 
-// printOf returns the print of the checks of a request.
-func printOf(reqs []check.Request) once.Print {
+// printOf returns the print of a request: of its checks, and of whether they are a batch, because a
+// batch of one check has another form of answer than the check.
+func printOf(q question, reqs []check.Request) once.Print {
 	var b []byte
+	if h, ok := q.(*httpQuestion); ok && h.batch {
+		b = append(b, 0) // a check begins with the length of its subject, which is not 0
+	}
 	for i := range reqs {
 		r := &reqs[i]
 		b = once.AppendPart(b, r.Subject)

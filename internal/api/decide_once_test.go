@@ -108,6 +108,27 @@ func TestIdempotencyKeysOfChecks(t *testing.T) {
 	require.EqualValues(t, perSubject-2, s.remaining("a", "default"))
 }
 
+// A check and a batch with only this check are different requests. Before, the second one got the
+// answer of the first, in a form that its client cannot read.
+func TestKeyOfABatchOfOne(t *testing.T) {
+	s := newCheckStack(t)
+	const one, batch = `{"subject":"a"}`, `{"checks":[{"subject":"a"}]}`
+	s.check(one, withKey("check")).decision(200)
+	s.post("/v1/check/batch", batch, withKey("check")).problem(422, "IDEMPOTENCY_KEY_REUSED")
+	s.post("/v1/check/batch", batch, withKey("batch")).ok(200)
+	s.check(one, withKey("batch")).problem(422, "IDEMPOTENCY_KEY_REUSED")
+	c := s.dial()
+	c.send(s.laneRequest(one, "Idempotency-Key: batch"))
+	c.receive().problem(422, "IDEMPOTENCY_KEY_REUSED")
+	require.EqualValues(t, perSubject-2, s.remaining("a", "default"))
+
+	// The path of a check does not matter, nor who answers it.
+	require.True(t, s.post("/check", one, withKey("check")).decision(200).Replayed)
+	c.send(s.laneRequest(one, "Idempotency-Key: check"))
+	require.True(t, c.receive().decision(200).Replayed)
+	require.Contains(t, string(s.post("/v1/check/batch", batch, withKey("batch")).ok(200).body), `"replayed":true`)
+}
+
 // 32 concurrent repeats on three instances count once.
 func TestConcurrentRepeats(t *testing.T) {
 	s := newCheckStack(t)
