@@ -42,18 +42,14 @@ func validCheckKey[T string | []byte](key T) bool {
 }
 
 // countOnce is admit and count for a request with an Idempotency-Key: only the first request with a
-// key is counted, and every repeat within a minute gets the answer of the first (package once). The
-// quota is taken before the key is looked up, so repeats count there, and a tenant that is over its
-// quota causes no call to Redis.
+// key is counted, and every repeat within a minute gets the answer of the first (package once),
+// also if that was the last one of the tenant's quota.
 func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
 	leave, p := s.holdRecord(policy.Tenant(), sc)
 	if p != nil {
 		return nil, p
 	}
 	defer leave()
-	if p := s.admit(ctx, policy, reqs); p != nil {
-		return nil, p
-	}
 	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(q, reqs))
 	switch {
 	case errors.Is(err, records.ErrBusy):
@@ -69,7 +65,10 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	case claim == nil:
 		return sc.replay(answer)
 	}
-	decisions, p := s.count(ctx, policy, q, reqs, sc)
+	var decisions []check.Decision
+	if p = s.admit(ctx, policy, reqs); p == nil {
+		decisions, p = s.count(ctx, policy, q, reqs, sc)
+	}
 	if p != nil { // nothing was counted
 		s.once.Release(claim)
 		return nil, p

@@ -328,9 +328,9 @@ func (*callsOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// The tenant's own quota is taken before a key is looked up, so a repeat counts there, and a tenant
-// over its quota causes no call for records. Before, each of its requests caused two.
-func TestQuotaBeforeTheRecord(t *testing.T) {
+// A repeat counts nothing, and gets its answer also when the tenant's own quota is used up. A new
+// key is then refused and leaves no record. Leases are refused without a call for records.
+func TestRepeatsBeyondTheQuota(t *testing.T) {
 	s := newCheckStack(t)
 	platform, err := s.db.Store.EnsurePlatform(t.Context())
 	require.NoError(t, err)
@@ -353,19 +353,20 @@ func TestQuotaBeforeTheRecord(t *testing.T) {
 	s.check(`{"subject":"b"}`, withKey("k")).problem(422, "IDEMPOTENCY_KEY_REUSED")
 	batch := entries(100, `{"subject":"c","resource":"bulk"}`)
 	s.post("/v1/check/batch", batch, withKey("batch")).ok(200)
-	for n := 0; s.check(`{"subject":"d"}`).status != 429; n++ {
-		require.Less(t, n, 110-104, "four checks and the batch were counted before")
+	for n := 0; s.check(`{"subject":"d","resource":"bulk"}`).status != 429; n++ {
+		require.Less(t, n, 110-101, "a check and the batch were counted before, and no repeat")
 	}
+	s.check(`{"subject":"d","resource":"bulk"}`).problem(429, "TENANT_QUOTA_EXCEEDED")
 
+	require.True(t, s.check(`{"subject":"a"}`, withKey("k")).decision(200).Replayed)
+	require.Contains(t, string(s.post("/v1/check/batch", batch, withKey("batch")).ok(200).body), `"replayed":true`)
+	s.check(`{"subject":"a"}`, withKey("new")).problem(429, "TENANT_QUOTA_EXCEEDED")
 	before := calls.n.Load()
 	require.NotZero(t, before)
-	s.check(`{"subject":"a"}`, withKey("k")).problem(429, "TENANT_QUOTA_EXCEEDED")
-	s.check(`{"subject":"a"}`, withKey("new")).problem(429, "TENANT_QUOTA_EXCEEDED")
-	s.post("/v1/check/batch", batch, withKey("batch")).problem(429, "TENANT_QUOTA_EXCEEDED")
 	s.post(leasesPath, `{"subject":"a","resource":"bulk","units":10}`).problem(429, "TENANT_QUOTA_EXCEEDED")
 	require.Equal(t, before, calls.n.Load())
 	deps.Quota = nil
 	deps.Metrics = NewMetrics(prometheusRegistry())
 	s.serve(Config{}, deps)
-	require.True(t, s.check(`{"subject":"a"}`, withKey("k")).decision(200).Replayed, "the record is still there")
+	require.False(t, s.check(`{"subject":"a"}`, withKey("new")).decision(200).Replayed, "nothing remained of it")
 }
