@@ -73,12 +73,50 @@ func TestInvitationLimits(t *testing.T) {
 		require.NoError(t, ben(other, b))
 	}
 	refused(ben(d.Store, b), 24*time.Hour)
-	c, _ := d.Tenant("cell")
-	e, _ := d.Tenant("east")
-	for range 5 {
-		require.NoError(t, ben(d.Store, c))
-	}
-	refused(ben(d.Store, e), 24*time.Hour/20)
 	now = now.Add(24 * time.Hour)
 	require.NoError(t, ben(d.Store, b))
+}
+
+// However often other tenants invite a person, a tenant can send the person a first invitation.
+// Repeats of all tenants share a limit, and so do first invitations, so a mailbox cannot be filled.
+func TestInvitationsOfOthersLeaveAFirstOne(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d := tenantstest.NewWith(t, tenants.Config{Now: func() time.Time { return now }})
+	invite := func(a tenants.Actor) error {
+		m, err := d.Store.InviteMember(t.Context(), a, "ben@example.com", tenants.Viewer)
+		if err == nil {
+			require.NoError(t, d.Store.RemoveMember(t.Context(), a, m.ID, tenants.Match{}))
+		}
+		return err
+	}
+	refused := func(a tenants.Actor) time.Duration {
+		t.Helper()
+		var often *tenants.InvitationsError
+		require.ErrorAs(t, invite(a), &often)
+		return often.RetryAfter
+	}
+	actor := func(n int) tenants.Actor {
+		a, _ := d.Tenant("tenant-" + strconv.Itoa(n))
+		return a
+	}
+	var others []tenants.Actor
+	sent := 0
+	for n := range 4 {
+		others = append(others, actor(n))
+		for range 10 {
+			if invite(others[n]) == nil {
+				sent++
+			}
+		}
+	}
+	require.Equal(t, 4+20, sent, "first invitations and repeats")
+	require.Equal(t, 24*time.Hour/20, refused(others[3]), "a repeat, when one more of all tenants is free")
+	for n := 4; n < 100; n++ {
+		require.NoError(t, invite(actor(n)), "the first one of tenant %d", n)
+	}
+	require.Equal(t, 24*time.Hour/100, refused(actor(100)), "first ones are limited, too")
+	now = now.Add(24 * time.Hour / 100)
+	require.NoError(t, invite(actor(101)))
+	refused(actor(102))
 }
