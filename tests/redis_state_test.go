@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -116,4 +118,62 @@ func TestLostCountersAreReported(t *testing.T) {
 	require.NoError(t, admin.RestoreReplace(t.Context(), "w{canary0}", 0, backup).Err())
 	i.AwaitLog(`"losses":2`)
 	require.Equal(t, 2, strings.Count(i.Log(), "redis lost counters"))
+}
+
+// A customer spends credits. Redis is killed and returns with a dump of before, as after a restore:
+// the credits that were spent are not there again.
+func TestSpentCreditsDoNotComeBackWithAnOlderDump(t *testing.T) {
+	r := testenv.StartRedis(t)
+	s := newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})
+	i := start(t, s).AwaitReady()
+	tenant := newTenant(t, s, i)
+	tenant.putRule("calls", `{"resource":"calls","algorithm":"fixed_window","limit":1,"window":"365d"}`, i)
+	tenant.do(http.MethodPut, i.URL()+"/v1/subjects/ada", `{}`, http.StatusCreated)
+	const path = "/v1/subjects/ada/credits"
+	tenant.do(http.MethodPost, i.URL()+path, `{"rule":"calls","units":100}`, http.StatusCreated)
+	check := func(cost int) (allowed bool, left int64) {
+		var d struct {
+			Allowed  bool
+			Degraded bool
+			Rules    []struct {
+				Left *int64 `json:"credits_remaining"`
+			}
+		}
+		got, err := tenant.try(http.MethodPost, i.URL()+"/v1/check", fmt.Sprintf(`{"subject":"ada","resource":"calls","cost":%d}`, cost))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(got.body, &d), "%s", got.body)
+		if d.Degraded || len(d.Rules) == 0 || d.Rules[0].Left == nil {
+			return false, -1
+		}
+		return d.Allowed, *d.Rules[0].Left
+	}
+	stored := func(spent string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return strings.Contains(string(tenant.do(http.MethodGet, i.URL()+path, "", http.StatusOK).body), spent)
+		}, patience, tick)
+	}
+	spend := func(cost int, want int64) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			allowed, left := check(cost)
+			return allowed && left == want
+		}, patience, tick)
+	}
+	spend(11, 90)
+	stored(`"spent":10,`)
+	admin := redisAdmin(t, r)
+	require.NoError(t, admin.Save(t.Context()).Err())
+	spend(60, 30)
+	stored(`"spent":70,`)
+	probed := admin.Get(t.Context(), "w{canary0}").Val()
+	require.Eventually(t, func() bool { return admin.Get(t.Context(), "w{canary0}").Val() != probed }, patience, tick)
+
+	r.Kill()
+	r.Start() // with the dump
+	i.AwaitLog(`"losses":1`)
+	spend(1, 29)
+	allowed, left := check(30)
+	require.False(t, allowed)
+	require.EqualValues(t, 29, left)
 }

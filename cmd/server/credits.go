@@ -47,7 +47,7 @@ type creditsOf struct {
 func newCreditKeeper(store *tenants.Store, keys check.Keys, counters engine.CreditStore, r prometheus.Registerer, log *slog.Logger) *creditKeeper {
 	k := &creditKeeper{store: store, keys: keys, counters: counters, log: log, unopened: make(chan creditsOf, 256), spenders: xsync.NewMap[limit.TenantID, struct{}]()}
 	k.lost = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "weir_credits_reopened_total", Help: "Grants of credits whose spent units were read from Postgres, because Redis did not know them.",
+		Name: "weir_credits_reopened_total", Help: "Grants of credits whose spent units were read from Postgres, because Redis did not know them or knew less.",
 	})
 	r.MustRegister(k.lost)
 	return k
@@ -77,6 +77,7 @@ func (k *creditKeeper) run(ctx context.Context) {
 		settled, err := k.settle(round)
 		swept, next, unswept := k.store.SweepCredits(round, k.keys, k.counters, k.swept)
 		k.swept = next
+		k.lost.Add(float64(settled.Reopened + swept.Reopened))
 		err = errors.Join(err, unswept)
 		if err != nil && ctx.Err() == nil {
 			k.log.Warn("spent credits are not stored in Postgres yet; retrying", "error", err)

@@ -279,3 +279,34 @@ func TestCreditsOfManyGrants(t *testing.T) {
 	}
 	require.Equal(t, granted, stored)
 }
+
+// Redis returns with an older dump while no instance is there to see it. What a grant gives a
+// second time is what checks spend until the next round of the job.
+func TestCreditsOfAnOlderDumpWithoutWitness(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 1)
+	f.rule("api", 1)
+	grant := f.grant(tenants.NewCredits{Rule: "api", Units: 100})
+	f.settle()
+	require.EqualValues(t, 10, f.check(0, 11).CreditsSpent)
+	client, err := redisengine.NewClient(testenv.RedisURL(t), redisengine.WithTimeout(testenv.RedisTimeout))
+	require.NoError(t, err)
+	defer client.Close()
+	key := f.keys.CreditsKey(f.a.TenantID(), 1, "ada", "api")
+	dump, err := client.Dump(t.Context(), key).Result()
+	require.NoError(t, err)
+	require.EqualValues(t, 60, f.check(0, 60).CreditsSpent)
+	f.settle()
+	require.EqualValues(t, 70, f.spent()[grant.ID])
+
+	require.NoError(t, client.RestoreReplace(t.Context(), key, 0, dump).Err())
+	require.EqualValues(t, 88, f.check(0, 2).Credits, "2 units come back")
+	done, err := f.instances[0].keeper.settle(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, tenants.CreditsSettled{Settled: 1, Reopened: 1}, done)
+	require.EqualValues(t, 30, f.check(0, 0).Credits)
+	require.False(t, f.check(0, 31).Allowed)
+	require.EqualValues(t, 30, f.check(0, 30).CreditsSpent)
+	f.settle()
+	require.EqualValues(t, 100, f.spent()[grant.ID])
+}

@@ -81,6 +81,7 @@ func NewBreaker(next Engine, metrics *Metrics, clock func() time.Time) *Breaker 
 type oneServer struct{}
 
 func (oneServer) ProbeKey() string      { return CanaryKey(0) }
+func (oneServer) Lost(int64)            {}
 func (oneServer) Renew(err error) error { return err }
 
 // Close ends the probes.
@@ -251,13 +252,16 @@ func (b *Breaker) probe(ctx context.Context, server Server) error {
 	}}}
 	started := time.Now()
 	b.evaluateOn(ctx, server, &call)
-	if call.Err == nil {
-		b.canaries.compare(key, started, &call.Outcome)
-		if b.probed != nil {
-			b.probed(call.Outcome.NowMS)
-		}
+	if call.Err != nil {
+		return call.Err
 	}
-	return call.Err
+	if b.canaries.compare(key, started, &call.Outcome) {
+		server.Lost(call.Outcome.NowMS)
+	}
+	if b.probed != nil {
+		b.probed(call.Outcome.NowMS)
+	}
+	return nil
 }
 
 // note keeps the class of a failure, for people.

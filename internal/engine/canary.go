@@ -33,8 +33,9 @@ func CanaryKey(n int) string { return KeyPrefix + "canary" + strconv.Itoa(n) + "
 // Losses returns how often a server is known to have lost counters.
 func (b *Breaker) Losses() int64 { return b.canaries.losses.Load() }
 
-// compare looks at what a probe that began at started has found.
-func (s *canaries) compare(key string, started time.Time, found *Outcome) {
+// compare looks at what a probe that began at started has found, and reports whether the server has
+// lost counters.
+func (s *canaries) compare(key string, started time.Time, found *Outcome) (lost bool) {
 	v := &found.Verdicts[0]
 	now := canary{used: limit.MaxFixedLimit - v.Remaining, resetMS: v.ResetMS, at: time.Now()}
 	s.mu.Lock()
@@ -44,11 +45,13 @@ func (s *canaries) compare(key string, started time.Time, found *Outcome) {
 	}
 	before, known := s.seen[key]
 	if known && started.Before(before.at) {
-		return // another probe was under way at the same time: it is not known which one was counted first
+		return false // another probe was under way at the same time: it is not known which one was counted first
 	}
 	s.seen[key] = now
-	if known && found.NowMS < before.resetMS && (now.resetMS != before.resetMS || now.used <= before.used) {
+	lost = known && found.NowMS < before.resetMS && (now.resetMS != before.resetMS || now.used <= before.used)
+	if lost {
 		s.losses.Add(1)
 		s.metrics.losses.Inc()
 	}
+	return lost
 }

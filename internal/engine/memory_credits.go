@@ -70,8 +70,12 @@ func (e *Memory) OpenCredits(_ context.Context, o *Opening) (opened int, err err
 func (g *openGrants) take(o *Opening, outbox map[limit.GrantID]int64) (opened int, err error) {
 	var closed []limit.Spent
 	kept := make(map[limit.GrantID]int64, len(o.Grants))
+	raised := 0
 	for _, grant := range o.Grants {
 		if units, known := g.spent[grant.ID]; known {
+			if units < grant.Units {
+				raised++
+			}
 			kept[grant.ID] = max(units, grant.Units)
 			g.spent[grant.ID] = kept[grant.ID]
 		} else {
@@ -80,13 +84,13 @@ func (g *openGrants) take(o *Opening, outbox map[limit.GrantID]int64) (opened in
 	}
 	long := o.Whole && len(g.spent)+len(closed) > limit.MostKeptGrants
 	if len(closed) == 0 && !long {
-		return 0, nil
+		return raised, nil
 	}
 	if g.lastUS > 0 && o.AskedUS <= g.lastUS && g.lastUS < o.AskedUS+SteppedUS {
 		if len(closed) > 0 {
 			return 0, ErrOpenedSince
 		}
-		return 0, nil
+		return raised, nil
 	}
 	if g.lastUS = o.ReadUS; long {
 		g.spent = kept
@@ -94,7 +98,7 @@ func (g *openGrants) take(o *Opening, outbox map[limit.GrantID]int64) (opened in
 	for _, grant := range closed {
 		g.spent[grant.ID] = max(grant.Units, outbox[grant.ID])
 	}
-	return len(closed), nil
+	return len(closed) + raised, nil
 }
 
 // SpentCredits implements CreditStore.

@@ -26,6 +26,8 @@ type Servers interface {
 type Server interface {
 	// ProbeKey returns a key that the server holds, or "" if it holds none any more.
 	ProbeKey() string
+	// Lost says that the server was seen to have lost counters, at an instant of its clock.
+	Lost(nowMS int64)
 	// Renew closes the connections to a server that does not answer, and finds out in the
 	// background where its keys are by now. It returns the error of the last probe, or one that
 	// says more.

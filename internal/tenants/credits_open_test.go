@@ -147,3 +147,65 @@ func TestGrantsOfADay(t *testing.T) {
 	d.Exec(`UPDATE credit_grants SET id = overlay(id::text PLACING '00' FROM 1 FOR 2)::uuid WHERE tenant_id = $1`, b.TenantID())
 	require.NoError(t, grant(b, "ada"), "long ago")
 }
+
+// Counters that have returned with smaller totals than were settled are told of the greater ones,
+// also for many subjects and if it fails at first.
+func TestCreditsBehindAreToldAgain(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	mustRule(t, d.Store, a, fixedRule("api"))
+	keys := check.NewKeys([16]byte{3})
+	memory := engine.NewMemory(engine.MemoryOptions{})
+	const subjects = 25
+	left := func(subject string, cost int64) (left int64) {
+		list, _, err := d.Store.Credits(t.Context(), a, subject, tenants.Page{Limit: 10})
+		require.NoError(t, err)
+		r, key := fixedRule("api"), keys.CreditsKey(a.TenantID(), 1, subject, "api")
+		call := &engine.Call{Cost: cost, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
+			Key: key, Outbox: keys.CreditsOutboxes(a.TenantID(), 1)[0], Grants: []limit.Grant{{ID: limit.GrantID(list[0].ID), Units: 10}},
+		}}}}
+		memory.Evaluate(t.Context(), call)
+		require.NoError(t, call.Err)
+		return call.Outcome.Verdicts[0].Credits
+	}
+	settle := func(counters engine.CreditStore) tenants.CreditsSettled {
+		done, err := d.Store.SettleCredits(t.Context(), keys, counters, []limit.TenantID{a.TenantID()})
+		if counters == memory {
+			require.NoError(t, err)
+		} else {
+			require.Error(t, err)
+		}
+		return done
+	}
+	name := func(n int) string { return fmt.Sprintf("subject-%02d", n) }
+	for n := range subjects {
+		_, _, err := d.Store.GrantCredits(t.Context(), a, name(n), tenants.NewCredits{Rule: "api", Units: 10})
+		require.NoError(t, err)
+		_, err = d.Store.OpenCredits(t.Context(), keys, memory, a.TenantID(), name(n), "api")
+		require.NoError(t, err)
+		require.EqualValues(t, 9, left(name(n), 6), "the window has 5")
+	}
+	d.Exec("UPDATE credit_grants SET spent = 7")
+	broken := &openings{CreditStore: memory, broken: keys.CreditsKey(a.TenantID(), 1, name(0), "api")}
+	require.Equal(t, tenants.CreditsSettled{Settled: 19, Reopened: 19}, settle(broken))
+	require.Equal(t, tenants.CreditsSettled{Settled: 6, Reopened: 6}, settle(memory))
+	require.Zero(t, settle(memory))
+	for n := range subjects {
+		require.EqualValues(t, 3, left(name(n), 0))
+	}
+
+	// What others have settled in the meantime is told once more, which changes nothing. A total
+	// that is greater is settled as ever.
+	require.EqualValues(t, 2, left(name(0), 1))
+	require.EqualValues(t, 1, left(name(1), 2))
+	d.Exec("UPDATE credit_grants SET spent = 8 WHERE subject = $1", name(0))
+	require.Equal(t, tenants.CreditsSettled{Settled: 2}, settle(memory))
+
+	// A round tells few of them, and the next one the others.
+	d.Exec("UPDATE credit_grants SET spent = 9")
+	for n := range subjects {
+		left(name(n), 1)
+	}
+	require.Equal(t, tenants.CreditsSettled{Settled: 22, Reopened: 20, More: true}, settle(memory))
+	require.Equal(t, tenants.CreditsSettled{Settled: 3, Reopened: 3}, settle(memory))
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,15 +19,17 @@ import (
 const (
 	creditsLock = 7_305_421 // of the server that sweeps, an advisory lock's number
 
-	sweptAtOnce   = 500   // tenants of one round
-	settledAtOnce = 2_000 // totals of one tenant in one round
+	sweptAtOnce    = 500   // tenants of one round
+	settledAtOnce  = 2_000 // totals of one tenant in one round
+	reopenedAtOnce = 20    // subjects and rules in one round whose totals are told again
 )
 
 // CreditsSettled says what a round has done.
 type CreditsSettled struct {
-	Opened  int  // grants
-	Settled int  // totals
-	More    bool // there may be more
+	Opened   int  // grants
+	Settled  int  // totals
+	Reopened int  // grants of which the counters had less than Postgres
+	More     bool // there may be more
 }
 
 // SettleCredits stores what was spent of the grants of some tenants. The totals are in an outbox of
@@ -34,7 +37,7 @@ type CreditsSettled struct {
 // server. A total never falls, so several servers may store it, also twice. Errors: ErrUnavailable,
 // those of counters.
 func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, of []uuid.UUID) (out CreditsSettled, err error) {
-	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
+	err = s.settled(ctx, keys, counters, &out, func(ctx context.Context, q *db.Queries) (*totals, error) {
 		return storeTotals(ctx, q, keys, counters, of, s.instant())
 	})
 	return out, err
@@ -53,7 +56,7 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 	// because a server that settles them may wait for the new ones.
 	opened, more, last, unopened := s.openNewCredits(ctx, keys, counters, at.Opened)
 	next = CreditsSweep{Opened: last, Settled: at.Settled}
-	err = s.settled(ctx, counters, &out, func(ctx context.Context, q *db.Queries) (map[string][]limit.Spent, error) {
+	err = s.settled(ctx, keys, counters, &out, func(ctx context.Context, q *db.Queries) (*totals, error) {
 		mine, err := q.TryLock(ctx, creditsLock)
 		if err != nil || !mine {
 			return nil, err
@@ -72,31 +75,76 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 	return out, next, errors.Join(unopened, err)
 }
 
+// totals are what the counters have spent, as it was stored.
+type totals struct {
+	outboxes map[string][]limit.Spent
+	behind   []db.CreditsBehindRow // grants of which more had been spent before
+}
+
 // settled runs store in a transaction, and then removes the totals that it has stored from their
 // outboxes.
+//
+// A total that is smaller than one that was stored before comes from counters that were restored
+// from an older dump, if nobody has seen it otherwise, or was read before that of another server.
+// The counters are told the greater one, which does nothing if they know it.
 func (s *Store) settled(
-	ctx context.Context, counters engine.CreditStore, out *CreditsSettled,
-	store func(context.Context, *db.Queries) (outboxes map[string][]limit.Spent, err error),
+	ctx context.Context, keys check.Keys, counters engine.CreditStore, out *CreditsSettled,
+	store func(context.Context, *db.Queries) (*totals, error),
 ) error {
-	var outboxes map[string][]limit.Spent
+	var stored *totals
 	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		outboxes, err = store(ctx, q)
+		stored, err = store(ctx, q)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("settle credits: %w", err)
 	}
-	var failed error
-	for outbox, totals := range outboxes {
-		out.Settled += len(totals)
+	if stored == nil {
+		return nil
+	}
+	later, failed := s.reopen(ctx, keys, counters, stored.behind, out)
+	for outbox, totals := range stored.outboxes {
 		out.More = out.More || len(totals) == settledAtOnce
+		totals = slices.DeleteFunc(totals, func(t limit.Spent) bool { return later[t.ID] })
+		if len(totals) == 0 {
+			continue
+		}
+		out.Settled += len(totals)
 		failed = errors.Join(failed, counters.SettleCredits(ctx, outbox, totals))
 	}
 	return failed
 }
 
-// storeTotals stores the totals of the outboxes of some tenants, and returns them by outbox.
-func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenants []uuid.UUID, now time.Time) (map[string][]limit.Spent, error) {
+// reopen tells the counters what was spent of grants of which they had less. It returns the grants
+// that a later round must tell: their totals stay in the outbox, where it finds them.
+func (s *Store) reopen(
+	ctx context.Context, keys check.Keys, counters engine.CreditStore, behind []db.CreditsBehindRow, out *CreditsSettled,
+) (later map[limit.GrantID]bool, failed error) {
+	later = map[limit.GrantID]bool{}
+	type name struct {
+		tenant        uuid.UUID
+		subject, rule string
+	}
+	told := map[name]bool{} // false: not in this round
+	for _, row := range behind {
+		of := name{row.TenantID, row.Subject, row.Rule}
+		now, seen := told[of]
+		if !seen && len(told) < reopenedAtOnce {
+			opened, err := s.OpenCredits(ctx, keys, counters, row.TenantID, row.Subject, row.Rule)
+			out.Reopened += opened
+			now, failed = err == nil, errors.Join(failed, err)
+			told[of] = now
+		}
+		if !now {
+			later[limit.GrantID(row.ID)] = true
+		}
+	}
+	out.More = out.More || failed == nil && len(later) > 0
+	return later, failed
+}
+
+// storeTotals stores the totals of the outboxes of some tenants, and returns them.
+func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenants []uuid.UUID, now time.Time) (*totals, error) {
 	if len(tenants) == 0 {
 		return nil, nil
 	}
@@ -115,20 +163,24 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	if err != nil {
 		return nil, err
 	}
-	outboxes := map[string][]limit.Spent{}
+	stored := &totals{outboxes: map[string][]limit.Spent{}}
 	p := db.SettleCreditsParams{Now: now}
 	for i, totals := range found {
 		for _, total := range totals {
 			p.Tenants, p.Ids, p.Totals = append(p.Tenants, owners[i]), append(p.Ids, uuid.UUID(total.ID)), append(p.Totals, total.Units)
 		}
 		if len(totals) > 0 {
-			outboxes[names[i]] = totals
+			stored.outboxes[names[i]] = totals
 		}
 	}
 	if len(p.Ids) == 0 {
 		return nil, nil
 	}
-	return outboxes, q.SettleCredits(ctx, p)
+	raised, err := q.SettleCredits(ctx, p)
+	if err == nil && raised < int64(len(p.Ids)) { // some were stored before
+		stored.behind, err = q.CreditsBehind(ctx, db.CreditsBehindParams{Tenants: p.Tenants, Ids: p.Ids, Totals: p.Totals})
+	}
+	return stored, err
 }
 
 // unixMilli returns an instant in milliseconds since 1970, and 0 for never.

@@ -12,9 +12,10 @@ import (
 	"weir/internal/limit"
 )
 
-// appendGrants appends the grants of a counter for credits.lua.
-func appendGrants(b []byte, grants []limit.Grant) []byte {
-	b = append(b, byte(len(grants))) // at most limit.MaxGrants
+// appendGrants appends the grants of a counter for credits.lua, and when the server is known to
+// have lost data.
+func appendGrants(b []byte, lostMS int64, grants []limit.Grant) []byte {
+	b = append(appendUint(b, lostMS, 6), byte(len(grants))) // at most limit.MaxGrants
 	for i := range grants {
 		g := &grants[i]
 		b = appendUint(appendUint(append(b, g.ID[:]...), g.Units, 7), g.ExpiresMS, 6)
@@ -25,7 +26,7 @@ func appendGrants(b []byte, grants []limit.Grant) []byte {
 // OpenCredits implements engine.CreditStore.
 func (e *Engine) OpenCredits(ctx context.Context, o *engine.Opening) (opened int, err error) {
 	arg := appendUint(appendUint(nil, o.AskedUS, 7), o.ReadUS, 7)
-	arg = append(arg, oneIf(o.Whole))
+	arg = appendUint(append(arg, oneIf(o.Whole)), e.serverOf(o.Key).lostMS.Load(), 6)
 	for i := range o.Grants {
 		g := &o.Grants[i]
 		arg = appendUint(appendUint(append(arg, g.ID[:]...), g.Units, 7), g.ExpiresMS, 6)

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -88,4 +89,51 @@ func TestLongCreditsShrink(t *testing.T) {
 	size, err := client.StrLen(t.Context(), c.Credits.Key).Result()
 	require.NoError(t, err)
 	require.EqualValues(t, 1+2*creditEntry, size)
+}
+
+// What was spent of a grant does not come back when the server returns with an older dump: from the
+// moment at which the loss is seen, a check cannot spend until Postgres has told the totals.
+func TestCreditsOfAnOlderDump(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	c := creditCounter(100)
+	open := func(asked, spent int64) int {
+		opened, err := eng.OpenCredits(t.Context(), &engine.Opening{
+			Key: c.Credits.Key, Outbox: c.Credits.Outbox, Whole: true, AskedUS: asked, ReadUS: asked + 1, Grants: []limit.Spent{{ID: grantID(0), Units: spent}},
+		})
+		require.NoError(t, err)
+		return opened
+	}
+	require.Equal(t, 1, open(10, 0))
+	require.EqualValues(t, 20, spendCredits(t, eng, c, 21).CreditsSpent)
+	dump := client.Dump(t.Context(), c.Credits.Key).Val()
+	require.EqualValues(t, 40, spendCredits(t, eng, c, 40).CreditsSpent)
+	restore := func() {
+		require.NoError(t, client.RestoreReplace(t.Context(), c.Credits.Key, 0, dump).Err())
+	}
+
+	restore()
+	server := eng.Only()
+	server.Lost(client.Time(t.Context()).Val().UnixMilli())
+	v := spendCredits(t, eng, c, 60)
+	require.Equal(t, []any{false, true, int64(0), limit.OpenedWithinMS}, []any{v.Allowed, v.Unopened, v.Credits, v.RetryAfterMS})
+	require.Equal(t, 1, open(20, 60), "the total of Postgres is greater")
+	v = spendCredits(t, eng, c, 60)
+	require.Equal(t, []any{false, false, int64(40)}, []any{v.Allowed, v.Unopened, v.Credits})
+	require.EqualValues(t, 40, spendCredits(t, eng, c, 40).CreditsSpent)
+	require.Zero(t, open(30, 60), "nothing was lost since")
+
+	// Each loss counts, also if the clock steps back.
+	restore()
+	server.Lost(1)
+	require.True(t, spendCredits(t, eng, c, 1).Unopened)
+	require.Equal(t, 1, open(5, 100), "read before the last opening: totals are raised")
+	v = spendCredits(t, eng, c, 1)
+	require.Equal(t, []any{false, false, int64(0)}, []any{v.Allowed, v.Unopened, v.Credits})
+
+	// A clock that stepped back does not close grants for good.
+	server.Lost(client.Time(t.Context()).Val().Add(time.Hour).UnixMilli())
+	require.True(t, spendCredits(t, eng, c, 1).Unopened)
+	require.Zero(t, open(40, 100))
+	require.False(t, spendCredits(t, eng, c, 1).Unopened)
 }

@@ -307,9 +307,10 @@ const (
 	maxScriptCost = 1<<53 - 1
 )
 
-// encode appends the argument of evaluate_one.lua for a call. The second result has the bounds of
+// encode appends the argument of evaluate_one.lua for a call. lostMS is when the server is known to
+// have lost data, 0 for never. The second result has the bounds of
 // its calendar windows and, from the end, the limits of counters with overage.
-func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byte) {
+func (c *sentCall) encode(b []byte, lostMS int64, counters []engine.Counter) (args, more []byte) {
 	var bounds, limits []byte
 	b = appendUint(b, c.nowMS, 6)
 	b = append(b, oneIf(c.dryRun))
@@ -346,7 +347,7 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, more []byt
 		case creditsAt < i:
 			b = appendUint(b, int64(creditsAt)+1, 2)
 		case credits != nil:
-			b = appendGrants(b, credits.Grants)
+			b = appendGrants(b, lostMS, credits.Grants)
 		}
 	}
 	return b, append(bounds, limits...)

@@ -160,7 +160,7 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 	if p.mode == asking && p.scope == scopeNode {
 		script, args[2] = p.engine.asked.of(c.algorithms), 0
 	}
-	counterArg, boundsArg := c.encode(nil, counters)
+	counterArg, boundsArg := c.encode(nil, p.server.lostMS.Load(), counters)
 	args = append(args, counterArg, boundsArg)
 	if c.spare != nil {
 		args = append(args, c.spare.counts)

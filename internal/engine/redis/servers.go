@@ -23,6 +23,7 @@ type server struct {
 	first  bool
 	canary atomic.Int64 // number of a canary that was on the server
 	across acrossSlots  // of a node of a Cluster
+	lostMS atomic.Int64 // when it was seen last that it had lost counters, by its clock; 0: never
 }
 
 // mode is how a pipeline sends calls.
@@ -162,6 +163,17 @@ func (s *server) ProbeKey() string {
 		}
 	}
 	return ""
+}
+
+// Lost implements engine.Server. What was spent of credits may be an older total, so they are not
+// spent until Postgres has told the server again.
+func (s *server) Lost(nowMS int64) {
+	for {
+		before := s.lostMS.Load()
+		if s.lostMS.CompareAndSwap(before, max(nowMS, before+1)) { // the clock may have stepped back
+			return
+		}
+	}
 }
 
 // Renew implements engine.Server.

@@ -172,6 +172,53 @@ func (q *Queries) Credits(ctx context.Context, arg CreditsParams) ([]CreditsRow,
 	return items, nil
 }
 
+const creditsBehind = `-- name: CreditsBehind :many
+SELECT DISTINCT g.tenant_id, g.id, g.subject, r.slug AS rule
+FROM (SELECT unnest($1::uuid[]) AS tenant_id, unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS total) AS t
+JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
+JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.spent > t.total ORDER BY g.tenant_id, g.subject, rule
+`
+
+type CreditsBehindParams struct {
+	Tenants []uuid.UUID
+	Ids     []uuid.UUID
+	Totals  []int64
+}
+
+type CreditsBehindRow struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Subject  string
+	Rule     string
+}
+
+// Grants of which more was settled than one of these totals.
+func (q *Queries) CreditsBehind(ctx context.Context, arg CreditsBehindParams) ([]CreditsBehindRow, error) {
+	rows, err := q.db.Query(ctx, creditsBehind, arg.Tenants, arg.Ids, arg.Totals)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CreditsBehindRow
+	for rows.Next() {
+		var i CreditsBehindRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.ID,
+			&i.Subject,
+			&i.Rule,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const creditsByID = `-- name: CreditsByID :one
 SELECT g.tenant_id, g.id, g.subject, g.rule_id, g.units, g.spent, g.expires_at, g.reference, g.reason, g.created_by, g.created_at, g.revoked_by, g.revoked_at, g.opened, g.spent_at, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
 WHERE g.tenant_id = $1 AND g.subject = $2 AND g.id = $3
@@ -520,7 +567,7 @@ func (q *Queries) RevokeCredits(ctx context.Context, arg RevokeCreditsParams) er
 	return err
 }
 
-const settleCredits = `-- name: SettleCredits :exec
+const settleCredits = `-- name: SettleCredits :execrows
 WITH held AS (
     SELECT g.tenant_id, g.id, t.total
     FROM (SELECT unnest($2::uuid[]) AS tenant_id, unnest($3::uuid[]) AS id, unnest($4::bigint[]) AS total) AS t
@@ -540,14 +587,17 @@ type SettleCreditsParams struct {
 
 // A total never falls, so it does not matter which server stores it, nor how often. The rows are
 // locked in the order of the key, so that two servers wait for each other and do not deadlock.
-func (q *Queries) SettleCredits(ctx context.Context, arg SettleCreditsParams) error {
-	_, err := q.db.Exec(ctx, settleCredits,
+func (q *Queries) SettleCredits(ctx context.Context, arg SettleCreditsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, settleCredits,
 		arg.Now,
 		arg.Tenants,
 		arg.Ids,
 		arg.Totals,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const spendableCredits = `-- name: SpendableCredits :many

@@ -111,7 +111,7 @@ WITH RECURSIVE with_credits AS (
 )
 SELECT tenant_id::uuid AS tenant_id FROM with_credits WHERE tenant_id IS NOT NULL;
 
--- name: SettleCredits :exec
+-- name: SettleCredits :execrows
 -- A total never falls, so it does not matter which server stores it, nor how often. The rows are
 -- locked in the order of the key, so that two servers wait for each other and do not deadlock.
 WITH held AS (
@@ -122,6 +122,14 @@ WITH held AS (
 )
 UPDATE credit_grants g SET spent = least(g.units, h.total), spent_at = CASE WHEN h.total >= g.units THEN @now::timestamptz END
 FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id AND g.spent < h.total;
+
+-- name: CreditsBehind :many
+-- Grants of which more was settled than one of these totals.
+SELECT DISTINCT g.tenant_id, g.id, g.subject, r.slug AS rule
+FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@ids::uuid[]) AS id, unnest(@totals::bigint[]) AS total) AS t
+JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
+JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
+WHERE g.spent > t.total ORDER BY g.tenant_id, g.subject, rule;
 
 -- name: PurgeCredits :execrows
 -- Grants that were revoked, spent or expired before an instant. Only grants that are older can be.

@@ -4,8 +4,9 @@
 -- allowed only if the purse has enough for all of them.
 --
 -- In       for find_purse: a counter s, and its arguments: if it is the first one with the purse,
---          number of grants 1, then for each its id 16, units 7, expiry 6; else the number of that
---          counter 2
+--          the instant in milliseconds at which this server is known to have lost data 6 (0: it has
+--          not), number of grants 1, then for each its id 16, units 7, expiry 6; else the number of
+--          that counter 2
 -- Out      s.purse: balance, the units left of open grants; unopened, those of grants that are not
 --          open; needed, those that the counters need which have decided. s.spends, the units that
 --          the counter takes from the purse, and s.takes, those of its window
@@ -18,7 +19,10 @@
 -- its id 16, the units spent in total 7, and its expiry in milliseconds 6 (0: never). A grant that
 -- is not in there is not open: open_credits.lua has not yet stored what was spent of it. Checks
 -- cannot spend it, so spent units never become available again if this key is lost. The entry with
--- the id 0 has the instant of the last opening instead of units.
+-- the id 0 has the instant of the last opening that changed grants instead of units, and that of
+-- the last opening by the clock of this server instead of an expiry. If this server has lost data
+-- since, such as by the restore of an older dump, the totals may be older ones: no grant is open
+-- then.
 --
 -- The second key is the outbox of the tenant, a hash: what was spent of a grant in total, by its
 -- id, until that is stored elsewhere. It is written in the step that spends, so a total is never
@@ -43,17 +47,25 @@ local function place_of(v, id)
   return j
 end
 
+-- Returns when the grants of a value were opened last, by the clock of this server, and 0 if that
+-- is not known.
+local function opened_at(v)
+  if string.sub(v, 2, 17) ~= LAST_OPENING then return 0 end
+  return (decode('<I6', v, 25))
+end
+
 -- Reads the purse of counter s, and returns where its arguments end. The twin is Purse.Fill in
 -- credits.go.
 local function read_purse(s, spent_key, outbox, at, now)
+  local lost, count
+  lost, count, at = decode('<I6B', ARGV[1], at)
   local v = fetch(s, 'GET', spent_key)
   if not v or string.byte(v) ~= CREDITS or #v % GRANT_SIZE ~= 1 or #v > MOST_READ then v = '' end
+  if lost > 0 and opened_at(v) < lost then v = '' end
   local p = {
     spent_key = spent_key, outbox = outbox, value = v, grants = {}, balance = 0, unopened = 0,
     needed = 0, needs = {}, least = 0, free = 0,
   }
-  local count = string.byte(ARGV[1], at)
-  at = at + 1
   for _ = 1, count do
     local id, units, till
     id, units, till, at = decode('<c16I7I6', ARGV[1], at)
