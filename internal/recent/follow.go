@@ -14,8 +14,12 @@ import (
 
 // Limits for followers. Each asks all instances once a second.
 const (
-	MaxFollowers       = 32 // of this process
 	MaxTenantFollowers = 4
+	// sharedFollowers is the number of followers of this process in which tenants have shares: a
+	// quarter of what is left, or one. Tenants that have none get one beyond that, too, up to
+	// MaxFollowers.
+	sharedFollowers = 32
+	MaxFollowers    = 2 * sharedFollowers
 	followEvery        = time.Second
 	// followSkew is how far the clock of an instance may be behind.
 	followSkew = 10 * time.Second
@@ -72,7 +76,8 @@ func (r *Log) Follow(ctx context.Context, tenant limit.TenantID) (*Follower, err
 func (n *followers) enter(tenant limit.TenantID) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.all >= MaxFollowers || n.of[tenant] >= MaxTenantFollowers {
+	share := min(MaxTenantFollowers, max(1, (sharedFollowers-n.all)/4))
+	if n.all >= MaxFollowers || n.of[tenant] >= share {
 		return false
 	}
 	if n.of == nil {

@@ -75,7 +75,8 @@ func TestFollowerOfAnotherTenant(t *testing.T) {
 	require.Empty(t, f.known)
 }
 
-// Followers are limited, for each tenant and in all, and a closed one makes room.
+// Followers are limited, for each tenant and in all, and a closed one makes room. Some tenants
+// cannot take those of all others.
 func TestFollowersAreLimited(t *testing.T) {
 	r := newRig(t, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 2)}})
 	follow := func(tenant limit.TenantID) *Follower {
@@ -97,14 +98,33 @@ func TestFollowersAreLimited(t *testing.T) {
 		open = append(open, follow(uuid.New()))
 	}
 	refused(uuid.New())
-	open[0].Close()
-	open[0] = follow(tenant)
+	last := len(open) - 1
+	open[last].Close()
 	refused(tenant)
+	open[last] = follow(uuid.New())
 	for _, f := range open {
 		f.Close()
 	}
 	require.Zero(t, r.log.following.all)
 	require.Empty(t, r.log.following.of)
+
+	// However many followers eight tenants want, a ninth gets one, and many more do.
+	open = open[:0]
+	for range 8 {
+		greedy := uuid.New()
+		for range MaxTenantFollowers {
+			if f, err := r.log.Follow(t.Context(), greedy); err == nil {
+				open = append(open, f)
+			}
+		}
+	}
+	require.Len(t, open, 4*4+3+3*2, "less of them while others have more")
+	for len(open) < MaxFollowers {
+		open = append(open, follow(uuid.New()))
+	}
+	for _, f := range open {
+		f.Close()
+	}
 
 	f := follow(tenant)
 	defer f.Close()
