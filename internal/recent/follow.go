@@ -20,7 +20,7 @@ const (
 	// MaxFollowers.
 	sharedFollowers = 32
 	MaxFollowers    = 2 * sharedFollowers
-	followEvery        = time.Second
+	followEvery     = time.Second
 	// followSkew is how far the clock of an instance may be behind.
 	followSkew = 10 * time.Second
 	// followKeeps is how long a decision is known after it was last listed: an instance that does

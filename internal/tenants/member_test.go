@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -207,4 +208,25 @@ func TestTheLastOwnerStays(t *testing.T) {
 	requireInvalid(t, err, "role")
 	_, err = s.InviteMember(ctx, a, "a@b@example.com", "root")
 	requireInvalid(t, err, "email", "role")
+}
+
+// Notices go to a bounded number of people. An owner who joined last is one of them.
+func TestManagersAreOwnersFirst(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	join := func(email string, role tenants.Role) {
+		_, err := d.Store.CreateMember(t.Context(), a, email, "correct horse", role)
+		require.NoError(t, err)
+	}
+	for n := range 25 {
+		join(fmt.Sprintf("admin-%02d@example.com", n), tenants.Admin)
+	}
+	join("viewer@example.com", tenants.Viewer)
+	join("owner@example.com", tenants.Owner)
+	to, err := d.Store.Managers(t.Context(), a.TenantID())
+	require.NoError(t, err)
+	require.Len(t, to, 20)
+	require.Equal(t, "owner@example.com", to[0])
+	require.Equal(t, "admin-00@example.com", to[1])
+	require.Equal(t, "admin-18@example.com", to[19])
 }

@@ -152,8 +152,9 @@ func (s *Store) QuotaNotices(ctx context.Context, a Actor) (out []QuotaNotice, e
 	return out, err
 }
 
-// Managers returns the addresses of the owners and admins of a tenant who have joined, at most 20.
-// Notices are mailed to them. Errors: ErrUnavailable.
+// Managers returns the addresses of the owners and admins of a tenant who have joined, at most 20:
+// owners first, then those who were invited first. Notices are mailed to them. Errors:
+// ErrUnavailable.
 func (s *Store) Managers(ctx context.Context, tenant uuid.UUID) (out []string, err error) {
 	err = s.read(ctx, Actor{tenant: tenant}, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		out, err = q.ManagersToNotify(ctx, tenant)

@@ -324,10 +324,11 @@ func (q *Queries) LimitRequests(ctx context.Context, arg LimitRequestsParams) ([
 const managersToNotify = `-- name: ManagersToNotify :many
 SELECT p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = $1 AND m.joined_at IS NOT NULL AND m.role IN ('owner', 'admin')
-ORDER BY m.id LIMIT 20
+ORDER BY m.role = 'owner' DESC, m.id LIMIT 20
 `
 
-// The addresses that receive mails about requests for higher limits and about quotas.
+// The addresses that receive mails about requests for higher limits and about quotas: owners first,
+// then those who were invited first.
 func (q *Queries) ManagersToNotify(ctx context.Context, tenantID uuid.UUID) ([]string, error) {
 	rows, err := q.db.Query(ctx, managersToNotify, tenantID)
 	if err != nil {

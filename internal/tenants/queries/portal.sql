@@ -104,7 +104,8 @@ DELETE FROM limit_requests WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM limit_requests o WHERE o.settled_at < @before::timestamptz LIMIT @most);
 
 -- name: ManagersToNotify :many
--- The addresses that receive mails about requests for higher limits and about quotas.
+-- The addresses that receive mails about requests for higher limits and about quotas: owners first,
+-- then those who were invited first.
 SELECT p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND m.joined_at IS NOT NULL AND m.role IN ('owner', 'admin')
-ORDER BY m.id LIMIT 20;
+ORDER BY m.role = 'owner' DESC, m.id LIMIT 20;
