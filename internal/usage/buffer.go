@@ -1,29 +1,44 @@
 package usage
 
 import (
+	"bytes"
+	"cmp"
 	"maps"
 	"math"
 	"slices"
 	"time"
+
+	"weir/internal/limit"
 )
 
 // usageBuffer has counts that are not delivered yet. Counts with the same key are added, so the
 // memory depends on the number of keys and not on the number of checks.
+//
+// The memory is shared by all tenants. Each has a line of its own, and the lines take turns, so that
+// the rows of a tenant wait for few of another's. When the memory is full, the tenants with the most
+// rows lose detail.
 type usageBuffer struct {
-	rows     map[Key]Counts
-	subjects map[Key]TopSubjects // Rule, Plan and Resource are empty
-	bytes    int64               // roughly
+	lines map[limit.TenantID]*usageLine
+	turns []*usageLine // those with rows, in the order of their turns
+	last  *usageLine   // that of the row that was added last
+	spare []*usageLine // empty, for new tenants
+	count int          // rows
+	bytes int64        // roughly
 }
 
-// The size of an entry without its texts: itself, and its part of the map.
+// The size of an entry without its texts: itself, and its part of the index.
 const (
 	bytesPerRow     = 240
 	bytesPerSubject = 96
 )
 
-func newUsageBuffer() usageBuffer {
-	return usageBuffer{rows: map[Key]Counts{}, subjects: map[Key]TopSubjects{}}
-}
+// Lines that have left are kept for the next tenants: so many, with memory for so many rows each.
+const (
+	spareLines    = 1024
+	spareLineRows = 64
+)
+
+func newUsageBuffer() usageBuffer { return usageBuffer{lines: map[limit.TenantID]*usageLine{}} }
 
 func (k *Key) bytes() int64 { return bytesPerRow + int64(len(k.Resource)) }
 
@@ -37,37 +52,74 @@ func (t *TopSubjects) bytes() int64 {
 	return n
 }
 
-func (b *usageBuffer) add(row *Row) {
-	counts, there := b.rows[row.Key]
-	if !there {
-		b.bytes += row.bytes()
-	}
-	counts.Add(row.Counts)
-	b.rows[row.Key] = counts
-}
+func (b *usageBuffer) add(row *Row) { b.change(b.line(row.Tenant), func(l *usageLine) { l.add(row) }) }
 
 func (b *usageBuffer) addSubjects(s *Subjects) {
-	key := Key{Tenant: s.Tenant, StartMS: s.StartMS, Grain: s.Grain}
-	top, there := b.subjects[key]
-	if there {
-		b.bytes -= top.bytes()
-		top = top.Merge(s.TopSubjects)
-	} else {
-		top = s.TopSubjects
-	}
-	b.bytes += top.bytes()
-	b.subjects[key] = top
+	b.change(b.line(s.Tenant), func(l *usageLine) { l.addSubjects(s) })
 }
 
-// cut removes and returns up to n rows.
-func (b *usageBuffer) cut(n int) (rows []Row) {
-	for key, counts := range b.rows {
-		if len(rows) == n {
-			break
+// line returns the line of a tenant, a new one if it has none.
+func (b *usageBuffer) line(tenant limit.TenantID) *usageLine {
+	if b.last != nil && b.last.tenant == tenant {
+		return b.last
+	}
+	l := b.lines[tenant]
+	if l == nil {
+		if n := len(b.spare); n > 0 {
+			l, b.spare = b.spare[n-1], b.spare[:n-1]
+		} else {
+			l = new(usageLine)
 		}
-		rows = append(rows, Row{key, counts})
-		delete(b.rows, key)
-		b.bytes -= key.bytes()
+		l.tenant = tenant
+		b.lines[tenant] = l
+	}
+	b.last = l
+	return l
+}
+
+// change changes a line, and counts what it has then. A line without entries leaves.
+func (b *usageBuffer) change(l *usageLine, f func(*usageLine)) {
+	count, size := l.count(), l.bytes
+	f(l)
+	b.count += l.count() - count
+	b.bytes += l.bytes - size
+	switch {
+	case l.count() > 0 && !l.waits:
+		l.waits = true
+		b.turns = append(b.turns, l)
+	case l.count() == 0 && len(l.tops) == 0:
+		b.end(l)
+	}
+}
+
+// end removes an empty line.
+func (b *usageBuffer) end(l *usageLine) {
+	delete(b.lines, l.tenant)
+	if b.last == l {
+		b.last = nil
+	}
+	if l.waits { // its turn ends it
+		return
+	}
+	if len(b.spare) < spareLines && cap(l.rows) <= spareLineRows {
+		*l = usageLine{rows: l.rows[:0]}
+		b.spare = append(b.spare, l)
+	}
+}
+
+// cut removes and returns up to n rows. Those of each tenant are its oldest ones, and as many as of
+// every other tenant that has so many.
+func (b *usageBuffer) cut(n int) (rows []Row) {
+	for len(rows) < n && len(b.turns) > 0 {
+		part := max((n-len(rows))/len(b.turns), 1)
+		for range min(len(b.turns), n-len(rows)) {
+			l := b.turns[0]
+			b.turns = b.turns[1:]
+			l.waits = false
+			if l.count() > 0 {
+				b.change(l, func(l *usageLine) { rows = l.cut(rows, part) })
+			}
+		}
 	}
 	return rows
 }
@@ -75,121 +127,88 @@ func (b *usageBuffer) cut(n int) (rows []Row) {
 // cutSubjects removes and returns the lists with these keys.
 func (b *usageBuffer) cutSubjects(keys []Key) (lists []Subjects) {
 	for _, key := range keys {
-		top, there := b.subjects[key]
-		if !there { // shrink has merged or dropped it
-			continue
+		if l := b.lines[key.Tenant]; l != nil { // or shrink has dropped it
+			b.change(l, func(l *usageLine) { lists = l.cutSubjects(lists, key) })
 		}
-		lists = append(lists, Subjects{Tenant: key.Tenant, StartMS: key.StartMS, Grain: key.Grain, TopSubjects: top})
-		delete(b.subjects, key)
-		b.bytes -= top.bytes()
 	}
 	return lists
 }
 
 // repack frees the memory of removed entries, which a map would keep.
 func (b *usageBuffer) repack() {
-	rows, subjects := make(map[Key]Counts, len(b.rows)), make(map[Key]TopSubjects, len(b.subjects))
-	maps.Copy(rows, b.rows)
-	maps.Copy(subjects, b.subjects)
-	b.rows, b.subjects = rows, subjects
+	lines := make(map[limit.TenantID]*usageLine, len(b.lines))
+	maps.Copy(lines, b.lines)
+	b.lines, b.turns = lines, slices.Clone(b.turns)
 }
 
 // oldest returns the start of the oldest rows.
 func (b *usageBuffer) oldest() (start time.Time, some bool) {
 	ms := int64(math.MaxInt64)
-	for key := range b.rows {
-		ms = min(ms, key.StartMS)
+	for _, l := range b.turns {
+		for i := l.head; i < len(l.rows); i++ {
+			ms = min(ms, l.rows[i].StartMS)
+		}
 	}
-	return time.UnixMilli(ms), len(b.rows) > 0
+	return time.UnixMilli(ms), b.count > 0
 }
 
 // checks returns the number of buffered checks.
 func (b *usageBuffer) checks() (n int64) {
-	for key, counts := range b.rows {
-		if key.Rule == "" {
-			n += counts.Allowed + counts.Denied
-		}
+	for _, l := range b.turns {
+		n += checksOf(l.rows[l.head:])
 	}
 	return n
 }
 
-// shrink reduces the buffer to a limit. First the minutes of the oldest hours are merged into
-// hours, an eighth of the remaining ones at a time. Then the oldest hours are dropped. It returns
-// the number of rows that are now counted per hour only, and the number of dropped checks.
+// shrink reduces the buffer to a limit: the lines of those tenants that have more than their share,
+// the largest first, and only as many as necessary. First their minutes become hours, then their
+// hours keep only the sum, and only then hours are dropped; the oldest ones first. It returns the
+// number of rows that now tell less, and the number of dropped checks.
 func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
-	for b.bytes > limit && len(b.rows)+len(b.subjects) > 0 {
-		if upTo, some := b.oldestHours(Minute); some {
-			coarsened += b.coarsen(upTo)
-			continue
+	if b.bytes <= limit {
+		return 0, 0
+	}
+	for _, step := range []shrinkStep{(*usageLine).coarsen, (*usageLine).fold, (*usageLine).drop} {
+		share := b.share(limit)
+		for _, l := range b.largest() {
+			for some := true; some && b.bytes > limit && l.bytes > share; {
+				b.change(l, func(l *usageLine) {
+					var rows int
+					var checks int64
+					rows, checks, some = step(l)
+					coarsened += rows
+					lost += checks
+				})
+			}
 		}
-		upTo, _ := b.oldestHours(Hour)
-		lost += b.drop(upTo)
 	}
-	if coarsened > 0 || lost > 0 {
-		b.repack()
-	}
+	b.repack()
 	return coarsened, lost
 }
 
-// oldestHours returns the last hour of the oldest eighth of the hours that have entries of a grain,
-// but at least the oldest hour.
-func (b *usageBuffer) oldestHours(grain Grain) (upTo int64, some bool) {
-	seen := map[int64]struct{}{}
-	for key := range b.rows {
-		if key.Grain == grain {
-			seen[Hour.start(key.StartMS)] = struct{}{}
+// shrinkStep reduces the oldest hours of a line for which it can, if there are some.
+type shrinkStep = func(*usageLine) (coarsened int, lost int64, some bool)
+
+// share returns how much each tenant may have: if it were the maximum for each, all of them together
+// would have no more than a limit.
+func (b *usageBuffer) share(limit int64) int64 {
+	sizes := make([]int64, 0, len(b.lines))
+	for _, l := range b.lines {
+		sizes = append(sizes, l.bytes)
+	}
+	slices.Sort(sizes)
+	for i, size := range sizes {
+		if each := limit / int64(len(sizes)-i); size > each {
+			return each
 		}
+		limit -= size
 	}
-	for key := range b.subjects {
-		if key.Grain == grain {
-			seen[Hour.start(key.StartMS)] = struct{}{}
-		}
-	}
-	if len(seen) == 0 {
-		return 0, false
-	}
-	hours := slices.Sorted(maps.Keys(seen))
-	return hours[(len(hours)-1)/8], true
+	return math.MaxInt64
 }
 
-// coarsen merges the minutes of each hour into one row, for all hours up to upTo.
-func (b *usageBuffer) coarsen(upTo int64) (rows int) {
-	old := func(key Key) bool { return key.Grain == Minute && Hour.start(key.StartMS) <= upTo }
-	for key, counts := range b.rows {
-		if old(key) {
-			rows++
-			delete(b.rows, key)
-			b.bytes -= key.bytes()
-			key.Grain, key.StartMS = Hour, Hour.start(key.StartMS)
-			b.add(&Row{key, counts})
-		}
-	}
-	for key, top := range b.subjects {
-		if old(key) {
-			delete(b.subjects, key)
-			b.bytes -= top.bytes()
-			b.addSubjects(&Subjects{Tenant: key.Tenant, StartMS: Hour.start(key.StartMS), Grain: Hour, TopSubjects: top})
-		}
-	}
-	return rows
-}
-
-// drop removes the hours up to upTo.
-func (b *usageBuffer) drop(upTo int64) (lost int64) {
-	for key, counts := range b.rows {
-		if key.StartMS <= upTo {
-			if key.Rule == "" {
-				lost += counts.Allowed + counts.Denied
-			}
-			delete(b.rows, key)
-			b.bytes -= key.bytes()
-		}
-	}
-	for key, top := range b.subjects {
-		if key.StartMS <= upTo {
-			delete(b.subjects, key)
-			b.bytes -= top.bytes()
-		}
-	}
-	return lost
+// largest returns the lines, the largest first.
+func (b *usageBuffer) largest() []*usageLine {
+	return slices.SortedFunc(maps.Values(b.lines), func(a, b *usageLine) int {
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), bytes.Compare(a.tenant[:], b.tenant[:]))
+	})
 }

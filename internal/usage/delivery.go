@@ -42,6 +42,7 @@ type delivery struct {
 	unacked  *Batch    // passed to the sink, and perhaps written: it must not change
 	refused  []refused // parts of a batch that the sink has refused as a whole
 	tops     time.Time // when the subjects of all tenants, or of those that are looked at, were last delivered
+	due      []Key     // lists of subjects that are to be delivered now
 	repacked time.Time // when the buffer last freed memory
 	told     time.Time // when the sink last accepted a batch
 	failures int       // in a row
@@ -83,7 +84,7 @@ func newDelivery(o Options) *delivery {
 	}
 	d.metrics = usageMetrics{
 		lost:      counter("weir_usage_lost_checks_total", "Checks that were answered but are missing from usage, because the buffer was full or the store refused them."),
-		coarsened: counter("weir_usage_coarsened_rows_total", "Rows of usage kept per hour instead of per minute, because the buffer was full."),
+		coarsened: counter("weir_usage_coarsened_rows_total", "Rows of usage kept per hour instead of per minute, or only as a sum, because the buffer was full."),
 		failures:  counter("weir_usage_write_errors_total", "Failed writes of usage; they are retried."),
 		bytes:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_usage_buffer_bytes", Help: "Approximate size of usage that waits to be written."}),
 	}
@@ -93,7 +94,8 @@ func newDelivery(o Options) *delivery {
 
 // Run delivers new counts every second until ctx ends, and then the rest, which takes at most five
 // seconds, or twenty if there are many tenants. While the sink fails, counts are buffered: per
-// minute first, per hour if they exceed the buffer, and only then the oldest are dropped.
+// minute first. If they exceed the buffer, those of the tenants with the most rows are kept per hour,
+// then only as a sum per hour, and only then the oldest are dropped.
 func (u *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(usageFlushEvery)
 	defer ticks.Stop()
@@ -112,7 +114,7 @@ func (u *Recorder) Run(ctx context.Context) {
 func (u *Recorder) finish(ctx context.Context) {
 	u.mu.Lock()
 	u.drain(u.clock(), true, nil, &u.waiting)
-	rows := len(u.waiting.rows)
+	rows := u.waiting.count
 	u.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, min(usageLastFlush+time.Duration(rows)*time.Second/usageFlushedRows, usageLongestFlush))
 	defer cancel()
@@ -156,8 +158,10 @@ func (u *Recorder) note(err error) {
 	}
 }
 
-// flush delivers everything that was counted, in batches. It stops at the first one that fails, and
-// the next flush continues with it. If last is true, the writer ends when it succeeds.
+// flush delivers what was counted, in batches. It stops at the first one that fails, and the next
+// flush continues with it. It also stops after a second: the next flush begins with a drain, so the
+// new counts of a tenant do not wait for all old ones of another. If last is true, it delivers
+// everything, and the writer ends when it succeeds.
 func (u *Recorder) flush(ctx context.Context, last bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -171,10 +175,12 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 	coarsened, lost := u.waiting.shrink(u.limit)
 	u.metrics.coarsened.Add(float64(coarsened))
 	u.metrics.lost.Add(float64(lost))
-	subjects := u.dueSubjects(now, last, looked)
+	if last || len(u.due) == 0 {
+		u.due = u.dueSubjects(now, last, looked)
+	}
 	for {
 		if u.unacked == nil {
-			u.unacked = u.next(complete, &subjects, last, now)
+			u.unacked = u.next(complete, last, now)
 		}
 		u.metrics.bytes.Set(float64(u.waiting.bytes))
 		if u.unacked == nil {
@@ -191,26 +197,26 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 		}
 		ended := u.unacked.Last
 		u.unacked, u.told = nil, now
-		if ended && len(u.refused) == 0 {
+		if ended && len(u.refused) == 0 || !last && u.clock().Sub(now) >= usageFlushEvery {
 			return nil
 		}
 	}
 }
 
 // next returns the next batch of the buffer, or nil if there is nothing to send.
-func (u *Recorder) next(complete time.Time, subjects *[]Key, last bool, now time.Time) *Batch {
+func (u *Recorder) next(complete time.Time, last bool, now time.Time) *Batch {
 	b := &Batch{Writer: u.writer, ID: uuid.Must(uuid.NewV7())}
 	if n := len(u.refused); n > 0 {
 		b.Rows, b.Subjects, u.refused = u.refused[n-1].rows, u.refused[n-1].subjects, u.refused[:n-1]
 	} else {
 		b.Rows = u.waiting.cut(maxBatchRows)
-		if !last || len(u.waiting.rows) == 0 { // rows first: the time to end may be short
-			n := min(len(*subjects), maxBatchSubjects)
-			b.Subjects = u.waiting.cutSubjects((*subjects)[:n])
-			*subjects = (*subjects)[n:]
+		if !last || u.waiting.count == 0 { // rows first: the time to end may be short
+			n := min(len(u.due), maxBatchSubjects)
+			b.Subjects = u.waiting.cutSubjects(u.due[:n])
+			u.due = u.due[n:]
 		}
 	}
-	rest := len(u.waiting.rows)+len(*subjects)+len(u.refused) > 0
+	rest := u.waiting.count+len(u.due)+len(u.refused) > 0
 	if len(b.Rows) == 0 && len(b.Subjects) == 0 && !last && now.Sub(u.told) < usageAliveEvery {
 		return nil
 	}

@@ -63,7 +63,7 @@ func (u *Recorder) drain(now time.Time, all bool, looked map[limit.TenantID]bool
 	taken := 0
 	for i := range u.shards {
 		s := &u.shards[i]
-		var moved ended
+		var moved []table
 		s.mu.Lock()
 		if all || u.hold.due(i) || s.heldSinceMS > 0 && now.UnixMilli()-s.heldSinceMS >= maxHold*usageFlushEvery.Milliseconds() {
 			taken += len(s.dirty)
@@ -75,11 +75,8 @@ func (u *Recorder) drain(now time.Time, all bool, looked map[limit.TenantID]bool
 			}
 		}
 		s.mu.Unlock()
-		for i := range moved.rows {
-			to.add(&moved.rows[i])
-		}
-		for i := range moved.tops {
-			to.addSubjects(&moved.tops[i])
+		if len(moved) > 0 {
+			u.build(i, moved, to)
 		}
 	}
 	u.hold.next(taken)
@@ -112,9 +109,11 @@ func (u *Recorder) dueSubjects(now time.Time, last bool, looked map[limit.Tenant
 		u.tops = now
 	}
 	settled := now.Add(-time.Minute - maxHold*usageFlushEvery).UnixMilli()
-	for key := range u.waiting.subjects {
-		if all || key.StartMS <= settled || periodic && looked[key.Tenant] {
-			due = append(due, key)
+	for tenant, l := range u.waiting.lines {
+		for i := range l.tops {
+			if top := &l.tops[i]; all || top.StartMS <= settled || periodic && looked[tenant] {
+				due = append(due, Key{Tenant: tenant, StartMS: top.StartMS, Grain: top.Grain})
+			}
 		}
 	}
 	slices.SortFunc(due, func(a, b Key) int {
@@ -126,17 +125,31 @@ func (u *Recorder) dueSubjects(now time.Time, last bool, looked map[limit.Tenant
 	return due
 }
 
-// ended has counts that have left the counters of their tenants.
-type ended struct {
-	rows []Row
-	tops []Subjects
+// build adds the counts of tables that have left a shard to a buffer. It holds the lock of the shard
+// only to return the memory: there may be many rows, and checks of other tenants wait for the lock.
+func (u *Recorder) build(shard int, moved []table, to *usageBuffer) {
+	if u.building != nil {
+		u.building(shard)
+	}
+	for i := range moved {
+		m := &moved[i]
+		m.rows(to.add)
+		to.addSubjects(&m.tops)
+		clear(m.counts[:cap(m.counts)])
+	}
+	s := &u.shards[shard]
+	s.mu.Lock()
+	for i := range moved {
+		moved[i].owner.spare = moved[i].counts
+	}
+	s.mu.Unlock()
 }
 
 // takeAll returns everything that the shard has counted, and removes tenants that have been idle
 // for long.
-func (s *usageShard) takeAll(now time.Time) ended {
+func (s *usageShard) takeAll(now time.Time) []table {
 	for _, t := range s.dirty {
-		t.closeMinute(&s.held)
+		s.held = t.take(s.held)
 		t.dirty, t.urgent, t.frequent, t.checksHeld = false, false, false, 0
 	}
 	s.dirty, s.urgent, s.heldSinceMS = s.dirty[:0], s.urgent[:0], 0
@@ -146,25 +159,25 @@ func (s *usageShard) takeAll(now time.Time) ended {
 			delete(s.tenants, id)
 		}
 	}
-	out := ended{append(s.held.rows, s.soon.rows...), append(s.held.tops, s.soon.tops...)}
-	s.held, s.soon = ended{}, ended{}
+	out := append(s.held, s.soon...)
+	s.held, s.soon = nil, nil
 	return out
 }
 
 // takeUrgent returns the counts of tenants that are busy or looked at.
-func (s *usageShard) takeUrgent(looked []limit.TenantID) ended {
+func (s *usageShard) takeUrgent(looked []limit.TenantID) []table {
 	for _, tenant := range looked {
 		if t := s.tenants[tenant]; t != nil && t.dirty {
 			s.hurry(t)
 		}
 	}
 	for _, t := range s.urgent {
-		t.closeMinute(&s.soon)
+		s.soon = t.take(s.soon)
 		t.urgent, t.frequent, t.checksHeld = false, true, 0
 	}
 	s.urgent = s.urgent[:0]
 	out := s.soon
-	s.soon = ended{}
+	s.soon = nil
 	return out
 }
 

@@ -189,3 +189,6 @@ func (k *subjectSketch) take() SubjectList {
 	k.weights, k.table, k.least, k.hand = k.weights[:0], [256]uint8{}, 0, 0
 	return list
 }
+
+// empty reports whether nothing was counted since the list was last taken.
+func (k *subjectSketch) empty() bool { return len(k.weights) == 0 }

@@ -1,14 +1,11 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"hash/maphash"
 	"log/slog"
 	"math"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,9 +94,13 @@ type Key struct {
 	Grain   Grain // the finest grain of these counts; they are part of all coarser ones
 	// Rule is a slug, for the verdicts of that rule. "": the answers to checks.
 	Rule     string
-	Plan     string // slug; "" where the tenant has no plans
+	Plan     string // slug; "" where the tenant has no plans; OtherPlans
 	Resource string // "": all those that have no line of their own
 }
+
+// OtherPlans stands in place of a plan for all those that have no line of their own. It is not a
+// slug, so no plan can have this name.
+const OtherPlans = "*"
 
 // Row is counts with their key.
 type Row struct {
@@ -162,6 +163,8 @@ const defaultUsageBuffer = 64 << 20
 type Recorder struct {
 	seed   maphash.Seed
 	shards [usageShards]usageShard
+	// building is called before the rows of a shard are built; nil: not. For tests.
+	building func(shard int)
 	*delivery
 }
 
@@ -172,8 +175,8 @@ type usageShard struct {
 	tenants map[limit.TenantID]*tenantUsage
 	dirty   []*tenantUsage // those with new counts since the shard was drained completely
 	urgent  []*tenantUsage // those of them that are drained in the next second
-	held    ended          // counts of minutes that have ended since then
-	soon    ended          // those of tenants that are drained every second
+	held    []table        // the counts of minutes that have ended since then
+	soon    []table        // those of tenants that are drained every second
 	// heldSinceMS is the time of the first count since the shard was drained completely, in
 	// milliseconds since 1970; 0: there is none.
 	heldSinceMS int64
@@ -212,7 +215,7 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 		if t.frequent {
 			to = &s.soon
 		}
-		t.closeMinute(to)
+		*to = t.take(*to)
 		t.turn(minute)
 	}
 	if !t.dirty {
@@ -236,173 +239,5 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 // shardOf returns the shard of a tenant. The ids of tenants end in random bits.
 func shardOf(tenant limit.TenantID) int { return int(tenant[len(tenant)-1] & (usageShards - 1)) }
 
-// usageIdle is how long the counters of an idle tenant or cell are kept.
+// usageIdle is how long the counters of an idle tenant are kept.
 const usageIdle = 5 * time.Minute
-
-// closeMinute moves the counts of t.
-func (t *tenantUsage) closeMinute(to *ended) {
-	start := t.minute * time.Minute.Milliseconds()
-	for _, c := range t.changed {
-		if c.key.resource != "" {
-			t.resources[c.key.resource] += c.total.Allowed + c.total.Denied
-		}
-		to.rows = c.take(to.rows, Key{Tenant: t.tenant, StartMS: start, Plan: c.key.plan, Resource: c.key.resource})
-	}
-	t.changed = t.changed[:0]
-	if top := (TopSubjects{Checks: t.checks.take(), Denied: t.denied.take()}); len(top.Checks) > 0 {
-		to.tops = append(to.tops, Subjects{Tenant: t.tenant, StartMS: start, TopSubjects: top})
-	}
-}
-
-// Limits for the number of counters of one tenant.
-const (
-	maxUsageResources = 128 // that have their own rows, within an hour
-	maxUsageCells     = 1024
-)
-
-// tenantUsage has the counts of one tenant since the last drain, in one minute.
-type tenantUsage struct {
-	tenant limit.TenantID
-	minute int64 // since 1970; 0 before the first check
-	dirty  bool  // listed in its shard
-	urgent bool  // listed in its shard as urgent
-	// frequent reports whether it was urgent since its shard was drained completely.
-	frequent bool
-	// checksHeld is how many checks were counted since the last drain, in all minutes.
-	checksHeld int64
-	cells      map[cellKey]*usageCell
-	last       *usageCell // the last one used, which the next check usually needs too
-	changed    []*usageCell
-	// resources are those with their own rows, with their checks in this hour. New resources get a
-	// row until the maximum is reached. At the end of each hour, only the busier half stays. A
-	// client that invents resources can therefore not create rows without end, nor displace
-	// important ones for long.
-	resources map[string]int64
-	checks    subjectSketch
-	denied    subjectSketch
-}
-
-type cellKey struct{ plan, resource string }
-
-// usageCell counts the checks of one plan and resource.
-type usageCell struct {
-	key        cellKey
-	changed    bool // listed in its tenant
-	lastMinute int64
-	total      Counts
-	rules      []usageRule
-}
-
-type usageRule struct {
-	rule   *limit.Rule // as last seen: a new policy has new rules with the same slugs
-	slug   string
-	counts Counts
-}
-
-func newTenantUsage(tenant limit.TenantID) *tenantUsage {
-	return &tenantUsage{tenant: tenant, cells: map[cellKey]*usageCell{}, resources: map[string]int64{}}
-}
-
-// turn begins a minute. It removes cells that have been idle and, at the beginning of an hour, the
-// resources with the fewest checks.
-func (t *tenantUsage) turn(minute int64) {
-	const idle = int64(usageIdle / time.Minute)
-	newHour := minute/60 != t.minute/60
-	if newHour {
-		t.keepBusiest(maxUsageResources / 2)
-	}
-	for key, c := range t.cells {
-		_, named := t.resources[key.resource]
-		if c.lastMinute < minute-idle || newHour && !named {
-			delete(t.cells, key)
-		}
-	}
-	t.last, t.minute = nil, minute
-}
-
-func (t *tenantUsage) keepBusiest(n int) {
-	names := make([]string, 0, len(t.resources))
-	for name := range t.resources {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(t.resources[b], t.resources[a]) })
-	for i, name := range names {
-		if i < n {
-			t.resources[name] = 0
-		} else {
-			delete(t.resources, name)
-		}
-	}
-}
-
-// cell returns the counters of a plan and a resource.
-func (t *tenantUsage) cell(plan, resource string) *usageCell {
-	key := cellKey{plan, resource}
-	if t.last != nil && t.last.key == key {
-		return t.last
-	}
-	c := t.cells[key]
-	if c == nil {
-		if _, named := t.resources[resource]; !named && len(t.resources) >= maxUsageResources || len(t.cells) >= maxUsageCells {
-			key.resource = ""
-			c = t.cells[key]
-		}
-	}
-	if c == nil {
-		// A copy: the request's strings are parts of a larger text.
-		key = cellKey{strings.Clone(key.plan), strings.Clone(key.resource)}
-		c = &usageCell{key: key}
-		t.cells[key] = c
-		if _, named := t.resources[key.resource]; !named && key.resource != "" {
-			t.resources[key.resource] = 0
-		}
-	}
-	t.last = c
-	return c
-}
-
-// count counts a decision, and reports whether a rule in shadow mode would have denied it.
-func (c *usageCell) count(t *tenantUsage, d *check.Decision) (shadowDenied bool) {
-	if !c.changed {
-		c.changed, c.lastMinute = true, t.minute
-		t.changed = append(t.changed, c)
-	}
-	checks := d.Checks()
-	for i := range d.Rules {
-		r := &d.Rules[i]
-		if i >= len(c.rules) || c.rules[i].rule != r.Rule {
-			c.bring(r.Rule, i)
-		}
-		inShadow := r.Mode == limit.Shadow && !r.Allowed
-		shadowDenied = shadowDenied || inShadow
-		c.rules[i].counts.count(checks, r.Allowed || inShadow, inShadow, r.Degraded, d.Cost)
-	}
-	c.total.count(checks, d.Allowed, shadowDenied, d.Degraded, d.Cost)
-	return shadowDenied
-}
-
-// bring moves the counts of a rule to index i, where the next check of this kind finds them without
-// a search. i is at most the number of rules.
-func (c *usageCell) bring(rule *limit.Rule, i int) {
-	at := slices.IndexFunc(c.rules, func(r usageRule) bool { return r.slug == rule.Slug })
-	if at < 0 {
-		at = len(c.rules)
-		c.rules = append(c.rules, usageRule{slug: rule.Slug})
-	}
-	c.rules[at].rule = rule
-	c.rules[i], c.rules[at] = c.rules[at], c.rules[i]
-}
-
-// take appends the counts as rows, and resets them to zero.
-func (c *usageCell) take(to []Row, key Key) []Row {
-	to = append(to, Row{key, c.total})
-	c.changed, c.total = false, Counts{}
-	for i := range c.rules {
-		if r := &c.rules[i]; r.counts != (Counts{}) {
-			key.Rule = r.slug
-			to = append(to, Row{key, r.counts})
-			r.counts = Counts{}
-		}
-	}
-	return to
-}

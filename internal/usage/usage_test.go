@@ -444,8 +444,10 @@ func TestSubjectListBounds(t *testing.T) {
 				}
 			}
 			u.drain(time.UnixMilli(checktest.Start), true, nil, &buffer)
-			for _, top := range buffer.subjects {
-				sum = sum.Merge(top)
+			for _, l := range buffer.lines {
+				for _, top := range l.tops {
+					sum = sum.Merge(top.TopSubjects)
+				}
 			}
 		}
 		checkBounds(t, sum.Checks, truth, n)
