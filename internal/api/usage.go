@@ -44,8 +44,8 @@ type UsageAnswer struct {
 type UsageItem struct {
 	Start        time.Time `json:"start"`
 	Rule         *string   `json:"rule,omitempty" doc:"Slug, if grouped by rule"`
-	Plan         *string   `json:"plan,omitempty" doc:"Slug, if grouped by plan; empty: checks without a plan"`
-	Resource     *string   `json:"resource,omitempty" doc:"If grouped by resource; empty: all resources beyond the 128 that are distinguished"`
+	Plan         *string   `json:"plan,omitempty" doc:"Slug, if grouped by plan; empty: checks without a plan; *: plans that are not distinguished"`
+	Resource     *string   `json:"resource,omitempty" doc:"If grouped by resource; empty: all resources that are not distinguished"`
 	Subject      *string   `json:"subject,omitempty" doc:"If grouped by subject"`
 	ErrorBound   *int64    `json:"error_bound,omitempty" doc:"If grouped by subject: the maximum number of uncounted checks"`
 	Allowed      int64     `json:"allowed" doc:"Checks"`

@@ -236,7 +236,7 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 			switch g := &view.Groups[i]; {
 			case view.By == "rule":
 				g.Title = rules.Of(g.Name)
-			case view.By == "plan" && g.Name != "":
+			case view.By == "plan" && g.Name != "" && g.Name != usage.OtherPlans:
 				g.Title = plans.Of(g.Name)
 			}
 		}
@@ -352,11 +352,13 @@ func usageLink(by, name string) string {
 	return ""
 }
 
-// Called returns the name of a group that has none.
+// Called returns what the page calls a group.
 func (g *usageGroup) Called(by string) string {
 	switch {
 	case g.Title != "":
 		return g.Title
+	case by == "plan" && g.Name == usage.OtherPlans:
+		return "Other plans"
 	case g.Name != "":
 		return g.Name
 	case by == "plan":

@@ -41,6 +41,22 @@ func TestUsagePage(t *testing.T) {
 	require.NotContains(t, s.as("bob@example.com").get("/usage?by=rule").body, "1,200", "another tenant's")
 }
 
+// What an instance does not distinguish has a name, and is not taken for a plan or for no plan.
+func TestUsageOfOtherPlans(t *testing.T) {
+	s := newStack(t)
+	start := s.clock.Now().Add(-time.Hour).UTC().Truncate(time.Hour).UnixMilli()
+	batch := usage.Batch{Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now()}
+	for plan, n := range map[string]int64{usage.OtherPlans: 900, "": 800, "pro": 700} {
+		batch.Rows = append(batch.Rows, usage.Row{Key: usage.Key{Tenant: s.a.TenantID(), Grain: usage.Hour, StartMS: start, Plan: plan}, Counts: usage.Counts{Allowed: n}})
+	}
+	require.NoError(t, s.store.WriteUsage(t.Context(), &batch))
+	b := s.as("ann@example.com")
+	got := b.get("/usage?period=24h&by=plan")
+	require.Regexp(t, `(?s)Other plans.*900.*No plan.*800.*pro.*700`, got.body)
+	require.Contains(t, b.get("/usage?period=24h&by=resource").body, "All others")
+	require.Contains(t, b.get("/usage?period=24h&plan=*").body, "<b class=\"num\">900</b> allowed")
+}
+
 // The download has the data of the page, and no formulas.
 func TestUsageTable(t *testing.T) {
 	s := newStack(t)

@@ -4,8 +4,8 @@
 // tenant, minute, rule, plan and resource, and the busiest subjects of each hour. Every second it
 // passes a Batch of new counts to a Sink, which stores it in Postgres. A batch has an id, so that
 // one with an unknown outcome can be sent again without counting twice. While the sink is
-// unavailable, counts wait in limited memory and become coarser: first subjects are dropped, then
-// minutes become hours.
+// unavailable, counts wait in limited memory, and those of the tenants with the most rows become
+// coarser: minutes become hours, and hours become sums.
 //
 // A Meter records the units of metered rules exactly, by every subject and hour, and passes them to
 // a MeterSink in the same way. It drops nothing: beyond a tenant's share of the memory, it counts
