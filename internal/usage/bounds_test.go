@@ -247,11 +247,29 @@ func TestUsageTurns(t *testing.T) {
 	require.NoError(t, f.u.flush(context.Background(), false))
 	require.EqualValues(t, 1, f.written(3))
 	f.crowd.check(3, 1)
+	f.now = f.now.Add(time.Minute)
+	for i := range 5000 {
+		f.send(fmt.Sprint("plan-", i%1000), "orders", i*31)
+	}
 	require.NoError(t, f.u.flush(context.Background(), true))
 	require.EqualValues(t, 2, f.written(3))
 	require.EqualValues(t, f.sent+3, f.ledger.checks())
 	require.True(t, f.ledger.ended)
-	require.Len(t, f.ledger.subjects, 3)
+	require.Len(t, f.ledger.subjects, 4)
+}
+
+// Lists of subjects that were due when a flush ended are delivered by the next one.
+func TestListsWaitForTheNextFlush(t *testing.T) {
+	c := newCrowd(t)
+	c.u.sink = slowSink{c.ledger, func() { c.now = c.now.Add(usageFlushEvery) }}
+	const tenants = maxBatchSubjects + 50
+	for n := range tenants {
+		c.check(n, 1)
+	}
+	require.NoError(t, c.u.flush(context.Background(), false))
+	require.Len(t, c.ledger.subjects, maxBatchSubjects)
+	require.NoError(t, c.u.flush(context.Background(), false))
+	require.Len(t, c.ledger.subjects, tenants)
 }
 
 type slowSink struct {
