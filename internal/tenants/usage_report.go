@@ -77,7 +77,8 @@ type UsageReport struct {
 type UsageItem struct {
 	Start time.Time
 	// The values of the grouped fields; "" for others. Resource is also "" for the resources
-	// without an item of their own, and Plan for checks without a plan. Plan may be usage.OtherPlans.
+	// without an item of their own, and Plan for checks without a plan. Plan may be
+	// usage.OtherPlans.
 	Rule, Plan, Resource, Subject string
 	Error                         int64 // for a subject: how many more checks it may have had
 	usage.Counts

@@ -34,8 +34,8 @@ func newFlood(t *testing.T, rules int) *flood {
 // mostMatching is how many rules a check of the flood matches.
 const mostMatching = 32
 
-// send counts a check under a plan, whose rules begin with the one of this number. Each third one is
-// denied, by its first rule.
+// send counts a check under a plan, whose rules begin with the one of this number. Each third one
+// is denied, by its first rule.
 func (f *flood) send(plan, resource string, first int) (rules []string) {
 	d := check.Decision{Allowed: f.sent%3 > 0, Subject: "user_1", Plan: plan, Resource: resource, Cost: 2}
 	for i := range mostMatching {
@@ -146,8 +146,8 @@ func TestRulesThatAlternate(t *testing.T) {
 	require.Equal(t, verdicts, f.sums(func(k Key) string { return k.Rule }, true))
 }
 
-// The checks of other tenants wait for the lock of a shard, so rows are built without it, and taking
-// the counts of a tenant moves none of them.
+// The checks of other tenants wait for the lock of a shard, so rows are built without it, and
+// taking the counts of a tenant moves none of them.
 func TestRowsAreBuiltWithoutTheLock(t *testing.T) {
 	f := newFlood(t, 992)
 	shard := &f.u.shards[shardOf(member(1))]

@@ -14,9 +14,9 @@ import (
 // usageBuffer has counts that are not delivered yet. Counts with the same key are added, so the
 // memory depends on the number of keys and not on the number of checks.
 //
-// The memory is shared by all tenants. Each has a line of its own, and the lines take turns, so that
-// the rows of a tenant wait for few of another's. When the memory is full, the tenants with the most
-// rows lose detail.
+// The memory is shared by all tenants. Each has a line of its own, and the lines take turns, so
+// that the rows of a tenant wait for few of another's. When the memory is full, the tenants with
+// the most rows lose detail.
 type usageBuffer struct {
 	lines map[limit.TenantID]*usageLine
 	turns []*usageLine // those with rows, in the order of their turns
@@ -189,8 +189,8 @@ func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
 // shrinkStep reduces the oldest hours of a line for which it can, if there are some.
 type shrinkStep = func(*usageLine) (coarsened int, lost int64, some bool)
 
-// share returns how much each tenant may have: if it were the maximum for each, all of them together
-// would have no more than a limit.
+// share returns how much each tenant may have: if it were the maximum for each, all of them
+// together would have no more than a limit.
 func (b *usageBuffer) share(limit int64) int64 {
 	sizes := make([]int64, 0, len(b.lines))
 	for _, l := range b.lines {

@@ -14,8 +14,8 @@ import (
 // without limits, a tenant with 1000 plans and 1000 rules could have a million of them a minute.
 // What is beyond a limit counts in a row that tells less: a check in that of its plan, or else in
 // that of all other plans, and the verdict of a rule in that of the rule under all other plans. The
-// sums of a tenant, of each of its plans and of each of its rules therefore stay exact, as long as it
-// has no more plans and rules at a time than it may have.
+// sums of a tenant, of each of its plans and of each of its rules therefore stay exact, as long as
+// it has no more plans and rules at a time than it may have.
 const (
 	maxUsageResources = 128  // that have their own rows
 	maxUsageCells     = 1024 // pairs of a plan and such a resource
@@ -99,8 +99,8 @@ func newTenantUsage(tenant limit.TenantID) *tenantUsage {
 	return &tenantUsage{tenant: tenant, resources: map[string]struct{}{}}
 }
 
-// take appends the counts of t to tables, and leaves empty counters. It takes no longer for a tenant
-// with many rows: the checks of other tenants wait for the lock of the shard.
+// take appends the counts of t to tables, and leaves empty counters. It takes no longer for a
+// tenant with many rows: the checks of other tenants wait for the lock of the shard.
 func (t *tenantUsage) take(to []table) []table {
 	if t.checks.empty() {
 		return to
@@ -128,8 +128,8 @@ func (m *table) rows(f func(*Row)) {
 	}
 }
 
-// turn begins a minute. At the beginning of an hour, it removes the resources with the fewest checks
-// and all rows, which the next checks create again.
+// turn begins a minute. At the beginning of an hour, it removes the resources with the fewest
+// checks and all rows, which the next checks create again.
 func (t *tenantUsage) turn(minute int64) {
 	if minute/60 != t.minute/60 {
 		t.keepBusiest(maxUsageResources / 2)
@@ -216,8 +216,8 @@ func (t *tenantUsage) newRow(key rowKey) int {
 	return len(t.keys) - 1
 }
 
-// ruleRow returns the row of a rule's verdicts on the checks of a cell. Beyond the limits, it is the
-// row of the rule under all other plans, or noRow.
+// ruleRow returns the row of a rule's verdicts on the checks of a cell. Beyond the limits, it is
+// the row of the rule under all other plans, or noRow.
 func (t *tenantUsage) ruleRow(c *usageCell, slug string) int {
 	key := ruleKey{c.row, slug}
 	if row, there := t.rules[key]; there {

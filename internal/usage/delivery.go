@@ -94,8 +94,8 @@ func newDelivery(o Options) *delivery {
 
 // Run delivers new counts every second until ctx ends, and then the rest, which takes at most five
 // seconds, or twenty if there are many tenants. While the sink fails, counts are buffered: per
-// minute first. If they exceed the buffer, those of the tenants with the most rows are kept per hour,
-// then only as a sum per hour, and only then the oldest are dropped.
+// minute first. If they exceed the buffer, those of the tenants with the most rows are kept per
+// hour, then only as a sum per hour, and only then the oldest are dropped.
 func (u *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(usageFlushEvery)
 	defer ticks.Stop()

@@ -125,8 +125,9 @@ func (u *Recorder) dueSubjects(now time.Time, last bool, looked map[limit.Tenant
 	return due
 }
 
-// build adds the counts of tables that have left a shard to a buffer. It holds the lock of the shard
-// only to return the memory: there may be many rows, and checks of other tenants wait for the lock.
+// build adds the counts of tables that have left a shard to a buffer. It holds the lock of the
+// shard only to return the memory: there may be many rows, and checks of other tenants wait for the
+// lock.
 func (u *Recorder) build(shard int, moved []table, to *usageBuffer) {
 	if u.building != nil {
 		u.building(shard)
