@@ -253,14 +253,30 @@ func (r *Runner) event(ctx context.Context, task tenants.BillingTask, ask func()
 		return false
 	case err == nil:
 		r.outcomes.WithLabelValues(cmp.Or(settled.Outcome, tenants.EventIgnored)).Inc()
-	case errors.Is(err, tenants.ErrUnavailable), errors.Is(err, tenants.ErrNotFound), ctx.Err() != nil:
+	case errors.Is(err, tenants.ErrNotFound), ctx.Err() != nil:
 		r.logFailure(ctx, "settle an event", task, err) // it stays due
 		return false
 	default:
+		// Also if Postgres did not answer in time: the event may be the reason, and would take the
+		// same time again at once. If Postgres does not answer at all, it stays due.
 		r.logFailure(ctx, "settle an event", task, err)
-		r.logFailure(ctx, "postpone an event", task, r.Store.PostponeBillingEvent(ctx, task.Tenant, task.Event, "not applied; it will be retried"))
+		err = r.Store.PostponeBillingEvent(ctx, task.Tenant, task.Event, "not applied; it will be retried")
+		r.logFailure(ctx, "postpone an event", task, err)
+		return err == nil
 	}
 	return true
+}
+
+// subscription settles a due subscription, and reports whether it is no longer due at once.
+func (r *Runner) subscription(ctx context.Context, task tenants.BillingTask) (done bool) {
+	err := r.Store.SettleBillingSubscription(ctx, task.Tenant, task.Endpoint, task.Subscription)
+	r.logFailure(ctx, "settle a subscription", task, err)
+	if err == nil || errors.Is(err, tenants.ErrNotFound) || ctx.Err() != nil {
+		return err == nil
+	}
+	err = r.Store.PostponeBillingSubscription(ctx, task.Tenant, task.Endpoint, task.Subscription)
+	r.logFailure(ctx, "postpone a subscription", task, err)
+	return err == nil
 }
 
 // Replay settles an event again for the actor, regardless of its outcome. Errors: ErrForbidden,

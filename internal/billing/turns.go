@@ -195,11 +195,7 @@ func (r *Runner) tasksOf(due tenants.BillingDue) (out []tenantTasks) {
 		add(task.Tenant, func(ctx context.Context, t *turn) bool { return r.event(ctx, task, t.ask) })
 	}
 	for _, task := range due.Subscriptions {
-		add(task.Tenant, func(ctx context.Context, _ *turn) bool {
-			err := r.Store.SettleBillingSubscription(ctx, task.Tenant, task.Endpoint, task.Subscription)
-			r.logFailure(ctx, "settle a subscription", task, err)
-			return err == nil
-		})
+		add(task.Tenant, func(ctx context.Context, _ *turn) bool { return r.subscription(ctx, task) })
 	}
 	return out
 }

@@ -17,6 +17,18 @@ type Facts struct {
 	LinkedAt  int64             `json:"linked_at,omitempty"`
 
 	Gone int64 `json:"gone,omitempty"` // when the customer was deleted; 0 for never
+
+	// Passed is how far an unfinished event of the customer was processed; nil: there is none. The
+	// caller sets it.
+	Passed *Passed `json:"passed,omitempty"`
+}
+
+// Passed is how far an event of a customer was processed with its facts: first their subscriptions,
+// then the events that wait for the customer, both in order.
+type Passed struct {
+	Subscription string `json:"subscription,omitempty"` // the last one; "": there was none
+	Events       bool   `json:"events,omitempty"`       // all subscriptions were processed
+	Event        string `json:"event,omitempty"`        // the id of the last one; "": there was none
 }
 
 // Merge adds an event and reports whether it is the newest of its kind.

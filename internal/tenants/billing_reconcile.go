@@ -26,7 +26,7 @@ func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint 
 		if err != nil {
 			return err
 		}
-		st := &settling{change: c, endpoint: endpoint}
+		st := c.settle(endpoint)
 		row, _, err := st.state(ctx, name)
 		if err != nil || row.DueAt == nil || row.DueAt.After(c.now) {
 			return err
@@ -39,6 +39,21 @@ func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint 
 		return err
 	})
 }
+
+// PostponeBillingSubscription schedules a subscription that could not be processed for later, so
+// that it does not fail again immediately.
+func (s *Store) PostponeBillingSubscription(ctx context.Context, tenant, endpoint uuid.UUID, name string) error {
+	now := s.instant()
+	due := now.Add(postponedFor)
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.PostponeBillingSubscription(ctx, db.PostponeBillingSubscriptionParams{
+			TenantID: tenant, EndpointID: endpoint, Subscription: name, DueAt: &due, Now: &now,
+		})
+	})
+}
+
+// postponedFor is how long a subscription waits that could not be processed.
+const postponedFor = 30 * time.Second
 
 // ReconcileResult is the result of comparing one subscription with the provider.
 type ReconcileResult struct {
@@ -59,7 +74,8 @@ func (s *Store) ReconcileBilling(ctx context.Context, tenant uuid.UUID, e Billin
 		if err != nil {
 			return err
 		}
-		st := &settling{change: c, endpoint: endpoint, fetched: &fetched}
+		st := c.settle(endpoint)
+		st.fetched = &fetched
 		row, state, err := st.state(ctx, fetched.ID)
 		if err != nil {
 			return err

@@ -24,6 +24,7 @@ import (
 type verdict struct {
 	outcome, why, waits, subject string
 	due                          *time.Time
+	unfinished                   bool // a part of the event was processed; the next one is due
 }
 
 func parked(waits, format string, args ...any) verdict {
@@ -42,6 +43,15 @@ type settling struct {
 	attempts int32                        // to process the event, before this one
 	// unfetched means that the provider was asked for the subscription and did not answer.
 	unfetched bool
+	// continues means that a part of the event was processed before.
+	continues bool
+}
+
+// settle returns a change by an endpoint. Its number is taken at its end, because it may write many
+// subjects and subscriptions.
+func (c *change) settle(e BillingEndpoint) *settling {
+	c.numberLast = true
+	return &settling{change: c, endpoint: e}
 }
 
 func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, error) {
@@ -58,7 +68,7 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 	if e.Kind != subscription.Purchased && e.Kind != subscription.Refunded {
 		v, err = st.plan(ctx, e)
 	}
-	if err != nil || e.Purchase == nil {
+	if err != nil || e.Purchase == nil || v.unfinished {
 		return v, err
 	}
 	return st.bought(ctx, e, v)
@@ -128,56 +138,6 @@ func (st *settling) grant(ctx context.Context, e *subscription.Event) (verdict, 
 	return verdict{outcome: EventApplied, why: fmt.Sprintf("%d credits for %s", g.Units, g.Rule)}, nil
 }
 
-// customer processes an event about a customer.
-func (st *settling) customer(ctx context.Context, e *subscription.Event) (verdict, error) {
-	facts, err := st.facts(ctx, e.Customer)
-	if err != nil {
-		return verdict{}, err
-	}
-	newest := facts.Merge(e)
-	if err := st.putFacts(ctx, e.Customer, facts); err != nil {
-		return verdict{}, err
-	}
-	if !newest {
-		return verdict{outcome: EventStale, why: "a newer event of the customer was received before"}, nil
-	}
-	subs, err := st.BillingSubscriptionsOfCustomer(ctx, db.BillingSubscriptionsOfCustomerParams{
-		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: e.Customer,
-	})
-	if err != nil {
-		return verdict{}, err
-	}
-	v := verdict{outcome: EventApplied}
-	for _, row := range subs {
-		settled, err := st.settle(ctx, row, facts)
-		if err != nil {
-			return verdict{}, err
-		}
-		v.subject = cmp.Or(v.subject, settled.subject)
-		if settled.outcome == EventFailed {
-			return settled, nil
-		}
-	}
-	// Events that wait for this customer may be applicable now.
-	_, err = st.WakeBillingCustomer(ctx, db.WakeBillingCustomerParams{
-		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: e.Customer, Now: &st.now,
-	})
-	if err != nil {
-		return verdict{}, err
-	}
-	switch {
-	case len(st.changes) > 0:
-		v.why = strings.Join(st.changes, "; ")
-	case len(subs) == 0 && e.Gone:
-		v.outcome, v.why = EventIgnored, "the customer has no subscription"
-	case len(subs) == 0:
-		v.why = "it is kept for the subscriptions of the customer; there is none yet"
-	default:
-		v.why = "no plan changes"
-	}
-	return v, nil
-}
-
 // subscription processes an event of one subscription.
 func (st *settling) subscription(ctx context.Context, e *subscription.Event) (verdict, error) {
 	row, state, err := st.state(ctx, e.Subscription)
@@ -213,71 +173,94 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 	return v, err
 }
 
+// placed is a subscription that is stored with its subject. The plans of the subjects are not changed
+// yet.
+type placed struct {
+	row      db.BillingSubscription
+	state    subscription.State
+	standing subscription.Standing
+	before   string // another subject that it belonged to; "": none
+}
+
 // settle finds the subject of a subscription, stores the subscription, and changes the subject's
 // plan.
 func (st *settling) settle(ctx context.Context, row db.BillingSubscription, facts subscription.Facts) (verdict, error) {
-	var state subscription.State
-	if err := json.Unmarshal(row.State, &state); err != nil {
-		return verdict{}, err
-	}
-	state.Gone = max(state.Gone, facts.Gone)
-	before := row.Subject
-	subject, err := st.subjectOf(ctx, &row, &state, facts)
+	p, err := st.place(ctx, row, facts)
 	if err != nil {
 		return verdict{}, err
 	}
-	row.Subject = subject
-	if before != subject {
-		state.Gave, state.Kept = false, nil
-	}
-	standing, err := st.standing(ctx, &state)
-	if err != nil {
-		return verdict{}, err
-	}
-	if standing.Right == subscription.Entitled && subject != "" {
-		state.Gave = true
-	}
-	if err := st.keep(ctx, subject, &state, standing); err != nil {
-		return verdict{}, err
-	}
-	if err := st.put(ctx, row, state, standing); err != nil {
-		return verdict{}, err
-	}
-	if before != "" && before != subject { // it belongs to another subject now
-		if err := st.move(ctx, before, row.Customer); err != nil {
+	if p.before != "" {
+		if err := st.move(ctx, p.before, p.row.Customer); err != nil {
 			return failed(err)
 		}
 	}
-	switch {
-	case subject == "":
-		return parked("subject", "%s", st.unknown(row.Customer)), nil
-	case standing.Partial:
-		v := parked("", "%s", standing.Why)
-		v.subject = subject
+	if v, moves := st.judge(&p); !moves {
 		return v, nil
-	case standing.Right == subscription.Unknown && st.sellsCredits(&state):
-		return verdict{outcome: EventIgnored, why: "its prices stand for credits, which a paid invoice grants", subject: subject}, nil
-	case standing.Right == subscription.Unknown && standing.Unmapped != nil:
-		v := parked("price", "%s; map the price, or its product", standing.Why)
-		v.subject = subject
-		return v, nil
-	case standing.Right == subscription.Unknown, standing.Right == subscription.Pending:
-		return verdict{outcome: EventIgnored, why: standing.Why, subject: subject}, nil
 	}
 	done := len(st.changes)
-	if err := st.move(ctx, subject, row.Customer); err != nil {
+	if err := st.move(ctx, p.row.Subject, p.row.Customer); err != nil {
 		v, err := failed(err)
-		v.subject = subject
+		v.subject = p.row.Subject
 		return v, err
 	}
-	v := verdict{outcome: EventApplied, subject: subject, why: standing.Why + "; no plan changes"}
+	v := verdict{outcome: EventApplied, subject: p.row.Subject, why: p.standing.Why + "; no plan changes"}
 	if len(st.changes) > done {
-		v.why = standing.Why + "; " + strings.Join(st.changes[done:], "; ")
+		v.why = p.standing.Why + "; " + strings.Join(st.changes[done:], "; ")
 	}
 	for _, note := range st.notes {
 		v.why += "; " + note
 	}
 	return v, nil
+}
+
+// place finds the subject of a subscription, and stores the subscription.
+func (st *settling) place(ctx context.Context, row db.BillingSubscription, facts subscription.Facts) (p placed, err error) {
+	if err := json.Unmarshal(row.State, &p.state); err != nil {
+		return p, err
+	}
+	state := &p.state
+	state.Gone = max(state.Gone, facts.Gone)
+	before := row.Subject
+	if row.Subject, err = st.subjectOf(ctx, &row, state, facts); err != nil {
+		return p, err
+	}
+	p.row = row
+	if before != row.Subject {
+		p.before = before
+		state.Gave, state.Kept = false, nil
+	}
+	if p.standing, err = st.standing(ctx, state); err != nil {
+		return p, err
+	}
+	if p.standing.Right == subscription.Entitled && row.Subject != "" {
+		state.Gave = true
+	}
+	if err := st.keep(ctx, row.Subject, state, p.standing); err != nil {
+		return p, err
+	}
+	return p, st.put(ctx, row, *state, p.standing)
+}
+
+// judge returns what a subscription means that changes no plan. moves reports whether it may change
+// that of its subject.
+func (st *settling) judge(p *placed) (v verdict, moves bool) {
+	standing := &p.standing
+	switch {
+	case p.row.Subject == "":
+		return parked("subject", "%s", st.unknown(p.row.Customer)), false
+	case standing.Partial:
+		v = parked("", "%s", standing.Why)
+	case standing.Right == subscription.Unknown && st.sellsCredits(&p.state):
+		v = verdict{outcome: EventIgnored, why: "its prices stand for credits, which a paid invoice grants"}
+	case standing.Right == subscription.Unknown && standing.Unmapped != nil:
+		v = parked("price", "%s; map the price, or its product", standing.Why)
+	case standing.Right == subscription.Unknown, standing.Right == subscription.Pending:
+		v = verdict{outcome: EventIgnored, why: standing.Why}
+	default:
+		return verdict{}, true
+	}
+	v.subject = p.row.Subject
+	return v, false
 }
 
 // failed is the verdict if a subject cannot be written as the event requires.

@@ -111,7 +111,9 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 		if err != nil {
 			return err
 		}
-		st := &settling{change: c, endpoint: endpoint, fetched: fetched, attempts: row.Attempts, unfetched: w.Unfetched}
+		st := c.settle(endpoint)
+		st.fetched, st.attempts, st.unfetched = fetched, row.Attempts, w.Unfetched
+		st.continues = row.WaitsFor == "time" && replayedBy == ""
 		verdict, err := st.event(ctx, &w.Parsed)
 		if err != nil {
 			return err
@@ -125,8 +127,12 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 			}
 		}
 		out.Customer, out.Subscription, out.Subject = w.Parsed.Customer, w.Parsed.Subscription, cmp.Or(verdict.subject, w.Parsed.Subject)
+		attempts := row.Attempts + 1
+		if verdict.unfinished {
+			attempts = 0
+		}
 		return c.SettleBillingEvent(ctx, db.SettleBillingEventParams{
-			TenantID: tenant, ID: row.ID, Outcome: &out.Outcome, Why: shortWhy(out.Why), SettledAt: &c.now, DueAt: verdict.due,
+			TenantID: tenant, ID: row.ID, Attempts: attempts, Outcome: &out.Outcome, Why: shortWhy(out.Why), SettledAt: &c.now, DueAt: verdict.due,
 			WaitsFor: verdict.waits, Customer: out.Customer, Subscription: out.Subscription, Subject: out.Subject,
 		})
 	})

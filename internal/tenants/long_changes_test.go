@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -96,6 +97,30 @@ var longChanges = map[string]longChange{
 	}},
 	"delete a subject": {"SELECT FROM overrides FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
 		return s.DeleteSubject(ctx, a, "ada", tenants.Match{})
+	}},
+	"settle a billing event": {lockSubjects, func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
+		e, err := s.CreateBillingEndpoint(ctx, a, tenants.BillingEndpoint{Provider: tenants.GenericProvider, SubjectFrom: tenants.FromCustomer},
+			tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+		if err != nil {
+			return err
+		}
+		body := []byte(`{"type":"subject.plan","subject":"ada","plan":"pro"}`)
+		parsed, err := subscription.ParseGeneric(body, "msg_1", s.Now(), s.Now())
+		if err != nil {
+			return err
+		}
+		if _, err := s.StoreBillingEvent(ctx, tenants.Webhook{Tenant: a.TenantID(), Endpoint: e.ID, Provider: e.Provider}, parsed, body); err != nil {
+			return err
+		}
+		list, _, err := s.BillingEvents(ctx, a, tenants.BillingEventFilter{}, tenants.Page{})
+		if err != nil {
+			return err
+		}
+		work, err := s.BillingWork(ctx, a.TenantID(), list[0].ID)
+		if err != nil {
+			return err
+		}
+		return second(s.SettleBillingEvent(ctx, work, a.TenantID(), nil, ""))
 	}},
 	"map a price": {"SELECT FROM billing_prices FOR UPDATE", func(ctx context.Context, s *tenants.Store, a tenants.Actor) error {
 		_, _, err := s.PutBillingPrice(ctx, a, tenants.BillingPrice{Price: "price_1", Plan: "pro"}, tenants.Match{})

@@ -351,6 +351,8 @@ type change struct {
 	late     *parts // of a change that takes its number at its end; nil: it has one, or needs none
 	// taken gets that number; nil: nobody needs it.
 	taken *int64
+	// numberLast means that each call of next is one of nextAtEnd.
+	numberLast bool
 }
 
 func (s *Store) newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
@@ -393,11 +395,23 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 // parts are the parts of a tenant that instances load separately.
 type parts struct{ policy, subjects, keys, itself bool }
 
+// and returns the parts of both.
+func (p parts) and(q parts) parts {
+	return parts{p.policy || q.policy, p.subjects || q.subjects, p.keys || q.keys, p.itself || q.itself}
+}
+
 // next returns the number of this change, stores it in the tenant's parts, and notifies all
 // instances at commit. From here on changes of all tenants wait, so everything must have been
 // validated, and the end of the trail must be locked: a reset of the tenant's counters has it while
 // Redis answers, and a removal of old rows while it deletes them.
 func (c *change) next(ctx context.Context, p parts) (int64, error) {
+	if c.numberLast {
+		return c.nextAtEnd(ctx, p)
+	}
+	return c.nextNow(ctx, p)
+}
+
+func (c *change) nextNow(ctx context.Context, p parts) (int64, error) {
 	if c.chain {
 		if _, err := c.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: c.tenant, Genesis: genesis[:]}); err != nil {
 			return 0, err
@@ -420,6 +434,9 @@ func (c *change) nextAtEnd(ctx context.Context, p parts) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if c.late != nil {
+		p = p.and(*c.late)
+	}
 	c.late, c.trail.numbered = &p, true
 	return now.Version + 1, nil
 }
@@ -429,7 +446,7 @@ func (c *change) takeNumber(ctx context.Context) error {
 	if c.late == nil {
 		return nil
 	}
-	number, err := c.next(ctx, *c.late)
+	number, err := c.nextNow(ctx, *c.late)
 	if c.taken != nil {
 		*c.taken = number
 	}

@@ -520,17 +520,27 @@ func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubsc
 }
 
 const billingSubscriptionsOfCustomer = `-- name: BillingSubscriptionsOfCustomer :many
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND customer = $3 ORDER BY subscription
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions
+WHERE tenant_id = $1 AND endpoint_id = $2 AND customer = $3 AND subscription > $4 ORDER BY subscription LIMIT $5
 `
 
 type BillingSubscriptionsOfCustomerParams struct {
 	TenantID   uuid.UUID
 	EndpointID uuid.UUID
 	Customer   string
+	After      string
+	Most       int32
 }
 
+// In order, after the given one.
 func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg BillingSubscriptionsOfCustomerParams) ([]BillingSubscription, error) {
-	rows, err := q.db.Query(ctx, billingSubscriptionsOfCustomer, arg.TenantID, arg.EndpointID, arg.Customer)
+	rows, err := q.db.Query(ctx, billingSubscriptionsOfCustomer,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Customer,
+		arg.After,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -1326,6 +1336,30 @@ func (q *Queries) PostponeBillingEvent(ctx context.Context, arg PostponeBillingE
 	return err
 }
 
+const postponeBillingSubscription = `-- name: PostponeBillingSubscription :exec
+UPDATE billing_subscriptions SET due_at = $1
+WHERE tenant_id = $2 AND endpoint_id = $3 AND subscription = $4 AND due_at <= $5
+`
+
+type PostponeBillingSubscriptionParams struct {
+	DueAt        *time.Time
+	TenantID     uuid.UUID
+	EndpointID   uuid.UUID
+	Subscription string
+	Now          *time.Time
+}
+
+func (q *Queries) PostponeBillingSubscription(ctx context.Context, arg PostponeBillingSubscriptionParams) error {
+	_, err := q.db.Exec(ctx, postponeBillingSubscription,
+		arg.DueAt,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Subscription,
+		arg.Now,
+	)
+	return err
+}
+
 const purchaseRefunded = `-- name: PurchaseRefunded :one
 SELECT EXISTS (SELECT FROM billing_payments b
     WHERE b.tenant_id = $1 AND b.endpoint_id = $2 AND b.purchase = $3 AND b.purchase <> '' AND b.refunded)
@@ -1743,9 +1777,9 @@ func (q *Queries) RuleHasBilling(ctx context.Context, arg RuleHasBillingParams) 
 }
 
 const settleBillingEvent = `-- name: SettleBillingEvent :exec
-UPDATE billing_events SET outcome = $1, why = $2, settled_at = $3, due_at = $4, attempts = attempts + 1,
-    waits_for = $5, customer = $6, subscription = $7, subject = $8
-WHERE tenant_id = $9 AND id = $10
+UPDATE billing_events SET outcome = $1, why = $2, settled_at = $3, due_at = $4, attempts = $5,
+    waits_for = $6, customer = $7, subscription = $8, subject = $9
+WHERE tenant_id = $10 AND id = $11
 `
 
 type SettleBillingEventParams struct {
@@ -1753,6 +1787,7 @@ type SettleBillingEventParams struct {
 	Why          string
 	SettledAt    *time.Time
 	DueAt        *time.Time
+	Attempts     int32
 	WaitsFor     string
 	Customer     string
 	Subscription string
@@ -1767,6 +1802,7 @@ func (q *Queries) SettleBillingEvent(ctx context.Context, arg SettleBillingEvent
 		arg.Why,
 		arg.SettledAt,
 		arg.DueAt,
+		arg.Attempts,
 		arg.WaitsFor,
 		arg.Customer,
 		arg.Subscription,
@@ -2025,30 +2061,46 @@ func (q *Queries) UpsertBillingPrice(ctx context.Context, arg UpsertBillingPrice
 	return i, err
 }
 
-const wakeBillingCustomer = `-- name: WakeBillingCustomer :execrows
-UPDATE billing_events SET due_at = $1
-WHERE tenant_id = $2 AND endpoint_id = $3 AND waits_for = 'subject' AND customer = $4
+const wakeBillingCustomer = `-- name: WakeBillingCustomer :one
+WITH page AS MATERIALIZED (
+    SELECT e.id FROM billing_events e
+    WHERE e.tenant_id = $1 AND e.endpoint_id = $2 AND e.waits_for = 'subject' AND e.customer = $3 AND e.id > $4::uuid
+    ORDER BY e.id LIMIT $5
+), woken AS (
+    UPDATE billing_events e SET due_at = $6 FROM page WHERE e.tenant_id = $1 AND e.id = page.id
+)
+SELECT page.id, count(*) OVER () AS looked FROM page ORDER BY page.id DESC LIMIT 1
 `
 
 type WakeBillingCustomerParams struct {
-	Now        *time.Time
 	TenantID   uuid.UUID
 	EndpointID uuid.UUID
 	Customer   string
+	AfterID    uuid.UUID
+	Most       int32
+	Now        *time.Time
 }
 
-// Data about a customer or a subscription arrived.
-func (q *Queries) WakeBillingCustomer(ctx context.Context, arg WakeBillingCustomerParams) (int64, error) {
-	result, err := q.db.Exec(ctx, wakeBillingCustomer,
-		arg.Now,
+type WakeBillingCustomerRow struct {
+	ID     uuid.UUID
+	Looked int64
+}
+
+// Data about a customer arrived, so events that wait for their subject are due again. It looks at a
+// page of them, in the order of their ids. looked is the number of events in the page, and id is that
+// of the last one, where the next page begins.
+func (q *Queries) WakeBillingCustomer(ctx context.Context, arg WakeBillingCustomerParams) (WakeBillingCustomerRow, error) {
+	row := q.db.QueryRow(ctx, wakeBillingCustomer,
 		arg.TenantID,
 		arg.EndpointID,
 		arg.Customer,
+		arg.AfterID,
+		arg.Most,
+		arg.Now,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var i WakeBillingCustomerRow
+	err := row.Scan(&i.ID, &i.Looked)
+	return i, err
 }
 
 const wakeBillingPrice = `-- name: WakeBillingPrice :execrows

@@ -200,7 +200,7 @@ SELECT * FROM billing_events WHERE tenant_id = @tenant_id AND id = @id;
 SELECT * FROM billing_events WHERE tenant_id = @tenant_id AND id = @id FOR UPDATE;
 
 -- name: SettleBillingEvent :exec
-UPDATE billing_events SET outcome = sqlc.narg(outcome), why = @why, settled_at = @settled_at, due_at = sqlc.narg(due_at), attempts = attempts + 1,
+UPDATE billing_events SET outcome = sqlc.narg(outcome), why = @why, settled_at = @settled_at, due_at = sqlc.narg(due_at), attempts = @attempts,
     waits_for = @waits_for, customer = @customer, subscription = @subscription, subject = @subject
 WHERE tenant_id = @tenant_id AND id = @id;
 
@@ -216,10 +216,18 @@ UPDATE billing_events SET due_at = @due_at, why = @why, attempts = attempts + 1 
 -- A price was mapped, so events that wait for a price are due again.
 UPDATE billing_events SET due_at = @now WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'price';
 
--- name: WakeBillingCustomer :execrows
--- Data about a customer or a subscription arrived.
-UPDATE billing_events SET due_at = @now
-WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'subject' AND customer = @customer;
+-- name: WakeBillingCustomer :one
+-- Data about a customer arrived, so events that wait for their subject are due again. It looks at a
+-- page of them, in the order of their ids. looked is the number of events in the page, and id is that
+-- of the last one, where the next page begins.
+WITH page AS MATERIALIZED (
+    SELECT e.id FROM billing_events e
+    WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for = 'subject' AND e.customer = @customer AND e.id > @after_id::uuid
+    ORDER BY e.id LIMIT @most
+), woken AS (
+    UPDATE billing_events e SET due_at = @now FROM page WHERE e.tenant_id = @tenant_id AND e.id = page.id
+)
+SELECT page.id, count(*) OVER () AS looked FROM page ORDER BY page.id DESC LIMIT 1;
 
 -- name: WakeBillingSubjects :one
 -- Subjects were registered, so events of their customers are due again. It looks at a page of the
@@ -338,7 +346,9 @@ ON CONFLICT (tenant_id, endpoint_id, customer) DO UPDATE SET facts = excluded.fa
 SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription = @subscription;
 
 -- name: BillingSubscriptionsOfCustomer :many
-SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer ORDER BY subscription;
+-- In order, after the given one.
+SELECT * FROM billing_subscriptions
+WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer AND subscription > @after ORDER BY subscription LIMIT @most;
 
 -- name: BillingSubscriptionsOfSubject :many
 -- Those of the endpoint, and if it is one of Stripe, those of the other endpoints of Stripe in the same
@@ -357,6 +367,10 @@ INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, custome
 VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, sqlc.narg(due_at), @now)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
     state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at;
+
+-- name: PostponeBillingSubscription :exec
+UPDATE billing_subscriptions SET due_at = @due_at
+WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription = @subscription AND due_at <= @now;
 
 -- name: GracePeriods :many
 -- Subscriptions of a tenant whose grace period has not ended, in the order of the ends.
