@@ -59,7 +59,6 @@ type Runner struct {
 	turns           *turns
 	comparisons     *places.Places[uuid.UUID]
 	underway        sync.WaitGroup // turns and comparisons
-	measured        time.Time      // when the backlog was last counted
 }
 
 const (
@@ -88,7 +87,7 @@ func New(o Options) *Runner {
 		}, []string{"outcome"}),
 		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weir_billing_backlog",
-			Help: "Billing events of all tenants that are not decided yet: their number (events), and for how long the oldest waits (seconds).",
+			Help: "Billing events of all tenants that are not decided yet: their number (events), at most 100000, and for how long the oldest waits (seconds).",
 		}, []string{"of"}),
 		unapplied: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weir_billing_unapplied_events",
@@ -124,6 +123,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer ticker.Stop()
 	defer r.underway.Wait()
 	r.underway.Go(func() { r.runPushes(ctx) })
+	r.underway.Go(func() { r.repeat(ctx, r.Every, "count due billing events", r.Measure) })
 	r.underway.Go(func() { r.repeat(ctx, countEvery, "count unapplied billing events", r.Count) })
 	r.underway.Go(func() { r.repeat(ctx, noticeEvery, "send notices about unapplied billing events", r.Notices) })
 	failing := false
@@ -135,7 +135,6 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		failing = err != nil
 		again := r.turns.offer(r.tasksOf(due))
-		r.measure(ctx, len(due.Events))
 		r.beginComparisons(ctx, due.Reconciles)
 		if idle := r.begin(ctx); idle && err == nil && (due.More || again) {
 			r.Wake() // else a turn that ends does
@@ -178,22 +177,15 @@ func (r *Runner) Once(ctx context.Context) error {
 	}
 }
 
-// measure sets the metrics of the backlog, if they are older than the interval between two looks.
-func (r *Runner) measure(ctx context.Context, events int) {
-	if events == 0 {
-		r.backlog.WithLabelValues("events").Set(0)
-		r.backlog.WithLabelValues("seconds").Set(0)
-		return
-	}
-	if time.Since(r.measured) < r.Every {
-		return
-	}
-	r.measured = time.Now()
+// Measure sets the metrics of the backlog. It is not a part of the loop that begins turns, which a
+// backlog would then delay.
+func (r *Runner) Measure(ctx context.Context) error {
 	count, oldest, err := r.Store.BillingBacklog(ctx)
 	if err == nil {
 		r.backlog.WithLabelValues("events").Set(float64(count))
 		r.backlog.WithLabelValues("seconds").Set(oldest.Seconds())
 	}
+	return err
 }
 
 // repeat calls do until ctx ends.

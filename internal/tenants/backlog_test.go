@@ -134,6 +134,27 @@ func TestBacklogKeepsOutNobody(t *testing.T) {
 	}
 }
 
+// A step reads as many tasks as it executes, also while the statistics of the table say that none are
+// due. Before, it read and sorted all that were.
+func TestStepsWithOldStatistics(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	manyTenants(d, 1)
+	d.Exec("ALTER TABLE billing_events SET (autovacuum_enabled = false)")
+	loops["billing events"].tasks(d, ids(t, d), 10_000, time.Now().Add(-time.Hour))
+	d.Exec("UPDATE billing_events SET due_at = NULL")
+	d.Exec("ANALYZE billing_events")
+	d.Exec("UPDATE billing_events SET due_at = received_at")
+	read, err := tenants.EventsReadForStep(t.Context(), d.Store)
+	require.NoError(t, err)
+	require.Positive(t, read)
+	require.Less(t, read, int64(2000))
+	events, waits, err := d.Store.BillingBacklog(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(10_000), events)
+	require.GreaterOrEqual(t, waits, time.Hour)
+}
+
 // If more tenants have tasks than a step has places, each of them comes in turn, although no task
 // is executed. Tenants whose tasks are not due, and one with a backlog, are no obstacle.
 func TestManyTenantsInTurn(t *testing.T) {

@@ -377,11 +377,15 @@ func (s *Store) lookAtSubjectsOf(ctx context.Context, e unseenEndpoint, now time
 	return more, nil
 }
 
-// BillingBacklog returns the number of unprocessed events, and how long the oldest one has waited.
+// BillingBacklog returns the number of unprocessed events, at most MostUnappliedOfAll, and how long
+// the one that is due for the longest time has waited.
 func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.Duration, err error) {
 	now := s.instant()
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		row, err := q.BillingBacklog(ctx, &now)
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := enableSort(ctx, tx, "off"); err != nil { // else see turn.step
+			return err
+		}
+		row, err := q.BillingBacklog(ctx, db.BillingBacklogParams{Now: &now, Most: MostUnappliedOfAll})
 		if err != nil || row.Events == 0 {
 			return err
 		}

@@ -2,8 +2,10 @@ package tenants
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"weir/internal/tenants/db"
 )
@@ -40,6 +42,22 @@ func tenantsOf[T any](rows []T, err error, tenant func(T) uuid.UUID) (out []uuid
 func DuePlanTenants(ctx context.Context, s *Store) ([]uuid.UUID, error) {
 	rows, _, err := s.duePlans(ctx, nil)
 	return tenantsOf(rows, err, func(r db.DuePlansRow) uuid.UUID { return r.TenantID })
+}
+
+// EventsReadForStep returns how many rows of billing events are read to find the tenants of one
+// step.
+func EventsReadForStep(ctx context.Context, s *Store) (read int64, err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		if _, err := s.turns.events.step(ctx, tx, billingEventTasks, s.instant(), 200, nil); err != nil {
+			return err
+		}
+		var sorts string
+		if err := tx.QueryRow(ctx, "SHOW enable_sort").Scan(&sorts); err != nil || sorts != "on" {
+			return fmt.Errorf("enable_sort is %q: %w", sorts, err)
+		}
+		return tx.QueryRow(ctx, "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'billing_events'").Scan(&read)
+	})
+	return read, err
 }
 
 // CounterChangeTenants returns the tenants of the changes of counters of one step.

@@ -98,10 +98,17 @@ type step struct {
 // step finds the tenants of the next step, in which up to most tasks are executed. Those in without
 // are left out. After the step was read completely, passed must be called with it.
 func (t *turn) step(ctx context.Context, tx pgx.Tx, of tasks, now time.Time, most int, without []uuid.UUID) (out step, err error) {
+	// While the statistics of a table are old, the planner would sort all due tasks for the first ones.
+	if err := enableSort(ctx, tx, "off"); err != nil {
+		return step{}, err
+	}
 	var inTurn, withOldest []uuid.UUID
 	var last *uuid.UUID
 	row := tx.QueryRow(ctx, string(of), pgx.NamedArgs{"after": t.after(), "now": now, "look_at": turnsLookedAt, "most": most})
 	if err := row.Scan(&inTurn, &withOldest, &last); err != nil {
+		return step{}, err
+	}
+	if err := enableSort(ctx, tx, "on"); err != nil {
 		return step{}, err
 	}
 	if last != nil {
@@ -119,6 +126,13 @@ func (t *turn) step(ctx context.Context, tx pgx.Tx, of tasks, now time.Time, mos
 		}
 	}
 	return out, nil
+}
+
+// enableSort says whether the following statements of a transaction may sort rows that an index has
+// in their order.
+func enableSort(ctx context.Context, tx pgx.Tx, value string) error {
+	_, err := tx.Exec(ctx, "SELECT set_config('enable_sort', $1, true)", value)
+	return err
 }
 
 // after returns the tenant after which the next step begins.

@@ -14,17 +14,24 @@ import (
 )
 
 const billingBacklog = `-- name: BillingBacklog :one
-SELECT count(*) AS events, coalesce(min(received_at), 'epoch')::timestamptz AS oldest FROM billing_events WHERE due_at <= $1
+SELECT (SELECT count(*) FROM (SELECT FROM billing_events WHERE due_at <= $1 LIMIT $2) AS few) AS events,
+    coalesce((SELECT received_at FROM billing_events WHERE due_at <= $1 ORDER BY due_at LIMIT 1), 'epoch')::timestamptz AS oldest
 `
+
+type BillingBacklogParams struct {
+	Now  *time.Time
+	Most int32
+}
 
 type BillingBacklogRow struct {
 	Events int64
 	Oldest time.Time
 }
 
-// Events that are not processed yet, and the time of the oldest.
-func (q *Queries) BillingBacklog(ctx context.Context, now *time.Time) (BillingBacklogRow, error) {
-	row := q.db.QueryRow(ctx, billingBacklog, now)
+// Events that are not processed yet, counted up to @most, and when the one was received that is due for
+// the longest time.
+func (q *Queries) BillingBacklog(ctx context.Context, arg BillingBacklogParams) (BillingBacklogRow, error) {
+	row := q.db.QueryRow(ctx, billingBacklog, arg.Now, arg.Most)
 	var i BillingBacklogRow
 	err := row.Scan(&i.Events, &i.Oldest)
 	return i, err

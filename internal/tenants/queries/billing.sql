@@ -292,8 +292,10 @@ SELECT array(SELECT tenant_id FROM unseen ORDER BY tenant_id, id)::uuid[] AS ten
         '00000000-0000-0000-0000-000000000000')::uuid AS next;
 
 -- name: BillingBacklog :one
--- Events that are not processed yet, and the time of the oldest.
-SELECT count(*) AS events, coalesce(min(received_at), 'epoch')::timestamptz AS oldest FROM billing_events WHERE due_at <= @now;
+-- Events that are not processed yet, counted up to @most, and when the one was received that is due for
+-- the longest time.
+SELECT (SELECT count(*) FROM (SELECT FROM billing_events WHERE due_at <= @now LIMIT @most) AS few) AS events,
+    coalesce((SELECT received_at FROM billing_events WHERE due_at <= @now ORDER BY due_at LIMIT 1), 'epoch')::timestamptz AS oldest;
 
 -- name: CountUnappliedEvents :one
 -- Events of a tenant that were not applied, counted up to @most. Scheduled ones are parked until a
