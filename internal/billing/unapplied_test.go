@@ -340,3 +340,33 @@ func TestEventsOfOthersAreProcessed(t *testing.T) {
 	_, recorded = s.woken(s.a)
 	require.True(t, recorded)
 }
+
+// A tenant whose notice cannot be recorded stops the notices of nobody else, and neither do more
+// endpoints than are looked at in one statement.
+func TestNoticesOfOthers(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	for i := range 5 {
+		_, _ = s.db.Tenant(fmt.Sprintf("tenant-%d", i))
+	}
+	s.db.Exec(`INSERT INTO billing_endpoints (tenant_id, id, provider, signing_secrets, signing_secret_hints, subject_from, grace_days, created_at, updated_at, version)
+		SELECT id, gen_random_uuid(), 'generic', '', '{}', 'x', 1, $1, $1, 1 FROM tenants, generate_series(1, 30)`, s.now())
+	s.db.Exec(`INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, outcome, settled_at)
+		SELECT tenant_id, gen_random_uuid(), id, 'evt', 'x', $1, $1, '', 'failed', $1 FROM billing_endpoints`, s.now())
+	s.db.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	s.db.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON billing_notices FOR EACH ROW
+		WHEN (NEW.tenant_id = '` + s.a.TenantID().String() + `') EXECUTE FUNCTION refuse()`)
+	s.pass(time.Minute)
+	of := map[uuid.UUID]int{}
+	for range 2 {
+		sent, err := s.store.RecordBillingNotices(t.Context(), 200)
+		require.ErrorContains(t, err, "refused")
+		for _, n := range sent {
+			of[n.Tenant]++
+		}
+	}
+	require.NotContains(t, of, s.a.TenantID())
+	require.GreaterOrEqual(t, len(of), 5)
+	for tenant, n := range of {
+		require.Equal(t, 30, n, tenant)
+	}
+}

@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -45,35 +46,58 @@ type billingNoticeData struct {
 	Oldest   *time.Time `json:"oldest_received_at"`
 }
 
+// noticesLookedAt is the number of endpoints whose notices are determined in one statement. One whose
+// statement fails delays only the notices of these.
+const noticesLookedAt = 100
+
 // RecordBillingNotices sends notifications about endpoints with events that are parked or have
 // failed, each at most once a day while there are such events, and about endpoints that have none
-// any more. It returns up to most of them. Each notice is recorded, so of several servers only one
-// sends it. Error: ErrUnavailable.
-func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []BillingNotice, err error) {
+// any more. It ends after most of them. Each notice is recorded, so of several servers only one
+// sends it. An error does not stop the notices of others: the first one is returned. Error:
+// ErrUnavailable.
+func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []BillingNotice, first error) {
 	now := s.instant()
-	var due []db.DueBillingNoticesRow
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		due, err = q.DueBillingNotices(ctx, db.DueBillingNoticesParams{
-			Before: now.Add(-noticeAfter), RepeatBefore: now.Add(-noticeRepeated), AgainBefore: now.Add(-noticeAgain), CountMost: MostUnapplied, Most: int32(most),
+	after := db.BillingEndpointsAfterRow{}
+	for len(sent) < most && ctx.Err() == nil {
+		var page []db.BillingEndpointsAfterRow
+		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			page, err = q.BillingEndpointsAfter(ctx, db.BillingEndpointsAfterParams{AfterTenant: after.TenantID, AfterID: after.ID, Most: noticesLookedAt})
+			return err
 		})
+		if err != nil {
+			return sent, cmp.Or(first, err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		last := page[len(page)-1]
+		due, err := s.dueBillingNotices(ctx, after, last, now)
+		first, after = cmp.Or(first, err), last
+		for _, n := range due {
+			fresh, err := s.recordBillingNotice(ctx, n, now)
+			if first = cmp.Or(first, err); fresh {
+				sent = append(sent, n)
+			}
+		}
+	}
+	return sent, first
+}
+
+// dueBillingNotices returns the notices about the endpoints after one, up to another.
+func (s *Store) dueBillingNotices(ctx context.Context, after, last db.BillingEndpointsAfterRow, now time.Time) (due []BillingNotice, err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.DueBillingNotices(ctx, db.DueBillingNoticesParams{
+			AfterTenant: after.TenantID, AfterID: after.ID, LastTenant: last.TenantID, LastID: last.ID,
+			Before: now.Add(-noticeAfter), RepeatBefore: now.Add(-noticeRepeated), AgainBefore: now.Add(-noticeAgain), CountMost: MostUnapplied,
+		})
+		for _, row := range rows {
+			due = append(due, BillingNotice{
+				Tenant: row.TenantID, Endpoint: row.ID, Name: row.Name, Provider: row.Provider, Parked: row.Parked, Failed: row.Failed, Oldest: row.Oldest.UTC(),
+			})
+		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	for _, row := range due {
-		n := BillingNotice{
-			Tenant: row.TenantID, Endpoint: row.ID, Name: row.Name, Provider: row.Provider, Parked: row.Parked, Failed: row.Failed, Oldest: row.Oldest.UTC(),
-		}
-		fresh, err := s.recordBillingNotice(ctx, n, now)
-		if err != nil {
-			return sent, err
-		}
-		if fresh {
-			sent = append(sent, n)
-		}
-	}
-	return sent, nil
+	return due, err
 }
 
 func (s *Store) recordBillingNotice(ctx context.Context, n BillingNotice, now time.Time) (fresh bool, err error) {

@@ -217,6 +217,42 @@ func (q *Queries) BillingEndpoints(ctx context.Context, arg BillingEndpointsPara
 	return items, nil
 }
 
+const billingEndpointsAfter = `-- name: BillingEndpointsAfter :many
+SELECT tenant_id, id FROM billing_endpoints WHERE (tenant_id, id) > ($1::uuid, $2::uuid) ORDER BY tenant_id, id LIMIT $3
+`
+
+type BillingEndpointsAfterParams struct {
+	AfterTenant uuid.UUID
+	AfterID     uuid.UUID
+	Most        int32
+}
+
+type BillingEndpointsAfterRow struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+// Endpoints of all tenants, in order, after the given one.
+func (q *Queries) BillingEndpointsAfter(ctx context.Context, arg BillingEndpointsAfterParams) ([]BillingEndpointsAfterRow, error) {
+	rows, err := q.db.Query(ctx, billingEndpointsAfter, arg.AfterTenant, arg.AfterID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []BillingEndpointsAfterRow
+	for rows.Next() {
+		var i BillingEndpointsAfterRow
+		if err := rows.Scan(&i.TenantID, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const billingEventByID = `-- name: BillingEventByID :one
 SELECT tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject, outcome, why, settled_at, due_at, attempts, waits_for, duplicate_of, deliveries FROM billing_events WHERE tenant_id = $1 AND id = $2
 `
@@ -858,26 +894,39 @@ func (q *Queries) DueBillingEvents(ctx context.Context, arg DueBillingEventsPara
 }
 
 const dueBillingNotices = `-- name: DueBillingNotices :many
-SELECT e.tenant_id, e.id, e.provider, e.name, n.parked, n.failed, n.oldest FROM billing_endpoints e
-LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
+WITH due AS MATERIALIZED (
+    SELECT e.tenant_id, e.id, e.provider, e.name FROM billing_endpoints e
+    LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (SELECT FROM billing_events v
+            WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
+                AND v.received_at <= $1) AS unapplied
+    ) AS has
+    WHERE (e.tenant_id, e.id) > ($2::uuid, $3::uuid) AND (e.tenant_id, e.id) <= ($4::uuid, $5::uuid)
+        AND CASE WHEN b.settled_at IS NULL AND b.sent_at > $6 THEN NOT has.unapplied
+            WHEN b.settled_at IS NULL AND b.sent_at IS NOT NULL THEN true
+            WHEN b.sent_at > $7 THEN false
+            ELSE has.unapplied END
+)
+SELECT due.tenant_id, due.id, due.provider, due.name, n.parked, n.failed, n.oldest FROM due
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE few.outcome = 'parked') AS parked, count(*) FILTER (WHERE few.outcome = 'failed') AS failed,
         coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
     FROM (SELECT v.outcome, v.received_at FROM billing_events v
-        WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
-            AND v.received_at <= $1 LIMIT $2) AS few) AS n
-WHERE n.parked + n.failed > 0 AND (b.sent_at IS NULL OR b.settled_at IS NULL AND b.sent_at <= $3
-        OR b.settled_at IS NOT NULL AND b.sent_at <= $4)
-    OR n.parked + n.failed = 0 AND b.sent_at IS NOT NULL AND b.settled_at IS NULL
-LIMIT $5
+        WHERE v.tenant_id = due.tenant_id AND v.endpoint_id = due.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
+            AND v.received_at <= $1 LIMIT $8) AS few) AS n
+ORDER BY due.tenant_id, due.id
 `
 
 type DueBillingNoticesParams struct {
 	Before       time.Time
-	CountMost    int32
+	AfterTenant  uuid.UUID
+	AfterID      uuid.UUID
+	LastTenant   uuid.UUID
+	LastID       uuid.UUID
 	RepeatBefore time.Time
 	AgainBefore  time.Time
-	Most         int32
+	CountMost    int32
 }
 
 type DueBillingNoticesRow struct {
@@ -890,16 +939,19 @@ type DueBillingNoticesRow struct {
 	Oldest   time.Time
 }
 
-// Endpoints with events that were received before a time and are parked or failed, without those that
-// wait for a time, unless a notice was sent recently. And endpoints that had a notice and have no such
-// events any more.
+// Of the endpoints after one, up to another: those with events that were received before a time and are
+// parked or failed, without those that wait for a time, unless a notice was sent recently. And those
+// that had a notice and have no such events any more. Only the events of these are counted.
 func (q *Queries) DueBillingNotices(ctx context.Context, arg DueBillingNoticesParams) ([]DueBillingNoticesRow, error) {
 	rows, err := q.db.Query(ctx, dueBillingNotices,
 		arg.Before,
-		arg.CountMost,
+		arg.AfterTenant,
+		arg.AfterID,
+		arg.LastTenant,
+		arg.LastID,
 		arg.RepeatBefore,
 		arg.AgainBefore,
-		arg.Most,
+		arg.CountMost,
 	)
 	if err != nil {
 		return nil, err

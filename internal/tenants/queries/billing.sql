@@ -309,22 +309,36 @@ FROM (SELECT outcome, waits_for FROM billing_events WHERE tenant_id = @tenant_id
 SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'failed') AS failed
 FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' LIMIT @most) AS few;
 
+-- name: BillingEndpointsAfter :many
+-- Endpoints of all tenants, in order, after the given one.
+SELECT tenant_id, id FROM billing_endpoints WHERE (tenant_id, id) > (@after_tenant::uuid, @after_id::uuid) ORDER BY tenant_id, id LIMIT @most;
+
 -- name: DueBillingNotices :many
--- Endpoints with events that were received before a time and are parked or failed, without those that
--- wait for a time, unless a notice was sent recently. And endpoints that had a notice and have no such
--- events any more.
-SELECT e.tenant_id, e.id, e.provider, e.name, n.parked, n.failed, n.oldest FROM billing_endpoints e
-LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
+-- Of the endpoints after one, up to another: those with events that were received before a time and are
+-- parked or failed, without those that wait for a time, unless a notice was sent recently. And those
+-- that had a notice and have no such events any more. Only the events of these are counted.
+WITH due AS MATERIALIZED (
+    SELECT e.tenant_id, e.id, e.provider, e.name FROM billing_endpoints e
+    LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (SELECT FROM billing_events v
+            WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
+                AND v.received_at <= @before) AS unapplied
+    ) AS has
+    WHERE (e.tenant_id, e.id) > (@after_tenant::uuid, @after_id::uuid) AND (e.tenant_id, e.id) <= (@last_tenant::uuid, @last_id::uuid)
+        AND CASE WHEN b.settled_at IS NULL AND b.sent_at > @repeat_before THEN NOT has.unapplied
+            WHEN b.settled_at IS NULL AND b.sent_at IS NOT NULL THEN true
+            WHEN b.sent_at > @again_before THEN false
+            ELSE has.unapplied END
+)
+SELECT due.tenant_id, due.id, due.provider, due.name, n.parked, n.failed, n.oldest FROM due
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE few.outcome = 'parked') AS parked, count(*) FILTER (WHERE few.outcome = 'failed') AS failed,
         coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
     FROM (SELECT v.outcome, v.received_at FROM billing_events v
-        WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
+        WHERE v.tenant_id = due.tenant_id AND v.endpoint_id = due.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
             AND v.received_at <= @before LIMIT @count_most) AS few) AS n
-WHERE n.parked + n.failed > 0 AND (b.sent_at IS NULL OR b.settled_at IS NULL AND b.sent_at <= @repeat_before
-        OR b.settled_at IS NOT NULL AND b.sent_at <= @again_before)
-    OR n.parked + n.failed = 0 AND b.sent_at IS NOT NULL AND b.settled_at IS NULL
-LIMIT @most;
+ORDER BY due.tenant_id, due.id;
 
 -- name: PutBillingNotice :execrows
 -- 0 if another server has recorded it, or if the endpoint was deleted.
