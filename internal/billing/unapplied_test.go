@@ -370,3 +370,46 @@ func TestNoticesOfOthers(t *testing.T) {
 		require.Equal(t, 30, n, tenant)
 	}
 }
+
+// A price is mapped however many events wait for one: they are woken in parts, after it. One that is
+// mapped meanwhile wakes all of them again.
+func TestManyEventsWaitForAPrice(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_late"))))
+	s.db.Exec(`INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, outcome, why, settled_at, waits_for)
+		SELECT tenant_id, gen_random_uuid(), endpoint_id, 'evt_copy_' || n, type, provider_at, received_at, body, customer, subscription, outcome, why, settled_at, waits_for
+		FROM billing_events, generate_series(1, 2100) AS n`)
+	due := func() (n int) {
+		s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM billing_events WHERE due_at IS NOT NULL").Scan(&n))
+		})
+		return n
+	}
+	look := func() {
+		_, err := s.store.DueBilling(t.Context(), 200)
+		require.NoError(t, err)
+	}
+	put := func(price string) {
+		_, _, err := s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: price, Plan: "late"}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	put("price_other")
+	require.Zero(t, due())
+	look()
+	require.Equal(t, 1000, due())
+	s.db.Exec("UPDATE billing_events SET due_at = NULL") // as if they were processed
+	put("price_late")
+	for _, want := range []int{1000, 1000, 101, 0} {
+		look()
+		require.Equal(t, want, due())
+		s.db.Exec("UPDATE billing_events SET due_at = NULL")
+	}
+
+	put("price_third")
+	s.db.Exec("DELETE FROM billing_events WHERE provider_id LIKE 'evt_copy_%' AND provider_id > 'evt_copy_12'")
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "late", s.plan("ada"))
+	waiting, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Outcome: tenants.EventParked}, tenants.Page{})
+	require.NoError(t, err)
+	require.Empty(t, waiting)
+}

@@ -210,13 +210,12 @@ func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, 
 			out = old
 			return nil
 		}
-		if secrets.APIKey != nil { // events may wait for lines that can be fetched now
-			if _, err := c.WakeBillingPrice(ctx, db.WakeBillingPriceParams{TenantID: c.tenant, EndpointID: id, Now: &c.now}); err != nil {
-				return err
-			}
-		}
 		out, err = c.writeBillingEndpoint(ctx, in, plan, secrets.APIKey != nil)
-		return err
+		if err != nil || secrets.APIKey == nil {
+			return err
+		}
+		// Events may wait for lines that can be fetched now.
+		return c.MarkBillingPrices(ctx, db.MarkBillingPricesParams{TenantID: c.tenant, ID: id, Mark: out.Version})
 	})
 	return out, err
 }

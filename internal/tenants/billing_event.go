@@ -220,15 +220,17 @@ const (
 	wokenAtOnce = 1000 // maximum number of waiting events of an endpoint that are looked at in one statement
 )
 
-// unseenEndpoint is an endpoint with events that wait for a subject, where subjects have changed.
+// unseenEndpoint is an endpoint with events that wait for a subject, where subjects have changed, or
+// one where a price was mapped.
 type unseenEndpoint struct {
 	tenant, id uuid.UUID
 	version    int64 // of the tenant's subjects
+	looked     int64 // the version of the last look; negative: a price was mapped, and it is the mark of that
 }
 
 func unseenOf(row db.UnseenBillingSubjectsRow) (out []unseenEndpoint) {
 	for i, tenant := range row.Tenants {
-		out = append(out, unseenEndpoint{tenant, row.Endpoints[i], row.Versions[i]})
+		out = append(out, unseenEndpoint{tenant, row.Endpoints[i], row.Versions[i], row.Looked[i]})
 	}
 	return out
 }
@@ -237,6 +239,7 @@ func unseenOf(row db.UnseenBillingSubjectsRow) (out []unseenEndpoint) {
 // part of it follows the last event that was looked at.
 type subjectsLook struct {
 	version  int64 // of the tenant's subjects when the look began: later ones may be missed
+	mark     int64 // of a look at events that wait for a price; 0: at those that wait for a subject
 	customer string
 	event    uuid.UUID
 }
@@ -348,21 +351,22 @@ func (s *Store) lookAtSubjects(ctx context.Context, unseen []unseenEndpoint, due
 // lookAtSubjectsOf looks at up to wokenAtOnce events of one endpoint. The look is recorded with the
 // last of them. Another server may do the same at the same time: events are woken once or twice.
 func (s *Store) lookAtSubjectsOf(ctx context.Context, e unseenEndpoint, now time.Time) (more bool, err error) {
-	look := subjectsLook{version: e.version}
-	if began, ok := s.looks.Load(e.id); ok {
+	look := subjectsLook{version: e.version, mark: min(e.looked, 0)}
+	if began, ok := s.looks.Load(e.id); ok && began.(subjectsLook).mark == look.mark {
 		look = began.(subjectsLook)
 	}
 	next := look
 	err = s.inTenant(ctx, AsSystem(e.tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
-		last, err := q.WakeBillingSubjects(ctx, db.WakeBillingSubjectsParams{
-			TenantID: e.tenant, EndpointID: e.id, AfterCustomer: look.customer, AfterID: look.event, Most: wokenAtOnce, Now: &now,
-		})
+		last, err := wakeBilling(ctx, q, e, look, now)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 		if more = last.Looked == wokenAtOnce; more {
 			next.customer, next.event = last.Customer, last.ID
 			return nil
+		}
+		if look.mark < 0 {
+			return q.RecordBillingPricesLook(ctx, db.RecordBillingPricesLookParams{TenantID: e.tenant, ID: e.id, Seen: look.mark})
 		}
 		return q.RecordBillingEndpointLook(ctx, db.RecordBillingEndpointLookParams{TenantID: e.tenant, ID: e.id, Version: look.version})
 	})
@@ -374,7 +378,23 @@ func (s *Store) lookAtSubjectsOf(ctx context.Context, e unseenEndpoint, now time
 	default:
 		s.looks.Delete(e.id)
 	}
+	if look.mark < 0 && !more { // it may also have events that wait for a subject
+		e.looked = 0
+		return s.lookAtSubjectsOf(ctx, e, now)
+	}
 	return more, nil
+}
+
+// wakeBilling wakes the next events of a look.
+func wakeBilling(ctx context.Context, q *db.Queries, e unseenEndpoint, look subjectsLook, now time.Time) (db.WakeBillingSubjectsRow, error) {
+	p := db.WakeBillingSubjectsParams{
+		TenantID: e.tenant, EndpointID: e.id, AfterCustomer: look.customer, AfterID: look.event, Most: wokenAtOnce, Now: &now,
+	}
+	if look.mark == 0 {
+		return q.WakeBillingSubjects(ctx, p)
+	}
+	last, err := q.WakeBillingPrices(ctx, db.WakeBillingPricesParams(p))
+	return db.WakeBillingSubjectsRow(last), err
 }
 
 // BillingBacklog returns the number of unprocessed events, at most MostUnappliedOfAll, and how long

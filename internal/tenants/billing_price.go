@@ -188,7 +188,7 @@ func (c *change) priceTarget(ctx context.Context, in *BillingPrice) (priceTarget
 	return priceTarget{rule: &rule.ID}, invalidIf(rule.Rule.CheckCredits("credits.rule"))
 }
 
-// writeBillingPrice writes a mapping, and wakes events that wait for it.
+// writeBillingPrice writes a mapping. DueBilling then wakes the events that wait for it.
 func (c *change) writeBillingPrice(ctx context.Context, in BillingPrice, to priceTarget, version int64) (BillingPrice, error) {
 	if in.id == uuid.Nil {
 		in.id = newID()
@@ -207,7 +207,7 @@ func (c *change) writeBillingPrice(ctx context.Context, in BillingPrice, to pric
 	if err != nil {
 		return BillingPrice{}, err
 	}
-	_, err = c.WakeBillingPrice(ctx, db.WakeBillingPriceParams{TenantID: c.tenant, EndpointID: in.Endpoint, Now: &c.now})
+	err = c.MarkBillingPrices(ctx, db.MarkBillingPricesParams{TenantID: c.tenant, ID: in.Endpoint, Mark: version})
 	return BillingPrice{
 		Price: row.Price, Endpoint: row.EndpointID, Plan: in.Plan, Credits: in.Credits, Multiply: row.Multiply, Priority: int(row.Priority),
 		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, id: row.ID,

@@ -1357,6 +1357,23 @@ func (q *Queries) LockBillingPurchases(ctx context.Context, endpoint string) err
 	return err
 }
 
+const markBillingPrices = `-- name: MarkBillingPrices :exec
+UPDATE billing_endpoints SET looked_at = -$1::bigint WHERE tenant_id = $2 AND id = $3
+`
+
+type MarkBillingPricesParams struct {
+	Mark     int64
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+// A price was mapped, so the events of the endpoint that wait for one are looked at. The mark is another
+// one each time.
+func (q *Queries) MarkBillingPrices(ctx context.Context, arg MarkBillingPricesParams) error {
+	_, err := q.db.Exec(ctx, markBillingPrices, arg.Mark, arg.TenantID, arg.ID)
+	return err
+}
+
 const planHasBilling = `-- name: PlanHasBilling :one
 SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = $1 AND plan_id = $2)
     OR EXISTS (SELECT FROM billing_endpoints WHERE billing_endpoints.tenant_id = $1 AND fallback_plan_id = $2)
@@ -1692,7 +1709,7 @@ func (q *Queries) RecordBillingEndpointEvent(ctx context.Context, arg RecordBill
 }
 
 const recordBillingEndpointLook = `-- name: RecordBillingEndpointLook :exec
-UPDATE billing_endpoints SET looked_at = greatest(looked_at, $1) WHERE tenant_id = $2 AND id = $3
+UPDATE billing_endpoints SET looked_at = CASE WHEN looked_at < 0 THEN looked_at ELSE greatest(looked_at, $1) END WHERE tenant_id = $2 AND id = $3
 `
 
 type RecordBillingEndpointLookParams struct {
@@ -1701,8 +1718,26 @@ type RecordBillingEndpointLookParams struct {
 	ID       uuid.UUID
 }
 
+// Unless a price was mapped meanwhile: events that wait for prices are looked at first.
 func (q *Queries) RecordBillingEndpointLook(ctx context.Context, arg RecordBillingEndpointLookParams) error {
 	_, err := q.db.Exec(ctx, recordBillingEndpointLook, arg.Version, arg.TenantID, arg.ID)
+	return err
+}
+
+const recordBillingPricesLook = `-- name: RecordBillingPricesLook :exec
+UPDATE billing_endpoints SET looked_at = 0 WHERE tenant_id = $1 AND id = $2 AND looked_at = $3
+`
+
+type RecordBillingPricesLookParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Seen     int64
+}
+
+// Unless the endpoint was marked again meanwhile. After it, the events that wait for a subject are looked at
+// again.
+func (q *Queries) RecordBillingPricesLook(ctx context.Context, arg RecordBillingPricesLookParams) error {
+	_, err := q.db.Exec(ctx, recordBillingPricesLook, arg.TenantID, arg.ID, arg.Seen)
 	return err
 }
 
@@ -1947,13 +1982,14 @@ const unseenBillingSubjects = `-- name: UnseenBillingSubjects :one
 WITH page AS MATERIALIZED (
     SELECT e.tenant_id, e.id, e.looked_at FROM billing_endpoints e WHERE e.tenant_id >= $3::uuid ORDER BY e.tenant_id, e.id LIMIT $2::int
 ), unseen AS MATERIALIZED (
-    SELECT page.tenant_id, page.id, t.subjects_version FROM page JOIN tenants t ON t.id = page.tenant_id
-    WHERE t.subjects_version > page.looked_at
+    SELECT page.tenant_id, page.id, t.subjects_version, page.looked_at FROM page JOIN tenants t ON t.id = page.tenant_id
+    WHERE page.looked_at < 0 OR t.subjects_version > page.looked_at
         AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = page.tenant_id AND v.endpoint_id = page.id AND v.waits_for = 'subject')
     ORDER BY page.tenant_id, page.id LIMIT $1::int
 )
 SELECT array(SELECT tenant_id FROM unseen ORDER BY tenant_id, id)::uuid[] AS tenants, array(SELECT id FROM unseen ORDER BY tenant_id, id)::uuid[] AS endpoints,
     array(SELECT subjects_version FROM unseen ORDER BY tenant_id, id)::bigint[] AS versions,
+    array(SELECT looked_at FROM unseen ORDER BY tenant_id, id)::bigint[] AS looked,
     coalesce(CASE WHEN (SELECT count(*) FROM unseen) = $1::int THEN (SELECT tenant_id FROM unseen ORDER BY tenant_id DESC LIMIT 1)
         WHEN (SELECT count(*) FROM page) = $2::int THEN (SELECT tenant_id FROM page ORDER BY tenant_id DESC LIMIT 1) END,
         '00000000-0000-0000-0000-000000000000')::uuid AS next
@@ -1969,10 +2005,12 @@ type UnseenBillingSubjectsRow struct {
 	Tenants   []uuid.UUID
 	Endpoints []uuid.UUID
 	Versions  []int64
+	Looked    []int64
 	Next      uuid.UUID
 }
 
-// Endpoints with events that wait for a subject, where subjects have changed since the last look.
+// Endpoints with events that wait for a subject, where subjects have changed since the last look, and
+// those where a price was mapped: looked is negative.
 // They are found in order, from the first one of a tenant on, among @look_at endpoints.
 func (q *Queries) UnseenBillingSubjects(ctx context.Context, arg UnseenBillingSubjectsParams) (UnseenBillingSubjectsRow, error) {
 	row := q.db.QueryRow(ctx, unseenBillingSubjects, arg.Most, arg.LookAt, arg.After)
@@ -1981,6 +2019,7 @@ func (q *Queries) UnseenBillingSubjects(ctx context.Context, arg UnseenBillingSu
 		&i.Tenants,
 		&i.Endpoints,
 		&i.Versions,
+		&i.Looked,
 		&i.Next,
 	)
 	return i, err
@@ -2162,23 +2201,48 @@ func (q *Queries) WakeBillingCustomer(ctx context.Context, arg WakeBillingCustom
 	return i, err
 }
 
-const wakeBillingPrice = `-- name: WakeBillingPrice :execrows
-UPDATE billing_events SET due_at = $1 WHERE tenant_id = $2 AND endpoint_id = $3 AND waits_for = 'price'
+const wakeBillingPrices = `-- name: WakeBillingPrices :one
+WITH page AS MATERIALIZED (
+    SELECT e.id, e.customer, e.due_at FROM billing_events e
+    WHERE e.tenant_id = $1 AND e.endpoint_id = $2 AND e.waits_for = 'price'
+        AND (e.customer, e.id) > ($3::text, $4::uuid)
+    ORDER BY e.customer, e.id LIMIT $5
+), woken AS (
+    UPDATE billing_events e SET due_at = $6 FROM page
+    WHERE e.tenant_id = $1 AND e.id = page.id AND (page.due_at IS NULL OR page.due_at > $6)
+)
+SELECT page.customer, page.id, count(*) OVER () AS looked FROM page ORDER BY page.customer DESC, page.id DESC LIMIT 1
 `
 
-type WakeBillingPriceParams struct {
-	Now        *time.Time
-	TenantID   uuid.UUID
-	EndpointID uuid.UUID
+type WakeBillingPricesParams struct {
+	TenantID      uuid.UUID
+	EndpointID    uuid.UUID
+	AfterCustomer string
+	AfterID       uuid.UUID
+	Most          int32
+	Now           *time.Time
 }
 
-// A price was mapped, so events that wait for a price are due again.
-func (q *Queries) WakeBillingPrice(ctx context.Context, arg WakeBillingPriceParams) (int64, error) {
-	result, err := q.db.Exec(ctx, wakeBillingPrice, arg.Now, arg.TenantID, arg.EndpointID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+type WakeBillingPricesRow struct {
+	Customer string
+	ID       uuid.UUID
+	Looked   int64
+}
+
+// A price was mapped, so events that wait for a price are due again. It looks at a page of them, as
+// WakeBillingSubjects does.
+func (q *Queries) WakeBillingPrices(ctx context.Context, arg WakeBillingPricesParams) (WakeBillingPricesRow, error) {
+	row := q.db.QueryRow(ctx, wakeBillingPrices,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.AfterCustomer,
+		arg.AfterID,
+		arg.Most,
+		arg.Now,
+	)
+	var i WakeBillingPricesRow
+	err := row.Scan(&i.Customer, &i.ID, &i.Looked)
+	return i, err
 }
 
 const wakeBillingSubjects = `-- name: WakeBillingSubjects :one

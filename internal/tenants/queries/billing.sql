@@ -44,7 +44,18 @@ UPDATE billing_endpoints SET last_event_at = @at, live = coalesce(live, sqlc.nar
 WHERE tenant_id = @tenant_id AND id = @id AND coalesce(live = sqlc.narg(live), true);
 
 -- name: RecordBillingEndpointLook :exec
-UPDATE billing_endpoints SET looked_at = greatest(looked_at, @version) WHERE tenant_id = @tenant_id AND id = @id;
+-- Unless a price was mapped meanwhile: events that wait for prices are looked at first.
+UPDATE billing_endpoints SET looked_at = CASE WHEN looked_at < 0 THEN looked_at ELSE greatest(looked_at, @version) END WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: MarkBillingPrices :exec
+-- A price was mapped, so the events of the endpoint that wait for one are looked at. The mark is another
+-- one each time.
+UPDATE billing_endpoints SET looked_at = -@mark::bigint WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: RecordBillingPricesLook :exec
+-- Unless the endpoint was marked again meanwhile. After it, the events that wait for a subject are looked at
+-- again.
+UPDATE billing_endpoints SET looked_at = 0 WHERE tenant_id = @tenant_id AND id = @id AND looked_at = @seen;
 
 -- name: ClaimBillingReconcile :execrows
 -- One server compares. If it fails, another one does after @next.
@@ -212,9 +223,19 @@ WHERE tenant_id = @tenant_id AND id = @id;
 -- name: PostponeBillingEvent :exec
 UPDATE billing_events SET due_at = @due_at, why = @why, attempts = attempts + 1 WHERE tenant_id = @tenant_id AND id = @id AND due_at IS NOT NULL;
 
--- name: WakeBillingPrice :execrows
--- A price was mapped, so events that wait for a price are due again.
-UPDATE billing_events SET due_at = @now WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'price';
+-- name: WakeBillingPrices :one
+-- A price was mapped, so events that wait for a price are due again. It looks at a page of them, as
+-- WakeBillingSubjects does.
+WITH page AS MATERIALIZED (
+    SELECT e.id, e.customer, e.due_at FROM billing_events e
+    WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for = 'price'
+        AND (e.customer, e.id) > (@after_customer::text, @after_id::uuid)
+    ORDER BY e.customer, e.id LIMIT @most
+), woken AS (
+    UPDATE billing_events e SET due_at = @now FROM page
+    WHERE e.tenant_id = @tenant_id AND e.id = page.id AND (page.due_at IS NULL OR page.due_at > @now)
+)
+SELECT page.customer, page.id, count(*) OVER () AS looked FROM page ORDER BY page.customer DESC, page.id DESC LIMIT 1;
 
 -- name: WakeBillingCustomer :one
 -- Data about a customer arrived, so events that wait for their subject are due again. It looks at a
@@ -275,18 +296,20 @@ CROSS JOIN LATERAL (
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: UnseenBillingSubjects :one
--- Endpoints with events that wait for a subject, where subjects have changed since the last look.
+-- Endpoints with events that wait for a subject, where subjects have changed since the last look, and
+-- those where a price was mapped: looked is negative.
 -- They are found in order, from the first one of a tenant on, among @look_at endpoints.
 WITH page AS MATERIALIZED (
     SELECT e.tenant_id, e.id, e.looked_at FROM billing_endpoints e WHERE e.tenant_id >= @after::uuid ORDER BY e.tenant_id, e.id LIMIT @look_at::int
 ), unseen AS MATERIALIZED (
-    SELECT page.tenant_id, page.id, t.subjects_version FROM page JOIN tenants t ON t.id = page.tenant_id
-    WHERE t.subjects_version > page.looked_at
+    SELECT page.tenant_id, page.id, t.subjects_version, page.looked_at FROM page JOIN tenants t ON t.id = page.tenant_id
+    WHERE page.looked_at < 0 OR t.subjects_version > page.looked_at
         AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = page.tenant_id AND v.endpoint_id = page.id AND v.waits_for = 'subject')
     ORDER BY page.tenant_id, page.id LIMIT @most::int
 )
 SELECT array(SELECT tenant_id FROM unseen ORDER BY tenant_id, id)::uuid[] AS tenants, array(SELECT id FROM unseen ORDER BY tenant_id, id)::uuid[] AS endpoints,
     array(SELECT subjects_version FROM unseen ORDER BY tenant_id, id)::bigint[] AS versions,
+    array(SELECT looked_at FROM unseen ORDER BY tenant_id, id)::bigint[] AS looked,
     coalesce(CASE WHEN (SELECT count(*) FROM unseen) = @most::int THEN (SELECT tenant_id FROM unseen ORDER BY tenant_id DESC LIMIT 1)
         WHEN (SELECT count(*) FROM page) = @look_at::int THEN (SELECT tenant_id FROM page ORDER BY tenant_id DESC LIMIT 1) END,
         '00000000-0000-0000-0000-000000000000')::uuid AS next;
