@@ -324,6 +324,8 @@ func TestEveryWriteIsAudited(t *testing.T) {
 
 		"ReencryptBillingEndpoint":   "the same secrets, encrypted with another key",
 		"RecordBillingEndpointEvent": "when an event arrived",
+		"MarkBillingPrices":          "which events to look at",
+		"RecordBillingPricesLook":    "which events were looked at",
 		"RecordBillingEndpointLook":  "the version that was processed",
 		"ClaimBillingReconcile":      "who compares",
 		"RecordBillingReconcile":     "when it was compared",

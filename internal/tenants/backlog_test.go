@@ -134,8 +134,8 @@ func TestBacklogKeepsOutNobody(t *testing.T) {
 	}
 }
 
-// A step reads as many tasks as it executes, also while the statistics of the table say that none are
-// due. Before, it read and sorted all that were.
+// A step reads as many tasks as it executes, also while the statistics of the table say that none
+// are due. Before, it read and sorted all that were.
 func TestStepsWithOldStatistics(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

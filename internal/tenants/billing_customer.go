@@ -15,8 +15,9 @@ import (
 )
 
 // An event about a customer concerns all of their subscriptions, and the events that wait for the
-// customer. It is processed in parts, each in a transaction of its own, because there is no limit to
-// their number: the event stays due until all are processed. The facts of the customer say how far.
+// customer. It is processed in parts, each in a transaction of its own, because there is no limit
+// to their number: the event stays due until all are processed. The facts of the customer say how
+// far.
 // If several events of a customer are unfinished, each part counts for all of them, because it
 // applies the facts of all.
 

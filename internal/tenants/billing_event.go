@@ -220,8 +220,8 @@ const (
 	wokenAtOnce = 1000 // maximum number of waiting events of an endpoint that are looked at in one statement
 )
 
-// unseenEndpoint is an endpoint with events that wait for a subject, where subjects have changed, or
-// one where a price was mapped.
+// unseenEndpoint is an endpoint with events that wait for a subject, where subjects have changed,
+// or one where a price was mapped.
 type unseenEndpoint struct {
 	tenant, id uuid.UUID
 	version    int64 // of the tenant's subjects

@@ -46,8 +46,8 @@ type billingNoticeData struct {
 	Oldest   *time.Time `json:"oldest_received_at"`
 }
 
-// noticesLookedAt is the number of endpoints whose notices are determined in one statement. One whose
-// statement fails delays only the notices of these.
+// noticesLookedAt is the number of endpoints whose notices are determined in one statement. If it
+// fails, only the notices of these are delayed.
 const noticesLookedAt = 100
 
 // RecordBillingNotices sends notifications about endpoints with events that are parked or have

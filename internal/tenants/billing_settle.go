@@ -173,8 +173,8 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 	return v, err
 }
 
-// placed is a subscription that is stored with its subject. The plans of the subjects are not changed
-// yet.
+// placed is a subscription that is stored with its subject. The plans of the subjects are not
+// changed yet.
 type placed struct {
 	row      db.BillingSubscription
 	state    subscription.State

@@ -98,7 +98,8 @@ type step struct {
 // step finds the tenants of the next step, in which up to most tasks are executed. Those in without
 // are left out. After the step was read completely, passed must be called with it.
 func (t *turn) step(ctx context.Context, tx pgx.Tx, of tasks, now time.Time, most int, without []uuid.UUID) (out step, err error) {
-	// While the statistics of a table are old, the planner would sort all due tasks for the first ones.
+	// While the statistics of a table are old, the planner would sort all due tasks for the first
+	// ones.
 	if err := enableSort(ctx, tx, "off"); err != nil {
 		return step{}, err
 	}

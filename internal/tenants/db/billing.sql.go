@@ -14,8 +14,8 @@ import (
 )
 
 const billingBacklog = `-- name: BillingBacklog :one
-SELECT (SELECT count(*) FROM (SELECT FROM billing_events WHERE due_at <= $1 LIMIT $2) AS few) AS events,
-    coalesce((SELECT received_at FROM billing_events WHERE due_at <= $1 ORDER BY due_at LIMIT 1), 'epoch')::timestamptz AS oldest
+SELECT (SELECT count(*) FROM (SELECT a.id FROM billing_events a WHERE a.due_at <= $1 LIMIT $2) AS few) AS events,
+    coalesce((SELECT b.received_at FROM billing_events b WHERE b.due_at <= $1 ORDER BY b.due_at LIMIT 1), 'epoch')::timestamptz AS oldest
 `
 
 type BillingBacklogParams struct {
@@ -902,10 +902,10 @@ WITH due AS MATERIALIZED (
             WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
                 AND v.received_at <= $1) AS unapplied
     ) AS has
-    WHERE (e.tenant_id, e.id) > ($2::uuid, $3::uuid) AND (e.tenant_id, e.id) <= ($4::uuid, $5::uuid)
-        AND CASE WHEN b.settled_at IS NULL AND b.sent_at > $6 THEN NOT has.unapplied
+    WHERE (e.tenant_id, e.id) > ($3::uuid, $4::uuid) AND (e.tenant_id, e.id) <= ($5::uuid, $6::uuid)
+        AND CASE WHEN b.settled_at IS NULL AND b.sent_at > $7 THEN NOT has.unapplied
             WHEN b.settled_at IS NULL AND b.sent_at IS NOT NULL THEN true
-            WHEN b.sent_at > $7 THEN false
+            WHEN b.sent_at > $8 THEN false
             ELSE has.unapplied END
 )
 SELECT due.tenant_id, due.id, due.provider, due.name, n.parked, n.failed, n.oldest FROM due
@@ -914,19 +914,19 @@ CROSS JOIN LATERAL (
         coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
     FROM (SELECT v.outcome, v.received_at FROM billing_events v
         WHERE v.tenant_id = due.tenant_id AND v.endpoint_id = due.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
-            AND v.received_at <= $1 LIMIT $8) AS few) AS n
+            AND v.received_at <= $1 LIMIT $2) AS few) AS n
 ORDER BY due.tenant_id, due.id
 `
 
 type DueBillingNoticesParams struct {
 	Before       time.Time
+	CountMost    int32
 	AfterTenant  uuid.UUID
 	AfterID      uuid.UUID
 	LastTenant   uuid.UUID
 	LastID       uuid.UUID
 	RepeatBefore time.Time
 	AgainBefore  time.Time
-	CountMost    int32
 }
 
 type DueBillingNoticesRow struct {
@@ -945,13 +945,13 @@ type DueBillingNoticesRow struct {
 func (q *Queries) DueBillingNotices(ctx context.Context, arg DueBillingNoticesParams) ([]DueBillingNoticesRow, error) {
 	rows, err := q.db.Query(ctx, dueBillingNotices,
 		arg.Before,
+		arg.CountMost,
 		arg.AfterTenant,
 		arg.AfterID,
 		arg.LastTenant,
 		arg.LastID,
 		arg.RepeatBefore,
 		arg.AgainBefore,
-		arg.CountMost,
 	)
 	if err != nil {
 		return nil, err

@@ -50,7 +50,7 @@ UPDATE billing_endpoints SET looked_at = CASE WHEN looked_at < 0 THEN looked_at 
 -- name: MarkBillingPrices :exec
 -- A price was mapped, so the events of the endpoint that wait for one are looked at. The mark is another
 -- one each time.
-UPDATE billing_endpoints SET looked_at = -@mark::bigint WHERE tenant_id = @tenant_id AND id = @id;
+UPDATE billing_endpoints SET looked_at = -sqlc.arg(mark)::bigint WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RecordBillingPricesLook :exec
 -- Unless the endpoint was marked again meanwhile. After it, the events that wait for a subject are looked at
@@ -317,8 +317,8 @@ SELECT array(SELECT tenant_id FROM unseen ORDER BY tenant_id, id)::uuid[] AS ten
 -- name: BillingBacklog :one
 -- Events that are not processed yet, counted up to @most, and when the one was received that is due for
 -- the longest time.
-SELECT (SELECT count(*) FROM (SELECT FROM billing_events WHERE due_at <= @now LIMIT @most) AS few) AS events,
-    coalesce((SELECT received_at FROM billing_events WHERE due_at <= @now ORDER BY due_at LIMIT 1), 'epoch')::timestamptz AS oldest;
+SELECT (SELECT count(*) FROM (SELECT a.id FROM billing_events a WHERE a.due_at <= @now LIMIT @most) AS few) AS events,
+    coalesce((SELECT b.received_at FROM billing_events b WHERE b.due_at <= @now ORDER BY b.due_at LIMIT 1), 'epoch')::timestamptz AS oldest;
 
 -- name: CountUnappliedEvents :one
 -- Events of a tenant that were not applied, counted up to @most. Scheduled ones are parked until a
