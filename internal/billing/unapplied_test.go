@@ -371,8 +371,8 @@ func TestNoticesOfOthers(t *testing.T) {
 	}
 }
 
-// A price is mapped however many events wait for one: they are woken in parts, after it. One that is
-// mapped meanwhile wakes all of them again.
+// A price is mapped however many events wait for one: they are woken in parts, after it. One that
+// is mapped meanwhile wakes all of them again.
 func TestManyEventsWaitForAPrice(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{}, nil)
 	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_late"))))
