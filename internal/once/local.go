@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,7 @@ const (
 type local struct {
 	mu      sync.Mutex
 	entries map[string]*entry
+	count   atomic.Int64 // of the entries: without any, find and has take no lock
 	all     recordList
 	tenants map[uuid.UUID]*recordList
 	now     func() time.Time
@@ -60,24 +62,55 @@ func newLocal(now func() time.Time) *local {
 	return &local{entries: map[string]*entry{}, tenants: map[uuid.UUID]*recordList{}, now: now}
 }
 
+// begin is Begin with the records of this process alone.
 func (l *local) begin(ctx context.Context, claim *Claim, wait time.Duration) (*Claim, []byte, error) {
+	answer, err := l.look(ctx, claim, wait, true)
+	if answer != nil || err != nil {
+		return nil, answer, err
+	}
+	return claim, nil, nil
+}
+
+// find returns the answer of a record in this process, or nil if there is no record. Such a record
+// stays valid when Redis is available again: Redis does not know it, or only that it is pending.
+func (l *local) find(ctx context.Context, claim *Claim, wait time.Duration) ([]byte, error) {
+	if l.count.Load() == 0 {
+		return nil, nil
+	}
+	return l.look(ctx, claim, wait, false)
+}
+
+// has reports whether there is a record in this process.
+func (l *local) has(claim *Claim) bool {
+	if l.count.Load() == 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current(claim) != nil
+}
+
+// look waits for the answer of a record and returns it. If there is no record, it returns nil. It
+// creates one then, if create is set.
+func (l *local) look(ctx context.Context, claim *Claim, wait time.Duration, create bool) ([]byte, error) {
 	var patience <-chan time.Time
 	for {
 		l.mu.Lock()
-		l.evict(claim.tenant)
-		e := l.entries[claim.name]
+		e := l.current(claim)
 		if e == nil {
-			claim.entry = l.add(claim, l.now().Add(Lifetime))
+			if create {
+				claim.entry = l.add(claim, l.now().Add(Lifetime))
+			}
 			l.mu.Unlock()
-			return claim, nil, nil
+			return nil, nil
 		}
 		answer := e.answer
 		l.mu.Unlock()
 		switch {
 		case e.print != claim.print:
-			return nil, nil, ErrReused
+			return nil, ErrReused
 		case answer != nil:
-			return nil, answer, nil
+			return answer, nil
 		}
 		if patience == nil {
 			timer := time.NewTimer(wait)
@@ -87,11 +120,22 @@ func (l *local) begin(ctx context.Context, claim *Claim, wait time.Duration) (*C
 		select {
 		case <-e.settled:
 		case <-patience:
-			return nil, nil, ErrPending
+			return nil, ErrPending
 		case <-ctx.Done():
-			return nil, nil, ErrPending
+			return nil, ErrPending
 		}
 	}
+}
+
+// current returns the record of a claim's key, or nil. The caller holds the lock.
+func (l *local) current(claim *Claim) *entry {
+	l.evict(claim.tenant)
+	e := l.entries[claim.name]
+	if e != nil && !l.now().Before(e.expires) { // finish adds records which expire before older ones
+		l.remove(e)
+		return nil
+	}
+	return e
 }
 
 func (l *local) finish(claim *Claim, answer []byte) {
@@ -130,6 +174,7 @@ func (l *local) add(claim *Claim, expires time.Time) *entry {
 		l.tenants[e.tenant] = own
 	}
 	l.entries[e.name], e.at, e.own = e, l.all.PushBack(e), own.PushBack(e)
+	l.count.Add(1)
 	return e
 }
 
@@ -149,6 +194,7 @@ func (l *local) evict(tenant uuid.UUID) {
 func (l *local) remove(e *entry) {
 	own := l.tenants[e.tenant]
 	delete(l.entries, e.name)
+	l.count.Add(-1)
 	l.all.Remove(e.at)
 	l.all.bytes -= len(e.answer)
 	own.bytes -= len(e.answer)

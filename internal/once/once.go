@@ -21,7 +21,8 @@
 // key are not executed, and repeats still get their answers.
 //
 // While Redis is unavailable, the records are stored in this process, limited in number and size.
-// Repeats on another instance are then executed again.
+// Repeats on another instance are then executed again. Repeats on this instance are not, also after
+// Redis returned: Begin looks in this process first.
 //
 // docs/decisions/0009-idempotent-checks.md has the reasons.
 package once
@@ -150,6 +151,11 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 		if r.client == nil || r.away(name) {
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		}
+		answer, err := r.local.find(ctx, claim, time.Until(deadline))
+		if answer != nil || err != nil {
+			return nil, answer, err
+		}
+		claim.since = time.Now()
 		record, err := r.claimOrRead(ctx, claim, full)
 		switch {
 		case errors.Is(err, records.ErrBusy):
@@ -158,10 +164,14 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		case record == nil && full != nil:
 			return nil, nil, full
+		case record == nil && r.local.has(claim): // claimed here meanwhile, by a request that did not reach Redis
+			r.unclaim(claim)
+			continue
 		case record == nil:
 			return claim, nil, nil
 		}
-		first, answer, err := r.readRecord(name, record)
+		var first Print
+		first, answer, err = r.readRecord(name, record)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -179,7 +189,6 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 			timer.Stop()
 			return nil, nil, ErrPending
 		}
-		claim.since = time.Now()
 	}
 }
 
@@ -205,10 +214,13 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 func (r *Records) Release(claim *Claim) {
 	claim.hold.Cancel()
 	r.local.release(claim)
-	if r.client == nil || r.away(claim.name) {
-		return
+	if r.client != nil && !r.away(claim.name) {
+		r.unclaim(claim)
 	}
-	// If Redis fails, the record expires.
+}
+
+// unclaim deletes the pending record of a claim in Redis. If Redis fails, it expires.
+func (r *Records) unclaim(claim *Claim) {
 	_ = r.settle(claim, func(ctx context.Context) error {
 		return releaseScript.Run(ctx, r.client, []string{claim.name}, claim.pending).Err()
 	})

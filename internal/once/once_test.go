@@ -162,6 +162,116 @@ func TestWithoutRedis(t *testing.T) {
 	require.Equal(t, "y", string(answer))
 }
 
+// What was claimed or answered in this process during an outage of Redis is not executed again on
+// this instance after Redis returned, until the record expires.
+func TestRedisReturns(t *testing.T) {
+	var away bool
+	now := time.Now()
+	r := New(Options{Client: newRedis(t), Away: func(string) bool { return away }, Timeout: testenv.RedisTimeout, Wait: time.Millisecond})
+	r.local = newLocal(func() time.Time { return now })
+	key := uuid.NewString()
+	away = true
+	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+
+	away = false
+	_, _, err = r.Begin(ctx, tenant, key, print1)
+	require.ErrorIs(t, err, ErrPending, "it is being executed")
+	away = true
+	r.Finish(claim, []byte("x"))
+
+	away = false
+	again, answer, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.Nil(t, again, "it was executed")
+	require.Equal(t, "x", string(answer))
+	_, _, err = r.Begin(ctx, tenant, key, print2)
+	require.ErrorIs(t, err, ErrReused)
+	again, _, err = r.Begin(ctx, uuid.New(), key, print2)
+	require.NoError(t, err)
+	require.NotNil(t, again, "another tenant's key is another key")
+
+	now = now.Add(Lifetime)
+	again, _, err = r.Begin(ctx, tenant, key, print2)
+	require.NoError(t, err)
+	require.NotNil(t, again)
+	require.Nil(t, again.entry, "the new record is in Redis")
+	require.Zero(t, r.local.count.Load())
+
+	// A released claim of this process is claimed in Redis.
+	away, key = true, uuid.NewString()
+	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	away = false
+	r.Release(claim)
+	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Nil(t, claim.entry)
+}
+
+// If Finish does not reach Redis, the record stays pending there, and this instance has the answer.
+func TestAnswerBesidePendingRecord(t *testing.T) {
+	client := newRedis(t)
+	r := New(Options{Client: client, Timeout: testenv.RedisTimeout, Wait: time.Millisecond})
+	key := uuid.NewString()
+	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer away.Close()
+	r.client = away
+	r.Finish(claim, []byte("x"))
+
+	r.client = client
+	require.EqualValues(t, statePending, client.Get(ctx, claim.name).Val()[0])
+	_, answer, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.Equal(t, "x", string(answer))
+}
+
+// beforeClaim calls a function once, before the next command is sent to Redis.
+type beforeClaim struct {
+	once sync.Once
+	call func()
+}
+
+func (b *beforeClaim) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (b *beforeClaim) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (b *beforeClaim) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		b.once.Do(b.call)
+		return next(ctx, cmd)
+	}
+}
+
+// A request does not get the claim in Redis if another one was claimed in this process meanwhile.
+func TestClaimedHereMeanwhile(t *testing.T) {
+	var away bool
+	client := newRedis(t)
+	r := New(Options{Client: client, Away: func(string) bool { return away }, Timeout: testenv.RedisTimeout, Wait: time.Millisecond})
+	key := uuid.NewString()
+	client.AddHook(&beforeClaim{call: func() {
+		away = true
+		claim, _, err := r.Begin(ctx, tenant, key, print1)
+		if err != nil || claim == nil {
+			t.Errorf("claim %v, error %v", claim, err)
+			return
+		}
+		r.Finish(claim, []byte("x"))
+		away = false
+	}})
+	claim, answer, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.Nil(t, claim)
+	require.Equal(t, "x", string(answer))
+	require.Zero(t, client.Exists(ctx, r.name(tenant, key)).Val(), "no claim without an owner remains")
+}
+
 // If a claim in this process is released, a waiting repeat gets it.
 func TestLocalWaiters(t *testing.T) {
 	r := New(Options{Wait: time.Minute})
