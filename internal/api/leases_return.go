@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -110,15 +111,19 @@ func (q *returnQuestion) answer(ctx context.Context, s *server, policy *check.Po
 		return nil, p
 	}
 	defer leave()
-	if s.leases.Turn(ctx, policy.Tenant(), func() { p = q.giveBack(ctx, s, policy, sc) }) != nil {
+	token := leases.NewToken()
+	if s.leases.Turn(ctx, policy.Tenant(), func() { p = q.giveBack(ctx, s, policy, token, sc) }) != nil {
 		return nil, s.crowded(sc)
 	}
 	return nil, p
 }
 
 // giveBack returns units and reports checks, once for each lease.
-func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.Policy, sc *scratch) *Problem {
-	record, err := s.takeLease(ctx, policy, q.id)
+func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.Policy, token leases.Token, sc *scratch) *Problem {
+	record, err := s.takeLease(ctx, policy, q.id, token)
+	if errors.Is(err, leases.ErrUnanswered) {
+		s.completeReturn(policy, q.id, q.body, token)
+	}
 	switch {
 	case err == nil:
 		if p := q.body.exceeds(record); p != nil {
@@ -142,8 +147,51 @@ func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.
 	return newProblem(http.StatusNotFound, codeNotFound, "The tenant has no such lease, or it ended more than 10 seconds ago.")
 }
 
-func (s *server) takeLease(ctx context.Context, policy *check.Policy, id string) (*leaseRecord, error) {
-	stored, err := s.leases.Take(ctx, policy.Tenant(), id)
+// maxUnanswered is how many returns without an answer of Redis an instance completes at once. A
+// tenant may have a quarter of those that are left.
+const maxUnanswered = 1024
+
+// The pauses of completeReturn. Their sum is less than leases.Grace: later, there is no record.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 3200 * time.Millisecond
+)
+
+// completeReturn makes a return whose lease may be taken in Redis without an answer, as soon as
+// Redis answers. A repeat by the client would find that the lease was taken, and change nothing.
+// If the repeat was faster, this changes nothing.
+func (s *server) completeReturn(policy *check.Policy, id string, body leaseReturn, token leases.Token) {
+	leave, ok := s.capacity.unanswered.TakeShare(policy.Tenant(), maxUnanswered, 1)
+	if !ok {
+		return
+	}
+	go func() {
+		defer leave()
+		ctx := context.Background() // the request has ended
+		for pause := firstPause; pause <= lastPause; pause *= 2 {
+			time.Sleep(pause)
+			err := leases.ErrUnavailable // if the tenant has no turn
+			_ = s.leases.Turn(ctx, policy.Tenant(), func() { err = s.tryReturn(ctx, policy, id, &body, token) })
+			if !errors.Is(err, leases.ErrUnavailable) {
+				return
+			}
+		}
+	}()
+}
+
+// tryReturn takes and settles a lease.
+func (s *server) tryReturn(ctx context.Context, policy *check.Policy, id string, body *leaseReturn, token leases.Token) error {
+	record, err := s.takeLease(ctx, policy, id, token)
+	if err == nil && body.exceeds(record) == nil {
+		sc := scratches.get()
+		s.settleLease(ctx, policy, record, body, sc)
+		scratches.put(sc)
+	}
+	return err
+}
+
+func (s *server) takeLease(ctx context.Context, policy *check.Policy, id string, token leases.Token) (*leaseRecord, error) {
+	stored, err := s.leases.Take(ctx, policy.Tenant(), id, token)
 	if err != nil {
 		return nil, err
 	}

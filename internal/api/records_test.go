@@ -166,7 +166,7 @@ func TestRecordOfAnEarlierVersion(t *testing.T) {
 	s, seen := leaseStack(t)
 	s.withBudget(t, 1<<20)
 	l := s.post(leasesPath, `{"subject":"u","resource":"leased","units":100}`).lease()
-	stored, err := s.deps.Leases.Take(t.Context(), s.actor.TenantID(), l.Lease)
+	stored, err := s.deps.Leases.Take(t.Context(), s.actor.TenantID(), l.Lease, leases.NewToken())
 	require.NoError(t, err)
 	record := &leaseRecord{}
 	require.NoError(t, json.Unmarshal(stored, record))

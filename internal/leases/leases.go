@@ -1,9 +1,12 @@
 // Package leases stores what a client may return of a lease. Units of a lease are charged when it
 // is granted. What the client does not grant comes back exactly once, on any instance.
 //
-// A record is a value in Redis with an expiry. Take replaces it by a mark in the same command that
-// reads it, so only one caller gets the record. A crash after Take leaves the units charged: they
-// count until their window ends. They are never returned twice.
+// A record is a value in Redis with an expiry. Take marks it with the token of the caller in the
+// same script that reads it, so only one caller gets the record. A crash after Take leaves the
+// units charged: they count until their window ends. They are never returned twice.
+//
+// If Redis does not answer in time, it may still execute the script later. The caller then calls
+// Take again with the same token. It gets the record, unless another caller was faster.
 //
 // For example, a client returns 40 units of a lease and loses the answer. It repeats the return, at
 // another instance. The first Take gets the record and returns the units to the counters. The
@@ -40,8 +43,10 @@ const Grace = 10 * time.Second
 var (
 	ErrUnknown = errors.New("the tenant has no such lease, or it ended too long ago")
 	ErrTaken   = errors.New("the lease was returned before")
-	// ErrUnavailable: Redis did not answer. The record may be taken.
+	// ErrUnavailable: the server is known to be unavailable, or did not answer.
 	ErrUnavailable = errors.New("the records of leases are unavailable")
+	// ErrUnanswered is an ErrUnavailable after which the record may be taken, also later.
+	ErrUnanswered = errors.New("no answer")
 )
 
 // Records stores records of leases. It is safe for concurrent use.
@@ -91,10 +96,19 @@ func NewID() string {
 	return "lease_" + hex.EncodeToString(b[:])
 }
 
+// Token identifies a caller of Take.
+type Token [16]byte
+
+// NewToken returns a random token.
+func NewToken() (t Token) {
+	_, _ = rand.Read(t[:]) // it never fails
+	return t
+}
+
 // Size returns how many bytes the record of a lease takes in Redis, for package budget.
 func (r *Records) Size(record []byte) int64 {
 	const key = len("w{}lease") + 2*16
-	return budget.Size(key, len(record)+r.aead.Overhead())
+	return budget.Size(key, len(record)+r.aead.Overhead()+len(markText)+len(Token{}))
 }
 
 func (r *Records) name(tenant uuid.UUID, id string) string {
@@ -103,8 +117,24 @@ func (r *Records) name(tenant uuid.UUID, id string) string {
 	return "w{" + hex.EncodeToString(sum[:16]) + "}lease"
 }
 
-// taken is the value of a record that was taken. Other values are longer.
+// taken is what swap returns of a record that another caller has taken. Earlier versions also store
+// it. Other values are longer.
 var taken = []byte("t")
+
+// markText and the token follow a record that was taken. A record ends with random bytes, which are
+// never this text.
+const markText = "\x00taken:\x00"
+
+// takeScript marks the record KEYS[1] and returns it. ARGV[1] is the mark of the caller, ARGV[2] is
+// markText. Earlier versions cannot read a record with a mark, so they do not return it again.
+var takeScript = redis.NewScript(`
+local value = redis.call('GET', KEYS[1])
+if not value then return false end
+local mark = string.sub(value, -#ARGV[1])
+if mark == ARGV[1] then return string.sub(value, 1, #value - #mark) end
+if value == 't' or string.sub(mark, 1, #ARGV[2]) == ARGV[2] then return 't' end
+redis.call('SET', KEYS[1], value .. ARGV[1], 'KEEPTTL')
+return value`)
 
 // Turn runs do when it is the tenant's turn, or returns records.ErrBusy. All calls of one request
 // belong in one turn: the charge and Put, or Take and the refund. So no request waits for another
@@ -134,10 +164,11 @@ func (r *Records) Put(ctx context.Context, tenant uuid.UUID, id string, record [
 	return nil
 }
 
-// Take returns the record of a lease to its first caller.
-func (r *Records) Take(ctx context.Context, tenant uuid.UUID, id string) ([]byte, error) {
+// Take returns the record of a lease to its first caller. After ErrUnanswered, it can be called
+// again with the same token, which no other caller may have.
+func (r *Records) Take(ctx context.Context, tenant uuid.UUID, id string, token Token) ([]byte, error) {
 	name := r.name(tenant, id)
-	value, err := r.swap(ctx, name)
+	value, err := r.swap(ctx, name, token)
 	switch {
 	case err != nil:
 		return nil, err
@@ -151,8 +182,8 @@ func (r *Records) Take(ctx context.Context, tenant uuid.UUID, id string) ([]byte
 	return record, nil
 }
 
-// swap replaces a value by the mark, and returns it.
-func (r *Records) swap(ctx context.Context, name string) ([]byte, error) {
+// swap marks a record, and returns it.
+func (r *Records) swap(ctx context.Context, name string, token Token) ([]byte, error) {
 	if r.client == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -169,12 +200,12 @@ func (r *Records) swap(ctx context.Context, name string) ([]byte, error) {
 	// If the client disconnects, the caller must still learn what it took.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 	defer cancel()
-	value, err := r.client.SetArgs(ctx, name, taken, redis.SetArgs{Mode: "XX", KeepTTL: true, Get: true}).Result()
+	value, err := takeScript.Run(ctx, r.client, []string{name}, markText+string(token[:]), markText).Text()
 	switch {
 	case errors.Is(err, redis.Nil):
 		return nil, ErrUnknown
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w: %w", ErrUnavailable, ErrUnanswered, err)
 	}
 	return []byte(value), nil
 }
