@@ -77,8 +77,9 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 
 // totals are what the counters have spent, as it was stored.
 type totals struct {
-	outboxes map[string][]limit.Spent
-	behind   []db.CreditsBehindRow // grants of which more had been spent before
+	outboxes  map[string][]limit.Spent
+	behind    []db.CreditsBehindRow // grants of which more had been spent before
+	unsettled []uuid.UUID           // grants whose totals were not stored, because others had locked them
 }
 
 // settled runs store in a transaction, and then removes the totals that it has stored from their
@@ -103,12 +104,16 @@ func (s *Store) settled(
 		return nil
 	}
 	later, failed := s.reopen(ctx, keys, counters, stored.behind, out)
+	for _, id := range stored.unsettled {
+		later[limit.GrantID(id)] = true
+	}
 	for outbox, totals := range stored.outboxes {
-		out.More = out.More || len(totals) == settledAtOnce
+		full := len(totals) == settledAtOnce
 		totals = slices.DeleteFunc(totals, func(t limit.Spent) bool { return later[t.ID] })
 		if len(totals) == 0 {
 			continue
 		}
+		out.More = out.More || full
 		out.Settled += len(totals)
 		failed = errors.Join(failed, counters.SettleCredits(ctx, outbox, totals))
 	}
@@ -177,9 +182,14 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 		return nil, nil
 	}
 	raised, err := q.SettleCredits(ctx, p)
-	if err == nil && raised < int64(len(p.Ids)) { // some were stored before
-		stored.behind, err = q.CreditsBehind(ctx, db.CreditsBehindParams{Tenants: p.Tenants, Ids: p.Ids, Totals: p.Totals})
+	if err != nil || raised == int64(len(p.Ids)) {
+		return stored, err
 	}
+	// Some were stored before, or are locked.
+	if stored.behind, err = q.CreditsBehind(ctx, db.CreditsBehindParams{Tenants: p.Tenants, Ids: p.Ids, Totals: p.Totals}); err != nil {
+		return nil, err
+	}
+	stored.unsettled, err = q.CreditsUnsettled(ctx, db.CreditsUnsettledParams{Tenants: p.Tenants, Ids: p.Ids, Totals: p.Totals})
 	return stored, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -426,4 +427,44 @@ func TestSweepHoldsNoOpenedGrants(t *testing.T) {
 	done, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 1}, []int{done.Opened, probes})
+}
+
+// A tenant whose grants are locked, as while it deletes many subjects, keeps nobody's totals from
+// being stored. Its own stay in the outbox, and are stored when the lock has ended. Before, a
+// statement for all tenants waited for the lock, and failed.
+func TestLockedCreditsHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	d, a, b, grants := grantsOf(t)
+	s, keys, counters := d.Store, check.NewKeys([16]byte{3}), engine.NewMemory(engine.MemoryOptions{})
+	_, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+	require.NoError(t, err)
+	rule, actors := fixedRule("api"), []tenants.Actor{a, b}
+	for i, actor := range actors {
+		key := keys.CreditsKey(actor.TenantID(), 1, "ada", "api")
+		call := &engine.Call{Cost: 7, Counters: []engine.Counter{{Key: key, Numbers: rule.Numbers(), Credits: &engine.Credits{
+			Key: key, Outbox: keys.CreditsOutboxes(actor.TenantID(), 1)[0], Grants: []limit.Grant{{ID: limit.GrantID(grants[i].ID), Units: 10}},
+		}}}}
+		counters.Evaluate(t.Context(), call)
+		require.True(t, call.Outcome.Allowed)
+	}
+	spent := func(i int) int64 {
+		c, err := s.CreditsByID(t.Context(), actors[i], "ada", grants[i].ID)
+		require.NoError(t, err)
+		return c.Spent
+	}
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "DELETE FROM credit_grants WHERE tenant_id = $1", a.TenantID())
+		require.NoError(t, err)
+		done, err := s.SettleCredits(t.Context(), keys, counters, []uuid.UUID{a.TenantID(), b.TenantID()})
+		require.NoError(t, err)
+		require.Equal(t, tenants.CreditsSettled{Settled: 1}, done)
+		require.Equal(t, []int64{0, 2}, []int64{spent(0), spent(1)})
+		require.NoError(t, tx.Rollback(ctx))
+	})
+	done, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+	require.NoError(t, err)
+	require.Equal(t, tenants.CreditsSettled{Settled: 1}, done)
+	require.Equal(t, []int64{2, 2}, []int64{spent(0), spent(1)})
 }

@@ -394,6 +394,39 @@ func (q *Queries) CreditsOfPurchase(ctx context.Context, arg CreditsOfPurchasePa
 	return items, nil
 }
 
+const creditsUnsettled = `-- name: CreditsUnsettled :many
+SELECT g.id FROM (SELECT unnest($1::uuid[]) AS tenant_id, unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS total) AS t
+JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
+WHERE g.spent < least(g.units, t.total)
+`
+
+type CreditsUnsettledParams struct {
+	Tenants []uuid.UUID
+	Ids     []uuid.UUID
+	Totals  []int64
+}
+
+// Grants of which one of these totals is not settled, because others had locked them.
+func (q *Queries) CreditsUnsettled(ctx context.Context, arg CreditsUnsettledParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, creditsUnsettled, arg.Tenants, arg.Ids, arg.Totals)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const hasCredits = `-- name: HasCredits :one
 SELECT EXISTS (SELECT FROM credit_grants WHERE tenant_id = $1)
 `
@@ -572,7 +605,7 @@ WITH held AS (
     SELECT g.tenant_id, g.id, t.total
     FROM (SELECT unnest($2::uuid[]) AS tenant_id, unnest($3::uuid[]) AS id, unnest($4::bigint[]) AS total) AS t
     JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
-    WHERE g.spent < t.total ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE OF g
+    WHERE g.spent < t.total ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE OF g SKIP LOCKED
 )
 UPDATE credit_grants g SET spent = least(g.units, h.total), spent_at = CASE WHEN h.total >= g.units THEN $1::timestamptz END
 FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id AND g.spent < h.total
@@ -586,7 +619,8 @@ type SettleCreditsParams struct {
 }
 
 // A total never falls, so it does not matter which server stores it, nor how often. The rows are
-// locked in the order of the key, so that two servers wait for each other and do not deadlock.
+// locked in the order of the key. Rows that others have locked are left for the next round: a tenant
+// that deletes many subjects has locked its rows for seconds, and must not stop those of others.
 func (q *Queries) SettleCredits(ctx context.Context, arg SettleCreditsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, settleCredits,
 		arg.Now,

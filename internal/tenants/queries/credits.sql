@@ -113,12 +113,13 @@ SELECT tenant_id::uuid AS tenant_id FROM with_credits WHERE tenant_id IS NOT NUL
 
 -- name: SettleCredits :execrows
 -- A total never falls, so it does not matter which server stores it, nor how often. The rows are
--- locked in the order of the key, so that two servers wait for each other and do not deadlock.
+-- locked in the order of the key. Rows that others have locked are left for the next round: a tenant
+-- that deletes many subjects has locked its rows for seconds, and must not stop those of others.
 WITH held AS (
     SELECT g.tenant_id, g.id, t.total
     FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@ids::uuid[]) AS id, unnest(@totals::bigint[]) AS total) AS t
     JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
-    WHERE g.spent < t.total ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE OF g
+    WHERE g.spent < t.total ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE OF g SKIP LOCKED
 )
 UPDATE credit_grants g SET spent = least(g.units, h.total), spent_at = CASE WHEN h.total >= g.units THEN @now::timestamptz END
 FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id AND g.spent < h.total;
@@ -130,6 +131,12 @@ FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@ids::uuid[]) AS id, 
 JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
 JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
 WHERE g.spent > t.total ORDER BY g.tenant_id, g.subject, rule;
+
+-- name: CreditsUnsettled :many
+-- Grants of which one of these totals is not settled, because others had locked them.
+SELECT g.id FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@ids::uuid[]) AS id, unnest(@totals::bigint[]) AS total) AS t
+JOIN credit_grants g ON g.tenant_id = t.tenant_id AND g.id = t.id
+WHERE g.spent < least(g.units, t.total);
 
 -- name: PurgeCredits :execrows
 -- Grants that were revoked, spent or expired before an instant. Only grants that are older can be.
