@@ -42,6 +42,7 @@ var importRules = []importRule{
 	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/importer", "internal/route"}, true, "it is pure: it uses neither HTTP nor SQL"},
 	{"internal/importer", []string{"cmd/server"}, true, "it converts files into documents, and needs no running service"},
 	{"internal/budget", []string{"cmd/server", "internal/api", "internal/once", "internal/leases"}, true, "it counts bytes of records, and does not depend on what is in them"},
+	{"internal/paced", []string{"internal/budget", "internal/engine/redis"}, false, "only background work has a pace"},
 	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it stores responses, and does not depend on checks"},
 	{"internal/leases", []string{"cmd/server", "internal/api"}, true, "it stores records, and does not depend on checks"},
 	{"internal/records", []string{"cmd/server", "internal/api", "internal/leases", "internal/once"}, true, "only records have these turns; a check without them waits for none"},

@@ -281,14 +281,7 @@ func TestPlacesOfRecords(t *testing.T) {
 	}
 
 	places := s.lane.server.Load().capacity.records
-	var leave []func()
-	for {
-		l, ok := places.TakeShare(s.actor.TenantID(), maxRecordRequests, 1)
-		if !ok {
-			break
-		}
-		leave = append(leave, l)
-	}
+	leave := takeAll(places, s.actor.TenantID(), maxRecordRequests)
 	require.Greater(t, len(leave), maxRecordRequests/6)
 	require.Less(t, len(leave), maxRecordRequests/4)
 	refused()

@@ -39,9 +39,9 @@ func (s *stalledRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A return whose lease was taken in Redis without an answer is completed, exactly once, whether the
-// client repeats it or not, and whether Redis executed the first command or not.
-func TestReturnWithoutAnAnswer(t *testing.T) {
+// stalledStack returns a leaseStack whose records of leases are in a Redis that can stall.
+func stalledStack(t *testing.T) (*checkStack, *reports, *stalledRedis) {
+	t.Helper()
 	s, seen := leaseStack(t)
 	client, stalled := testenv.RedisClient(t), &stalledRedis{}
 	client.AddHook(stalled)
@@ -49,6 +49,13 @@ func TestReturnWithoutAnAnswer(t *testing.T) {
 	deps.Metrics = NewMetrics(prometheusRegistry())
 	deps.Leases = leases.New(leases.Options{Client: client, Timeout: testenv.RedisTimeout})
 	s.serve(Config{}, deps)
+	return s, seen, stalled
+}
+
+// A return whose lease was taken in Redis without an answer is completed, exactly once, whether the
+// client repeats it or not, and whether Redis executed the first command or not.
+func TestReturnWithoutAnAnswer(t *testing.T) {
+	s, seen, stalled := stalledStack(t)
 	unanswered := s.lane.server.Load().capacity.unanswered
 	const body = `{"units":40,"allowed":55}`
 	for subject, c := range map[string]struct {
@@ -86,13 +93,7 @@ func TestReturnWithoutAnAnswer(t *testing.T) {
 // A tenant with very many returns without an answer leaves places for those of others, and a return
 // of too many units changes nothing also then.
 func TestReturnsWithoutAnAnswerAreBounded(t *testing.T) {
-	s, seen := leaseStack(t)
-	client, stalled := testenv.RedisClient(t), &stalledRedis{}
-	client.AddHook(stalled)
-	deps := s.deps
-	deps.Metrics = NewMetrics(prometheusRegistry())
-	deps.Leases = leases.New(leases.Options{Client: client, Timeout: testenv.RedisTimeout})
-	s.serve(Config{}, deps)
+	s, seen, stalled := stalledStack(t)
 	unanswered := s.lane.server.Load().capacity.unanswered
 
 	l := s.post(leasesPath, `{"subject":"much","resource":"long","units":100}`).lease()
@@ -104,14 +105,7 @@ func TestReturnsWithoutAnAnswerAreBounded(t *testing.T) {
 	require.EqualValues(t, 900, s.remaining("much", "long"))
 	require.Len(t, seen.of("much"), 2, "what remained, twice")
 
-	var held []func()
-	for {
-		leave, ok := unanswered.TakeShare(s.actor.TenantID(), maxUnanswered, 1)
-		if !ok {
-			break
-		}
-		held = append(held, leave)
-	}
+	held := takeAll(unanswered, s.actor.TenantID(), maxUnanswered)
 	require.Less(t, len(held), maxUnanswered/4)
 	l = s.post(leasesPath, `{"subject":"many","resource":"long","units":100}`).lease()
 	stalled.commands.Store(1)

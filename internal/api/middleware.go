@@ -107,27 +107,21 @@ func (q *request) leave() {
 }
 
 // atEnd calls do when the request no longer counts.
-func (q *request) atEnd(do func()) {
-	before := q.end
-	q.end = func() {
+func (q *request) atEnd(do func()) { q.end = before(do, q.end) }
+
+// before returns a function that calls do and then next, which may be nil.
+func before(do, next func()) func() {
+	return func() {
 		do()
-		if before != nil {
-			before()
+		if next != nil {
+			next()
 		}
 	}
 }
 
 // untilAnswer calls do when the answer begins, or else when the request ends without one. It does
 // not do so for a request whose answer has begun.
-func (q *request) untilAnswer(do func()) {
-	before := q.place
-	q.place = func() {
-		do()
-		if before != nil {
-			before()
-		}
-	}
-}
+func (q *request) untilAnswer(do func()) { q.place = before(do, q.place) }
 
 type requestKey struct{}
 

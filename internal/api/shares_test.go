@@ -16,8 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/limit"
 	"weir/internal/origin"
 	"weir/internal/overload"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -95,6 +97,17 @@ func checkAs(t *testing.T, url string, trust *tls.Config, key string) int {
 	require.NoError(t, err)
 	defer response.Body.Close()
 	return response.StatusCode
+}
+
+// takeAll takes all places that a tenant can have.
+func takeAll(p *places.Places[limit.TenantID], tenant limit.TenantID, most int) (leave []func()) {
+	for {
+		l, ok := p.TakeShare(tenant, most, 1)
+		if !ok {
+			return leave
+		}
+		leave = append(leave, l)
+	}
 }
 
 // lock locks a table until the test ends, so that queries of it wait.

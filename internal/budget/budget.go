@@ -30,6 +30,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/limit"
+	"weir/internal/paced"
 )
 
 // Options are the parts of a Budget. All fields but Default and Now are required.
@@ -53,7 +54,7 @@ type Budget struct {
 	name    string // of this instance
 	begun   time.Time
 	tenants *xsync.Map[limit.TenantID, *tenant]
-	wake    chan struct{}
+	loop    *paced.Loop // looks at the hashes
 	refused atomic.Int64
 }
 
@@ -99,7 +100,7 @@ func New(o Options) *Budget {
 	_, _ = rand.Read(name[:]) // it never fails
 	return &Budget{
 		o: o, name: hex.EncodeToString(name[:]), begun: o.Now(),
-		tenants: xsync.NewMap[limit.TenantID, *tenant](), wake: make(chan struct{}, 1),
+		tenants: xsync.NewMap[limit.TenantID, *tenant](), loop: paced.New(lookEvery, lookGap),
 	}
 }
 
@@ -137,7 +138,7 @@ func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 		soon := t.soon
 		t.mu.Unlock()
 		if soon {
-			b.hurry()
+			b.loop.Hurry()
 		}
 		if wait > 0 {
 			b.refused.Add(1)
@@ -241,14 +242,6 @@ func (t *tenant) clean(at int64) {
 			t.alive -= bytes
 			delete(t.own, expires)
 		}
-	}
-}
-
-// hurry makes Run look soon.
-func (b *Budget) hurry() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
 	}
 }
 

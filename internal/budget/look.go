@@ -19,25 +19,7 @@ const (
 var recordsScript = redis.NewScript(recordsText)
 
 // Run stores and reads the bytes of tenants until ctx ends.
-func (b *Budget) Run(ctx context.Context) {
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
-	for {
-		b.look(ctx)
-		gap := time.NewTimer(lookGap)
-		select {
-		case <-ctx.Done():
-		case <-gap.C:
-		}
-		gap.Stop()
-		select {
-		case <-ctx.Done():
-			return
-		case <-b.wake:
-		case <-ticker.C:
-		}
-	}
-}
+func (b *Budget) Run(ctx context.Context) { b.loop.Run(ctx, func() { b.look(ctx) }) }
 
 // look looks at the hashes of tenants that are due.
 func (b *Budget) look(ctx context.Context) {

@@ -175,14 +175,20 @@ func TestQuotaOfWorkIsThatOfTheCall(t *testing.T) {
 	}
 }
 
-// A check of a subject with credits uses up more of the quota of work than one without.
-func TestQuotaOfWorkCountsCredits(t *testing.T) {
-	quota := minute("work", 600)
+// newWorkQuota returns a quota of so many units of work per minute.
+func newWorkQuota(t *testing.T, units int64) *Quota {
+	t.Helper()
+	quota := minute("work", units)
 	quota.Resource, quota.Algorithm = WorkResource, limit.FixedWindow
 	platform := PolicyData{Rules: []limit.Rule{quota}}
 	r := newRig(t, platform)
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: platform}}
-	q := NewQuota(r.checker, NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics), r.policy.tenant)
+	return NewQuota(r.checker, NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics), r.policy.tenant)
+}
+
+// A check of a subject with credits uses up more of the quota of work than one without.
+func TestQuotaOfWorkCountsCredits(t *testing.T) {
+	q := newWorkQuota(t, 600)
 	api := minute("api", 10)
 	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: "acme", Rules: []limit.Rule{api}})
 	require.NoError(t, err)
@@ -203,12 +209,7 @@ func TestQuotaOfWorkCountsCredits(t *testing.T) {
 // A lease uses up as much of the quota of work as its calls to the store are: those of the grant
 // and the one of the return.
 func TestQuotaOfWorkCountsLeases(t *testing.T) {
-	quota := minute("work", 600)
-	quota.Resource, quota.Algorithm = WorkResource, limit.FixedWindow
-	platform := PolicyData{Rules: []limit.Rule{quota}}
-	r := newRig(t, platform)
-	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: platform}}
-	q := NewQuota(r.checker, NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics), r.policy.tenant)
+	q := newWorkQuota(t, 600)
 	var rules []limit.Rule
 	for i := range 4 {
 		leased := minute(fmt.Sprintf("leased-%d", i), 1000)

@@ -1,12 +1,6 @@
 package once
 
-import (
-	"context"
-	"errors"
-	"fmt"
-
-	"github.com/redis/go-redis/v9"
-)
+import "context"
 
 // usualRecord is how many bytes a claim reserves. The size of the answer is known at the end.
 const usualRecord = 1 << 10
@@ -26,20 +20,5 @@ func (r *Records) claimOrRead(ctx context.Context, claim *Claim, full error) ([]
 	if full == nil {
 		return r.claim(ctx, claim)
 	}
-	var record []byte
-	var err error
-	busy := r.turns.Do(ctx, claim.tenant, r.timeout, func() {
-		ctx, cancel := context.WithTimeout(ctx, r.timeout)
-		defer cancel()
-		record, err = r.client.Get(ctx, claim.name).Bytes()
-	})
-	switch {
-	case busy != nil:
-		return nil, busy
-	case errors.Is(err, redis.Nil):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read the record of an idempotency key: %w", err)
-	}
-	return record, nil
+	return r.ask(ctx, claim, func(ctx context.Context) (string, error) { return r.client.Get(ctx, claim.name).Result() })
 }

@@ -197,7 +197,7 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 func (r *Records) Finish(claim *Claim, answer []byte) {
 	if r.client != nil && !r.away(claim.name) {
 		record := r.answerRecord(claim, answer)
-		err := r.settle(claim, func(ctx context.Context) error {
+		err := r.inTurn(context.Background(), claim, finishWait*r.timeout, func(ctx context.Context) error {
 			left := Lifetime - time.Since(claim.since)
 			claim.hold.Wrote(budget.Size(len(claim.name), len(record)), left)
 			return finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, record, max(left.Milliseconds(), 1)).Err()
@@ -221,15 +221,17 @@ func (r *Records) Release(claim *Claim) {
 
 // unclaim deletes the pending record of a claim in Redis. If Redis fails, it expires.
 func (r *Records) unclaim(claim *Claim) {
-	_ = r.settle(claim, func(ctx context.Context) error {
+	_ = r.inTurn(context.Background(), claim, finishWait*r.timeout, func(ctx context.Context) error {
 		return releaseScript.Run(ctx, r.client, []string{claim.name}, claim.pending).Err()
 	})
 }
 
-// settle makes the call that ends a claim, when it is the tenant's turn.
-func (r *Records) settle(claim *Claim, call func(ctx context.Context) error) (err error) {
-	busy := r.turns.Do(context.Background(), claim.tenant, finishWait*r.timeout, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+// inTurn makes a call about a claim when it is the tenant's turn. It waits for this until ctx ends,
+// but not longer than wait, and then returns records.ErrBusy. The end of ctx does not end the call:
+// if the client disconnects, no claim without an owner may remain.
+func (r *Records) inTurn(ctx context.Context, claim *Claim, wait time.Duration, call func(ctx context.Context) error) (err error) {
+	busy := r.turns.Do(ctx, claim.tenant, wait, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 		defer cancel()
 		err = call(ctx)
 	})
@@ -272,21 +274,23 @@ return 1`)
 
 // claim returns the existing record, or nil if the claim was created.
 func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
+	return r.ask(ctx, claim, func(ctx context.Context) (string, error) {
+		return claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()
+	})
+}
+
+// ask returns the record that a call finds, or nil if there is none.
+func (r *Records) ask(ctx context.Context, claim *Claim, call func(ctx context.Context) (string, error)) ([]byte, error) {
 	var record string
-	var err error
-	busy := r.turns.Do(ctx, claim.tenant, r.timeout, func() {
-		// If the client disconnects, no claim without an owner may remain.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
-		defer cancel()
-		record, err = claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()
+	err := r.inTurn(ctx, claim, r.timeout, func(ctx context.Context) (err error) {
+		record, err = call(ctx)
+		return err
 	})
 	switch {
-	case busy != nil:
-		return nil, busy
 	case errors.Is(err, redis.Nil):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("claim an idempotency key: %w", err)
+		return nil, fmt.Errorf("read the record of an idempotency key: %w", err)
 	}
 	return []byte(record), nil
 }

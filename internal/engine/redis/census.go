@@ -13,6 +13,7 @@ import (
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/paced"
 )
 
 // CensusOptions are the parts of a Census. All fields but Default are required.
@@ -54,7 +55,7 @@ type Census struct {
 	tenants *xsync.Map[limit.TenantID, *tenantCounters]
 	touches *xsync.MPMCQueue[touch]
 	told    [1 << 14]atomic.Uint64 // what was added to the lists last, by hash
-	wake    chan struct{}
+	loop    *paced.Loop            // looks at the lists
 	bounded atomic.Int64
 	dropped atomic.Int64
 }
@@ -113,7 +114,7 @@ const (
 func NewCensus(o CensusOptions) *Census {
 	return &Census{
 		o: o, list: newScript("census"), tenants: xsync.NewMap[limit.TenantID, *tenantCounters](),
-		touches: xsync.NewMPMCQueue[touch](touchQueue), wake: make(chan struct{}, 1),
+		touches: xsync.NewMPMCQueue[touch](touchQueue), loop: paced.New(lookEvery, lookGap),
 	}
 }
 
@@ -148,7 +149,7 @@ func (c *Census) of(tenant limit.TenantID) *tenantCounters {
 		t.left.Store(t.granted)
 		return t, false
 	})
-	c.hurry()
+	c.loop.Hurry()
 	return t
 }
 
@@ -230,7 +231,7 @@ func (c *Census) reserve(call *engine.Call, s *sentCall) bool {
 	if s.of.left.Add(-n) < 0 {
 		s.of.left.Add(n)
 		c.bounded.Add(1)
-		c.hurry()
+		c.loop.Hurry()
 		return false
 	}
 	s.reserved = n
@@ -277,20 +278,10 @@ func (c *Census) settle(call *engine.Call, s *sentCall) {
 	}
 }
 
-// hurry makes Run look soon.
-func (c *Census) hurry() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
 // Run looks at the lists until ctx ends.
 func (c *Census) Run(ctx context.Context) {
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
 	var told time.Time
-	for {
+	c.loop.Run(ctx, func() {
 		now := time.Now()
 		if now.Sub(told) > tellAgain { // Redis may have lost a list
 			told = now
@@ -299,19 +290,7 @@ func (c *Census) Run(ctx context.Context) {
 			}
 		}
 		c.look(ctx, now, false)
-		gap := time.NewTimer(lookGap)
-		select {
-		case <-ctx.Done():
-		case <-gap.C:
-		}
-		gap.Stop()
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.wake:
-		case <-ticker.C:
-		}
-	}
+	})
 }
 
 // due reports whether it is time to look at the tenant's list.
