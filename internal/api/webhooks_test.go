@@ -301,8 +301,8 @@ func TestWritesOfWebhooksByTenant(t *testing.T) {
 // An event may have 256 KiB, and a tenant's events of a day are bounded: the sender is told when to
 // send again, the endpoint shows it, and the next day the event is stored.
 func TestVolumeOfWebhooks(t *testing.T) {
-	at := time.Now()
 	s := newAdminStackWith(t, tenants.Config{Volume: tenants.BillingVolume{Events: 2}})
+	at := time.Now()
 	endpoint := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{stripeSecret}}).ok(201).json()
 	hook := hookOf(t, endpoint)
 	send := func(id string, size int) answer {

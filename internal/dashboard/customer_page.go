@@ -49,9 +49,6 @@ func (v *customerPageView) Offered() []string {
 	return append(slices.Clone(chosen), make([]string, max(places-len(chosen), 0))...)
 }
 
-// PlanChoices returns the plans, and none.
-func (v *customerPageView) PlanChoices() []option { return append([]option{{"", "None"}}, v.Plans...) }
-
 // Accent returns the colour for the input, which needs one.
 func (v *customerPageView) Accent() string { return nameOr(v.Portal.Accent, weirAccent) }
 

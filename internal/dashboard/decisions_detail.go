@@ -128,11 +128,8 @@ func (r *decisionRow) Units() string {
 	return text
 }
 
-// First and Last are the times of the first and the last of the equal decisions.
+// First is the time of the first of the equal decisions.
 func (r *decisionRow) First() string { return r.first.UTC().Format(exactClock) }
-
-// Last is the time of the last one.
-func (r *decisionRow) Last() string { return r.last.UTC().Format(exactClock) }
 
 // exactClock is a time of day with milliseconds.
 const exactClock = "15:04:05.000 UTC"

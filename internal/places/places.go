@@ -24,17 +24,12 @@ func New[K comparable](most, each int) *Places[K] {
 // Take takes a place. It returns false if all places are taken or the holder has its share. If it
 // returns true, the caller must call leave once.
 func (p *Places[K]) Take(holder K) (leave func(), ok bool) {
-	return p.TakeUpTo(holder, p.most, p.each)
-}
-
-// TakeUpTo is Take where the numbers of places change with time.
-func (p *Places[K]) TakeUpTo(holder K, most, each int) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.take(holder, most, each)
+	return p.take(holder, p.most, p.each)
 }
 
-// take is TakeUpTo for a caller that holds the lock.
+// take takes a place of most, if the holder has fewer than each. The caller holds the lock.
 func (p *Places[K]) take(holder K, most, each int) (leave func(), ok bool) {
 	if p.taken >= most || p.held[holder] >= each {
 		return nil, false

@@ -113,7 +113,7 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	if err := invalidIf(checkPassword(password, email)); err != nil {
 		return Person{}, err
 	}
-	encoded, err := s.cost.hash(ctx, password)
+	encoded, err := s.hasher.hash(ctx, password)
 	if err != nil {
 		return Person{}, err
 	}
@@ -158,7 +158,7 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 	if err := invalidIf(checkPassword(password, p.Email)); err != nil {
 		return err
 	}
-	hash, err := s.cost.hash(ctx, password)
+	hash, err := s.hasher.hash(ctx, password)
 	if err != nil {
 		return err
 	}

@@ -254,7 +254,7 @@ func (s *Store) JoinNew(ctx context.Context, token, password string) (Person, er
 	if err := invalidIf(checkPassword(password, i.Email)); err != nil {
 		return Person{}, err
 	}
-	hash, err := s.cost.hash(ctx, password)
+	hash, err := s.hasher.hash(ctx, password)
 	if err != nil {
 		return Person{}, err
 	}

@@ -136,7 +136,7 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 	if err := invalidIf(append(fields, checkPassword(password, email)...)); err != nil {
 		return Member{}, err
 	}
-	hash, err := s.cost.hash(ctx, password)
+	hash, err := s.hasher.hash(ctx, password)
 	if err != nil {
 		return Member{}, err
 	}

@@ -91,11 +91,11 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 			return Person{}, err
 		}
 	}
-	hash := s.cost.dummy()
+	hash := s.hasher.dummy()
 	if row.PasswordHash != nil {
 		hash = *row.PasswordHash
 	}
-	right, err := s.cost.matches(ctx, hash, password)
+	right, err := s.hasher.matches(ctx, hash, password)
 	if err != nil {
 		return Person{}, err
 	}

@@ -116,7 +116,7 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 	if err := invalidIf(append(fields, checkPassword(n.Password, email)...)); err != nil {
 		return Person{}, err
 	}
-	password, err := s.cost.hash(ctx, n.Password)
+	password, err := s.hasher.hash(ctx, n.Password)
 	if err != nil {
 		return Person{}, err
 	}

@@ -1,0 +1,129 @@
+package tenants
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// change is one change of a tenant's configuration, all or nothing. Its tenant is locked against
+// other changes, so what was read stays true until the end.
+type change struct {
+	*db.Queries
+	tx     pgx.Tx
+	actor  Actor
+	tenant uuid.UUID
+	now    time.Time
+	trail  *trail
+	tier   *Tier // of the tenant; nil: not read yet
+	// auditDay is how many bytes the tenant's changes may add to its trail in a day.
+	auditDay int64
+	chain    bool   // its rows are added to the tenant's own trail at its end
+	late     *parts // of a change that takes its number at its end; nil: it has one, or needs none
+	// taken gets that number; nil: nobody needs it.
+	taken *int64
+	// numberLast means that each call of next is one of nextAtEnd.
+	numberLast bool
+}
+
+func (s *Store) newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
+	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant), auditDay: s.auditDay}
+}
+
+// change runs fn with write access to the actor's tenant, if the actor has the right. Errors
+// besides those of fn: ErrForbidden, ErrUnavailable.
+func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx context.Context, c *change) error) error {
+	return s.changeWithin(ctx, a, right, s.operation, fn)
+}
+
+func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
+	if !a.May(right) {
+		return ErrForbidden
+	}
+	return s.write(ctx, roleApp, a.tenant, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
+			return err
+		}
+		if _, err := q.LockTenant(ctx, a.tenant); err != nil {
+			return err
+		}
+		c := s.newChange(q, tx, a, a.tenant, s.instant())
+		c.chain = true
+		if err := fn(ctx, c); err != nil {
+			return err
+		}
+		rows, err := c.trail.rows(ctx)
+		if err != nil {
+			return err
+		}
+		if err := appendAudit(ctx, q, c.tenant, a, c.now, s.auditDay, rows); err != nil {
+			return err
+		}
+		return c.takeNumber(ctx)
+	})
+}
+
+// parts are the parts of a tenant that instances load separately.
+type parts struct{ policy, subjects, keys, itself bool }
+
+// and returns the parts of both.
+func (p parts) and(q parts) parts {
+	return parts{p.policy || q.policy, p.subjects || q.subjects, p.keys || q.keys, p.itself || q.itself}
+}
+
+// next returns the number of this change, stores it in the tenant's parts, and notifies all
+// instances at commit. From here on changes of all tenants wait, so everything must have been
+// validated, and the end of the trail must be locked: a reset of the tenant's counters has it while
+// Redis answers, and a removal of old rows while it deletes them.
+func (c *change) next(ctx context.Context, p parts) (int64, error) {
+	if c.numberLast {
+		return c.nextAtEnd(ctx, p)
+	}
+	return c.nextNow(ctx, p)
+}
+
+func (c *change) nextNow(ctx context.Context, p parts) (int64, error) {
+	if c.chain {
+		if _, err := c.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: c.tenant, Genesis: genesis[:]}); err != nil {
+			return 0, err
+		}
+	}
+	return c.NextVersion(ctx, db.NextVersionParams{
+		TenantID: c.tenant.String(), Policy: p.policy, Subjects: p.subjects, Keys: p.keys, Itself: p.itself,
+	})
+}
+
+// nextAtEnd is next for a change with so many writes that those of other tenants should not wait
+// for it: the change takes its number after all of them and after its trail. The result is a number
+// for its rows, between those of the tenant's earlier changes and its own. Nobody else can change
+// the tenant in the meantime, so no version of an object is used twice, and an instance that has
+// read up to the former reads these rows next.
+//
+// It is not for keys: instances read those of all tenants up to one number.
+func (c *change) nextAtEnd(ctx context.Context, p parts) (int64, error) {
+	now, err := c.ConfigVersion(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if c.late != nil {
+		p = p.and(*c.late)
+	}
+	c.late, c.trail.numbered = &p, true
+	return now.Version + 1, nil
+}
+
+// takeNumber ends a change that takes its number at its end.
+func (c *change) takeNumber(ctx context.Context) error {
+	if c.late == nil {
+		return nil
+	}
+	number, err := c.nextNow(ctx, *c.late)
+	if c.taken != nil {
+		*c.taken = number
+	}
+	return err
+}
