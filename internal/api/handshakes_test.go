@@ -25,7 +25,7 @@ type slowSigner struct {
 	permit chan struct{}
 	once   sync.Once
 
-	running, most atomic.Int64
+	begun, running, most atomic.Int64
 }
 
 // release permits all signatures from now on.
@@ -34,6 +34,7 @@ func (s *slowSigner) release() { s.once.Do(func() { close(s.permit) }) }
 func (s *slowSigner) Sign(random io.Reader, digest []byte, options crypto.SignerOpts) ([]byte, error) {
 	n := s.running.Add(1)
 	defer s.running.Add(-1)
+	s.begun.Add(1)
 	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
 	}
 	<-s.permit
@@ -145,8 +146,9 @@ func TestHandshakesTakeTurns(t *testing.T) {
 		require.EqualValues(t, 2, s.signer.most.Load())
 		permitted := 0
 		for ; s.second.Load() == 0; permitted++ {
+			begun := s.signer.begun.Load()
 			s.signer.permit <- struct{}{}
-			for s.signer.running.Load() < 2 { // the next ones have the places
+			for s.signer.begun.Load() == begun { // until the next one has the place
 				runtime.Gosched()
 			}
 		}

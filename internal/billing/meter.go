@@ -187,14 +187,20 @@ func maybeSent(group []tenants.MeterPushItem, failed []*subscription.MeterError)
 // unsendable returns the outcome of an item that cannot be sent, and why.
 func unsendable(work *tenants.MeterPushWork, item *tenants.MeterPushItem) (outcome, why string) {
 	switch {
-	case work.Unanswered != nil && work.Now.Sub(*work.Unanswered) > pushSure:
+	case forgotten(work.Unanswered, work.Now), forgotten(item.Unanswered, work.Now):
 		return tenants.PushFailed, "it may have been sent more than 23 hours ago without an answer: compare with the provider"
 	case work.Now.Sub(work.Start) > pushOldest:
 		return tenants.PushFailed, "the units are older than the provider takes"
 	case item.Endpoint == nil:
-		return tenants.PushParked, "the subject has no customer at a Stripe endpoint with an API key"
+		return tenants.PushParked, tenants.PushNoCustomer
 	}
 	return "", ""
+}
+
+// forgotten reports whether the provider may have forgotten the identifier of an event that it
+// received at a time without an answer. nil: it received none.
+func forgotten(unanswered *time.Time, now time.Time) bool {
+	return unanswered != nil && now.Sub(*unanswered) > pushSure
 }
 
 // pushWait returns how long to wait after so many failures and one more.

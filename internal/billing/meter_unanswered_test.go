@@ -17,7 +17,16 @@ import (
 // pastHours makes every attempt of the pushes so many hours older, as if that time had passed.
 func (r *pushRig) pastHours(hours int) {
 	r.t.Helper()
-	r.db.Exec("UPDATE metered_pushes SET unanswered_at = unanswered_at - $1 * interval '1 hour'", hours)
+	for _, table := range []string{"metered_pushes", "metered_push_problems"} {
+		r.db.Exec("UPDATE "+table+" SET unanswered_at = unanswered_at - $1 * interval '1 hour'", hours)
+	}
+}
+
+// customer gives a subject a customer of the provider, or none.
+func (r *pushRig) customer(subject, customer string) {
+	r.t.Helper()
+	_, _, err := r.store.PutSubject(r.t.Context(), r.a, tenants.Subject{Subject: subject, BillingRef: customer}, tenants.Match{})
+	require.NoError(r.t, err)
 }
 
 // forget makes the provider count again what it counted before, as it does after a day.
@@ -25,18 +34,23 @@ func (r *pushRig) forget() {
 	r.stripe.set(func(f *fakeStripe) { f.meter.seen = map[string]bool{} })
 }
 
+// lose is an attempt whose first events are taken without an answer.
+func (r *pushRig) lose(events int) {
+	r.t.Helper()
+	r.stripe.set(func(f *fakeStripe) { f.meter.lose = events })
+	// The transport would repeat a request on a connection that was used before.
+	once := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	require.NoError(r.t, billing.New(billing.Options{Store: r.store, StripeURL: r.stripe.url, HTTP: once}).Push(r.t.Context()))
+}
+
 // loseFirst is an attempt whose first events, of s000 to s015, are taken without an answer. It
 // returns their units.
 func (r *pushRig) loseFirst() int64 {
 	r.t.Helper()
 	for _, subject := range []string{"s005", "s007"} {
-		_, _, err := r.store.PutSubject(r.t.Context(), r.a, tenants.Subject{Subject: subject, BillingRef: "cus_" + subject}, tenants.Match{})
-		require.NoError(r.t, err)
+		r.customer(subject, "cus_"+subject)
 	}
-	r.stripe.set(func(f *fakeStripe) { f.meter.lose = 16 })
-	// The transport would repeat a request on a connection that was used before.
-	once := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	require.NoError(r.t, billing.New(billing.Options{Store: r.store, StripeURL: r.stripe.url, HTTP: once}).Push(r.t.Context()))
+	r.lose(16)
 	sum := r.sum()
 	require.EqualValues(r.t, 16*17/2, sum, "the first group is taken")
 	require.Zero(r.t, r.only().Pushed, "and has no answer")
@@ -95,6 +109,61 @@ func TestPushRemembersTheFirstAttempt(t *testing.T) {
 			require.Nil(t, r.unanswered(), "everything is settled")
 		})
 	}
+}
+
+// An event that may have been taken stays as old as it is while its subject has no customer.
+// Subjects that had none at that attempt are sent whenever they get one.
+func TestParkedEventThatMayHaveBeenTaken(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	r.customer("s100", "")
+	r.customer("s120", "")
+	r.loseFirst()
+	r.customer("s003", "")
+	r.customer("s120", "cus_s120")
+	r.again()
+	require.EqualValues(t, 2, r.only().Parked, "s003 and s100")
+	require.EqualValues(t, 198, r.only().Pushed)
+	const all = 200 * 201 / 2
+	require.EqualValues(t, all-101, r.sum(), "the first attempt took s003")
+
+	r.pastHours(25)
+	r.forget()
+	r.customer("s003", "cus_s003")
+	r.customer("s100", "cus_s100")
+	r.again()
+	push := r.only()
+	require.EqualValues(t, 1, push.Failed)
+	require.Equal(t, "s003", push.Problems[0].Subject)
+	require.Contains(t, push.Problems[0].Why, "compare with the provider")
+	require.EqualValues(t, all, r.sum(), "no event counts twice, and s100 is sent")
+}
+
+// The same with an attempt for subjects that were parked.
+func TestParkedEventThatMayHaveBeenTakenLater(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	for _, subject := range []string{"s003", "s005", "s100"} {
+		r.customer(subject, "")
+	}
+	r.again()
+	require.EqualValues(t, 3, r.only().Parked)
+	r.customer("s003", "cus_s003")
+	r.db.Exec("UPDATE metered_pushes SET due_at = now()")
+	r.lose(1)
+	const all = 200*201/2 - 8 // s007 is refused
+	require.EqualValues(t, all-6-101, r.sum(), "s003 is taken, without an answer")
+	r.customer("s003", "")
+	r.again()
+	require.EqualValues(t, 3, r.only().Parked)
+
+	r.pastHours(25)
+	r.forget()
+	r.customer("s003", "cus_s003")
+	r.customer("s100", "cus_s100")
+	r.again()
+	require.EqualValues(t, 1, r.only().Parked, "s005")
+	require.EqualValues(t, all-6, r.sum(), "no event counts twice, and s100 is sent")
 }
 
 // refuseFrom makes the provider answer the events of subjects from the first on with a status.

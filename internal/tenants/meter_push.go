@@ -46,6 +46,9 @@ const (
 	PushFailed = "failed"
 )
 
+// PushNoCustomer is why a subject is parked.
+const PushNoCustomer = "the subject has no customer at a Stripe endpoint with an API key"
+
 // MeterPushTask identifies a push that is due.
 type MeterPushTask struct {
 	Tenant, ID uuid.UUID
@@ -76,6 +79,8 @@ type MeterPushItem struct {
 	Units    int64
 	Customer string           // of the provider; "": not known
 	Endpoint *BillingEndpoint // whose key sends; nil: not known
+	// Unanswered is since when this item may have been sent without an answer. nil: as its work says.
+	Unanswered *time.Time
 	// Outcome is "" if the item was sent, else parked or failed.
 	Outcome, Why string
 }
@@ -139,7 +144,7 @@ func (w *MeterPushWork) read(ctx context.Context, q *db.Queries, kind string) er
 		rows, err := q.MeteredPushProblems(ctx, db.MeteredPushProblemsParams{TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.after, Most: pushChunk})
 		for _, r := range rows {
 			if w.after = r.Subject; r.Outcome == PushParked {
-				w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units})
+				w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units, Unanswered: r.UnansweredAt})
 			}
 		}
 		w.more = len(rows) == pushChunk
@@ -231,6 +236,11 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 			if next.UnansweredAt = w.Unanswered; next.UnansweredAt == nil && r.Unsure {
 				next.UnansweredAt = &w.Now
 			}
+			if r.Unsure {
+				if err := w.noteUnanswered(ctx, q, w.Items[r.Done:]); err != nil {
+					return err
+				}
+			}
 		case w.more:
 			next.AfterSubject = w.after
 		default: // all subjects had their turn
@@ -251,16 +261,39 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 
 func (w *MeterPushWork) settleItem(ctx context.Context, q *db.Queries, item *MeterPushItem, next *db.AdvanceMeteredPushParams) error {
 	if item.Outcome != "" {
-		return q.PutMeteredPushProblem(ctx, db.PutMeteredPushProblemParams{
-			TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject, Units: item.Units, Outcome: item.Outcome, Why: item.Why,
-		})
+		return w.putProblem(ctx, q, item, w.Unanswered)
 	}
 	next.Pushed++
 	next.PushedUnits += item.Units
-	if !w.parked {
-		return nil
+	if !w.parked && w.Unanswered == nil {
+		return nil // it had no problem
 	}
 	return q.DeleteMeteredPushProblem(ctx, db.DeleteMeteredPushProblemParams{TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject})
+}
+
+func (w *MeterPushWork) putProblem(ctx context.Context, q *db.Queries, item *MeterPushItem, unanswered *time.Time) error {
+	return q.PutMeteredPushProblem(ctx, db.PutMeteredPushProblemParams{
+		TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject, Units: item.Units, Outcome: item.Outcome, Why: item.Why, UnansweredAt: unanswered,
+	})
+}
+
+// noteUnanswered records which of the items of an attempt without an answer may have been sent: an
+// item may have lost its customer before the next attempt, and get one again after the provider has
+// forgotten the identifier. Those that had no customer now were not sent.
+func (w *MeterPushWork) noteUnanswered(ctx context.Context, q *db.Queries, items []MeterPushItem) error {
+	var sendable []string
+	for i := range items {
+		switch item := &items[i]; {
+		case item.Endpoint != nil:
+			sendable = append(sendable, item.Subject)
+		case w.Unanswered == nil && !w.parked:
+			parked := MeterPushItem{Subject: item.Subject, Units: item.Units, Outcome: PushParked, Why: PushNoCustomer}
+			if err := w.putProblem(ctx, q, &parked, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return q.NoteUnansweredProblems(ctx, db.NoteUnansweredProblemsParams{TenantID: w.Tenant, PushID: w.ID, Now: &w.Now, Subjects: sendable})
 }
 
 // MeterPushes lists pushes, of a rule or of all (""), newest hour first, and returns where the next
@@ -298,7 +331,7 @@ func (s *Store) MeterPushes(ctx context.Context, a Actor, rule string, p Page) (
 					return err
 				}
 				for _, x := range problems {
-					push.Problems = append(push.Problems, MeterPushProblem(x))
+					push.Problems = append(push.Problems, MeterPushProblem{Subject: x.Subject, Units: x.Units, Outcome: x.Outcome, Why: x.Why})
 				}
 			}
 			out = append(out, push)

@@ -711,7 +711,7 @@ func (q *Queries) MeteredPushHasProblems(ctx context.Context, arg MeteredPushHas
 }
 
 const meteredPushProblems = `-- name: MeteredPushProblems :many
-SELECT subject, units, outcome, why FROM metered_push_problems
+SELECT subject, units, outcome, why, unanswered_at FROM metered_push_problems
 WHERE tenant_id = $1 AND push_id = $2 AND subject > $3 ORDER BY subject LIMIT $4
 `
 
@@ -723,10 +723,11 @@ type MeteredPushProblemsParams struct {
 }
 
 type MeteredPushProblemsRow struct {
-	Subject string
-	Units   int64
-	Outcome string
-	Why     string
+	Subject      string
+	Units        int64
+	Outcome      string
+	Why          string
+	UnansweredAt *time.Time
 }
 
 func (q *Queries) MeteredPushProblems(ctx context.Context, arg MeteredPushProblemsParams) ([]MeteredPushProblemsRow, error) {
@@ -748,6 +749,7 @@ func (q *Queries) MeteredPushProblems(ctx context.Context, arg MeteredPushProble
 			&i.Units,
 			&i.Outcome,
 			&i.Why,
+			&i.UnansweredAt,
 		); err != nil {
 			return nil, err
 		}
@@ -1035,6 +1037,29 @@ func (q *Queries) MissMeteringWriters(ctx context.Context, arg MissMeteringWrite
 	return items, nil
 }
 
+const noteUnansweredProblems = `-- name: NoteUnansweredProblems :exec
+UPDATE metered_push_problems SET unanswered_at = $1
+WHERE tenant_id = $2 AND push_id = $3 AND subject = ANY ($4::text[]) AND unanswered_at IS NULL
+`
+
+type NoteUnansweredProblemsParams struct {
+	Now      *time.Time
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+	Subjects []string
+}
+
+// Some units of these subjects, which had problems, may have been sent now.
+func (q *Queries) NoteUnansweredProblems(ctx context.Context, arg NoteUnansweredProblemsParams) error {
+	_, err := q.db.Exec(ctx, noteUnansweredProblems,
+		arg.Now,
+		arg.TenantID,
+		arg.PushID,
+		arg.Subjects,
+	)
+	return err
+}
+
 const openMeteringGap = `-- name: OpenMeteringGap :exec
 INSERT INTO metering_gaps AS g (writer, from_at, to_at) VALUES ($1, $2, $3)
 ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL
@@ -1174,20 +1199,22 @@ func (q *Queries) PurgeMeteringWriters(ctx context.Context, arg PurgeMeteringWri
 }
 
 const putMeteredPushProblem = `-- name: PutMeteredPushProblem :exec
-INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why, unanswered_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why
 `
 
 type PutMeteredPushProblemParams struct {
-	TenantID uuid.UUID
-	PushID   uuid.UUID
-	Subject  string
-	Units    int64
-	Outcome  string
-	Why      string
+	TenantID     uuid.UUID
+	PushID       uuid.UUID
+	Subject      string
+	Units        int64
+	Outcome      string
+	Why          string
+	UnansweredAt *time.Time
 }
 
+// A problem that is known keeps since when the subject's units may have been sent.
 func (q *Queries) PutMeteredPushProblem(ctx context.Context, arg PutMeteredPushProblemParams) error {
 	_, err := q.db.Exec(ctx, putMeteredPushProblem,
 		arg.TenantID,
@@ -1196,6 +1223,7 @@ func (q *Queries) PutMeteredPushProblem(ctx context.Context, arg PutMeteredPushP
 		arg.Units,
 		arg.Outcome,
 		arg.Why,
+		arg.UnansweredAt,
 	)
 	return err
 }

@@ -312,12 +312,13 @@ type MeteredPush struct {
 }
 
 type MeteredPushProblem struct {
-	TenantID uuid.UUID
-	PushID   uuid.UUID
-	Subject  string
-	Units    int64
-	Outcome  string
-	Why      string
+	TenantID     uuid.UUID
+	PushID       uuid.UUID
+	Subject      string
+	Units        int64
+	Outcome      string
+	Why          string
+	UnansweredAt *time.Time
 }
 
 type MeteredTotal struct {

@@ -236,7 +236,7 @@ WHERE u.tenant_id = @tenant_id AND u.start = @start AND u.rule = @rule AND u.sub
 ORDER BY subject LIMIT @most;
 
 -- name: MeteredPushProblems :many
-SELECT subject, units, outcome, why FROM metered_push_problems
+SELECT subject, units, outcome, why, unanswered_at FROM metered_push_problems
 WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject ORDER BY subject LIMIT @most;
 
 -- name: MeteredCustomers :many
@@ -265,9 +265,15 @@ UPDATE metered_pushes SET after_subject = @after_subject, pushed = pushed + @pus
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PutMeteredPushProblem :exec
-INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why)
-VALUES (@tenant_id, @push_id, @subject, @units, @outcome, @why)
+-- A problem that is known keeps since when the subject's units may have been sent.
+INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why, unanswered_at)
+VALUES (@tenant_id, @push_id, @subject, @units, @outcome, @why, sqlc.narg(unanswered_at))
 ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why;
+
+-- name: NoteUnansweredProblems :exec
+-- Some units of these subjects, which had problems, may have been sent now.
+UPDATE metered_push_problems SET unanswered_at = @now
+WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = ANY (@subjects::text[]) AND unanswered_at IS NULL;
 
 -- name: DeleteMeteredPushProblem :exec
 DELETE FROM metered_push_problems WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = @subject;

@@ -1,0 +1,1 @@
+ALTER TABLE metered_push_problems DROP COLUMN unanswered_at;
