@@ -646,6 +646,7 @@ CREATE TABLE metered_push_problems (
     units bigint NOT NULL,
     outcome text NOT NULL,
     why text NOT NULL,
+    unanswered_at timestamp with time zone,
     PRIMARY KEY (tenant_id, push_id, subject),
     FOREIGN KEY (tenant_id, push_id) REFERENCES metered_pushes(tenant_id, id) ON DELETE CASCADE,
     CHECK ((outcome = ANY (ARRAY['parked'::text, 'failed'::text])))

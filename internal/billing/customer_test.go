@@ -2,6 +2,8 @@ package billing_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/billing"
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
 
@@ -149,4 +152,69 @@ func TestTasksThatTakeTooLong(t *testing.T) {
 	s.pass(time.Minute)
 	require.NoError(t, s.runner.Once(t.Context()))
 	require.Equal(t, "scale", s.plan("ada"))
+}
+
+// A subject of a customer that cannot be written keeps none of the others from its plan.
+func TestCustomerWithASubjectThatCannotBeWritten(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, nil)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_0000", "cus_1", "active", "ada", "price_pro"))))
+	s.copies(119)
+	s.db.Exec(`UPDATE billing_subscriptions SET subject = '', state = jsonb_set(state, '{newest,metadata,user}', to_jsonb('u' || subscription)) WHERE subscription <> 'sub_0000'`)
+	s.db.Exec(`UPDATE billing_subscriptions SET state = jsonb_set(state, '{newest,metadata,user}', to_jsonb(repeat('x', 300))) WHERE subscription = 'sub_0001'`)
+	s.pass(time.Minute)
+	e := s.send(s.event("customer.updated", obj{"id": "cus_1", "metadata": obj{"team": "red"}}))
+	s.outcome(tenants.EventFailed, e)
+	require.Equal(t, strings.Repeat("x", 300), e.Subject)
+	require.Contains(t, e.Why, "subject")
+	for n := 2; n < 120; n++ {
+		require.Equal(t, "pro", s.plan(fmt.Sprintf("usub_%04d", n)))
+	}
+}
+
+// Facts that are fetched during an event of a customer are those of all subscriptions.
+func TestCustomerFetchedDuringItsEvent(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, nil)
+	s.send(s.event("customer.updated", obj{"id": "cus_1", "metadata": obj{"user": "ada"}}))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_0000", "cus_1", "active", "", "price_pro"))))
+	s.copies(119)
+	s.pass(time.Minute)
+	s.outcome(tenants.EventParked, s.send1(s.event("customer.updated", obj{"id": "cus_1", "metadata": obj{"user": "bob"}})))
+	require.Equal(t, map[string]int{"ada": 70, "bob": 50}, s.subjectsOf())
+
+	s.pass(time.Minute)
+	s.receive(s.event("customer.subscription.updated", sub("sub_0100", "cus_1", "active", "", "price_pro")))
+	work, err := s.store.BillingWork(t.Context(), s.a.TenantID(), s.last().ID)
+	require.NoError(t, err)
+	fetched := &subscription.Fetched{ID: "sub_0100", Metadata: map[string]string{"user": "cy"}, Snapshot: &subscription.Snapshot{
+		At: s.now().Unix(), Rank: 1, Event: subscription.FetchedEvent, Status: subscription.Active, Customer: "cus_1",
+		Items: []subscription.Item{{Price: "price_pro", Quantity: 1}},
+	}}
+	_, err = s.store.SettleBillingEvent(t.Context(), work, s.a.TenantID(), fetched, "")
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"ada": 69, "bob": 50, "cy": 1}, s.subjectsOf())
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, map[string]int{"cy": 120}, s.subjectsOf())
+}
+
+// A subject with more subscriptions than can be read, in number or bytes, fails the event, which
+// says so, instead of taking the memory for them.
+func TestSubscriptionsOfASubjectAreBounded(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, nil)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_0000", "cus_1", "active", "ada", "price_pro"))))
+	s.copies(4998)
+	settled := func(id string) tenants.BillingEvent {
+		s.pass(time.Minute)
+		return s.send(s.event("customer.subscription.updated", sub(id, "cus_new", "active", "ada", "price_pro")))
+	}
+	s.outcome(tenants.EventApplied, settled("sub_new"))
+	many := settled("sub_newer")
+	s.outcome(tenants.EventFailed, many)
+	require.Contains(t, many.Why, "more than 5000 subscriptions")
+
+	s.db.Exec("DELETE FROM billing_subscriptions WHERE subscription > 'sub_0150'")
+	s.outcome(tenants.EventApplied, settled("sub_newest"))
+	s.db.Exec(`UPDATE billing_subscriptions SET state = jsonb_set(state, '{newest,metadata,pad}', to_jsonb(repeat('a', 120000)))`) // from releases before
+	large := settled("sub_last")
+	s.outcome(tenants.EventFailed, large)
+	require.Contains(t, large.Why, "more than 16 MiB")
 }

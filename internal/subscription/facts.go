@@ -29,6 +29,9 @@ type Passed struct {
 	Subscription string `json:"subscription,omitempty"` // the last one; "": there was none
 	Events       bool   `json:"events,omitempty"`       // all subscriptions were processed
 	Event        string `json:"event,omitempty"`        // the id of the last one; "": there was none
+	// Failed is the first subject whose plan could not be changed, and Why the reason; "": none.
+	Failed string `json:"failed,omitempty"`
+	Why    string `json:"why,omitempty"`
 }
 
 // Merge adds an event and reports whether it is the newest of its kind.

@@ -132,7 +132,7 @@ func checkoutPurchase(raw json.RawMessage) *Purchase {
 	if json.Unmarshal(raw, &in) != nil || in.ID == "" || in.Mode != "payment" || in.Invoice != "" || in.Creation.Enabled || !paid() {
 		return nil
 	}
-	return &Purchase{ID: in.ID, Payment: string(in.Intent), Subject: in.Subject, Metadata: shortMetadata(in.Metadata), Partial: true}
+	return &Purchase{ID: in.ID, Payment: string(in.Intent), Subject: shortText(in.Subject), Metadata: shortMetadata(in.Metadata), Partial: true}
 }
 
 // payment parses the event that names the payment of an invoice.

@@ -2,6 +2,8 @@ package subscription
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,6 +76,8 @@ type Snapshot struct {
 	// Was is the key of the previous values, if the provider sends them. It orders snapshots of one
 	// second.
 	Was string `json:"was,omitempty"`
+	// Key is the key of a snapshot that is kept without its items.
+	Key string `json:"key,omitempty"`
 }
 
 // Item is one price in a subscription.
@@ -195,9 +199,7 @@ func (s *State) remember(snapshot *Snapshot) {
 	}
 	short := &Snapshot{
 		At: snapshot.At, Rank: snapshot.Rank, Event: snapshot.Event, Status: snapshot.Status, Arrived: snapshot.Arrived, Was: snapshot.Was,
-	}
-	for _, i := range snapshot.Items {
-		short.Items = append(short.Items, Item{Price: i.Price})
+		Key: snapshot.key(),
 	}
 	i, found := slices.BinarySearchFunc(s.Recent, short.At, func(r *Snapshot, at int64) int { return cmp.Compare(r.At, at) })
 	switch {
@@ -265,7 +267,7 @@ func (a *Snapshot) newer(b *Snapshot) bool {
 	if a.Rank != b.Rank {
 		return a.Rank > b.Rank
 	}
-	aAfter, bAfter := a.Was != "" && a.Was == b.key(), b.Was != "" && b.Was == a.key()
+	aAfter, bAfter := a.Was != "" && shortKey(a.Was) == b.key(), b.Was != "" && shortKey(b.Was) == a.key()
 	if aAfter != bAfter {
 		return aAfter
 	}
@@ -276,7 +278,7 @@ func (a *Snapshot) newer(b *Snapshot) bool {
 }
 
 // key identifies the snapshot in Was of a later one.
-func (a *Snapshot) key() string { return wasKey(a.Status, a.Items) }
+func (a *Snapshot) key() string { return cmp.Or(a.Key, wasKey(a.Status, a.Items)) }
 
 func wasKey(status Status, items []Item) string {
 	var b strings.Builder
@@ -284,7 +286,19 @@ func wasKey(status Status, items []Item) string {
 	for _, i := range items {
 		b.WriteString("\n" + i.Price)
 	}
-	return b.String()
+	return shortKey(b.String())
+}
+
+// maxKey is the maximum length of a key that is kept as it is, in bytes.
+const maxKey = 160
+
+// shortKey returns a long key as a digest: a state keeps many of them.
+func shortKey(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256 " + hex.EncodeToString(sum[:])
 }
 
 // Tier is the plan that a price gives.

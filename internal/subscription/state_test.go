@@ -2,8 +2,10 @@ package subscription_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -197,5 +199,82 @@ func TestFailureInTheSecondOfAChange(t *testing.T) {
 				require.Equal(t, epoch.Add(time.Duration(c.until)*time.Second), got.Until, "%s: %s", name, got.Why)
 			}
 		}
+	}
+}
+
+// However large the objects of a provider are, the state of a subscription is small: it is kept for
+// years, and those of a subject are read together.
+func TestStateIsBounded(t *testing.T) {
+	t.Parallel()
+	type obj = map[string]any
+	long := strings.Repeat("x", 249)
+	var items []obj
+	for n := range 101 {
+		items = append(items, obj{"price": obj{"id": fmt.Sprintf("p%04d_%s", n, long), "product": fmt.Sprintf("p%04d_%s", n, long)}, "quantity": 1})
+	}
+	metadata := obj{"user": strings.Repeat("é", 10_000), strings.Repeat("k", 1000): "of a long name"}
+	for n := range 40 {
+		metadata[fmt.Sprint(n)] = strings.Repeat("v", 1000)
+	}
+	body, err := json.Marshal(obj{"id": "evt", "type": "customer.subscription.updated", "created": epoch.Unix(), "data": obj{
+		"object":              obj{"id": "sub_1", "customer": "cus_1", "status": "past_due", "items": obj{"data": items}, "metadata": metadata},
+		"previous_attributes": obj{"status": "active", "items": obj{"data": items}},
+	}})
+	require.NoError(t, err)
+	e, err := subscription.ParseStripe(body)
+	require.NoError(t, err)
+	require.Equal(t, subscription.Changed, e.Kind, e.Why)
+	var s subscription.State
+	for i := range int64(150) {
+		one := *e.Snapshot
+		one.At, one.Event = epoch.Unix()+i, fmt.Sprintf("evt_%0250d", i)
+		s.Observe(&one)
+	}
+	require.Len(t, s.Newest.Items, 100)
+	require.True(t, s.Newest.Partial)
+	require.Equal(t, strings.Repeat("é", 256), s.Newest.Metadata["user"], "still too long for a subject")
+	require.Len(t, s.Newest.Metadata, 41)
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	require.Less(t, len(text), 200<<10)
+	require.Len(t, s.Recent, 100)
+}
+
+// Events with many items are ordered by their previous values, too.
+func TestSnapshotsWithManyItems(t *testing.T) {
+	t.Parallel()
+	prices := func(first string) (out []any) {
+		for i := range 20 {
+			out = append(out, map[string]any{"price": map[string]any{"id": first + strconv.Itoa(i)}})
+		}
+		return out
+	}
+	event := func(id, first, previous string) *subscription.Event {
+		data := map[string]any{"object": map[string]any{
+			"id": "sub_1", "customer": "cus_1", "status": "active", "items": map[string]any{"data": prices(first)},
+		}}
+		if previous != "" {
+			data["previous_attributes"] = map[string]any{"items": map[string]any{"data": prices(previous)}}
+		}
+		body, err := json.Marshal(map[string]any{"id": id, "type": "customer.subscription.updated", "created": epoch.Unix(), "data": data})
+		require.NoError(t, err)
+		e, err := subscription.ParseStripe(body)
+		require.NoError(t, err)
+		return &e
+	}
+	first, second := event("evt_z", "price_of_the_old_catalog_", ""), event("evt_a", "price_of_the_new_catalog_", "price_of_the_old_catalog_")
+	require.Less(t, len(second.Snapshot.Was), 100)
+	stored := *second.Snapshot
+	stored.Was = "active" // as the releases before stored it
+	for i := range 20 {
+		stored.Was += "\nprice_of_the_old_catalog_" + strconv.Itoa(i)
+	}
+	before := *second
+	before.Snapshot = &stored
+	for _, order := range [][]*subscription.Event{{first, second}, {second, first}, {first, &before}, {&before, first}} {
+		var s subscription.State
+		s.Merge(order[0])
+		s.Merge(order[1])
+		require.Equal(t, "price_of_the_new_catalog_0", s.Newest.Items[0].Price)
 	}
 }

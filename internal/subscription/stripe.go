@@ -237,41 +237,69 @@ func (sub *stripeSubscription) snapshot() (s *Snapshot, why string) {
 	if s.Anchor == 0 {
 		s.Anchor = sub.CurrentPeriodStart
 	}
+	s.Partial = sub.Items.HasMore
 	for _, i := range sub.Items.Data {
 		price := i.Price
 		if price == nil {
 			price = i.Plan
 		}
-		if price == nil || price.ID == "" {
+		switch {
+		case price == nil || price.ID == "":
 			return nil, "an item of the subscription has no price"
-		}
-		if !i.Deleted {
+		case len(price.ID) > maxID || len(price.Product) > maxID:
+			return nil, fmt.Sprintf("an id of the subscription is longer than %d bytes", maxID)
+		case i.Deleted:
+		case len(s.Items) == maxItems:
+			s.Partial = true
+		default:
 			s.Items = append(s.Items, Item{
 				Price: price.ID, Product: string(price.Product), Quantity: i.Quantity, Anchor: i.CurrentPeriodStart,
 			})
 		}
 	}
-	if len(s.Items) == 0 && sub.Plan != nil && sub.Plan.ID != "" {
+	if len(s.Items) == 0 && sub.Plan != nil && sub.Plan.ID != "" && max(len(sub.Plan.ID), len(sub.Plan.Product)) <= maxID {
 		s.Items = []Item{{Price: sub.Plan.ID, Product: string(sub.Plan.Product), Quantity: sub.Quantity}}
 	}
 	if len(s.Items) == 0 {
 		return nil, "the subscription has no items"
 	}
-	s.Partial = sub.Items.HasMore
 	if s.Anchor < 0 || s.Anchor > maxTime || s.Created < 0 || s.Created > maxTime {
 		return nil, "a time of the subscription is out of range"
 	}
 	return s, ""
 }
 
-// maxMetadata is the maximum number of entries of a provider.
-const maxMetadata = 50
+// What is kept of a provider's objects is bounded: states of subscriptions are kept for as long as
+// their endpoint, and all those of a subject are read at once.
+const (
+	maxItems    = 100 // of a subscription. Stripe permits 20
+	maxMetadata = 50  // entries, as at Stripe
+	maxKeyName  = 160 // bytes of the name of an entry. Stripe permits 40 characters
+	// maxText is the maximum length of a text that may name a subject, in bytes. It is longer than
+	// any subject, so that what is too long for one stays too long.
+	maxText = 512
+)
 
+// shortMetadata returns metadata within the bounds.
 func shortMetadata(in map[string]string) map[string]string {
 	if len(in) == 0 || len(in) > maxMetadata {
 		return nil
 	}
-	return in
+	out := make(map[string]string, len(in))
+	for key, value := range in {
+		if len(key) <= maxKeyName {
+			out[key] = shortText(value)
+		}
+	}
+	return out
+}
+
+// shortText returns at most maxText bytes of a text.
+func shortText(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "")
 }
 
 // before returns the key of the previous values, or "" if the event does not have them.
@@ -367,6 +395,6 @@ func (e *Event) checkout(raw json.RawMessage) {
 	case !linked:
 		e.Why = "the checkout has neither client_reference_id nor metadata"
 	default:
-		e.Kind, e.Reference, e.Metadata = Linked, session.Reference, shortMetadata(session.Metadata)
+		e.Kind, e.Reference, e.Metadata = Linked, shortText(session.Reference), shortMetadata(session.Metadata)
 	}
 }

@@ -56,8 +56,8 @@ func (st *settling) customer(ctx context.Context, e *subscription.Event) (verdic
 // reports whether it is the last one.
 func (st *settling) customerPart(ctx context.Context, e *subscription.Event, facts subscription.Facts, passed *subscription.Passed) (v verdict, done bool, err error) {
 	if !passed.Events {
-		if v, err = st.subscriptionsOf(ctx, e.Customer, facts, passed); err != nil || v.outcome == EventFailed {
-			return v, true, err
+		if v, err = st.subscriptionsOf(ctx, e.Customer, facts, passed); err != nil {
+			return verdict{}, false, err
 		}
 	}
 	woken := false
@@ -72,9 +72,15 @@ func (st *settling) customerPart(ctx context.Context, e *subscription.Event, fac
 		return unfinished, false, nil
 	}
 	v.outcome = EventApplied
+	changes := strings.Join(st.changes, "; ")
 	switch none := passed.Subscription == ""; {
-	case len(st.changes) > 0:
-		v.why = strings.Join(st.changes, "; ")
+	case passed.Failed != "":
+		v.outcome, v.subject, v.why = EventFailed, passed.Failed, passed.Why
+		if changes != "" {
+			v.why += "; of the others: " + changes
+		}
+	case changes != "":
+		v.why = changes
 	case none && e.Gone:
 		v.outcome, v.why = EventIgnored, "the customer has no subscription"
 	case none:
@@ -88,7 +94,8 @@ func (st *settling) customerPart(ctx context.Context, e *subscription.Event, fac
 }
 
 // subscriptionsOf settles the next subscriptions of a customer. The plan of each subject is
-// determined once, after all of them, because that reads all subscriptions of the subject.
+// determined once, after all of them, because that reads all subscriptions of the subject. A
+// subject that cannot be written keeps no other one from its plan.
 func (st *settling) subscriptionsOf(ctx context.Context, customer string, facts subscription.Facts, passed *subscription.Passed) (v verdict, err error) {
 	rows, err := st.BillingSubscriptionsOfCustomer(ctx, db.BillingSubscriptionsOfCustomerParams{
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: customer, After: passed.Subscription, Most: settledOfCustomer,
@@ -117,9 +124,13 @@ func (st *settling) subscriptionsOf(ctx context.Context, customer string, facts 
 	passed.Events = len(rows) < settledOfCustomer
 	for _, subject := range subjects {
 		if err := st.move(ctx, subject, customer); err != nil {
-			v, err := failed(err)
-			v.subject = subject
-			return v, err
+			wrong, err := failed(err)
+			if err != nil {
+				return verdict{}, err
+			}
+			if passed.Failed == "" {
+				passed.Failed, passed.Why = subject, wrong.why
+			}
 		}
 	}
 	return v, nil

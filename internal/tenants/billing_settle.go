@@ -11,10 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/subscription"
 	"weir/internal/tenants/db"
@@ -266,8 +264,11 @@ func (st *settling) judge(p *placed) (v verdict, moves bool) {
 // failed is the verdict if a subject cannot be written as the event requires.
 func failed(err error) (verdict, error) {
 	var wrong *InvalidError
-	if errors.As(err, &wrong) {
+	switch {
+	case errors.As(err, &wrong):
 		return verdict{outcome: EventFailed, why: whyInvalid(wrong)}, nil
+	case errors.Is(err, errManySubscriptions):
+		return verdict{outcome: EventFailed, why: err.Error()}, nil
 	}
 	return verdict{}, err
 }
@@ -373,154 +374,4 @@ func (st *settling) put(ctx context.Context, row db.BillingSubscription, state s
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: row.Subscription, Customer: row.Customer, Subject: row.Subject,
 		State: text, DueAt: due, Now: st.now,
 	})
-}
-
-// move gives a subject the plan that follows from all of its subscriptions, also those of other
-// endpoints of Stripe, through the same writes as an admin's change.
-func (st *settling) move(ctx context.Context, subject, customer string) error {
-	rows, err := st.BillingSubscriptionsOfSubject(ctx, db.BillingSubscriptionsOfSubjectParams{
-		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subject: subject,
-	})
-	if err != nil {
-		return err
-	}
-	best := subscription.Standing{Right: subscription.Ended, Why: "the subscription belongs to another subject"}
-	var kept *subscription.Kept
-	endpoints := map[uuid.UUID]*settling{st.endpoint.ID: st}
-	for i, row := range rows {
-		var state subscription.State
-		if err := json.Unmarshal(row.State, &state); err != nil {
-			return err
-		}
-		of := endpoints[row.EndpointID]
-		if of == nil {
-			endpoint, err := readBillingEndpoint(ctx, st.Queries, st.tenant, row.EndpointID)
-			if err != nil {
-				return err
-			}
-			of = &settling{change: st.change, endpoint: endpoint}
-			endpoints[row.EndpointID] = of
-		}
-		standing, err := of.standing(ctx, &state)
-		if err != nil {
-			return err
-		}
-		if i == 0 || standing.Better(best) {
-			best, kept = standing, state.Kept
-		}
-	}
-	switch best.Right {
-	case subscription.Entitled:
-		return st.write(ctx, subject, customer, best.Plan, kept, best)
-	case subscription.Ended:
-		return st.write(ctx, subject, customer, st.endpoint.FallbackPlan, nil, best)
-	}
-	return nil
-}
-
-// keep notes in the state of an interrupted subscription which version of a plan its subject has
-// now. A customer who pays late, or resumes, keeps the version that they had.
-func (st *settling) keep(ctx context.Context, subject string, state *subscription.State, standing subscription.Standing) error {
-	switch {
-	case standing.Right != subscription.Ended || !state.Gave:
-		return nil
-	case !state.Interrupted():
-		state.Kept = nil
-		return nil
-	}
-	has, err := readSubject(ctx, st.Queries, st.tenant, subject)
-	if errors.Is(err, ErrNotFound) || err == nil && (has.Plan == "" || has.Plan == st.endpoint.FallbackPlan) {
-		return nil
-	}
-	if err == nil {
-		state.Kept = &subscription.Kept{Plan: has.Plan, Version: has.PlanVersion}
-	}
-	return err
-}
-
-// versionOf returns which version of a plan a subject gets that did not have the plan: the kept one
-// if it still exists, else the newest one.
-func (st *settling) versionOf(ctx context.Context, plan string, kept *subscription.Kept) (int, error) {
-	if kept == nil || kept.Plan != plan {
-		return 0, nil
-	}
-	p, err := st.planNamed(ctx, plan)
-	if err == nil && kept.Version != p.NewestVersion && p.older(kept.Version) == nil {
-		return 0, nil
-	}
-	return kept.Version, err
-}
-
-// write writes the subject if it differs.
-func (st *settling) write(ctx context.Context, subject, customer, plan string, kept *subscription.Kept, standing subscription.Standing) error {
-	old, err := readSubject(ctx, st.Queries, st.tenant, subject)
-	isNew := errors.Is(err, ErrNotFound)
-	if err != nil && !isNew {
-		return err
-	}
-	if isNew && plan == "" { // it has no own settings and needs none
-		return nil
-	}
-	in := old
-	if isNew {
-		in = Subject{Subject: subject, State: check.Active}
-	}
-	in.Plan, in.Multiplier = plan, int(max(standing.Multiplier, 1))
-	if old.Plan != plan {
-		if in.GivePlanVersion, err = st.versionOf(ctx, plan, kept); err != nil {
-			return err
-		}
-	}
-	if st.endpoint.Provider == StripeProvider {
-		if in.BillingRef == "" {
-			other, err := st.otherWithRef(ctx, subject, customer)
-			if err != nil {
-				return err
-			}
-			if in.BillingRef = customer; other != "" {
-				in.BillingRef = ""
-				st.notes = append(st.notes, fmt.Sprintf("no billing_ref is set, because customer %s is that of subject %q", customer, other))
-			}
-		}
-	}
-	if !standing.Anchor.IsZero() { // windows follow the paid period
-		in.CycleAnchor = &standing.Anchor
-	}
-	if standing.Right == subscription.Ended {
-		in.Multiplier = 1
-	}
-	if err := in.validate(); err != nil {
-		return err
-	}
-	if in.Plan != "" {
-		if _, err := st.planNamed(ctx, in.Plan); err != nil {
-			return err
-		}
-	}
-	t, err := st.touch(ctx, auditSubject, subject, isNew)
-	if err != nil {
-		return err
-	}
-	reason, _ := ctx.Value(reasonKey{}).(string)
-	t.reason = reason + ": " + standing.Why
-	if isNew {
-		_, err = st.createSubject(ctx, in)
-	} else {
-		_, err = st.replaceSubject(ctx, old, in)
-	}
-	if err == nil && (isNew || old.Plan != in.Plan || old.multiplier() != in.multiplier()) {
-		st.changes = append(st.changes, planChange(old, in))
-	}
-	return err
-}
-
-func planChange(old, in Subject) string {
-	name := func(s Subject) string {
-		text := cmp.Or(s.Plan, "the default plan")
-		if s.multiplier() > 1 {
-			text += fmt.Sprintf(" x %d", s.multiplier())
-		}
-		return text
-	}
-	return fmt.Sprintf("subject %q moved from %s to %s", in.Subject, name(old), name(in))
 }

@@ -53,6 +53,9 @@ func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, st
 	if !changed {
 		return nil
 	}
+	if facts.Passed != nil { // the parts that were processed had other facts
+		facts.Passed = &subscription.Passed{}
+	}
 	return st.putFacts(ctx, row.Customer, *facts)
 }
 

@@ -79,7 +79,8 @@ type MeterPushItem struct {
 	Units    int64
 	Customer string           // of the provider; "": not known
 	Endpoint *BillingEndpoint // whose key sends; nil: not known
-	// Unanswered is since when this item may have been sent without an answer. nil: as its work says.
+	// Unanswered is since when this item may have been sent without an answer. nil: as its work
+	// says.
 	Unanswered *time.Time
 	// Outcome is "" if the item was sent, else parked or failed.
 	Outcome, Why string

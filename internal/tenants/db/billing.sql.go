@@ -615,19 +615,31 @@ const billingSubscriptionsOfSubject = `-- name: BillingSubscriptionsOfSubject :m
 SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
     AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
 JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
-WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3 ORDER BY s.subscription, s.endpoint_id
+WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3
+    AND (s.subscription, s.endpoint_id) > ($4::text, $5::uuid)
+ORDER BY s.subscription, s.endpoint_id LIMIT $6
 `
 
 type BillingSubscriptionsOfSubjectParams struct {
-	TenantID   uuid.UUID
-	EndpointID uuid.UUID
-	Subject    string
+	TenantID          uuid.UUID
+	EndpointID        uuid.UUID
+	Subject           string
+	AfterSubscription string
+	AfterEndpoint     uuid.UUID
+	Most              int32
 }
 
 // Those of the endpoint, and if it is one of Stripe, those of the other endpoints of Stripe in the same
-// mode.
+// mode, in order after the given one.
 func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg BillingSubscriptionsOfSubjectParams) ([]BillingSubscription, error) {
-	rows, err := q.db.Query(ctx, billingSubscriptionsOfSubject, arg.TenantID, arg.EndpointID, arg.Subject)
+	rows, err := q.db.Query(ctx, billingSubscriptionsOfSubject,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Subject,
+		arg.AfterSubscription,
+		arg.AfterEndpoint,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -764,6 +776,34 @@ SELECT count(*) FROM billing_prices WHERE tenant_id = $1
 
 func (q *Queries) CountBillingPrices(ctx context.Context, tenantID uuid.UUID) (int64, error) {
 	row := q.db.QueryRow(ctx, countBillingPrices, tenantID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const countSubscriptionsOfSubject = `-- name: CountSubscriptionsOfSubject :one
+SELECT count(*) FROM (
+    SELECT FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+        AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
+    JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
+    WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3 LIMIT $4) AS few
+`
+
+type CountSubscriptionsOfSubjectParams struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	Subject    string
+	Most       int32
+}
+
+// The number of those that BillingSubscriptionsOfSubject pages through, at most most.
+func (q *Queries) CountSubscriptionsOfSubject(ctx context.Context, arg CountSubscriptionsOfSubjectParams) (int64, error) {
+	row := q.db.QueryRow(ctx, countSubscriptionsOfSubject,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Subject,
+		arg.Most,
+	)
 	var count int64
 	err := row.Scan(&count)
 	return count, err

@@ -391,11 +391,21 @@ WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @cust
 
 -- name: BillingSubscriptionsOfSubject :many
 -- Those of the endpoint, and if it is one of Stripe, those of the other endpoints of Stripe in the same
--- mode.
+-- mode, in order after the given one.
 SELECT s.* FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
     AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
 JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
-WHERE e.tenant_id = @tenant_id AND e.id = @endpoint_id AND s.subject = @subject ORDER BY s.subscription, s.endpoint_id;
+WHERE e.tenant_id = @tenant_id AND e.id = @endpoint_id AND s.subject = @subject
+    AND (s.subscription, s.endpoint_id) > (@after_subscription::text, @after_endpoint::uuid)
+ORDER BY s.subscription, s.endpoint_id LIMIT @most;
+
+-- name: CountSubscriptionsOfSubject :one
+-- The number of those that BillingSubscriptionsOfSubject pages through, at most most.
+SELECT count(*) FROM (
+    SELECT FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+        AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
+    JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
+    WHERE e.tenant_id = @tenant_id AND e.id = @endpoint_id AND s.subject = @subject LIMIT @most) AS few;
 
 -- name: BillingSubscriptionNames :many
 SELECT subscription, customer FROM billing_subscriptions
