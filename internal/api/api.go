@@ -166,7 +166,7 @@ func New(cfg Config, deps Deps) chi.Router {
 	}
 	deps.Billing = s.billing
 	mountWebhooks(r, s)
-	mountDevices(r.With(admitKeyless(s.capacity.devices)), s)
+	mountDevices(r, s)
 	mountDocs(r.With(admitKeyless(s.capacity.docs)), mountAdmin(r, deps))
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)

@@ -39,6 +39,7 @@ type capacity struct {
 	shares   [shareCells]share
 
 	webhooks, devices, docs keyless
+	arriving                keyless // bodies of requests without a key: see readKeyless
 
 	bodies bodyTurns
 	// explained are the places for batches with explained checks until their answers are sent.
@@ -67,7 +68,8 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 	return &capacity{
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
-		bodies: newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
+		arriving: places.NewNested[netip.Prefix](),
+		bodies:   newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
 		records: places.New[limit.TenantID](0, 0), unanswered: places.New[limit.TenantID](0, 0),
 	}
 }
@@ -136,6 +138,35 @@ func admitKeyless(kind keyless) func(http.Handler) http.Handler {
 func (a *capacity) takeKeyless(kind keyless, r *http.Request) (leave func(), ok bool) {
 	most := int(a.bound.Small())
 	return kind.Take(networksOf(r), most, max(1, most/2))
+}
+
+// The bodies of requests without a key that arrive at once, of all networks and of one, which many
+// people may share. With all of them, they use 4 MiB.
+const (
+	maxArriving        = 1024
+	maxNetworkArriving = 32
+)
+
+// readKeyless reads the body of a request without a key, before it takes a place. The request is
+// not in flight meanwhile, so that slow senders keep out nobody but others of their network.
+func (a *capacity) readKeyless(r *http.Request, limit int) ([]byte, *Problem) {
+	if r.ContentLength == 0 {
+		return readBody(r, nil, limit)
+	}
+	most := min(maxArriving, max(1, int(a.bound.Most()/4)))
+	leave, ok := a.arriving.Take(networksOf(r), most, max(1, most*maxNetworkArriving/maxArriving))
+	if !ok {
+		a.refuse()
+		return nil, closing(r, overloaded())
+	}
+	defer leave()
+	a.leave()
+	body, p := readBody(r, nil, limit)
+	if entered := a.enter(); p == nil && !entered {
+		a.refuse()
+		p = overloaded()
+	}
+	return body, p
 }
 
 // turnAway refuses a request outside the hot path.

@@ -125,10 +125,16 @@ func (d *devices) answer(w http.ResponseWriter, r *http.Request, may func(*http.
 			"Too many sign-ins were requested from this address.").withRetryAfter(wholeSeconds(wait))
 	}
 	setBodyDeadline(w, r, checkBodyTimeout)
-	body, p := readBody(r, nil, maxDeviceBody)
+	body, p := d.capacity.readKeyless(r, maxDeviceBody)
 	if p != nil {
 		return 0, nil, p
 	}
+	leave, ok := d.capacity.takeKeyless(d.capacity.devices, r)
+	if !ok {
+		d.capacity.refuse()
+		return 0, nil, overloaded()
+	}
+	requestFrom(r.Context()).place = leave
 	if !take(r.Context(), d.working, deviceWait) {
 		return 0, nil, newProblem(http.StatusServiceUnavailable, codeOverloaded, "Too many sign-ins are in progress. Try again.").withRetryAfter(1)
 	}

@@ -24,7 +24,7 @@ import (
 
 // http2Limits are those of net/http's servers (NewServer), and bounds for what it does not count.
 var http2Limits = h2.Limits{
-	Handlers: maxHandlers, HandlersOf: leastHandlers,
+	Handlers: maxHandlers, HandlersOf: leastHandlers, Unread: maxUnreadAnswers,
 	Streams: maxStreams, HeaderBytes: maxHeaderBytes, Window: 64 << 10, ConnWindow: 1 << 20,
 	Head: readHeaderTimeout, Body: checkBodyTimeout, Write: writeTimeout, Request: readTimeout, Response: writeTimeout,
 	Idle: idleTimeout, Ping: callPing, Pong: callPong, LeastPing: time.Second, Drain: callDrain,
@@ -35,13 +35,29 @@ var http2Limits = h2.Limits{
 // newHTTP2 returns a server whose other requests handler answers.
 func (l *Lane) newHTTP2(handler http.Handler) *h2.Server {
 	return h2.New(h2.Config{
-		Limits: http2Limits, Patient: true, Handler: handler, Call: l.checkHTTP2,
+		Limits: http2Limits, Patient: true, Handler: handler, Call: l.checkHTTP2, Client: l.clientHTTP2,
 		Direct: func(h *h2.Head) bool {
 			_, ok := readHTTP2Head(h)
 			return ok
 		},
 		Panicked: func(fault any) { l.panicked(fault, "") },
 	})
+}
+
+// clientHTTP2 returns the address for which a request to the handler counts. Behind trusted
+// proxies, it is the one that they report, because all clients of a proxy have its address.
+func (l *Lane) clientHTTP2(remote netip.Addr, head *h2.Head) netip.Addr {
+	s := l.server.Load()
+	if s == nil || len(s.proxies) == 0 {
+		return remote
+	}
+	var forwarded []string
+	for i := range head.Fields {
+		if f := &head.Fields[i]; f.Name == "x-forwarded-for" {
+			forwarded = append(forwarded, f.Value)
+		}
+	}
+	return s.proxies.Client(remote, forwarded)
 }
 
 // serveHTTP2 serves a connection to its end.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"strings"
 	"sync"
@@ -14,6 +15,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2/hpack"
+
+	"weir/internal/h2"
+	"weir/internal/origin"
 )
 
 // http2Client returns a client that uses one HTTP/2 connection to the stack's TLS listener.
@@ -272,4 +277,26 @@ func TestHTTP2IsCounted(t *testing.T) {
 	s.http2Check(client, `{"subject":"a","resource":"bulk"}`, "X-Unknown: 1").decision(200)
 	require.Equal(t, before+2, count())
 	require.False(t, bytes.Contains([]byte(s.log.String()), []byte(s.key)))
+}
+
+// The clients of a trusted proxy count one by one for the requests that a network may have in
+// progress. Others cannot choose what they count for.
+func TestHTTP2ClientsBehindProxies(t *testing.T) {
+	t.Parallel()
+	l := NewLane()
+	client := func(remote string, forwarded ...string) string {
+		head := &h2.Head{Fields: []hpack.HeaderField{{Name: "via", Value: "203.0.113.1"}}}
+		for _, value := range forwarded {
+			head.Fields = append(head.Fields, hpack.HeaderField{Name: "x-forwarded-for", Value: value})
+		}
+		return l.newHTTP2(http.NotFoundHandler()).Client(netip.MustParseAddr(remote), head).String()
+	}
+	require.Equal(t, "10.0.0.5", client("10.0.0.5", "192.0.2.7"), "before the start, none is trusted")
+	l.server.Store(&server{})
+	require.Equal(t, "10.0.0.5", client("10.0.0.5", "192.0.2.7"))
+	l.server.Store(&server{proxies: origin.Proxies{netip.MustParsePrefix("10.0.0.0/8")}})
+	require.Equal(t, "192.0.2.7", client("10.0.0.5", "198.51.100.1, 192.0.2.7"))
+	require.Equal(t, "192.0.2.7", client("::ffff:10.0.0.5", "192.0.2.7", "10.0.0.6"))
+	require.Equal(t, "10.0.0.5", client("10.0.0.5"), "a proxy that does not report")
+	require.Equal(t, "192.0.2.8", client("192.0.2.8", "192.0.2.7"), "no proxy")
 }

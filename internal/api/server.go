@@ -18,9 +18,15 @@ const (
 	maxHeaderBytes = 16 << 10
 	maxStreams     = 100 // concurrent HTTP/2 requests on one connection
 	// maxHandlers is the number of HTTP/2 requests in progress that are no checks, live pages
-	// included. Each keeps its memory until a long answer is read.
+	// included. Answers that wait for their clients count for maxUnreadAnswers instead.
 	maxHandlers   = 4096
 	leastHandlers = 16 // what a network has even if others use all
+	// maxUnreadAnswers is the number of answers over HTTP/2 that wait for their clients. Without a
+	// key, such an answer is a document or a page that many share, and keeps up to 30 KB: the stack
+	// and the head of the request. Of 2048, this is 60 MB. With a key, it also keeps up to 64 KiB
+	// of the answer, and as much of a body that was not read. What is longer counts by its bytes
+	// for the tenant (unread_answers.go).
+	maxUnreadAnswers = 2048
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is available only

@@ -139,8 +139,11 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 	}
 	defer leave()
 	setBodyDeadline(writer, r, webhookReadLimit)
-	body, p := readBody(r, nil, maxWebhookBody)
-	if p != nil {
+	body, p := w.capacity.read(w.capacity.of(known.Tenant), r, nil, maxWebhookBody)
+	switch {
+	case p != nil && p.Code == codeOverloaded:
+		return known, webhookBusy, p
+	case p != nil:
 		return known, webhookBadBody, p
 	}
 	e, result, p := w.verify(ctx, r, known, body)

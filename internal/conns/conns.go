@@ -1,10 +1,12 @@
 // Package conns bounds the open connections of a process, so that clients that open very many
 // cannot use up its files and its memory. When a connection beyond the bound comes, one of the site
-// with the most connections is closed (origin.Networks), the idle ones first. A new client is
-// therefore always accepted, and a health check, too.
+// with the most connections is closed (origin.Networks), the idle ones first. Of several such sites,
+// it is the one that was idle for the longest time. A new client is therefore always accepted, and a
+// health check, too.
 //
 // Example: the bound is 4. Site a has 3 connections, and b has 1. Another one of b comes, and the
-// one of a is closed on which nothing was read for the longest time.
+// one of a is closed on which nothing was read for the longest time. If 4 sites have one connection
+// each and a fifth comes, the site from which nothing was read for the longest time loses its own.
 package conns
 
 import (
@@ -17,8 +19,8 @@ import (
 	"weir/internal/origin"
 )
 
-// looked is how many connections of a site are compared to find an idle one. It bounds the time,
-// however many a site has.
+// looked is how many connections of a site are compared to find an idle one, and how many sites of
+// the same size. It bounds the time, however many there are.
 const looked = 32
 
 // Bound is a number of connections, of all listeners together. Use New.
@@ -30,14 +32,15 @@ type Bound struct {
 	mu    sync.Mutex
 	open  int
 	sites map[netip.Prefix]*site
-	order bySize
+	order bySizeAndAge
 }
 
 // site has the connections of one site.
 type site struct {
 	network netip.Prefix
 	conns   map[*conn]struct{}
-	at      int // in order
+	last    uint64 // when a connection was accepted, or something read, as far as the order knows
+	at      int    // in order
 }
 
 // New returns a bound of most connections. evicted is called for each one that is closed.
@@ -99,11 +102,16 @@ type conn struct {
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
 	if n > 0 {
-		if now := c.bound.now.Load(); c.read.Load() != now {
-			c.read.Store(now)
-		}
+		c.note()
 	}
 	return n, err
+}
+
+// note notes that something was read.
+func (c *conn) note() {
+	if now := c.bound.now.Load(); c.read.Load() != now {
+		c.read.Store(now)
+	}
 }
 
 // Close implements net.Conn.
@@ -117,7 +125,8 @@ func (c *conn) Close() error {
 // add counts a connection. It returns the one that must be closed for it, which does not count any
 // more; nil: none.
 func (b *Bound) add(c *conn) (victim *conn) {
-	c.read.Store(b.now.Add(1))
+	now := b.now.Add(1)
+	c.read.Store(now)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open >= b.most {
@@ -131,6 +140,7 @@ func (b *Bound) add(c *conn) (victim *conn) {
 		heap.Push(&b.order, s)
 	}
 	s.conns[c] = struct{}{}
+	s.last = max(s.last, now)
 	b.open++
 	heap.Fix(&b.order, s.at)
 	return victim
@@ -153,44 +163,73 @@ func (b *Bound) remove(c *conn) {
 	heap.Fix(&b.order, s.at)
 }
 
-// idle returns the connection of the largest site that was not read for the longest time, among a
-// few of them. The caller holds the lock.
-func (b *Bound) idle() (out *conn) {
+// idle returns the connection that was not read for the longest time, among a few of the largest
+// site. Of several, that is the one that was idle for the longest time. The caller holds the lock.
+//
+// Reading takes no lock, so the order learns of it only here: while the first site was read since it
+// was put there, it moves back.
+func (b *Bound) idle() *conn {
 	if len(b.order) == 0 {
 		return nil
 	}
-	n := 0
-	for c := range b.order[0].conns { // in random order
-		if out == nil || c.read.Load() < out.read.Load() {
-			out = c
+	for range looked {
+		s := b.order[0]
+		_, last := s.compare()
+		if last <= s.last {
+			break
 		}
+		s.last = last
+		heap.Fix(&b.order, 0)
+	}
+	idle, _ := b.order[0].compare()
+	return idle
+}
+
+// compare compares a few connections of a site. It returns the one that was not read for the
+// longest time, and when the one that was read last was. The caller holds the lock.
+func (s *site) compare() (idle *conn, last uint64) {
+	n := 0
+	least := uint64(0)
+	for c := range s.conns { // in random order
+		read := c.read.Load()
+		if idle == nil || read < least {
+			idle, least = c, read
+		}
+		last = max(last, read)
 		if n++; n == looked {
 			break
 		}
 	}
-	return out
+	return idle, last
 }
 
-// bySize is a heap of sites, the one with the most connections first.
-type bySize []*site
+// bySizeAndAge is a heap of sites, the one with the most connections first, and of several the one
+// that was idle for the longest time.
+type bySizeAndAge []*site
 
-func (h bySize) Len() int           { return len(h) }
-func (h bySize) Less(i, j int) bool { return len(h[i].conns) > len(h[j].conns) }
+func (h bySizeAndAge) Len() int { return len(h) }
 
-func (h bySize) Swap(i, j int) {
+func (h bySizeAndAge) Less(i, j int) bool {
+	if a, b := len(h[i].conns), len(h[j].conns); a != b {
+		return a > b
+	}
+	return h[i].last < h[j].last
+}
+
+func (h bySizeAndAge) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].at, h[j].at = i, j
 }
 
 // Push implements heap.Interface.
-func (h *bySize) Push(x any) {
+func (h *bySizeAndAge) Push(x any) {
 	s := x.(*site)
 	s.at = len(*h)
 	*h = append(*h, s)
 }
 
 // Pop implements heap.Interface.
-func (h *bySize) Pop() any {
+func (h *bySizeAndAge) Pop() any {
 	last := (*h)[len(*h)-1]
 	(*h)[len(*h)-1] = nil
 	*h = (*h)[:len(*h)-1]

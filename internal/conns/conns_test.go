@@ -112,3 +112,63 @@ func TestFloodOfConnections(t *testing.T) {
 	require.Equal(t, 1000, b.Open())
 	require.Len(t, b.sites, 101)
 }
+
+// from returns a connection of a site that has no other.
+func (b *Bound) from(site int) *conn {
+	return &conn{bound: b, network: siteOf(netip.AddrFrom4([4]byte{10, byte(site >> 8), byte(site), 1}))}
+}
+
+// Among sites of the same size, the one loses a connection that was idle for the longest time. So a
+// new client has as many accepts as there are others, however many sites have one connection each.
+// Before, it lost its connection when the second one after it came.
+func TestNewClientsAmongManySites(t *testing.T) {
+	t.Parallel()
+	const most = 100
+	b := New(most, func() {})
+	sites := 0
+	next := func() (c, victim *conn) {
+		c = b.from(sites)
+		sites++
+		return c, b.add(c)
+	}
+	for range most {
+		_, victim := next()
+		require.Nil(t, victim)
+	}
+	for range 50 {
+		c, _ := next()
+		survived := 0
+		for ; !c.left && survived < 2*most; survived++ {
+			next()
+		}
+		require.Equal(t, most, survived)
+	}
+}
+
+// A site whose connection is in use keeps it, also if very many sites are.
+func TestSitesInUseKeepTheirConnections(t *testing.T) {
+	t.Parallel()
+	const most, busy = 100, looked + 10
+	b := New(most, func() {})
+	var used []*conn
+	for i := range most {
+		c := b.from(i)
+		require.Nil(t, b.add(c))
+		if i < busy {
+			used = append(used, c)
+		}
+	}
+	for i := range 10 * most {
+		for _, c := range used {
+			c.note()
+		}
+		b.add(b.from(most + i))
+	}
+	left := 0
+	for _, c := range used {
+		if c.left {
+			left++
+		}
+	}
+	require.LessOrEqual(t, left, 1, "of those that were compared first, one may go")
+}

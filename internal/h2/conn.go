@@ -409,6 +409,7 @@ func (c *conn) lose(s *Call, early bool) {
 		c.unstick(s)
 	}
 	s.wake()
+	c.drained.Broadcast() // its handler may wait for it
 	c.close(s, early)
 }
 

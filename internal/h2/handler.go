@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -34,10 +35,9 @@ func (c *conn) serveHandler(ctx context.Context, s *Call) {
 	defer s.cancel()
 	w := &responseWriter{call: s, header: http.Header{}}
 	limits := &c.server.Limits
-	leave, ok := c.server.handlers.TakeShare(origin.Within(c.remote), limits.Handlers, limits.HandlersOf)
-	if ok {
-		defer leave()
-	}
+	w.within = origin.Within(s.client())
+	var ok bool
+	w.leave, ok = c.server.handlers.TakeShare(w.within, limits.Handlers, limits.HandlersOf)
 	defer func() {
 		if fault := recover(); fault != nil {
 			w.failed = http2.ErrCodeInternal
@@ -63,6 +63,14 @@ func (c *conn) serveHandler(ctx context.Context, s *Call) {
 		_ = w.SetWriteDeadline(time.Now().Add(limits.Response)) // it has no error
 	}
 	c.server.Handler.ServeHTTP(w, r)
+}
+
+// client returns the address for which a request counts.
+func (s *Call) client() netip.Addr {
+	if client := s.conn.server.Client; client != nil {
+		return client(s.conn.remote, &s.head)
+	}
+	return s.conn.remote
 }
 
 // request returns the request for a handler.

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"weir/internal/origin"
 )
 
 // responseWriter sends the answer of a handler. One goroutine at a time uses it.
@@ -29,6 +31,10 @@ type responseWriter struct {
 	sent     bool                // the header
 	held     []byte              // the part of the body that is not sent
 	failed   http2.ErrCode       // why there is no answer; 0: the handler has not failed
+
+	within origin.Networks // for which the request counts
+	leave  func()          // ends its place among the handlers; nil: it has none
+	read   func()          // ends that its answer counts as unread; nil: it does not
 }
 
 // maxHeld is the number of bytes of a body that are kept before they are sent.
@@ -174,6 +180,7 @@ func (w *responseWriter) sendBody(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stuck := false
+	defer w.endUnread()
 	for len(b) > 0 && c.accepts(s) {
 		part := b[:min(len(b), maxOutput)]
 		sent := c.sendSome(s, part, false)
@@ -182,9 +189,10 @@ func (w *responseWriter) sendBody(b []byte) error {
 		}
 		b = b[sent:]
 		if sent == len(part) {
-			c.relieve()
+			w.relieve()
 			continue
 		}
+		w.beginUnread()
 		c.flush(false)
 		if !c.accepts(s) || s.sendWindow > 0 && c.sendWindow > 0 { // a change while it wrote
 			continue
@@ -206,11 +214,51 @@ func (w *responseWriter) sendBody(b []byte) error {
 }
 
 // relieve writes the output if it has grown large. The caller holds the lock.
-func (c *conn) relieve() {
-	for len(c.out.b) > maxOutput && c.writing && !c.dead {
+func (w *responseWriter) relieve() {
+	c := w.call.conn
+	if len(c.out.b) <= maxOutput {
+		return
+	}
+	w.beginUnread()
+	for len(c.out.b) > maxOutput && c.writing && !c.dead && !w.call.gone {
 		c.drained.Wait()
 	}
 	if len(c.out.b) > maxOutput {
+		c.flush(false)
+	}
+}
+
+// beginUnread ends the place of a request, because its answer waits for the client: for a window,
+// or until the socket accepts more. From then on, it counts as unread. An answer that already does
+// has made progress, and is the newest again. The caller holds the lock.
+func (w *responseWriter) beginUnread() {
+	w.endPlace()
+	w.endUnread()
+	s := w.call
+	w.read = s.conn.server.unread.Enter(func() { s.conn.drop(s) }, w.within[:]...)
+}
+
+func (w *responseWriter) endUnread() {
+	if w.read != nil {
+		w.read()
+		w.read = nil
+	}
+}
+
+// endPlace ends the place of a request among the handlers.
+func (w *responseWriter) endPlace() {
+	if w.leave != nil {
+		w.leave()
+		w.leave = nil
+	}
+}
+
+// drop resets a stream whose answer is not read, because too many are not.
+func (c *conn) drop(s *Call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.accepts(s) {
+		c.reset(s, http2.ErrCodeEnhanceYourCalm)
 		c.flush(false)
 	}
 }
@@ -231,6 +279,7 @@ func (w *responseWriter) FlushError() error {
 
 // finish ends the answer. A handler that was cancelled has answered only if it has set a trailer.
 func (w *responseWriter) finish(cancelled bool) {
+	w.endPlace() // before the rest is written, which a client that does not read can delay
 	s := w.call
 	c := s.conn
 	if w.failed == 0 && (!cancelled || len(w.trailerFields()) > 0) {

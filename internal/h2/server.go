@@ -17,9 +17,13 @@ import (
 // Request and Response are required.
 type Limits struct {
 	// Handlers is the number of requests that the handler answers at once. A network has at most a
-	// quarter of what is left, and always HandlersOf. A client that does not read a long answer
-	// keeps it there. Further requests are reset as refused, so clients send them again.
+	// quarter of what is left, and always HandlersOf. Further requests are reset as refused, so
+	// clients send them again. A request ends to count when its answer waits for its client.
 	Handlers, HandlersOf int
+	// Unread is the number of answers of the handler that wait for their clients to read. Each
+	// keeps its goroutine, the head of the request, and what is left of the answer. Beyond it, the
+	// network with the most loses the one of which nothing was read for the longest time.
+	Unread int
 
 	Streams     int           // concurrent streams of a connection, those in progress after a reset included
 	HeaderBytes int           // size of a header list, as HTTP/2 counts it
@@ -52,6 +56,9 @@ type Config struct {
 	Call func(*Call) (answered bool)
 	// Handler answers all other requests. It can set deadlines with http.ResponseController.
 	Handler http.Handler
+	// Client returns the address for which a request to Handler counts, for example that behind a
+	// proxy. nil: that of the connection.
+	Client func(remote netip.Addr, head *Head) netip.Addr
 	// Patient makes Shutdown wait for Handler, instead of cancelling its requests.
 	Patient bool
 	// Panicked is told of a panic of Call or Handler. The stream is reset.
@@ -62,6 +69,7 @@ type Config struct {
 type Server struct {
 	Config
 	handlers *places.Nested[netip.Prefix]
+	unread   *places.Crowd[netip.Prefix]
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -73,7 +81,7 @@ type Server struct {
 // New returns a server.
 func New(config Config) *Server {
 	return &Server{
-		Config: config, handlers: places.NewNested[netip.Prefix](),
+		Config: config, handlers: places.NewNested[netip.Prefix](), unread: places.NewCrowd[netip.Prefix](config.Limits.Unread),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{}),
 	}
 }

@@ -80,6 +80,16 @@ func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, o
 	return p.walk(client, forwarded), true
 }
 
+// Client returns the address that sent a request over a connection from remote: the one that the
+// proxies report if remote is a trusted one, and otherwise remote.
+func (p Proxies) Client(remote netip.Addr, forwarded []string) netip.Addr {
+	remote = remote.Unmap().WithZone("")
+	if !p.trusts(remote) {
+		return remote
+	}
+	return p.walk(remote, forwarded)
+}
+
 // Behind returns the address of the client of a gateway that is trusted for another reason than its
 // address, such as its key.
 func (p Proxies) Behind(gateway netip.Addr, forwarded []string) netip.Addr {

@@ -4,11 +4,15 @@ package places
 func (t *Turns[K]) Waiting(holder K) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
-	for _, w := range t.waiting {
-		if w.holder == holder {
-			n++
-		}
+	if q := t.of[holder]; q != nil {
+		return q.line.Len()
 	}
-	return n
+	return 0
+}
+
+// Compared returns how many comparisons of those who wait there were.
+func (t *Turns[K]) Compared() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.waiting.compared
 }

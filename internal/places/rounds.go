@@ -47,7 +47,8 @@ type line[K comparable] struct {
 type turn[K comparable] struct {
 	line  *line[K]
 	at    *list.Element // in its line; nil: it waits no longer
-	given chan error    // the outcome, for one receiver
+	given chan error    // of Rounds: the outcome, for one receiver
+	lost  func()        // of Crowd
 }
 
 // ErrCrowded is the error of a request that waited when too many others came.
@@ -71,10 +72,10 @@ func (r *Rounds[K]) Take(ctx context.Context, within ...K) error {
 		r.mu.Unlock()
 		return nil
 	}
-	t := r.enqueue(within)
+	t := &turn[K]{given: make(chan error, 1)}
+	r.all.enqueue(t, within)
 	if r.all.size > r.queue {
-		crowded := r.all.largest()
-		r.dequeue(crowded.waiting.Back().Value.(*turn[K])).given <- ErrCrowded
+		r.all.oldest().dequeue().given <- ErrCrowded
 	}
 	r.mu.Unlock()
 	select {
@@ -87,7 +88,7 @@ func (r *Rounds[K]) Take(ctx context.Context, within ...K) error {
 	if t.at == nil { // it had its outcome at this moment
 		return <-t.given
 	}
-	r.dequeue(t)
+	t.dequeue()
 	return ctx.Err()
 }
 
@@ -105,7 +106,7 @@ func (r *Rounds[K]) Leave() {
 		next.round.MoveToBack(first)
 		next = first.Value.(*line[K])
 	}
-	r.dequeue(next.waiting.Front().Value.(*turn[K])).given <- nil
+	next.waiting.Front().Value.(*turn[K]).dequeue().given <- nil
 }
 
 // Waiting returns how many requests wait.
@@ -115,25 +116,22 @@ func (r *Rounds[K]) Waiting() int {
 	return r.all.size
 }
 
-// enqueue adds a request of a holder. The caller holds the lock.
-func (r *Rounds[K]) enqueue(within []K) *turn[K] {
+// enqueue adds a request of a holder to the line of all.
+func (l *line[K]) enqueue(t *turn[K], within []K) {
 	var none K
-	l := &r.all
 	for i := len(within) - 1; i >= 0; i-- {
 		if i == 0 || within[i] != none {
 			l = l.of(within[i])
 		}
 	}
-	t := &turn[K]{line: l, given: make(chan error, 1)}
-	t.at = l.waiting.PushFront(t)
+	t.line, t.at = l, l.waiting.PushFront(t)
 	for ; l != nil; l = l.wider {
 		l.resize(1)
 	}
-	return t
 }
 
-// dequeue removes a request that waits, and returns it. The caller holds the lock.
-func (r *Rounds[K]) dequeue(t *turn[K]) *turn[K] {
+// dequeue removes a request that waits, and returns it.
+func (t *turn[K]) dequeue() *turn[K] {
 	t.line.waiting.Remove(t.at)
 	t.at = nil
 	for l := t.line; l != nil; l = l.wider {
@@ -157,13 +155,13 @@ func (l *line[K]) of(holder K) *line[K] {
 	return out
 }
 
-// largest returns the line of the narrowest holder with the most requests, within that of the
-// widest with the most.
-func (l *line[K]) largest() *line[K] {
+// oldest returns the oldest request of the narrowest holder with the most, within the widest with
+// the most.
+func (l *line[K]) oldest() *turn[K] {
 	for l.longest > 0 {
 		l = l.bySize[l.longest].Front().Value.(*line[K])
 	}
-	return l
+	return l.waiting.Back().Value.(*turn[K])
 }
 
 // resize notes that one request more or fewer waits. A line without any leaves the next wider one.

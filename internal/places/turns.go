@@ -1,15 +1,17 @@
 package places
 
 import (
+	"container/heap"
+	"container/list"
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
 
 // Turns are places for which holders wait. A holder has at most each of them, and some of them are
 // only for holders that have none, so that no two or three holders can keep out another one. A
-// place that becomes free goes to the waiting holder that has the fewest.
+// place that becomes free goes to the waiting holder that has the fewest. The time of an operation
+// hardly depends on how many wait.
 //
 // An example, with 7 places, of which a holder may have 4, and 2 are only for holders that have
 // none. Holder a has 4, and b has 1. Both want more, and wait. Holders c and d still get a place at
@@ -19,45 +21,49 @@ type Turns[K comparable] struct {
 	each   int // most places of one holder
 	shared int // most places that are taken when a holder that has some gets another one
 
-	mu      sync.Mutex
-	used    int
-	of      map[K]int    // places of holders that have any
-	waiting []*waiter[K] // in the order of arrival
+	mu       sync.Mutex
+	used     int
+	arrivals int64           // of waiters
+	of       map[K]*queue[K] // of holders that have places or wait
+	waiting  fewest[K]       // those that wait
+}
+
+// queue is a holder, with those who wait for a place of it.
+type queue[K comparable] struct {
+	holder K
+	own    int       // places
+	line   list.List // of *waiter, in the order of arrival
+	at     int       // in waiting, if somebody waits
 }
 
 // waiter waits for a place.
 type waiter[K comparable] struct {
-	holder K
-	ready  chan struct{} // closed when it has its place
+	queue   *queue[K]
+	arrival int64
+	at      *list.Element // in the line; nil: it has its place
+	ready   chan struct{} // closed when it has its place
 }
 
 // NewTurns returns most places, of which a holder may have up to each, and the last reserved ones
 // are for holders that have none.
 func NewTurns[K comparable](most, each, reserved int) *Turns[K] {
-	return &Turns[K]{most: max(1, most), each: max(1, each), shared: max(1, most-reserved), of: map[K]int{}}
+	return &Turns[K]{most: max(1, most), each: max(1, each), shared: max(1, most-reserved), of: map[K]*queue[K]{}}
 }
 
 // Take waits for a place of the holder, until ctx ends. If it returns no error, the caller must
 // call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
-	w := &waiter[K]{holder: holder, ready: make(chan struct{})}
-	t.mu.Lock()
-	t.waiting = append(t.waiting, w)
-	t.next()
-	t.mu.Unlock()
+	w := t.arrive(holder)
 	leave = func() { t.leave(holder) }
+	if w == nil {
+		return leave, nil
+	}
 	select {
 	case <-w.ready:
 		return leave, nil
 	case <-ctx.Done():
 	}
-	t.mu.Lock()
-	at := slices.Index(t.waiting, w)
-	if at >= 0 {
-		t.waiting = slices.Delete(t.waiting, at, at+1)
-	}
-	t.mu.Unlock()
-	if at < 0 { // it got its place at this moment
+	if !t.giveUp(w) { // it got its place at this moment
 		return leave, nil
 	}
 	return nil, ctx.Err()
@@ -70,40 +76,132 @@ func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration)
 	return t.Take(ctx, holder)
 }
 
+// arrive takes a place, and returns nil, or begins to wait for one. Of those who wait already,
+// nobody can get a place, because each that becomes free is given at once. So only the holder
+// itself decides.
+func (t *Turns[K]) arrive(holder K) *waiter[K] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.of[holder]
+	if q == nil {
+		q = &queue[K]{holder: holder}
+		t.of[holder] = q
+	}
+	if q.line.Len() == 0 && t.permits(q.own) {
+		t.used++
+		q.own++
+		return nil
+	}
+	t.arrivals++
+	w := &waiter[K]{queue: q, arrival: t.arrivals, ready: make(chan struct{})}
+	w.at = q.line.PushBack(w)
+	if q.line.Len() == 1 {
+		heap.Push(&t.waiting, q)
+	}
+	return w
+}
+
+// giveUp ends that w waits, or returns false if it has its place.
+func (t *Turns[K]) giveUp(w *waiter[K]) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.at == nil {
+		return false
+	}
+	t.remove(w)
+	return true
+}
+
 func (t *Turns[K]) leave(holder K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	q := t.of[holder]
 	t.used--
-	if t.of[holder]--; t.of[holder] == 0 {
-		delete(t.of, holder)
-	}
+	q.own--
+	t.order(q)
 	t.next()
 }
 
-// next gives the places that are free to those who wait. The caller holds the lock.
+// next gives the places that are free to those who wait. If the holder with the fewest gets none,
+// no other one does. The caller holds the lock.
 func (t *Turns[K]) next() {
-	for {
-		best := -1
-		for i, w := range t.waiting {
-			if own := t.of[w.holder]; t.admits(own) && (best < 0 || own < t.of[t.waiting[best].holder]) {
-				best = i
-			}
-		}
-		if best < 0 {
+	for len(t.waiting.queues) > 0 {
+		q := t.waiting.queues[0]
+		if !t.permits(q.own) {
 			return
 		}
-		w := t.waiting[best]
-		t.waiting = slices.Delete(t.waiting, best, best+1)
 		t.used++
-		t.of[w.holder]++
+		q.own++
+		w := q.line.Front().Value.(*waiter[K])
+		t.remove(w)
 		close(w.ready)
 	}
 }
 
-// admits reports whether a holder that has own places gets another one now.
-func (t *Turns[K]) admits(own int) bool {
+// permits reports whether a holder that has own places gets another one now.
+func (t *Turns[K]) permits(own int) bool {
 	if own == 0 {
 		return t.used < t.most
 	}
 	return own < t.each && t.used < t.shared
+}
+
+// remove removes one who waits. The caller holds the lock.
+func (t *Turns[K]) remove(w *waiter[K]) {
+	q := w.queue
+	q.line.Remove(w.at)
+	w.at = nil
+	if q.line.Len() == 0 {
+		heap.Remove(&t.waiting, q.at)
+	}
+	t.order(q)
+}
+
+// order puts a holder in order after a change, and forgets one that has no place and waits for
+// none. The caller holds the lock.
+func (t *Turns[K]) order(q *queue[K]) {
+	switch {
+	case q.line.Len() > 0:
+		heap.Fix(&t.waiting, q.at)
+	case q.own == 0:
+		delete(t.of, q.holder)
+	}
+}
+
+// fewest is a heap of holders that wait: the one with the fewest places first, and of several the
+// one of which somebody has waited for the longest time.
+type fewest[K comparable] struct {
+	queues   []*queue[K]
+	compared int // how often, for tests
+}
+
+func (f *fewest[K]) Len() int { return len(f.queues) }
+
+func (f *fewest[K]) Less(i, j int) bool {
+	f.compared++
+	a, b := f.queues[i], f.queues[j]
+	if a.own != b.own {
+		return a.own < b.own
+	}
+	return a.line.Front().Value.(*waiter[K]).arrival < b.line.Front().Value.(*waiter[K]).arrival
+}
+
+func (f *fewest[K]) Swap(i, j int) {
+	f.queues[i], f.queues[j] = f.queues[j], f.queues[i]
+	f.queues[i].at, f.queues[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (f *fewest[K]) Push(x any) {
+	q := x.(*queue[K])
+	q.at = len(f.queues)
+	f.queues = append(f.queues, q)
+}
+
+// Pop implements heap.Interface.
+func (f *fewest[K]) Pop() any {
+	last := f.queues[len(f.queues)-1]
+	f.queues[len(f.queues)-1] = nil
+	f.queues = f.queues[:len(f.queues)-1]
+	return last
 }

@@ -101,3 +101,41 @@ func TestTurnsConcurrently(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// However many wait, giving a place to another holder looks at few of them. Before, it looked at
+// all, with the lock that everybody needs.
+func TestTurnsLookAtFewWaiting(t *testing.T) {
+	const holders, each = 5, 400
+	turns := places.NewTurns[int](64, 8, 4)
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for holder := range holders {
+		for range 8 {
+			_, err := turns.Take(ctx, holder)
+			require.NoError(t, err)
+		}
+		for range each {
+			waiting.Go(func() { _, _ = turns.Take(ctx, holder) })
+		}
+	}
+	for holder := range holders {
+		for turns.Waiting(holder) < each {
+			runtime.Gosched()
+		}
+	}
+	const times = 1000
+	before := turns.Compared()
+	for range times {
+		leave, err := turns.Take(ctx, holders)
+		require.NoError(t, err)
+		leave()
+	}
+	require.LessOrEqual(t, turns.Compared()-before, times*10)
+	before = turns.Compared()
+	cancel()
+	waiting.Wait()
+	require.LessOrEqual(t, turns.Compared()-before, holders*each*10, "all of them give up")
+	for holder := range holders {
+		require.Zero(t, turns.Waiting(holder))
+	}
+}

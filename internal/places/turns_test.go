@@ -2,6 +2,7 @@ package places
 
 import (
 	"context"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,18 +39,14 @@ func TestTurns(t *testing.T) {
 	// b has waited for a shorter time, but has fewer than a.
 	granted := make(chan string, 2)
 	wait := func(name, holder string) {
-		turns.mu.Lock()
-		waiting := len(turns.waiting)
-		turns.mu.Unlock()
+		waiting := turns.Waiting(holder)
 		go func() {
 			if _, err := turns.Take(t.Context(), holder); err == nil {
 				granted <- name
 			}
 		}()
-		for queued := false; !queued; {
-			turns.mu.Lock()
-			queued = len(turns.waiting) > waiting
-			turns.mu.Unlock()
+		for turns.Waiting(holder) == waiting {
+			runtime.Gosched()
 		}
 	}
 	wait("a", a)
@@ -71,5 +68,5 @@ func TestTurns(t *testing.T) {
 	leave()
 	require.Zero(t, one.used)
 	require.Empty(t, one.of)
-	require.Empty(t, one.waiting)
+	require.Empty(t, one.waiting.queues)
 }

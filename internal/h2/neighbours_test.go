@@ -1,0 +1,141 @@
+package h2
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+)
+
+// begins returns the status of an answer whose body nobody reads.
+func (c *client) begins(id uint32) (status string) {
+	c.t.Helper()
+	c.until(func(f http2.Frame) bool {
+		if f.Header().StreamID != id {
+			return false
+		}
+		if reset, ok := f.(*http2.RSTStreamFrame); ok {
+			status = "reset: " + reset.ErrCode.String()
+			return true
+		}
+		for _, field := range c.fields {
+			if field.Name == ":status" {
+				status = field.Value
+			}
+		}
+		return true
+	})
+	return status
+}
+
+// Clients that do not read their answers leave all places of the handler to others, also to those
+// that have the same address behind a proxy. Before, 13 of 64 places were all that an address had,
+// for as long as an answer may wait.
+func TestUnreadAnswersLeaveNeighbours(t *testing.T) {
+	server, addr := serveFor(t, func(config *Config) {
+		config.Limits.Handlers, config.Limits.HandlersOf = 64, 1
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, long(50_000)) })
+	})
+	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	for i := range uint32(40) {
+		c.open(1+2*i, handlerPath, true)
+		require.Equal(t, "200", c.begins(1+2*i))
+		require.Eventually(t, func() bool { return server.handlers.Taken() == 0 }, patient, time.Millisecond)
+	}
+	other := dial(t, addr)
+	other.open(1, handlerPath, true)
+	require.Equal(t, "200", other.begins(1))
+}
+
+// byField counts a request for the address in its field "from".
+func byField(_ netip.Addr, head *Head) netip.Addr {
+	for _, f := range head.Fields {
+		if f.Name == "from" {
+			return netip.MustParseAddr(f.Value)
+		}
+	}
+	return netip.Addr{}
+}
+
+// Unread answers are bounded in number. Beyond it, the network with the most loses the oldest one,
+// and a new request is never refused.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	server, addr := serveFor(t, func(config *Config) {
+		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Unread = 1, 1, 4
+		config.Client = byField
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, long(50_000)) })
+	})
+	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	id := uint32(1)
+	open := func(from string, waiting int) {
+		c.open(id, handlerPath, true, "from", from)
+		require.Equal(t, "200", c.begins(id))
+		require.Eventually(t, func() bool { return server.unread.Waiting() == waiting && server.handlers.Taken() == 0 }, patient, time.Millisecond)
+		id += 2
+	}
+	open("192.0.2.1", 1)
+	for i := range 3 {
+		open("198.51.100.7", 2+i)
+	}
+	require.NoError(t, c.WriteWindowUpdate(3, 10)) // so the second one is read, and the third is the oldest
+	c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FrameData && f.Header().StreamID == 3 })
+	require.Eventually(t, func() bool { return server.unread.Waiting() == 4 }, patient, time.Millisecond)
+	c.open(9, handlerPath, true, "from", "192.0.2.2")
+	var lost *http2.RSTStreamFrame
+	began := false
+	c.until(func(f http2.Frame) bool {
+		if reset, ok := f.(*http2.RSTStreamFrame); ok {
+			lost = reset
+		}
+		began = began || f.Header().StreamID == 9 && f.Header().Type == http2.FrameHeaders
+		return lost != nil && began
+	})
+	require.Equal(t, uint32(5), lost.StreamID)
+	require.Equal(t, http2.ErrCodeEnhanceYourCalm, lost.ErrCode)
+	require.NoError(t, c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 50_000}))
+	for id, r := range c.answers(4) {
+		want := 50_000
+		if id == 3 {
+			want -= 10
+		}
+		require.Len(t, r.body, want)
+	}
+	require.Eventually(t, func() bool { return server.unread.Waiting() == 0 }, patient, time.Millisecond)
+}
+
+// The same holds for a client whose windows are open, and that does not read its socket.
+func TestUnreadSocketsLeaveNeighbours(t *testing.T) {
+	var returned atomic.Int64
+	server, addr := serveFor(t, func(config *Config) {
+		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Unread = 1, 1, 3
+		body := []byte(long(32 << 20)) // more than the buffers of the kernel
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			defer returned.Add(1)
+			_, _ = w.Write(body)
+		})
+	})
+	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+	require.NoError(t, c.Conn.(*net.TCPConn).SetReadBuffer(4<<10))
+	require.NoError(t, c.WriteWindowUpdate(0, maxWindow-initialWindow))
+	unread := func(n int) {
+		require.Eventually(t, func() bool { return server.unread.Waiting() == n && server.handlers.Taken() == 0 }, patient, time.Millisecond)
+	}
+	for i := range 3 {
+		c.open(uint32(1+2*i), handlerPath, true)
+		unread(1 + i)
+	}
+	require.Zero(t, returned.Load())
+	other := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	for i := range 2 { // the second one must end one of those that wait for the writer of the socket
+		other.open(uint32(1+2*i), handlerPath, true)
+		require.Equal(t, "200", other.begins(uint32(1+2*i)))
+		unread(3)
+	}
+	require.Eventually(t, func() bool { return returned.Load() > 0 }, patient, time.Millisecond)
+}

@@ -1,0 +1,47 @@
+package places
+
+import "sync"
+
+// Crowd bounds the number of requests that wait for their own clients, for example to read an
+// answer. It refuses no new one: beyond the bound, the widest holder with the most loses one, the
+// oldest of the narrowest holder with the most. So a holder with very many loses its own.
+//
+// An example with 3: holder a has the requests 1 and 2, and b has 3. Then b comes with 4, and a
+// loses 1, because it has reached this number first. If c comes with 5, b loses 3.
+type Crowd[K comparable] struct {
+	most int
+
+	mu  sync.Mutex
+	all line[K] // of the widest holders
+}
+
+// NewCrowd bounds to most requests.
+func NewCrowd[K comparable](most int) *Crowd[K] { return &Crowd[K]{most: max(1, most)} }
+
+// Enter counts a request that waits. The holders are those of Rounds.Take. If the request is the
+// one that must go, lost is called on another goroutine, because the caller of Enter may hold a
+// lock that lost needs. The caller must call leave once in either case.
+func (c *Crowd[K]) Enter(lost func(), within ...K) (leave func()) {
+	t := &turn[K]{lost: lost}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all.enqueue(t, within)
+	if c.all.size > c.most {
+		crowded := c.all.oldest().dequeue()
+		go crowded.lost()
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if t.at != nil {
+			t.dequeue()
+		}
+	}
+}
+
+// Waiting returns how many requests wait.
+func (c *Crowd[K]) Waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all.size
+}

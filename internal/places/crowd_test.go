@@ -1,0 +1,75 @@
+package places_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/places"
+)
+
+// Beyond the bound, the holder with the most loses its oldest request, and nobody is refused.
+func TestCrowd(t *testing.T) {
+	t.Parallel()
+	c := places.NewCrowd[string](3)
+	lost := make(chan string, 1)
+	enter := func(name string, within ...string) (leave func()) {
+		return c.Enter(func() { lost <- name }, within...)
+	}
+	leave := enter("a1", "a")
+	enter("a2", "a")
+	enter("b3", "b")
+	enter("b4", "b")
+	require.Equal(t, "a1", <-lost, "a has reached this number first")
+	leave() // a second time changes nothing
+	enter("c5", "c")
+	require.Equal(t, "b3", <-lost)
+	require.Equal(t, 3, c.Waiting())
+}
+
+// A site with very many addresses loses its own, of its address with the most.
+func TestCrowdWithin(t *testing.T) {
+	t.Parallel()
+	c := places.NewCrowd[string](4)
+	lost := make(chan string, 1)
+	enter := func(name string, within ...string) (leave func()) {
+		return c.Enter(func() { lost <- name }, within...)
+	}
+	enter("a1 0", "a1", "", "a")
+	enter("a2 0", "a2", "", "a")
+	leave := enter("a2 1", "a2", "", "a")
+	enter("b 0", "b")
+	enter("b 1", "b")
+	require.Equal(t, "a2 0", <-lost)
+	leave()
+	require.Equal(t, 3, c.Waiting())
+	enter("c 0", "c")
+	require.Empty(t, lost)
+	enter("d 0", "d")
+	require.Equal(t, "b 0", <-lost, "of the largest one")
+}
+
+// With any number of concurrent holders, as many wait as have neither left nor lost.
+func TestCrowdConcurrently(t *testing.T) {
+	t.Parallel()
+	c := places.NewCrowd[string](8)
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			var leaves []func()
+			for n := range 500 {
+				leaves = append(leaves, c.Enter(func() {}, fmt.Sprint(n%7), "", fmt.Sprint(i%3)))
+				if n%5 == 4 {
+					for _, leave := range leaves {
+						leave()
+					}
+					leaves = nil
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, c.Waiting())
+}
