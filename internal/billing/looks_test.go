@@ -60,6 +60,10 @@ func (s *stack) explain(role, query string, values ...string) (out plan, text st
 		tx, err := conn.Begin(ctx)
 		require.NoError(s.t, err)
 		defer func() { _ = tx.Rollback(ctx) }()
+		if role == "weir_system" { // as in the store
+			_, err = tx.Exec(ctx, "SET LOCAL enable_sort = off")
+			require.NoError(s.t, err)
+		}
 		_, err = tx.Exec(ctx, "SET LOCAL ROLE "+role)
 		require.NoError(s.t, err)
 		_, err = tx.Exec(ctx, "SELECT set_config('weir.tenant_id', $1, true)", s.a.TenantID().String())
