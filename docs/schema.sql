@@ -246,12 +246,12 @@ CREATE TABLE billing_events (
 CREATE INDEX billing_events_decided ON billing_events USING btree (settled_at) WHERE ((due_at IS NULL) AND (outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'ignored'::text])));
 CREATE INDEX billing_events_due ON billing_events USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, endpoint_id, id);
-CREATE INDEX billing_events_parked ON billing_events USING btree (tenant_id, endpoint_id, customer) WHERE (waits_for <> ''::text);
+CREATE INDEX billing_events_scheduled ON billing_events USING btree (tenant_id, due_at, subject, id) WHERE (waits_for = 'time'::text);
 CREATE INDEX billing_events_turn ON billing_events USING btree (tenant_id, due_at, id) WHERE (due_at IS NOT NULL);
-CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
-CREATE INDEX billing_events_unapplied_at ON billing_events USING btree (settled_at) WHERE ((due_at IS NULL) AND (outcome = ANY (ARRAY['parked'::text, 'failed'::text])));
-CREATE INDEX billing_events_unapplied_of_endpoint ON billing_events USING btree (tenant_id, endpoint_id) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
-CREATE INDEX billing_events_waiting ON billing_events USING btree (tenant_id, endpoint_id, customer, id) WHERE (waits_for = 'subject'::text);
+CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome, id) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
+CREATE INDEX billing_events_unapplied_at ON billing_events USING btree (settled_at) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
+CREATE INDEX billing_events_unapplied_of_endpoint ON billing_events USING btree (endpoint_id, received_at) WHERE ((outcome = ANY (ARRAY['parked'::text, 'failed'::text])) AND (waits_for <> 'time'::text));
+CREATE INDEX billing_events_waiting ON billing_events USING btree (tenant_id, endpoint_id, waits_for, customer, id) WHERE (waits_for = ANY (ARRAY['subject'::text, 'price'::text]));
 CREATE UNIQUE INDEX billing_events_duplicate ON billing_events USING btree (tenant_id, duplicate_of) WHERE (duplicate_of IS NOT NULL);
 CREATE UNIQUE INDEX billing_events_once ON billing_events USING btree (tenant_id, endpoint_id, provider_id) WHERE (duplicate_of IS NULL);
 ALTER TABLE billing_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
@@ -261,7 +261,7 @@ CREATE POLICY own_tenant ON billing_events FOR ALL TO weir_app
 CREATE POLICY purge ON billing_events FOR DELETE TO weir_system
     USING (((due_at IS NULL) AND (outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'ignored'::text]))));
 CREATE POLICY purge_unapplied ON billing_events FOR DELETE TO weir_system
-    USING (((due_at IS NULL) AND (outcome = ANY (ARRAY['parked'::text, 'failed'::text]))));
+    USING ((((due_at IS NULL) OR (waits_for = 'time'::text)) AND (outcome = ANY (ARRAY['parked'::text, 'failed'::text]))));
 CREATE POLICY read_all ON billing_events FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE ON billing_events TO weir_system;

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"net"
@@ -30,10 +31,16 @@ func newHandshakeRounds(most int) *handshakeRounds {
 	return places.NewRounds[netip.Prefix](most, maxHandshakesWaiting)
 }
 
+// handshakeAhead is how many bytes a handshake reads at once. The TLS library reads a message in
+// parts of several hundred bytes, and a hello with a key for after quantum computers has 1,500 or
+// more.
+const handshakeAhead = 4096
+
 // handshakeConn is a connection below TLS. During the handshake, it has a place, except while it
 // reads or writes: a client may never send anything, and never read. It has one again after each
 // write, because the client may have sent all its messages at once, and the next one is then
-// processed without another read.
+// processed without another read. A read of what has arrived already keeps the place: with a turn
+// for each part of a message, a client would wait for several before the server signs.
 type handshakeConn struct {
 	net.Conn
 	rounds   *handshakeRounds
@@ -42,7 +49,16 @@ type handshakeConn struct {
 	giveUp   context.CancelFunc
 	placed   bool // it has a place
 	done     bool // the handshake has ended, and the connection needs no place
+
+	// ahead has what was read and not used yet. nil: nothing, and reads are those of Conn.
+	ahead *bufio.Reader
 }
+
+// unplacedReader reads from a connection without a place, which it has after that.
+type unplacedReader struct{ *handshakeConn }
+
+// Read implements io.Reader.
+func (r unplacedReader) Read(b []byte) (int, error) { return r.without(r.Conn.Read, b) }
 
 // newHandshakeConn returns a connection whose handshake ends within limit.
 func newHandshakeConn(conn net.Conn, rounds *handshakeRounds, limit time.Duration) *handshakeConn {
@@ -53,10 +69,14 @@ func newHandshakeConn(conn net.Conn, rounds *handshakeRounds, limit time.Duratio
 
 // shake calls handshake, which reads and writes with c. Reads and writes after it take no place.
 func (c *handshakeConn) shake(handshake func() error) error {
+	c.ahead = bufio.NewReaderSize(unplacedReader{c}, handshakeAhead)
 	defer func() {
 		c.leave()
 		c.done = true
 		c.giveUp()
+		if c.ahead.Buffered() == 0 {
+			c.ahead = nil
+		}
 	}()
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		c.networks = origin.Within(tcp.AddrPort().Addr())
@@ -66,10 +86,22 @@ func (c *handshakeConn) shake(handshake func() error) error {
 
 // Read implements net.Conn.
 func (c *handshakeConn) Read(b []byte) (int, error) {
-	if c.done {
-		return c.Conn.Read(b)
+	if c.ahead != nil {
+		return c.readAhead(b)
 	}
-	return c.without(c.Conn.Read, b)
+	return c.Conn.Read(b)
+}
+
+// readAhead reads what was read before, and during the handshake what comes next.
+func (c *handshakeConn) readAhead(b []byte) (int, error) {
+	if !c.done {
+		return c.ahead.Read(b)
+	}
+	n, err := c.ahead.Read(b[:min(len(b), c.ahead.Buffered())])
+	if c.ahead.Buffered() == 0 {
+		c.ahead = nil
+	}
+	return n, err
 }
 
 // Write implements net.Conn.

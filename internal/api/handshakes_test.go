@@ -237,6 +237,96 @@ func TestHandshakeMessagesAtOnce(t *testing.T) {
 	require.True(t, free())
 }
 
+// transfers counts the reads and writes of a connection that transfer something.
+type transfers struct {
+	net.Conn
+	reads, writes atomic.Int64
+}
+
+func (c *transfers) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.reads.Add(int64(min(n, 1)))
+	return n, err
+}
+
+func (c *transfers) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.writes.Add(int64(min(n, 1)))
+	return n, err
+}
+
+// What arrives at once has one turn, although the TLS library reads a long hello in two parts. A
+// place is taken after each transfer: of the hello, of the answer, and of the end.
+func TestTurnsOfAHandshake(t *testing.T) {
+	issuer := httptest.NewTLSServer(nil)
+	defer issuer.Close()
+	trust := clientTLS(issuer)
+	server, client := net.Pipe()
+	defer client.Close()
+	sent := make(chan []byte, 1)
+	_ = tls.Client(&firstWrite{sent: sent}, trust).Handshake()
+	require.Greater(t, len(<-sent), 1024, "the hello is long")
+
+	counted := &transfers{Conn: server}
+	c := newHandshakeConn(counted, newHandshakeRounds(1), time.Hour)
+	ended := make(chan error, 1)
+	go func() {
+		secure := tls.Client(client, trust)
+		err := secure.Handshake()
+		if err == nil {
+			_, err = secure.Write([]byte("after it"))
+		}
+		ended <- err
+	}()
+	secure, err := serverHandshake(c, &tls.Config{Certificates: issuer.TLS.Certificates})
+	require.NoError(t, err)
+	require.Equal(t, [2]int64{2, 1}, [2]int64{counted.reads.Load(), counted.writes.Load()})
+	got := make([]byte, 8)
+	_, err = io.ReadFull(secure, got)
+	require.NoError(t, err)
+	require.Equal(t, "after it", string(got))
+	require.NoError(t, <-ended)
+}
+
+// What was read ahead is read without another turn, with the same place, and without a place after
+// the handshake. Then the connection keeps no memory for it.
+func TestHandshakeReadsAhead(t *testing.T) {
+	server, client := net.Pipe()
+	defer client.Close()
+	rounds := newHandshakeRounds(1)
+	counted := &transfers{Conn: server}
+	c := newHandshakeConn(counted, rounds, time.Hour)
+	go func() {
+		_, _ = client.Write([]byte("first,second,third"))
+		_, _ = client.Write([]byte(",fourth"))
+		_ = client.Close()
+	}()
+	part := func(want string) {
+		t.Helper()
+		got := make([]byte, len(want))
+		n, err := c.Read(got)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got[:n]))
+		require.EqualValues(t, 1, counted.reads.Load())
+	}
+	require.NoError(t, c.shake(func() error {
+		part("first,")
+		require.True(t, c.placed)
+		part("second,")
+		require.True(t, c.placed)
+		return nil
+	}))
+	require.False(t, c.placed)
+	part("thi")
+	require.NotNil(t, c.ahead)
+	part("rd")
+	require.Nil(t, c.ahead)
+	rest, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, ",fourth", string(rest))
+	require.False(t, c.placed)
+}
+
 // A handshake that waits for a place ends with its connection, and after its time limit.
 func TestHandshakesThatWaitEnd(t *testing.T) {
 	rounds := newHandshakeRounds(1)

@@ -56,9 +56,9 @@ type Runner struct {
 	unapplied *prometheus.GaugeVec   // outcome
 	// pushes and repeats are the places of pushes, of those that failed before apart.
 	pushes, repeats *places.Places[uuid.UUID]
-	turns           *turns
+	turns, looks    *turns // of due tasks, and of looks at waiting events
 	comparisons     *places.Places[uuid.UUID]
-	underway        sync.WaitGroup // turns and comparisons
+	underway        sync.WaitGroup // turns, looks and comparisons
 }
 
 const (
@@ -80,7 +80,7 @@ func New(o Options) *Runner {
 	}
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
-		turns: newTurns(), comparisons: places.New[uuid.UUID](0, 0),
+		turns: newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: places.New[uuid.UUID](0, 0),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_billing_events_total",
 			Help: "Billing events that this instance has decided about, by outcome.",
@@ -129,15 +129,20 @@ func (r *Runner) Run(ctx context.Context) {
 	failing := false
 	for {
 		r.turns.look()
+		r.looks.look()
 		due, err := r.Store.DueBilling(ctx, page)
 		if err != nil && !failing && ctx.Err() == nil {
 			r.Logger.WarnContext(ctx, "cannot read due billing events; retrying", "error", err)
 		}
 		failing = err != nil
 		again := r.turns.offer(r.tasksOf(due))
+		lookAgain := r.looks.offer(r.looksOf(due))
 		r.beginComparisons(ctx, due.Reconciles)
-		if idle := r.begin(ctx); idle && err == nil && (due.More || again) {
+		if idle := r.begin(ctx, r.turns); idle && err == nil && (due.More || again) {
 			r.Wake() // else a turn that ends does
+		}
+		if idle := r.begin(ctx, r.looks); idle && lookAgain {
+			r.Wake()
 		}
 		for look := false; !look; {
 			select {
@@ -148,7 +153,9 @@ func (r *Runner) Run(ctx context.Context) {
 			case <-ticker.C:
 				look = true
 			case <-r.turns.ended:
-				r.begin(ctx)
+				r.begin(ctx, r.turns)
+			case <-r.looks.ended:
+				r.begin(ctx, r.looks)
 			}
 		}
 	}
@@ -162,8 +169,12 @@ func (r *Runner) Once(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		woken := false
+		for _, look := range due.Looks {
+			woken = r.look(ctx, look) || woken
+		}
 		r.turns.offer(r.tasksOf(due))
-		for idle := r.begin(ctx); !idle; idle = r.begin(ctx) {
+		for idle := r.begin(ctx, r.turns); !idle; idle = r.begin(ctx, r.turns) {
 			select {
 			case <-r.turns.ended:
 			case <-ctx.Done():
@@ -171,7 +182,7 @@ func (r *Runner) Once(ctx context.Context) error {
 				return ctx.Err()
 			}
 		}
-		if len(due.Events)+len(due.Subscriptions) == 0 && !due.More {
+		if len(due.Events)+len(due.Subscriptions) == 0 && !due.More && !woken {
 			return ctx.Err()
 		}
 	}

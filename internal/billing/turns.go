@@ -21,7 +21,8 @@ import (
 //   - while a task waits for the provider it has another kind of place, of which there are many
 //   - the loop does not wait for the end of a turn
 //
-// What a turn leaves stays due.
+// What a turn leaves stays due. Looks at the events that wait for a subject or a price have turns
+// of their own in the same way.
 
 const (
 	// turnPlaces is the number of tenants whose tasks are executed at the same time; there are as
@@ -29,6 +30,9 @@ const (
 	// because the admin API needs the others.
 	turnPlaces = 2
 	turnFor    = time.Second
+	// lookPlaces is the same of tenants whose waiting events are looked at. These have places of
+	// their own, so that a look that takes long delays only other looks.
+	lookPlaces = 1
 	// askPlaces is of how many tenants the provider is asked at the same time, in the same way.
 	askPlaces = 16
 	// comparePlaces is how many endpoints are compared at the same time, in the same way.
@@ -43,6 +47,7 @@ type tenantTasks struct {
 
 // turns decides whose tasks are executed.
 type turns struct {
+	most           int // turns at the same time, and as many more of tenants that have none
 	places, asking *places.Places[uuid.UUID]
 	ended          chan struct{} // capacity 1; signals that a turn has ended or a place is free
 
@@ -53,9 +58,9 @@ type turns struct {
 	order   *places.Order[uuid.UUID] // of tenants, by their last turn
 }
 
-func newTurns() *turns {
+func newTurns(most int) *turns {
 	return &turns{
-		places: places.New[uuid.UUID](0, 0), asking: places.New[uuid.UUID](0, 0), ended: make(chan struct{}, 1),
+		most: most, places: places.New[uuid.UUID](0, 0), asking: places.New[uuid.UUID](0, 0), ended: make(chan struct{}, 1),
 		working: map[uuid.UUID]bool{}, done: map[uuid.UUID]bool{}, order: places.NewOrder[uuid.UUID](),
 	}
 }
@@ -96,7 +101,7 @@ func (t *turns) take() (of tenantTasks, leave func(), idle bool) {
 		return of, nil, len(t.working) == 0
 	}
 	of = t.waiting[0]
-	leave, ok := t.places.TakeShare(of.tenant, turnPlaces, 1)
+	leave, ok := t.places.TakeShare(of.tenant, t.most, 1)
 	if !ok {
 		return of, nil, false
 	}
@@ -149,17 +154,17 @@ func (t *turn) ask() bool {
 }
 
 // begin begins turns, as far as there are places. idle reports whether nothing is under way then.
-func (r *Runner) begin(ctx context.Context) (idle bool) {
+func (r *Runner) begin(ctx context.Context, all *turns) (idle bool) {
 	for ctx.Err() == nil {
-		of, leave, idle := r.turns.take()
+		of, leave, idle := all.take()
 		if leave == nil {
 			return idle
 		}
 		r.underway.Go(func() {
-			t := &turn{all: r.turns, tenant: of.tenant, leave: leave}
+			t := &turn{all: all, tenant: of.tenant, leave: leave}
 			done := r.execute(ctx, t, of.tasks)
 			t.leave()
-			if none := r.turns.end(of.tenant); none && done {
+			if none := all.end(of.tenant); none && done {
 				r.Wake() // it may have more
 			}
 		})
@@ -179,25 +184,48 @@ func (r *Runner) execute(ctx context.Context, t *turn, tasks []func(context.Cont
 	return done
 }
 
-// tasksOf returns the due events and subscriptions as tasks, by tenant.
-func (r *Runner) tasksOf(due tenants.BillingDue) (out []tenantTasks) {
-	index := map[uuid.UUID]int{}
-	add := func(tenant uuid.UUID, task func(context.Context, *turn) bool) {
-		i, ok := index[tenant]
-		if !ok {
-			i = len(out)
-			index[tenant] = i
-			out = append(out, tenantTasks{tenant: tenant})
-		}
-		out[i].tasks = append(out[i].tasks, task)
+// byTenant are tasks of several tenants.
+type byTenant struct {
+	list  []tenantTasks
+	index map[uuid.UUID]int
+}
+
+func (b *byTenant) add(tenant uuid.UUID, task func(context.Context, *turn) bool) {
+	i, ok := b.index[tenant]
+	if !ok {
+		i = len(b.list)
+		b.index[tenant] = i
+		b.list = append(b.list, tenantTasks{tenant: tenant})
 	}
+	b.list[i].tasks = append(b.list[i].tasks, task)
+}
+
+// tasksOf returns the due events and subscriptions as tasks, by tenant.
+func (r *Runner) tasksOf(due tenants.BillingDue) []tenantTasks {
+	out := byTenant{index: map[uuid.UUID]int{}}
 	for _, task := range due.Events {
-		add(task.Tenant, func(ctx context.Context, t *turn) bool { return r.event(ctx, task, t.ask) })
+		out.add(task.Tenant, func(ctx context.Context, t *turn) bool { return r.event(ctx, task, t.ask) })
 	}
 	for _, task := range due.Subscriptions {
-		add(task.Tenant, func(ctx context.Context, _ *turn) bool { return r.subscription(ctx, task) })
+		out.add(task.Tenant, func(ctx context.Context, _ *turn) bool { return r.subscription(ctx, task) })
 	}
-	return out
+	return out.list
+}
+
+// looksOf returns the looks at waiting events as tasks, by tenant.
+func (r *Runner) looksOf(due tenants.BillingDue) []tenantTasks {
+	out := byTenant{index: map[uuid.UUID]int{}}
+	for _, look := range due.Looks {
+		out.add(look.Tenant, func(ctx context.Context, _ *turn) bool { return r.look(ctx, look) })
+	}
+	return out.list
+}
+
+// look looks at waiting events. done reports whether some may be due now, or be left.
+func (r *Runner) look(ctx context.Context, look tenants.BillingLook) (done bool) {
+	_, err := r.Store.LookAtBilling(ctx, look)
+	r.logFailure(ctx, "look at waiting events", tenants.BillingTask{Tenant: look.Tenant, Endpoint: look.Endpoint}, err)
+	return err == nil
 }
 
 // beginComparisons begins to compare the endpoints for which there are places. The others stay due.

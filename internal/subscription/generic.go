@@ -20,6 +20,10 @@ const SubjectPlan = "subject.plan"
 // SubjectCredits is the type of the generic event that grants credits.
 const SubjectCredits = "subject.credits"
 
+// MaxAhead is how long after it was sent an event may take effect. One that was not applied is
+// deleted after that.
+const MaxAhead = 400 * 24 * time.Hour
+
 // maxReference is the maximum length of a reference of credits, in bytes.
 const maxReference = 256
 
@@ -57,7 +61,8 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 		switch err := hook.Verify(body, header); {
 		case err == nil:
 			seconds, _ := strconv.ParseInt(header.Get(standardwebhooks.HeaderWebhookTimestamp), 10, 64) // Verify has parsed it
-			return parseGeneric(body, header.Get(standardwebhooks.HeaderWebhookID), time.Unix(seconds, 0).UTC())
+			sent := time.Unix(seconds, 0).UTC()
+			return parseGeneric(body, header.Get(standardwebhooks.HeaderWebhookID), sent, min(maxTime, sent.Add(MaxAhead).Unix()))
 		case errors.Is(err, standardwebhooks.ErrMessageTooOld), errors.Is(err, standardwebhooks.ErrMessageTooNew):
 			found = ErrOldSignature
 		}
@@ -68,9 +73,10 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 // ParseGeneric parses an event that was verified and stored before. sent is its time when it was
 // first received, at arrived. The time of the event is effective_at, or sent without one, because
 // the timestamp of a webhook changes with each attempt. Of two events with the same time, the one
-// that arrived later is newer. Invalid fields, which an earlier release stored, make it unreadable.
+// that arrived later is newer. Invalid fields, which an earlier release stored, make it unreadable,
+// but a time far ahead does not.
 func ParseGeneric(body []byte, id string, sent, arrived time.Time) (Event, error) {
-	e, err := parseGeneric(body, id, sent)
+	e, err := parseGeneric(body, id, sent, maxTime)
 	if e.Snapshot != nil {
 		e.Snapshot.Arrived = arrived.UnixMicro()
 	}
@@ -81,9 +87,9 @@ func ParseGeneric(body []byte, id string, sent, arrived time.Time) (Event, error
 	return e, err
 }
 
-// parseGeneric parses an event. Errors: ErrMalformed, *InvalidFields with an event that has only
-// its id, type and time.
-func parseGeneric(body []byte, id string, sent time.Time) (Event, error) {
+// parseGeneric parses an event, which takes effect up to the second latest. Errors: ErrMalformed,
+// *InvalidFields with an event that has only its id, type and time.
+func parseGeneric(body []byte, id string, sent time.Time, latest int64) (Event, error) {
 	in, err := readObject(body)
 	if err != nil || hasNUL(body) {
 		return Event{}, fmt.Errorf("%w: must be one JSON object with a type", ErrMalformed)
@@ -98,7 +104,7 @@ func parseGeneric(body []byte, id string, sent time.Time) (Event, error) {
 	e := Event{ID: id, Type: kind, At: sent}
 	switch kind {
 	case SubjectPlan:
-		e.plan(in)
+		e.plan(in, latest)
 	case SubjectCredits:
 		e.grant(in)
 	default:
@@ -111,8 +117,8 @@ func parseGeneric(body []byte, id string, sent time.Time) (Event, error) {
 	return e, nil
 }
 
-// plan reads an event that changes a plan.
-func (e *Event) plan(in *object) {
+// plan reads an event that changes a plan, up to the second latest.
+func (e *Event) plan(in *object, latest int64) {
 	e.Kind, e.Subject = Changed, in.subject()
 	e.Subscription = e.Subject
 	if in.required("plan") {
@@ -120,7 +126,7 @@ func (e *Event) plan(in *object) {
 	} else {
 		e.Snapshot = &Snapshot{}
 	}
-	if at := in.time("effective_at", 0, maxTime); at != nil {
+	if at := in.time("effective_at", 0, latest); at != nil {
 		e.At, e.Effective = *at, *at
 	}
 	e.Snapshot.At, e.Snapshot.Rank = e.At.Unix(), 1+e.At.Nanosecond()/1000

@@ -275,3 +275,35 @@ func FuzzSignatures(f *testing.F) {
 		}
 	})
 }
+
+// An event of the generic webhook takes effect at most 400 days after it was sent, because one that
+// was not applied is deleted after that. One that was stored by an earlier release stays readable.
+func TestGenericEventsFarAhead(t *testing.T) {
+	t.Parallel()
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	hook, err := standardwebhooks.NewWebhook(secret)
+	require.NoError(t, err)
+	now := time.Now().Truncate(time.Second)
+	read := func(at time.Time) (string, error) {
+		body := `{"type":"subject.plan","subject":"ada","plan":"pro","effective_at":"` + at.Format(time.RFC3339Nano) + `"}`
+		signature, err := hook.Sign("msg_1", now, []byte(body))
+		require.NoError(t, err)
+		_, err = subscription.ReadGeneric([]byte(body), http.Header{
+			"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {strconv.FormatInt(now.Unix(), 10)}, "Webhook-Signature": {signature},
+		}, []string{secret})
+		return body, err
+	}
+	last := now.Add(400 * 24 * time.Hour)
+	_, err = read(last)
+	require.NoError(t, err)
+	for _, at := range []time.Time{last.Add(time.Second), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		body, err := read(at)
+		var wrong *subscription.InvalidFields
+		require.ErrorAs(t, err, &wrong)
+		require.Equal(t, "effective_at", wrong.Fields[0].Field)
+		require.Contains(t, wrong.Error(), "to "+last.UTC().Format(time.RFC3339))
+		e, err := subscription.ParseGeneric([]byte(body), "msg_1", now, now)
+		require.NoError(t, err)
+		require.Equal(t, subscription.Changed, e.Kind, e.Why)
+	}
+}

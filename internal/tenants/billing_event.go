@@ -227,7 +227,10 @@ func (s *Store) UnappliedEvents(ctx context.Context, a Actor) (out UnappliedEven
 // AllUnappliedEvents counts the billing events of all tenants that were not applied, without those
 // that take effect at a time that they name.
 func (s *Store) AllUnappliedEvents(ctx context.Context) (out UnappliedEvents, err error) {
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := enableSort(ctx, tx, "off"); err != nil { // else see turn.step
+			return err
+		}
 		row, err := q.CountAllUnappliedEvents(ctx, MostUnappliedOfAll)
 		out = UnappliedEvents{Parked: row.Parked, Failed: row.Failed}
 		return err

@@ -47,14 +47,24 @@ type billingNoticeData struct {
 }
 
 // noticesLookedAt is the number of endpoints whose notices are determined in one statement. If it
-// fails, only the notices of these are delayed.
+// fails, those of each one are determined alone.
 const noticesLookedAt = 100
+
+// Each failure may take seconds.
+const (
+	// endpointsFailed is after how many failures about endpoints of a tenant its others on a page
+	// wait for the next time.
+	endpointsFailed = 3
+	// tenantsFailed is after how many tenants with failures all others on a page wait for the next
+	// time: the cause is none of them.
+	tenantsFailed = 5
+)
 
 // RecordBillingNotices sends notifications about endpoints with events that are parked or have
 // failed, each at most once a day while there are such events, and about endpoints that have none
 // any more. It ends after most of them. Each notice is recorded, so of several servers only one
-// sends it. An error does not stop the notices of others: the first one is returned. Error:
-// ErrUnavailable.
+// sends it. An error does not stop the notices about other endpoints: the first one is returned.
+// Error: ErrUnavailable.
 func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []BillingNotice, first error) {
 	now := s.instant()
 	after := db.BillingEndpointsAfterRow{}
@@ -70,9 +80,8 @@ func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []Bill
 		if len(page) == 0 {
 			break
 		}
-		last := page[len(page)-1]
-		due, err := s.dueBillingNotices(ctx, after, last, now)
-		first, after = cmp.Or(first, err), last
+		due, err := s.dueBillingNoticesOf(ctx, after, page, now)
+		first, after = cmp.Or(first, err), page[len(page)-1]
 		for _, n := range due {
 			fresh, err := s.recordBillingNotice(ctx, n, now)
 			if first = cmp.Or(first, err); fresh {
@@ -83,9 +92,37 @@ func (s *Store) RecordBillingNotices(ctx context.Context, most int) (sent []Bill
 	return sent, first
 }
 
+// dueBillingNoticesOf returns the notices about a page of endpoints, which begins after one. If
+// they cannot be determined at once, because one of the endpoints takes too long, the error is
+// returned with the notices about the others.
+func (s *Store) dueBillingNoticesOf(ctx context.Context, after db.BillingEndpointsAfterRow, page []db.BillingEndpointsAfterRow, now time.Time) (due []BillingNotice, err error) {
+	due, err = s.dueBillingNotices(ctx, after, page[len(page)-1], now)
+	if err == nil {
+		return due, nil
+	}
+	failed := map[uuid.UUID]int{}
+	for _, e := range page {
+		if ctx.Err() != nil || len(failed) == tenantsFailed {
+			break
+		}
+		if failed[e.TenantID] < endpointsFailed {
+			alone, err := s.dueBillingNotices(ctx, after, e, now)
+			if err != nil {
+				failed[e.TenantID]++
+			}
+			due = append(due, alone...)
+		}
+		after = e
+	}
+	return due, err
+}
+
 // dueBillingNotices returns the notices about the endpoints after one, up to another.
 func (s *Store) dueBillingNotices(ctx context.Context, after, last db.BillingEndpointsAfterRow, now time.Time) (due []BillingNotice, err error) {
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := enableSort(ctx, tx, "off"); err != nil { // else see turn.step
+			return err
+		}
 		rows, err := q.DueBillingNotices(ctx, db.DueBillingNoticesParams{
 			AfterTenant: after.TenantID, AfterID: after.ID, LastTenant: last.TenantID, LastID: last.ID,
 			Before: now.Add(-noticeAfter), RepeatBefore: now.Add(-noticeRepeated), AgainBefore: now.Add(-noticeAgain), CountMost: MostUnapplied,

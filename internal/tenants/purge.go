@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"weir/internal/subscription"
 	"weir/internal/tenants/db"
 )
 
@@ -24,8 +25,9 @@ const (
 const BillingEventRetention = 90 * 24 * time.Hour
 
 // UnappliedEventRetention is how long parked and failed billing events are kept. They wait for a
-// person, who has had notices about them for more than a year by then.
-const UnappliedEventRetention = 400 * 24 * time.Hour
+// person, who has had notices about them for more than a year by then. Events are not scheduled for
+// a later time.
+const UnappliedEventRetention = subscription.MaxAhead
 
 // quotaNoticeRetention is how long a notice about a quota is kept after the end of its window. It
 // exceeds the differences between the clocks of servers, which must not send one twice.
@@ -81,7 +83,7 @@ var purges = []purge{
 	}},
 	{"billing events that were not applied", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
 		before := now.Add(-UnappliedEventRetention)
-		return q.PurgeUnappliedEvents(ctx, db.PurgeUnappliedEventsParams{Before: &before, Most: most})
+		return q.PurgeUnappliedEvents(ctx, db.PurgeUnappliedEventsParams{Before: &before, Now: &now, Most: most})
 	}},
 }
 

@@ -80,7 +80,7 @@ type Store struct {
 	largePlans chan struct{}
 
 	busyDays dayLists // for BusySubjects
-	looks    sync.Map // of DueBilling: a subjectsLook for the ID of each endpoint with an unfinished one
+	looks    sync.Map // of LookAtBilling: a startedLook for the ID of each endpoint with an unfinished one
 	exports  *places.Places[uuid.UUID]
 	logos    *places.Turns[uuid.UUID] // that are decoded
 	logoWait time.Duration            // for a turn

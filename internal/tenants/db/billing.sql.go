@@ -694,7 +694,7 @@ func (q *Queries) ClaimBillingReconcile(ctx context.Context, arg ClaimBillingRec
 
 const countAllUnappliedEvents = `-- name: CountAllUnappliedEvents :one
 SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'failed') AS failed
-FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' LIMIT $1) AS few
+FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' ORDER BY endpoint_id LIMIT $1) AS few
 `
 
 type CountAllUnappliedEventsRow struct {
@@ -702,7 +702,8 @@ type CountAllUnappliedEventsRow struct {
 	Failed int64
 }
 
-// The same of all tenants, without those that wait for a time.
+// The same of all tenants, without those that wait for a time. Their index has this order, and with it
+// no other index is used, which has those that wait for a time.
 func (q *Queries) CountAllUnappliedEvents(ctx context.Context, most int32) (CountAllUnappliedEventsRow, error) {
 	row := q.db.QueryRow(ctx, countAllUnappliedEvents, most)
 	var i CountAllUnappliedEventsRow
@@ -938,9 +939,9 @@ WITH due AS MATERIALIZED (
     SELECT e.tenant_id, e.id, e.provider, e.name FROM billing_endpoints e
     LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
     CROSS JOIN LATERAL (
-        SELECT EXISTS (SELECT FROM billing_events v
+        SELECT count(*) > 0 AS unapplied FROM (SELECT FROM billing_events v
             WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
-                AND v.received_at <= $1) AS unapplied
+                AND v.received_at <= $1 ORDER BY v.received_at LIMIT 1) AS first
     ) AS has
     WHERE (e.tenant_id, e.id) > ($3::uuid, $4::uuid) AND (e.tenant_id, e.id) <= ($5::uuid, $6::uuid)
         AND CASE WHEN b.settled_at IS NULL AND b.sent_at > $7 THEN NOT has.unapplied
@@ -954,8 +955,7 @@ CROSS JOIN LATERAL (
         coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
     FROM (SELECT v.outcome, v.received_at FROM billing_events v
         WHERE v.tenant_id = due.tenant_id AND v.endpoint_id = due.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
-            AND v.received_at <= $1 LIMIT $2) AS few) AS n
-ORDER BY due.tenant_id, due.id
+            AND v.received_at <= $1 ORDER BY v.received_at LIMIT $2) AS few) AS n
 `
 
 type DueBillingNoticesParams struct {
@@ -981,7 +981,9 @@ type DueBillingNoticesRow struct {
 
 // Of the endpoints after one, up to another: those with events that were received before a time and are
 // parked or failed, without those that wait for a time, unless a notice was sent recently. And those
-// that had a notice and have no such events any more. Only the events of these are counted.
+// that had a notice and have no such events any more. Only the events of these are counted. The first
+// such event of each endpoint is looked up; EXISTS could read those of all tenants. Their index has
+// the order in which they are read, so that no other index is used.
 func (q *Queries) DueBillingNotices(ctx context.Context, arg DueBillingNoticesParams) ([]DueBillingNoticesRow, error) {
 	rows, err := q.db.Query(ctx, dueBillingNotices,
 		arg.Before,
@@ -1540,17 +1542,19 @@ func (q *Queries) PurgeBillingPayments(ctx context.Context, arg PurgeBillingPaym
 const purgeUnappliedEvents = `-- name: PurgeUnappliedEvents :execrows
 DELETE FROM billing_events WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM billing_events o
-    WHERE o.settled_at < $1 AND o.due_at IS NULL AND o.outcome IN ('parked', 'failed') LIMIT $2)
+    WHERE o.settled_at < $1 AND (o.due_at IS NULL OR o.waits_for = 'time' AND o.due_at > $2) AND o.outcome IN ('parked', 'failed') LIMIT $3)
 `
 
 type PurgeUnappliedEventsParams struct {
 	Before *time.Time
+	Now    *time.Time
 	Most   int32
 }
 
-// Parked and failed events that were last decided before a time, and wait for no time.
+// Parked and failed events that were last decided before a time, and are not to be processed again,
+// or take effect after now.
 func (q *Queries) PurgeUnappliedEvents(ctx context.Context, arg PurgeUnappliedEventsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeUnappliedEvents, arg.Before, arg.Most)
+	result, err := q.db.Exec(ctx, purgeUnappliedEvents, arg.Before, arg.Now, arg.Most)
 	if err != nil {
 		return 0, err
 	}

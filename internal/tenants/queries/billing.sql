@@ -178,10 +178,11 @@ WITH received AS (
 SELECT EXISTS (SELECT FROM received) AS received, EXISTS (SELECT FROM counted) AS counted;
 
 -- name: PurgeUnappliedEvents :execrows
--- Parked and failed events that were last decided before a time, and wait for no time.
+-- Parked and failed events that were last decided before a time, and are not to be processed again,
+-- or take effect after now.
 DELETE FROM billing_events WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM billing_events o
-    WHERE o.settled_at < @before AND o.due_at IS NULL AND o.outcome IN ('parked', 'failed') LIMIT @most);
+    WHERE o.settled_at < @before AND (o.due_at IS NULL OR o.waits_for = 'time' AND o.due_at > @now) AND o.outcome IN ('parked', 'failed') LIMIT @most);
 
 -- name: PurgeBillingEvents :execrows
 -- Events that were decided before a time, without parked and failed ones.
@@ -328,9 +329,10 @@ SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WH
 FROM (SELECT outcome, waits_for FROM billing_events WHERE tenant_id = @tenant_id AND outcome IN ('parked', 'failed') LIMIT @most) AS few;
 
 -- name: CountAllUnappliedEvents :one
--- The same of all tenants, without those that wait for a time.
+-- The same of all tenants, without those that wait for a time. Their index has this order, and with it
+-- no other index is used, which has those that wait for a time.
 SELECT count(*) FILTER (WHERE outcome = 'parked') AS parked, count(*) FILTER (WHERE outcome = 'failed') AS failed
-FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' LIMIT @most) AS few;
+FROM (SELECT outcome FROM billing_events WHERE outcome IN ('parked', 'failed') AND waits_for <> 'time' ORDER BY endpoint_id LIMIT @most) AS few;
 
 -- name: BillingEndpointsAfter :many
 -- Endpoints of all tenants, in order, after the given one.
@@ -339,14 +341,16 @@ SELECT tenant_id, id FROM billing_endpoints WHERE (tenant_id, id) > (@after_tena
 -- name: DueBillingNotices :many
 -- Of the endpoints after one, up to another: those with events that were received before a time and are
 -- parked or failed, without those that wait for a time, unless a notice was sent recently. And those
--- that had a notice and have no such events any more. Only the events of these are counted.
+-- that had a notice and have no such events any more. Only the events of these are counted. The first
+-- such event of each endpoint is looked up; EXISTS could read those of all tenants. Their index has
+-- the order in which they are read, so that no other index is used.
 WITH due AS MATERIALIZED (
     SELECT e.tenant_id, e.id, e.provider, e.name FROM billing_endpoints e
     LEFT JOIN billing_notices b ON b.tenant_id = e.tenant_id AND b.endpoint_id = e.id
     CROSS JOIN LATERAL (
-        SELECT EXISTS (SELECT FROM billing_events v
+        SELECT count(*) > 0 AS unapplied FROM (SELECT FROM billing_events v
             WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
-                AND v.received_at <= @before) AS unapplied
+                AND v.received_at <= @before ORDER BY v.received_at LIMIT 1) AS first
     ) AS has
     WHERE (e.tenant_id, e.id) > (@after_tenant::uuid, @after_id::uuid) AND (e.tenant_id, e.id) <= (@last_tenant::uuid, @last_id::uuid)
         AND CASE WHEN b.settled_at IS NULL AND b.sent_at > @repeat_before THEN NOT has.unapplied
@@ -360,8 +364,7 @@ CROSS JOIN LATERAL (
         coalesce(min(few.received_at), 'epoch')::timestamptz AS oldest
     FROM (SELECT v.outcome, v.received_at FROM billing_events v
         WHERE v.tenant_id = due.tenant_id AND v.endpoint_id = due.id AND v.outcome IN ('parked', 'failed') AND v.waits_for <> 'time'
-            AND v.received_at <= @before LIMIT @count_most) AS few) AS n
-ORDER BY due.tenant_id, due.id;
+            AND v.received_at <= @before ORDER BY v.received_at LIMIT @count_most) AS few) AS n;
 
 -- name: PutBillingNotice :execrows
 -- 0 if another server has recorded it, or if the endpoint was deleted.
