@@ -97,6 +97,7 @@ func (f *Fallback) answer(c *Call) {
 		case limit.Local:
 			shared := *counter
 			shared.Credits = nil // they are spent only where all instances see it
+			shared.Leased = shared.Leased || c.Leased
 			own := shared
 			own.Numbers = share.numbers(own.Numbers)
 			local.Counters, places = append(local.Counters, own), append(places, i)

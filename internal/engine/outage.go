@@ -262,10 +262,15 @@ func (f *Fallback) charges(owed []*debt) (calls []*Call) {
 }
 
 // conclude records the results of charges. It returns those that exceeded their counter, reduced to
-// the remaining units.
+// the remaining units. What the store says is noted before the local counter is removed, so that no
+// new one begins with what it said before the outage.
 func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	for _, d := range owed {
-		switch c := &d.call; {
+		c := &d.call
+		if c.Err == nil && f.seen.note(c.Tenant, &c.Counters[0], &c.Outcome.Verdicts[0], c.Outcome.NowMS) && !c.Counters[0].Leased {
+			f.metrics.regressions.Inc()
+		}
+		switch {
 		case uncounted(c.Err):
 			f.debts.settled(d, debtStays)
 		case c.Err != nil:

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
@@ -228,4 +229,50 @@ func TestDebtorsTakeTurns(t *testing.T) {
 	}
 	require.Len(t, seen, 600)
 	require.Empty(t, new(debtors).pick(func(string) bool { return false }, 90))
+}
+
+// An instance that has settled an outage begins the next one with what the store said then, even if
+// no check of the subject reached it in between. What others charge after it, it cannot know. This
+// is the only excess, and it does not grow with the number of outages.
+func TestOutagesInOneWindowHoldTheLimit(t *testing.T) {
+	r := newOutageRig(t, 0)
+	for asked := range 60 {
+		require.True(t, r.ask(asked%3, "w{t}key", limit.Local, hourly).Allowed)
+	}
+	allowed := int64(60)
+	for outage := range 4 {
+		r.fails()
+		more := r.flood("w{t}key", hourly)
+		r.recovers()
+		require.Zero(t, r.remaining("w{t}key"))
+		if outage > 1 {
+			require.Zero(t, more, "each instance knows that nothing remains")
+		}
+		allowed += more
+	}
+	require.LessOrEqual(t, allowed, hourly.Limit+30/2, "half of what remained when the first one began")
+}
+
+// A settlement can be the first to find that the store has lost units. This is counted once.
+func TestSettlementsSeeRegressions(t *testing.T) {
+	for _, leased := range []bool{false, true} {
+		r := newOutageRig(t, 0)
+		for range 60 {
+			require.True(t, r.ask(0, "w{t}key", limit.Local, hourly).Allowed)
+		}
+		call := &Call{Cost: 1, Leased: leased, Counters: []Counter{{Key: "w{t}key", Numbers: hourly, OnUnavailable: limit.Local}}, Err: ErrBreakerOpen}
+		r.stacks[0].fallback.answer(call)
+		require.True(t, call.Outcome.Allowed)
+		r.empty()
+		r.now.Add(1)
+		r.stacks[0].ReturnIdle()
+		require.Equal(t, hourly.Limit-1, r.remaining("w{t}key"))
+		r.now.Add(1)
+		r.ask(0, "w{t}key", limit.Local, hourly)
+		want := 1.
+		if leased {
+			want = 0 // its units are returned at times
+		}
+		require.Equal(t, want, testutil.ToFloat64(r.stacks[0].fallback.metrics.regressions))
+	}
 }
