@@ -24,6 +24,8 @@ type Fallback struct {
 	start   time.Time
 	startMS int64
 	ahead   atomic.Int64 // milliseconds that the store's clock is ahead
+
+	settling atomic.Int64 // calls that charge debts and are on their way
 }
 
 // newFallback returns a Fallback in front of next. The breaker says which servers are unavailable.
