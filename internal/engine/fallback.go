@@ -19,6 +19,7 @@ type Fallback struct {
 	clock   func() time.Time
 	metrics *Metrics
 	away    func(key string) bool
+	down    func() bool // no server answers, and there is only one
 	losses  func() int64
 	seen    *seen
 	start   time.Time
@@ -32,7 +33,7 @@ type Fallback struct {
 func newFallback(next Engine, breaker *Breaker, o StackOptions, clock func() time.Time) *Fallback {
 	f := &Fallback{
 		next: next, local: o.Local, share: o.Share, clock: clock, metrics: o.Metrics, seen: newSeen(),
-		away: breaker.Away, losses: breaker.Losses, start: clock(),
+		away: breaker.Away, down: breaker.down, losses: breaker.Losses, start: clock(),
 	}
 	f.debts, _ = o.Local.(debtor)
 	f.startMS = f.start.UnixMilli()

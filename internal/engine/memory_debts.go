@@ -78,12 +78,29 @@ func (d *debtors) done(tenant *memoryTenant, charged bool) {
 	}
 }
 
-// pick gives a turn to a tenant, if one is ready for it, and returns the keys of some of its
-// counters: its equal share of most, one after the other.
+const (
+	// mostLooked is how many tenants and counters pick looks at, because others wait for its lock:
+	// calls that add a local counter.
+	mostLooked = 1_000
+	// leastLooked is how many counters of a tenant it looks at, if there are many tenants. Those of
+	// a tenant are usually on one server.
+	leastLooked = 16
+)
+
+// pick gives a turn to a tenant, if it finds one that is ready for it, and returns the keys of some
+// of its counters: its equal share of most, one after the other. What it has not looked at is next.
 func (d *debtors) pick(away func(key string) bool, most int) (*memoryTenant, []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(d.tenants) == 0 {
+		return nil, nil
+	}
+	share, look := max(1, most/len(d.tenants)), max(leastLooked, mostLooked/len(d.tenants))
+	left := mostLooked
 	for range d.tenants {
+		if left--; left <= 0 {
+			break
+		}
 		if d.next++; d.next >= len(d.tenants) {
 			d.next = 0
 		}
@@ -91,17 +108,21 @@ func (d *debtors) pick(away func(key string) bool, most int) (*memoryTenant, []s
 		if tenant.owing.busy || tenant.owing.rests == d.round {
 			continue
 		}
-		if keys := tenant.owing.pick(away, max(1, most/len(d.tenants))); len(keys) > 0 {
+		keys, looked := tenant.owing.pick(away, share, min(look, left))
+		if len(keys) > 0 {
 			tenant.owing.busy = true
 			return tenant, keys
 		}
+		left -= looked
 		tenant.owing.rests = d.round
 	}
 	return nil, nil
 }
 
-func (o *owing) pick(away func(key string) bool, most int) (keys []string) {
-	for range o.counters {
+// pick returns the keys of up to most counters, and how many it has looked at: at most look.
+func (o *owing) pick(away func(key string) bool, most, look int) (keys []string, looked int) {
+	for looked < min(look, len(o.counters)) {
+		looked++
 		if o.next++; o.next >= len(o.counters) {
 			o.next = 0
 		}
@@ -112,7 +133,7 @@ func (o *owing) pick(away func(key string) bool, most int) (keys []string) {
 			break
 		}
 	}
-	return keys
+	return keys, looked
 }
 
 // owed claims the debt of a local counter; nil: there is none, or it is claimed. The caller must

@@ -205,7 +205,7 @@ func (f *Fallback) settleAll(ctx context.Context) {
 // settle begins to charge local counters to the store: of each tenant some, with a call of its own,
 // so that they wait behind its own checks only. When a call has ended, the next turn follows.
 func (f *Fallback) settle(ctx context.Context, charges *sync.WaitGroup, stop <-chan struct{}) {
-	if f.debts == nil || f.debts.Len() == 0 {
+	if f.debts == nil || f.debts.Len() == 0 || f.down() {
 		return
 	}
 	f.debts.round()

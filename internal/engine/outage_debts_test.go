@@ -265,6 +265,71 @@ func TestDebtorsTakeTurns(t *testing.T) {
 	require.Nil(t, tenant)
 }
 
+// While a server is unavailable, a timer must not inspect all local counters, up to 400 000, 20
+// times a second: checks that count locally wait meanwhile. Each time, it looks at some of them,
+// and so finds those on other servers.
+func TestDebtsAreInspectedInParts(t *testing.T) {
+	for name, tenants := range map[string]int{"one tenant": 1, "some": 20, "many": 2_000} {
+		t.Run(name, func(t *testing.T) {
+			r := newOutageRig(t, 0)
+			const counters = 10_000
+			for i := range counters {
+				key := fmt.Sprint("w{away}", i)
+				if i%(counters/tenants) == counters/tenants-1 { // one of each tenant
+					key = fmt.Sprint("w{here}", i)
+				}
+				r.locally(0, limit.TenantID{15: 1, 1: byte(i / (counters / tenants)), 0: byte(i / (counters / tenants) >> 8)}, key)
+			}
+			f := r.stacks[0].fallback
+			looks := 0
+			f.away = func(key string) bool {
+				looks++
+				return HashTag(key) == "away"
+			}
+			found := func() (n int) {
+				f.debts.round()
+				for {
+					before := looks
+					got := f.turn()
+					require.LessOrEqual(t, looks-before, 1_000)
+					if got.of == nil {
+						return n
+					}
+					for _, d := range got.owed {
+						require.Equal(t, "here", HashTag(d.of.key))
+					}
+					n += len(got.owed)
+					for _, d := range got.owed {
+						f.debts.settled(d, debtPaid)
+					}
+					f.debts.done(got, true)
+				}
+			}
+			for left := tenants; left > 0; left -= found() {
+				require.LessOrEqual(t, looks, 3*counters)
+			}
+		})
+	}
+}
+
+// With one server, nothing is inspected while it is unavailable.
+func TestDebtsWaitForTheOnlyServer(t *testing.T) {
+	r := newOutageRig(t, 0)
+	r.locally(0, uuid.Nil, "w{t}key")
+	r.fails()
+	f, away := r.stacks[0].fallback, r.stacks[0].fallback.away
+	looks := 0
+	f.away = func(key string) bool {
+		looks++
+		return away(key)
+	}
+	f.settleAll(context.Background())
+	require.Zero(t, looks)
+	r.recovers()
+	require.Positive(t, looks)
+	require.Equal(t, hourly.Limit-1, r.remaining("w{t}key"))
+}
+
 // A tenant whose charges take long, because its checks do or its server is slow, delays nobody: all
 // debts of the others are settled while its first call is on its way. It has one at a time.
 func TestSlowSettlementsDelayNobody(t *testing.T) {
