@@ -78,6 +78,30 @@ func TestQuotaOfTiers(t *testing.T) {
 	require.Equal(t, 5, admitted("later", 20))
 }
 
+// The engine is told of quotas, because tenants must not share the counters that stand in for them
+// during an outage.
+func TestTheEngineKnowsQuotas(t *testing.T) {
+	_, q, _, tenant := tiered(t)
+	watch := &quotaWatch{Engine: q.engine}
+	q.engine = watch
+	_, ok := q.Admit(t.Context(), tenant("small"), 1)
+	require.True(t, ok)
+	require.Equal(t, []bool{true}, watch.quota)
+}
+
+// quotaWatch notes which calls are for quotas.
+type quotaWatch struct {
+	engine.Engine
+	quota []bool
+}
+
+func (w *quotaWatch) Evaluate(ctx context.Context, calls ...*engine.Call) {
+	for _, c := range calls {
+		w.quota = append(w.quota, c.Quota)
+	}
+	w.Engine.Evaluate(ctx, calls...)
+}
+
 // A quota of work counts the rules of a check by their algorithms. A tenant with 32 logs uses its
 // quota up with two checks, although it may send many.
 func TestQuotaOfWork(t *testing.T) {

@@ -318,6 +318,11 @@ func (b *Breaker) DegradedSince() (since time.Time) {
 	return since
 }
 
+// down reports whether there is one server only, which is known not to answer.
+func (b *Breaker) down() bool {
+	return b.only != nil && breakerState(b.only.state.Load()) == breakerOpen
+}
+
 // Away reports whether the server that holds a key is known not to answer.
 func (b *Breaker) Away(key string) bool {
 	return breakerState(b.circuitOf(key).state.Load()) == breakerOpen

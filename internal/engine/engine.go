@@ -60,6 +60,9 @@ type Call struct {
 	Fresh bool
 	// Leased means that units of every counter may be prefetched.
 	Leased bool
+	// Quota means that the counters are quotas of other tenants than their owner. An engine in
+	// memory shares none of them between keys, and allows what it has no space to count.
+	Quota bool
 	// Spread means that the keys have different hash tags, so that no single run of a script can
 	// decide the call. Only Spread accepts such a call.
 	Spread bool

@@ -19,18 +19,21 @@ type Fallback struct {
 	clock   func() time.Time
 	metrics *Metrics
 	away    func(key string) bool
+	down    func() bool // no server answers, and there is only one
 	losses  func() int64
 	seen    *seen
 	start   time.Time
 	startMS int64
 	ahead   atomic.Int64 // milliseconds that the store's clock is ahead
+
+	settling atomic.Int64 // calls that charge debts and are on their way
 }
 
 // newFallback returns a Fallback in front of next. The breaker says which servers are unavailable.
 func newFallback(next Engine, breaker *Breaker, o StackOptions, clock func() time.Time) *Fallback {
 	f := &Fallback{
 		next: next, local: o.Local, share: o.Share, clock: clock, metrics: o.Metrics, seen: newSeen(),
-		away: breaker.Away, losses: breaker.Losses, start: clock(),
+		away: breaker.Away, down: breaker.down, losses: breaker.Losses, start: clock(),
 	}
 	f.debts, _ = o.Local.(debtor)
 	f.startMS = f.start.UnixMilli()
@@ -87,7 +90,7 @@ func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
 func (f *Fallback) answer(c *Call) {
 	out := &c.Outcome
 	*out = Outcome{Allowed: true, Degraded: true, NowMS: f.clock().UnixMilli(), Verdicts: out.Verdicts[:0]}
-	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun}
+	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun, Quota: c.Quota}
 	var places []int // of the local counters
 	share := f.share()
 	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !uncounted(c.Err)}
@@ -97,6 +100,7 @@ func (f *Fallback) answer(c *Call) {
 		case limit.Local:
 			shared := *counter
 			shared.Credits = nil // they are spent only where all instances see it
+			shared.Leased = shared.Leased || c.Leased
 			own := shared
 			own.Numbers = share.numbers(own.Numbers)
 			local.Counters, places = append(local.Counters, own), append(places, i)

@@ -28,6 +28,9 @@ type MemoryOptions struct {
 	// of all tenants, and MaxEntriesPerTenant those of one tenant. An entry takes 16 bytes. Default
 	// ten for each counter of MaxCounters and MaxPerTenant.
 	MaxEntries, MaxEntriesPerTenant int
+	// MaxQuotas limits the counters of calls with Quota, in addition to MaxCounters. Default as
+	// many.
+	MaxQuotas int
 }
 
 const (
@@ -54,6 +57,7 @@ type Memory struct {
 	counters atomic.Int64
 	entries  atomic.Int64 // of counters that grow
 	overflow atomic.Int64 // overflow counters
+	quotas   atomic.Int64 // counters of quotas
 	most     memoryBounds
 	shards   [memoryShards]memoryShard
 	tidied   atomic.Uint32 // counts the shards that were tidied
@@ -70,9 +74,9 @@ type Memory struct {
 
 // memoryTenant has what a tenant holds.
 type memoryTenant struct {
-	id                          limit.TenantID
-	counters, entries, overflow atomic.Int64
-	owing                       owing
+	id                                  limit.TenantID
+	counters, entries, overflow, quotas atomic.Int64
+	owing                               owing
 }
 
 // memoryShard has the counters whose hash ends in its number.
@@ -89,6 +93,7 @@ type memoryShard struct {
 type memoryCounter struct {
 	key      string    // "" in overflow
 	overflow *overflow // nil, if it is a key's own counter
+	tier     tier
 	state    limit.State
 	mark     int64 // end of a penalty
 	expires  int64 // on the engine's clock
@@ -136,7 +141,7 @@ func NewMemory(o MemoryOptions) *Memory {
 
 // Len returns the number of counters, without overflow counters, but with expired ones that were
 // not removed yet.
-func (e *Memory) Len() int { return int(e.counters.Load()) }
+func (e *Memory) Len() int { return int(e.counters.Load() + e.quotas.Load()) }
 
 // Evaluate decides the calls in order. It never waits, so it ignores ctx.
 func (e *Memory) Evaluate(_ context.Context, calls ...*Call) {
@@ -256,7 +261,7 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int, now int64) limit.Ju
 	counter := &c.Counters[i]
 	n := &counter.Numbers
 	shard := &e.shards[s.hashes[i]%memoryShards]
-	p := e.place(shard, c.Tenant, s.keys[i], s.hashes[i], n)
+	p := e.place(shard, c, s.keys[i], s.hashes[i], n)
 	if p.tier != ownCounter {
 		s.sweep = append(s.sweep, shard)
 	}
@@ -328,7 +333,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 	shard := &e.shards[s.hashes[i]%memoryShards]
 	s.sweep = append(s.sweep, shard)
 	n := &c.Counters[i].Numbers
-	p := e.place(shard, c.Tenant, s.keys[i], s.hashes[i], n)
+	p := e.place(shard, c, s.keys[i], s.hashes[i], n)
 	if other := p.kept; other != nil {
 		// Another counter of the same call has just created it.
 		if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {
@@ -336,12 +341,15 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 		}
 		return other
 	}
-	kept := &memoryCounter{state: first, mark: s.judgements[i].Mark, place: len(shard.all)}
+	// The bound may be reached since the call was judged, by other counters of it. The call is
+	// allowed, so it is counted.
+	if p.tier == noCounter && c.Quota {
+		p.tier = quotaCounter
+	}
+	kept := &memoryCounter{state: first, mark: s.judgements[i].Mark, place: len(shard.all), tier: p.tier}
 	shard.all = append(shard.all, kept)
-	kept.ofTenant = e.hold(c.Tenant, p.tier == ownCounter)
-	if p.tier != ownCounter {
-		// The bound may be reached since the call was judged, by other counters of it. The call is
-		// allowed, so it is counted.
+	kept.ofTenant = e.hold(c.Tenant, p.tier)
+	if p.tier != ownCounter && p.tier != quotaCounter {
 		kept.overflow = &overflow{key: p.shared, of: c.Counters[i].Key}
 		shard.overflow[p.shared] = kept
 		return kept
@@ -388,7 +396,7 @@ func (e *Memory) remove(shard *memoryShard, gone *memoryCounter) {
 		e.setEntries(gone, 0)
 		e.debtors.remove(gone)
 	}
-	e.release(gone.ofTenant, gone.overflow == nil)
+	e.release(gone.ofTenant, gone.tier)
 }
 
 // Reset deletes counters. It does not reset overflow counters, because they also contain the usage

@@ -4,18 +4,22 @@ import "sync"
 
 // debtors are the tenants with local counters that must be settled. They take turns, and so do the
 // counters of each of them, so that neither a tenant with very many debts nor debts that cannot be
-// charged delay those of others until their windows have ended.
+// charged delay those of others until their windows have ended. A tenant has one turn at a time: a
+// tenant whose charges take long delays only itself.
 type debtors struct {
 	mu      sync.Mutex // taken while a shard is locked, never the other way round
 	tenants []*memoryTenant
 	next    int
+	round   uint64
 }
 
 // owing are the counters of a tenant that must be settled. The lock of debtors guards it.
 type owing struct {
 	counters []*memoryCounter
 	next     int
-	place    int // index in debtors.tenants
+	place    int    // index in debtors.tenants
+	busy     bool   // it has a turn
+	rests    uint64 // the round in which it gets no other one; 0: none
 }
 
 // add adds a counter. Its shard is locked.
@@ -57,41 +61,79 @@ func (d *debtors) remove(gone *memoryCounter) {
 	}
 }
 
-// pick returns the keys of up to most counters whose turn it is: of each tenant an equal share, and
-// those of a tenant one after the other.
-func (d *debtors) pick(away func(key string) bool, most int) (keys []string) {
+// begin begins a round: those that rest may have turns again.
+func (d *debtors) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.round++
+}
+
+// done ends a turn. Where nothing was charged, the next turn is in another round.
+func (d *debtors) done(tenant *memoryTenant, charged bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	tenant.owing.busy = false
+	if !charged {
+		tenant.owing.rests = d.round
+	}
+}
+
+const (
+	// mostLooked is how many tenants and counters pick looks at, because others wait for its lock:
+	// calls that add a local counter.
+	mostLooked = 1_000
+	// leastLooked is how many counters of a tenant it looks at, if there are many tenants. Those of
+	// a tenant are usually on one server.
+	leastLooked = 16
+)
+
+// pick gives a turn to a tenant, if it finds one that is ready for it, and returns the keys of some
+// of its counters: its equal share of most, one after the other. What it has not looked at is next.
+func (d *debtors) pick(away func(key string) bool, most int) (*memoryTenant, []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.tenants) == 0 {
-		return nil
+		return nil, nil
 	}
-	share := max(1, most/len(d.tenants))
+	share, look := max(1, most/len(d.tenants)), max(leastLooked, mostLooked/len(d.tenants))
+	left := mostLooked
 	for range d.tenants {
+		if left--; left <= 0 {
+			break
+		}
 		if d.next++; d.next >= len(d.tenants) {
 			d.next = 0
 		}
-		keys = d.tenants[d.next].owing.pick(keys, away, min(share, most-len(keys)))
-		if len(keys) == most {
-			break
+		tenant := d.tenants[d.next]
+		if tenant.owing.busy || tenant.owing.rests == d.round {
+			continue
 		}
+		keys, looked := tenant.owing.pick(away, share, min(look, left))
+		if len(keys) > 0 {
+			tenant.owing.busy = true
+			return tenant, keys
+		}
+		left -= looked
+		tenant.owing.rests = d.round
 	}
-	return keys
+	return nil, nil
 }
 
-func (o *owing) pick(keys []string, away func(key string) bool, most int) []string {
-	until := len(keys) + most
-	for range o.counters {
+// pick returns the keys of up to most counters, and how many it has looked at: at most look.
+func (o *owing) pick(away func(key string) bool, most, look int) (keys []string, looked int) {
+	for looked < min(look, len(o.counters)) {
+		looked++
 		if o.next++; o.next >= len(o.counters) {
 			o.next = 0
 		}
 		if kept := o.counters[o.next]; !away(kept.outage.counter.Key) {
 			keys = append(keys, kept.key)
 		}
-		if len(keys) == until {
+		if len(keys) == most {
 			break
 		}
 	}
-	return keys
+	return keys, looked
 }
 
 // owed claims the debt of a local counter; nil: there is none, or it is claimed. The caller must
@@ -103,15 +145,35 @@ func (e *Memory) owed(key string, nowMS, losses int64) *debt {
 	return shard.counters[key].owed(nowMS, losses)
 }
 
-// allOwed claims the debts of up to most local counters. Those of a tenant follow one another.
-func (e *Memory) allOwed(nowMS, losses int64, away func(key string) bool, most int) (owed []*debt) {
-	for _, key := range e.debtors.pick(away, most) {
-		if d := e.owed(key, nowMS, losses); d != nil {
-			owed = append(owed, d)
-		}
-	}
-	return owed
+// turn is some debts of a tenant, which are charged together. Without a tenant, there is no turn.
+type turn struct {
+	of   *memoryTenant
+	owed []*debt
 }
+
+// turn claims the debts of some local counters of the tenant whose turn it is. The caller must call
+// settled for each of them, and then done.
+func (e *Memory) turn(nowMS, losses int64, away func(key string) bool, most int) turn {
+	for {
+		tenant, keys := e.debtors.pick(away, most)
+		t := turn{of: tenant}
+		for _, key := range keys {
+			if d := e.owed(key, nowMS, losses); d != nil {
+				t.owed = append(t.owed, d)
+			}
+		}
+		if tenant == nil || len(t.owed) > 0 {
+			return t
+		}
+		e.done(t, false) // checks have claimed them
+	}
+}
+
+// round begins a round of turns.
+func (e *Memory) round() { e.debtors.begin() }
+
+// done ends a turn.
+func (e *Memory) done(t turn, charged bool) { e.debtors.done(t.of, charged) }
 
 // owed is the units of the counter that the store does not have: those beyond the state with which
 // it began. If the store has lost its counters, it does not have that state either, and all units

@@ -15,6 +15,11 @@ import "weir/internal/limit"
 //
 // A key must not lose its units when it changes its tier. A finer counter therefore begins with the
 // state of the coarser one that the key used until then, and so does the key's own counter.
+//
+// Quotas of tenants are counters of one tenant, the platform, and never share any: its subjects are
+// the other tenants, which would use up one another's quotas. As many are needed as an instance
+// serves tenants. They have a bound of their own, so that no tenant can take their space. Beyond
+// it, they allow.
 type tier uint8
 
 const (
@@ -22,6 +27,7 @@ const (
 	fineCounter
 	coarseCounter
 	noCounter
+	quotaCounter // the key's own, with another bound
 )
 
 const (
@@ -75,10 +81,17 @@ type place struct {
 }
 
 // place returns the place of a key. Its shard is locked.
-func (e *Memory) place(shard *memoryShard, tenant limit.TenantID, key string, hash uint64, n *limit.Numbers) place {
+func (e *Memory) place(shard *memoryShard, c *Call, key string, hash uint64, n *limit.Numbers) place {
 	if kept := shard.counters[key]; kept != nil {
 		return place{kept: kept}
 	}
+	if c.Quota {
+		if e.quotas.Load() >= e.most.quotas {
+			return place{tier: noCounter}
+		}
+		return place{tier: quotaCounter}
+	}
+	tenant := c.Tenant
 	full := e.full(tenant)
 	if !full && len(shard.overflow) == 0 {
 		return place{}
@@ -106,11 +119,12 @@ func (e *Memory) place(shard *memoryShard, tenant limit.TenantID, key string, ha
 }
 
 // unplaced returns the verdict of counter i of a call, for which there is no counter to share. With
-// overage it is allowed, as every call is, and its units are not counted.
+// overage it is allowed, as every call is, and its units are not counted. So is a quota: the
+// operator wants no tenant denied that may be within it.
 func unplaced(c *Call, i int) limit.Verdict {
 	n, cost := &c.Counters[i].Numbers, c.CostOf(i)
 	v := limit.Verdict{
-		Allowed: cost == 0 || n.Overage && cost <= n.Ceiling(), Uncounted: true, NextMS: c.Outcome.NowMS, ResetMS: c.Outcome.NowMS,
+		Allowed: cost == 0 || c.Quota || n.Overage && cost <= n.Ceiling(), Uncounted: true, NextMS: c.Outcome.NowMS, ResetMS: c.Outcome.NowMS,
 	}
 	switch {
 	case v.Allowed:

@@ -22,7 +22,10 @@ func (b bounds) reached(own, total int64) bool {
 }
 
 // memoryBounds are the bounds of a Memory.
-type memoryBounds struct{ counters, entries, overflow bounds }
+type memoryBounds struct {
+	counters, entries, overflow bounds
+	quotas                      int64 // of all tenants
+}
 
 // bounds returns the bounds with their defaults. MaxCounters and MaxPerTenant have theirs.
 func (o *MemoryOptions) bounds() memoryBounds {
@@ -31,6 +34,9 @@ func (o *MemoryOptions) bounds() memoryBounds {
 		counters: counters,
 		entries:  bounds{int64(o.MaxEntries), int64(o.MaxEntriesPerTenant)},
 		overflow: bounds{int64(o.MaxOverflow), int64(o.MaxOverflowPerTenant)},
+	}
+	if most.quotas = int64(o.MaxQuotas); most.quotas == 0 {
+		most.quotas = counters.all
 	}
 	if most.entries.all == 0 {
 		most.entries.all = entriesPerCounter * counters.all
@@ -64,8 +70,8 @@ func (e *Memory) full(tenant limit.TenantID) bool {
 	return e.most.counters.reached(counters, e.counters.Load()) || e.most.entries.reached(entries, e.entries.Load())
 }
 
-// hold counts a new counter of a tenant: one of its own key, or an overflow counter.
-func (e *Memory) hold(tenant limit.TenantID, own bool) *memoryTenant {
+// hold counts a new counter of a tenant.
+func (e *Memory) hold(tenant limit.TenantID, of tier) *memoryTenant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t := e.tenants[tenant]
@@ -73,31 +79,38 @@ func (e *Memory) hold(tenant limit.TenantID, own bool) *memoryTenant {
 		t = &memoryTenant{id: tenant}
 		e.tenants[tenant] = t
 	}
-	e.count(t, own, 1)
+	e.count(t, of, 1)
 	return t
 }
 
 // release counts a counter that was removed. A tenant without counters is forgotten.
-func (e *Memory) release(t *memoryTenant, own bool) {
-	e.count(t, own, -1)
-	if t.counters.Load() > 0 || t.overflow.Load() > 0 {
+func (e *Memory) release(t *memoryTenant, of tier) {
+	e.count(t, of, -1)
+	if t.held() > 0 {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if t.counters.Load() == 0 && t.overflow.Load() == 0 && e.tenants[t.id] == t {
+	if t.held() == 0 && e.tenants[t.id] == t {
 		delete(e.tenants, t.id)
 	}
 }
 
-func (e *Memory) count(t *memoryTenant, own bool, more int64) {
-	if own {
+// held returns how many counters the tenant has.
+func (t *memoryTenant) held() int64 { return t.counters.Load() + t.overflow.Load() + t.quotas.Load() }
+
+func (e *Memory) count(t *memoryTenant, of tier, more int64) {
+	switch of {
+	case ownCounter:
 		t.counters.Add(more)
 		e.counters.Add(more)
-		return
+	case quotaCounter:
+		t.quotas.Add(more)
+		e.quotas.Add(more)
+	default:
+		t.overflow.Add(more)
+		e.overflow.Add(more)
 	}
-	t.overflow.Add(more)
-	e.overflow.Add(more)
 }
 
 // fit makes a state that grows coarse while its tenant is full. The state may be nil.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"weir/internal/limit"
@@ -26,9 +25,13 @@ type debtor interface {
 	Len() int
 	// owed returns what a counter owes, or nil.
 	owed(key string, nowMS, losses int64) *debt
-	// allOwed returns at most most debts, without those to servers that are unavailable. Tenants
-	// take turns. The debts of a tenant follow one another.
-	allOwed(nowMS, losses int64, away func(key string) bool, most int) []*debt
+	// round begins a round. In it, a tenant has turns as long as something of it could be charged.
+	round()
+	// turn returns the next turn: at most its equal share of most debts of a tenant that has no
+	// other turn, without those to servers that are unavailable.
+	turn(nowMS, losses int64, away func(key string) bool, most int) turn
+	// done ends a turn. charged says whether something could be charged.
+	done(t turn, charged bool)
 	// settled records the outcome of a charge: debtPaid, debtStays or debtUnknown.
 	settled(d *debt, outcome int)
 	// tidy removes a part of what is of no use any more. It is called again and again.
@@ -174,10 +177,13 @@ func (f *Fallback) evaluate(ctx context.Context, calls []*Call) {
 	}
 }
 
-// run settles and tidies local counters in the background, until the breaker is closed.
+// run settles and tidies local counters in the background, until the breaker is closed. It never
+// waits for a charge before that: those of a tenant may take long, while others have new debts.
 func (f *Fallback) run(breaker *Breaker) {
+	var charges sync.WaitGroup
+	defer charges.Wait()
 	for breaker.wait(settleEvery) {
-		f.settleAll(context.Background())
+		f.settle(context.Background(), &charges, breaker.stop)
 		f.tidy()
 	}
 }
@@ -189,40 +195,56 @@ func (f *Fallback) tidy() {
 	}
 }
 
-// settleAll charges all local counters to the store, if it is available again.
+// settleAll charges all local counters to the store, if it is available again, and waits for it.
 func (f *Fallback) settleAll(ctx context.Context) {
-	if f.debts == nil {
+	var charges sync.WaitGroup
+	f.settle(ctx, &charges, nil)
+	charges.Wait()
+}
+
+// settle begins to charge local counters to the store: of each tenant some, with a call of its own,
+// so that they wait behind its own checks only. When a call has ended, the next turn follows.
+func (f *Fallback) settle(ctx context.Context, charges *sync.WaitGroup, stop <-chan struct{}) {
+	if f.debts == nil || f.debts.Len() == 0 || f.down() {
 		return
 	}
-	for f.debts.Len() > 0 {
-		owed := f.debts.allOwed(f.storeMS(f.clock()), f.losses(), f.away, maxSettled)
-		if len(owed) == 0 || f.chargeTenants(ctx, owed) == 0 {
+	f.debts.round()
+	for f.settling.Add(1) <= maxCalls {
+		first := f.turn()
+		if first.of == nil {
+			break
+		}
+		charges.Go(func() { f.takeTurns(ctx, first, stop) })
+	}
+	f.settling.Add(-1)
+}
+
+// takeTurns charges the debts of a turn, and of others that are ready when it has ended, until stop
+// is closed.
+func (f *Fallback) takeTurns(ctx context.Context, t turn, stop <-chan struct{}) {
+	defer f.settling.Add(-1)
+	for ; t.of != nil; t = f.turn() {
+		select {
+		case <-stop: // looked at after the turn was claimed, so that none begins later
+			for _, d := range t.owed {
+				f.debts.settled(d, debtStays)
+			}
+			f.debts.done(t, false)
 			return
+		default:
+			f.debts.done(t, f.charge(ctx, t.owed) > 0)
 		}
 	}
 }
 
-// chargeTenants charges the debts of each tenant with calls of its own, all at once, so that those
-// of one tenant wait behind its own checks only. It returns how many local counters it has settled.
-func (f *Fallback) chargeTenants(ctx context.Context, owed []*debt) int {
-	var settled atomic.Int64
-	var all sync.WaitGroup
-	for len(owed) > 0 {
-		tenant, n := owed[0].call.Tenant, 1
-		for n < len(owed) && owed[n].call.Tenant == tenant {
-			n++
-		}
-		own := owed[:n:n]
-		owed = owed[n:]
-		all.Go(func() { settled.Add(int64(f.charge(ctx, own))) })
-	}
-	all.Wait()
-	return int(settled.Load())
+func (f *Fallback) turn() turn {
+	return f.debts.turn(f.storeMS(f.clock()), f.losses(), f.away, maxSettled)
 }
 
 const (
 	settleEvery = 50 * time.Millisecond
-	maxSettled  = 100 // counters at once
+	maxCalls    = 100 // at once
+	maxSettled  = 100 // counters of all tenants in one turn of each
 	maxCharges  = 3   // of one counter
 )
 
@@ -262,10 +284,15 @@ func (f *Fallback) charges(owed []*debt) (calls []*Call) {
 }
 
 // conclude records the results of charges. It returns those that exceeded their counter, reduced to
-// the remaining units.
+// the remaining units. What the store says is noted before the local counter is removed, so that no
+// new one begins with what it said before the outage.
 func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 	for _, d := range owed {
-		switch c := &d.call; {
+		c := &d.call
+		if c.Err == nil && f.seen.note(c.Tenant, &c.Counters[0], &c.Outcome.Verdicts[0], c.Outcome.NowMS) && !c.Counters[0].Leased {
+			f.metrics.regressions.Inc()
+		}
+		switch {
 		case uncounted(c.Err):
 			f.debts.settled(d, debtStays)
 		case c.Err != nil:
