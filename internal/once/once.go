@@ -22,7 +22,9 @@
 //
 // While Redis is unavailable, the records are stored in this process, limited in number and size.
 // Repeats on another instance are then executed again. Repeats on this instance are not, also after
-// Redis returned: Begin looks in this process first.
+// Redis returned: Begin looks in this process first. For this, a claim in Redis has a record in
+// this process, too, until its answer is in Redis. So a repeat on this instance is executed again
+// only if Redis fails between the answer and the repeat.
 //
 // docs/decisions/0009-idempotent-checks.md has the reasons.
 package once
@@ -123,7 +125,8 @@ type Claim struct {
 	print   Print
 	pending []byte
 	since   time.Time
-	entry   *entry // for local records; nil: the record is in Redis
+	entry   *entry // in this process
+	shared  bool   // the record is in Redis, too
 	hold    budget.Hold
 }
 
@@ -164,10 +167,11 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		case record == nil && full != nil:
 			return nil, nil, full
-		case record == nil && r.local.has(claim): // claimed here meanwhile, by a request that did not reach Redis
+		case record == nil && !r.local.hold(claim):
 			r.unclaim(claim)
 			continue
 		case record == nil:
+			claim.shared = true
 			return claim, nil, nil
 		}
 		var first Print
@@ -202,7 +206,8 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 			claim.hold.Wrote(budget.Size(len(claim.name), len(record)), left)
 			return finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, record, max(left.Milliseconds(), 1)).Err()
 		})
-		if err == nil && claim.entry == nil {
+		if err == nil && claim.shared {
+			r.local.release(claim)
 			return
 		}
 	}
