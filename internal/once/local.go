@@ -10,8 +10,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits for the records in this process. The oldest record is evicted first. A tenant has at most
-// a quarter, so that one tenant cannot evict the records of all others.
+// Limits for the records in this process. A tenant has at most a quarter, and evicts its own oldest
+// record. If all have too many, the oldest one of the tenant with the most is evicted. So a few
+// tenants with very many evict their own, and not those of others.
 const (
 	maxLocalRecords = 10_000
 	maxLocalBytes   = 16 << 20
@@ -30,27 +31,8 @@ type local struct {
 	count   atomic.Int64 // of the entries: without any, find takes no lock
 	all     recordList   // of those with an answer
 	tenants map[uuid.UUID]*recordList
+	largest largest
 	now     func() time.Time
-}
-
-// recordList has entries in the order in which they got their answers.
-type recordList struct {
-	list.List
-	bytes int // of the answers
-}
-
-// over reports whether there are too many records for a part of the limits.
-func (r *recordList) over(part int) bool {
-	return r.Len() > maxLocalRecords/part || r.bytes > maxLocalBytes/part
-}
-
-func (r *recordList) oldest() *entry {
-	front := r.Front()
-	if front == nil {
-		return nil
-	}
-	e, _ := front.Value.(*entry)
-	return e
 }
 
 type entry struct {
@@ -182,23 +164,27 @@ func (l *local) add(claim *Claim, expires time.Time) *entry {
 func (l *local) list(e *entry) {
 	own := l.tenants[e.tenant]
 	if own == nil {
-		own = new(recordList)
+		own = &recordList{place: -1}
 		l.tenants[e.tenant] = own
 	}
 	e.at, e.own = l.all.PushBack(e), own.PushBack(e)
 	l.all.bytes += len(e.answer)
 	own.bytes += len(e.answer)
+	l.largest.changed(own)
 }
 
-// evict removes expired entries that have an answer, and the oldest ones if there are too many, of
-// the tenant or of all. The caller holds the lock.
+// evict removes expired entries that have an answer, and others if the tenant or all have too many.
+// The caller holds the lock.
 func (l *local) evict(tenant uuid.UUID) {
 	for own := l.tenants[tenant]; own != nil && own.over(tenantPart); {
 		l.remove(own.oldest())
 	}
 	now := l.now()
-	for e := l.all.oldest(); e != nil && (l.all.over(1) || !now.Before(e.expires)); e = l.all.oldest() {
+	for e := l.all.oldest(); e != nil && !now.Before(e.expires); e = l.all.oldest() {
 		l.remove(e)
+	}
+	for l.all.over(1) {
+		l.remove(l.largest.first().oldest())
 	}
 }
 
@@ -217,6 +203,7 @@ func (l *local) remove(e *entry) {
 	if own.Remove(e.own); own.Len() == 0 {
 		delete(l.tenants, e.tenant)
 	}
+	l.largest.changed(own)
 }
 
 // settle wakes the callers that wait for an entry. The caller holds the lock.

@@ -294,7 +294,7 @@ func TestLocalWaiters(t *testing.T) {
 }
 
 // The memory of this process is limited: the oldest record of a tenant with too many is evicted
-// first, then the oldest of all.
+// first, then that of the tenant with the most, and among equals the oldest.
 func TestLocalBounds(t *testing.T) {
 	r := New(Options{Wait: time.Millisecond})
 	begin := func(tenant uuid.UUID, key string) *Claim {

@@ -100,3 +100,42 @@ func TestNothingIsKeptOfClaimsInRedis(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 }
+
+// While four tenants fill the memory of this process, in number or in bytes, another one keeps its
+// few answers, and what it executes.
+func TestFloodsOfLocalRecords(t *testing.T) {
+	for name, flood := range map[string]struct{ records, size int }{
+		"records": {maxLocalRecords / 2, 1},
+		"bytes":   {20, 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := New(Options{Wait: time.Millisecond})
+			begin := func(tenant uuid.UUID, key string) (*Claim, []byte, error) {
+				return r.Begin(ctx, tenant, key, print1)
+			}
+			own := uuid.New()
+			_, _, err := begin(own, "pending")
+			require.NoError(t, err)
+			claim, _, err := begin(own, "done")
+			require.NoError(t, err)
+			r.Finish(claim, []byte("mine"))
+			floods := []uuid.UUID{uuid.New(), uuid.New(), uuid.New(), uuid.New()}
+			for range flood.records {
+				for _, of := range floods {
+					claim, _, err := begin(of, uuid.NewString())
+					require.NoError(t, err)
+					r.Finish(claim, make([]byte, flood.size))
+				}
+			}
+			require.LessOrEqual(t, r.local.all.Len(), maxLocalRecords)
+			require.LessOrEqual(t, r.local.all.bytes, maxLocalBytes)
+			again, answer, err := begin(own, "done")
+			require.NoError(t, err)
+			require.Nil(t, again)
+			require.Equal(t, "mine", string(answer))
+			again, _, err = begin(own, "pending")
+			require.Nil(t, again)
+			require.ErrorIs(t, err, ErrPending)
+		})
+	}
+}
