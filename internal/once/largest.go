@@ -5,7 +5,7 @@ import (
 	"container/list"
 )
 
-// recordList has entries in the order in which they got their answers.
+// recordList has entries in the order in which their requests ended.
 type recordList struct {
 	list.List
 	bytes int // of the answers

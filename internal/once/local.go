@@ -29,7 +29,7 @@ type local struct {
 	mu      sync.Mutex
 	entries map[string]*entry
 	count   atomic.Int64 // of the entries: without any, find takes no lock
-	all     recordList   // of those with an answer
+	all     recordList   // of those whose requests are not being executed
 	tenants map[uuid.UUID]*recordList
 	largest largest
 	now     func() time.Time
@@ -124,7 +124,7 @@ func (l *local) look(ctx context.Context, claim *Claim, wait time.Duration, crea
 func (l *local) current(claim *Claim) *entry {
 	l.evict(claim.tenant)
 	e := l.entries[claim.name]
-	if e != nil && !l.now().Before(e.expires) { // those with an answer are not in the order of their expiry
+	if e != nil && !l.now().Before(e.expires) { // the order is not that of their expiry
 		l.remove(e)
 		return nil
 	}
@@ -152,6 +152,16 @@ func (l *local) release(claim *Claim) {
 	}
 }
 
+// abandon makes the record of a claim without an answer one that can be evicted.
+func (l *local) abandon(claim *Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := claim.entry; l.entries[claim.name] == e && e.at == nil {
+		l.list(e)
+		l.evict(e.tenant)
+	}
+}
+
 // add creates a pending entry. The caller holds the lock.
 func (l *local) add(claim *Claim, expires time.Time) *entry {
 	e := &entry{name: claim.name, tenant: claim.tenant, print: claim.print, expires: expires}
@@ -173,8 +183,8 @@ func (l *local) list(e *entry) {
 	l.largest.changed(own)
 }
 
-// evict removes expired entries that have an answer, and others if the tenant or all have too many.
-// The caller holds the lock.
+// evict removes expired entries whose requests are not being executed, and others of these if the
+// tenant or all have too many. The caller holds the lock.
 func (l *local) evict(tenant uuid.UUID) {
 	for own := l.tenants[tenant]; own != nil && own.over(tenantPart); {
 		l.remove(own.oldest())

@@ -118,7 +118,8 @@ func New(o Options) *Records {
 	return r
 }
 
-// Claim is the right and the obligation to execute a request: Finish or Release must follow.
+// Claim is the right and the obligation to execute a request: Finish, Release or Abandon must
+// follow.
 type Claim struct {
 	name    string
 	tenant  uuid.UUID
@@ -222,6 +223,13 @@ func (r *Records) Release(claim *Claim) {
 	if r.client != nil && !r.away(claim.name) {
 		r.unclaim(claim)
 	}
+}
+
+// Abandon ends a claim whose request may have been executed, and has no answer. Repeats get
+// ErrPending until the record expires, as after a crash. It does nothing after Finish or Release.
+func (r *Records) Abandon(claim *Claim) {
+	claim.hold.Wrote(budget.Size(len(claim.name), len(claim.pending)), Lifetime-time.Since(claim.since))
+	r.local.abandon(claim)
 }
 
 // unclaim deletes the pending record of a claim in Redis. If Redis fails, it expires.

@@ -9,6 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/budget"
+	"weir/internal/limit"
 	"weir/internal/testenv"
 )
 
@@ -136,6 +138,45 @@ func TestFloodsOfLocalRecords(t *testing.T) {
 			again, _, err = begin(own, "pending")
 			require.Nil(t, again)
 			require.ErrorIs(t, err, ErrPending)
+		})
+	}
+}
+
+// A claim that is abandoned reserves nothing, and is not executed again. After the other ends,
+// Abandon does nothing.
+func TestAbandon(t *testing.T) {
+	for name, away := range map[string]bool{"Redis": false, "away": true} {
+		t.Run(name, func(t *testing.T) {
+			r, freeze, _ := frozen(t, true)
+			r.budget = budget.New(budget.Options{
+				Client: r.client, Prefix: func(limit.TenantID) string { return "" }, Instances: func() int { return 1 },
+				Bound: func(limit.TenantID) (int64, bool) { return 2 * (usualRecord + 500), true }, // half of it before the first look
+			})
+			if away {
+				freeze()
+			}
+			own := uuid.New()
+			begin := func(key string) (*Claim, error) {
+				claim, _, err := r.Begin(ctx, own, key, print1)
+				return claim, err
+			}
+			key := uuid.NewString()
+			claim, err := begin(key)
+			require.NoError(t, err)
+			r.Abandon(claim)
+			_, err = begin(key)
+			require.ErrorIs(t, err, ErrPending)
+			require.Equal(t, 1, r.local.all.Len(), "it can be evicted")
+
+			for _, end := range []func(*Claim){func(c *Claim) { r.Finish(c, []byte("x")) }, r.Release} {
+				claim, err := begin(uuid.NewString())
+				require.NoError(t, err, "nothing is reserved")
+				end(claim)
+				listed, entries := r.local.all.Len(), len(r.local.entries)
+				r.Abandon(claim)
+				require.Equal(t, listed, r.local.all.Len())
+				require.Len(t, r.local.entries, entries)
+			}
 		})
 	}
 }
