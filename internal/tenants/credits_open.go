@@ -76,8 +76,10 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 		if err != nil {
 			return err
 		}
-		opened, full = len(ids), len(ids) == openedAtOnce
-		return q.MarkOpenedCredits(ctx, db.MarkOpenedCreditsParams{TenantID: tenant, Ids: ids})
+		marked, err := q.MarkOpenedCredits(ctx, db.MarkOpenedCreditsParams{TenantID: tenant, Ids: ids})
+		// If others have locked all of them, the next round does not follow at once.
+		opened, full = int(marked), marked > 0 && len(ids) == openedAtOnce
+		return err
 	})
 	if err != nil {
 		return 0, false, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -114,6 +115,33 @@ func TestNewCreditsOfABrokenTenant(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 3, settled.Spent)
 	}
+}
+
+// New grants that a tenant has locked, such as by the deletion of many subjects, keep neither those
+// of others waiting nor the round from its end. They are opened, and opened again when the lock has
+// ended.
+func TestLockedNewCreditsHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	d, a, _, _ := grantsOf(t)
+	keys := check.NewKeys([16]byte{3})
+	counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+	sweep := func() tenants.CreditsSettled {
+		done, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		require.NoError(t, err)
+		return done
+	}
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "DELETE FROM credit_grants WHERE tenant_id = $1", a.TenantID())
+		require.NoError(t, err)
+		require.Equal(t, tenants.CreditsSettled{Opened: 1}, sweep(), "that of the other tenant; no round follows at once")
+		require.NoError(t, tx.Rollback(ctx))
+	})
+	require.Len(t, counters.seen, 2)
+	require.Equal(t, tenants.CreditsSettled{Opened: 1}, sweep())
+	require.Equal(t, tenants.CreditsSettled{}, sweep())
+	require.Equal(t, keys.CreditsKey(a.TenantID(), 1, "ada", "api"), counters.seen[2].Key)
 }
 
 // The counters are told of what is left, and of a few grants that were spent last, however many

@@ -491,10 +491,10 @@ func (q *Queries) InsertCredits(ctx context.Context, arg InsertCreditsParams) (C
 	return i, err
 }
 
-const markOpenedCredits = `-- name: MarkOpenedCredits :exec
+const markOpenedCredits = `-- name: MarkOpenedCredits :execrows
 WITH held AS (
     SELECT g.tenant_id, g.id FROM credit_grants g
-    WHERE g.tenant_id = $1 AND NOT g.opened AND g.id = ANY($2::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+    WHERE g.tenant_id = $1 AND NOT g.opened AND g.id = ANY($2::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id
 `
@@ -504,10 +504,14 @@ type MarkOpenedCreditsParams struct {
 	Ids      []uuid.UUID
 }
 
-// The rows are locked in the order of the key, as those of SettleCredits.
-func (q *Queries) MarkOpenedCredits(ctx context.Context, arg MarkOpenedCreditsParams) error {
-	_, err := q.db.Exec(ctx, markOpenedCredits, arg.TenantID, arg.Ids)
-	return err
+// The rows are locked in the order of the key, as those of SettleCredits. Rows that others have
+// locked are left for a later round, which opens them again: that changes nothing.
+func (q *Queries) MarkOpenedCredits(ctx context.Context, arg MarkOpenedCreditsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, markOpenedCredits, arg.TenantID, arg.Ids)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const newCredits = `-- name: NewCredits :many

@@ -73,11 +73,12 @@ SELECT g.id, g.subject, r.slug AS rule,
 FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
 WHERE g.tenant_id = @tenant_id AND NOT g.opened ORDER BY g.id LIMIT @most;
 
--- name: MarkOpenedCredits :exec
--- The rows are locked in the order of the key, as those of SettleCredits.
+-- name: MarkOpenedCredits :execrows
+-- The rows are locked in the order of the key, as those of SettleCredits. Rows that others have
+-- locked are left for a later round, which opens them again: that changes nothing.
 WITH held AS (
     SELECT g.tenant_id, g.id FROM credit_grants g
-    WHERE g.tenant_id = @tenant_id AND NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+    WHERE g.tenant_id = @tenant_id AND NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id;
 
