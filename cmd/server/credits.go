@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -23,6 +25,15 @@ const settleCreditsEvery = 400 * time.Millisecond
 // settleTimeout is how long a round may take.
 const settleTimeout = 10 * time.Second
 
+// After a loss of data, each subject with credits that sends a check has grants to open.
+const (
+	openedAtOnce  = 50     // subjects of a tenant
+	openedTenants = 3      // at once, each with a connection of the 8 for such tasks
+	maxUnopened   = 16_384 // subjects of all tenants that wait: a tenant may have a quarter of what is left
+	mostUnopened  = 1024   // of one tenant
+	leastUnopened = 16     // that a tenant may have in any case
+)
+
 // creditKeeper tells the counters of new credits, and Postgres of those that were spent. It notes
 // which tenants' checks spend credits: each instance stores what those have spent. What an instance
 // spent last before it was killed is found by a sweep over all tenants with credits, in which one
@@ -32,20 +43,21 @@ type creditKeeper struct {
 	keys     check.Keys
 	counters engine.CreditStore
 	log      *slog.Logger
-	unopened chan creditsOf
+	unopened *places.Queue[limit.TenantID, tenants.CreditsOf]
 	lost     prometheus.Counter
 	swept    tenants.CreditsSweep // so far
 	spenders *xsync.Map[limit.TenantID, struct{}]
-}
-
-// creditsOf names the credits of a subject for a rule.
-type creditsOf struct {
-	tenant        limit.TenantID
-	subject, rule string
+	opens    func(ctx context.Context, tenant limit.TenantID, of []tenants.CreditsOf) (opened int, err error)
 }
 
 func newCreditKeeper(store *tenants.Store, keys check.Keys, counters engine.CreditStore, r prometheus.Registerer, log *slog.Logger) *creditKeeper {
-	k := &creditKeeper{store: store, keys: keys, counters: counters, log: log, unopened: make(chan creditsOf, 256), spenders: xsync.NewMap[limit.TenantID, struct{}]()}
+	k := &creditKeeper{
+		store: store, keys: keys, counters: counters, log: log, spenders: xsync.NewMap[limit.TenantID, struct{}](),
+		unopened: places.NewQueue[limit.TenantID, tenants.CreditsOf](maxUnopened, mostUnopened, leastUnopened),
+		opens: func(ctx context.Context, tenant limit.TenantID, of []tenants.CreditsOf) (int, error) {
+			return store.OpenCredits(ctx, keys, counters, tenant, of...)
+		},
+	}
 	k.lost = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "weir_credits_reopened_total", Help: "Grants of credits whose spent units were read from Postgres, because Redis did not know them or knew less.",
 	})
@@ -54,7 +66,8 @@ func newCreditKeeper(store *tenants.Store, keys check.Keys, counters engine.Cred
 }
 
 // decided is called for each decision by a rule for which the subject has credits. It never waits:
-// if the channel is full, the grants stay closed, and another check reports them again.
+// if the tenant has too many in the queue, the grants stay closed, and another check reports them
+// again.
 func (k *creditKeeper) decided(tenant limit.TenantID, subject string, r *check.RuleDecision) {
 	if r.CreditsSpent > 0 {
 		if _, noted := k.spenders.Load(tenant); !noted {
@@ -62,10 +75,7 @@ func (k *creditKeeper) decided(tenant limit.TenantID, subject string, r *check.R
 		}
 	}
 	if r.Unopened {
-		select {
-		case k.unopened <- creditsOf{tenant, strings.Clone(subject), r.Rule.Slug}: // the request's memory is used again
-		default:
-		}
+		k.unopened.Add(tenant, tenants.CreditsOf{Subject: strings.Clone(subject), Rule: r.Rule.Slug}) // the request's memory is used again
 	}
 }
 
@@ -108,28 +118,29 @@ func (k *creditKeeper) settle(ctx context.Context) (done tenants.CreditsSettled,
 	return done, err
 }
 
-// open opens the credits that checks have missed, until ctx ends.
+// open opens the credits that checks have missed, until ctx ends. Tenants take turns.
 func (k *creditKeeper) open(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case of := <-k.unopened:
-			missed := map[creditsOf]bool{of: true} // many checks miss the same credits
-			for len(k.unopened) > 0 {
-				missed[<-k.unopened] = true
+	var work sync.WaitGroup
+	defer work.Wait()
+	for range openedTenants {
+		work.Go(func() {
+			for {
+				tenant, of, done, err := k.unopened.Next(ctx, openedAtOnce)
+				if err != nil {
+					return
+				}
+				k.openOf(ctx, tenant, of)
+				done()
 			}
-			for of := range missed {
-				k.openOne(ctx, of)
-			}
-		}
+		})
 	}
 }
 
-func (k *creditKeeper) openOne(ctx context.Context, of creditsOf) {
+// openOf opens the credits of some subjects of a tenant.
+func (k *creditKeeper) openOf(ctx context.Context, tenant limit.TenantID, of []tenants.CreditsOf) {
 	round, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	opened, err := k.store.OpenCredits(round, k.keys, k.counters, of.tenant, of.subject, of.rule)
+	opened, err := k.opens(round, tenant, of)
 	k.lost.Add(float64(opened))
 	if err != nil && ctx.Err() == nil {
 		k.log.Warn("credits cannot be spent until Redis knows what was spent of them; retrying", "error", err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -240,7 +241,7 @@ func TestCreditsOfManyGrants(t *testing.T) {
 		})
 		work.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = k.store.OpenCredits(ctx, k.keys, k.counters, f.a.TenantID(), "ada", "api")
+				_, _ = k.store.OpenCredits(ctx, k.keys, k.counters, f.a.TenantID(), tenants.CreditsOf{Subject: "ada", Rule: "api"})
 			}
 		})
 	}
@@ -309,4 +310,55 @@ func TestCreditsOfAnOlderDumpWithoutWitness(t *testing.T) {
 	require.EqualValues(t, 30, f.check(0, 30).CreditsSpent)
 	f.settle()
 	require.EqualValues(t, 100, f.spent()[grant.ID])
+}
+
+// A tenant with very many subjects whose grants are to be opened keeps those of another one waiting
+// for no more than its turn, also if its own are slow. They are opened in few batches.
+func TestMissedCreditsTakeTurns(t *testing.T) {
+	t.Parallel()
+	const subjects = 1000
+	many, other := uuid.New(), uuid.New()
+	k := newCreditKeeper(nil, check.NewKeys([16]byte{3}), nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	let, opened := make(chan struct{}), make(chan struct{})
+	var left sync.WaitGroup
+	left.Add(subjects)
+	var mu sync.Mutex
+	batches, seen := 0, map[tenants.CreditsOf]bool{}
+	k.opens = func(_ context.Context, tenant limit.TenantID, of []tenants.CreditsOf) (int, error) {
+		if tenant == other {
+			close(opened)
+			return 1, nil
+		}
+		<-let
+		mu.Lock()
+		defer mu.Unlock()
+		batches++
+		for _, name := range of {
+			if !seen[name] {
+				left.Done()
+			}
+			seen[name] = true
+		}
+		return len(of), nil
+	}
+	missed := func(tenant limit.TenantID, subject int) {
+		k.decided(tenant, fmt.Sprintf("user_%d", subject), &check.RuleDecision{Rule: &limit.Rule{Slug: "api"}, Unopened: true})
+	}
+	for range 2 { // many checks miss the same credits
+		for i := range subjects {
+			missed(many, i)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer stop()
+	work.Go(func() { k.open(ctx) })
+	missed(other, 0)
+	<-opened
+	close(let)
+	left.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, subjects/openedAtOnce, batches)
 }

@@ -44,7 +44,11 @@ type service struct {
 	records    redis.UniversalClient // of records and refunds: see package records
 	background sync.WaitGroup        // must end before store and redis are closed
 	engine     *engine.Stack         // nil until assembled
+	late       *api.LateReturns      // nil until assembled
 }
+
+// lateWait is how long the end of the process waits for returns of leases without an answer.
+const lateWait = 3 * time.Second
 
 // open opens the parts that do not depend on other processes.
 func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
@@ -117,10 +121,20 @@ func serve(ctx context.Context, cfg *Config, log *slog.Logger, started func(*fro
 	started(s.front)
 	select {
 	case <-ctx.Done():
-		return s.front.drain(cfg.Drain)
-	case err := <-s.front.failed:
-		return firstError(err, s.front.drain(0))
+		err = s.front.drain(cfg.Drain)
+	case err = <-s.front.failed:
+		err = firstError(err, s.front.drain(0))
 	}
+	s.endReturns()
+	return err
+}
+
+// endReturns waits for the returns of leases that are not complete. Usage and meters, which they
+// report to, end with working, after this.
+func (s *service) endReturns() {
+	ctx, cancel := context.WithTimeout(context.Background(), lateWait)
+	defer cancel()
+	s.late.End(ctx)
 }
 
 // assemble builds the parts that need the configuration, waits until they have read it, and sets
@@ -169,6 +183,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 			Queued: c.counters.Waited, Trip: c.counters.Trip, Waiting: c.counters.Waiting, InFlight: httpMetrics.InFlight, Told: waits,
 		})
 	})
+	s.late = api.NewLateReturns(httpMetrics, s.log)
 	secrets := c.from.Secrets
 	turns := records.NewTurns()
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
@@ -181,6 +196,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 		Leases: leases.New(leases.Options{
 			Client: s.records, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Turns: turns,
 		}),
+		Late:   s.late,
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, c.configAge, s.cfg.MaxConfigAge, c.redisState),
 		Follow:         c.following.now,
 		Counters:       c.census.Alive,

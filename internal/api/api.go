@@ -73,6 +73,7 @@ type Deps struct {
 	Instances     func() int      // the number of instances that share the limits during an outage
 	Once          *once.Records   // answers of idempotent checks; nil: stored only in this process
 	Leases        *leases.Records // of clients; nil: stored only in this process
+	Late          *LateReturns    // of leases; nil: new ones, for which nothing waits
 	Budget        *budget.Budget  // of the bytes of records in Redis; nil: no bound. Once has it, too
 	Logger        *slog.Logger
 	Metrics       *Metrics
@@ -119,6 +120,7 @@ type server struct {
 	access   *accesslog.Budget
 	once     *once.Records
 	leases   *leases.Records
+	late     *LateReturns
 	billing  *billing.Runner
 }
 
@@ -137,6 +139,9 @@ func New(cfg Config, deps Deps) chi.Router {
 	}
 	if s.leases = deps.Leases; s.leases == nil {
 		s.leases = leases.New(leases.Options{})
+	}
+	if s.late = deps.Late; s.late == nil {
+		s.late = NewLateReturns(s.metrics, s.logger)
 	}
 	if cfg.MaxInFlight == 0 {
 		cfg.MaxInFlight = DefaultMaxInFlight

@@ -46,8 +46,6 @@ type capacity struct {
 	explained *places.Places[limit.TenantID]
 	// records are the places for requests that use records in Redis: see holdRecord.
 	records *places.Places[limit.TenantID]
-	// unanswered are the places for returns of leases that are completed later: see completeReturn.
-	unanswered *places.Places[limit.TenantID]
 }
 
 // keyless are the places for one kind of requests without a key, by network. The bound says how
@@ -70,7 +68,7 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
 		arriving: places.NewNested[netip.Prefix](),
 		bodies:   newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
-		records: places.New[limit.TenantID](0, 0), unanswered: places.New[limit.TenantID](0, 0),
+		records: places.New[limit.TenantID](0, 0),
 	}
 }
 

@@ -65,6 +65,7 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	case claim == nil:
 		return sc.replay(answer)
 	}
+	defer s.once.Abandon(claim) // after a panic
 	var decisions []check.Decision
 	if p = s.admit(ctx, policy, reqs); p == nil {
 		decisions, p = s.count(ctx, policy, q, reqs, sc)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -147,36 +146,15 @@ func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.
 	return newProblem(http.StatusNotFound, codeNotFound, "The tenant has no such lease, or it ended more than 10 seconds ago.")
 }
 
-// maxUnanswered is how many returns without an answer of Redis an instance completes at once. A
-// tenant may have a quarter of those that are left.
-const maxUnanswered = 1024
-
-// The pauses of completeReturn. Their sum is less than leases.Grace: later, there is no record.
-const (
-	firstPause = 100 * time.Millisecond
-	lastPause  = 3200 * time.Millisecond
-)
-
 // completeReturn makes a return whose lease may be taken in Redis without an answer, as soon as
 // Redis answers. A repeat by the client would find that the lease was taken, and change nothing.
 // If the repeat was faster, this changes nothing.
 func (s *server) completeReturn(policy *check.Policy, id string, body leaseReturn, token leases.Token) {
-	leave, ok := s.capacity.unanswered.TakeShare(policy.Tenant(), maxUnanswered, 1)
-	if !ok {
-		return
-	}
-	go func() {
-		defer leave()
-		ctx := context.Background() // the request has ended
-		for pause := firstPause; pause <= lastPause; pause *= 2 {
-			time.Sleep(pause)
-			err := leases.ErrUnavailable // if the tenant has no turn
-			_ = s.leases.Turn(ctx, policy.Tenant(), func() { err = s.tryReturn(ctx, policy, id, &body, token) })
-			if !errors.Is(err, leases.ErrUnavailable) {
-				return
-			}
-		}
-	}()
+	s.late.complete(policy.Tenant(), func(ctx context.Context) error {
+		err := leases.ErrUnavailable // if the tenant has no turn
+		_ = s.leases.Turn(ctx, policy.Tenant(), func() { err = s.tryReturn(ctx, policy, id, &body, token) })
+		return err
+	})
 }
 
 // tryReturn takes and settles a lease.

@@ -3,14 +3,18 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/leases"
+	"weir/internal/limit"
 	"weir/internal/testenv"
 )
 
@@ -42,12 +46,20 @@ func (s *stalledRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // stalledStack returns a leaseStack whose records of leases are in a Redis that can stall.
 func stalledStack(t *testing.T) (*checkStack, *reports, *stalledRedis) {
 	t.Helper()
+	return stalledStackWith(t, func(*LateReturns, *stalledRedis) {})
+}
+
+// stalledStackWith is stalledStack with changed LateReturns.
+func stalledStackWith(t *testing.T, change func(*LateReturns, *stalledRedis)) (*checkStack, *reports, *stalledRedis) {
+	t.Helper()
 	s, seen := leaseStack(t)
 	client, stalled := testenv.RedisClient(t), &stalledRedis{}
 	client.AddHook(stalled)
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
 	deps.Leases = leases.New(leases.Options{Client: client, Timeout: testenv.RedisTimeout})
+	deps.Late = NewLateReturns(deps.Metrics, deps.Logger)
+	change(deps.Late, stalled)
 	s.serve(Config{}, deps)
 	return s, seen, stalled
 }
@@ -56,7 +68,7 @@ func stalledStack(t *testing.T) (*checkStack, *reports, *stalledRedis) {
 // client repeats it or not, and whether Redis executed the first command or not.
 func TestReturnWithoutAnAnswer(t *testing.T) {
 	s, seen, stalled := stalledStack(t)
-	unanswered := s.lane.server.Load().capacity.unanswered
+	unanswered := s.lane.server.Load().late.places
 	const body = `{"units":40,"allowed":55}`
 	for subject, c := range map[string]struct {
 		commands, answers int64
@@ -94,7 +106,7 @@ func TestReturnWithoutAnAnswer(t *testing.T) {
 // of too many units changes nothing also then.
 func TestReturnsWithoutAnAnswerAreBounded(t *testing.T) {
 	s, seen, stalled := stalledStack(t)
-	unanswered := s.lane.server.Load().capacity.unanswered
+	unanswered := s.lane.server.Load().late.places
 
 	l := s.post(leasesPath, `{"subject":"much","resource":"long","units":100}`).lease()
 	stalled.answers.Store(1)
@@ -116,4 +128,96 @@ func TestReturnsWithoutAnAnswerAreBounded(t *testing.T) {
 	}
 	require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, `{"units":100}`).status, "the client repeats it")
 	require.EqualValues(t, 1000, s.remaining("many", "long"))
+}
+
+// stall is how a test replaces the pauses of LateReturns: no time passes, and Redis is unavailable
+// until the pauses together are as long as the stall.
+func stall(length time.Duration) func(*LateReturns, *stalledRedis) {
+	return func(late *LateReturns, stalled *stalledRedis) {
+		waited := time.Duration(0)
+		late.after = func(pause time.Duration) <-chan time.Time {
+			stalled.commands.Store(1)
+			if waited += pause; waited > length {
+				stalled.commands.Store(0)
+			}
+			now := make(chan time.Time, 1)
+			now <- time.Time{}
+			return now
+		}
+	}
+}
+
+// stalledReturn returns 40 of 100 units of a lease, which Redis executes without an answer.
+func (s *checkStack) stalledReturn(stalled *stalledRedis) {
+	s.t.Helper()
+	l := s.post(leasesPath, `{"subject":"a","resource":"long","units":100}`).lease()
+	stalled.answers.Store(1)
+	require.Equal(s.t, http.StatusServiceUnavailable, s.giveBack(l.Lease, `{"units":40,"allowed":55}`).status)
+}
+
+// completed reports whether the return of stalledReturn was settled.
+func (r *reports) completed() bool {
+	return slices.Contains(r.of("a"), reported{"a", true, 55, 60, 1})
+}
+
+// A return is completed after a stall of Redis that is as long as a lease can have a record. After
+// a longer one, it is counted as lost.
+func TestReturnAfterALongStall(t *testing.T) {
+	for stalls, lost := range map[time.Duration]bool{
+		8 * time.Second: false, time.Duration(limit.MaxLeaseMS)*time.Millisecond + leases.Grace - lastPause: false, time.Hour: true,
+	} {
+		t.Run(stalls.String(), func(t *testing.T) {
+			s, seen, stalled := stalledStackWith(t, stall(stalls))
+			late := s.lane.server.Load().late
+			s.stalledReturn(stalled)
+			late.End(t.Context())
+			require.Equal(t, !lost, seen.completed())
+			require.EqualValues(t, bit(lost), testutil.ToFloat64(late.metrics.lostReturns))
+			stalled.commands.Store(0)
+			want := int64(1000 - 100)
+			if !lost {
+				want += 40
+			}
+			require.EqualValues(t, want, s.remaining("a", "long"))
+			require.Equal(t, lost, strings.Contains(s.log.String(), "a return of a lease is lost"))
+		})
+	}
+}
+
+// An instance that stops completes its returns first, without the long pauses. What it cannot
+// complete until then is lost, as are later ones.
+func TestReturnsOfAnInstanceThatStops(t *testing.T) {
+	for name, answers := range map[string]bool{"completed": true, "lost": false} {
+		t.Run(name, func(t *testing.T) {
+			var pauses atomic.Int64
+			s, seen, stalled := stalledStackWith(t, func(late *LateReturns, stalled *stalledRedis) {
+				late.after = func(time.Duration) <-chan time.Time {
+					if pauses.Add(1); !answers {
+						return nil // this pause never ends
+					}
+					select {
+					case <-late.ending:
+					default:
+						return nil
+					}
+					now := make(chan time.Time, 1)
+					now <- time.Time{}
+					return now
+				}
+			})
+			late := s.lane.server.Load().late
+			s.stalledReturn(stalled)
+			require.False(t, seen.completed())
+			ctx, end := context.WithCancel(t.Context())
+			if !answers {
+				end()
+			}
+			late.End(ctx)
+			end()
+			require.Equal(t, answers, seen.completed())
+			require.EqualValues(t, bit(!answers), testutil.ToFloat64(late.metrics.lostReturns))
+			s.stalledReturn(stalled)
+			require.EqualValues(t, bit(!answers)+1, testutil.ToFloat64(late.metrics.lostReturns))
+		})
+	}
 }

@@ -57,6 +57,8 @@ type Metrics struct {
 	overloaded prometheus.Counter
 	// envoyIgnored counts what descriptors request and Weir does not support.
 	envoyIgnored prometheus.Counter
+	// lostReturns counts returns of leases that LateReturns gave up.
+	lostReturns prometheus.Counter
 
 	hotRequests [hotRoutes][len(statusClasses)]prometheus.Counter
 	hotDuration [hotRoutes]prometheus.Observer
@@ -94,8 +96,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "weir_envoy_ignored_total",
 			Help: "Limits and refunds that descriptors of Envoy asked for, and that were ignored.",
 		}),
+		lostReturns: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_client_lease_returns_lost_total",
+			Help: "Returns of client leases that were given up, because Redis did not answer for too long.",
+		}),
 	}
-	registry.MustRegister(m.requests, m.duration, m.problems, m.webhooks, m.shed, m.panics, m.envoyIgnored,
+	registry.MustRegister(m.requests, m.duration, m.problems, m.webhooks, m.shed, m.panics, m.envoyIgnored, m.lostReturns,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_in_flight",
 			Help: "Requests being served now.",

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/budget"
+	"weir/internal/check"
 	"weir/internal/leases"
 	"weir/internal/limit"
 	"weir/internal/once"
@@ -195,4 +196,30 @@ func TestFullBudget(t *testing.T) {
 	p := problemOf(errors.Join(errors.New("inner"), &budget.FullError{Wait: 3500 * time.Millisecond}))
 	require.Equal(t, http.StatusTooManyRequests, p.Status)
 	require.Equal(t, 4, p.retryAfter)
+}
+
+// faultyObserver panics at the first decision.
+type faultyObserver struct{ *faults }
+
+func (o faultyObserver) Decided(limit.TenantID, *check.Request, *check.Decision, time.Time) {
+	o.at("check")
+}
+
+// A check whose decision panics leaves nothing of the budget reserved. Its repeat is not counted,
+// because it is unknown whether the check was.
+func TestPanicOfACheckWithAKey(t *testing.T) {
+	s := newCheckStack(t)
+	f := &faults{}
+	f.stage.Store("check")
+	s.observers = []check.Observer{faultyObserver{f}}
+	b := s.withBudget(t, 2000) // one check at a time fits
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheus.NewRegistry())
+	deps.Once = once.New(once.Options{Client: testenv.RedisClient(t), Timeout: testenv.RedisTimeout, Wait: time.Millisecond, Budget: b})
+	s.serve(Config{Headers: bothStyles}, deps)
+
+	s.check(`{"subject":"a"}`, withKey("first")).fault(true)
+	require.Empty(t, f.stage.Load())
+	s.check(`{"subject":"a"}`, withKey("first")).problem(http.StatusConflict, codeIdempotencyKeyInUse)
+	require.False(t, s.check(`{"subject":"a"}`, withKey("second")).decision(200).Replayed)
 }

@@ -88,8 +88,9 @@ var ErrOpenedSince = errors.New("the credits have been opened since they were re
 type CreditStore interface {
 	// OpenCredits says what was spent of grants, so that they can be spent. Totals that are known
 	// already are never reduced. It returns how many grants were not open, or had a smaller total.
-	// Error: ErrOpenedSince, and then some of them still are not open.
-	OpenCredits(ctx context.Context, o *Opening) (opened int, err error)
+	// An opening that fails does not stop the others. Error: ErrOpenedSince if nothing else failed,
+	// and then some grants still are not open.
+	OpenCredits(ctx context.Context, openings ...*Opening) (opened int, err error)
 	// SpentCredits returns totals that are not settled, for each outbox at most some.
 	SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error)
 	// SettleCredits forgets totals, except those that have changed since.

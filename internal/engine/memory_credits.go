@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 
@@ -49,7 +50,15 @@ func (e *Memory) spend(c *Credits, p *limit.Purse) {
 }
 
 // OpenCredits implements CreditStore. The twin is open_credits.lua.
-func (e *Memory) OpenCredits(_ context.Context, o *Opening) (opened int, err error) {
+func (e *Memory) OpenCredits(_ context.Context, openings ...*Opening) (opened int, err error) {
+	for _, o := range openings {
+		n, since := e.openCredits(o)
+		opened, err = opened+n, cmp.Or(err, since)
+	}
+	return opened, err
+}
+
+func (e *Memory) openCredits(o *Opening) (opened int, err error) {
 	shard := &e.shards[maphash.String(e.seed, o.Key)%memoryShards]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()

@@ -22,7 +22,9 @@
 //
 // While Redis is unavailable, the records are stored in this process, limited in number and size.
 // Repeats on another instance are then executed again. Repeats on this instance are not, also after
-// Redis returned: Begin looks in this process first.
+// Redis returned: Begin looks in this process first. For this, a claim in Redis has a record in
+// this process, too, until its answer is in Redis. So a repeat on this instance is executed again
+// only if Redis fails between the answer and the repeat.
 //
 // docs/decisions/0009-idempotent-checks.md has the reasons.
 package once
@@ -116,14 +118,16 @@ func New(o Options) *Records {
 	return r
 }
 
-// Claim is the right and the obligation to execute a request: Finish or Release must follow.
+// Claim is the right and the obligation to execute a request: Finish, Release or Abandon must
+// follow.
 type Claim struct {
 	name    string
 	tenant  uuid.UUID
 	print   Print
 	pending []byte
 	since   time.Time
-	entry   *entry // for local records; nil: the record is in Redis
+	entry   *entry // in this process
+	shared  bool   // the record is in Redis, too
 	hold    budget.Hold
 }
 
@@ -164,10 +168,11 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		case record == nil && full != nil:
 			return nil, nil, full
-		case record == nil && r.local.has(claim): // claimed here meanwhile, by a request that did not reach Redis
+		case record == nil && !r.local.hold(claim):
 			r.unclaim(claim)
 			continue
 		case record == nil:
+			claim.shared = true
 			return claim, nil, nil
 		}
 		var first Print
@@ -202,7 +207,8 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 			claim.hold.Wrote(budget.Size(len(claim.name), len(record)), left)
 			return finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, record, max(left.Milliseconds(), 1)).Err()
 		})
-		if err == nil && claim.entry == nil {
+		if err == nil && claim.shared {
+			r.local.release(claim)
 			return
 		}
 	}
@@ -217,6 +223,13 @@ func (r *Records) Release(claim *Claim) {
 	if r.client != nil && !r.away(claim.name) {
 		r.unclaim(claim)
 	}
+}
+
+// Abandon ends a claim whose request may have been executed, and has no answer. Repeats get
+// ErrPending until the record expires, as after a crash. It does nothing after Finish or Release.
+func (r *Records) Abandon(claim *Claim) {
+	claim.hold.Wrote(budget.Size(len(claim.name), len(claim.pending)), Lifetime-time.Since(claim.since))
+	r.local.abandon(claim)
 }
 
 // unclaim deletes the pending record of a claim in Redis. If Redis fails, it expires.

@@ -4,7 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
 )
 
 // BenchmarkRecord measures what a first request and a repeat do to a record, without Redis.
@@ -28,4 +31,21 @@ func BenchmarkRecord(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkBegin measures a first request with Redis, at once by many callers.
+func BenchmarkBegin(b *testing.B) {
+	r := New(Options{Client: testenv.RedisClient(b), Timeout: testenv.RedisTimeout})
+	answer := []byte(strings.Repeat("x", 400))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			r.Finish(claim, answer)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -75,8 +76,10 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 		if err != nil {
 			return err
 		}
-		opened, full = len(ids), len(ids) == openedAtOnce
-		return q.MarkOpenedCredits(ctx, db.MarkOpenedCreditsParams{TenantID: tenant, Ids: ids})
+		marked, err := q.MarkOpenedCredits(ctx, db.MarkOpenedCreditsParams{TenantID: tenant, Ids: ids})
+		// If others have locked all of them, the next round does not follow at once.
+		opened, full = int(marked), marked > 0 && len(ids) == openedAtOnce
+		return err
 	})
 	if err != nil {
 		return 0, false, err
@@ -86,16 +89,15 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 
 // openRows opens grants of a tenant, and returns those that are open now or need not be.
 func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, rows []db.NewCreditsRow) (ids []uuid.UUID, err error) {
-	type name struct{ subject, rule string }
-	isOpen := map[name]bool{}
+	isOpen := map[CreditsOf]bool{}
 	for _, row := range rows {
-		of := name{row.Subject, row.Rule}
+		of := CreditsOf{row.Subject, row.Rule}
 		if _, done := isOpen[of]; row.Spendable && !done {
-			o, err := readOpening(ctx, q, keys, tenant, row.Subject, row.Rule)
+			o, err := readOpenings(ctx, q, keys, tenant, of)
 			if err != nil {
 				return nil, err
 			}
-			_, err = counters.OpenCredits(ctx, o)
+			_, err = counters.OpenCredits(ctx, o[0])
 			if err != nil && !errors.Is(err, engine.ErrOpenedSince) {
 				return nil, err
 			}
@@ -108,46 +110,61 @@ func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engi
 	return ids, nil
 }
 
-// readOpening reads what the counters must know of a subject's grants for a rule.
-func readOpening(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, subject, rule string) (*engine.Opening, error) {
+// CreditsOf names the grants of a subject of a tenant for a rule.
+type CreditsOf struct{ Subject, Rule string }
+
+// readOpenings reads what the counters must know of some subjects' grants, in one query. The names
+// must be different.
+func readOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, of ...CreditsOf) ([]*engine.Opening, error) {
 	present, _, err := partitionsOf(ctx, q, tenant)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := q.SpendableCredits(ctx, db.SpendableCreditsParams{
-		TenantID: tenant, Subject: subject, Rule: rule, Most: limit.MostKeptGrants, Finished: limit.MaxGrants,
-	})
+	p := db.SpendableCreditsParams{TenantID: tenant, Most: limit.MostKeptGrants, Finished: limit.MaxGrants}
+	for _, name := range of {
+		p.Subjects, p.Rules = append(p.Subjects, name.Subject), append(p.Rules, name.Rule)
+	}
+	rows, err := q.SpendableCredits(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	key := keys.CreditsKey(tenant, present[tenant], subject, rule)
-	o := &engine.Opening{Key: key, Outbox: engine.Retag(keys.CreditsOutboxes(tenant, 1)[0], key)}
-	left := 0
+	openings, at, left := make([]*engine.Opening, len(of)), make(map[CreditsOf]int, len(of)), make([]int, len(of))
+	for i, name := range of {
+		key := keys.CreditsKey(tenant, present[tenant], name.Subject, name.Rule)
+		openings[i] = &engine.Opening{Key: key, Outbox: engine.Retag(keys.CreditsOutboxes(tenant, 1)[0], key)}
+		at[name] = i
+	}
 	for _, row := range rows {
+		i := at[CreditsOf{row.Subject, row.Rule}]
+		o := openings[i]
 		o.Grants = append(o.Grants, limit.Spent{ID: limit.GrantID(row.ID), Units: row.Spent, ExpiresMS: unixMilli(row.ExpiresAt)})
 		o.AskedUS, o.ReadUS = row.AskedUs, max(o.ReadUS, row.ReadUs)
 		if row.LeftOver {
-			left++
+			left[i]++
 		}
 	}
-	o.Whole = left < limit.MostKeptGrants
-	return o, nil
+	for i, o := range openings {
+		o.Whole = left[i] < limit.MostKeptGrants
+	}
+	return openings, nil
 }
 
-// OpenCredits tells the counters what was spent of a subject's grants of a rule, after they have
-// lost it. It returns how many grants they did not know.
-func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, subject, rule string) (opened int, err error) {
-	var o *engine.Opening
+// OpenCredits tells the counters what was spent of grants of a tenant, after they have lost it: it
+// reads them in one transaction, and tells them in one pipeline. The names must be different. It
+// returns how many grants they did not know.
+func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, of ...CreditsOf) (opened int, err error) {
+	var openings []*engine.Opening
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		o, err = readOpening(ctx, q, keys, tenant, subject, rule)
+		openings, err = readOpenings(ctx, q, keys, tenant, of...)
 		return err
 	})
-	if err != nil || len(o.Grants) == 0 {
+	if err != nil {
 		return 0, err
 	}
-	opened, err = counters.OpenCredits(ctx, o)
+	openings = slices.DeleteFunc(openings, func(o *engine.Opening) bool { return len(o.Grants) == 0 })
+	opened, err = counters.OpenCredits(ctx, openings...)
 	if errors.Is(err, engine.ErrOpenedSince) {
-		return 0, nil // a check that still misses a grant reports it again
+		return opened, nil // a check that still misses a grant reports it again
 	}
 	return opened, err
 }

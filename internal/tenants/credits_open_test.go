@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -32,14 +33,18 @@ type openings struct {
 	engine.CreditStore
 	broken string
 	seen   []*engine.Opening
+	calls  int
 }
 
-func (o *openings) OpenCredits(ctx context.Context, opening *engine.Opening) (int, error) {
-	if opening.Key == o.broken {
-		return 0, errors.New("gone")
+func (o *openings) OpenCredits(ctx context.Context, openings ...*engine.Opening) (int, error) {
+	o.calls++
+	for _, opening := range openings {
+		if opening.Key == o.broken {
+			return 0, errors.New("gone")
+		}
+		o.seen = append(o.seen, opening)
 	}
-	o.seen = append(o.seen, opening)
-	return o.CreditStore.OpenCredits(ctx, opening)
+	return o.CreditStore.OpenCredits(ctx, openings...)
 }
 
 // grantsOf returns two tenants with a rule and a grant.
@@ -112,6 +117,33 @@ func TestNewCreditsOfABrokenTenant(t *testing.T) {
 	}
 }
 
+// New grants that a tenant has locked, such as by the deletion of many subjects, keep neither those
+// of others waiting nor the round from its end. They are opened, and opened again when the lock has
+// ended.
+func TestLockedNewCreditsHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	d, a, _, _ := grantsOf(t)
+	keys := check.NewKeys([16]byte{3})
+	counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+	sweep := func() tenants.CreditsSettled {
+		done, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		require.NoError(t, err)
+		return done
+	}
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "DELETE FROM credit_grants WHERE tenant_id = $1", a.TenantID())
+		require.NoError(t, err)
+		require.Equal(t, tenants.CreditsSettled{Opened: 1}, sweep(), "that of the other tenant; no round follows at once")
+		require.NoError(t, tx.Rollback(ctx))
+	})
+	require.Len(t, counters.seen, 2)
+	require.Equal(t, tenants.CreditsSettled{Opened: 1}, sweep())
+	require.Equal(t, tenants.CreditsSettled{}, sweep())
+	require.Equal(t, keys.CreditsKey(a.TenantID(), 1, "ada", "api"), counters.seen[2].Key)
+}
+
 // The counters are told of what is left, and of a few grants that were spent last, however many
 // grants were spent before.
 func TestCreditsToOpenAreFew(t *testing.T) {
@@ -119,7 +151,7 @@ func TestCreditsToOpenAreFew(t *testing.T) {
 	d, a, _, grants := grantsOf(t)
 	insertGrants(d, a, "ada", 3000, "spent, spent_at", "1, now() - n * interval '1 second'")
 	counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
-	opened, err := d.Store.OpenCredits(t.Context(), check.NewKeys([16]byte{3}), counters, a.TenantID(), "ada", "api")
+	opened, err := d.Store.OpenCredits(t.Context(), check.NewKeys([16]byte{3}), counters, a.TenantID(), tenants.CreditsOf{Subject: "ada", Rule: "api"})
 	require.NoError(t, err)
 	require.Equal(t, 1+limit.MaxGrants, opened)
 	require.Len(t, counters.seen, 1)
@@ -127,6 +159,39 @@ func TestCreditsToOpenAreFew(t *testing.T) {
 	require.Contains(t, o.Grants, limit.Spent{ID: limit.GrantID(grants[0].ID)})
 	require.True(t, o.Whole)
 	require.Less(t, o.AskedUS, o.ReadUS)
+}
+
+// The grants of several subjects of a tenant are read together and opened together. A subject
+// without grants, and one of another tenant, is left out.
+func TestCreditsOfManySubjects(t *testing.T) {
+	t.Parallel()
+	d, a, b, grants := grantsOf(t)
+	of := []tenants.CreditsOf{{Subject: "ada", Rule: "api"}, {Subject: "nobody", Rule: "api"}, {Subject: "ada", Rule: "none"}, {Subject: "theirs", Rule: "api"}}
+	want := map[string]limit.GrantID{}
+	keys := check.NewKeys([16]byte{3})
+	want[keys.CreditsKey(a.TenantID(), 1, "ada", "api")] = limit.GrantID(grants[0].ID)
+	for i := range 20 {
+		subject := fmt.Sprintf("user_%d", i)
+		g, _, err := d.Store.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 10})
+		require.NoError(t, err)
+		want[keys.CreditsKey(a.TenantID(), 1, subject, "api")] = limit.GrantID(g.ID)
+		of = append(of, tenants.CreditsOf{Subject: subject, Rule: "api"})
+	}
+	_, _, err := d.Store.GrantCredits(t.Context(), b, "theirs", tenants.NewCredits{Rule: "api", Units: 10})
+	require.NoError(t, err)
+	counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+	opened, err := d.Store.OpenCredits(t.Context(), keys, counters, a.TenantID(), of...)
+	require.NoError(t, err)
+	require.Equal(t, len(want), opened)
+	require.Equal(t, 1, counters.calls)
+	got := map[string]limit.GrantID{}
+	for _, o := range counters.seen {
+		require.Len(t, o.Grants, 1)
+		require.True(t, o.Whole)
+		require.Less(t, o.AskedUS, o.ReadUS)
+		got[o.Key] = o.Grants[0].ID
+	}
+	require.Equal(t, want, got)
 }
 
 // A subject gets a bounded number of grants a day. An old one counts no more.
@@ -181,7 +246,7 @@ func TestCreditsBehindAreToldAgain(t *testing.T) {
 	for n := range subjects {
 		_, _, err := d.Store.GrantCredits(t.Context(), a, name(n), tenants.NewCredits{Rule: "api", Units: 10})
 		require.NoError(t, err)
-		_, err = d.Store.OpenCredits(t.Context(), keys, memory, a.TenantID(), name(n), "api")
+		_, err = d.Store.OpenCredits(t.Context(), keys, memory, a.TenantID(), tenants.CreditsOf{Subject: name(n), Rule: "api"})
 		require.NoError(t, err)
 		require.EqualValues(t, 9, left(name(n), 6), "the window has 5")
 	}

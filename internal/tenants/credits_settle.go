@@ -135,7 +135,7 @@ func (s *Store) reopen(
 		of := name{row.TenantID, row.Subject, row.Rule}
 		now, seen := told[of]
 		if !seen && len(told) < reopenedAtOnce {
-			opened, err := s.OpenCredits(ctx, keys, counters, row.TenantID, row.Subject, row.Rule)
+			opened, err := s.OpenCredits(ctx, keys, counters, row.TenantID, CreditsOf{row.Subject, row.Rule})
 			out.Reopened += opened
 			now, failed = err == nil, errors.Join(failed, err)
 			told[of] = now

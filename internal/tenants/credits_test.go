@@ -267,7 +267,7 @@ func TestSettleCredits(t *testing.T) {
 
 	// A counter store that has lost everything learns what was spent.
 	empty := engine.NewMemory(engine.MemoryOptions{})
-	opened, err := s.OpenCredits(t.Context(), keys, empty, a.TenantID(), "ada", "api")
+	opened, err := s.OpenCredits(t.Context(), keys, empty, a.TenantID(), tenants.CreditsOf{Subject: "ada", Rule: "api"})
 	require.NoError(t, err)
 	require.Equal(t, 1, opened)
 	call.Cost = 0
@@ -358,7 +358,7 @@ func (c *totals) SpentCredits(context.Context, []string, int) ([][]limit.Spent, 
 	return [][]limit.Spent{out}, nil
 }
 
-func (*totals) OpenCredits(context.Context, *engine.Opening) (int, error) { return 0, nil }
+func (*totals) OpenCredits(context.Context, ...*engine.Opening) (int, error) { return 0, nil }
 
 func (*totals) SettleCredits(context.Context, string, []limit.Spent) error { return nil }
 

@@ -220,6 +220,34 @@ func testCreditsReopened(t *testing.T, eng engine.Engine) {
 	require.EqualValues(t, 6, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits)
 }
 
+// Of several openings, one that is older than the last one does not stop the others.
+func testCreditsOpenedTogether(t *testing.T, eng engine.Engine) {
+	store := eng.(engine.CreditStore)
+	opened, err := store.OpenCredits(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, opened)
+	var openings []*engine.Opening
+	for n := range 20 {
+		key := Prefix() + "k"
+		openings = append(openings, &engine.Opening{
+			Key: key, Outbox: key + "outbox", AskedUS: 100, ReadUS: 110, Grants: []limit.Spent{{ID: grantOf(n, 1, 0).ID}},
+		})
+	}
+	older := *openings[7]
+	older.AskedUS, older.Grants = 90, []limit.Spent{{ID: grantOf(100, 1, 0).ID}}
+	opened, err = store.OpenCredits(t.Context(), openings[7])
+	require.NoError(t, err)
+	require.Equal(t, 1, opened)
+	openings[7] = &older
+	opened, err = store.OpenCredits(t.Context(), openings...)
+	require.ErrorIs(t, err, engine.ErrOpenedSince)
+	require.Equal(t, 19, opened)
+	older.AskedUS = 111
+	opened, err = store.OpenCredits(t.Context(), openings...)
+	require.NoError(t, err)
+	require.Equal(t, 1, opened, "the others are open")
+}
+
 // A sum of credits beyond 2^53 is not exact in every engine, so all of them compute with the same
 // smaller one, which no cost exceeds.
 func testCreditsLarge(t *testing.T, eng engine.Engine) {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -24,21 +25,45 @@ func appendGrants(b []byte, lostMS int64, grants []limit.Grant) []byte {
 }
 
 // OpenCredits implements engine.CreditStore.
-func (e *Engine) OpenCredits(ctx context.Context, o *engine.Opening) (opened int, err error) {
+func (e *Engine) OpenCredits(ctx context.Context, openings ...*engine.Opening) (opened int, err error) {
+	if len(openings) == 0 {
+		return 0, nil
+	}
+	pipe := e.client.Pipeline()
+	cmds := make([]*redis.Cmd, len(openings))
+	for i, o := range openings {
+		cmds[i] = pipe.EvalSha(ctx, e.open.sha, []string{o.Key, o.Outbox}, e.openingArg(o))
+	}
+	_, _ = pipe.Exec(ctx) // each command has its error
+	var since, failed error
+	for i, o := range openings {
+		if unknownScript(cmds[i].Err()) {
+			cmds[i] = e.runScript(ctx, e.open, []string{o.Key, o.Outbox}, e.openingArg(o))
+		}
+		switch n, err := cmds[i].Int(); {
+		case err != nil:
+			failed = err
+		case n < 0:
+			since = engine.ErrOpenedSince
+		default:
+			opened += n
+		}
+	}
+	if err = cmp.Or(failed, since); err != nil {
+		return opened, fmt.Errorf("open credits: %w", err)
+	}
+	return opened, nil
+}
+
+// openingArg encodes an opening for open_credits.lua.
+func (e *Engine) openingArg(o *engine.Opening) []byte {
 	arg := appendUint(appendUint(nil, o.AskedUS, 7), o.ReadUS, 7)
 	arg = appendUint(append(arg, oneIf(o.Whole)), e.serverOf(o.Key).lostMS.Load(), 6)
 	for i := range o.Grants {
 		g := &o.Grants[i]
 		arg = appendUint(appendUint(append(arg, g.ID[:]...), g.Units, 7), g.ExpiresMS, 6)
 	}
-	opened, err = e.runScript(ctx, e.open, []string{o.Key, o.Outbox}, arg).Int()
-	if err == nil && opened < 0 {
-		err = engine.ErrOpenedSince
-	}
-	if err != nil {
-		return 0, fmt.Errorf("open credits: %w", err)
-	}
-	return opened, nil
+	return arg
 }
 
 // SpentCredits implements engine.CreditStore.
@@ -79,11 +104,14 @@ func (e *Engine) SettleCredits(ctx context.Context, outbox string, totals []limi
 // runScript runs a script on keys of one slot.
 func (e *Engine) runScript(ctx context.Context, s *script, keys []string, args ...any) *redis.Cmd {
 	cmd := e.client.EvalSha(ctx, s.sha, keys, args...)
-	if err := cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+	if unknownScript(cmd.Err()) {
 		e.loads.Add(1)
 		cmd = e.client.Eval(ctx, s.text, keys, args...)
 	}
 	return cmd
 }
+
+// unknownScript reports whether a server does not know a script that was named by its hash.
+func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
 
 var _ engine.CreditStore = (*Engine)(nil)

@@ -491,10 +491,10 @@ func (q *Queries) InsertCredits(ctx context.Context, arg InsertCreditsParams) (C
 	return i, err
 }
 
-const markOpenedCredits = `-- name: MarkOpenedCredits :exec
+const markOpenedCredits = `-- name: MarkOpenedCredits :execrows
 WITH held AS (
     SELECT g.tenant_id, g.id FROM credit_grants g
-    WHERE g.tenant_id = $1 AND NOT g.opened AND g.id = ANY($2::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+    WHERE g.tenant_id = $1 AND NOT g.opened AND g.id = ANY($2::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id
 `
@@ -504,10 +504,14 @@ type MarkOpenedCreditsParams struct {
 	Ids      []uuid.UUID
 }
 
-// The rows are locked in the order of the key, as those of SettleCredits.
-func (q *Queries) MarkOpenedCredits(ctx context.Context, arg MarkOpenedCreditsParams) error {
-	_, err := q.db.Exec(ctx, markOpenedCredits, arg.TenantID, arg.Ids)
-	return err
+// The rows are locked in the order of the key, as those of SettleCredits. Rows that others have
+// locked are left for a later round, which opens them again: that changes nothing.
+func (q *Queries) MarkOpenedCredits(ctx context.Context, arg MarkOpenedCreditsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, markOpenedCredits, arg.TenantID, arg.Ids)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const newCredits = `-- name: NewCredits :many
@@ -635,32 +639,35 @@ func (q *Queries) SettleCredits(ctx context.Context, arg SettleCreditsParams) (i
 }
 
 const spendableCredits = `-- name: SpendableCredits :many
-SELECT g.id, g.spent, g.expires_at, g.left_over, (extract(epoch FROM now()) * 1000000)::bigint AS asked_us,
-    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS read_us
-FROM rules r CROSS JOIN LATERAL (
+SELECT w.subject::text AS subject, w.rule::text AS rule, g.id, g.spent, g.expires_at, g.left_over,
+    (extract(epoch FROM now()) * 1000000)::bigint AS asked_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS read_us
+FROM (SELECT unnest($1::text[]) AS subject, unnest($2::text[]) AS rule) AS w
+JOIN rules r ON r.tenant_id = $3 AND r.slug = w.rule CROSS JOIN LATERAL (
     (SELECT f.id, f.spent, f.expires_at, true AS left_over FROM credit_grants f
-    WHERE f.tenant_id = $1 AND f.subject = $2 AND f.rule_id = r.id
-        AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.expires_at IS NULL AND f.spent < f.units LIMIT $3)
+    WHERE f.tenant_id = $3 AND f.subject = w.subject AND f.rule_id = r.id
+        AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.expires_at IS NULL AND f.spent < f.units LIMIT $4)
     UNION ALL
     (SELECT e.id, e.spent, e.expires_at, true FROM credit_grants e
-    WHERE e.tenant_id = $1 AND e.subject = $2 AND e.rule_id = r.id
-        AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.expires_at > now() AND e.spent < e.units LIMIT $3)
+    WHERE e.tenant_id = $3 AND e.subject = w.subject AND e.rule_id = r.id
+        AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.expires_at > now() AND e.spent < e.units LIMIT $4)
     UNION ALL
     (SELECT s.id, s.spent, s.expires_at, false FROM credit_grants s
-    WHERE s.tenant_id = $1 AND s.subject = $2 AND s.rule_id = r.id
-        AND s.revoked_at IS NULL AND s.spent_at IS NOT NULL ORDER BY s.spent_at DESC LIMIT $4)
-) AS g WHERE r.tenant_id = $1 AND r.slug = $5
+    WHERE s.tenant_id = $3 AND s.subject = w.subject AND s.rule_id = r.id
+        AND s.revoked_at IS NULL AND s.spent_at IS NOT NULL ORDER BY s.spent_at DESC LIMIT $5)
+) AS g
 `
 
 type SpendableCreditsParams struct {
+	Subjects []string
+	Rules    []string
 	TenantID uuid.UUID
-	Subject  string
 	Most     int32
 	Finished int32
-	Rule     string
 }
 
 type SpendableCreditsRow struct {
+	Subject   string
+	Rule      string
 	ID        uuid.UUID
 	Spent     int64
 	ExpiresAt *time.Time
@@ -669,16 +676,16 @@ type SpendableCreditsRow struct {
 	ReadUs    int64
 }
 
-// What the counters must know of a subject's grants of a rule: all of which something is left,
-// and those that were spent last, which servers may still take for spendable. asked_us is before
-// the instant of which the rows are, and read_us behind it, by one clock.
+// What the counters must know of some subjects' grants, each of a rule: all of which something is
+// left, and those that were spent last, which servers may still take for spendable. asked_us is
+// before the instant of which the rows are, and read_us behind it, by one clock.
 func (q *Queries) SpendableCredits(ctx context.Context, arg SpendableCreditsParams) ([]SpendableCreditsRow, error) {
 	rows, err := q.db.Query(ctx, spendableCredits,
+		arg.Subjects,
+		arg.Rules,
 		arg.TenantID,
-		arg.Subject,
 		arg.Most,
 		arg.Finished,
-		arg.Rule,
 	)
 	if err != nil {
 		return nil, err
@@ -688,6 +695,8 @@ func (q *Queries) SpendableCredits(ctx context.Context, arg SpendableCreditsPara
 	for rows.Next() {
 		var i SpendableCreditsRow
 		if err := rows.Scan(
+			&i.Subject,
+			&i.Rule,
 			&i.ID,
 			&i.Spent,
 			&i.ExpiresAt,

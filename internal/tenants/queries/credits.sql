@@ -73,33 +73,35 @@ SELECT g.id, g.subject, r.slug AS rule,
 FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
 WHERE g.tenant_id = @tenant_id AND NOT g.opened ORDER BY g.id LIMIT @most;
 
--- name: MarkOpenedCredits :exec
--- The rows are locked in the order of the key, as those of SettleCredits.
+-- name: MarkOpenedCredits :execrows
+-- The rows are locked in the order of the key, as those of SettleCredits. Rows that others have
+-- locked are left for a later round, which opens them again: that changes nothing.
 WITH held AS (
     SELECT g.tenant_id, g.id FROM credit_grants g
-    WHERE g.tenant_id = @tenant_id AND NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE
+    WHERE g.tenant_id = @tenant_id AND NOT g.opened AND g.id = ANY(@ids::uuid[]) ORDER BY g.tenant_id, g.id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE credit_grants g SET opened = true FROM held h WHERE g.tenant_id = h.tenant_id AND g.id = h.id;
 
 -- name: SpendableCredits :many
--- What the counters must know of a subject's grants of a rule: all of which something is left,
--- and those that were spent last, which servers may still take for spendable. asked_us is before
--- the instant of which the rows are, and read_us behind it, by one clock.
-SELECT g.id, g.spent, g.expires_at, g.left_over, (extract(epoch FROM now()) * 1000000)::bigint AS asked_us,
-    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS read_us
-FROM rules r CROSS JOIN LATERAL (
+-- What the counters must know of some subjects' grants, each of a rule: all of which something is
+-- left, and those that were spent last, which servers may still take for spendable. asked_us is
+-- before the instant of which the rows are, and read_us behind it, by one clock.
+SELECT w.subject::text AS subject, w.rule::text AS rule, g.id, g.spent, g.expires_at, g.left_over,
+    (extract(epoch FROM now()) * 1000000)::bigint AS asked_us, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS read_us
+FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@rules::text[]) AS rule) AS w
+JOIN rules r ON r.tenant_id = @tenant_id AND r.slug = w.rule CROSS JOIN LATERAL (
     (SELECT f.id, f.spent, f.expires_at, true AS left_over FROM credit_grants f
-    WHERE f.tenant_id = @tenant_id AND f.subject = @subject AND f.rule_id = r.id
+    WHERE f.tenant_id = @tenant_id AND f.subject = w.subject AND f.rule_id = r.id
         AND f.revoked_at IS NULL AND f.spent_at IS NULL AND f.expires_at IS NULL AND f.spent < f.units LIMIT @most)
     UNION ALL
     (SELECT e.id, e.spent, e.expires_at, true FROM credit_grants e
-    WHERE e.tenant_id = @tenant_id AND e.subject = @subject AND e.rule_id = r.id
+    WHERE e.tenant_id = @tenant_id AND e.subject = w.subject AND e.rule_id = r.id
         AND e.revoked_at IS NULL AND e.spent_at IS NULL AND e.expires_at > now() AND e.spent < e.units LIMIT @most)
     UNION ALL
     (SELECT s.id, s.spent, s.expires_at, false FROM credit_grants s
-    WHERE s.tenant_id = @tenant_id AND s.subject = @subject AND s.rule_id = r.id
+    WHERE s.tenant_id = @tenant_id AND s.subject = w.subject AND s.rule_id = r.id
         AND s.revoked_at IS NULL AND s.spent_at IS NOT NULL ORDER BY s.spent_at DESC LIMIT @finished)
-) AS g WHERE r.tenant_id = @tenant_id AND r.slug = @rule;
+) AS g;
 
 -- name: TenantsWithCredits :many
 -- Tenants with a grant behind the one that is named, by one look into the index for each of them.
