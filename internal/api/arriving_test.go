@@ -28,8 +28,8 @@ func (b slowBody) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// If many clients send the bodies of device logins slowly, others can still sign in: a request takes
-// a place for device logins only when its body is complete, and is not in flight before. Each
+// If many clients send the bodies of device logins slowly, others can still sign in: a request
+// takes a place for device logins only when its body is complete, and is not in flight before. Each
 // network has a share of the bodies. Before, 28 addresses could keep everybody from signing in.
 func TestSlowDeviceLogins(t *testing.T) {
 	s := newCheckStack(t)

@@ -1,8 +1,8 @@
 // Package conns bounds the open connections of a process, so that clients that open very many
 // cannot use up its files and its memory. When a connection beyond the bound comes, one of the site
-// with the most connections is closed (origin.Networks), the idle ones first. Of several such sites,
-// it is the one that was idle for the longest time. A new client is therefore always accepted, and a
-// health check, too.
+// with the most connections is closed (origin.Networks), the idle ones first. Of several such
+// sites, it is the one that was idle for the longest time. A new client is therefore always
+// accepted, and a health check, too.
 //
 // Example: the bound is 4. Site a has 3 connections, and b has 1. Another one of b comes, and the
 // one of a is closed on which nothing was read for the longest time. If 4 sites have one connection
@@ -166,8 +166,8 @@ func (b *Bound) remove(c *conn) {
 // idle returns the connection that was not read for the longest time, among a few of the largest
 // site. Of several, that is the one that was idle for the longest time. The caller holds the lock.
 //
-// Reading takes no lock, so the order learns of it only here: while the first site was read since it
-// was put there, it moves back.
+// Reading takes no lock, so the order learns of it only here: while the first site was read since
+// it was put there, it moves back.
 func (b *Bound) idle() *conn {
 	if len(b.order) == 0 {
 		return nil
