@@ -218,3 +218,25 @@ func TestSubscriptionsOfASubjectAreBounded(t *testing.T) {
 	s.outcome(tenants.EventFailed, large)
 	require.Contains(t, large.Why, "more than 16 MiB")
 }
+
+// The end of a grace period is not lost if the plan cannot be changed: it is tried again.
+func TestGraceEndsWithManySubscriptions(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free", GraceDays: 3}, nil)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_0000", "cus_1", "active", "ada", "price_pro"))))
+	require.Equal(t, "pro", s.plan("ada"))
+	s.pass(time.Hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.payment_failed", invoice("sub_0000"))))
+	s.db.Exec(`INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at)
+		SELECT tenant_id, endpoint_id, 'sub_' || to_char(n, 'FM0000'), customer, subject,
+			jsonb_build_object('newest', jsonb_set(state->'newest', '{status}', '"incomplete"')), NULL, updated_at
+		FROM billing_subscriptions, generate_series(1, 5000) AS n WHERE customer = 'cus_1'`)
+	require.Len(t, s.gracePeriods("ada"), 1)
+	s.pass(4 * 24 * time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "pro", s.plan("ada"))
+	require.Len(t, s.gracePeriods("ada"), 1, "it is shown, and tried again")
+	s.db.Exec("DELETE FROM billing_subscriptions WHERE subscription > 'sub_0000'")
+	s.pass(24 * time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "free", s.plan("ada"), "later, with one subscription")
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/billing"
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
 
@@ -164,6 +165,66 @@ func TestParkedEventThatMayHaveBeenTakenLater(t *testing.T) {
 	r.again()
 	require.EqualValues(t, 1, r.only().Parked, "s005")
 	require.EqualValues(t, all-6, r.sum(), "no event counts twice, and s100 is sent")
+}
+
+// An instance is killed after the provider has taken the event of a subject that was parked, and
+// the subject has no customer at the next attempt.
+func TestKilledWhileAParkedSubjectIsSent(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	for _, subject := range []string{"s003", "s005", "s100"} {
+		r.customer(subject, "")
+	}
+	r.again()
+	require.EqualValues(t, 3, r.only().Parked)
+	before := r.sum()
+	r.customer("s003", "cus_s003")
+	r.db.Exec("UPDATE metered_pushes SET due_at = now()")
+	due, err := r.store.DueMeterPushes(t.Context(), 10)
+	require.NoError(t, err)
+	work, err := r.store.ClaimMeterPush(t.Context(), due[0])
+	require.NoError(t, err)
+	require.Len(t, work.Items, 3)
+	item := &work.Items[0]
+	require.NotNil(t, item.Endpoint)
+	key, err := r.store.BillingAPIKey(*item.Endpoint, work.Tenant)
+	require.NoError(t, err)
+	failed := subscription.NewClient(key, r.stripe.url, nil).SendMeterEvent(t.Context(), subscription.MeterEvent{
+		Name: work.MeterEvent, Customer: item.Customer, Value: item.Units, Identifier: work.Identifier(item), At: work.Start.Add(time.Hour - time.Second),
+	})
+	require.Nil(t, failed)
+	require.EqualValues(t, before+4, r.sum())
+	// killed here: SettleMeterPush is never called. The subject has no customer at the next attempt.
+	r.customer("s003", "")
+	r.again()
+	require.EqualValues(t, 3, r.only().Parked)
+	r.pastHours(25)
+	r.forget()
+	r.customer("s003", "cus_s003")
+	r.again()
+	require.EqualValues(t, before+4, r.sum(), "counted twice")
+}
+
+// What was certainly not taken is sent whenever it can be.
+func TestParkedSubjectAfterALongRefusal(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	r.customer("s003", "")
+	r.again()
+	require.EqualValues(t, 2, r.only().Parked, "s003 and s005")
+	before := r.sum()
+	r.customer("s003", "cus_s003")
+	r.refuseFrom(0, http.StatusTooManyRequests)
+	r.again()
+	push := r.only()
+	require.Equal(t, "retrying", push.State())
+	r.customer("s003", "")
+	r.refuseFrom(0, 0)
+	r.again()
+	r.pastHours(25)
+	r.customer("s003", "cus_s003")
+	r.again()
+	require.EqualValues(t, before+4, r.sum())
 }
 
 // refuseFrom makes the provider answer the events of subjects from the first on with a status.

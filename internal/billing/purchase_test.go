@@ -340,3 +340,18 @@ func TestReconcileRecoversPurchases(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, recent.Add(-72*time.Hour), since)
 }
+
+// A checkout says for whom it is, whoever else has subscriptions of the customer.
+func TestCheckoutOfACustomerWithSubscriptions(t *testing.T) {
+	fake := newFakeStripe(t)
+	fake.lines = map[string][]obj{"cs_9": {checkoutLine("li_1", "price_pack", 1)}}
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, fake)
+	s.sellCredits("price_pack", 5000, 30)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "bob", "price_pro"))))
+	require.Equal(t, "pro", s.plan("bob"))
+	s.pass(time.Hour)
+	e := s.send(s.event("checkout.session.completed", checkout("cs_9", obj{"customer": "cus_1"})))
+	s.outcome(tenants.EventApplied, e)
+	require.Equal(t, []int64{5000}, s.credits("ada"))
+	require.Empty(t, s.credits("bob"))
+}

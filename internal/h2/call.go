@@ -39,6 +39,7 @@ type Call struct {
 	plain      bool   // the answer ends with its body, and has no trailer
 	unsent     int    // bytes that a handler has for the client while it waits for a window
 	stuckSince time.Time
+	blocked    bool // its handler waits until the socket accepts more
 
 	// Only requests to the handler use these.
 	cancel         context.CancelFunc // nil: a direct call

@@ -181,7 +181,10 @@ func (w *responseWriter) sendBody(b []byte) error {
 	defer c.mu.Unlock()
 	stuck := false
 	defer w.endUnread()
-	for len(b) > 0 && c.accepts(s) {
+	for len(b) > 0 {
+		if w.relieve(); !c.accepts(s) {
+			break
+		}
 		part := b[:min(len(b), maxOutput)]
 		sent := c.sendSome(s, part, false)
 		if sent > 0 { // clients that measure the bandwidth send a ping for it
@@ -189,7 +192,6 @@ func (w *responseWriter) sendBody(b []byte) error {
 		}
 		b = b[sent:]
 		if sent == len(part) {
-			w.relieve()
 			continue
 		}
 		w.beginUnread()
@@ -203,6 +205,9 @@ func (w *responseWriter) sendBody(b []byte) error {
 		c.unstick(s)
 		s.stuckSince = time.Time{}
 	}
+	if len(c.out.b) > maxOutput {
+		c.flush(false)
+	}
 	if stuck && !c.dead { // it may have been woken for space that it does not use
 		c.resume()
 		c.flush(false)
@@ -213,16 +218,20 @@ func (w *responseWriter) sendBody(b []byte) error {
 	return nil
 }
 
-// relieve writes the output if it has grown large. The caller holds the lock.
+// relieve writes the output if it has grown large, before more is added to it: however many answers
+// a connection has, its output is that large, and one part of one of them. The caller holds the
+// lock.
 func (w *responseWriter) relieve() {
 	c := w.call.conn
 	if len(c.out.b) <= maxOutput {
 		return
 	}
 	w.beginUnread()
+	w.call.blocked = true
 	for len(c.out.b) > maxOutput && c.writing && !c.dead && !w.call.gone {
 		c.drained.Wait()
 	}
+	w.call.blocked = false
 	if len(c.out.b) > maxOutput {
 		c.flush(false)
 	}
@@ -253,11 +262,16 @@ func (w *responseWriter) endPlace() {
 	}
 }
 
-// drop resets a stream whose answer is not read, because too many are not.
+// drop resets a stream whose answer is not read, because too many are not. If it waits for the
+// socket, the connection ends: what is in its output cannot be withdrawn otherwise.
 func (c *conn) drop(s *Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.accepts(s) {
+	switch {
+	case !c.accepts(s):
+	case s.blocked:
+		c.kill()
+	default:
 		c.reset(s, http2.ErrCodeEnhanceYourCalm)
 		c.flush(false)
 	}

@@ -30,7 +30,7 @@ func (st *settling) bought(ctx context.Context, e *subscription.Event, v verdict
 	case e.Kind == subscription.Refunded:
 		g, err = st.refund(ctx, e.Purchase.Payment)
 	case len(st.credits) > 0:
-		g, err = st.purchase(ctx, e, v.subject)
+		g, err = st.purchase(ctx, e, v)
 	case v.outcome == "":
 		g = verdict{outcome: EventIgnored, why: "no price of this endpoint stands for credits"}
 	}
@@ -61,7 +61,7 @@ type sale struct {
 	credits PriceCredits
 }
 
-func (st *settling) purchase(ctx context.Context, e *subscription.Event, subject string) (verdict, error) {
+func (st *settling) purchase(ctx context.Context, e *subscription.Event, v verdict) (verdict, error) {
 	p := e.Purchase
 	if err := st.LockBillingPurchases(ctx, st.endpoint.ID.String()); err != nil {
 		return verdict{}, err
@@ -100,10 +100,18 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, subject
 	case len(sold) == 0:
 		return verdict{outcome: EventIgnored, why: "no price of the purchase stands for credits: " + strings.Join(other, ", ")}, nil
 	}
-	if subject == "" {
-		if subject, err = st.buyer(ctx, e); err != nil {
+	// An invoice is that of a subscription. A checkout says itself for whom it is; the customer may
+	// have subscriptions of others.
+	subject := v.subject
+	if subject == "" || e.Kind == subscription.Linked {
+		buyer, err := st.buyer(ctx, e)
+		if err != nil {
 			return verdict{}, err
 		}
+		if v.outcome == EventFailed {
+			subject = ""
+		}
+		subject = cmp.Or(buyer, subject)
 	}
 	switch {
 	case subject == "" && e.Customer == "":

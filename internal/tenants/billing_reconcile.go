@@ -21,7 +21,7 @@ func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint 
 	if err != nil {
 		return err
 	}
-	return s.change(WithReason(ctx, "the grace period ended"), AsProvider(tenant, e, name), MayEdit, func(ctx context.Context, c *change) error {
+	err = s.change(WithReason(ctx, "the grace period ended"), AsProvider(tenant, e, name), MayEdit, func(ctx context.Context, c *change) error {
 		endpoint, err := readBillingEndpoint(ctx, c.Queries, tenant, endpoint)
 		if err != nil {
 			return err
@@ -35,16 +35,34 @@ func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint 
 		if err != nil {
 			return err
 		}
-		_, err = st.settle(ctx, row, facts)
+		v, err := st.settle(ctx, row, facts)
+		if err == nil && v.outcome == EventFailed {
+			err = errKeepsPlan // nothing is stored, so that the end of the grace period is not lost
+		}
 		return err
 	})
+	if errors.Is(err, errKeepsPlan) {
+		return s.postponeSubscription(ctx, tenant, endpoint, name, keptFor)
+	}
+	return err
 }
+
+// errKeepsPlan: the plan of a subject cannot be changed at the end of a grace period, for example
+// because it has too many subscriptions.
+var errKeepsPlan = errors.New("the plan of the subject cannot be changed")
+
+// keptFor is how long the subject keeps its plan until the next attempt.
+const keptFor = time.Hour
 
 // PostponeBillingSubscription schedules a subscription that could not be processed for later, so
 // that it does not fail again immediately.
 func (s *Store) PostponeBillingSubscription(ctx context.Context, tenant, endpoint uuid.UUID, name string) error {
+	return s.postponeSubscription(ctx, tenant, endpoint, name, postponedFor)
+}
+
+func (s *Store) postponeSubscription(ctx context.Context, tenant, endpoint uuid.UUID, name string, wait time.Duration) error {
 	now := s.instant()
-	due := now.Add(postponedFor)
+	due := now.Add(wait)
 	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
 		return q.PostponeBillingSubscription(ctx, db.PostponeBillingSubscriptionParams{
 			TenantID: tenant, EndpointID: endpoint, Subscription: name, DueAt: &due, Now: &now,

@@ -3,6 +3,7 @@ package tenants
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -136,7 +137,32 @@ func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (*MeterP
 	if err != nil || work == nil || len(work.Items) == 0 {
 		return work, err
 	}
-	return work, s.customersOf(ctx, work)
+	if err := s.customersOf(ctx, work); err != nil {
+		return nil, err
+	}
+	return work, s.noteAttempt(ctx, work)
+}
+
+// noteAttempt records which subjects with problems are sent now. Where this server dies, a subject
+// may have lost its customer before the next attempt, and its units count as sent nevertheless.
+func (s *Store) noteAttempt(ctx context.Context, w *MeterPushWork) error {
+	subjects := sendable(w.Items)
+	if len(subjects) == 0 || !w.parked && w.Unanswered == nil {
+		return nil // they have no problems
+	}
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		return q.NoteUnansweredProblems(ctx, db.NoteUnansweredProblemsParams{TenantID: w.Tenant, PushID: w.ID, Now: &w.Now, Subjects: subjects})
+	})
+}
+
+// sendable returns the subjects of the items that can be sent.
+func sendable(items []MeterPushItem) (subjects []string) {
+	for i := range items {
+		if items[i].Endpoint != nil {
+			subjects = append(subjects, items[i].Subject)
+		}
+	}
+	return subjects
 }
 
 // read reads the items: subjects that were not sent yet, then those that were parked.
@@ -237,10 +263,8 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 			if next.UnansweredAt = w.Unanswered; next.UnansweredAt == nil && r.Unsure {
 				next.UnansweredAt = &w.Now
 			}
-			if r.Unsure {
-				if err := w.noteUnanswered(ctx, q, w.Items[r.Done:]); err != nil {
-					return err
-				}
+			if err := w.noteUnanswered(ctx, q, w.Items[r.Done:], r.Unsure); err != nil {
+				return err
 			}
 		case w.more:
 			next.AfterSubject = w.after
@@ -278,23 +302,25 @@ func (w *MeterPushWork) putProblem(ctx context.Context, q *db.Queries, item *Met
 	})
 }
 
-// noteUnanswered records which of the items of an attempt without an answer may have been sent: an
-// item may have lost its customer before the next attempt, and get one again after the provider has
-// forgotten the identifier. Those that had no customer now were not sent.
-func (w *MeterPushWork) noteUnanswered(ctx context.Context, q *db.Queries, items []MeterPushItem) error {
-	var sendable []string
-	for i := range items {
-		switch item := &items[i]; {
-		case item.Endpoint != nil:
-			sendable = append(sendable, item.Subject)
-		case w.Unanswered == nil && !w.parked:
-			parked := MeterPushItem{Subject: item.Subject, Units: item.Units, Outcome: PushParked, Why: PushNoCustomer}
-			if err := w.putProblem(ctx, q, &parked, nil); err != nil {
-				return err
+// noteUnanswered records which of the items of an attempt that failed may have been sent: an item
+// may lose its customer before the next attempt, and get one again after the provider has forgotten
+// the identifier. Those that had no customer now were not sent.
+func (w *MeterPushWork) noteUnanswered(ctx context.Context, q *db.Queries, items []MeterPushItem, unsure bool) error {
+	switch {
+	case unsure && w.Unanswered == nil && !w.parked:
+		for i := range items {
+			if item := &items[i]; item.Endpoint == nil {
+				parked := MeterPushItem{Subject: item.Subject, Units: item.Units, Outcome: PushParked, Why: PushNoCustomer}
+				if err := w.putProblem(ctx, q, &parked, nil); err != nil {
+					return err
+				}
 			}
 		}
+	case !unsure && w.Unanswered == nil && w.parked: // noteAttempt has noted them
+		unsent := slices.DeleteFunc(slices.Clone(items), func(i MeterPushItem) bool { return i.Unanswered != nil })
+		return q.ClearUnansweredProblems(ctx, db.ClearUnansweredProblemsParams{TenantID: w.Tenant, PushID: w.ID, Subjects: sendable(unsent)})
 	}
-	return q.NoteUnansweredProblems(ctx, db.NoteUnansweredProblemsParams{TenantID: w.Tenant, PushID: w.ID, Now: &w.Now, Subjects: sendable})
+	return nil
 }
 
 // MeterPushes lists pushes, of a rule or of all (""), newest hour first, and returns where the next

@@ -26,7 +26,7 @@ const BillingEventRetention = 90 * 24 * time.Hour
 
 // UnappliedEventRetention is how long parked and failed billing events are kept. They wait for a
 // person, who has had notices about them for more than a year by then. Events are not scheduled for
-// a later time.
+// a later time; earlier releases accepted some, which are deleted if they are that far ahead still.
 const UnappliedEventRetention = subscription.MaxAhead
 
 // quotaNoticeRetention is how long a notice about a quota is kept after the end of its window. It
@@ -82,8 +82,8 @@ var purges = []purge{
 		return q.PurgeBillingEvents(ctx, db.PurgeBillingEventsParams{Before: &before, Most: most})
 	}},
 	{"billing events that were not applied", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
-		before := now.Add(-UnappliedEventRetention)
-		return q.PurgeUnappliedEvents(ctx, db.PurgeUnappliedEventsParams{Before: &before, Now: &now, Most: most})
+		before, ahead := now.Add(-UnappliedEventRetention), now.Add(UnappliedEventRetention)
+		return q.PurgeUnappliedEvents(ctx, db.PurgeUnappliedEventsParams{Before: &before, Ahead: &ahead, Most: most})
 	}},
 }
 

@@ -1547,14 +1547,14 @@ DELETE FROM billing_events WHERE (tenant_id, id) IN (
 
 type PurgeUnappliedEventsParams struct {
 	Before *time.Time
-	Now    *time.Time
+	Ahead  *time.Time
 	Most   int32
 }
 
 // Parked and failed events that were last decided before a time, and are not to be processed again,
-// or take effect after now.
+// or take effect far ahead.
 func (q *Queries) PurgeUnappliedEvents(ctx context.Context, arg PurgeUnappliedEventsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeUnappliedEvents, arg.Before, arg.Now, arg.Most)
+	result, err := q.db.Exec(ctx, purgeUnappliedEvents, arg.Before, arg.Ahead, arg.Most)
 	if err != nil {
 		return 0, err
 	}

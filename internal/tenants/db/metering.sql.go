@@ -231,6 +231,22 @@ func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushPara
 	return i, err
 }
 
+const clearUnansweredProblems = `-- name: ClearUnansweredProblems :exec
+UPDATE metered_push_problems SET unanswered_at = NULL WHERE tenant_id = $1 AND push_id = $2 AND subject = ANY ($3::text[])
+`
+
+type ClearUnansweredProblemsParams struct {
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+	Subjects []string
+}
+
+// The units of these subjects were not sent.
+func (q *Queries) ClearUnansweredProblems(ctx context.Context, arg ClearUnansweredProblemsParams) error {
+	_, err := q.db.Exec(ctx, clearUnansweredProblems, arg.TenantID, arg.PushID, arg.Subjects)
+	return err
+}
+
 const closeMeteringGap = `-- name: CloseMeteringGap :exec
 UPDATE metering_gaps SET closed_at = now() WHERE writer = $1 AND closed_at IS NULL
 `
@@ -1049,7 +1065,7 @@ type NoteUnansweredProblemsParams struct {
 	Subjects []string
 }
 
-// Some units of these subjects, which had problems, may have been sent now.
+// Some units of these subjects, which had problems, may be sent now.
 func (q *Queries) NoteUnansweredProblems(ctx context.Context, arg NoteUnansweredProblemsParams) error {
 	_, err := q.db.Exec(ctx, noteUnansweredProblems,
 		arg.Now,

@@ -179,10 +179,10 @@ SELECT EXISTS (SELECT FROM received) AS received, EXISTS (SELECT FROM counted) A
 
 -- name: PurgeUnappliedEvents :execrows
 -- Parked and failed events that were last decided before a time, and are not to be processed again,
--- or take effect after now.
+-- or take effect far ahead.
 DELETE FROM billing_events WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM billing_events o
-    WHERE o.settled_at < @before AND (o.due_at IS NULL OR o.waits_for = 'time' AND o.due_at > @now) AND o.outcome IN ('parked', 'failed') LIMIT @most);
+    WHERE o.settled_at < @before AND (o.due_at IS NULL OR o.waits_for = 'time' AND o.due_at > @ahead) AND o.outcome IN ('parked', 'failed') LIMIT @most);
 
 -- name: PurgeBillingEvents :execrows
 -- Events that were decided before a time, without parked and failed ones.

@@ -270,8 +270,12 @@ INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, 
 VALUES (@tenant_id, @push_id, @subject, @units, @outcome, @why, sqlc.narg(unanswered_at))
 ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why;
 
+-- name: ClearUnansweredProblems :exec
+-- The units of these subjects were not sent.
+UPDATE metered_push_problems SET unanswered_at = NULL WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = ANY (@subjects::text[]);
+
 -- name: NoteUnansweredProblems :exec
--- Some units of these subjects, which had problems, may have been sent now.
+-- Some units of these subjects, which had problems, may be sent now.
 UPDATE metered_push_problems SET unanswered_at = @now
 WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = ANY (@subjects::text[]) AND unanswered_at IS NULL;
 
