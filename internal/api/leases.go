@@ -145,7 +145,10 @@ func (s *server) keepLease(ctx context.Context, policy *check.Policy, req *check
 	id = leases.NewID()
 	hold.Wrote(s.leases.Size(record), lease.Life+leases.Grace) // or may have been, if Put fails
 	if err := s.leases.Put(ctx, policy.Tenant(), id, record, lease.Life); err != nil {
-		_ = s.Checker.ReturnLease(ctx, &lease.Grant, lease.Units) // if it fails, they count until their window ends
+		var kept leaseRecord // its memory is not used again
+		if json.Unmarshal(record, &kept) == nil {
+			s.returnUnits(ctx, policy, &kept.Grant, lease.Units)
+		}
 		return "", err
 	}
 	return id, nil

@@ -16,8 +16,8 @@ import (
 // complete, for as long as its lease may have a record.
 //
 // For example, Redis stalls for 8 seconds. It has read the first command, and executes it when it
-// resumes: the lease is then taken, with the token of this instance. The attempt 9.5 s after the
-// first one gets the record, and returns and reports its units.
+// resumes: the lease is then taken, with the token of this instance. The next attempt gets the
+// record, and returns and reports its units.
 type LateReturns struct {
 	log     *slog.Logger
 	metrics *Metrics
@@ -38,7 +38,7 @@ const maxUnanswered = 1024
 // The pauses between attempts.
 const (
 	firstPause = 100 * time.Millisecond
-	lastPause  = 3200 * time.Millisecond
+	lastPause  = 500 * time.Millisecond
 	// longestPauses is how long the pauses of a return are together, at least. Later, no lease has
 	// a record.
 	longestPauses = time.Duration(limit.MaxLeaseMS)*time.Millisecond + leases.Grace

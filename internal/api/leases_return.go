@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/engine"
 	"weir/internal/leases"
 	"weir/internal/limit"
 )
@@ -120,7 +122,7 @@ func (q *returnQuestion) answer(ctx context.Context, s *server, policy *check.Po
 // giveBack returns units and reports checks, once for each lease.
 func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.Policy, token leases.Token, sc *scratch) *Problem {
 	record, err := s.takeLease(ctx, policy, q.id, token)
-	if errors.Is(err, leases.ErrUnanswered) {
+	if errors.Is(err, leases.ErrUnavailable) {
 		s.completeReturn(policy, q.id, q.body, token)
 	}
 	switch {
@@ -146,26 +148,25 @@ func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.
 	return newProblem(http.StatusNotFound, codeNotFound, "The tenant has no such lease, or it ended more than 10 seconds ago.")
 }
 
-// completeReturn makes a return whose lease may be taken in Redis without an answer, as soon as
-// Redis answers. A repeat by the client would find that the lease was taken, and change nothing.
-// If the repeat was faster, this changes nothing.
+// completeReturn makes a return that Redis did not answer, as soon as it does. The lease may be
+// taken already: then a repeat by the client changes nothing. Or Redis is known to be unavailable,
+// and the client may give up before it is back. If a repeat was faster, this changes nothing.
 func (s *server) completeReturn(policy *check.Policy, id string, body leaseReturn, token leases.Token) {
+	var taken *leaseRecord
 	s.late.complete(policy.Tenant(), func(ctx context.Context) error {
+		if taken != nil {
+			return s.tryUnits(ctx, &taken.Grant, body.units)
+		}
 		err := leases.ErrUnavailable // if the tenant has no turn
-		_ = s.leases.Turn(ctx, policy.Tenant(), func() { err = s.tryReturn(ctx, policy, id, &body, token) })
-		return err
-	})
-}
-
-// tryReturn takes and settles a lease.
-func (s *server) tryReturn(ctx context.Context, policy *check.Policy, id string, body *leaseReturn, token leases.Token) error {
-	record, err := s.takeLease(ctx, policy, id, token)
-	if err == nil && body.exceeds(record) == nil {
+		_ = s.leases.Turn(ctx, policy.Tenant(), func() { taken, err = s.takeLease(ctx, policy, id, token) })
+		if err != nil || body.exceeds(taken) != nil {
+			return err
+		}
 		sc := scratches.get()
-		s.settleLease(ctx, policy, record, body, sc)
+		s.reportLease(policy, taken, &body, sc)
 		scratches.put(sc)
-	}
-	return err
+		return s.tryUnits(ctx, &taken.Grant, body.units)
+	})
 }
 
 func (s *server) takeLease(ctx context.Context, policy *check.Policy, id string, token leases.Token) (*leaseRecord, error) {
@@ -192,10 +193,35 @@ func (l *leaseReturn) exceeds(record *leaseRecord) *Problem {
 	return nil
 }
 
-// settleLease returns the units of a lease and reports its checks. If Redis fails now, the units
-// count until their window ends.
+// settleLease returns the units of a lease and reports its checks.
 func (s *server) settleLease(ctx context.Context, policy *check.Policy, record *leaseRecord, l *leaseReturn, sc *scratch) {
-	_ = s.Checker.ReturnLease(ctx, &record.Grant, l.units)
+	s.returnUnits(ctx, policy, &record.Grant, l.units)
+	s.reportLease(policy, record, l, sc)
+}
+
+// returnUnits returns units of a grant. If Redis fails meanwhile, they count until their window
+// ends. If it certainly does not know of them, for example because the circuit of their server is
+// not closed yet, they are returned later. The memory of the grant must not be used again.
+func (s *server) returnUnits(ctx context.Context, policy *check.Policy, g *engine.Grant, units int64) {
+	switch err := s.tryUnits(ctx, g, units); {
+	case errors.Is(err, leases.ErrUnavailable):
+		s.late.complete(policy.Tenant(), func(ctx context.Context) error { return s.tryUnits(ctx, g, units) })
+	case err != nil:
+		s.late.lose(err)
+	}
+}
+
+// tryUnits returns units of a grant. The error is leases.ErrUnavailable if it can be repeated.
+func (s *server) tryUnits(ctx context.Context, g *engine.Grant, units int64) error {
+	err := s.Checker.ReturnLease(ctx, g, units)
+	if engine.NotCounted(err) {
+		return fmt.Errorf("%w: %w", leases.ErrUnavailable, err)
+	}
+	return err
+}
+
+// reportLease reports the checks of a lease.
+func (s *server) reportLease(policy *check.Policy, record *leaseRecord, l *leaseReturn, sc *scratch) {
 	s.Checker.Report(policy, check.Request{
 		Subject: record.Subject, Resource: record.Resource, Plan: record.Plan, Attributes: record.Attributes,
 	}, check.Reported{

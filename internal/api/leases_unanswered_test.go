@@ -13,6 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
 	"weir/internal/leases"
 	"weir/internal/limit"
 	"weir/internal/testenv"
@@ -164,7 +166,7 @@ func (r *reports) completed() bool {
 // a longer one, it is counted as lost.
 func TestReturnAfterALongStall(t *testing.T) {
 	for stalls, lost := range map[time.Duration]bool{
-		8 * time.Second: false, time.Duration(limit.MaxLeaseMS)*time.Millisecond + leases.Grace - lastPause: false, time.Hour: true,
+		8 * time.Second: false, 10 * time.Second: false, time.Duration(limit.MaxLeaseMS)*time.Millisecond + leases.Grace - lastPause: false, time.Hour: true,
 	} {
 		t.Run(stalls.String(), func(t *testing.T) {
 			s, seen, stalled := stalledStackWith(t, stall(stalls))
@@ -220,4 +222,77 @@ func TestReturnsOfAnInstanceThatStops(t *testing.T) {
 			require.EqualValues(t, bit(!answers)+1, testutil.ToFloat64(late.metrics.lostReturns))
 		})
 	}
+}
+
+// refusingEngine refuses some refunds, as a circuit does that is not closed yet.
+type refusingEngine struct {
+	*redisengine.Engine
+	refuse atomic.Int64
+}
+
+// Refund implements engine.Engine.
+func (e *refusingEngine) Refund(ctx context.Context, refunds ...*engine.Refund) {
+	if e.refuse.Add(-1) < 0 {
+		e.Engine.Refund(ctx, refunds...)
+		return
+	}
+	for _, r := range refunds {
+		r.Err = engine.ErrNotSent
+	}
+}
+
+// Units of a return that the counters certainly do not have are returned later, exactly once, also
+// those of a lease without a record.
+func TestUnitsThatWereNotReturned(t *testing.T) {
+	s, seen := leaseStack(t)
+	client, stalled := testenv.RedisClient(t), &stalledRedis{}
+	client.AddHook(stalled)
+	e := &refusingEngine{Engine: redisengine.New(testenv.RedisClient(t), redisengine.Options{Deadline: testenv.RedisTimeout})}
+	s.registry = prometheusRegistry()
+	deps := s.newDeps(t, e)
+	deps.Leases = leases.New(leases.Options{Client: client, Timeout: testenv.RedisTimeout})
+	deps.Late = NewLateReturns(deps.Metrics, deps.Logger)
+	s.serve(Config{}, deps)
+	settled := func() {
+		t.Helper()
+		require.Eventually(t, func() bool { return deps.Late.places.Held(s.actor.TenantID()) == 0 }, time.Minute, time.Millisecond)
+	}
+	l := s.post(leasesPath, `{"subject":"a","resource":"long","units":100}`).lease()
+	e.refuse.Store(2)
+	require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, `{"units":40,"allowed":55}`).status)
+	settled()
+	require.EqualValues(t, 1000-100+40, s.remaining("a", "long"))
+	require.True(t, seen.completed())
+	require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, `{"units":40,"allowed":55}`).status)
+	require.EqualValues(t, 1000-100+40, s.remaining("a", "long"))
+
+	stalled.commands.Store(1)
+	e.refuse.Store(1)
+	require.Equal(t, http.StatusServiceUnavailable, s.post(leasesPath, `{"subject":"b","resource":"long","units":100}`).status)
+	settled()
+	require.EqualValues(t, 1000, s.remaining("b", "long"))
+	require.Zero(t, testutil.ToFloat64(deps.Metrics.lostReturns))
+}
+
+// A return that was refused because Redis is known to be unavailable is completed when it is back,
+// whether the client repeats it or not.
+func TestReturnWhileRedisIsAway(t *testing.T) {
+	s, seen := leaseStack(t)
+	var away atomic.Bool
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	deps.Leases = leases.New(leases.Options{
+		Client: testenv.RedisClient(t), Timeout: testenv.RedisTimeout, Away: func(string) bool { return away.Load() },
+	})
+	deps.Late = NewLateReturns(deps.Metrics, deps.Logger)
+	s.serve(Config{}, deps)
+	l := s.post(leasesPath, `{"subject":"a","resource":"long","units":100}`).lease()
+	away.Store(true)
+	require.Equal(t, http.StatusServiceUnavailable, s.giveBack(l.Lease, `{"units":40,"allowed":55}`).status)
+	away.Store(false)
+	require.Eventually(t, func() bool { return deps.Late.places.Held(s.actor.TenantID()) == 0 }, time.Minute, time.Millisecond)
+	require.True(t, seen.completed())
+	require.EqualValues(t, 1000-100+40, s.remaining("a", "long"))
+	require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, `{"units":40,"allowed":55}`).status)
+	require.EqualValues(t, 1000-100+40, s.remaining("a", "long"))
 }

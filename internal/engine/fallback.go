@@ -93,7 +93,7 @@ func (f *Fallback) answer(c *Call) {
 	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun, Quota: c.Quota}
 	var places []int // of the local counters
 	share := f.share()
-	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !uncounted(c.Err)}
+	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !NotCounted(c.Err)}
 	for i := range c.Counters {
 		counter, v := &c.Counters[i], limit.Verdict{Degraded: true}
 		switch counter.OnUnavailable {

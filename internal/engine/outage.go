@@ -293,7 +293,7 @@ func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
 			f.metrics.regressions.Inc()
 		}
 		switch {
-		case uncounted(c.Err):
+		case NotCounted(c.Err):
 			f.debts.settled(d, debtStays)
 		case c.Err != nil:
 			f.debts.settled(d, debtUnknown)

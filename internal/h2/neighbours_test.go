@@ -139,3 +139,27 @@ func TestUnreadSocketsLeaveNeighbours(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return returned.Load() > 0 }, patient, time.Millisecond)
 }
+
+// However many answers of a connection nobody reads, its output is bounded: they wait before they
+// are added. Before, each of them added a part first, 64 KB.
+func TestUnreadOutputIsBounded(t *testing.T) {
+	body := make([]byte, 4<<20)
+	server, addr := serveFor(t, func(config *Config) {
+		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Streams, config.Limits.Unread = 4096, 16, 100, 2048
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
+	})
+	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+	require.NoError(t, c.WriteWindowUpdate(0, maxWindow-initialWindow))
+	for i := range uint32(100) {
+		c.open(1+2*i, handlerPath, true)
+	}
+	require.Eventually(t, func() bool { return server.unread.Waiting() == 100 }, patient, time.Millisecond)
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	for c := range server.conns {
+		c.mu.Lock()
+		require.Less(t, len(c.out.b), 3*maxOutput)
+		require.Less(t, cap(c.spare), 8*maxOutput)
+		c.mu.Unlock()
+	}
+}
