@@ -194,7 +194,7 @@ func TestKilledWhileAParkedSubjectIsSent(t *testing.T) {
 	})
 	require.Nil(t, failed)
 	require.EqualValues(t, before+4, r.sum())
-	// killed here: SettleMeterPush is never called. The subject has no customer at the next attempt.
+	// It is killed here, before it has settled the attempt. The next one finds no customer.
 	r.customer("s003", "")
 	r.again()
 	require.EqualValues(t, 3, r.only().Parked)

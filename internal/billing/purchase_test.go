@@ -341,7 +341,7 @@ func TestReconcileRecoversPurchases(t *testing.T) {
 	require.Equal(t, recent.Add(-72*time.Hour), since)
 }
 
-// A checkout says for whom it is, whoever else has subscriptions of the customer.
+// A checkout says for whom it is, also if others have subscriptions of the customer.
 func TestCheckoutOfACustomerWithSubscriptions(t *testing.T) {
 	fake := newFakeStripe(t)
 	fake.lines = map[string][]obj{"cs_9": {checkoutLine("li_1", "price_pack", 1)}}
