@@ -231,10 +231,10 @@ func (w *responseWriter) relieve() {
 	for len(c.out.b) > maxOutput && c.writing && !c.dead && !w.call.gone {
 		c.drained.Wait()
 	}
-	w.call.blocked = false
 	if len(c.out.b) > maxOutput {
 		c.flush(false)
 	}
+	w.call.blocked = false
 }
 
 // beginUnread ends the place of a request, because its answer waits for the client: for a window,
