@@ -140,8 +140,9 @@ func TestParkedEventThatMayHaveBeenTaken(t *testing.T) {
 	require.EqualValues(t, all, r.sum(), "no event counts twice, and s100 is sent")
 }
 
-// The same with an attempt for subjects that were parked.
-func TestParkedEventThatMayHaveBeenTakenLater(t *testing.T) {
+// newParkedRig returns a pushRig in which s003, s005 and s100 are parked, and all others were sent.
+func newParkedRig(t *testing.T) *pushRig {
+	t.Helper()
 	r := newPushRig(t)
 	r.seal()
 	for _, subject := range []string{"s003", "s005", "s100"} {
@@ -149,6 +150,12 @@ func TestParkedEventThatMayHaveBeenTakenLater(t *testing.T) {
 	}
 	r.again()
 	require.EqualValues(t, 3, r.only().Parked)
+	return r
+}
+
+// The same with an attempt for subjects that were parked.
+func TestParkedEventThatMayHaveBeenTakenLater(t *testing.T) {
+	r := newParkedRig(t)
 	r.customer("s003", "cus_s003")
 	r.db.Exec("UPDATE metered_pushes SET due_at = now()")
 	r.lose(1)
@@ -170,13 +177,7 @@ func TestParkedEventThatMayHaveBeenTakenLater(t *testing.T) {
 // An instance is killed after the provider has taken the event of a subject that was parked, and
 // the subject has no customer at the next attempt.
 func TestKilledWhileAParkedSubjectIsSent(t *testing.T) {
-	r := newPushRig(t)
-	r.seal()
-	for _, subject := range []string{"s003", "s005", "s100"} {
-		r.customer(subject, "")
-	}
-	r.again()
-	require.EqualValues(t, 3, r.only().Parked)
+	r := newParkedRig(t)
 	before := r.sum()
 	r.customer("s003", "cus_s003")
 	r.db.Exec("UPDATE metered_pushes SET due_at = now()")
