@@ -169,7 +169,7 @@ func (q *Quota) ask(resource string, last *atomic.Pointer[quotaHeld], policy *Po
 	req := Request{Subject: slug, Resource: resource, Cost: n}
 	now := q.now()
 	e.resolve(q.keys, policy, &req, now, q.storeMS(now))
-	e.call.Leased, e.call.Quota = true, true
+	e.call.Leased, e.call.Space = true, engine.QuotaSpace
 	for i := range e.call.Counters {
 		e.call.Leased = e.call.Leased && e.call.Counters[i].Numbers.Leasable() && e.call.Counters[i].Credits == nil
 	}

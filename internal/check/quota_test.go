@@ -97,7 +97,7 @@ type quotaWatch struct {
 
 func (w *quotaWatch) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	for _, c := range calls {
-		w.quota = append(w.quota, c.Quota)
+		w.quota = append(w.quota, c.Space == engine.QuotaSpace)
 	}
 	w.Engine.Evaluate(ctx, calls...)
 }

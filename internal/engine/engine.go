@@ -41,6 +41,23 @@ func (c *Counter) Same(o *Counter) bool {
 	return c.Key == o.Key && c.Grouped == o.Grouped && (!c.Grouped || c.ID == o.ID)
 }
 
+// Space is where an engine in memory keeps counters. What is in one space takes no room from the
+// others.
+type Space uint8
+
+const (
+	// TenantSpace is the part of the owner of the counters. When it is full, its keys share
+	// counters.
+	TenantSpace Space = iota
+	// QuotaSpace is for quotas of tenants, whose counters have another owner: the platform. They
+	// never share counters. What it has no room to count is allowed.
+	QuotaSpace
+	// ThrottleSpace is for attempts of people, such as sign-ins, whose counters have no owner. When
+	// it is full, they share counters with one another.
+	ThrottleSpace
+	spaces
+)
+
 // Call is one check as an engine sees it: a cost against all counters at once.
 type Call struct {
 	Tenant limit.TenantID // the owner of the counters; an engine in memory limits the counters of each tenant
@@ -60,9 +77,8 @@ type Call struct {
 	Fresh bool
 	// Leased means that units of every counter may be prefetched.
 	Leased bool
-	// Quota means that the counters are quotas of other tenants than their owner. An engine in
-	// memory shares none of them between keys, and allows what it has no space to count.
-	Quota bool
+	// Space is where an engine in memory keeps the counters.
+	Space Space
 	// Spread means that the keys have different hash tags, so that no single run of a script can
 	// decide the call. Only Spread accepts such a call.
 	Spread bool

@@ -90,7 +90,7 @@ func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
 func (f *Fallback) answer(c *Call) {
 	out := &c.Outcome
 	*out = Outcome{Allowed: true, Degraded: true, NowMS: f.clock().UnixMilli(), Verdicts: out.Verdicts[:0]}
-	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun, Quota: c.Quota}
+	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun, Space: c.Space}
 	var places []int // of the local counters
 	share := f.share()
 	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !NotCounted(c.Err)}

@@ -28,9 +28,9 @@ type MemoryOptions struct {
 	// of all tenants, and MaxEntriesPerTenant those of one tenant. An entry takes 16 bytes. Default
 	// ten for each counter of MaxCounters and MaxPerTenant.
 	MaxEntries, MaxEntriesPerTenant int
-	// MaxQuotas limits the counters of calls with Quota, in addition to MaxCounters. Default as
-	// many.
-	MaxQuotas int
+	// MaxQuotas limits the counters in QuotaSpace, and MaxThrottles those in ThrottleSpace, in
+	// addition to MaxCounters. Default as many, and half as many.
+	MaxQuotas, MaxThrottles int
 }
 
 const (
@@ -55,9 +55,9 @@ type Memory struct {
 	clock    func() int64
 	seed     maphash.Seed
 	counters atomic.Int64
-	entries  atomic.Int64 // of counters that grow
-	overflow atomic.Int64 // overflow counters
-	quotas   atomic.Int64 // counters of quotas
+	entries  atomic.Int64         // of counters that grow
+	overflow atomic.Int64         // overflow counters
+	apart    [spaces]atomic.Int64 // counters in the spaces that are no tenant's
 	most     memoryBounds
 	shards   [memoryShards]memoryShard
 	tidied   atomic.Uint32 // counts the shards that were tidied
@@ -74,9 +74,9 @@ type Memory struct {
 
 // memoryTenant has what a tenant holds.
 type memoryTenant struct {
-	id                                  limit.TenantID
-	counters, entries, overflow, quotas atomic.Int64
-	owing                               owing
+	id                                 limit.TenantID
+	counters, entries, overflow, apart atomic.Int64
+	owing                              owing
 }
 
 // memoryShard has the counters whose hash ends in its number.
@@ -141,7 +141,13 @@ func NewMemory(o MemoryOptions) *Memory {
 
 // Len returns the number of counters, without overflow counters, but with expired ones that were
 // not removed yet.
-func (e *Memory) Len() int { return int(e.counters.Load() + e.quotas.Load()) }
+func (e *Memory) Len() int {
+	own := e.counters.Load()
+	for i := range e.apart {
+		own += e.apart[i].Load()
+	}
+	return int(own)
+}
 
 // Evaluate decides the calls in order. It never waits, so it ignores ctx.
 func (e *Memory) Evaluate(_ context.Context, calls ...*Call) {
@@ -291,7 +297,7 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int, now int64) limit.Ju
 		}
 		known.raise(j.State, n, now)
 	}
-	if p.from != nil && p.tier == ownCounter && c.local != nil {
+	if p.from != nil && !p.tier.shared() && c.local != nil {
 		p.base = j.State.Clone()
 	}
 	s.counters[i], s.places[i] = p.kept, p
@@ -343,13 +349,13 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 	}
 	// The bound may be reached since the call was judged, by other counters of it. The call is
 	// allowed, so it is counted.
-	if p.tier == noCounter && c.Quota {
+	if p.tier == noCounter && c.Space == QuotaSpace {
 		p.tier = quotaCounter
 	}
 	kept := &memoryCounter{state: first, mark: s.judgements[i].Mark, place: len(shard.all), tier: p.tier}
 	shard.all = append(shard.all, kept)
 	kept.ofTenant = e.hold(c.Tenant, p.tier)
-	if p.tier != ownCounter && p.tier != quotaCounter {
+	if p.tier.shared() || p.tier == noCounter {
 		kept.overflow = &overflow{key: p.shared, of: c.Counters[i].Key}
 		shard.overflow[p.shared] = kept
 		return kept

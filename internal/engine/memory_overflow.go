@@ -18,8 +18,12 @@ import "weir/internal/limit"
 //
 // Quotas of tenants are counters of one tenant, the platform, and never share any: its subjects are
 // the other tenants, which would use up one another's quotas. As many are needed as an instance
-// serves tenants. They have a bound of their own, so that no tenant can take their space. Beyond
-// it, they allow.
+// serves tenants. They have a space of their own, so that no tenant can take it. Beyond its bound,
+// they allow.
+//
+// Throttles have a space of their own, too: sign-ins must not depend on what tenants count. Beyond
+// its bound they share fine counters, many because everybody's attempts are in them. There are
+// never coarse ones: the limits and windows are those in the code, so their number needs no bound.
 type tier uint8
 
 const (
@@ -27,13 +31,22 @@ const (
 	fineCounter
 	coarseCounter
 	noCounter
-	quotaCounter // the key's own, with another bound
+	quotaCounter    // the key's own, in QuotaSpace
+	throttleCounter // the key's own, in ThrottleSpace
+	throttleShared
 )
+
+// shared reports whether keys share the counters.
+func (t tier) shared() bool { return t == fineCounter || t == coarseCounter || t == throttleShared }
 
 const (
 	// overflowSlots is the number of fine overflow counters of a tenant for each algorithm and
 	// window.
 	overflowSlots = 4096
+	// throttleSlots is the number of shared counters of throttles for each limit and window. A
+	// password takes long to compare, so an instance on two processors allows about 40 attempts per
+	// second. In a window of a quarter of an hour, 36 000 attempts leave two in each counter.
+	throttleSlots = 16_384
 	// overflowIdleMS is how long an overflow counter is kept after its last charge, while the store
 	// that it stands in for is available. It is not settled, because nobody knows which of its keys
 	// used how much, so it is of use only if the store fails again soon. Its window may be a year.
@@ -54,20 +67,21 @@ type overflowKey struct {
 	calendar              limit.Calendar
 	windowMS, precisionMS int64
 	schedule              uint64 // of a calendar's windows
+	limit                 int64  // of throttles; 0: keys with other limits share the counter, too
 }
 
 // overflowKeys returns the overflow counters of a key. The bits that select the shard are part of
 // both slots, so they are in the key's own shard and need no other lock.
-func overflowKeys(tenant limit.TenantID, hash uint64, n *limit.Numbers) (fine, coarse overflowKey) {
+func overflowKeys(tenant limit.TenantID, hash uint64, n *limit.Numbers, slots uint64) (fine, coarse overflowKey) {
 	fine = overflowKey{
-		tenant: tenant, slot: uint16(hash % overflowSlots), algorithm: n.Algorithm,
+		tenant: tenant, slot: uint16(hash % slots), algorithm: n.Algorithm,
 		calendar: n.Calendar, windowMS: n.WindowMS, precisionMS: n.PrecisionMS,
 	}
 	if n.Bounds != nil {
 		fine.schedule = n.Bounds.Schedule()
 	}
 	coarse = fine
-	coarse.slot = overflowSlots + uint16(hash%memoryShards)
+	coarse.slot = uint16(slots + hash%memoryShards)
 	return fine, coarse
 }
 
@@ -85,18 +99,15 @@ func (e *Memory) place(shard *memoryShard, c *Call, key string, hash uint64, n *
 	if kept := shard.counters[key]; kept != nil {
 		return place{kept: kept}
 	}
-	if c.Quota {
-		if e.quotas.Load() >= e.most.quotas {
-			return place{tier: noCounter}
-		}
-		return place{tier: quotaCounter}
+	if c.Space != TenantSpace {
+		return e.placeApart(shard, c, hash, n)
 	}
 	tenant := c.Tenant
 	full := e.full(tenant)
 	if !full && len(shard.overflow) == 0 {
 		return place{}
 	}
-	fine, coarse := overflowKeys(tenant, hash, n)
+	fine, coarse := overflowKeys(tenant, hash, n, overflowSlots)
 	inFine, inCoarse := shard.overflow[fine], shard.overflow[coarse]
 	_, _, own := e.held(tenant)
 	total := e.overflow.Load()
@@ -118,13 +129,36 @@ func (e *Memory) place(shard *memoryShard, c *Call, key string, hash uint64, n *
 	}
 }
 
+// placeApart returns the place of a key that has no counter of its own, and whose space is not its
+// tenant's.
+func (e *Memory) placeApart(shard *memoryShard, c *Call, hash uint64, n *limit.Numbers) place {
+	full := e.apart[c.Space].Load() >= e.most.apart[c.Space]
+	if c.Space == QuotaSpace {
+		if full {
+			return place{tier: noCounter}
+		}
+		return place{tier: quotaCounter}
+	}
+	key, _ := overflowKeys(c.Tenant, hash, n, throttleSlots)
+	key.limit = n.Limit // the attempts from a site are more than one address may make
+	shared := shard.overflow[key]
+	switch {
+	case !full:
+		return place{tier: throttleCounter, from: shared}
+	case shared != nil:
+		return place{kept: shared, tier: throttleShared}
+	default:
+		return place{tier: throttleShared, shared: key}
+	}
+}
+
 // unplaced returns the verdict of counter i of a call, for which there is no counter to share. With
 // overage it is allowed, as every call is, and its units are not counted. So is a quota: the
 // operator wants no tenant denied that may be within it.
 func unplaced(c *Call, i int) limit.Verdict {
 	n, cost := &c.Counters[i].Numbers, c.CostOf(i)
 	v := limit.Verdict{
-		Allowed: cost == 0 || c.Quota || n.Overage && cost <= n.Ceiling(), Uncounted: true, NextMS: c.Outcome.NowMS, ResetMS: c.Outcome.NowMS,
+		Allowed: cost == 0 || c.Space == QuotaSpace || n.Overage && cost <= n.Ceiling(), Uncounted: true, NextMS: c.Outcome.NowMS, ResetMS: c.Outcome.NowMS,
 	}
 	switch {
 	case v.Allowed:

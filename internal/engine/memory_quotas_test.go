@@ -28,7 +28,7 @@ func newQuotaRig(t *testing.T, o MemoryOptions) *quotaRig {
 }
 
 func (r *quotaRig) ask(tenant int, kind string, n limit.Numbers, cost int64) Outcome {
-	c := &Call{Tenant: r.platform, Quota: true, Cost: cost, Counters: []Counter{{Key: fmt.Sprint("w{p}", kind, tenant), Numbers: n}}}
+	c := &Call{Tenant: r.platform, Space: QuotaSpace, Cost: cost, Counters: []Counter{{Key: fmt.Sprint("w{p}", kind, tenant), Numbers: n}}}
 	r.engine.Evaluate(context.Background(), c)
 	require.NoError(r.t, c.Err)
 	return c.Outcome
@@ -83,22 +83,22 @@ func TestQuotasThroughAnOutage(t *testing.T) {
 	r := newOutageRig(t, 0)
 	local := r.stacks[0].fallback.local.(*Memory)
 	ask := func() {
-		call := &Call{Quota: true, Spread: true, Cost: 1, Started: r.stacks[0].Now(), Counters: []Counter{
+		call := &Call{Space: QuotaSpace, Spread: true, Cost: 1, Started: r.stacks[0].Now(), Counters: []Counter{
 			{Key: "w{t}key", Numbers: hourly, OnUnavailable: limit.Local}, {Key: "w{t2}key", Numbers: hourly, OnUnavailable: limit.Local},
 		}}
 		r.stacks[0].Evaluate(context.Background(), call)
 		require.NoError(t, call.Err)
 		require.True(t, call.Outcome.Allowed)
 		for _, part := range newSplitCall(call).parts {
-			require.True(t, part.call.Quota)
+			require.True(t, part.call.Space == QuotaSpace)
 		}
 	}
 	ask()
 	r.fails()
 	ask()
-	require.EqualValues(t, 2, local.quotas.Load())
+	require.EqualValues(t, 2, local.apart[QuotaSpace].Load())
 	r.recovers()
-	require.Zero(t, local.quotas.Load())
+	require.Zero(t, local.apart[QuotaSpace].Load())
 	require.Equal(t, hourly.Limit-2, r.remaining("w{t}key"))
 	require.Equal(t, hourly.Limit-2, r.remaining("w{t2}key"))
 }
@@ -120,8 +120,8 @@ func TestQuotasAreBounded(t *testing.T) {
 	require.EqualValues(t, 0, r.engine.overflow.Load())
 
 	// A call whose counters exceed the bound together is counted as it was judged.
-	r.engine.most.quotas = 51
-	call := &Call{Tenant: r.platform, Quota: true, Cost: 2, Counters: []Counter{{Key: "a", Numbers: n}, {Key: "b", Numbers: n}}}
+	r.engine.most.apart[QuotaSpace] = 51
+	call := &Call{Tenant: r.platform, Space: QuotaSpace, Cost: 2, Counters: []Counter{{Key: "a", Numbers: n}, {Key: "b", Numbers: n}}}
 	for _, allowed := range []bool{true, false} {
 		r.engine.Evaluate(context.Background(), call)
 		require.Equal(t, allowed, call.Outcome.Allowed)

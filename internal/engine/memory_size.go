@@ -24,7 +24,7 @@ func (b bounds) reached(own, total int64) bool {
 // memoryBounds are the bounds of a Memory.
 type memoryBounds struct {
 	counters, entries, overflow bounds
-	quotas                      int64 // of all tenants
+	apart                       [spaces]int64 // of the spaces that are no tenant's
 }
 
 // bounds returns the bounds with their defaults. MaxCounters and MaxPerTenant have theirs.
@@ -35,8 +35,12 @@ func (o *MemoryOptions) bounds() memoryBounds {
 		entries:  bounds{int64(o.MaxEntries), int64(o.MaxEntriesPerTenant)},
 		overflow: bounds{int64(o.MaxOverflow), int64(o.MaxOverflowPerTenant)},
 	}
-	if most.quotas = int64(o.MaxQuotas); most.quotas == 0 {
-		most.quotas = counters.all
+	most.apart[QuotaSpace], most.apart[ThrottleSpace] = int64(o.MaxQuotas), int64(o.MaxThrottles)
+	if o.MaxQuotas == 0 {
+		most.apart[QuotaSpace] = counters.all
+	}
+	if o.MaxThrottles == 0 {
+		most.apart[ThrottleSpace] = counters.all / 2
 	}
 	if most.entries.all == 0 {
 		most.entries.all = entriesPerCounter * counters.all
@@ -97,7 +101,7 @@ func (e *Memory) release(t *memoryTenant, of tier) {
 }
 
 // held returns how many counters the tenant has.
-func (t *memoryTenant) held() int64 { return t.counters.Load() + t.overflow.Load() + t.quotas.Load() }
+func (t *memoryTenant) held() int64 { return t.counters.Load() + t.overflow.Load() + t.apart.Load() }
 
 func (e *Memory) count(t *memoryTenant, of tier, more int64) {
 	switch of {
@@ -105,8 +109,13 @@ func (e *Memory) count(t *memoryTenant, of tier, more int64) {
 		t.counters.Add(more)
 		e.counters.Add(more)
 	case quotaCounter:
-		t.quotas.Add(more)
-		e.quotas.Add(more)
+		t.apart.Add(more)
+		e.apart[QuotaSpace].Add(more)
+	case throttleCounter:
+		t.apart.Add(more)
+		e.apart[ThrottleSpace].Add(more)
+	case throttleShared:
+		t.apart.Add(more)
 	default:
 		t.overflow.Add(more)
 		e.overflow.Add(more)

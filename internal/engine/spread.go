@@ -150,7 +150,7 @@ func newSplitCall(c *Call) *splitCall {
 		if at < 0 {
 			at = len(s.parts)
 			s.parts = append(s.parts, callPart{tag: tag, number: number, call: Call{
-				Tenant: c.Tenant, PerCounter: c.PerCounter, DryRun: c.DryRun, NowMS: c.NowMS, Started: c.Started, Fresh: c.Fresh, Leased: true, Quota: c.Quota,
+				Tenant: c.Tenant, PerCounter: c.PerCounter, DryRun: c.DryRun, NowMS: c.NowMS, Started: c.Started, Fresh: c.Fresh, Leased: true, Space: c.Space,
 			}})
 		}
 		p := &s.parts[at]

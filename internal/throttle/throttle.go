@@ -40,7 +40,7 @@ func New(purpose string, e engine.Engine, key func(purpose, value string) string
 func Memory(now func() time.Time) engine.Engine {
 	const most = 100_000
 	return engine.NewMemory(engine.MemoryOptions{
-		Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
+		Clock: func() int64 { return now().UnixMilli() }, MaxCounters: 1, MaxThrottles: most,
 	})
 }
 
@@ -54,7 +54,7 @@ type Attempt struct {
 // Begin counts an attempt, or returns how long to wait. There is one value for each rule. A rule
 // whose value is "" does not apply.
 func (t *Throttle) Begin(ctx context.Context, values ...string) (*Attempt, time.Duration) {
-	try := &Attempt{of: t, call: engine.Call{Cost: 1, Fresh: true, Started: t.now()}}
+	try := &Attempt{of: t, call: engine.Call{Space: engine.ThrottleSpace, Cost: 1, Fresh: true, Started: t.now()}}
 	for i := range t.rules {
 		rule := &t.rules[i]
 		if values[i] == "" {
