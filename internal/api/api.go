@@ -172,6 +172,7 @@ func New(cfg Config, deps Deps) chi.Router {
 	deps.Billing = s.billing
 	mountWebhooks(r, s)
 	mountDevices(r, s)
+	mountFiles(r)
 	mountDocs(r.With(admitKeyless(s.capacity.docs)), mountAdmin(r, deps))
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)

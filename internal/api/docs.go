@@ -31,9 +31,22 @@ const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 // themeCookie has the theme that the browser's user has chosen in the dashboard.
 const themeCookie = "weir_theme"
 
-// mountDocs serves the OpenAPI document, a page to read and try its operations, the files of that
-// page, and the pages of the problem codes. None of them needs a key. Document and page are created
-// at the first request, so that they do not delay startup.
+// mountFiles serves the files of pages. They take no place among other requests without a key: they
+// are answered from memory, and a browser asks for a dozen at once, perhaps together with others
+// of its network.
+func mountFiles(r chi.Router) {
+	file := func(w http.ResponseWriter, r *http.Request) {
+		if !web.Serve(w, r) {
+			notFound(w, r)
+		}
+	}
+	r.Get(web.Prefix+"*", file)
+	r.Head(web.Prefix+"*", file)
+}
+
+// mountDocs serves the OpenAPI document, a page to read and try its operations, and the pages of the
+// problem codes. None of them needs a key. Document and page are created at the first request, so
+// that they do not delay startup.
 func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	addExamples(doc)
 	document := sync.OnceValue(func() []byte { return docsJSON(doc) })
@@ -82,11 +95,6 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 			body = page().gzipped
 		}
 		serveDoc(w, "text/html; charset=utf-8", body)
-	})
-	read(web.Prefix+"*", func(w http.ResponseWriter, r *http.Request) {
-		if !web.Serve(w, r) {
-			notFound(w, r)
-		}
 	})
 	read("/docs/errors/{code}", func(w http.ResponseWriter, r *http.Request) {
 		text, err := errorpages.Pages.ReadFile(chi.URLParam(r, "code") + ".md")

@@ -21,6 +21,7 @@ import (
 	"weir/internal/overload"
 	"weir/internal/places"
 	"weir/internal/tenants"
+	"weir/web"
 )
 
 // secureServer is a server with HTTP/2, whose bound of all requests is most.
@@ -215,6 +216,7 @@ func TestAdminShareEnds(t *testing.T) {
 	takePlaces(t, registered.capacity.docs, "192.0.2.1", half)
 	takePlaces(t, registered.capacity.docs, "192.0.2.2", int(most)-half)
 	s.contract.call("", http.MethodGet, "/docs", nil).problem(503, codeOverloaded)
+	require.Equal(t, 200, s.contract.call("", http.MethodGet, web.Path("js/docs.js"), nil).status, "files of pages need no place")
 }
 
 // A client that has all networks of a site leaves places for requests without a key to other sites.
