@@ -44,9 +44,9 @@ func mountFiles(r chi.Router) {
 	r.Head(web.Prefix+"*", file)
 }
 
-// mountDocs serves the OpenAPI document, a page to read and try its operations, and the pages of the
-// problem codes. None of them needs a key. Document and page are created at the first request, so
-// that they do not delay startup.
+// mountDocs serves the OpenAPI document, a page to read and try its operations, and the pages of
+// the problem codes. None of them needs a key. Document and page are created at the first request,
+// so that they do not delay startup.
 func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	addExamples(doc)
 	document := sync.OnceValue(func() []byte { return docsJSON(doc) })
