@@ -175,8 +175,13 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 			errs = append(errs, wrongField("/resource", problem))
 		}
 	}
-	if strings.TrimSpace(in.Body.Reason) == "" {
+	switch {
+	case strings.TrimSpace(in.Body.Reason) == "":
 		errs = append(errs, wrongField("/reason", limit.Wrong("Say why: the audit trail shows it.", "must not be blank")))
+	default:
+		var wrong limit.FieldErrors
+		limit.ValidateText(&wrong, "reason", in.Body.Reason, 500)
+		errs = append(errs, problemFields(wrong)...)
 	}
 	if len(errs) > 0 {
 		return nil, invalid(errs...)
@@ -185,17 +190,16 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	var slugs []string
+	var rules, slugs []string
 	var hidden []check.HiddenRule
+	if in.Body.Rule != "" {
+		rules = []string{in.Body.Rule}
+	}
 	why := tenants.Reset{Subject: in.Subject, Resource: values.Resource, Attributes: in.Body.Attributes, Reason: in.Body.Reason}
 	err = a.store.RecordReset(ctx, actorFrom(ctx), why, func(ctx context.Context) ([]string, error) {
-		reset, others, err := a.checker.Reset(ctx, policy, in.Body.Rule, values)
-		if err != nil {
-			return nil, resetProblem(err)
-		}
-		hidden, slugs = others, make([]string, len(reset))
-		for i, rule := range reset {
-			slugs[i] = rule.Slug
+		var err error
+		if slugs, hidden, err = a.checker.Reset(ctx, policy, rules, values); err != nil {
+			return slugs, resetProblem(err)
 		}
 		return slugs, nil
 	})

@@ -187,6 +187,7 @@ func TestResetErrors(t *testing.T) {
 		{obj{"reason": ""}, []string{"/reason"}},
 		{obj{"reason": " \t"}, []string{"/reason"}},
 		{obj{"reason": string(make([]byte, 501))}, []string{"/reason"}},
+		{obj{"reason": "\x00"}, []string{"/reason"}}, // the trail cannot store it
 		{obj{"reason": "r", "rule": ""}, []string{"/rule"}},
 		{obj{"reason": "r", "rule": "none"}, []string{"/rule"}},
 		{obj{"reason": "r", "rule": "by-ip"}, []string{"/rule"}},

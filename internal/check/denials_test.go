@@ -121,7 +121,7 @@ func TestDenialDoesNotOutliveReset(t *testing.T) {
 	r.store.Engine = held
 	done := make(chan Decision)
 	decided := &resetAfter{Engine: held, reset: func() {
-		_, _, err := r.checker.Reset(context.Background(), r.policy, "", Request{Subject: "s"})
+		_, _, err := r.checker.Reset(context.Background(), r.policy, nil, Request{Subject: "s"})
 		require.NoError(t, err)
 	}}
 	r.store.Engine = decided

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -161,44 +162,56 @@ func (r *RuleDecision) asOfOne() {
 	}
 }
 
-// Reset resets the counters and penalties of values.Subject: under the rule with this slug, or for
-// "" under every rule that has a counter for the values. It returns the rules whose counters were
-// reset and, if all rules were meant, those without a counter. A denial in the memory of another
-// instance ends within 100 ms.
+// Reset resets the counters and penalties of values.Subject: under the rules with these slugs, or
+// without any under every rule that has a counter for the values. It returns the slugs of those whose
+// counters were reset and, if all rules were meant, those without a counter. A denial in the memory
+// of another instance ends within 100 ms.
 //
-// If the named rule has no counter for the values, Reset fails with an *UncountedError and resets
-// nothing. It can also fail with an ErrCountersUnavailable.
-func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Request) (reset []*limit.Rule, hidden []HiddenRule, err error) {
+// If a named rule has no counter for the values, Reset fails with an *UncountedError and resets
+// nothing. It can also fail with an ErrCountersUnavailable. It then returns the slugs of the rules
+// whose counters may have been reset.
+func (c *Checker) Reset(ctx context.Context, p *Policy, rules []string, values Request) (reset []string, hidden []HiddenRule, err error) {
+	reset = []string{}
 	var counters []engine.Counter
+	unknown := make(map[string]bool, len(rules))
+	for _, slug := range rules {
+		unknown[slug] = true
+	}
 	for i := range p.rules {
 		r := &p.rules[i]
-		if rule != "" && rule != r.rule.Slug {
+		if len(rules) > 0 && !unknown[r.rule.Slug] {
 			continue
 		}
+		delete(unknown, r.rule.Slug)
 		req, reason, missing := counted(&r.rule, values)
 		switch {
 		case reason == "":
 			var counter engine.Counter
 			m := keyMaker{keys: c.keys}
 			m.counter(&counter, r, &req)
-			counters, reset = append(counters, counter), append(reset, &r.rule)
+			counters, reset = append(counters, counter), append(reset, r.rule.Slug)
 			if m.from != "" {
 				counter.Key = engine.Retag(counter.Key, m.from)
 				counters = append(counters, counter)
 			}
-		case rule != "":
-			return nil, nil, &UncountedError{Rule: rule, Reason: reason, Missing: missing}
+		case len(rules) > 0:
+			return nil, nil, &UncountedError{Rule: r.rule.Slug, Reason: reason, Missing: missing}
 		default:
 			hidden = append(hidden, HiddenRule{Rule: &r.rule, Reason: reason, Missing: missing})
 		}
 	}
-	if rule != "" && len(reset) == 0 {
-		return nil, nil, &UncountedError{Rule: rule, Unknown: true}
+	for _, slug := range slices.Sorted(maps.Keys(unknown)) {
+		return nil, nil, &UncountedError{Rule: slug, Unknown: true}
 	}
-	for some := range slices.Chunk(counters, resetChunk) {
-		if err := c.engine.Reset(context.WithoutCancel(ctx), some...); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+	for n := 0; n < len(counters); n += resetChunk {
+		err := c.engine.Reset(context.WithoutCancel(ctx), counters[n:min(n+resetChunk, len(counters))]...)
+		switch {
+		case err == nil:
+			continue
+		case n == 0 && engine.NotCounted(err):
+			reset = nil
 		}
+		return reset, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 	}
 	return reset, hidden, nil
 }

@@ -189,10 +189,11 @@ func TestInspectDegraded(t *testing.T) {
 }
 
 func (r *rig) reset(rule string, values Request) (reset, hidden []string, err error) {
-	done, without, err := r.checker.Reset(context.Background(), r.policy, rule, values)
-	for _, rule := range done {
-		reset = append(reset, rule.Slug)
+	var rules []string
+	if rule != "" {
+		rules = []string{rule}
 	}
+	reset, without, err := r.checker.Reset(context.Background(), r.policy, rules, values)
 	for _, h := range without {
 		hidden = append(hidden, h.Rule.Slug)
 	}
@@ -225,6 +226,16 @@ func TestReset(t *testing.T) {
 		require.False(t, r.check(other).Allowed)
 		rules, _ := lines(r.inspect(Request{Subject: "s"}))
 		require.Contains(t, rules, "create 1/2 true rule", "the other rules' counters stay")
+
+		_, _, err = r.checker.Reset(context.Background(), r.policy, []string{"create", "none"}, Request{Subject: "s"})
+		var uncounted *UncountedError
+		require.ErrorAs(t, err, &uncounted)
+		require.True(t, uncounted.Unknown)
+		_, _, err = r.checker.Reset(context.Background(), r.policy, []string{"create", "tenant-wide"}, Request{Subject: "s"})
+		require.ErrorAs(t, err, &uncounted)
+		require.Equal(t, NotBySubject, uncounted.Reason)
+		rules, _ = lines(r.inspect(Request{Subject: "s"}))
+		require.Contains(t, rules, "create 1/2 true rule", "all or none")
 
 		reset, hidden, err = r.reset("", Request{Subject: "s"})
 		require.NoError(t, err)

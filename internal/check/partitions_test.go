@@ -179,7 +179,7 @@ func TestPartitionsOfBatches(t *testing.T) {
 		live := checker.Inspect(t.Context(), policy, check.Request{Subject: strconv.Itoa(n)})
 		require.EqualValues(t, 1, live.Rules[0].Remaining, "4 of 5 were allowed")
 	}
-	_, _, err := checker.Reset(t.Context(), policy, "each", check.Request{Subject: "3"})
+	_, _, err := checker.Reset(t.Context(), policy, []string{"each"}, check.Request{Subject: "3"})
 	require.NoError(t, err)
 	require.EqualValues(t, 5, checker.Inspect(t.Context(), policy, check.Request{Subject: "3"}).Rules[0].Remaining)
 
@@ -372,7 +372,7 @@ func TestPartitionsChangeReachesBothPlaces(t *testing.T) {
 	charge(4)
 	require.Equal(t, []int64{6, 6}, left(begun))
 	require.Equal(t, []int64{6, 6}, left(after))
-	_, _, err := checker.Reset(t.Context(), begun, "each", check.Request{Subject: moving})
+	_, _, err := checker.Reset(t.Context(), begun, []string{"each"}, check.Request{Subject: moving})
 	require.NoError(t, err)
 	require.Equal(t, []int64{6, 10}, left(begun))
 	require.Equal(t, []int64{6, 10}, left(after))

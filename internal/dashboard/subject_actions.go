@@ -139,7 +139,7 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 		return "", nil
 	}
 	if slices.Contains(rules, resetAll) {
-		rules = []string{""} // as Checker.Reset names all rules
+		rules = nil // as Checker.Reset names all rules
 	}
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
 	if err != nil {
@@ -152,16 +152,9 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	why := tenants.Reset{Subject: s.subject, Resource: s.values.Resource, Attributes: attributes, Reason: s.reason}
 	var slugs []string
 	err = d.Store.RecordReset(ctx, s.visit.actor(), why, func(ctx context.Context) ([]string, error) {
-		for _, slug := range rules {
-			reset, _, err := d.Checker.Reset(ctx, policy, slug, s.values)
-			for _, rule := range reset {
-				slugs = append(slugs, rule.Slug)
-			}
-			if err != nil {
-				return slugs, err
-			}
-		}
-		return slugs, nil
+		var err error
+		slugs, _, err = d.Checker.Reset(ctx, policy, rules, s.values)
+		return slugs, err
 	})
 	var uncounted *check.UncountedError
 	switch {

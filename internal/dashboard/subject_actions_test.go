@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +40,26 @@ func TestSupportFreesACustomer(t *testing.T) {
 	require.Contains(t, got.body, "they wrote in", "the trail shows it")
 	require.NotContains(t, got.body, "Denied by")
 	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 reset: Rule mark", "the message is shown once")
+	require.True(t, s.check("user_7", 1).Allowed)
+}
+
+// A form with several limits resets all of them or none, and each once. Before, the first one was
+// reset without a row in the trail if the second one could not be.
+func TestResetOfSeveralLimits(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	require.True(t, s.check("user_7", 20).Allowed)
+	b := s.as("support@example.com")
+	for _, other := range []string{"none", "by-ip", "\x00"} {
+		got := b.write("/subjects/user_7", url.Values{"do": {"reset"}, "rule": {"requests", other}, "reason": {"they wrote in"}})
+		require.Equal(t, http.StatusUnprocessableEntity, got.status)
+		require.Contains(t, got.body, "Choose a rule that is counted per subject.")
+		require.False(t, s.check("user_7", 1).Allowed)
+	}
+	got := b.write("/subjects/user_7", url.Values{"do": {"reset"}, "rule": {"requests", "requests"}, "reason": {"they wrote in"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Equal(t, 1, strings.Count(b.get("/subjects/user_7").body, "user_7 reset: Rule mark."))
 	require.True(t, s.check("user_7", 1).Allowed)
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -334,13 +335,17 @@ type Reset struct {
 }
 
 // RecordReset calls reset, which resets counters, and records the actor and the reason in the
-// trail. reset returns the slugs of the rules whose counters were reset. It is not called if the
-// trail cannot be written. Its error is returned unchanged, and no row is written.
+// trail, also if the client disconnects meanwhile. reset returns the slugs of the rules whose
+// counters were reset. It is not called if the trail cannot be written. If it fails, its error is
+// returned unchanged. A row is then written only if it returned rules, whose counters may have been
+// reset, and says so.
 func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ctx context.Context) (rules []string, err error)) error {
 	if !a.May(MayReset) {
 		return ErrForbidden
 	}
+	ctx = context.WithoutCancel(ctx)
 	var refused error // to distinguish it from errors of the database
+	var unsure []string
 	err := s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
 		now := s.instant()
 		head, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: a.tenant, Genesis: genesis[:]})
@@ -354,22 +359,47 @@ func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ct
 		}
 		rules, err := reset(ctx)
 		if err != nil {
-			refused = err
+			refused, unsure = err, rules
 			return err
 		}
-		after, err := json.Marshal(struct {
-			Rules      []string          `json:"rules"`
-			Resource   string            `json:"resource,omitempty"`
-			Attributes map[string]string `json:"attributes,omitempty"`
-		}{rules, r.Resource, r.Attributes})
-		if err != nil {
+		if row.after, err = r.after(rules, false); err != nil {
 			return err
 		}
-		row.after = after
 		return appendAudit(ctx, q, a.tenant, a, now, s.auditDay, []auditRow{row})
 	})
-	if refused != nil {
-		return refused
+	if refused == nil {
+		return err
 	}
-	return err
+	if len(unsure) > 0 {
+		if err := s.recordUnsureReset(ctx, a, r, unsure); err != nil {
+			return errors.Join(refused, err)
+		}
+	}
+	return refused
+}
+
+// recordUnsureReset writes the row of a reset that may have happened, in a transaction of its own:
+// that of an idempotent request is not committed, because the answer is an error.
+func (s *Store) recordUnsureReset(ctx context.Context, a Actor, r Reset, rules []string) error {
+	if p, ok := ctx.Value(postKey{}).(*post); ok {
+		p.rollback() // which ends its lock on the trail
+		ctx = context.WithValue(ctx, postKey{}, nil)
+	}
+	after, err := r.after(rules, true)
+	if err != nil {
+		return err
+	}
+	return s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
+		row := auditRow{action: "reset", kind: auditSubject, target: r.Subject, reason: r.Reason, after: after}
+		return appendAudit(ctx, q, a.tenant, a, s.instant(), s.auditDay, []auditRow{row})
+	})
+}
+
+func (r *Reset) after(rules []string, unsure bool) ([]byte, error) {
+	return json.Marshal(struct {
+		Rules      []string          `json:"rules"`
+		Resource   string            `json:"resource,omitempty"`
+		Attributes map[string]string `json:"attributes,omitempty"`
+		Unsure     bool              `json:"unsure,omitempty"`
+	}{rules, r.Resource, r.Attributes, unsure})
 }
