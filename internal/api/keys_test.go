@@ -191,6 +191,8 @@ func TestKeyRefusals(t *testing.T) {
 		"no scopes":       {obj{"name": "x"}, []string{"/scopes"}},
 		"unknown scope":   {obj{"scopes": []string{"read", "admin"}}, []string{"/scopes/1"}},
 		"scope twice":     {obj{"scopes": []string{"read", "read"}}, []string{"/scopes"}},
+		"list of scopes":  {obj{"scopes": []any{"read", []any{}}}, []string{"/scopes/1"}},
+		"object as scope": {obj{"scopes": []any{obj{}}}, []string{"/scopes/0"}},
 		"in the past":     {obj{"scopes": []string{"read"}, "expires_at": "2020-01-01T00:00:00Z"}, []string{"/expires_at"}},
 		"no time":         {obj{"scopes": []string{"read"}, "expires_at": "tomorrow"}, []string{"/expires_at"}},
 		"no instant":      {obj{"scopes": []string{"read"}, "expires_at": "2999-01-01"}, []string{"/expires_at"}},

@@ -163,9 +163,9 @@ func (r *RuleDecision) asOfOne() {
 }
 
 // Reset resets the counters and penalties of values.Subject: under the rules with these slugs, or
-// without any under every rule that has a counter for the values. It returns the slugs of those whose
-// counters were reset and, if all rules were meant, those without a counter. A denial in the memory
-// of another instance ends within 100 ms.
+// without any under every rule that has a counter for the values. It returns the slugs of those
+// whose counters were reset and, if all rules were meant, those without a counter. A denial in the
+// memory of another instance ends within 100 ms.
 //
 // If a named rule has no counter for the values, Reset fails with an *UncountedError and resets
 // nothing. It can also fail with an ErrCountersUnavailable. It then returns the slugs of the rules

@@ -63,6 +63,18 @@ func TestResetOfSeveralLimits(t *testing.T) {
 	require.True(t, s.check("user_7", 1).Allowed)
 }
 
+// Values that are no text are no fault of the server. Before, the answer was 500.
+func TestAddressesThatAreNoText(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	b := s.as("support@example.com")
+	for _, path := range []string{"/decisions?resource=%00", "/usage?plan=%ff%fe", "/usage?a=%zz&resource=%ff"} {
+		require.Equal(t, http.StatusBadRequest, b.get(path).status, path)
+	}
+	require.Equal(t, http.StatusNotFound, b.get("/metered?after=24h").status)
+	require.Equal(t, http.StatusOK, b.get("/usage?resource=%C3%A9").status)
+}
+
 // A denial by a rule that counts by more than the subject is not visible in the subject's numbers,
 // so it is shown separately.
 func TestSubjectDeniedElsewhere(t *testing.T) {

@@ -126,7 +126,7 @@ func TestLeasesFollowChanges(t *testing.T) {
 	rule := leasedRule("api", limit.FixedWindow, 1_000, 60_000)
 	f := newFleet(t, 1, rule)
 	f.checkUntilLeased(0, "s")
-	_, _, err := f.instances[0].Reset(context.Background(), f.policy, "", check.Request{Subject: "s"})
+	_, _, err := f.instances[0].Reset(context.Background(), f.policy, nil, check.Request{Subject: "s"})
 	require.NoError(t, err)
 	require.Zero(t, f.heldBy(0))
 	require.True(t, f.ask(0, "s", 1).Allowed)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
@@ -94,8 +95,8 @@ func parseGeneric(body []byte, id string, sent time.Time, latest int64) (Event, 
 	if err != nil || hasNUL(body) {
 		return Event{}, fmt.Errorf("%w: must be one JSON object with a type", ErrMalformed)
 	}
-	if id == "" || len(id) > maxID {
-		return Event{}, fmt.Errorf("%w: webhook-id is required, up to %d bytes", ErrMalformed, maxID)
+	if id == "" || len(id) > maxID || !utf8.ValidString(id) {
+		return Event{}, fmt.Errorf("%w: webhook-id is required, up to %d bytes of UTF-8", ErrMalformed, maxID)
 	}
 	kind := in.text("type", maxID)
 	if kind == "" {

@@ -136,13 +136,14 @@ func TestGenericSignatures(t *testing.T) {
 	t.Parallel()
 	const secret, other = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 	const body = `{"type":"subject.plan","subject":"ada","plan":"pro","effective_at":"2026-01-31T12:00:00Z","cycle_anchor":"2026-01-15T00:00:00Z","quantity":5}`
-	header := func(secret, body string, at time.Time) http.Header {
+	named := func(id, secret, body string, at time.Time) http.Header {
 		hook, err := standardwebhooks.NewWebhook(secret)
 		require.NoError(t, err)
-		signature, err := hook.Sign("msg_1", at, []byte(body))
+		signature, err := hook.Sign(id, at, []byte(body))
 		require.NoError(t, err)
-		return http.Header{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {strconv.FormatInt(at.Unix(), 10)}, "Webhook-Signature": {signature}}
+		return http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {strconv.FormatInt(at.Unix(), 10)}, "Webhook-Signature": {signature}}
 	}
+	header := func(secret, body string, at time.Time) http.Header { return named("msg_1", secret, body, at) }
 	now := time.Now()
 	e, err := subscription.ReadGeneric([]byte(body), header(other, body, now), []string{secret, other})
 	require.NoError(t, err)
@@ -159,14 +160,15 @@ func TestGenericSignatures(t *testing.T) {
 		body   string
 		want   error
 	}{
-		"no header":          {http.Header{}, body, subscription.ErrBadSignature},
-		"another body":       {header(secret, body, now), body + " ", subscription.ErrBadSignature},
-		"old":                {header(secret, body, now.Add(-6*time.Minute)), body, subscription.ErrOldSignature},
-		"of the future":      {header(secret, body, now.Add(6*time.Minute)), body, subscription.ErrOldSignature},
-		"two documents":      {header(secret, body+body, now), body + body, subscription.ErrMalformed},
-		"a numeric type":     {header(secret, `{"type":7}`, now), `{"type":7}`, subscription.ErrMalformed},
-		"no type":            {header(secret, `{}`, now), `{}`, subscription.ErrMalformed},
-		"not even an object": {header(secret, `[]`, now), `[]`, subscription.ErrMalformed},
+		"no header":             {http.Header{}, body, subscription.ErrBadSignature},
+		"another body":          {header(secret, body, now), body + " ", subscription.ErrBadSignature},
+		"old":                   {header(secret, body, now.Add(-6*time.Minute)), body, subscription.ErrOldSignature},
+		"of the future":         {header(secret, body, now.Add(6*time.Minute)), body, subscription.ErrOldSignature},
+		"two documents":         {header(secret, body+body, now), body + body, subscription.ErrMalformed},
+		"a numeric type":        {header(secret, `{"type":7}`, now), `{"type":7}`, subscription.ErrMalformed},
+		"no type":               {header(secret, `{}`, now), `{}`, subscription.ErrMalformed},
+		"not even an object":    {header(secret, `[]`, now), `[]`, subscription.ErrMalformed},
+		"an id that is no text": {named("\xe9\xff", secret, body, now), body, subscription.ErrMalformed},
 	} {
 		_, err := subscription.ReadGeneric([]byte(c.body), c.header, []string{secret, other})
 		require.ErrorIs(t, err, c.want, name)

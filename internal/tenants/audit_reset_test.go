@@ -13,8 +13,8 @@ import (
 )
 
 // A reset that has begun is recorded although its client has disconnected. One of which nobody
-// knows whether it happened is recorded as such, also if the request has an Idempotency-Key. Before,
-// counters were reset without a row in the trail.
+// knows whether it happened is recorded as such, also if the request has an Idempotency-Key.
+// Before, counters were reset without a row in the trail.
 func TestResetsAreRecorded(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

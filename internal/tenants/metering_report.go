@@ -2,7 +2,7 @@ package tenants
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -318,7 +318,7 @@ func (m *MeteredItem) place() string {
 	return start + "\x00" + m.Subject + "\x00" + m.Rule
 }
 
-var errNoPlace = errors.New("not a place in a list of metered usage")
+var errNoPlace = fmt.Errorf("a place in a list of metered usage: %w", ErrNotFound)
 
 func meteredPlace(text string) (m MeteredItem, err error) {
 	parts := strings.Split(text, "\x00")
