@@ -54,7 +54,7 @@ type Census struct {
 	list    *script
 	tenants *xsync.Map[limit.TenantID, *tenantCounters]
 	touches *xsync.MPMCQueue[touch]
-	told    [1 << 14]atomic.Uint64 // what was added to the lists last, by hash
+	told    [1 << 14]toldCell // what was added to the lists last, by hash
 	loop    *paced.Loop            // looks at the lists
 	bounded atomic.Int64
 	dropped atomic.Int64

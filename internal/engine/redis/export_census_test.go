@@ -28,3 +28,13 @@ func (c *Census) Count() func(*engine.Call) {
 		r.reset()
 	}
 }
+
+// Queued removes the counters that wait for the next look, and returns how many there were.
+func (c *Census) Queued() (n int) {
+	for {
+		if _, ok := c.touches.TryDequeue(); !ok {
+			return n
+		}
+		n++
+	}
+}
