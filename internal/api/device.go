@@ -84,7 +84,7 @@ type DevicePoll struct {
 }
 
 func newDevices(s *server) *devices {
-	counters, key := throttle.Memory(time.Now), func(purpose, value string) string { return purpose + " " + value }
+	counters, key := throttle.Memory(time.Now), func(purpose, value string) (key, id string) { return purpose + " " + value, "" }
 	return &devices{
 		server: s, publicURL: strings.TrimSuffix(s.PublicURL, "/"), working: make(chan struct{}, deviceConcurrent),
 		starts: throttle.New("start", counters, key, time.Now, deviceStarts...), polls: throttle.New("poll", counters, key, time.Now, devicePolls...),

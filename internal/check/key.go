@@ -41,10 +41,12 @@ func (k Keys) Derive(purpose string) []byte {
 	return derived
 }
 
-// Private returns the key of a counter of the service itself, which belongs to no rule of a tenant.
-func (k Keys) Private(purpose, value string) string {
+// Private returns the key of a counter of the service itself, which belongs to no rule of a tenant,
+// and the ID of its purpose, as that of a rule.
+func (k Keys) Private(purpose, value string) (key, id string) {
 	name := k.name(appendPart(appendPart([]byte("private"), purpose), value))
-	return string(name.Append([]byte(k.tenantPrefix(limit.TenantID{}))))
+	key = string(name.Append([]byte(k.tenantPrefix(limit.TenantID{}))))
+	return key, string(k.name(appendPart([]byte("purpose"), purpose)).Append(nil))
 }
 
 // tenantPrefix returns the prefix of all counter keys of a tenant. Tenants with the same tag share

@@ -47,7 +47,7 @@ var playRules = throttle.Networks(
 )
 
 func newPlayground(now func() time.Time) *playground {
-	key := func(purpose, value string) string { return purpose + " " + value }
+	key := func(purpose, value string) (key, id string) { return purpose + " " + value, "" }
 	return &playground{
 		requests: throttle.New("play", throttle.Memory(now), key, now, playRules...),
 		places:   places.NewRounds[netip.Prefix](maxPlays, maxWorking),

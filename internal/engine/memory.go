@@ -267,7 +267,7 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int, now int64) limit.Ju
 	counter := &c.Counters[i]
 	n := &counter.Numbers
 	shard := &e.shards[s.hashes[i]%memoryShards]
-	p := e.place(shard, c, s.keys[i], s.hashes[i], n)
+	p := e.place(shard, c, i, s.keys[i], s.hashes[i])
 	if p.tier != ownCounter {
 		s.sweep = append(s.sweep, shard)
 	}
@@ -339,7 +339,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 	shard := &e.shards[s.hashes[i]%memoryShards]
 	s.sweep = append(s.sweep, shard)
 	n := &c.Counters[i].Numbers
-	p := e.place(shard, c, s.keys[i], s.hashes[i], n)
+	p := e.place(shard, c, i, s.keys[i], s.hashes[i])
 	if other := p.kept; other != nil {
 		// Another counter of the same call has just created it.
 		if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {

@@ -192,7 +192,7 @@ func (m *memoryCounter) owed(nowMS, losses int64) *debt {
 	c := o.counter
 	c.Numbers.PenaltyMS, c.Shadow, c.Cost = 0, false, 0
 	return &debt{
-		of: m, losses: losses, units: min(max(0, units), c.Numbers.Ceiling()), call: Call{Tenant: m.ofTenant.id, Counters: []Counter{c}},
+		of: m, losses: losses, units: min(max(0, units), c.Numbers.Ceiling()), call: Call{Tenant: m.ofTenant.id, Space: m.tier.space(), Counters: []Counter{c}},
 	}
 }
 

@@ -39,6 +39,17 @@ const (
 // shared reports whether keys share the counters.
 func (t tier) shared() bool { return t == fineCounter || t == coarseCounter || t == throttleShared }
 
+// space returns the space of a counter.
+func (t tier) space() Space {
+	switch t {
+	case quotaCounter:
+		return QuotaSpace
+	case throttleCounter, throttleShared:
+		return ThrottleSpace
+	}
+	return TenantSpace
+}
+
 const (
 	// overflowSlots is the number of fine overflow counters of a tenant for each algorithm and
 	// window.
@@ -67,7 +78,7 @@ type overflowKey struct {
 	calendar              limit.Calendar
 	windowMS, precisionMS int64
 	schedule              uint64 // of a calendar's windows
-	limit                 int64  // of throttles; 0: keys with other limits share the counter, too
+	limit                 int64  // of throttles, of all instances; 0: keys with other limits share the counter, too
 }
 
 // overflowKeys returns the overflow counters of a key. The bits that select the shard are part of
@@ -94,14 +105,15 @@ type place struct {
 	base   limit.State    // of a new counter in an outage: what it begins with, if that is from others
 }
 
-// place returns the place of a key. Its shard is locked.
-func (e *Memory) place(shard *memoryShard, c *Call, key string, hash uint64, n *limit.Numbers) place {
+// place returns the place of the key of counter i. Its shard is locked.
+func (e *Memory) place(shard *memoryShard, c *Call, i int, key string, hash uint64) place {
 	if kept := shard.counters[key]; kept != nil {
 		return place{kept: kept}
 	}
 	if c.Space != TenantSpace {
-		return e.placeApart(shard, c, hash, n)
+		return e.placeApart(shard, c, i, hash)
 	}
+	n := &c.Counters[i].Numbers
 	tenant := c.Tenant
 	full := e.full(tenant)
 	if !full && len(shard.overflow) == 0 {
@@ -129,9 +141,9 @@ func (e *Memory) place(shard *memoryShard, c *Call, key string, hash uint64, n *
 	}
 }
 
-// placeApart returns the place of a key that has no counter of its own, and whose space is not its
-// tenant's.
-func (e *Memory) placeApart(shard *memoryShard, c *Call, hash uint64, n *limit.Numbers) place {
+// placeApart returns the place of the key of counter i, which has no counter of its own, and whose
+// space is not its tenant's.
+func (e *Memory) placeApart(shard *memoryShard, c *Call, i int, hash uint64) place {
 	full := e.apart[c.Space].Load() >= e.most.apart[c.Space]
 	if c.Space == QuotaSpace {
 		if full {
@@ -139,8 +151,8 @@ func (e *Memory) placeApart(shard *memoryShard, c *Call, hash uint64, n *limit.N
 		}
 		return place{tier: quotaCounter}
 	}
-	key, _ := overflowKeys(c.Tenant, hash, n, throttleSlots)
-	key.limit = n.Limit // the attempts from a site are more than one address may make
+	key, _ := overflowKeys(c.Tenant, hash, &c.Counters[i].Numbers, throttleSlots)
+	key.limit = c.fullLimit(i) // the attempts from a site are more than one address may make
 	shared := shard.overflow[key]
 	switch {
 	case !full:
@@ -150,6 +162,15 @@ func (e *Memory) placeApart(shard *memoryShard, c *Call, hash uint64, n *limit.N
 	default:
 		return place{tier: throttleShared, shared: key}
 	}
+}
+
+// fullLimit returns the limit of counter i, of all instances together, so that what is counted
+// remains if their number changes.
+func (c *Call) fullLimit(i int) int64 {
+	if c.local != nil {
+		return c.local.counters[i].Numbers.Limit
+	}
+	return c.Counters[i].Numbers.Limit
 }
 
 // unplaced returns the verdict of counter i of a call, for which there is no counter to share. With

@@ -41,7 +41,7 @@ func (e *InvitationsError) Error() string {
 
 // LimitInvitations makes all instances with the same counters and keys count invitations together.
 // Without it, each process counts its own.
-func (s *Store) LimitInvitations(counters engine.Engine, key func(purpose, value string) string) {
+func (s *Store) LimitInvitations(counters engine.Engine, key throttle.Namer) {
 	s.invitations.Store(throttle.New("invite", counters, key, s.now, inviteRules...))
 }
 

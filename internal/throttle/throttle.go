@@ -27,12 +27,17 @@ type Throttle struct {
 	purpose string // which separates its counters from those of other throttles
 	rules   []limit.Rule
 	engine  engine.Engine
-	key     func(purpose, value string) string
+	key     Namer
 	now     func() time.Time
 }
 
+// A Namer returns the key of the counter of a value, and the ID of its purpose (Counter.ID): when
+// Redis has no room for more counters, values share only those of the same purpose. Counters in the
+// memory of a process need no ID.
+type Namer func(purpose, value string) (key, id string)
+
 // New returns a throttle whose counters are in e, under the names that key returns.
-func New(purpose string, e engine.Engine, key func(purpose, value string) string, now func() time.Time, rules ...limit.Rule) *Throttle {
+func New(purpose string, e engine.Engine, key Namer, now func() time.Time, rules ...limit.Rule) *Throttle {
 	return &Throttle{purpose: purpose, rules: rules, engine: e, key: key, now: now}
 }
 
@@ -60,8 +65,9 @@ func (t *Throttle) Begin(ctx context.Context, values ...string) (*Attempt, time.
 		if values[i] == "" {
 			continue
 		}
+		key, id := t.key(t.purpose+" "+rule.Slug, values[i])
 		try.call.Counters = append(try.call.Counters, engine.Counter{
-			Key: t.key(t.purpose+" "+rule.Slug, values[i]), Numbers: rule.Numbers(), OnUnavailable: limit.Local,
+			Key: key, ID: id, Numbers: rule.Numbers(), OnUnavailable: limit.Local,
 		})
 	}
 	t.engine.Evaluate(context.WithoutCancel(ctx), &try.call)

@@ -46,6 +46,9 @@ type CensusOptions struct {
 // so a subject with a counter of its own never gets more than its limit. A spare counter can deny
 // early. Long logs of a bounded call become coarse, so that they hardly grow (limit.Growing).
 //
+// Attempts of people, such as sign-ins, have no tenant. They have a list and a bound of their own
+// (census_throttles.go).
+//
 // Example: a tenant may have 1000 counters, and 990 are alive. The only instance grants itself 10.
 // A call with 3 counters reserves 3, so 7 are left. Its subject had 2 of them already, so 2 are
 // returned: 9 are left.
@@ -54,8 +57,8 @@ type Census struct {
 	list    *script
 	tenants *xsync.Map[limit.TenantID, *tenantCounters]
 	touches *xsync.MPMCQueue[touch]
-	told    [1 << 14]atomic.Uint64 // what was added to the lists last, by hash
-	loop    *paced.Loop            // looks at the lists
+	told    [1 << 14]toldCell // what was added to the lists last, by hash
+	loop    *paced.Loop       // looks at the lists
 	bounded atomic.Int64
 	dropped atomic.Int64
 }
@@ -142,8 +145,8 @@ func (c *Census) of(tenant limit.TenantID) *tenantCounters {
 	}
 	t, _ := c.tenants.LoadOrCompute(tenant, func() (*tenantCounters, bool) {
 		t := &tenantCounters{tenant: tenant}
-		bound, _ := c.o.Bound(tenant)
-		t.setBound(c.boundOr(bound))
+		bound, _ := c.boundOf(tenant)
+		t.setBound(bound)
 		// Until the first look: a part, since other instances may know more.
 		t.granted = t.usable() / int64(2*max(c.o.Instances(), 1))
 		t.left.Store(t.granted)
@@ -151,6 +154,15 @@ func (c *Census) of(tenant limit.TenantID) *tenantCounters {
 	})
 	c.loop.Hurry()
 	return t
+}
+
+// boundOf returns a tenant's bound, or the default one and false if it is not known now.
+func (c *Census) boundOf(tenant limit.TenantID) (bound int64, known bool) {
+	if tenant == throttles {
+		return throttleBound(c.o.Default), true
+	}
+	bound, known = c.o.Bound(tenant)
+	return c.boundOr(bound), known
 }
 
 // boundOr returns the bound, or the default one.
@@ -187,6 +199,9 @@ func (t *tenantCounters) usable() int64 {
 
 // spares returns the number of slots for spare counters.
 func (t *tenantCounters) spares() int64 {
+	if t.tenant == throttles {
+		return throttleSlots
+	}
 	most := min(t.bound.Load()/(spareShare*limit.MaxMatchingRules), mostSpares)
 	return 1 << max(bits.Len64(uint64(max(most, 1)))-1, 0)
 }
@@ -202,6 +217,9 @@ func (c *Census) reserveAll(r *request, calls []*engine.Call, m mode) {
 		}
 		s := &r.calls[next]
 		next++
+		if uncounted(call) {
+			continue
+		}
 		if s.of = c.of(call.Tenant); s.of == full || !c.reserve(call, s) {
 			full = s.of
 			// A slot that is being moved is bounded again when it has arrived.
@@ -241,9 +259,10 @@ func (c *Census) reserve(call *engine.Call, s *sentCall) bool {
 // forfeit records the calls of a request that had no answer: some of their counters may exist.
 func (c *Census) forfeit(r *request) {
 	for i := range r.calls {
-		s := &r.calls[i]
-		s.of.created.Add(s.reserved)
-		s.of.active.Store(true)
+		if s := &r.calls[i]; s.of != nil {
+			s.of.created.Add(s.reserved)
+			s.of.active.Store(true)
+		}
 	}
 }
 
@@ -252,6 +271,8 @@ func (c *Census) forfeit(r *request) {
 func (c *Census) settle(call *engine.Call, s *sentCall) {
 	t, created := s.of, int64(0)
 	switch {
+	case t == nil: // uncounted
+		return
 	case errors.Is(call.Err, errStale): // nothing was counted
 	case call.Err != nil:
 		created = s.reserved // some may exist: the next length of the list counts them
@@ -390,8 +411,8 @@ func (t *tenantCounters) told() {
 // was read before they were counted.
 func (c *Census) grant(t *tenantCounters, alive, created int64) {
 	t.alive.Store(alive)
-	if bound, known := c.o.Bound(t.tenant); known && c.boundOr(bound) != t.bound.Load() {
-		t.setBound(c.boundOr(bound))
+	if bound, known := c.boundOf(t.tenant); known && bound != t.bound.Load() {
+		t.setBound(bound)
 	}
 	granted := max(t.usable()-alive, 0)
 	if n := int64(c.o.Instances()); n > 1 { // others may have created some since, and will

@@ -77,14 +77,14 @@ func nameOfEntry(key string, atMS, per int64) (name engine.KeyName, counts bool)
 // addEntry adds an entry to the tenant's list, soon, and returns 1, or 0 if this instance has added
 // it already.
 func (c *Census) addEntry(t *tenantCounters, name engine.KeyName, expires int64) int64 {
-	value, slot := c.toldOf(name, expires)
-	if slot.Load() == value {
+	slot := c.toldOf(name)
+	if slot.covers(name, expires) {
 		return 0
 	}
 	if !t.samples(name) {
-		slot.Store(value)
+		slot.Store(toldValue(name, expires+1<<toldUnit-1))
 		return 1
 	}
-	c.add(touch{t, name, expires}, value, slot)
+	c.add(t, name, expires, slot)
 	return 1
 }

@@ -28,3 +28,19 @@ func (c *Census) Count() func(*engine.Call) {
 		r.reset()
 	}
 }
+
+// Usable returns how many counters of their own a tenant's subjects may have.
+func (c *Census) Usable(tenant limit.TenantID) int64 { return c.of(tenant).usable() }
+
+// Sample returns the number of zero bits of the names in a tenant's list.
+func (c *Census) Sample(tenant limit.TenantID) uint32 { return c.of(tenant).sample.Load() }
+
+// Queued removes the counters that wait for the next look, and returns how many there were.
+func (c *Census) Queued() (n int) {
+	for {
+		if _, ok := c.touches.TryDequeue(); !ok {
+			return n
+		}
+		n++
+	}
+}
