@@ -196,6 +196,7 @@ CREATE TABLE billing_endpoints (
     reconcile_error text NOT NULL DEFAULT ''::text,
     refused_at timestamp with time zone,
     refused_why text NOT NULL DEFAULT ''::text,
+    purchases_compared_at timestamp with time zone,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, fallback_plan_id) REFERENCES plans(tenant_id, id),

@@ -53,7 +53,7 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 		case sum.PurchasesErr != nil:
 			problem = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
 		}
-		return sum, r.Store.RecordReconcile(ctx, tenant, e.ID, problem)
+		return sum, r.Store.RecordReconcile(ctx, tenant, e.ID, problem, sum.PurchasesErr == nil)
 	}
 	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, tenant, e.ID, failure(err)))
 }

@@ -1,0 +1,1 @@
+ALTER TABLE billing_endpoints DROP COLUMN purchases_compared_at;
