@@ -777,6 +777,31 @@ func (q *Queries) MeteredPushProblems(ctx context.Context, arg MeteredPushProble
 	return items, nil
 }
 
+const meteredPushProblemsUntil = `-- name: MeteredPushProblemsUntil :one
+SELECT subject FROM metered_push_problems
+WHERE tenant_id = $1 AND push_id = $2 AND subject > $3 ORDER BY subject LIMIT 1 OFFSET $4::integer
+`
+
+type MeteredPushProblemsUntilParams struct {
+	TenantID     uuid.UUID
+	PushID       uuid.UUID
+	AfterSubject string
+	Skip         int32
+}
+
+// The subject behind so many that were not sent.
+func (q *Queries) MeteredPushProblemsUntil(ctx context.Context, arg MeteredPushProblemsUntilParams) (string, error) {
+	row := q.db.QueryRow(ctx, meteredPushProblemsUntil,
+		arg.TenantID,
+		arg.PushID,
+		arg.AfterSubject,
+		arg.Skip,
+	)
+	var subject string
+	err := row.Scan(&subject)
+	return subject, err
+}
+
 const meteredPushSubjects = `-- name: MeteredPushSubjects :many
 SELECT subject, least(i.units, 9223372036854775807)::bigint AS units FROM metered_usage u CROSS JOIN LATERAL (
     SELECT CASE $1::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS units
@@ -1090,6 +1115,67 @@ type OpenMeteringGapParams struct {
 func (q *Queries) OpenMeteringGap(ctx context.Context, arg OpenMeteringGapParams) error {
 	_, err := q.db.Exec(ctx, openMeteringGap, arg.Writer, arg.FromAt, arg.ToAt)
 	return err
+}
+
+const parkedMeteredSubjects = `-- name: ParkedMeteredSubjects :many
+SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
+LEFT JOIN subjects s ON s.tenant_id = $1 AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
+    AND s.subject > $2 AND ($3::text = '' OR s.subject <= $3)
+LEFT JOIN LATERAL (
+    SELECT true AS known FROM billing_endpoints e CROSS JOIN LATERAL (
+        SELECT 1 FROM billing_subscriptions x
+        WHERE x.tenant_id = e.tenant_id AND x.endpoint_id = e.id AND x.subject = p.subject AND x.customer <> '' LIMIT 1
+    ) AS of_endpoint
+    WHERE e.tenant_id = $1 AND e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+) AS subscribed ON true
+WHERE p.tenant_id = $1 AND p.push_id = $4 AND p.outcome = 'parked' AND p.subject > $2
+    AND ($3::text = '' OR p.subject <= $3)
+    AND ($5::boolean OR p.unanswered_at IS NOT NULL OR s.subject IS NOT NULL OR subscribed.known)
+ORDER BY p.subject LIMIT $6
+`
+
+type ParkedMeteredSubjectsParams struct {
+	TenantID     uuid.UUID
+	AfterSubject string
+	Until        string
+	PushID       uuid.UUID
+	Every        bool
+	Most         int32
+}
+
+type ParkedMeteredSubjectsRow struct {
+	Subject      string
+	Units        int64
+	UnansweredAt *time.Time
+}
+
+// The parked subjects, up to one of them, that may have a customer now: MeteredCustomers says which.
+// Those that may have been sent before are among them, and with @every all are.
+func (q *Queries) ParkedMeteredSubjects(ctx context.Context, arg ParkedMeteredSubjectsParams) ([]ParkedMeteredSubjectsRow, error) {
+	rows, err := q.db.Query(ctx, parkedMeteredSubjects,
+		arg.TenantID,
+		arg.AfterSubject,
+		arg.Until,
+		arg.PushID,
+		arg.Every,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ParkedMeteredSubjectsRow
+	for rows.Next() {
+		var i ParkedMeteredSubjectsRow
+		if err := rows.Scan(&i.Subject, &i.Units, &i.UnansweredAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const purgeDeletedMeteredTotals = `-- name: PurgeDeletedMeteredTotals :execrows

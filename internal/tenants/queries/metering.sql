@@ -239,6 +239,29 @@ ORDER BY subject LIMIT @most;
 SELECT subject, units, outcome, why, unanswered_at FROM metered_push_problems
 WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject ORDER BY subject LIMIT @most;
 
+-- name: MeteredPushProblemsUntil :one
+-- The subject behind so many that were not sent.
+SELECT subject FROM metered_push_problems
+WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject ORDER BY subject LIMIT 1 OFFSET @skip::integer;
+
+-- name: ParkedMeteredSubjects :many
+-- The parked subjects, up to one of them, that may have a customer now: MeteredCustomers says which.
+-- Those that may have been sent before are among them, and with @every all are.
+SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
+LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
+    AND s.subject > @after_subject AND (@until::text = '' OR s.subject <= @until)
+LEFT JOIN LATERAL (
+    SELECT true AS known FROM billing_endpoints e CROSS JOIN LATERAL (
+        SELECT 1 FROM billing_subscriptions x
+        WHERE x.tenant_id = e.tenant_id AND x.endpoint_id = e.id AND x.subject = p.subject AND x.customer <> '' LIMIT 1
+    ) AS of_endpoint
+    WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+) AS subscribed ON true
+WHERE p.tenant_id = @tenant_id AND p.push_id = @push_id AND p.outcome = 'parked' AND p.subject > @after_subject
+    AND (@until::text = '' OR p.subject <= @until)
+    AND (@every::boolean OR p.unanswered_at IS NOT NULL OR s.subject IS NOT NULL OR subscribed.known)
+ORDER BY p.subject LIMIT @most;
+
 -- name: MeteredCustomers :many
 -- The provider's customer of each subject, with the endpoint whose key can send for it: that of the
 -- newest subscription, else the subject's billing_ref with the tenant's only Stripe endpoint that
