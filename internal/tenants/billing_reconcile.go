@@ -164,6 +164,16 @@ func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, 
 	return mine, err
 }
 
+// RenewReconcile extends the claim of a comparison that makes progress: another one may claim it
+// after within from now on.
+func (s *Store) RenewReconcile(ctx context.Context, tenant, endpoint uuid.UUID, within time.Duration) error {
+	now := s.instant()
+	next := now.Add(within)
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.RenewBillingReconcile(ctx, db.RenewBillingReconcileParams{TenantID: tenant, ID: endpoint, Next: &next, Now: &now})
+	})
+}
+
 // RequestReconcile makes a server compare an endpoint with its provider soon, instead of a day
 // after the last time, with all purchases that the provider knows. Errors: ErrForbidden,
 // ErrNotFound; *ConflictError for an endpoint without an API key, whose provider cannot be asked.

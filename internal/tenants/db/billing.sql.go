@@ -1888,6 +1888,28 @@ func (q *Queries) ReencryptBillingEndpoint(ctx context.Context, arg ReencryptBil
 	return err
 }
 
+const renewBillingReconcile = `-- name: RenewBillingReconcile :exec
+UPDATE billing_endpoints SET reconcile_at = $1 WHERE tenant_id = $2 AND id = $3 AND reconcile_at > $4
+`
+
+type RenewBillingReconcileParams struct {
+	Next     *time.Time
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Now      *time.Time
+}
+
+// One that is due was requested meanwhile, or another server has it.
+func (q *Queries) RenewBillingReconcile(ctx context.Context, arg RenewBillingReconcileParams) error {
+	_, err := q.db.Exec(ctx, renewBillingReconcile,
+		arg.Next,
+		arg.TenantID,
+		arg.ID,
+		arg.Now,
+	)
+	return err
+}
+
 const requestBillingReconcile = `-- name: RequestBillingReconcile :execrows
 UPDATE billing_endpoints SET reconcile_at = $1::timestamptz, purchases_compared_at = NULL WHERE tenant_id = $2 AND id = $3 AND api_key IS NOT NULL
 `
