@@ -258,10 +258,16 @@ func (q *Queries) CloseMeteringGap(ctx context.Context, writer uuid.UUID) error 
 
 const createMeteredPushes = `-- name: CreateMeteredPushes :execrows
 INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
-FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
-WHERE t.start >= $1 AND t.start < $2 AND r.meter_event <> '' AND r.metering <> 'none'
-    AND CASE r.metering WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
+SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
+FROM metered_totals t
+LEFT JOIN LATERAL (
+    SELECT x.meter_event, x.kind FROM ended_meters x
+    WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
+) AS had ON true
+LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
+WHERE t.start >= $1 AND t.start < $2 AND m.meter_event <> '' AND m.kind <> 'none'
+    AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
 ON CONFLICT (tenant_id, start, rule) DO NOTHING
 `
 
@@ -271,7 +277,7 @@ type CreateMeteredPushesParams struct {
 }
 
 // What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
-// sent once, so an hour is sealed first.
+// sent once, so an hour is sealed first. A meter that a rule lost since the hour began gets it.
 func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPushesParams) (int64, error) {
 	result, err := q.db.Exec(ctx, createMeteredPushes, arg.Since, arg.Until)
 	if err != nil {
@@ -1202,6 +1208,19 @@ DELETE FROM metered_usage WHERE (tenant_id, start, subject, rule) IN (
 
 func (q *Queries) PurgeDeletedMeteredUsage(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeDeletedMeteredUsage, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeEndedMeters = `-- name: PurgeEndedMeters :execrows
+DELETE FROM ended_meters WHERE until <= $1
+`
+
+// Their hours are sealed.
+func (q *Queries) PurgeEndedMeters(ctx context.Context, until time.Time) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeEndedMeters, until)
 	if err != nil {
 		return 0, err
 	}

@@ -243,6 +243,14 @@ type DeviceLogin struct {
 	ExpiresAt    time.Time
 }
 
+type EndedMeter struct {
+	TenantID   uuid.UUID
+	Rule       string
+	Until      time.Time
+	MeterEvent string
+	Kind       string
+}
+
 type IdempotencyKey struct {
 	TenantID    uuid.UUID
 	Key         string

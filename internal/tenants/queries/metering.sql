@@ -111,13 +111,23 @@ UPDATE metering_state SET sealed_until = greatest(sealed_until, @until::timestam
 
 -- name: CreateMeteredPushes :execrows
 -- What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
--- sent once, so an hour is sealed first.
+-- sent once, so an hour is sealed first. A meter that a rule lost since the hour began gets it.
 INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
-FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
-WHERE t.start >= @since AND t.start < @until AND r.meter_event <> '' AND r.metering <> 'none'
-    AND CASE r.metering WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
+SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
+FROM metered_totals t
+LEFT JOIN LATERAL (
+    SELECT x.meter_event, x.kind FROM ended_meters x
+    WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
+) AS had ON true
+LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
+WHERE t.start >= @since AND t.start < @until AND m.meter_event <> '' AND m.kind <> 'none'
+    AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
 ON CONFLICT (tenant_id, start, rule) DO NOTHING;
+
+-- name: PurgeEndedMeters :execrows
+-- Their hours are sealed.
+DELETE FROM ended_meters WHERE until <= @until;
 
 -- name: MeteringState :one
 SELECT sealed_until FROM metering_state;
