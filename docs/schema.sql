@@ -196,6 +196,7 @@ CREATE TABLE billing_endpoints (
     reconcile_error text NOT NULL DEFAULT ''::text,
     refused_at timestamp with time zone,
     refused_why text NOT NULL DEFAULT ''::text,
+    purchases_compared_at timestamp with time zone,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, fallback_plan_id) REFERENCES plans(tenant_id, id),
@@ -514,6 +515,27 @@ CREATE POLICY all_logins ON device_logins FOR ALL TO weir_system
     USING (true)
     WITH CHECK (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON device_logins TO weir_system;
+
+CREATE TABLE ended_meters (
+    tenant_id uuid NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    until timestamp with time zone NOT NULL,
+    meter_event text NOT NULL,
+    kind text NOT NULL,
+    PRIMARY KEY (tenant_id, rule, until),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((kind = ANY (ARRAY['units'::text, 'overage'::text]))),
+    CHECK ((meter_event <> ''::text))
+);
+ALTER TABLE ended_meters ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON ended_meters FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON ended_meters FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, SELECT ON ended_meters TO weir_system;
+GRANT INSERT ON ended_meters TO weir_app;
 
 CREATE TABLE idempotency_keys (
     tenant_id uuid NOT NULL,
@@ -1354,6 +1376,8 @@ END))),
     CHECK ((precision_ms >= 1)),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
 );
+CREATE TRIGGER note_changed_meter AFTER UPDATE OF slug, metering, meter_event ON rules FOR EACH ROW WHEN (((old.meter_event <> ''::text) AND (((old.slug IS DISTINCT FROM new.slug) OR (old.metering IS DISTINCT FROM new.metering)) OR (old.meter_event IS DISTINCT FROM new.meter_event)))) EXECUTE FUNCTION note_ended_meter();
+CREATE TRIGGER note_deleted_meter AFTER DELETE ON rules FOR EACH ROW WHEN ((old.meter_event <> ''::text)) EXECUTE FUNCTION note_ended_meter();
 ALTER TABLE rules ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON rules FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))

@@ -264,7 +264,7 @@ type MeterPush struct {
 	DueAt       *time.Time         `json:"due_at" doc:"When it continues; null: nothing is left to do"`
 	Pushed      int64              `json:"pushed" doc:"Subjects that the provider has"`
 	PushedUnits int64              `json:"pushed_units"`
-	Parked      int64              `json:"parked" doc:"Subjects without a known customer; tried again every hour"`
+	Parked      int64              `json:"parked" doc:"Subjects without a known customer; tried again after an hour, later less often, at least once a day"`
 	Failed      int64              `json:"failed" doc:"Subjects that the provider refuses"`
 	Problems    []MeterPushProblem `json:"problems" nullable:"false" doc:"The first subjects that were not sent"`
 	UpdatedAt   time.Time          `json:"updated_at"`

@@ -29,7 +29,8 @@ type fakeStripe struct {
 	events        []json.RawMessage // newest first
 	noEvents      bool              // the key may not read events
 	asked         int
-	listed        int // lists of subscriptions
+	listed        int            // lists of subscriptions
+	listing       func(page int) // is called before each of them; nil: nothing is
 	broken        bool
 	now           func() time.Time // the time of its responses; nil for the real time
 	meter         meterEvents
@@ -122,6 +123,9 @@ func (f *fakeStripe) list(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.listed++
+	if f.listing != nil {
+		f.listing(f.listed)
+	}
 	all := []obj{}
 	for _, s := range f.subscriptions {
 		all = append(all, withFirstItems(expanded(s, query.Get("expand[0]") == "data.customer")))

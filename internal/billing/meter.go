@@ -25,11 +25,13 @@ const (
 	pushPlaces  = 4
 	pushBackoff = 2 * time.Second // after the first failure; it doubles
 	pushLongest = time.Hour       // between two attempts
-	pushParked  = time.Hour       // until parked subjects are tried again
+	// Parked subjects are tried again after pushParked, then after as long as their hour is over,
+	// and at the latest after pushParkedLongest: a subject that had no customer for a week rarely
+	// gets one within an hour, and there may be very many, in each hour of a month.
+	pushParked        = time.Hour
+	pushParkedLongest = 24 * time.Hour
 	// pushSure is how long the provider certainly recognises an identifier that it has received.
 	pushSure = 23 * time.Hour
-	// pushOldest is how old the units may be that the provider takes.
-	pushOldest = 34 * 24 * time.Hour
 )
 
 // runPushes sends metered usage until ctx ends.
@@ -119,7 +121,7 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- error) (begun int
 
 // push sends a part of a push.
 func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result tenants.PushResult) {
-	result.Parked = pushParked
+	result.Parked = min(max(work.Now.Sub(work.Start.Add(time.Hour)), pushParked), pushParkedLongest)
 	clients := map[uuid.UUID]*subscription.Client{}
 	for result.Done < len(work.Items) {
 		group := work.Items[result.Done:min(result.Done+pushAtOnce, len(work.Items))]
@@ -189,7 +191,7 @@ func unsendable(work *tenants.MeterPushWork, item *tenants.MeterPushItem) (outco
 	switch {
 	case forgotten(work.Unanswered, work.Now), forgotten(item.Unanswered, work.Now):
 		return tenants.PushFailed, "it may have been sent more than 23 hours ago without an answer: compare with the provider"
-	case work.Now.Sub(work.Start) > pushOldest:
+	case work.Now.Sub(work.Start) > tenants.PushOldest:
 		return tenants.PushFailed, "the units are older than the provider takes"
 	case item.Endpoint == nil:
 		return tenants.PushParked, tenants.PushNoCustomer

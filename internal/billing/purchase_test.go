@@ -318,7 +318,7 @@ func TestReconcileRecoversPurchases(t *testing.T) {
 		s.outcome(tenants.EventApplied, e)
 	}
 
-	// The daily comparison asks for the time since the last one.
+	// The daily comparison asks for the time since the last one of purchases.
 	at := s.now()
 	s.pass(10 * 24 * time.Hour)
 	e, err := s.store.BillingEndpointByID(ctx, s.a, s.endpoint.ID)
@@ -326,8 +326,8 @@ func TestReconcileRecoversPurchases(t *testing.T) {
 	_, since, err := s.store.PurchasesSince(ctx, s.a.TenantID(), e, false)
 	require.NoError(t, err)
 	require.Equal(t, start, since, "not before the endpoint was created")
-	require.NotNil(t, e.ReconciledAt)
-	require.True(t, e.ReconciledAt.Equal(at))
+	require.NotNil(t, e.PurchasesComparedAt)
+	require.True(t, e.PurchasesComparedAt.Equal(at))
 	s.pass(25 * 24 * time.Hour)
 	for all, want := range map[bool]time.Time{true: s.now().Add(-30 * 24 * time.Hour), false: s.now().Add(-30 * 24 * time.Hour)} {
 		_, since, err := s.store.PurchasesSince(ctx, s.a.TenantID(), e, all)
@@ -335,7 +335,7 @@ func TestReconcileRecoversPurchases(t *testing.T) {
 		require.Equal(t, want, since)
 	}
 	recent := s.now().Add(-24 * time.Hour)
-	e.ReconciledAt = &recent
+	e.PurchasesComparedAt = &recent
 	_, since, err = s.store.PurchasesSince(ctx, s.a.TenantID(), e, false)
 	require.NoError(t, err)
 	require.Equal(t, recent.Add(-72*time.Hour), since)

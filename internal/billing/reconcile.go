@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -28,21 +29,77 @@ type Summary struct {
 // ErrNoAPIKey means that the endpoint cannot be compared with its provider.
 var ErrNoAPIKey = errors.New("the endpoint has no API key for requests to its provider")
 
+// comparison is how an endpoint is compared with its provider.
+type comparison struct {
+	tenant   uuid.UUID
+	endpoint tenants.BillingEndpoint
+	dryRun   bool
+	all      bool // all purchases that the provider knows, instead of those since the last comparison
+	report   func(Summary, tenants.ReconcileResult)
+	progress func() // is called after each subscription and each event
+}
+
 // Reconcile compares all subscriptions of an endpoint with those of the provider, and gives
 // subjects the resulting plans, unless dryRun. If the endpoint sells credits, it stores the events
 // of purchases that did not arrive: a Runner then processes them like others. It calls report,
 // unless nil, for each subscription.
 func (r *Runner) Reconcile(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
-	return r.reconcile(ctx, tenant, e, dryRun, true, report)
+	if report == nil {
+		report = func(Summary, tenants.ReconcileResult) {}
+	}
+	return r.reconcile(ctx, comparison{tenant: tenant, endpoint: e, dryRun: dryRun, all: true, report: report, progress: func() {}})
 }
 
-// reconcile also records why a comparison failed, unless dryRun: the endpoint shows it.
-func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun, all bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
-	if e.APIKeyHint == "" {
+const (
+	// reconcileFor is how long a comparison may make no progress: after that, another instance may
+	// begin it again.
+	reconcileFor = time.Hour
+	// renewEvery is after how many subscriptions and events that time begins again.
+	renewEvery = 100
+	// recordFor is how long it may take to record that a comparison has ended in this way.
+	recordFor = 30 * time.Second
+)
+
+// errNoProgress is why a comparison ended before its end.
+var errNoProgress = errors.New("the comparison made no progress for too long")
+
+// watch returns a context that ends when the comparison makes no progress for CompareFor, after
+// which another instance may begin it again, and what is to be called as progress. However many
+// subscriptions there are, it has time for all.
+func (r *Runner) watch(ctx context.Context, task tenants.BillingTask) (watched context.Context, progress, end func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(r.CompareFor, func() { cancel(errNoProgress) })
+	n := 0
+	progress = func() {
+		if n++; n%renewEvery != 0 {
+			return
+		}
+		err := r.Store.RenewReconcile(watched, task.Tenant, task.Endpoint, r.CompareFor)
+		r.logFailure(watched, "extend the time of a comparison", task, err)
+		if err == nil {
+			timer.Reset(r.CompareFor)
+		}
+	}
+	return watched, progress, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
+// reconcile also records why a comparison failed, unless it is a dry run: the endpoint shows it.
+// One that ends because this instance does is not recorded: another one begins it again.
+func (r *Runner) reconcile(ctx context.Context, c comparison) (sum Summary, err error) {
+	if c.endpoint.APIKeyHint == "" {
 		return sum, ErrNoAPIKey
 	}
-	sum, err = r.compare(ctx, tenant, e, dryRun, all, report)
-	if dryRun || ctx.Err() != nil {
+	sum, err = r.compare(ctx, c)
+	if err != nil && errors.Is(context.Cause(ctx), errNoProgress) {
+		err = fmt.Errorf("%w: %w", errNoProgress, err)
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(context.WithoutCancel(ctx), recordFor)
+		defer done()
+	}
+	if c.dryRun || ctx.Err() != nil {
 		return sum, err
 	}
 	if err == nil {
@@ -53,9 +110,9 @@ func (r *Runner) reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 		case sum.PurchasesErr != nil:
 			problem = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
 		}
-		return sum, r.Store.RecordReconcile(ctx, tenant, e.ID, problem)
+		return sum, r.Store.RecordReconcile(ctx, c.tenant, c.endpoint.ID, problem, sum.PurchasesErr == nil)
 	}
-	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, tenant, e.ID, failure(err)))
+	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, c.tenant, c.endpoint.ID, failure(err)))
 }
 
 // foreign is why a subscription is not compared. The provider knows deleted customers, so it is no
@@ -68,6 +125,8 @@ func failure(err error) string {
 	var answer *subscription.APIError
 	var network net.Error
 	switch {
+	case errors.Is(err, errNoProgress):
+		return errNoProgress.Error() + "; it begins again"
 	case errors.As(err, &answer):
 		text := fmt.Sprintf("%s: Stripe answered %s", answer.What, strings.TrimSpace(fmt.Sprint(answer.Status, " ", answer.Code)))
 		switch answer.Status {
@@ -87,15 +146,15 @@ func failure(err error) string {
 	return "an error of this installation, of which its log has the details"
 }
 
-func (r *Runner) compare(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun, all bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
-	client, err := r.client(tenant, e)
+func (r *Runner) compare(ctx context.Context, c comparison) (sum Summary, err error) {
+	client, err := r.client(c.tenant, c.endpoint)
 	if err != nil {
 		return sum, err
 	}
 	seen := map[string]bool{}
 	compare := func(fetched subscription.Fetched) error {
 		seen[fetched.ID] = true
-		result, err := r.Store.ReconcileBilling(ctx, tenant, e, fetched, dryRun)
+		result, err := r.Store.ReconcileBilling(ctx, c.tenant, c.endpoint, fetched, c.dryRun)
 		if err != nil {
 			return fmt.Errorf("subscription %s: %w", fetched.ID, err)
 		}
@@ -106,41 +165,40 @@ func (r *Runner) compare(ctx context.Context, tenant uuid.UUID, e tenants.Billin
 		if result.Problem != "" {
 			sum.Problems++
 		}
-		if report != nil {
-			report(sum, result)
-		}
+		c.report(sum, result)
+		c.progress()
 		return nil
 	}
 	skip := func(name string) {
 		sum.Subscriptions++
 		sum.Problems++
 		sum.Foreign++
-		if report != nil {
-			report(sum, tenants.ReconcileResult{Subscription: name, Problem: foreign})
-		}
+		c.report(sum, tenants.ReconcileResult{Subscription: name, Problem: foreign})
+		c.progress()
 	}
 	if err := client.Subscriptions(ctx, compare); err != nil {
 		return sum, err
 	}
-	if err := r.missing(ctx, tenant, e, client, seen, compare, skip); err != nil {
+	if err := r.missing(ctx, c, client, seen, compare, skip); err != nil {
 		return sum, err
 	}
 	// The key may lack the right to read events. That must not stop plans.
-	sum.Recovered, sum.PurchasesErr = r.purchases(ctx, tenant, e, client, dryRun, all)
+	sum.Recovered, sum.PurchasesErr = r.purchases(ctx, c, client)
 	return sum, ctx.Err()
 }
 
 // purchases stores the events of purchases and refunds that did not arrive.
-func (r *Runner) purchases(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, client *subscription.Client, dryRun, all bool) (recovered int, err error) {
-	sells, since, err := r.Store.PurchasesSince(ctx, tenant, e, all)
+func (r *Runner) purchases(ctx context.Context, c comparison, client *subscription.Client) (recovered int, err error) {
+	sells, since, err := r.Store.PurchasesSince(ctx, c.tenant, c.endpoint, c.all)
 	if err != nil || !sells {
 		return 0, err
 	}
 	err = client.Purchases(ctx, since, func(event subscription.Event, body []byte) error {
-		missing, err := r.Store.RecoverBillingEvent(ctx, tenant, e, event, body, dryRun)
+		missing, err := r.Store.RecoverBillingEvent(ctx, c.tenant, c.endpoint, event, body, c.dryRun)
 		if missing && err == nil {
 			recovered++
 		}
+		c.progress()
 		return err
 	})
 	return recovered, err
@@ -148,10 +206,10 @@ func (r *Runner) purchases(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 
 // missing compares subscriptions that are stored here but not in the provider's list: they were
 // deleted there, are newer than the list, or are of another account than the API key.
-func (r *Runner) missing(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, client *subscription.Client, seen map[string]bool, compare func(subscription.Fetched) error, skip func(string)) error {
+func (r *Runner) missing(ctx context.Context, c comparison, client *subscription.Client, seen map[string]bool, compare func(subscription.Fetched) error, skip func(string)) error {
 	after := ""
 	for {
-		known, err := r.Store.KnownSubscriptions(ctx, tenant, e.ID, after)
+		known, err := r.Store.KnownSubscriptions(ctx, c.tenant, c.endpoint.ID, after)
 		if err != nil || len(known) == 0 {
 			return err
 		}

@@ -45,6 +45,8 @@ type Options struct {
 	Noticed func(context.Context, tenants.BillingNotice)
 	// Every is the interval between looking for due tasks; 0 for half a second. Wake ends it early.
 	Every time.Duration
+	// CompareFor is how long a comparison may make no progress; 0 for an hour.
+	CompareFor time.Duration
 }
 
 // Runner executes due tasks. Its methods can be called concurrently.
@@ -66,8 +68,6 @@ const (
 	countEvery  = 15 * time.Second // how often events are counted that were not applied
 	noticeEvery = 30 * time.Second // how often notices about such events are sent
 	page        = 200              // maximum number of tasks per query
-	// reconcileFor is the time after which another instance may compare an endpoint.
-	reconcileFor = time.Hour
 )
 
 // New returns a Runner. Call Run.
@@ -78,6 +78,7 @@ func New(o Options) *Runner {
 	if o.Every == 0 {
 		o.Every = lookEvery
 	}
+	o.CompareFor = cmp.Or(o.CompareFor, reconcileFor)
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
 		turns: newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: places.New[uuid.UUID](0, 0),
@@ -384,15 +385,18 @@ func (r *Runner) client(tenant uuid.UUID, e tenants.BillingEndpoint) (*subscript
 
 // daily compares an endpoint with its provider, unless another instance does.
 func (r *Runner) daily(ctx context.Context, task tenants.BillingTask) {
-	mine, err := r.Store.ClaimReconcile(ctx, task.Tenant, task.Endpoint, reconcileFor)
+	mine, err := r.Store.ClaimReconcile(ctx, task.Tenant, task.Endpoint, r.CompareFor)
 	if err != nil || !mine {
 		r.logFailure(ctx, "claim a reconciliation", task, err)
 		return
 	}
 	e, err := r.Store.BillingEndpointByID(ctx, tenants.AsSystem(task.Tenant, "billing"), task.Endpoint)
 	if err == nil {
+		watched, progress, end := r.watch(ctx, task)
+		defer end()
 		var sum Summary
-		if sum, err = r.reconcile(ctx, task.Tenant, e, false, false, nil); err == nil {
+		report := func(Summary, tenants.ReconcileResult) {}
+		if sum, err = r.reconcile(watched, comparison{tenant: task.Tenant, endpoint: e, report: report, progress: progress}); err == nil {
 			r.Logger.InfoContext(ctx, "billing reconciled", "tenant_id", task.Tenant, "endpoint", task.Endpoint,
 				"subscriptions", sum.Subscriptions, "repaired", sum.Repaired, "problems", sum.Problems, "recovered_events", sum.Recovered)
 			r.logFailure(ctx, "compare purchases", task, sum.PurchasesErr)

@@ -237,9 +237,6 @@ func (r *Runner) beginComparisons(ctx context.Context, due []tenants.BillingTask
 		}
 		r.underway.Go(func() {
 			defer leave()
-			// After that time, another instance may have begun it again.
-			ctx, cancel := context.WithTimeout(ctx, reconcileFor)
-			defer cancel()
 			r.daily(ctx, task)
 		})
 	}

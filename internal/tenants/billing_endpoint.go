@@ -44,6 +44,9 @@ type BillingEndpoint struct {
 	Version      int64
 	LastEventAt  *time.Time
 	ReconciledAt *time.Time
+	// PurchasesComparedAt is when its purchases were last compared with the provider; nil: never,
+	// or all that the provider knows are to be compared.
+	PurchasesComparedAt *time.Time
 	// ReconcileFailedAt is when the last comparison with the provider failed, and ReconcileError
 	// why; nil and "": it succeeded, or there was none.
 	ReconcileFailedAt *time.Time
@@ -326,7 +329,7 @@ func billingEndpointRow(row db.BillingEndpointsRow) BillingEndpoint {
 	return BillingEndpoint{
 		ID: row.ID, Provider: row.Provider, Name: row.Name, SecretHints: row.SigningSecretHints, APIKeyHint: row.ApiKeyHint,
 		SubjectFrom: row.SubjectFrom, GraceDays: int(row.GraceDays), FallbackPlan: row.FallbackPlan, Live: row.Live,
-		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt,
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt, PurchasesComparedAt: row.PurchasesComparedAt,
 		ReconcileFailedAt: row.ReconcileFailedAt, ReconcileError: row.ReconcileError, RefusedAt: row.RefusedAt, RefusedWhy: row.RefusedWhy,
 		signingSealed: row.SigningSecrets, apiKeySealed: row.ApiKey,
 	}
@@ -336,7 +339,7 @@ func billingEndpointOf(row db.BillingEndpoint, fallback string) BillingEndpoint 
 	return BillingEndpoint{
 		ID: row.ID, Provider: row.Provider, Name: row.Name, SecretHints: row.SigningSecretHints, APIKeyHint: row.ApiKeyHint,
 		SubjectFrom: row.SubjectFrom, GraceDays: int(row.GraceDays), FallbackPlan: fallback, Live: row.Live,
-		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt,
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt, PurchasesComparedAt: row.PurchasesComparedAt,
 		ReconcileFailedAt: row.ReconcileFailedAt, ReconcileError: row.ReconcileError, RefusedAt: row.RefusedAt, RefusedWhy: row.RefusedWhy,
 		signingSealed: row.SigningSecrets, apiKeySealed: row.ApiKey,
 	}

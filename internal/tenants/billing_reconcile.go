@@ -164,9 +164,19 @@ func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, 
 	return mine, err
 }
 
+// RenewReconcile extends the claim of a comparison that makes progress: another one may claim it
+// after within from now on.
+func (s *Store) RenewReconcile(ctx context.Context, tenant, endpoint uuid.UUID, within time.Duration) error {
+	now := s.instant()
+	next := now.Add(within)
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.RenewBillingReconcile(ctx, db.RenewBillingReconcileParams{TenantID: tenant, ID: endpoint, Next: &next, Now: &now})
+	})
+}
+
 // RequestReconcile makes a server compare an endpoint with its provider soon, instead of a day
-// after the last time. Errors: ErrForbidden, ErrNotFound; *ConflictError for an endpoint without an
-// API key, whose provider cannot be asked.
+// after the last time, with all purchases that the provider knows. Errors: ErrForbidden,
+// ErrNotFound; *ConflictError for an endpoint without an API key, whose provider cannot be asked.
 func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUID) (out BillingEndpoint, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		if out, err = readBillingEndpoint(ctx, c.Queries, c.tenant, endpoint); err != nil {
@@ -182,11 +192,12 @@ func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUI
 }
 
 // RecordReconcile records that an endpoint was compared with its provider. problem says what could
-// not be compared; "": everything was.
-func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID, problem string) error {
+// not be compared; "": everything was. purchases reports whether no purchase was left out, so that
+// the next comparison need not look at those of the same time again.
+func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID, problem string, purchases bool) error {
 	now := s.instant()
 	next := now.Add(reconcileEvery)
-	p := db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next, Error: problem}
+	p := db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next, Error: problem, Purchases: purchases}
 	if problem != "" {
 		p.FailedAt = &now
 	}
@@ -211,8 +222,8 @@ const (
 )
 
 // PurchasesSince returns whether an endpoint sells credits, and from when on its purchases are
-// compared with the provider: since the last comparison, or with all, as long as the provider keeps
-// events.
+// compared with the provider: since the last comparison of purchases, or, with all, without one, or
+// after RequestReconcile, as long as the provider keeps events.
 func (s *Store) PurchasesSince(ctx context.Context, tenant uuid.UUID, e BillingEndpoint, all bool) (sells bool, since time.Time, err error) {
 	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		sells, err = q.EndpointGrantsCredits(ctx, db.EndpointGrantsCreditsParams{TenantID: tenant, EndpointID: e.ID})
@@ -222,8 +233,8 @@ func (s *Store) PurchasesSince(ctx context.Context, tenant uuid.UUID, e BillingE
 	if e.CreatedAt.After(since) {
 		since = e.CreatedAt
 	}
-	if e.ReconciledAt != nil && !all && e.ReconciledAt.Add(-retriedFor).After(since) {
-		since = e.ReconciledAt.Add(-retriedFor)
+	if at := e.PurchasesComparedAt; at != nil && !all && at.Add(-retriedFor).After(since) {
+		since = at.Add(-retriedFor)
 	}
 	return sells, since, err
 }

@@ -36,7 +36,7 @@ func TestCatalogue(t *testing.T) {
 			"tenants", "api_keys", "rules", "routes", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations",
 			"plan_versions", "plan_version_limits", "plan_migrations", "quota_notices", "billing_endpoints", "billing_prices", "billing_customers", "billing_subscriptions", "billing_events", "billing_payments", "billing_notices", "billing_days",
 			"security_events", "security_settings", "portals", "portal_links", "portal_sessions", "limit_requests", "credit_grants", "notification_endpoints", "notifications", "notification_deliveries",
-			"metered_usage", "metered_totals", "metered_pushes", "metered_push_problems",
+			"metered_usage", "metered_totals", "metered_pushes", "metered_push_problems", "ended_meters",
 		}, "tables that belong to tenants")
 		require.Empty(t, list(fenced+`SELECT relname FROM fenced
 			WHERE NOT (attnotnull AND relrowsecurity AND relforcerowsecurity)`), "not null, enabled and forced")

@@ -87,8 +87,12 @@ type MeterPushItem struct {
 	Outcome, Why string
 }
 
+// PushOldest is how old the units may be that the provider takes.
+const PushOldest = 34 * 24 * time.Hour
+
 const (
-	pushChunk   = 160 // subjects at a time
+	pushChunk   = 160  // subjects at a time
+	pushLook    = 2000 // parked subjects that are looked at for those that have a customer now
 	pushLease   = 5 * time.Minute
 	pushSamples = 5 // problems in a list
 )
@@ -132,9 +136,12 @@ func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (*MeterP
 			MeterPushTask: task, Start: row.Start.UTC(), Rule: row.Rule, MeterEvent: row.MeterEvent, Attempts: int(row.Attempts), Now: row.Now,
 			Unanswered: row.UnansweredAt, began: row.AfterSubject, after: row.AfterSubject, parked: row.Complete,
 		}
+		if work.parked {
+			return nil // customersOf reads them
+		}
 		return work.read(ctx, q, row.Kind)
 	})
-	if err != nil || work == nil || len(work.Items) == 0 {
+	if err != nil || work == nil || len(work.Items) == 0 && !work.parked {
 		return work, err
 	}
 	if err := s.customersOf(ctx, work); err != nil {
@@ -165,18 +172,8 @@ func sendable(items []MeterPushItem) (subjects []string) {
 	return subjects
 }
 
-// read reads the items: subjects that were not sent yet, then those that were parked.
+// read reads the items, which were not sent yet.
 func (w *MeterPushWork) read(ctx context.Context, q *db.Queries, kind string) error {
-	if w.parked {
-		rows, err := q.MeteredPushProblems(ctx, db.MeteredPushProblemsParams{TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.after, Most: pushChunk})
-		for _, r := range rows {
-			if w.after = r.Subject; r.Outcome == PushParked {
-				w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units, Unanswered: r.UnansweredAt})
-			}
-		}
-		w.more = len(rows) == pushChunk
-		return err
-	}
 	rows, err := q.MeteredPushSubjects(ctx, db.MeteredPushSubjectsParams{
 		TenantID: w.Tenant, Start: w.Start, Rule: w.Rule, Kind: kind, AfterSubject: w.after, Most: pushChunk,
 	})
@@ -188,15 +185,45 @@ func (w *MeterPushWork) read(ctx context.Context, q *db.Queries, kind string) er
 	return err
 }
 
-// customersOf finds the customer and the endpoint of each item.
-func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
-	subjects := make([]string, len(work.Items))
-	at := make(map[string]*MeterPushItem, len(work.Items))
-	for i := range work.Items {
-		subjects[i] = work.Items[i].Subject
-		at[subjects[i]] = &work.Items[i]
+// readParked reads the items that were parked and can be settled now. There may be very many that
+// still have no customer: these are not read, so they cost little.
+func (w *MeterPushWork) readParked(ctx context.Context, q *db.Queries) error {
+	w.Items, w.after = nil, w.began
+	until, err := q.MeteredPushProblemsUntil(ctx, db.MeteredPushProblemsUntilParams{TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.began, Skip: pushLook})
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
 	}
+	w.more = err == nil
+	rows, err := q.ParkedMeteredSubjects(ctx, db.ParkedMeteredSubjectsParams{
+		TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.began, Until: until, Every: w.Now.Sub(w.Start) > PushOldest, Most: pushChunk,
+	})
+	for _, r := range rows {
+		w.after = r.Subject
+		w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units, Unanswered: r.UnansweredAt})
+	}
+	if len(rows) == pushChunk {
+		w.more = true
+	} else {
+		w.after = until
+	}
+	return err
+}
+
+// customersOf finds the customer and the endpoint of each item. It also reads the items that were
+// parked.
+func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
 	return s.read(ctx, AsSystem(work.Tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if work.parked {
+			if err := work.readParked(ctx, q); err != nil || len(work.Items) == 0 {
+				return err
+			}
+		}
+		subjects := make([]string, len(work.Items))
+		at := make(map[string]*MeterPushItem, len(work.Items))
+		for i := range work.Items {
+			subjects[i] = work.Items[i].Subject
+			at[subjects[i]] = &work.Items[i]
+		}
 		rows, err := q.MeteredCustomers(ctx, db.MeteredCustomersParams{TenantID: work.Tenant, Subjects: subjects})
 		if err != nil {
 			return err
@@ -285,6 +312,9 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 }
 
 func (w *MeterPushWork) settleItem(ctx context.Context, q *db.Queries, item *MeterPushItem, next *db.AdvanceMeteredPushParams) error {
+	if item.Outcome == PushParked && w.parked {
+		return nil // it was parked before for the same reason, the only one
+	}
 	if item.Outcome != "" {
 		return w.putProblem(ctx, q, item, w.Unanswered)
 	}

@@ -142,7 +142,10 @@ func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error)
 			return err
 		}
 		sealed = &until
-		_, err = q.CreateMeteredPushes(ctx, db.CreateMeteredPushesParams{Since: since, Until: until})
+		if _, err := q.CreateMeteredPushes(ctx, db.CreateMeteredPushesParams{Since: since, Until: until}); err != nil {
+			return err
+		}
+		_, err = q.PurgeEndedMeters(ctx, until)
 		return err
 	})
 	return sealed, err

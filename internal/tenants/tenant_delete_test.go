@@ -42,6 +42,8 @@ INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, created_at) V
 INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
 	VALUES ($1, 'key', sha256(''), 'in_progress', $2, now(), now());
 INSERT INTO limit_requests (tenant_id, id, subject, rule_id, had, asked, note, state, created_at) VALUES ($1, $2, 'alice', $4, 1, 2, '', 'open', now());
+UPDATE rules SET metering = 'units', meter_event = 'm' WHERE tenant_id = $1 AND id = $4;
+INSERT INTO ended_meters (tenant_id, rule, until, meter_event, kind) VALUES ($1, 'r', now(), 'm', 'units');
 INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind) VALUES ($1, $2, now(), 'r', 'm', 'units');
 INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why) VALUES ($1, $2, 'alice', 1, 'parked', '');
 INSERT INTO notification_endpoints (tenant_id, id, url, types, enabled, secrets, secret_hint, created_at, updated_at, version)

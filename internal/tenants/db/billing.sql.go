@@ -55,7 +55,7 @@ func (q *Queries) BillingCustomer(ctx context.Context, arg BillingCustomerParams
 }
 
 const billingEndpointByID = `-- name: BillingEndpointByID :one
-SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, e.reconcile_failed_at, e.reconcile_error, e.refused_at, e.refused_why, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
+SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, e.reconcile_failed_at, e.reconcile_error, e.refused_at, e.refused_why, e.purchases_compared_at, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
 LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
 WHERE e.tenant_id = $1 AND e.id = $2
 `
@@ -66,30 +66,31 @@ type BillingEndpointByIDParams struct {
 }
 
 type BillingEndpointByIDRow struct {
-	TenantID           uuid.UUID
-	ID                 uuid.UUID
-	Provider           string
-	Name               string
-	SigningSecrets     []byte
-	SigningSecretHints []string
-	ApiKey             []byte
-	ApiKeyHint         string
-	SubjectFrom        string
-	GraceDays          int32
-	FallbackPlanID     *uuid.UUID
-	Live               *bool
-	CreatedAt          time.Time
-	UpdatedAt          time.Time
-	Version            int64
-	LastEventAt        *time.Time
-	LookedAt           int64
-	ReconciledAt       *time.Time
-	ReconcileAt        *time.Time
-	ReconcileFailedAt  *time.Time
-	ReconcileError     string
-	RefusedAt          *time.Time
-	RefusedWhy         string
-	FallbackPlan       string
+	TenantID            uuid.UUID
+	ID                  uuid.UUID
+	Provider            string
+	Name                string
+	SigningSecrets      []byte
+	SigningSecretHints  []string
+	ApiKey              []byte
+	ApiKeyHint          string
+	SubjectFrom         string
+	GraceDays           int32
+	FallbackPlanID      *uuid.UUID
+	Live                *bool
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	Version             int64
+	LastEventAt         *time.Time
+	LookedAt            int64
+	ReconciledAt        *time.Time
+	ReconcileAt         *time.Time
+	ReconcileFailedAt   *time.Time
+	ReconcileError      string
+	RefusedAt           *time.Time
+	RefusedWhy          string
+	PurchasesComparedAt *time.Time
+	FallbackPlan        string
 }
 
 func (q *Queries) BillingEndpointByID(ctx context.Context, arg BillingEndpointByIDParams) (BillingEndpointByIDRow, error) {
@@ -119,13 +120,14 @@ func (q *Queries) BillingEndpointByID(ctx context.Context, arg BillingEndpointBy
 		&i.ReconcileError,
 		&i.RefusedAt,
 		&i.RefusedWhy,
+		&i.PurchasesComparedAt,
 		&i.FallbackPlan,
 	)
 	return i, err
 }
 
 const billingEndpoints = `-- name: BillingEndpoints :many
-SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, e.reconcile_failed_at, e.reconcile_error, e.refused_at, e.refused_why, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
+SELECT e.tenant_id, e.id, e.provider, e.name, e.signing_secrets, e.signing_secret_hints, e.api_key, e.api_key_hint, e.subject_from, e.grace_days, e.fallback_plan_id, e.live, e.created_at, e.updated_at, e.version, e.last_event_at, e.looked_at, e.reconciled_at, e.reconcile_at, e.reconcile_failed_at, e.reconcile_error, e.refused_at, e.refused_why, e.purchases_compared_at, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
 LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
 WHERE e.tenant_id = $1 AND ($2::timestamptz IS NULL
     OR (e.created_at, e.id) < ($2::timestamptz, $3::uuid))
@@ -140,30 +142,31 @@ type BillingEndpointsParams struct {
 }
 
 type BillingEndpointsRow struct {
-	TenantID           uuid.UUID
-	ID                 uuid.UUID
-	Provider           string
-	Name               string
-	SigningSecrets     []byte
-	SigningSecretHints []string
-	ApiKey             []byte
-	ApiKeyHint         string
-	SubjectFrom        string
-	GraceDays          int32
-	FallbackPlanID     *uuid.UUID
-	Live               *bool
-	CreatedAt          time.Time
-	UpdatedAt          time.Time
-	Version            int64
-	LastEventAt        *time.Time
-	LookedAt           int64
-	ReconciledAt       *time.Time
-	ReconcileAt        *time.Time
-	ReconcileFailedAt  *time.Time
-	ReconcileError     string
-	RefusedAt          *time.Time
-	RefusedWhy         string
-	FallbackPlan       string
+	TenantID            uuid.UUID
+	ID                  uuid.UUID
+	Provider            string
+	Name                string
+	SigningSecrets      []byte
+	SigningSecretHints  []string
+	ApiKey              []byte
+	ApiKeyHint          string
+	SubjectFrom         string
+	GraceDays           int32
+	FallbackPlanID      *uuid.UUID
+	Live                *bool
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	Version             int64
+	LastEventAt         *time.Time
+	LookedAt            int64
+	ReconciledAt        *time.Time
+	ReconcileAt         *time.Time
+	ReconcileFailedAt   *time.Time
+	ReconcileError      string
+	RefusedAt           *time.Time
+	RefusedWhy          string
+	PurchasesComparedAt *time.Time
+	FallbackPlan        string
 }
 
 // Newest first, after the given one.
@@ -205,6 +208,7 @@ func (q *Queries) BillingEndpoints(ctx context.Context, arg BillingEndpointsPara
 			&i.ReconcileError,
 			&i.RefusedAt,
 			&i.RefusedWhy,
+			&i.PurchasesComparedAt,
 			&i.FallbackPlan,
 		); err != nil {
 			return nil, err
@@ -1233,7 +1237,7 @@ INSERT INTO billing_endpoints (tenant_id, id, provider, name, signing_secrets, s
     subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, reconcile_at, version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8,
     $9, $10, $11, $12, $13, $14, $15, $16)
-RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at, reconcile_failed_at, reconcile_error, refused_at, refused_why
+RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at, reconcile_failed_at, reconcile_error, refused_at, refused_why, purchases_compared_at
 `
 
 type InsertBillingEndpointParams struct {
@@ -1299,6 +1303,7 @@ func (q *Queries) InsertBillingEndpoint(ctx context.Context, arg InsertBillingEn
 		&i.ReconcileError,
 		&i.RefusedAt,
 		&i.RefusedWhy,
+		&i.PurchasesComparedAt,
 	)
 	return i, err
 }
@@ -1786,17 +1791,19 @@ func (q *Queries) RecordBillingPricesLook(ctx context.Context, arg RecordBilling
 }
 
 const recordBillingReconcile = `-- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2, reconcile_failed_at = $3, reconcile_error = $4
-WHERE tenant_id = $5 AND id = $6
+UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2, reconcile_failed_at = $3, reconcile_error = $4,
+    purchases_compared_at = CASE WHEN $5::boolean THEN $1::timestamptz ELSE purchases_compared_at END
+WHERE tenant_id = $6 AND id = $7
 `
 
 type RecordBillingReconcileParams struct {
-	At       *time.Time
-	Next     *time.Time
-	FailedAt *time.Time
-	Error    string
-	TenantID uuid.UUID
-	ID       uuid.UUID
+	At        *time.Time
+	Next      *time.Time
+	FailedAt  *time.Time
+	Error     string
+	Purchases bool
+	TenantID  uuid.UUID
+	ID        uuid.UUID
 }
 
 func (q *Queries) RecordBillingReconcile(ctx context.Context, arg RecordBillingReconcileParams) error {
@@ -1805,6 +1812,7 @@ func (q *Queries) RecordBillingReconcile(ctx context.Context, arg RecordBillingR
 		arg.Next,
 		arg.FailedAt,
 		arg.Error,
+		arg.Purchases,
 		arg.TenantID,
 		arg.ID,
 	)
@@ -1880,8 +1888,30 @@ func (q *Queries) ReencryptBillingEndpoint(ctx context.Context, arg ReencryptBil
 	return err
 }
 
+const renewBillingReconcile = `-- name: RenewBillingReconcile :exec
+UPDATE billing_endpoints SET reconcile_at = $1 WHERE tenant_id = $2 AND id = $3 AND reconcile_at > $4
+`
+
+type RenewBillingReconcileParams struct {
+	Next     *time.Time
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Now      *time.Time
+}
+
+// One that is due was requested meanwhile, or another server has it.
+func (q *Queries) RenewBillingReconcile(ctx context.Context, arg RenewBillingReconcileParams) error {
+	_, err := q.db.Exec(ctx, renewBillingReconcile,
+		arg.Next,
+		arg.TenantID,
+		arg.ID,
+		arg.Now,
+	)
+	return err
+}
+
 const requestBillingReconcile = `-- name: RequestBillingReconcile :execrows
-UPDATE billing_endpoints SET reconcile_at = $1::timestamptz WHERE tenant_id = $2 AND id = $3 AND api_key IS NOT NULL
+UPDATE billing_endpoints SET reconcile_at = $1::timestamptz, purchases_compared_at = NULL WHERE tenant_id = $2 AND id = $3 AND api_key IS NOT NULL
 `
 
 type RequestBillingReconcileParams struct {
@@ -1890,6 +1920,7 @@ type RequestBillingReconcileParams struct {
 	ID       uuid.UUID
 }
 
+// All purchases are compared that the provider still knows.
 func (q *Queries) RequestBillingReconcile(ctx context.Context, arg RequestBillingReconcileParams) (int64, error) {
 	result, err := q.db.Exec(ctx, requestBillingReconcile, arg.Now, arg.TenantID, arg.ID)
 	if err != nil {
@@ -2076,7 +2107,7 @@ UPDATE billing_endpoints SET name = $1, signing_secrets = $2, signing_secret_hin
     reconcile_error = CASE WHEN $4::bytea IS NOT NULL THEN reconcile_error ELSE '' END,
     fallback_plan_id = $8, live = $9, reconcile_at = $10, updated_at = $11, version = $12
 WHERE tenant_id = $13 AND id = $14
-RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at, reconcile_failed_at, reconcile_error, refused_at, refused_why
+RETURNING tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint, subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, version, last_event_at, looked_at, reconciled_at, reconcile_at, reconcile_failed_at, reconcile_error, refused_at, refused_why, purchases_compared_at
 `
 
 type UpdateBillingEndpointParams struct {
@@ -2138,6 +2169,7 @@ func (q *Queries) UpdateBillingEndpoint(ctx context.Context, arg UpdateBillingEn
 		&i.ReconcileError,
 		&i.RefusedAt,
 		&i.RefusedWhy,
+		&i.PurchasesComparedAt,
 	)
 	return i, err
 }

@@ -258,10 +258,16 @@ func (q *Queries) CloseMeteringGap(ctx context.Context, writer uuid.UUID) error 
 
 const createMeteredPushes = `-- name: CreateMeteredPushes :execrows
 INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
-FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
-WHERE t.start >= $1 AND t.start < $2 AND r.meter_event <> '' AND r.metering <> 'none'
-    AND CASE r.metering WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
+SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
+FROM metered_totals t
+LEFT JOIN LATERAL (
+    SELECT x.meter_event, x.kind FROM ended_meters x
+    WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
+) AS had ON true
+LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
+WHERE t.start >= $1 AND t.start < $2 AND m.meter_event <> '' AND m.kind <> 'none'
+    AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
 ON CONFLICT (tenant_id, start, rule) DO NOTHING
 `
 
@@ -271,7 +277,7 @@ type CreateMeteredPushesParams struct {
 }
 
 // What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
-// sent once, so an hour is sealed first.
+// sent once, so an hour is sealed first. A meter that a rule lost since the hour began gets it.
 func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPushesParams) (int64, error) {
 	result, err := q.db.Exec(ctx, createMeteredPushes, arg.Since, arg.Until)
 	if err != nil {
@@ -777,6 +783,31 @@ func (q *Queries) MeteredPushProblems(ctx context.Context, arg MeteredPushProble
 	return items, nil
 }
 
+const meteredPushProblemsUntil = `-- name: MeteredPushProblemsUntil :one
+SELECT subject FROM metered_push_problems
+WHERE tenant_id = $1 AND push_id = $2 AND subject > $3 ORDER BY subject LIMIT 1 OFFSET $4::integer
+`
+
+type MeteredPushProblemsUntilParams struct {
+	TenantID     uuid.UUID
+	PushID       uuid.UUID
+	AfterSubject string
+	Skip         int32
+}
+
+// The subject behind so many that were not sent.
+func (q *Queries) MeteredPushProblemsUntil(ctx context.Context, arg MeteredPushProblemsUntilParams) (string, error) {
+	row := q.db.QueryRow(ctx, meteredPushProblemsUntil,
+		arg.TenantID,
+		arg.PushID,
+		arg.AfterSubject,
+		arg.Skip,
+	)
+	var subject string
+	err := row.Scan(&subject)
+	return subject, err
+}
+
 const meteredPushSubjects = `-- name: MeteredPushSubjects :many
 SELECT subject, least(i.units, 9223372036854775807)::bigint AS units FROM metered_usage u CROSS JOIN LATERAL (
     SELECT CASE $1::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS units
@@ -1092,6 +1123,67 @@ func (q *Queries) OpenMeteringGap(ctx context.Context, arg OpenMeteringGapParams
 	return err
 }
 
+const parkedMeteredSubjects = `-- name: ParkedMeteredSubjects :many
+SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
+LEFT JOIN subjects s ON s.tenant_id = $1 AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
+    AND s.subject > $2 AND ($3::text = '' OR s.subject <= $3)
+LEFT JOIN LATERAL (
+    SELECT true AS known FROM billing_endpoints e CROSS JOIN LATERAL (
+        SELECT 1 FROM billing_subscriptions x
+        WHERE x.tenant_id = e.tenant_id AND x.endpoint_id = e.id AND x.subject = p.subject AND x.customer <> '' LIMIT 1
+    ) AS of_endpoint
+    WHERE e.tenant_id = $1 AND e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+) AS subscribed ON true
+WHERE p.tenant_id = $1 AND p.push_id = $4 AND p.outcome = 'parked' AND p.subject > $2
+    AND ($3::text = '' OR p.subject <= $3)
+    AND ($5::boolean OR p.unanswered_at IS NOT NULL OR s.subject IS NOT NULL OR subscribed.known)
+ORDER BY p.subject LIMIT $6
+`
+
+type ParkedMeteredSubjectsParams struct {
+	TenantID     uuid.UUID
+	AfterSubject string
+	Until        string
+	PushID       uuid.UUID
+	Every        bool
+	Most         int32
+}
+
+type ParkedMeteredSubjectsRow struct {
+	Subject      string
+	Units        int64
+	UnansweredAt *time.Time
+}
+
+// The parked subjects, up to one of them, that may have a customer now: MeteredCustomers says which.
+// Those that may have been sent before are among them, and with @every all are.
+func (q *Queries) ParkedMeteredSubjects(ctx context.Context, arg ParkedMeteredSubjectsParams) ([]ParkedMeteredSubjectsRow, error) {
+	rows, err := q.db.Query(ctx, parkedMeteredSubjects,
+		arg.TenantID,
+		arg.AfterSubject,
+		arg.Until,
+		arg.PushID,
+		arg.Every,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ParkedMeteredSubjectsRow
+	for rows.Next() {
+		var i ParkedMeteredSubjectsRow
+		if err := rows.Scan(&i.Subject, &i.Units, &i.UnansweredAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const purgeDeletedMeteredTotals = `-- name: PurgeDeletedMeteredTotals :execrows
 DELETE FROM metered_totals WHERE (tenant_id, start, rule) IN (
     SELECT o.tenant_id, o.start, o.rule
@@ -1116,6 +1208,19 @@ DELETE FROM metered_usage WHERE (tenant_id, start, subject, rule) IN (
 
 func (q *Queries) PurgeDeletedMeteredUsage(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeDeletedMeteredUsage, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeEndedMeters = `-- name: PurgeEndedMeters :execrows
+DELETE FROM ended_meters WHERE until <= $1
+`
+
+// Their hours are sealed.
+func (q *Queries) PurgeEndedMeters(ctx context.Context, until time.Time) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeEndedMeters, until)
 	if err != nil {
 		return 0, err
 	}

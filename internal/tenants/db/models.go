@@ -85,29 +85,30 @@ type BillingDay struct {
 }
 
 type BillingEndpoint struct {
-	TenantID           uuid.UUID
-	ID                 uuid.UUID
-	Provider           string
-	Name               string
-	SigningSecrets     []byte
-	SigningSecretHints []string
-	ApiKey             []byte
-	ApiKeyHint         string
-	SubjectFrom        string
-	GraceDays          int32
-	FallbackPlanID     *uuid.UUID
-	Live               *bool
-	CreatedAt          time.Time
-	UpdatedAt          time.Time
-	Version            int64
-	LastEventAt        *time.Time
-	LookedAt           int64
-	ReconciledAt       *time.Time
-	ReconcileAt        *time.Time
-	ReconcileFailedAt  *time.Time
-	ReconcileError     string
-	RefusedAt          *time.Time
-	RefusedWhy         string
+	TenantID            uuid.UUID
+	ID                  uuid.UUID
+	Provider            string
+	Name                string
+	SigningSecrets      []byte
+	SigningSecretHints  []string
+	ApiKey              []byte
+	ApiKeyHint          string
+	SubjectFrom         string
+	GraceDays           int32
+	FallbackPlanID      *uuid.UUID
+	Live                *bool
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	Version             int64
+	LastEventAt         *time.Time
+	LookedAt            int64
+	ReconciledAt        *time.Time
+	ReconcileAt         *time.Time
+	ReconcileFailedAt   *time.Time
+	ReconcileError      string
+	RefusedAt           *time.Time
+	RefusedWhy          string
+	PurchasesComparedAt *time.Time
 }
 
 type BillingEvent struct {
@@ -240,6 +241,14 @@ type DeviceLogin struct {
 	PolledAt     *time.Time
 	CreatedAt    time.Time
 	ExpiresAt    time.Time
+}
+
+type EndedMeter struct {
+	TenantID   uuid.UUID
+	Rule       string
+	Until      time.Time
+	MeterEvent string
+	Kind       string
 }
 
 type IdempotencyKey struct {

@@ -61,11 +61,17 @@ UPDATE billing_endpoints SET looked_at = 0 WHERE tenant_id = @tenant_id AND id =
 -- One server compares. If it fails, another one does after @next.
 UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at <= @now;
 
+-- name: RenewBillingReconcile :exec
+-- One that is due was requested meanwhile, or another server has it.
+UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at > @now;
+
 -- name: RequestBillingReconcile :execrows
-UPDATE billing_endpoints SET reconcile_at = @now::timestamptz WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
+-- All purchases are compared that the provider still knows.
+UPDATE billing_endpoints SET reconcile_at = @now::timestamptz, purchases_compared_at = NULL WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
 
 -- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error
+UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error,
+    purchases_compared_at = CASE WHEN @purchases::boolean THEN @at::timestamptz ELSE purchases_compared_at END
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RecordBillingReconcileFailure :exec

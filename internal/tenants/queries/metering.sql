@@ -111,13 +111,23 @@ UPDATE metering_state SET sealed_until = greatest(sealed_until, @until::timestam
 
 -- name: CreateMeteredPushes :execrows
 -- What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
--- sent once, so an hour is sealed first.
+-- sent once, so an hour is sealed first. A meter that a rule lost since the hour began gets it.
 INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, r.meter_event, r.metering, now()
-FROM metered_totals t JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
-WHERE t.start >= @since AND t.start < @until AND r.meter_event <> '' AND r.metering <> 'none'
-    AND CASE r.metering WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
+SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
+FROM metered_totals t
+LEFT JOIN LATERAL (
+    SELECT x.meter_event, x.kind FROM ended_meters x
+    WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
+) AS had ON true
+LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
+WHERE t.start >= @since AND t.start < @until AND m.meter_event <> '' AND m.kind <> 'none'
+    AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
 ON CONFLICT (tenant_id, start, rule) DO NOTHING;
+
+-- name: PurgeEndedMeters :execrows
+-- Their hours are sealed.
+DELETE FROM ended_meters WHERE until <= @until;
 
 -- name: MeteringState :one
 SELECT sealed_until FROM metering_state;
@@ -238,6 +248,29 @@ ORDER BY subject LIMIT @most;
 -- name: MeteredPushProblems :many
 SELECT subject, units, outcome, why, unanswered_at FROM metered_push_problems
 WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject ORDER BY subject LIMIT @most;
+
+-- name: MeteredPushProblemsUntil :one
+-- The subject behind so many that were not sent.
+SELECT subject FROM metered_push_problems
+WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject ORDER BY subject LIMIT 1 OFFSET @skip::integer;
+
+-- name: ParkedMeteredSubjects :many
+-- The parked subjects, up to one of them, that may have a customer now: MeteredCustomers says which.
+-- Those that may have been sent before are among them, and with @every all are.
+SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
+LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
+    AND s.subject > @after_subject AND (@until::text = '' OR s.subject <= @until)
+LEFT JOIN LATERAL (
+    SELECT true AS known FROM billing_endpoints e CROSS JOIN LATERAL (
+        SELECT 1 FROM billing_subscriptions x
+        WHERE x.tenant_id = e.tenant_id AND x.endpoint_id = e.id AND x.subject = p.subject AND x.customer <> '' LIMIT 1
+    ) AS of_endpoint
+    WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+) AS subscribed ON true
+WHERE p.tenant_id = @tenant_id AND p.push_id = @push_id AND p.outcome = 'parked' AND p.subject > @after_subject
+    AND (@until::text = '' OR p.subject <= @until)
+    AND (@every::boolean OR p.unanswered_at IS NOT NULL OR s.subject IS NOT NULL OR subscribed.known)
+ORDER BY p.subject LIMIT @most;
 
 -- name: MeteredCustomers :many
 -- The provider's customer of each subject, with the endpoint whose key can send for it: that of the
