@@ -355,9 +355,12 @@ CREATE TABLE billing_subscriptions (
     state jsonb NOT NULL,
     due_at timestamp with time zone,
     updated_at timestamp with time zone NOT NULL,
+    standing smallint,
+    priority integer NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, endpoint_id, subscription),
     FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
-    CHECK (((octet_length(subscription) >= 1) AND (octet_length(subscription) <= 256)))
+    CHECK (((octet_length(subscription) >= 1) AND (octet_length(subscription) <= 256))),
+    CHECK (((standing >= 0) AND (standing <= 4)))
 );
 CREATE INDEX billing_subscriptions_customer ON billing_subscriptions USING btree (tenant_id, endpoint_id, customer);
 CREATE INDEX billing_subscriptions_due ON billing_subscriptions USING btree (due_at) WHERE (due_at IS NOT NULL);

@@ -495,7 +495,7 @@ func (q *Queries) BillingPricesOf(ctx context.Context, arg BillingPricesOfParams
 }
 
 const billingSubscription = `-- name: BillingSubscription :one
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription = $3
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription = $3
 `
 
 type BillingSubscriptionParams struct {
@@ -516,6 +516,8 @@ func (q *Queries) BillingSubscription(ctx context.Context, arg BillingSubscripti
 		&i.State,
 		&i.DueAt,
 		&i.UpdatedAt,
+		&i.Standing,
+		&i.Priority,
 	)
 	return i, err
 }
@@ -563,7 +565,7 @@ func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubsc
 }
 
 const billingSubscriptionsOfCustomer = `-- name: BillingSubscriptionsOfCustomer :many
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority FROM billing_subscriptions
 WHERE tenant_id = $1 AND endpoint_id = $2 AND customer = $3 AND subscription > $4 ORDER BY subscription LIMIT $5
 `
 
@@ -600,6 +602,8 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 			&i.State,
 			&i.DueAt,
 			&i.UpdatedAt,
+			&i.Standing,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}
@@ -612,7 +616,7 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 }
 
 const billingSubscriptionsOfSubject = `-- name: BillingSubscriptionsOfSubject :many
-SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at, s.standing, s.priority FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
     AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
 JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
 WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3
@@ -656,6 +660,8 @@ func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg Billing
 			&i.State,
 			&i.DueAt,
 			&i.UpdatedAt,
+			&i.Standing,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}
@@ -1664,10 +1670,12 @@ func (q *Queries) PutBillingRefund(ctx context.Context, arg PutBillingRefundPara
 }
 
 const putBillingSubscription = `-- name: PutBillingSubscription :exec
-INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, due_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7::smallint, $8, $9, $10)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
-    state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at
+    state = excluded.state, standing = excluded.standing, priority = excluded.priority, due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
+    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at)
 `
 
 type PutBillingSubscriptionParams struct {
@@ -1677,10 +1685,13 @@ type PutBillingSubscriptionParams struct {
 	Customer     string
 	Subject      string
 	State        []byte
+	Standing     int16
+	Priority     int32
 	DueAt        *time.Time
 	Now          time.Time
 }
 
+// What has not changed is not written.
 func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubscriptionParams) error {
 	_, err := q.db.Exec(ctx, putBillingSubscription,
 		arg.TenantID,
@@ -1689,8 +1700,34 @@ func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubs
 		arg.Customer,
 		arg.Subject,
 		arg.State,
+		arg.Standing,
+		arg.Priority,
 		arg.DueAt,
 		arg.Now,
+	)
+	return err
+}
+
+const putSubscriptionStanding = `-- name: PutSubscriptionStanding :exec
+UPDATE billing_subscriptions SET standing = $1::smallint, priority = $2
+WHERE tenant_id = $3 AND endpoint_id = $4 AND subscription = $5
+`
+
+type PutSubscriptionStandingParams struct {
+	Standing     int16
+	Priority     int32
+	TenantID     uuid.UUID
+	EndpointID   uuid.UUID
+	Subscription string
+}
+
+func (q *Queries) PutSubscriptionStanding(ctx context.Context, arg PutSubscriptionStandingParams) error {
+	_, err := q.db.Exec(ctx, putSubscriptionStanding,
+		arg.Standing,
+		arg.Priority,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Subscription,
 	)
 	return err
 }

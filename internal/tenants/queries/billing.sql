@@ -415,10 +415,17 @@ SELECT subscription, customer FROM billing_subscriptions
 WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription > @after ORDER BY subscription LIMIT @most;
 
 -- name: PutBillingSubscription :exec
-INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at)
-VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, sqlc.narg(due_at), @now)
+-- What has not changed is not written.
+INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, due_at, updated_at)
+VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, @standing::smallint, @priority, sqlc.narg(due_at), @now)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
-    state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at;
+    state = excluded.state, standing = excluded.standing, priority = excluded.priority, due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
+    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at);
+
+-- name: PutSubscriptionStanding :exec
+UPDATE billing_subscriptions SET standing = @standing::smallint, priority = @priority
+WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription = @subscription;
 
 -- name: PostponeBillingSubscription :exec
 UPDATE billing_subscriptions SET due_at = @due_at

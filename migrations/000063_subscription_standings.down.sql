@@ -1,0 +1,1 @@
+ALTER TABLE billing_subscriptions DROP COLUMN standing, DROP COLUMN priority;
