@@ -2373,6 +2373,37 @@ func (q *Queries) WakeBillingSubjects(ctx context.Context, arg WakeBillingSubjec
 	return i, err
 }
 
+const wakeBillingSubscription = `-- name: WakeBillingSubscription :exec
+WITH page AS MATERIALIZED (
+    SELECT e.id FROM billing_events e
+    WHERE e.tenant_id = $2 AND e.endpoint_id = $3 AND e.subscription = $4
+        AND e.waits_for IN ('subject', 'subscription') AND (e.waits_for = 'subscription' OR e.due_at IS NULL)
+    ORDER BY e.id LIMIT $5
+)
+UPDATE billing_events e SET due_at = $1, waits_for = '' FROM page WHERE e.tenant_id = $2 AND e.id = page.id
+`
+
+type WakeBillingSubscriptionParams struct {
+	Now          *time.Time
+	TenantID     uuid.UUID
+	EndpointID   uuid.UUID
+	Subscription string
+	Most         int32
+}
+
+// A subscription has a subject, so events that wait for that are due again, and wait no longer. Those
+// that wait for a subject until a time are not woken: they may wait for something else.
+func (q *Queries) WakeBillingSubscription(ctx context.Context, arg WakeBillingSubscriptionParams) error {
+	_, err := q.db.Exec(ctx, wakeBillingSubscription,
+		arg.Now,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Subscription,
+		arg.Most,
+	)
+	return err
+}
+
 const webhookEndpoint = `-- name: WebhookEndpoint :one
 SELECT e.tenant_id, e.id, e.provider, e.signing_secrets, e.live, e.version FROM billing_endpoints e
 JOIN tenants t ON t.id = e.tenant_id

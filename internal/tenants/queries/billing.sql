@@ -251,6 +251,17 @@ WITH page AS MATERIALIZED (
 )
 SELECT page.id, count(*) OVER () AS looked FROM page ORDER BY page.id DESC LIMIT 1;
 
+-- name: WakeBillingSubscription :exec
+-- A subscription has a subject, so events that wait for that are due again, and wait no longer. Those
+-- that wait for a subject until a time are not woken: they may wait for something else.
+WITH page AS MATERIALIZED (
+    SELECT e.id FROM billing_events e
+    WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.subscription = @subscription
+        AND e.waits_for IN ('subject', 'subscription') AND (e.waits_for = 'subscription' OR e.due_at IS NULL)
+    ORDER BY e.id LIMIT @most
+)
+UPDATE billing_events e SET due_at = @now, waits_for = '' FROM page WHERE e.tenant_id = @tenant_id AND e.id = page.id;
+
 -- name: WakeBillingSubjects :one
 -- Subjects were registered, so events of their customers are due again. It looks at a page of the
 -- events that wait, because one statement for all of them could exceed its timeout. looked is the
