@@ -62,21 +62,25 @@ func (st *settling) best(ctx context.Context, subject string) (best subscription
 		if err != nil {
 			return best, nil, err
 		}
+		stale := db.PutSubscriptionStandingsParams{TenantID: st.tenant}
 		for _, row := range rows {
 			if size += len(row.State); size > subscriptionBytes {
 				return best, nil, errManySubscriptions
 			}
 			standing, state, err := st.standingOf(ctx, &row, endpoints)
-			if err == nil {
-				err = st.noteStanding(ctx, &row, &state, standing)
-			}
 			if err != nil {
 				return best, nil, err
 			}
+			addStale(&stale, &row, storedStanding(&state, standing), int32(standing.Priority))
 			if first || standing.Better(best) {
 				best, kept, first = standing, state.Kept, false
 			}
 			next.AfterSubscription, next.AfterEndpoint = row.Subscription, row.EndpointID
+		}
+		if len(stale.Subscriptions) > 0 {
+			if err := st.PutSubscriptionStandings(ctx, stale); err != nil {
+				return best, nil, err
+			}
 		}
 		if len(rows) < subscriptionsAtOnce {
 			return best, kept, nil
@@ -118,15 +122,13 @@ func storedStanding(state *subscription.State, standing subscription.Standing) i
 	return int16(standing.Right)
 }
 
-// noteStanding stores the standing of a subscription if another one is stored.
-func (st *settling) noteStanding(ctx context.Context, row *db.BillingSubscription, state *subscription.State, standing subscription.Standing) error {
-	stored, priority := storedStanding(state, standing), int32(standing.Priority)
-	if row.Standing != nil && *row.Standing == stored && row.Priority == priority {
-		return nil
+// addStale adds the standing of a subscription to those that are stored, if another one is now.
+func addStale(stale *db.PutSubscriptionStandingsParams, row *db.BillingSubscription, standing int16, priority int32) {
+	if row.Standing != nil && *row.Standing == standing && row.Priority == priority {
+		return
 	}
-	return st.PutSubscriptionStanding(ctx, db.PutSubscriptionStandingParams{
-		TenantID: st.tenant, EndpointID: row.EndpointID, Subscription: row.Subscription, Standing: stored, Priority: priority,
-	})
+	stale.Endpoints, stale.Subscriptions = append(stale.Endpoints, row.EndpointID), append(stale.Subscriptions, row.Subscription)
+	stale.Standings, stale.Priorities = append(stale.Standings, standing), append(stale.Priorities, priority)
 }
 
 // keep notes in the state of an interrupted subscription which version of a plan its subject has

@@ -1708,26 +1708,28 @@ func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubs
 	return err
 }
 
-const putSubscriptionStanding = `-- name: PutSubscriptionStanding :exec
-UPDATE billing_subscriptions SET standing = $1::smallint, priority = $2
-WHERE tenant_id = $3 AND endpoint_id = $4 AND subscription = $5
+const putSubscriptionStandings = `-- name: PutSubscriptionStandings :exec
+UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority
+FROM (SELECT unnest($2::uuid[]) AS endpoint_id, unnest($3::text[]) AS subscription,
+    unnest($4::smallint[]) AS standing, unnest($5::integer[]) AS priority) AS n
+WHERE b.tenant_id = $1 AND b.endpoint_id = n.endpoint_id AND b.subscription = n.subscription
 `
 
-type PutSubscriptionStandingParams struct {
-	Standing     int16
-	Priority     int32
-	TenantID     uuid.UUID
-	EndpointID   uuid.UUID
-	Subscription string
+type PutSubscriptionStandingsParams struct {
+	TenantID      uuid.UUID
+	Endpoints     []uuid.UUID
+	Subscriptions []string
+	Standings     []int16
+	Priorities    []int32
 }
 
-func (q *Queries) PutSubscriptionStanding(ctx context.Context, arg PutSubscriptionStandingParams) error {
-	_, err := q.db.Exec(ctx, putSubscriptionStanding,
-		arg.Standing,
-		arg.Priority,
+func (q *Queries) PutSubscriptionStandings(ctx context.Context, arg PutSubscriptionStandingsParams) error {
+	_, err := q.db.Exec(ctx, putSubscriptionStandings,
 		arg.TenantID,
-		arg.EndpointID,
-		arg.Subscription,
+		arg.Endpoints,
+		arg.Subscriptions,
+		arg.Standings,
+		arg.Priorities,
 	)
 	return err
 }

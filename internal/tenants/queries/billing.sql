@@ -434,9 +434,11 @@ ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excl
 WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
     IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at);
 
--- name: PutSubscriptionStanding :exec
-UPDATE billing_subscriptions SET standing = @standing::smallint, priority = @priority
-WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription = @subscription;
+-- name: PutSubscriptionStandings :exec
+UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority
+FROM (SELECT unnest(@endpoints::uuid[]) AS endpoint_id, unnest(@subscriptions::text[]) AS subscription,
+    unnest(@standings::smallint[]) AS standing, unnest(@priorities::integer[]) AS priority) AS n
+WHERE b.tenant_id = @tenant_id AND b.endpoint_id = n.endpoint_id AND b.subscription = n.subscription;
 
 -- name: PostponeBillingSubscription :exec
 UPDATE billing_subscriptions SET due_at = @due_at
