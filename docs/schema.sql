@@ -242,11 +242,12 @@ CREATE TABLE billing_events (
     FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
     CHECK (((octet_length(provider_id) >= 1) AND (octet_length(provider_id) <= 255))),
     CHECK ((outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'parked'::text, 'ignored'::text, 'failed'::text]))),
-    CHECK ((waits_for = ANY (ARRAY[''::text, 'subject'::text, 'price'::text, 'time'::text])))
+    CHECK ((waits_for = ANY (ARRAY[''::text, 'subject'::text, 'price'::text, 'time'::text, 'subscription'::text])))
 );
 CREATE INDEX billing_events_decided ON billing_events USING btree (settled_at) WHERE ((due_at IS NULL) AND (outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'ignored'::text])));
 CREATE INDEX billing_events_due ON billing_events USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, endpoint_id, id);
+CREATE INDEX billing_events_of_subscription ON billing_events USING btree (tenant_id, endpoint_id, subscription, id) WHERE (waits_for = ANY (ARRAY['subject'::text, 'subscription'::text]));
 CREATE INDEX billing_events_scheduled ON billing_events USING btree (tenant_id, due_at, subject, id) WHERE (waits_for = 'time'::text);
 CREATE INDEX billing_events_turn ON billing_events USING btree (tenant_id, due_at, id) WHERE (due_at IS NOT NULL);
 CREATE INDEX billing_events_unapplied ON billing_events USING btree (tenant_id, outcome, id) WHERE (outcome = ANY (ARRAY['parked'::text, 'failed'::text]));
@@ -356,9 +357,12 @@ CREATE TABLE billing_subscriptions (
     state jsonb NOT NULL,
     due_at timestamp with time zone,
     updated_at timestamp with time zone NOT NULL,
+    standing smallint,
+    priority integer NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, endpoint_id, subscription),
     FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
-    CHECK (((octet_length(subscription) >= 1) AND (octet_length(subscription) <= 256)))
+    CHECK (((octet_length(subscription) >= 1) AND (octet_length(subscription) <= 256))),
+    CHECK (((standing >= 0) AND (standing <= 4)))
 );
 CREATE INDEX billing_subscriptions_customer ON billing_subscriptions USING btree (tenant_id, endpoint_id, customer);
 CREATE INDEX billing_subscriptions_due ON billing_subscriptions USING btree (due_at) WHERE (due_at IS NOT NULL);

@@ -19,6 +19,9 @@ type Purchase struct {
 	Partial  bool // the event does not have all lines
 }
 
+// Invoice reports whether it is an invoice, and not a checkout.
+func (p *Purchase) Invoice() bool { return !strings.HasPrefix(p.ID, checkoutPrefix) }
+
 // Line is a price that was paid.
 type Line struct {
 	ID, Price, Product string

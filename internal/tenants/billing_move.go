@@ -43,7 +43,7 @@ func (st *settling) move(ctx context.Context, subject, customer string) error {
 }
 
 // best returns the standing of the subscription of a subject that takes precedence, and what it
-// keeps.
+// keeps. Where prices were mapped since a subscription was stored, its new standing is noted.
 func (st *settling) best(ctx context.Context, subject string) (best subscription.Standing, kept *subscription.Kept, err error) {
 	best = subscription.Standing{Right: subscription.Ended, Why: "the subscription belongs to another subject"}
 	number, err := st.CountSubscriptionsOfSubject(ctx, db.CountSubscriptionsOfSubjectParams{
@@ -62,18 +62,25 @@ func (st *settling) best(ctx context.Context, subject string) (best subscription
 		if err != nil {
 			return best, nil, err
 		}
+		stale := db.PutSubscriptionStandingsParams{TenantID: st.tenant}
 		for _, row := range rows {
 			if size += len(row.State); size > subscriptionBytes {
 				return best, nil, errManySubscriptions
 			}
-			standing, has, err := st.standingOf(ctx, &row, endpoints)
+			standing, state, err := st.standingOf(ctx, &row, endpoints)
 			if err != nil {
 				return best, nil, err
 			}
+			addStale(&stale, &row, storedStanding(&state, standing), int32(standing.Priority))
 			if first || standing.Better(best) {
-				best, kept, first = standing, has, false
+				best, kept, first = standing, state.Kept, false
 			}
 			next.AfterSubscription, next.AfterEndpoint = row.Subscription, row.EndpointID
+		}
+		if len(stale.Subscriptions) > 0 {
+			if err := st.PutSubscriptionStandings(ctx, stale); err != nil {
+				return best, nil, err
+			}
 		}
 		if len(rows) < subscriptionsAtOnce {
 			return best, kept, nil
@@ -81,26 +88,47 @@ func (st *settling) best(ctx context.Context, subject string) (best subscription
 	}
 }
 
-// standingOf returns the standing of a stored subscription, of one of the endpoints, and what it
-// keeps.
+// standingOf returns the standing of a stored subscription, of one of the endpoints, and its state.
 func (st *settling) standingOf(ctx context.Context, row *db.BillingSubscription, endpoints map[uuid.UUID]*settling) (
-	standing subscription.Standing, kept *subscription.Kept, err error,
+	standing subscription.Standing, state subscription.State, err error,
 ) {
-	var state subscription.State
 	if err := json.Unmarshal(row.State, &state); err != nil {
-		return standing, nil, err
+		return standing, state, err
 	}
 	of := endpoints[row.EndpointID]
 	if of == nil {
 		endpoint, err := readBillingEndpoint(ctx, st.Queries, st.tenant, row.EndpointID)
 		if err != nil {
-			return standing, nil, err
+			return standing, state, err
 		}
 		of = &settling{change: st.change, endpoint: endpoint}
 		endpoints[row.EndpointID] = of
 	}
 	standing, err = of.standing(ctx, &state)
-	return standing, state.Kept, err
+	return standing, state, err
+}
+
+// storedStanding is how the standing of a subscription is stored, by which MeteredCustomers finds
+// the customer of a subject. One that gives a plan is before all others, and the orders of Better
+// and of these are the same. Of those that give none, one that may be invoiced comes first, because
+// it has not ended: the price of a metered subscription need not be mapped to a plan.
+func storedStanding(state *subscription.State, standing subscription.Standing) int16 {
+	switch {
+	case standing.Right == subscription.Entitled:
+		return 4
+	case state.Interrupted():
+		return 3
+	}
+	return int16(standing.Right)
+}
+
+// addStale adds the standing of a subscription to those that are stored, if another one is now.
+func addStale(stale *db.PutSubscriptionStandingsParams, row *db.BillingSubscription, standing int16, priority int32) {
+	if row.Standing != nil && *row.Standing == standing && row.Priority == priority {
+		return
+	}
+	stale.Endpoints, stale.Subscriptions = append(stale.Endpoints, row.EndpointID), append(stale.Subscriptions, row.Subscription)
+	stale.Standings, stale.Priorities = append(stale.Standings, standing), append(stale.Priorities, priority)
 }
 
 // keep notes in the state of an interrupted subscription which version of a plan its subject has

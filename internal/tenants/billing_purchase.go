@@ -100,26 +100,7 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, v verdi
 	case len(sold) == 0:
 		return verdict{outcome: EventIgnored, why: "no price of the purchase stands for credits: " + strings.Join(other, ", ")}, nil
 	}
-	// An invoice is that of a subscription. A checkout says itself for whom it is; the customer may
-	// have subscriptions of others.
-	subject := v.subject
-	if subject == "" || e.Kind == subscription.Linked {
-		buyer, err := st.buyer(ctx, e)
-		if err != nil {
-			return verdict{}, err
-		}
-		if v.outcome == EventFailed {
-			subject = ""
-		}
-		subject = cmp.Or(buyer, subject)
-	}
-	switch {
-	case subject == "" && e.Customer == "":
-		return parked("", "%s names neither a subject nor a customer; grant the credits yourself, and dismiss the event", p.ID), nil
-	case subject == "":
-		return parked("subject", "%s", st.unknown(e.Customer)), nil
-	}
-	return st.grantSales(ctx, e, subject, sold)
+	return st.sell(ctx, e, v, sold)
 }
 
 // awaitLines is the verdict about a purchase whose lines are not known.
@@ -131,17 +112,6 @@ func (st *settling) awaitLines(p *subscription.Purchase) verdict {
 	due := st.now.Add(postponeFor(st.attempts))
 	v.due = &due
 	return v
-}
-
-// buyer returns the subject of a purchase, or "" if it is not known.
-func (st *settling) buyer(ctx context.Context, e *subscription.Event) (string, error) {
-	facts, err := st.facts(ctx, e.Customer)
-	if err != nil {
-		return "", err
-	}
-	facts.Reference = cmp.Or(e.Purchase.Subject, facts.Reference)
-	registered, err := st.registered(ctx, e.Customer)
-	return facts.Subject(st.endpoint.SubjectFrom, &subscription.Snapshot{Metadata: e.Purchase.Metadata}, e.Customer, registered), err
 }
 
 // grantSales grants the credits of a purchase that were not granted before.

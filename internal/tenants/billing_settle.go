@@ -43,6 +43,8 @@ type settling struct {
 	unfetched bool
 	// continues means that a part of the event was processed before.
 	continues bool
+	received  time.Time              // when the event arrived
+	newest    *subscription.Snapshot // of the event's subscription; nil: there is none
 }
 
 // settle returns a change by an endpoint. Its number is taken at its end, because it may write many
@@ -158,6 +160,7 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 	if facts.Gone != 0 {
 		state.Gone = facts.Gone
 	}
+	st.newest = state.Newest
 	if row.State, err = json.Marshal(state); err != nil {
 		return verdict{}, err
 	}
@@ -177,7 +180,7 @@ type placed struct {
 	row      db.BillingSubscription
 	state    subscription.State
 	standing subscription.Standing
-	before   string // another subject that it belonged to; "": none
+	before   string // another subject that it belonged to and gave a plan; "": none
 }
 
 // settle finds the subject of a subscription, stores the subscription, and changes the subject's
@@ -224,7 +227,9 @@ func (st *settling) place(ctx context.Context, row db.BillingSubscription, facts
 	}
 	p.row = row
 	if before != row.Subject {
-		p.before = before
+		if state.Gave { // else it leaves that subject as it is
+			p.before = before
+		}
 		state.Gave, state.Kept = false, nil
 	}
 	if p.standing, err = st.standing(ctx, state); err != nil {
@@ -236,7 +241,10 @@ func (st *settling) place(ctx context.Context, row db.BillingSubscription, facts
 	if err := st.keep(ctx, row.Subject, state, p.standing); err != nil {
 		return p, err
 	}
-	return p, st.put(ctx, row, *state, p.standing)
+	if err := st.put(ctx, row, *state, p.standing); err != nil {
+		return p, err
+	}
+	return p, st.wakeSubscription(ctx, &row)
 }
 
 // judge returns what a subscription means that changes no plan. moves reports whether it may change
@@ -244,6 +252,10 @@ func (st *settling) place(ctx context.Context, row db.BillingSubscription, facts
 func (st *settling) judge(p *placed) (v verdict, moves bool) {
 	standing := &p.standing
 	switch {
+	case st.undescribed(p.state.Newest) && st.unfetched:
+		return parked(waitsSubscription, "%s", standing.Why), false
+	case st.undescribed(p.state.Newest):
+		return verdict{outcome: EventIgnored, why: standing.Why}, false
 	case p.row.Subject == "":
 		return parked("subject", "%s", st.unknown(p.row.Customer)), false
 	case standing.Partial:
@@ -302,8 +314,11 @@ func whyInvalid(wrong *InvalidError) string {
 }
 
 func (st *settling) subjectOf(ctx context.Context, row *db.BillingSubscription, state *subscription.State, facts subscription.Facts) (string, error) {
-	if st.endpoint.Provider == GenericProvider {
+	switch {
+	case st.endpoint.Provider == GenericProvider:
 		return row.Subscription, nil
+	case st.undescribed(state.Newest):
+		return "", nil
 	}
 	registered, err := st.registered(ctx, row.Customer)
 	return facts.Subject(st.endpoint.SubjectFrom, state.Newest, row.Customer, registered), err
@@ -372,6 +387,6 @@ func (st *settling) put(ctx context.Context, row db.BillingSubscription, state s
 	}
 	return st.PutBillingSubscription(ctx, db.PutBillingSubscriptionParams{
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: row.Subscription, Customer: row.Customer, Subject: row.Subject,
-		State: text, DueAt: due, Now: st.now,
+		State: text, Standing: storedStanding(&state, standing), Priority: int32(standing.Priority), DueAt: due, Now: st.now,
 	})
 }

@@ -113,6 +113,7 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 		}
 		st := c.settle(endpoint)
 		st.fetched, st.attempts, st.unfetched = fetched, row.Attempts, w.Unfetched
+		st.received = row.ReceivedAt
 		st.continues = row.WaitsFor == "time" && replayedBy == ""
 		verdict, err := st.event(ctx, &w.Parsed)
 		if err != nil {

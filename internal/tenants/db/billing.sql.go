@@ -499,7 +499,7 @@ func (q *Queries) BillingPricesOf(ctx context.Context, arg BillingPricesOfParams
 }
 
 const billingSubscription = `-- name: BillingSubscription :one
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription = $3
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription = $3
 `
 
 type BillingSubscriptionParams struct {
@@ -520,6 +520,8 @@ func (q *Queries) BillingSubscription(ctx context.Context, arg BillingSubscripti
 		&i.State,
 		&i.DueAt,
 		&i.UpdatedAt,
+		&i.Standing,
+		&i.Priority,
 	)
 	return i, err
 }
@@ -567,7 +569,7 @@ func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubsc
 }
 
 const billingSubscriptionsOfCustomer = `-- name: BillingSubscriptionsOfCustomer :many
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at FROM billing_subscriptions
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority FROM billing_subscriptions
 WHERE tenant_id = $1 AND endpoint_id = $2 AND customer = $3 AND subscription > $4 ORDER BY subscription LIMIT $5
 `
 
@@ -604,6 +606,8 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 			&i.State,
 			&i.DueAt,
 			&i.UpdatedAt,
+			&i.Standing,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}
@@ -616,7 +620,7 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 }
 
 const billingSubscriptionsOfSubject = `-- name: BillingSubscriptionsOfSubject :many
-SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at, s.standing, s.priority FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
     AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
 JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
 WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3
@@ -660,6 +664,8 @@ func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg Billing
 			&i.State,
 			&i.DueAt,
 			&i.UpdatedAt,
+			&i.Standing,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}
@@ -1669,10 +1675,12 @@ func (q *Queries) PutBillingRefund(ctx context.Context, arg PutBillingRefundPara
 }
 
 const putBillingSubscription = `-- name: PutBillingSubscription :exec
-INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, due_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7::smallint, $8, $9, $10)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
-    state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at
+    state = excluded.state, standing = excluded.standing, priority = excluded.priority, due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
+    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at)
 `
 
 type PutBillingSubscriptionParams struct {
@@ -1682,10 +1690,13 @@ type PutBillingSubscriptionParams struct {
 	Customer     string
 	Subject      string
 	State        []byte
+	Standing     int16
+	Priority     int32
 	DueAt        *time.Time
 	Now          time.Time
 }
 
+// What has not changed is not written.
 func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubscriptionParams) error {
 	_, err := q.db.Exec(ctx, putBillingSubscription,
 		arg.TenantID,
@@ -1694,8 +1705,36 @@ func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubs
 		arg.Customer,
 		arg.Subject,
 		arg.State,
+		arg.Standing,
+		arg.Priority,
 		arg.DueAt,
 		arg.Now,
+	)
+	return err
+}
+
+const putSubscriptionStandings = `-- name: PutSubscriptionStandings :exec
+UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority
+FROM (SELECT unnest($2::uuid[]) AS endpoint_id, unnest($3::text[]) AS subscription,
+    unnest($4::smallint[]) AS standing, unnest($5::integer[]) AS priority) AS n
+WHERE b.tenant_id = $1 AND b.endpoint_id = n.endpoint_id AND b.subscription = n.subscription
+`
+
+type PutSubscriptionStandingsParams struct {
+	TenantID      uuid.UUID
+	Endpoints     []uuid.UUID
+	Subscriptions []string
+	Standings     []int16
+	Priorities    []int32
+}
+
+func (q *Queries) PutSubscriptionStandings(ctx context.Context, arg PutSubscriptionStandingsParams) error {
+	_, err := q.db.Exec(ctx, putSubscriptionStandings,
+		arg.TenantID,
+		arg.Endpoints,
+		arg.Subscriptions,
+		arg.Standings,
+		arg.Priorities,
 	)
 	return err
 }
@@ -2366,6 +2405,37 @@ func (q *Queries) WakeBillingSubjects(ctx context.Context, arg WakeBillingSubjec
 	var i WakeBillingSubjectsRow
 	err := row.Scan(&i.Customer, &i.ID, &i.Looked)
 	return i, err
+}
+
+const wakeBillingSubscription = `-- name: WakeBillingSubscription :exec
+WITH page AS MATERIALIZED (
+    SELECT e.id FROM billing_events e
+    WHERE e.tenant_id = $2 AND e.endpoint_id = $3 AND e.subscription = $4
+        AND e.waits_for IN ('subject', 'subscription') AND (e.waits_for = 'subscription' OR e.due_at IS NULL)
+    ORDER BY e.id LIMIT $5
+)
+UPDATE billing_events e SET due_at = $1, waits_for = '' FROM page WHERE e.tenant_id = $2 AND e.id = page.id
+`
+
+type WakeBillingSubscriptionParams struct {
+	Now          *time.Time
+	TenantID     uuid.UUID
+	EndpointID   uuid.UUID
+	Subscription string
+	Most         int32
+}
+
+// A subscription has a subject, so events that wait for that are due again, and wait no longer. Those
+// that wait for a subject until a time are not woken: they may wait for something else.
+func (q *Queries) WakeBillingSubscription(ctx context.Context, arg WakeBillingSubscriptionParams) error {
+	_, err := q.db.Exec(ctx, wakeBillingSubscription,
+		arg.Now,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.Subscription,
+		arg.Most,
+	)
+	return err
 }
 
 const webhookEndpoint = `-- name: WebhookEndpoint :one

@@ -519,12 +519,16 @@ SELECT n.subject::text AS subject, coalesce(b.customer, s.billing_ref, '')::text
     coalesce(b.endpoint_id::text, o.id, '')::text AS endpoint
 FROM (SELECT unnest($1::text[]) AS subject) AS n
 LEFT JOIN LATERAL (
-    SELECT x.customer, x.endpoint_id FROM billing_subscriptions x
+    SELECT x.customer, CASE WHEN e.api_key IS NOT NULL THEN x.endpoint_id END AS endpoint_id FROM billing_subscriptions x
     JOIN billing_endpoints e ON e.tenant_id = x.tenant_id AND e.id = x.endpoint_id
-    WHERE x.tenant_id = $2 AND x.subject = n.subject AND x.customer <> '' AND e.provider = 'stripe' AND e.api_key IS NOT NULL
-    ORDER BY x.updated_at DESC LIMIT 1
+    WHERE x.tenant_id = $2 AND x.subject = n.subject AND x.customer <> '' AND e.provider = 'stripe'
+    ORDER BY e.live DESC NULLS LAST,
+        coalesce(x.standing, CASE WHEN x.state->'newest'->>'status' IN ('active', 'trialing', 'past_due', 'unpaid') AND x.state->'gone' IS NULL THEN 4 ELSE 0 END) DESC,
+        x.priority DESC, coalesce((x.state->'newest'->>'created')::bigint, 0) DESC,
+        x.subscription, e.api_key IS NULL, x.endpoint_id LIMIT 1
 ) AS b ON true
 LEFT JOIN subjects s ON s.tenant_id = $2 AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
+    AND (b.customer IS NULL OR b.customer = s.billing_ref)
 LEFT JOIN LATERAL (
     SELECT min(e.id::text) AS id FROM billing_endpoints e
     WHERE e.tenant_id = $2 AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
@@ -543,8 +547,9 @@ type MeteredCustomersRow struct {
 }
 
 // The provider's customer of each subject, with the endpoint whose key can send for it: that of the
-// newest subscription, else the subject's billing_ref with the tenant's only Stripe endpoint that
-// has a key.
+// subscription that gives the plan, as Standing.Better orders them and best reads them, in live mode
+// if there is one. A subject without subscriptions has its billing_ref. That has also the tenant's
+// only Stripe endpoint with a key, where the customer's own endpoint has none.
 func (q *Queries) MeteredCustomers(ctx context.Context, arg MeteredCustomersParams) ([]MeteredCustomersRow, error) {
 	rows, err := q.db.Query(ctx, meteredCustomers, arg.Subjects, arg.TenantID)
 	if err != nil {

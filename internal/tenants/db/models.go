@@ -174,6 +174,8 @@ type BillingSubscription struct {
 	State        []byte
 	DueAt        *time.Time
 	UpdatedAt    time.Time
+	Standing     *int16
+	Priority     int32
 }
 
 type ConfigVersion struct {

@@ -257,6 +257,17 @@ WITH page AS MATERIALIZED (
 )
 SELECT page.id, count(*) OVER () AS looked FROM page ORDER BY page.id DESC LIMIT 1;
 
+-- name: WakeBillingSubscription :exec
+-- A subscription has a subject, so events that wait for that are due again, and wait no longer. Those
+-- that wait for a subject until a time are not woken: they may wait for something else.
+WITH page AS MATERIALIZED (
+    SELECT e.id FROM billing_events e
+    WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.subscription = @subscription
+        AND e.waits_for IN ('subject', 'subscription') AND (e.waits_for = 'subscription' OR e.due_at IS NULL)
+    ORDER BY e.id LIMIT @most
+)
+UPDATE billing_events e SET due_at = @now, waits_for = '' FROM page WHERE e.tenant_id = @tenant_id AND e.id = page.id;
+
 -- name: WakeBillingSubjects :one
 -- Subjects were registered, so events of their customers are due again. It looks at a page of the
 -- events that wait, because one statement for all of them could exceed its timeout. looked is the
@@ -421,10 +432,19 @@ SELECT subscription, customer FROM billing_subscriptions
 WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription > @after ORDER BY subscription LIMIT @most;
 
 -- name: PutBillingSubscription :exec
-INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at)
-VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, sqlc.narg(due_at), @now)
+-- What has not changed is not written.
+INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, due_at, updated_at)
+VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, @standing::smallint, @priority, sqlc.narg(due_at), @now)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
-    state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at;
+    state = excluded.state, standing = excluded.standing, priority = excluded.priority, due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
+    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at);
+
+-- name: PutSubscriptionStandings :exec
+UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority
+FROM (SELECT unnest(@endpoints::uuid[]) AS endpoint_id, unnest(@subscriptions::text[]) AS subscription,
+    unnest(@standings::smallint[]) AS standing, unnest(@priorities::integer[]) AS priority) AS n
+WHERE b.tenant_id = @tenant_id AND b.endpoint_id = n.endpoint_id AND b.subscription = n.subscription;
 
 -- name: PostponeBillingSubscription :exec
 UPDATE billing_subscriptions SET due_at = @due_at
