@@ -27,6 +27,9 @@ const (
 	// of the answer, and as much of a body that was not read. What is longer counts by its bytes
 	// for the tenant (unread_answers.go).
 	maxUnreadAnswers = 2048
+	// maxUnreadRests is the number of bytes of answers over HTTP/2, or over gRPC, that wait for
+	// their clients without a goroutine. Short answers wait like this, also of checks.
+	maxUnreadRests = 64 << 20
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is available only
