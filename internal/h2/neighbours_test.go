@@ -2,6 +2,7 @@ package h2
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -135,6 +136,28 @@ func TestUnreadSocketsLeaveNeighbours(t *testing.T) {
 	require.Equal(t, "200", other.begins(1))
 	unread(1)
 	require.Eventually(t, func() bool { return returned.Load() == 2 }, patient, time.Millisecond)
+}
+
+// The size of the pieces in which a handler writes changes nothing. Before, an answer in pieces of
+// less than 64 KB kept its place while the socket accepted no more.
+func TestUnreadPiecesLeaveNeighbours(t *testing.T) {
+	for _, size := range []int{2 << 10, 8 << 10, 60 << 10} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c, conn, _ := dialHeld(t, func(config *Config) {
+				config.Limits.Handlers, config.Limits.HandlersOf = 64, 1
+				config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					for range 4 << 20 / size {
+						if _, err := w.Write(make([]byte, size)); err != nil {
+							return
+						}
+					}
+				})
+			})
+			server := conn.server
+			c.open(1, handlerPath, true)
+			require.Eventually(t, func() bool { return server.unread.Waiting() == 1 && server.handlers.Taken() == 0 }, patient, time.Millisecond)
+		})
+	}
 }
 
 // However many answers of a connection nobody reads, its output is bounded: they wait before they
