@@ -70,7 +70,7 @@ const (
 )
 
 var callLimits = h2.Limits{
-	Handlers: maxHandlers, HandlersOf: leastHandlers, Unread: maxUnreadAnswers,
+	Handlers: maxHandlers, HandlersOf: leastHandlers, Unread: maxUnreadAnswers, Rest: maxUnreadRests,
 	Streams: maxCallStreams, HeaderBytes: maxCallHeaders, Window: callWindow, ConnWindow: callConnWindow,
 	Head: callHandshake, Body: checkBodyTimeout, Write: writeTimeout,
 	Idle: callIdle, Ping: callPing, Pong: callPong, LeastPing: leastPing, Drain: callDrain,

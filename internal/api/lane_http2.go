@@ -24,7 +24,7 @@ import (
 
 // http2Limits are those of net/http's servers (NewServer), and bounds for what it does not count.
 var http2Limits = h2.Limits{
-	Handlers: maxHandlers, HandlersOf: leastHandlers, Unread: maxUnreadAnswers,
+	Handlers: maxHandlers, HandlersOf: leastHandlers, Unread: maxUnreadAnswers, Rest: maxUnreadRests,
 	Streams: maxStreams, HeaderBytes: maxHeaderBytes, Window: 64 << 10, ConnWindow: 1 << 20,
 	Head: readHeaderTimeout, Body: checkBodyTimeout, Write: writeTimeout, Request: readTimeout, Response: writeTimeout,
 	Idle: idleTimeout, Ping: callPing, Pong: callPong, LeastPing: time.Second, Drain: callDrain,

@@ -23,10 +23,13 @@ const (
 	leastHandlers = 16 // what a network has even if others use all
 	// maxUnreadAnswers is the number of answers over HTTP/2 that wait for their clients. Without a
 	// key, such an answer is a document or a page that many share, and keeps up to 30 KB: the stack
-	// and the head of the request. Of 2048, this is 60 MB. With a key, it also keeps up to 64 KiB
-	// of the answer, and as much of a body that was not read. What is longer counts by its bytes
-	// for the tenant (unread_answers.go).
+	// and the head of the request. Besides, each keeps up to 64 KiB of a body that was not read. Of
+	// 2048, this is 190 MB. With a key, it also keeps up to 64 KiB of the answer. What is longer
+	// counts by its bytes for the tenant (unread_answers.go).
 	maxUnreadAnswers = 2048
+	// maxUnreadRests is the number of bytes of answers over HTTP/2, or over gRPC, that wait for
+	// their clients without a goroutine. Short answers wait like this, also of checks.
+	maxUnreadRests = 64 << 20
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is available only

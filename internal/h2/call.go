@@ -35,7 +35,8 @@ type Call struct {
 	window     int    // bytes that the client may still send
 	credit     int    // bytes that were read, and that the client may send again when told so
 	sendWindow int64  // bytes that the client accepts
-	rest       []byte // of an answer that nobody works on any more, for which there is no window
+	rest       []byte // of an answer that nobody works on any more, which its client does not accept yet
+	leaveRests func() // ends that rest counts; nil: it does not
 	plain      bool   // the answer ends with its body, and has no trailer
 	unsent     int    // bytes that a handler has for the client while it waits for a window
 	stuckSince time.Time
@@ -199,20 +200,6 @@ func (s *Call) AnswerHTTP(block, body []byte) {
 	}
 }
 
-// sendOrStick appends the rest of an answer, and reports whether the windows permit all of it. What
-// they do not permit follows later (resume). Until then, only that is kept: a client that does not
-// read must not keep its request, too. The caller holds the lock.
-func (c *conn) sendOrStick(s *Call, body []byte) (all bool) {
-	sent := c.sendSome(s, body, s.plain)
-	if sent == len(body) {
-		return true
-	}
-	s.rest = append([]byte(nil), body[sent:]...)
-	s.body, s.head = nil, Head{length: -1}
-	c.stick(s)
-	return false
-}
-
 // Fail answers a call of gRPC without a body. fields are sent as they are, after the status 200
 // and the content type.
 func (s *Call) Fail(fields ...hpack.HeaderField) {
@@ -251,6 +238,10 @@ func (c *conn) answered(s *Call) {
 // it. The caller holds the lock.
 func (c *conn) close(s *Call, early bool) {
 	s.closed = true
+	if s.leaveRests != nil {
+		s.leaveRests()
+		s.leaveRests = nil
+	}
 	delete(c.streams, s.id)
 	c.closed[c.closedAt%len(c.closed)] = closedStream{s.id, early}
 	c.closedAt++

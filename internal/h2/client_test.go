@@ -27,7 +27,7 @@ const patient = time.Minute
 // testLimits never end anything by time.
 func testLimits() Limits {
 	return Limits{
-		Handlers: 4096, HandlersOf: 4096, Unread: 4096, Streams: 250, HeaderBytes: 16 << 10, Window: 64 << 10, ConnWindow: 1 << 20,
+		Handlers: 4096, HandlersOf: 4096, Unread: 4096, Rest: 64 << 20, Streams: 250, HeaderBytes: 16 << 10, Window: 64 << 10, ConnWindow: 1 << 20,
 		Head: patient, Body: patient, Write: patient, Idle: time.Hour, Ping: time.Hour, Pong: patient, Drain: patient,
 		Frames: Budget{Burst: 1000, PerAnswer: 10}, Resets: Budget{Burst: 200, PerAnswer: 1},
 	}

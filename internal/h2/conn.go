@@ -53,7 +53,8 @@ type conn struct {
 	closedAt   int
 	free       []*Call
 	idle       []*worker
-	stuck      []*Call // wait for a window
+	stuck      []*Call // wait for a window, or with a rest for the output
+	resting    int     // bytes of their rests
 	sendWindow int64
 	initial    int64 // window of new streams
 	encoder    *hpack.Encoder
@@ -79,7 +80,9 @@ type conn struct {
 	spare   []byte
 	writing bool
 	drained *sync.Cond // somebody has written the output
-	writeBy time.Time  // only the writing goroutine uses it
+	// restsForOutput: a rest waits until the output is smaller.
+	restsForOutput bool
+	writeBy        time.Time // only the writing goroutine uses it
 }
 
 // closedStream is a stream that has ended.
@@ -310,9 +313,7 @@ func (c *conn) beforeWait() error {
 	clear(c.fresh)
 	c.fresh = c.fresh[:0]
 	c.flush(false)
-	for len(c.out.b) > maxOutput && c.writing && !c.dead {
-		c.drained.Wait()
-	}
+	c.awaitOutput()
 	switch {
 	case len(c.streams) > 0:
 		c.idleSince = time.Time{}

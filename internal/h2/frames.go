@@ -49,10 +49,12 @@ func streamError(id uint32, code http2.ErrCode) error {
 	return http2.StreamError{StreamID: id, Code: code}
 }
 
-// allocate returns a stream that is not open.
+// allocate returns a stream that is not open. While the output is large, it waits: what has arrived
+// already must not add to it.
 func (c *conn) allocate() *Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.awaitOutput()
 	if n := len(c.free); n > 0 {
 		s := c.free[n-1]
 		c.free = c.free[:n-1]

@@ -2,8 +2,8 @@ package h2
 
 import (
 	"bytes"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync/atomic"
@@ -110,35 +110,54 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool { return server.unread.Waiting() == 0 }, patient, time.Millisecond)
 }
 
-// The same holds for a client whose windows are open, and that does not read its socket.
+// The same holds for a client whose windows are open, and that does not read its socket. Of two
+// answers on a connection, one is being written, and the other waits for that.
 func TestUnreadSocketsLeaveNeighbours(t *testing.T) {
+	body := []byte(long(1 << 20))
 	var returned atomic.Int64
-	server, addr := serveFor(t, func(config *Config) {
-		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Unread = 1, 1, 3
-		body := []byte(long(32 << 20)) // more than the buffers of the kernel
+	c, conn, _ := dialHeld(t, func(config *Config) {
+		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Unread = 1, 1, 2
 		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			defer returned.Add(1)
 			_, _ = w.Write(body)
 		})
 	})
-	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
-	require.NoError(t, c.Conn.(*net.TCPConn).SetReadBuffer(4<<10))
-	require.NoError(t, c.WriteWindowUpdate(0, maxWindow-initialWindow))
+	server := conn.server
 	unread := func(n int) {
 		require.Eventually(t, func() bool { return server.unread.Waiting() == n && server.handlers.Taken() == 0 }, patient, time.Millisecond)
 	}
-	for i := range 3 {
+	for i := range 2 {
 		c.open(uint32(1+2*i), handlerPath, true)
 		unread(1 + i)
 	}
 	require.Zero(t, returned.Load())
-	other := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-	for i := range 2 { // the second one must end one of those that wait for the writer of the socket
-		other.open(uint32(1+2*i), handlerPath, true)
-		require.Equal(t, "200", other.begins(uint32(1+2*i)))
-		unread(3)
+	other := dial(t, server.addr(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	other.open(1, handlerPath, true)
+	require.Equal(t, "200", other.begins(1))
+	unread(1)
+	require.Eventually(t, func() bool { return returned.Load() == 2 }, patient, time.Millisecond)
+}
+
+// The size of the pieces in which a handler writes changes nothing. Before, an answer in pieces of
+// less than 64 KB kept its place while the socket accepted no more.
+func TestUnreadPiecesLeaveNeighbours(t *testing.T) {
+	for _, size := range []int{2 << 10, 8 << 10, 60 << 10} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c, conn, _ := dialHeld(t, func(config *Config) {
+				config.Limits.Handlers, config.Limits.HandlersOf = 64, 1
+				config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					for range 4 << 20 / size {
+						if _, err := w.Write(make([]byte, size)); err != nil {
+							return
+						}
+					}
+				})
+			})
+			server := conn.server
+			c.open(1, handlerPath, true)
+			require.Eventually(t, func() bool { return server.unread.Waiting() == 1 && server.handlers.Taken() == 0 }, patient, time.Millisecond)
+		})
 	}
-	require.Eventually(t, func() bool { return returned.Load() > 0 }, patient, time.Millisecond)
 }
 
 // However many answers of a connection nobody reads, its output is bounded: they wait before they

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxOutput is the number of bytes for the client from which the reader reads no more. A client
+	// maxOutput is the number of bytes for the client from which no request is begun. A client
 	// that never reads is disconnected when a write has taken Limits.Write.
 	maxOutput = 64 << 10
 	// maxFrame is the size of frames that are sent and accepted: the least that HTTP/2 permits, and
@@ -168,13 +168,14 @@ func (c *conn) unstick(s *Call) {
 	}
 }
 
-// resume continues the streams that wait for a window, the first one first, as far as the window of
-// the connection has space for them. A handler that is woken for nothing would cost much more than
-// the frame that caused it. The caller holds the lock.
+// resume continues the streams that wait, the first one first, as far as the output and the window
+// of the connection have space for them. A handler that is woken for nothing would cost much more
+// than the frame that caused it. The caller holds the lock.
 //
 // While a client reads other answers, one that it does not read does not end the connection, which
 // people behind a proxy may share. The deadline of its own handler ends it.
 func (c *conn) resume() {
+	c.restsForOutput = false
 	if len(c.stuck) == 0 {
 		return
 	}
@@ -196,6 +197,11 @@ func (c *conn) resume() {
 		if s.rest == nil {
 			s.windowWait.wake() // its handler continues itself, and leaves the list
 			space -= min(s.sendWindow, int64(s.unsent))
+			kept = append(kept, s)
+			continue
+		}
+		if len(c.out.b) > maxOutput { // until the socket accepts more, which ends in time
+			s.stuckSince, c.restsForOutput = now, true
 			kept = append(kept, s)
 			continue
 		}
@@ -241,9 +247,24 @@ func (c *conn) flush(patient bool) {
 		if err != nil {
 			c.kill()
 		}
+		if c.restsForOutput && len(c.out.b) <= maxOutput {
+			c.resume()
+		}
 	}
 	c.writing = false
 	c.drained.Broadcast()
+}
+
+// awaitOutput waits while the output is large, because the client does not read it. The caller
+// holds the lock.
+func (c *conn) awaitOutput() {
+	if len(c.out.b) <= maxOutput {
+		return
+	}
+	c.flush(false)
+	for len(c.out.b) > maxOutput && c.writing && !c.dead {
+		c.drained.Wait()
+	}
 }
 
 // flushAll writes the output, after the goroutine that does so has finished. The caller holds the

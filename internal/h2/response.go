@@ -205,9 +205,7 @@ func (w *responseWriter) sendBody(b []byte) error {
 		c.unstick(s)
 		s.stuckSince = time.Time{}
 	}
-	if len(c.out.b) > maxOutput {
-		c.flush(false)
-	}
+	w.relieve()           // also after the last part: the next one may be of another Write
 	if stuck && !c.dead { // it may have been woken for space that it does not use
 		c.resume()
 		c.flush(false)
@@ -280,7 +278,9 @@ func (c *conn) drop(s *Call) {
 // Flush implements http.Flusher.
 func (w *responseWriter) Flush() { _ = w.FlushError() }
 
-// FlushError is Flush for http.ResponseController.
+// FlushError is Flush for http.ResponseController. The request keeps its place while up to
+// maxOutput bytes wait for the socket: only streams of events flush, and they have one while they
+// last.
 func (w *responseWriter) FlushError() error {
 	w.WriteHeader(http.StatusOK)
 	err := w.sendHeld()

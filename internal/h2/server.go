@@ -24,6 +24,10 @@ type Limits struct {
 	// keeps its goroutine, the head of the request, and what is left of the answer. Beyond it, the
 	// network with the most loses the one of which nothing was read for the longest time.
 	Unread int
+	// Rest is the number of bytes of answers that nobody works on any more and that wait for their
+	// clients: of direct calls, and the ends of the handler's. Beyond it, the network with the most
+	// loses its oldest answer.
+	Rest int
 
 	Streams     int           // concurrent streams of a connection, those in progress after a reset included
 	HeaderBytes int           // size of a header list, as HTTP/2 counts it
@@ -70,6 +74,7 @@ type Server struct {
 	Config
 	handlers *places.Nested[netip.Prefix]
 	unread   *places.Crowd[netip.Prefix]
+	rests    *places.Crowd[netip.Prefix] // by parts of restPart
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -82,6 +87,7 @@ type Server struct {
 func New(config Config) *Server {
 	return &Server{
 		Config: config, handlers: places.NewNested[netip.Prefix](), unread: places.NewCrowd[netip.Prefix](config.Limits.Unread),
+		rests:     places.NewCrowd[netip.Prefix](config.Limits.Rest / restPart),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{}),
 	}
 }

@@ -70,6 +70,16 @@ func (s *Server) only(t *testing.T) (c *conn) {
 	return c
 }
 
+// addr returns the address of the only listener of a server.
+func (s *Server) addr() (addr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for listener := range s.listeners {
+		addr = listener.Addr().String()
+	}
+	return addr
+}
+
 // with calls f with the lock of a connection.
 func (c *conn) with(f func() bool) bool {
 	c.mu.Lock()

@@ -22,11 +22,18 @@ func NewCrowd[K comparable](most int) *Crowd[K] { return &Crowd[K]{most: max(1, 
 // one that must go, lost is called on another goroutine, because the caller of Enter may hold a
 // lock that lost needs. The caller must call leave once in either case.
 func (c *Crowd[K]) Enter(lost func(), within ...K) (leave func()) {
-	t := &turn[K]{lost: lost}
+	return c.EnterParts(1, lost, within...)
+}
+
+// EnterParts is Enter for a request that counts as parts of them, because it keeps more than
+// others. The bound and the order of those who lose one are then by parts. A request of more parts
+// than the bound is lost at once.
+func (c *Crowd[K]) EnterParts(parts int, lost func(), within ...K) (leave func()) {
+	t := &turn[K]{parts: parts, lost: lost}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all.enqueue(t, within)
-	if c.all.size > c.most {
+	for c.all.size > c.most {
 		crowded := c.all.oldest().dequeue()
 		go crowded.lost()
 	}
@@ -39,7 +46,7 @@ func (c *Crowd[K]) Enter(lost func(), within ...K) (leave func()) {
 	}
 }
 
-// Waiting returns how many requests wait.
+// Waiting returns how many requests wait, or their parts.
 func (c *Crowd[K]) Waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -51,6 +51,34 @@ func TestCrowdWithin(t *testing.T) {
 	require.Equal(t, "b 0", <-lost, "of the largest one")
 }
 
+// A request may count as several. The holder with the most parts loses one, and as many as make
+// space for a larger one.
+func TestCrowdParts(t *testing.T) {
+	t.Parallel()
+	c := places.NewCrowd[string](10)
+	lost := make(chan string, 10)
+	enter := func(name string, parts int, within ...string) (leave func()) {
+		return c.EnterParts(parts, func() { lost <- name }, within...)
+	}
+	enter("a1", 5, "a")
+	enter("b1", 1, "b")
+	leave := enter("b2", 1, "b")
+	enter("b3", 1, "b")
+	require.Equal(t, 8, c.Waiting())
+	enter("c1", 3, "c")
+	require.Equal(t, "a1", <-lost, "a has more parts, and b more requests")
+	require.Equal(t, 6, c.Waiting())
+	leave()
+	enter("d1", 9, "d")
+	require.Equal(t, "d1", <-lost, "it has the most parts itself")
+	require.Equal(t, 5, c.Waiting())
+	enter("c2", 5, "c")
+	enter("b4", 3, "b")
+	require.Equal(t, "c1", <-lost)
+	require.Empty(t, lost, "its parts were enough")
+	require.Equal(t, 10, c.Waiting())
+}
+
 // With any number of concurrent holders, as many wait as have neither left nor lost.
 func TestCrowdConcurrently(t *testing.T) {
 	t.Parallel()
@@ -60,7 +88,7 @@ func TestCrowdConcurrently(t *testing.T) {
 		all.Go(func() {
 			var leaves []func()
 			for n := range 500 {
-				leaves = append(leaves, c.Enter(func() {}, fmt.Sprint(n%7), "", fmt.Sprint(i%3)))
+				leaves = append(leaves, c.EnterParts(1+n%4, func() {}, fmt.Sprint(n%7), "", fmt.Sprint(i%3)))
 				if n%5 == 4 {
 					for _, leave := range leaves {
 						leave()

@@ -32,20 +32,21 @@ type Rounds[K comparable] struct {
 type line[K comparable] struct {
 	holder  K
 	wider   *line[K]  // nil: this is the line of all
-	size    int       // requests that wait, with those of holders within it
+	size    int       // parts of the requests that wait, with those of holders within it
 	waiting list.List // of *turn, the newest first
 	inRound *list.Element
 	inSize  *list.Element
 
 	lines   map[K]*line[K] // of the holders within it
 	round   list.List      // of these, in the order of their next turn
-	bySize  []*list.List   // of these, at the index of the number of their requests
+	bySize  []*list.List   // of these, at the index of their size
 	longest int            // the highest index that has lines
 }
 
 // turn is a request that waits.
 type turn[K comparable] struct {
 	line  *line[K]
+	parts int           // as how many it counts
 	at    *list.Element // in its line; nil: it waits no longer
 	given chan error    // of Rounds: the outcome, for one receiver
 	lost  func()        // of Crowd
@@ -72,7 +73,7 @@ func (r *Rounds[K]) Take(ctx context.Context, within ...K) error {
 		r.mu.Unlock()
 		return nil
 	}
-	t := &turn[K]{given: make(chan error, 1)}
+	t := &turn[K]{parts: 1, given: make(chan error, 1)}
 	r.all.enqueue(t, within)
 	if r.all.size > r.queue {
 		r.all.oldest().dequeue().given <- ErrCrowded
@@ -126,7 +127,7 @@ func (l *line[K]) enqueue(t *turn[K], within []K) {
 	}
 	t.line, t.at = l, l.waiting.PushFront(t)
 	for ; l != nil; l = l.wider {
-		l.resize(1)
+		l.resize(t.parts)
 	}
 }
 
@@ -135,7 +136,7 @@ func (t *turn[K]) dequeue() *turn[K] {
 	t.line.waiting.Remove(t.at)
 	t.at = nil
 	for l := t.line; l != nil; l = l.wider {
-		l.resize(-1)
+		l.resize(-t.parts)
 	}
 	return t
 }
@@ -164,7 +165,7 @@ func (l *line[K]) oldest() *turn[K] {
 	return l.waiting.Back().Value.(*turn[K])
 }
 
-// resize notes that one request more or fewer waits. A line without any leaves the next wider one.
+// resize notes that so many parts more or fewer wait. A line without any leaves the next wider one.
 func (l *line[K]) resize(change int) {
 	before := l.size
 	l.size += change
@@ -189,8 +190,8 @@ func (l *line[K]) sort(moved *line[K], before int) {
 	if moved.size > 0 {
 		moved.inSize = l.bySize[moved.size].PushBack(moved)
 	}
-	// The line itself is at its size now, so the longest changes by one at most.
-	if moved.size > l.longest || l.longest == before && l.bySize[before].Len() == 0 {
-		l.longest = moved.size
+	// The line itself is at its size now, so this takes no more steps than its change.
+	for l.longest = max(l.longest, moved.size); l.longest > 0 && l.bySize[l.longest].Len() == 0; {
+		l.longest--
 	}
 }

@@ -135,6 +135,36 @@ func TestRefundsHaveTheirOwnClient(t *testing.T) {
 	require.Equal(t, 1, refund.Refused, "there is no such counter")
 }
 
+// Refunds for which no connection can be made are certainly not counted, so that leases return
+// their units later, also in the moments before the circuit breaker opens.
+func TestRefundsWithoutAConnection(t *testing.T) {
+	refunds := func() (out []*engine.Refund) {
+		for i := range 2 {
+			out = append(out, &engine.Refund{Parts: []engine.RefundPart{{
+				Key: fmt.Sprintf("w{refunds%d}c", i), Units: 1, Ground: 60_000, Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 9, WindowMS: 60_000},
+			}}})
+		}
+		return out
+	}
+	for name, login := range map[string]string{"refused": "", "refused, with a password": "weir:secret@"} {
+		t.Run(name, func(t *testing.T) {
+			client, err := NewClient("redis://"+login+"127.0.0.1:"+testenv.FreePort(t), WithTimeout(testPatience))
+			require.NoError(t, err)
+			defer client.Close()
+			eng := New(client, Options{Deadline: testPatience})
+			for range 3 {
+				sent := refunds()
+				eng.Refund(t.Context(), sent...)
+				for _, r := range sent {
+					require.ErrorIs(t, r.Err, engine.ErrNotReached)
+					require.True(t, engine.NotCounted(r.Err))
+					require.Equal(t, failUnreachable, classOf(r.Err))
+				}
+			}
+		})
+	}
+}
+
 // A server that takes no more clients hangs up on its own. That must not look like a network at
 // fault.
 func TestServerWithoutFreePlaces(t *testing.T) {
