@@ -65,7 +65,11 @@ func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Reques
 		}
 		return reqs, p
 	}
-	return sc.checks[:], sc.decoder.decodeCheck(sc.body, &sc.checks[0])
+	p := sc.decoder.decodeCheck(sc.body, &sc.checks[0])
+	if p == nil && isLong(policy, &sc.checks[0]) {
+		p = q.holdLong(policy.Tenant(), answerBytes(policy, sc.checks[:]))
+	}
+	return sc.checks[:], p
 }
 
 func (q *httpQuestion) caller() netip.Addr { return addressOf(q.r) }
@@ -98,16 +102,26 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 	q.hot = routeCheck
 	sc := scratches.get()
 	sc.http = httpQuestion{r: r}
-	if decisions, p := s.decide(r.Context(), &sc.http, sc); p != nil {
+	decisions, p := s.decide(r.Context(), &sc.http, sc)
+	if p != nil {
+		sc.http.measured(sc.tenant, 0)
+		scratches.put(sc)
 		q.refuse(r, p)
-	} else {
-		status := http.StatusOK
-		if !decisions[0].Allowed {
-			status = sc.http.deniedStatus
-		}
-		sc.headers.write(q.Header(), q.headers[1:])
-		q.sendJSON(status, sc.out)
+		return
 	}
+	status := http.StatusOK
+	if !decisions[0].Allowed {
+		status = sc.http.deniedStatus
+	}
+	sc.headers.write(q.Header(), q.headers[1:])
+	if sc.http.held > 0 {
+		answer := sc.detach()
+		scratches.put(sc)
+		q.sendJSON(status, *answer)
+		attach(answer)
+		return
+	}
+	q.sendJSON(status, sc.out)
 	scratches.put(sc) // not after a panic, because a pipeline may still use it
 }
 

@@ -8,10 +8,11 @@ import (
 	"weir/internal/limit"
 )
 
-// The answer to a batch of 100 checks with 32 rules each has 900 kB. A client that does not read
-// keeps it in memory until the write timeout, so the bytes of long answers are limited by tenant:
-// from before anything is counted, when their length is an estimate, until they are sent. A tenant
-// has 64 MiB of them, so 64 of the largest batches may be in progress at once.
+// The answer to a batch of 100 checks with 32 rules each has 900 kB, and that to an explained check
+// of a tenant with 1000 rules 115 kB. A client that does not read keeps it in memory until the
+// write timeout, so the bytes of long answers are limited by tenant: from before anything is
+// counted, when their length is an estimate, until they are sent. A tenant has 64 MiB of them, so
+// 64 of the largest batches may be in progress at once.
 //
 // Nothing else of such a request is kept while its answer is sent: the memory that decided it is
 // used by other requests.
@@ -45,6 +46,24 @@ func answerBytes(policy *check.Policy, reqs []check.Request) (size int) {
 		}
 	}
 	return size
+}
+
+// isLong reports whether the answer to a single check is long. Only an explained one can be.
+func isLong(policy *check.Policy, r *check.Request) bool {
+	return r.Explain && decisionBytes+policy.Rules()*skippedBytes > longCheck
+}
+
+// notDirect is why a check with a long answer is not answered directly on the connection: net/http
+// answers it. No client sees this.
+var notDirect = newProblem(500, codeInternal, "The answer is long.")
+
+// decodeDirect decodes a check that is to be answered directly on the connection.
+func (sc *scratch) decodeDirect(policy *check.Policy, body []byte) ([]check.Request, *Problem) {
+	p := sc.decoder.decodeCheck(body, &sc.checks[0])
+	if p == nil && isLong(policy, &sc.checks[0]) {
+		p = notDirect
+	}
+	return sc.checks[:], p
 }
 
 // holdLong counts a long answer of so many bytes until it is sent, or refuses the request.

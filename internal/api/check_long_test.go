@@ -3,10 +3,15 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/places"
 )
 
 // manyRules creates as many rules with long slugs as may match a check, and returns a batch of 100
@@ -35,6 +40,11 @@ func TestUnreadBatchesAreBoundedByBytes(t *testing.T) {
 	s.deps = s.newDeps(t, memoryEngine())
 	size := len(s.post("/v1/check/batch", batch).body)
 	require.Greater(t, size, 700<<10)
+	policy, err := s.deps.Policies.Get(t.Context(), s.actor.TenantID())
+	require.NoError(t, err)
+	estimate := answerBytes(policy, slices.Repeat([]check.Request{{Subject: "a", Resource: "many"}}, 100))
+	require.Greater(t, estimate, size)
+	require.Less(t, estimate, size*5/4)
 	ask, read := slowClients(t, s)
 	unread := 0
 	for ; unread*size <= 64<<20; unread++ {
@@ -48,4 +58,40 @@ func TestUnreadBatchesAreBoundedByBytes(t *testing.T) {
 	require.Equal(t, 200, ask(s.other, http.MethodPost, "/v1/check/batch", batchOf(100, `{"subject":"`+strings.Repeat("a", 256)+`"}`)), "of another tenant")
 	read()
 	require.Equal(t, 200, ask(s.key, http.MethodPost, "/v1/check/batch", batch), "all answers were read")
+}
+
+// An explained check of a tenant with many rules is not answered directly on the connection, where
+// an answer that its client does not read would count for nothing. Before, such answers kept 10 MB
+// on each connection with HTTP/2.
+func TestLongExplainedChecksAreNotDirect(t *testing.T) {
+	s := newSecureCheckStack(t)
+	explained := explainedOf(t, s, 200)
+	lane, client := s.dial(), s.http2Client()
+	for _, ask := range []func(body string) answer{
+		func(body string) answer { return s.http2Check(client, body) },
+		func(body string) answer { lane.send(s.laneRequest(body)); return lane.receive() },
+	} {
+		before := s.ordinary.Load()
+		require.Empty(t, ask(`{"subject":"short"}`).decision(200).Skipped)
+		require.Equal(t, before, s.ordinary.Load())
+		require.Greater(t, len(ask(explained).decision(200).Skipped), 200)
+		require.Equal(t, before+1, s.ordinary.Load())
+	}
+}
+
+// Explained checks whose long answers are not read are refused beyond the tenant's bytes.
+func TestUnreadExplainedChecks(t *testing.T) {
+	s := newSecureCheckStack(t)
+	explained := explainedOf(t, s, 200)
+	const n, bound = 100, 1 << 20
+	long := places.NewBytes[limit.TenantID](2*bound, bound)
+	s.lane.server.Load().capacity.long = long
+	size := len(s.http2Check(s.http2Client(), explained).body)
+	fields := []string{"authorization", "Bearer " + s.key, "content-type", "application/json"}
+	explained = strings.Replace(explained, "{", `{"cost":0,`, 1) // all of them are allowed
+	statuses := openUnread(t, "https://"+s.secure.addr.String(), s.secure.trust, n, http.MethodPost, "/v1/check", explained, fields...)
+	require.Greater(t, statuses["200"], bound/size/3)
+	require.LessOrEqual(t, statuses["200"]*size, bound)
+	require.Equal(t, n, statuses["200"]+statuses["503"])
+	require.GreaterOrEqual(t, long.Taken(), statuses["200"]*size)
 }

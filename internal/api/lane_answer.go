@@ -25,8 +25,8 @@ func (c *laneConn) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
-	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])
+func (c *laneConn) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	return sc.decodeDirect(policy, c.head.body)
 }
 
 // caller does not know who sent a request that was forwarded: the connection is that of a proxy. A
