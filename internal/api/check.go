@@ -118,7 +118,7 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 		answer := sc.detach()
 		scratches.put(sc)
 		q.sendJSON(status, *answer)
-		attach(answer)
+		detached.put(answer)
 		return
 	}
 	q.sendJSON(status, sc.out)
@@ -143,7 +143,7 @@ func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 	share.hold()           // an answer can be long, and its client slow
 	q.sendJSON(http.StatusOK, *answer)
 	share.done()
-	attach(answer)
+	detached.put(answer)
 }
 
 // deniedStatusOf reads the header with which a client requests denials with status 200, because its

@@ -90,30 +90,43 @@ func (q *httpQuestion) measured(tenant limit.TenantID, size int) {
 	}
 }
 
-// detached are buffers for answers (*[]byte), of at most maxDetached bytes. They are not in the
-// memory of a request, which other requests use while its answer is sent.
-var detached = sync.Pool{New: func() any {
-	b := make([]byte, 0, 2048)
-	return &b
-}}
+// bufferPool has buffers for answers that are being sent. They are not in the memory of a request,
+// which other requests use meanwhile.
+type bufferPool struct {
+	pool sync.Pool // of *[]byte
+	most int       // bytes of a buffer that is kept
+}
 
-const maxDetached = 64 << 10
+// The bodies of batches, and complete answers of the lane, which are shorter.
+var (
+	detached = bufferPool{most: 64 << 10}
+	wires    = bufferPool{most: longCheck}
+)
 
-// detach takes the answer out of sc. The caller calls attach when it is sent. An answer that does
-// not count is not in a buffer that is much longer.
+// take takes the buffer from its owner, who gets another one. The caller calls put when it is sent.
+func (p *bufferPool) take(owner *[]byte) *[]byte {
+	buffer, _ := p.pool.Get().(*[]byte)
+	if buffer == nil {
+		b := make([]byte, 0, 2048)
+		buffer = &b
+	}
+	*buffer, *owner = *owner, (*buffer)[:0]
+	return buffer
+}
+
+func (p *bufferPool) put(buffer *[]byte) {
+	if cap(*buffer) <= p.most {
+		p.pool.Put(buffer)
+	}
+}
+
+// detach takes the answer out of sc, for detached.put when it is sent. An answer that does not
+// count is not in a buffer that is much longer.
 func (sc *scratch) detach() *[]byte {
-	answer := detached.Get().(*[]byte)
-	*answer, sc.out = sc.out, (*answer)[:0]
+	answer := detached.take(&sc.out)
 	if sc.http.held == 0 && cap(*answer) > 2*longCheck {
 		*answer = slices.Clone(*answer)
 	}
 	sc.http.measured(sc.tenant, cap(*answer))
 	return answer
-}
-
-// attach lets other answers use the buffer of an answer that was sent.
-func attach(answer *[]byte) {
-	if cap(*answer) <= maxDetached {
-		detached.Put(answer)
-	}
 }

@@ -2,10 +2,12 @@ package api
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,3 +97,35 @@ func TestUnreadExplainedChecks(t *testing.T) {
 	require.Equal(t, n, statuses["200"]+statuses["503"])
 	require.GreaterOrEqual(t, long.Taken(), statuses["200"]*size)
 }
+
+// While the lane sends a long answer, other requests use the memory of the request.
+func TestLaneKeepsNoScratchWhileItSends(t *testing.T) {
+	s := newCheckStack(t)
+	_ = manyRules(t, s)
+	sent := 0
+	c := &laneConn{lane: s.lane}
+	c.Conn = &writeConn{write: func(b []byte) {
+		sent++
+		require.Greater(t, len(b), longWire)
+		require.Contains(t, string(b), `"resource":"many"`)
+		require.True(t, c.scratch == nil)
+	}}
+	for range 3 {
+		c.in = []byte(s.laneRequest(`{"subject":"a","resource":"many"}`))
+		var verdict laneVerdict
+		c.head, verdict = readLaneHead(c.in)
+		require.Equal(t, laneCheck, verdict)
+		require.True(t, s.lane.server.Load().answerLane(c))
+	}
+	require.Equal(t, 3, sent)
+}
+
+// writeConn is a connection of which only what is written matters.
+type writeConn struct {
+	net.Conn
+	write func(b []byte)
+}
+
+func (c *writeConn) Write(b []byte) (int, error)      { c.write(b); return len(b), nil }
+func (c *writeConn) SetWriteDeadline(time.Time) error { return nil }
+func (c *writeConn) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
