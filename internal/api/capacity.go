@@ -44,6 +44,8 @@ type capacity struct {
 	bodies bodyTurns
 	// explained are the places for batches with explained checks until their answers are sent.
 	explained *places.Places[limit.TenantID]
+	// long are the bytes of long answers to checks until they are sent: see holdLong.
+	long *places.Bytes[limit.TenantID]
 	// records are the places for requests that use records in Redis: see holdRecord.
 	records *places.Places[limit.TenantID]
 }
@@ -68,6 +70,7 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
 		arriving: places.NewNested[netip.Prefix](),
 		bodies:   newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
+		long:    places.NewBytes[limit.TenantID](maxLong, maxTenantLong),
 		records: places.New[limit.TenantID](0, 0),
 	}
 }

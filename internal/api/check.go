@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"weir/internal/check"
 	"weir/internal/limit"
@@ -15,6 +16,7 @@ type httpQuestion struct {
 	batch        bool
 	keyless      bool // neither Weir-Denied-Status nor Idempotency-Key is for it
 	deniedStatus int
+	held         int // bytes of its answer that count, by the estimate; 0: none (holdLong)
 }
 
 func (q *httpQuestion) credentials() (string, *Problem) { return bearer(q.r.Header["Authorization"]) }
@@ -58,9 +60,16 @@ func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Reques
 		if p == nil {
 			p = q.holdExplained(policy.Tenant(), reqs)
 		}
+		if p == nil {
+			p = q.holdLong(policy.Tenant(), answerBytes(policy, reqs))
+		}
 		return reqs, p
 	}
-	return sc.checks[:], sc.decoder.decodeCheck(sc.body, &sc.checks[0])
+	p := sc.decoder.decodeCheck(sc.body, &sc.checks[0])
+	if p == nil && isLong(policy, &sc.checks[0]) {
+		p = q.holdLong(policy.Tenant(), answerBytes(policy, sc.checks[:]))
+	}
+	return sc.checks[:], p
 }
 
 func (q *httpQuestion) caller() netip.Addr { return addressOf(q.r) }
@@ -79,6 +88,7 @@ func (q *httpQuestion) planField(i int) string {
 }
 
 func (q *httpQuestion) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {
+	sc.out = slices.Grow(sc.out[:0], q.held)
 	if q.batch {
 		sc.encodeBatch(decisions)
 		return
@@ -92,16 +102,26 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 	q.hot = routeCheck
 	sc := scratches.get()
 	sc.http = httpQuestion{r: r}
-	if decisions, p := s.decide(r.Context(), &sc.http, sc); p != nil {
+	decisions, p := s.decide(r.Context(), &sc.http, sc)
+	if p != nil {
+		sc.http.measured(sc.tenant, 0)
+		scratches.put(sc)
 		q.refuse(r, p)
-	} else {
-		status := http.StatusOK
-		if !decisions[0].Allowed {
-			status = sc.http.deniedStatus
-		}
-		sc.headers.write(q.Header(), q.headers[1:])
-		q.sendJSON(status, sc.out)
+		return
 	}
+	status := http.StatusOK
+	if !decisions[0].Allowed {
+		status = sc.http.deniedStatus
+	}
+	sc.headers.write(q.Header(), q.headers[1:])
+	if sc.http.held > 0 {
+		answer := sc.detach()
+		scratches.put(sc)
+		q.sendJSON(status, *answer)
+		detached.put(answer)
+		return
+	}
+	q.sendJSON(status, sc.out)
 	scratches.put(sc) // not after a panic, because a pipeline may still use it
 }
 
@@ -112,14 +132,18 @@ func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 	sc := batchScratches.get()
 	sc.http = httpQuestion{r: r, batch: true}
 	if _, p := s.decide(r.Context(), &sc.http, sc); p != nil {
+		sc.http.measured(sc.tenant, 0)
+		batchScratches.put(sc)
 		q.refuse(r, p)
-	} else {
-		sc.headers.write(q.Header(), q.headers[1:])
-		sc.share.hold() // an answer can be long, and its client slow
-		q.sendJSON(http.StatusOK, sc.out)
-		sc.share.done()
+		return
 	}
+	sc.headers.write(q.Header(), q.headers[1:])
+	share, answer := sc.share, sc.detach()
 	batchScratches.put(sc) // not after a panic, because a pipeline may still use it
+	share.hold()           // an answer can be long, and its client slow
+	q.sendJSON(http.StatusOK, *answer)
+	share.done()
+	detached.put(answer)
 }
 
 // deniedStatusOf reads the header with which a client requests denials with status 200, because its

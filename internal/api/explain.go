@@ -9,7 +9,7 @@ import (
 
 // An explained check lists all rules of its tenant, which are up to 115 kB, and it counts for as
 // little as any other one. So a batch has at most maxExplained of them, and a tenant a few such
-// batches until their answers are sent.
+// batches until their answers are sent. The bytes of long answers count, too (check_long.go).
 const (
 	maxExplained        = 10
 	maxExplainedBatches = 16 // on an instance

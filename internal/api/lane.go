@@ -209,6 +209,8 @@ type laneConn struct {
 	unanswered bool      // nothing has been written for the current request
 	// asked is the question of a gateway that is being decided; nil: none is.
 	asked *authorizeQuestion
+	// scratch is the memory of the current request; nil: it needs none any more.
+	scratch *scratch
 	// within is where the current request is in flight; nil: nowhere.
 	within *capacity
 }

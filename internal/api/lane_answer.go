@@ -25,8 +25,8 @@ func (c *laneConn) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
-	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])
+func (c *laneConn) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	return sc.decodeDirect(policy, c.head.body)
 }
 
 // caller does not know who sent a request that was forwarded: the connection is that of a proxy. A
@@ -64,14 +64,39 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 		c.key = string(c.head.key)
 	}
 	sc := scratches.get()
+	c.scratch = sc
 	if c.head.authorize {
 		answered = s.authorizeLane(c, sc)
 	} else {
 		answered = s.checkLane(c, sc)
 	}
-	c.asked = nil
-	scratches.put(sc) // not after a panic, because a pipeline may still use it
+	c.release() // not after a panic, because a pipeline may still use it
 	return answered
+}
+
+// release lets other requests use the memory of the current one.
+func (c *laneConn) release() {
+	c.asked = nil
+	if c.scratch != nil {
+		scratches.put(c.scratch)
+		c.scratch = nil
+	}
+}
+
+// longWire is the length of an answer from which on its request keeps nothing else while it is
+// sent. The client may not read it.
+const longWire = 4 << 10
+
+// sendWire sends the answer in sc.wire. After a long one, sc must not be used.
+func (c *laneConn) sendWire(sc *scratch) {
+	if len(sc.wire) <= longWire {
+		c.send(sc.wire, c.head.size)
+		return
+	}
+	answer := wires.take(&sc.wire)
+	c.release()
+	c.send(*answer, c.head.size)
+	wires.put(answer)
 }
 
 func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
@@ -88,7 +113,7 @@ func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
 		status = c.head.deniedStatus
 	}
 	sc.wire = sc.appendAnswer(sc.wire[:0], status, c)
-	c.send(sc.wire, c.head.size)
+	c.sendWire(sc)
 	s.metrics.observe(routeCheck, "", status, time.Since(c.startedAt))
 	return true
 }
@@ -113,7 +138,7 @@ func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 	if c.head.withHead {
 		sc.wire = sc.wire[:len(sc.wire)-len(sc.out)]
 	}
-	c.send(sc.wire, c.head.size)
+	c.sendWire(sc)
 	s.metrics.observe(routeAuthorize, "", status, time.Since(c.startedAt))
 	return true
 }

@@ -176,8 +176,8 @@ func (q *http2Question) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (q *http2Question) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
-	return sc.checks[:], sc.decoder.decodeCheck(q.body, &sc.checks[0])
+func (q *http2Question) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	return sc.decodeDirect(policy, q.body)
 }
 
 func (q *http2Question) refuseResource(_ *scratch, resource string) *Problem {

@@ -262,6 +262,9 @@ func TestMatchingAndSkipping(t *testing.T) {
 	require.Equal(t, []string{"create:resource_mismatch", "off:mode_off", "other:resource_mismatch"}, skipped)
 	rules, _ = slugs(r.check(Request{Subject: "s", Resource: "order", Cost: 1}))
 	require.Equal(t, []string{"all"}, rules)
+	matching, bytes := r.policy.Matching("orders:create")
+	require.Equal(t, 4, matching, "all, by-ip, create and orders")
+	require.Equal(t, 20, bytes)
 }
 
 // The numbers of the answer are those of the deciding rule.

@@ -302,6 +302,26 @@ func (p *Policy) matching(to []int32, resource string) []int32 {
 	return to
 }
 
+// Matching returns how many rules are evaluated for a resource, and how long their slugs are
+// together.
+func (p *Policy) Matching(resource string) (rules, slugs int) {
+	count := func(indexes []int32) {
+		for _, i := range indexes {
+			if r := &p.rules[i].rule; r.Mode != limit.Off {
+				rules++
+				slugs += len(r.Slug)
+			}
+		}
+	}
+	count(p.exact[resource])
+	for _, n := range p.lengths {
+		if n <= len(resource) {
+			count(p.prefixes[resource[:n]])
+		}
+	}
+	return rules, slugs
+}
+
 // with returns n with the limit and burst of l.
 func (n number) with(l limit.Limit, source string) number {
 	n.source, n.unlimited = source, l.Unlimited

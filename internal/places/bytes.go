@@ -32,7 +32,8 @@ func (b *Bytes[K]) Take(holder K, size int) (leave func(), ok bool) {
 	return b.add(holder, size), true
 }
 
-// Hold counts size bytes beyond any bound. The caller must call leave once.
+// Hold counts size bytes beyond any bound, or fewer bytes if size is negative: to correct what Take
+// has counted. The caller must call leave once.
 func (b *Bytes[K]) Hold(holder K, size int) (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -32,4 +32,11 @@ func TestBytes(t *testing.T) {
 	hold()
 	require.Equal(t, 80, r.Taken())
 	require.True(t, takes("ada", 40), "she keeps nothing else")
+	leave, ok = r.Take("tim", 10)
+	require.True(t, ok)
+	correct := r.Hold("tim", -6)
+	require.Equal(t, 124, r.Taken())
+	correct()
+	leave()
+	require.Equal(t, 120, r.Taken())
 }
