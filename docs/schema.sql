@@ -359,6 +359,7 @@ CREATE TABLE billing_subscriptions (
     updated_at timestamp with time zone NOT NULL,
     standing smallint,
     priority integer NOT NULL DEFAULT 0,
+    created bigint,
     PRIMARY KEY (tenant_id, endpoint_id, subscription),
     FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
     CHECK (((octet_length(subscription) >= 1) AND (octet_length(subscription) <= 256))),
@@ -366,6 +367,7 @@ CREATE TABLE billing_subscriptions (
 );
 CREATE INDEX billing_subscriptions_customer ON billing_subscriptions USING btree (tenant_id, endpoint_id, customer);
 CREATE INDEX billing_subscriptions_due ON billing_subscriptions USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX billing_subscriptions_of_subject ON billing_subscriptions USING btree (tenant_id, subject) WHERE (customer <> ''::text);
 CREATE INDEX billing_subscriptions_subject ON billing_subscriptions USING btree (tenant_id, endpoint_id, subject);
 CREATE INDEX billing_subscriptions_turn ON billing_subscriptions USING btree (tenant_id, due_at, endpoint_id, subscription) WHERE (due_at IS NOT NULL);
 ALTER TABLE billing_subscriptions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;

@@ -3,7 +3,9 @@
 -- is stored or compared again.
 ALTER TABLE billing_subscriptions
     ADD COLUMN standing smallint CHECK (standing BETWEEN 0 AND 4), -- the highest is first
-    ADD COLUMN priority integer NOT NULL DEFAULT 0;                -- of the price that decides; of equal standings, the highest is first
+    ADD COLUMN priority integer NOT NULL DEFAULT 0,                -- of the price that decides; of equal standings, the highest is first
+    ADD COLUMN created bigint;                                     -- of the subscription, in seconds since 1970; then the newest is first
+CREATE INDEX billing_subscriptions_of_subject ON billing_subscriptions (tenant_id, subject) WHERE customer <> ''; -- of all endpoints
 
 -- A paid invoice whose subscription nothing has described yet waits for that. It is found when the
 -- subscription has a subject, as are those that wait for a subject.

@@ -1,6 +1,7 @@
 package billing
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -59,11 +60,12 @@ func (r *Runner) runPushes(ctx context.Context) {
 func (r *Runner) Push(ctx context.Context) error {
 	look := time.NewTicker(pushEvery)
 	defer look.Stop()
-	ended := make(chan error)
+	ended := make(chan endedPush)
 	underway := 0
+	failing := map[uuid.UUID]bool{} // tried again in the next round
 	var failed error
 	for {
-		begun, err := r.beginPushes(ctx, ended)
+		begun, err := r.beginPushes(ctx, ended, failing)
 		underway += begun
 		if err != nil && failed == nil {
 			failed = err
@@ -72,19 +74,27 @@ func (r *Runner) Push(ctx context.Context) error {
 			return failed
 		}
 		select {
-		case err := <-ended:
+		case end := <-ended:
 			underway--
-			if err != nil && failed == nil {
-				failed = err
+			if end.err != nil {
+				failing[end.id] = true
+				failed = cmp.Or(failed, end.err)
 			}
 		case <-look.C: // others may be due meanwhile
 		}
 	}
 }
 
-// beginPushes begins to send a part of each push that is due and for which there is a place. Each
-// part reports its end on ended.
-func (r *Runner) beginPushes(ctx context.Context, ended chan<- error) (begun int, err error) {
+// endedPush is the end of a part of a push. err is why its outcome is not known.
+type endedPush struct {
+	id  uuid.UUID
+	err error
+}
+
+// beginPushes begins to send a part of each push that is due and for which there is a place, except
+// those that fail. Each part reports its end on ended. Its tenant's data is read in its place, too:
+// if that takes long or fails, only the tenant's own pushes wait.
+func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failing map[uuid.UUID]bool) (begun int, err error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
@@ -97,26 +107,30 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- error) (begun int
 		if task.Failed {
 			places = r.repeats
 		}
+		if failing[task.ID] {
+			continue
+		}
 		leave, ok := places.TakeShare(task.Tenant, pushPlaces, 1)
 		if !ok {
 			continue
 		}
-		work, err := r.Store.ClaimMeterPush(ctx, task)
-		if err != nil || work == nil {
-			leave()
-			if err != nil {
-				return begun, err
-			}
-			continue
-		}
 		begun++
 		go func() {
-			err := r.Store.SettleMeterPush(context.WithoutCancel(ctx), work, r.push(ctx, work))
+			err := r.pushPart(ctx, task)
 			leave()
-			ended <- err
+			ended <- endedPush{task.ID, err}
 		}()
 	}
 	return begun, nil
+}
+
+// pushPart sends a part of a push, if no other server does.
+func (r *Runner) pushPart(ctx context.Context, task tenants.MeterPushTask) error {
+	work, err := r.Store.ClaimMeterPush(ctx, task)
+	if err != nil || work == nil {
+		return err
+	}
+	return r.Store.SettleMeterPush(context.WithoutCancel(ctx), work, r.push(ctx, work))
 }
 
 // push sends a part of a push.

@@ -263,22 +263,21 @@ func (s slowFor) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// A tenant for which the provider is slow, with hundreds of pushes that were due before, delays the
-// pushes of nobody else.
-func TestPushesOfASlowTenant(t *testing.T) {
-	r := newPushRig(t)
+// otherTenant creates a tenant with so many subjects with a customer, each with one unit.
+func (r *pushRig) otherTenant(subjects int) {
+	r.t.Helper()
 	other, _ := r.db.Tenant("tenant-b")
-	_, err := r.store.CreateBillingEndpoint(t.Context(), other, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user"},
+	_, err := r.store.CreateBillingEndpoint(r.t.Context(), other, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user"},
 		tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, APIKey: &r.stripe.key})
-	require.NoError(t, err)
+	require.NoError(r.t, err)
 	rule := limit.NewRule("api")
 	rule.Limit, rule.Metering, rule.MeterEvent = 100, limit.MeterUnits, "api_requests"
 	rule.Window, _ = limit.ParseWindow("1m")
-	_, err = r.store.CreateRule(t.Context(), other, rule)
-	require.NoError(t, err)
+	_, err = r.store.CreateRule(r.t.Context(), other, rule)
+	require.NoError(r.t, err)
 	batch := &usage.MeterBatch{Writer: uuid.New(), Sequence: 1, CompleteUntil: time.Now(), Last: true}
 	var lines []tenants.SubjectLine
-	for i := range 200 {
+	for i := range subjects {
 		subject := fmt.Sprintf("b%03d", i)
 		customer := "cus_" + subject
 		r.stripe.meter.customers[customer] = true
@@ -287,9 +286,16 @@ func TestPushesOfASlowTenant(t *testing.T) {
 			MeterKey: usage.MeterKey{Tenant: other.TenantID(), StartMS: r.start.UnixMilli(), Subject: subject, Rule: "api"}, Metered: usage.Metered{Units: 1, Checks: 1},
 		})
 	}
-	_, err = r.store.ImportSubjects(t.Context(), other, lines, tenants.ImportMode{})
-	require.NoError(t, err)
-	require.NoError(t, r.store.WriteMetered(t.Context(), batch))
+	_, err = r.store.ImportSubjects(r.t.Context(), other, lines, tenants.ImportMode{})
+	require.NoError(r.t, err)
+	require.NoError(r.t, r.store.WriteMetered(r.t.Context(), batch))
+}
+
+// A tenant for which the provider is slow, with hundreds of pushes that were due before, delays the
+// pushes of nobody else.
+func TestPushesOfASlowTenant(t *testing.T) {
+	r := newPushRig(t)
+	r.otherTenant(200)
 	r.seal()
 	r.db.Exec("UPDATE metered_pushes SET due_at = now() - interval '1 hour' WHERE tenant_id = $1", r.a.TenantID())
 	const before = " SELECT (jsonb_populate_record(o, jsonb_build_object('id', gen_random_uuid(), 'start', o.start - n * interval '1 hour'))).*"
@@ -304,4 +310,20 @@ func TestPushesOfASlowTenant(t *testing.T) {
 	require.Eventually(t, func() bool { return r.sum() == 200 }, time.Minute, 10*time.Millisecond, "all of the other tenant, none of the slow one")
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// A tenant whose data cannot be read, or takes long to read, delays the pushes of nobody else.
+func TestPushesOfATenantThatCannotBeRead(t *testing.T) {
+	r := newPushRig(t)
+	r.otherTenant(1)
+	r.seal()
+	r.db.Exec(`INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, updated_at)
+		VALUES ($1, $2, 'sub_1', 'cus_s001', 's001', '{"newest": {"created": "never"}}', now())`, r.a.TenantID(), r.endpoint.ID)
+	r.db.Exec("UPDATE metered_pushes SET due_at = now() - interval '1 hour' WHERE tenant_id = $1", r.a.TenantID())
+	require.Error(t, r.runner.Push(t.Context()))
+	require.EqualValues(t, 1, r.sum(), "of the other tenant")
+
+	r.db.Exec("DELETE FROM billing_subscriptions")
+	r.again()
+	require.Greater(t, r.sum(), int64(1))
 }

@@ -211,6 +211,23 @@ func TestInvoiceBeforeItsCheckout(t *testing.T) {
 	}
 }
 
+// An invoice that waits for its checkout does so although a price of its subscription is not
+// mapped, and is then granted.
+func TestInvoiceBeforeItsCheckoutWithAnotherPrice(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{SubjectFrom: tenants.FromReference}, nil)
+	s.sellCredits("price_pack", 5000, 0)
+	s.send(s.event("checkout.session.completed", obj{"id": "cs_1", "mode": "subscription", "customer": "cus_1", "client_reference_id": "ada"}))
+	s.pass(time.Hour)
+	created := sub("sub_2", "cus_1", "active", "", "price_support")
+	created["created"] = s.now().Unix()
+	s.send(s.event("customer.subscription.created", created))
+	e := s.send(s.event("invoice.paid", bill("in_1", false, monthly("sub_2"), "price_pack")))
+	s.outcome(tenants.EventParked, e)
+	s.pass(time.Minute)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, []int64{5000}, s.credits("ada"))
+}
+
 // An invoice of a subscription that names nobody yet is granted when the subscription does, also if
 // no plan follows from it.
 func TestInvoiceBeforeTheNameOfItsSubscription(t *testing.T) {

@@ -92,6 +92,7 @@ func (r *Runner) reconcile(ctx context.Context, c comparison) (sum Summary, err 
 	if c.endpoint.APIKeyHint == "" {
 		return sum, ErrNoAPIKey
 	}
+	began := r.Store.Now()
 	sum, err = r.compare(ctx, c)
 	if err != nil && errors.Is(context.Cause(ctx), errNoProgress) {
 		err = fmt.Errorf("%w: %w", errNoProgress, err)
@@ -110,7 +111,7 @@ func (r *Runner) reconcile(ctx context.Context, c comparison) (sum Summary, err 
 		case sum.PurchasesErr != nil:
 			problem = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
 		}
-		return sum, r.Store.RecordReconcile(ctx, c.tenant, c.endpoint.ID, problem, sum.PurchasesErr == nil)
+		return sum, r.Store.RecordReconcile(ctx, c.tenant, c.endpoint.ID, began, problem, sum.PurchasesErr == nil)
 	}
 	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, c.tenant, c.endpoint.ID, failure(err)))
 }

@@ -86,3 +86,41 @@ func TestPurchaseLostWhileEventsCannotBeRead(t *testing.T) {
 	require.Equal(t, 2, received())
 	require.Eventually(t, func() bool { return len(s.credits("ada")) == 2 }, time.Minute, 10*time.Millisecond)
 }
+
+// A comparison that is requested while another one runs follows it, with the purchases of 30 days.
+func TestComparisonRequestedDuringAnother(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, newFakeStripe(t))
+	ctx, tenant := t.Context(), s.a.TenantID()
+	claim := func() bool {
+		t.Helper()
+		mine, err := s.store.ClaimReconcile(ctx, tenant, s.endpoint.ID, time.Hour)
+		require.NoError(t, err)
+		return mine
+	}
+	record := func(began time.Time) {
+		t.Helper()
+		s.pass(time.Minute)
+		require.NoError(t, s.store.RecordReconcile(ctx, tenant, s.endpoint.ID, began, "", true))
+	}
+	since := func() time.Time {
+		t.Helper()
+		e, err := s.store.BillingEndpointByID(ctx, s.a, s.endpoint.ID)
+		require.NoError(t, err)
+		require.True(t, e.ReconciledAt.Equal(s.now()))
+		e.CreatedAt = time.Time{}
+		_, since, err := s.store.PurchasesSince(ctx, tenant, e, false)
+		require.NoError(t, err)
+		return since
+	}
+	require.True(t, claim())
+	began := s.now()
+	s.pass(time.Minute)
+	_, err := s.store.RequestReconcile(ctx, s.a, s.endpoint.ID)
+	require.NoError(t, err)
+	record(began)
+	require.True(t, since().Equal(s.now().Add(-30*24*time.Hour)))
+	require.True(t, claim(), "it is due")
+	record(s.now())
+	require.True(t, since().Equal(s.now().Add(-3*24*time.Hour)))
+	require.False(t, claim())
+}

@@ -154,7 +154,7 @@ func TestGracePeriodsOnPages(t *testing.T) {
 	page = b.get(path).body
 	require.Contains(t, page, "The last comparison with Stripe failed")
 	require.Contains(t, page, ": list subscriptions: Stripe answered 500 api_error. It is repeated within an hour.")
-	require.NoError(t, s.store.RecordReconcile(t.Context(), s.a.TenantID(), stripe.ID, "2 of 9 were not compared", true))
+	require.NoError(t, s.store.RecordReconcile(t.Context(), s.a.TenantID(), stripe.ID, s.store.Now(), "2 of 9 were not compared", true))
 	require.Contains(t, b.get(path).body, ": 2 of 9 were not compared. It is repeated within a day.")
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"weir/internal/origin"
 	"weir/internal/tenants"
@@ -56,10 +55,6 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 				"Another website sent this request. Nothing was changed.")
 			return
 		}
-		if !textQuery(r.URL.Query()) {
-			d.fail(w, r, http.StatusBadRequest, "Not an address of this site", "The address has characters that are no text. Follow a link, or enter the values again.")
-			return
-		}
 		if r.Method == http.MethodPost { // a slow sender must not use a place for pages
 			if err := d.readForm(w, r); err != nil {
 				d.answer(w, r, err)
@@ -75,16 +70,6 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		defer t.leave()
 		next.ServeHTTP(w, withOpen(withTheme(r)))
 	})
-}
-
-// textQuery reports whether all values of a query are text that Postgres can compare.
-func textQuery(query url.Values) bool {
-	for _, values := range query {
-		if slices.ContainsFunc(values, func(s string) bool { return !utf8.ValidString(s) || strings.Contains(s, "\x00") }) {
-			return false
-		}
-	}
-	return true
 }
 
 func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {

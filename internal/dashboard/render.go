@@ -95,6 +95,8 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusNotFound, "Not found", "This page does not exist or was deleted. Check the address, or search for it.")
 	case errors.As(err, &invalid):
 		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has an invalid parameter: "+invalid.Error()+". Go back, and choose another value.")
+	case errors.Is(err, tenants.ErrNoText):
+		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has characters that are no text. Go back, and choose another value.")
 	case errors.Is(err, tenants.ErrForbidden), errors.Is(err, tenants.ErrNotOperator):
 		d.fail(w, r, http.StatusForbidden, "Your role does not allow this", "Nothing was changed. Ask an owner or an admin to do it or to change your role.")
 	case errors.Is(err, errOtherTenant):

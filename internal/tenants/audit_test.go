@@ -328,6 +328,7 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"RecordBillingPricesLook":    "which events were looked at",
 		"RecordBillingEndpointLook":  "the version that was processed",
 		"ClaimBillingReconcile":      "who compares",
+		"RenewBillingReconcile":      "who compares",
 		"RecordBillingReconcile":     "when it was compared",
 
 		"RecordBillingReconcileFailure": "why it was not compared",

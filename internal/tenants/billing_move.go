@@ -71,7 +71,7 @@ func (st *settling) best(ctx context.Context, subject string) (best subscription
 			if err != nil {
 				return best, nil, err
 			}
-			addStale(&stale, &row, storedStanding(&state, standing), int32(standing.Priority))
+			addStale(&stale, &row, &state, standing)
 			if first || standing.Better(best) {
 				best, kept, first = standing, state.Kept, false
 			}
@@ -123,12 +123,22 @@ func storedStanding(state *subscription.State, standing subscription.Standing) i
 }
 
 // addStale adds the standing of a subscription to those that are stored, if another one is now.
-func addStale(stale *db.PutSubscriptionStandingsParams, row *db.BillingSubscription, standing int16, priority int32) {
-	if row.Standing != nil && *row.Standing == standing && row.Priority == priority {
+func addStale(stale *db.PutSubscriptionStandingsParams, row *db.BillingSubscription, state *subscription.State, is subscription.Standing) {
+	standing, priority := storedStanding(state, is), int32(is.Priority)
+	if row.Created != nil && row.Standing != nil && *row.Standing == standing && row.Priority == priority {
 		return
 	}
 	stale.Endpoints, stale.Subscriptions = append(stale.Endpoints, row.EndpointID), append(stale.Subscriptions, row.Subscription)
 	stale.Standings, stale.Priorities = append(stale.Standings, standing), append(stale.Priorities, priority)
+	stale.Createds = append(stale.Createds, createdOf(state))
+}
+
+// createdOf returns when a subscription was created, in seconds since 1970; 0 if that is not known.
+func createdOf(state *subscription.State) int64 {
+	if state.Newest == nil {
+		return 0
+	}
+	return state.Newest.Created
 }
 
 // keep notes in the state of an interrupted subscription which version of a plan its subject has

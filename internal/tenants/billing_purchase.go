@@ -41,12 +41,18 @@ func (st *settling) bought(ctx context.Context, e *subscription.Event, v verdict
 }
 
 // and combines the verdicts about an event that both changes a plan and buys credits. The one that
-// waits or has failed takes precedence, so that the event is processed again.
+// waits or has failed takes precedence, so that the event is processed again: first of all the
+// credits, if it is known when.
 func (v verdict) and(g verdict) verdict {
 	first := v
 	switch {
 	case g.outcome == "":
 		return v
+	case g.due != nil:
+		first = g
+		if v.due != nil && v.due.Before(*g.due) {
+			first.due = v.due
+		}
 	case v.outcome == EventParked || v.outcome == EventFailed:
 	case g.outcome == EventParked || g.outcome == EventFailed || g.outcome == EventApplied:
 		first = g

@@ -191,13 +191,14 @@ func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUI
 	return out, err
 }
 
-// RecordReconcile records that an endpoint was compared with its provider. problem says what could
-// not be compared; "": everything was. purchases reports whether no purchase was left out, so that
-// the next comparison need not look at those of the same time again.
-func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID, problem string, purchases bool) error {
+// RecordReconcile records that an endpoint was compared with its provider, since began. problem says
+// what could not be compared; "": everything was. purchases reports whether no purchase was left
+// out, so that the next comparison need not look at those of the same time again. One that was
+// requested since then follows at once.
+func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID, began time.Time, problem string, purchases bool) error {
 	now := s.instant()
 	next := now.Add(reconcileEvery)
-	p := db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next, Error: problem, Purchases: purchases}
+	p := db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Began: began, Next: next, Error: problem, Purchases: purchases}
 	if problem != "" {
 		p.FailedAt = &now
 	}

@@ -387,6 +387,6 @@ func (st *settling) put(ctx context.Context, row db.BillingSubscription, state s
 	}
 	return st.PutBillingSubscription(ctx, db.PutBillingSubscriptionParams{
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: row.Subscription, Customer: row.Customer, Subject: row.Subject,
-		State: text, Standing: storedStanding(&state, standing), Priority: int32(standing.Priority), DueAt: due, Now: st.now,
+		State: text, Standing: storedStanding(&state, standing), Priority: int32(standing.Priority), Created: createdOf(&state), DueAt: due, Now: st.now,
 	})
 }

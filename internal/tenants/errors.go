@@ -24,6 +24,8 @@ var (
 	ErrMissing = fmt.Errorf("%w: there is none", ErrPreconditionFailed)
 	// ErrWrongMode: the endpoint takes the events of another mode of the billing system.
 	ErrWrongMode = errors.New("the event is of another mode than the endpoint")
+	// ErrNoText: nothing can have a text that is not valid UTF-8 or has a NUL character.
+	ErrNoText = errors.New("a text has characters that cannot be stored")
 	// ErrUnavailable: Postgres is unavailable, overloaded or read-only. A write that was
 	// interrupted may have been committed.
 	ErrUnavailable = errors.New("the database is not available")
@@ -147,6 +149,8 @@ func translateCode(pgErr *pgconn.PgError, err error) error {
 			return &conflict
 		}
 		return &ConflictError{CodeConflict, "something else has these values already"}
+	case "22021": // a text is not valid UTF-8, or has a NUL character
+		return fmt.Errorf("%w: %w", ErrNoText, err)
 	case "25006", "40001", "40P01", "55P03", "57014":
 		// a read-only server, a serialization failure or a deadlock, a lock timeout, a statement
 		// timeout

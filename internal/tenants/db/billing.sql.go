@@ -499,7 +499,7 @@ func (q *Queries) BillingPricesOf(ctx context.Context, arg BillingPricesOfParams
 }
 
 const billingSubscription = `-- name: BillingSubscription :one
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription = $3
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority, created FROM billing_subscriptions WHERE tenant_id = $1 AND endpoint_id = $2 AND subscription = $3
 `
 
 type BillingSubscriptionParams struct {
@@ -522,6 +522,7 @@ func (q *Queries) BillingSubscription(ctx context.Context, arg BillingSubscripti
 		&i.UpdatedAt,
 		&i.Standing,
 		&i.Priority,
+		&i.Created,
 	)
 	return i, err
 }
@@ -569,7 +570,7 @@ func (q *Queries) BillingSubscriptionNames(ctx context.Context, arg BillingSubsc
 }
 
 const billingSubscriptionsOfCustomer = `-- name: BillingSubscriptionsOfCustomer :many
-SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority FROM billing_subscriptions
+SELECT tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at, standing, priority, created FROM billing_subscriptions
 WHERE tenant_id = $1 AND endpoint_id = $2 AND customer = $3 AND subscription > $4 ORDER BY subscription LIMIT $5
 `
 
@@ -608,6 +609,7 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 			&i.UpdatedAt,
 			&i.Standing,
 			&i.Priority,
+			&i.Created,
 		); err != nil {
 			return nil, err
 		}
@@ -620,7 +622,7 @@ func (q *Queries) BillingSubscriptionsOfCustomer(ctx context.Context, arg Billin
 }
 
 const billingSubscriptionsOfSubject = `-- name: BillingSubscriptionsOfSubject :many
-SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at, s.standing, s.priority FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
+SELECT s.tenant_id, s.endpoint_id, s.subscription, s.customer, s.subject, s.state, s.due_at, s.updated_at, s.standing, s.priority, s.created FROM billing_endpoints e JOIN billing_endpoints other ON other.tenant_id = e.tenant_id
     AND (other.id = e.id OR other.provider = 'stripe' AND e.provider = 'stripe' AND other.live IS NOT DISTINCT FROM e.live)
 JOIN billing_subscriptions s ON s.tenant_id = other.tenant_id AND s.endpoint_id = other.id
 WHERE e.tenant_id = $1 AND e.id = $2 AND s.subject = $3
@@ -666,6 +668,7 @@ func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg Billing
 			&i.UpdatedAt,
 			&i.Standing,
 			&i.Priority,
+			&i.Created,
 		); err != nil {
 			return nil, err
 		}
@@ -1675,12 +1678,13 @@ func (q *Queries) PutBillingRefund(ctx context.Context, arg PutBillingRefundPara
 }
 
 const putBillingSubscription = `-- name: PutBillingSubscription :exec
-INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, due_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7::smallint, $8, $9, $10)
+INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, created, due_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7::smallint, $8, $9::bigint, $10, $11)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
-    state = excluded.state, standing = excluded.standing, priority = excluded.priority, due_at = excluded.due_at, updated_at = excluded.updated_at
-WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
-    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at)
+    state = excluded.state, standing = excluded.standing, priority = excluded.priority, created = excluded.created,
+    due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.created, b.due_at)
+    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.created, excluded.due_at)
 `
 
 type PutBillingSubscriptionParams struct {
@@ -1692,6 +1696,7 @@ type PutBillingSubscriptionParams struct {
 	State        []byte
 	Standing     int16
 	Priority     int32
+	Created      int64
 	DueAt        *time.Time
 	Now          time.Time
 }
@@ -1707,6 +1712,7 @@ func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubs
 		arg.State,
 		arg.Standing,
 		arg.Priority,
+		arg.Created,
 		arg.DueAt,
 		arg.Now,
 	)
@@ -1714,9 +1720,9 @@ func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubs
 }
 
 const putSubscriptionStandings = `-- name: PutSubscriptionStandings :exec
-UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority
+UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority, created = n.created
 FROM (SELECT unnest($2::uuid[]) AS endpoint_id, unnest($3::text[]) AS subscription,
-    unnest($4::smallint[]) AS standing, unnest($5::integer[]) AS priority) AS n
+    unnest($4::smallint[]) AS standing, unnest($5::integer[]) AS priority, unnest($6::bigint[]) AS created) AS n
 WHERE b.tenant_id = $1 AND b.endpoint_id = n.endpoint_id AND b.subscription = n.subscription
 `
 
@@ -1726,6 +1732,7 @@ type PutSubscriptionStandingsParams struct {
 	Subscriptions []string
 	Standings     []int16
 	Priorities    []int32
+	Createds      []int64
 }
 
 func (q *Queries) PutSubscriptionStandings(ctx context.Context, arg PutSubscriptionStandingsParams) error {
@@ -1735,6 +1742,7 @@ func (q *Queries) PutSubscriptionStandings(ctx context.Context, arg PutSubscript
 		arg.Subscriptions,
 		arg.Standings,
 		arg.Priorities,
+		arg.Createds,
 	)
 	return err
 }
@@ -1830,27 +1838,32 @@ func (q *Queries) RecordBillingPricesLook(ctx context.Context, arg RecordBilling
 }
 
 const recordBillingReconcile = `-- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2, reconcile_failed_at = $3, reconcile_error = $4,
-    purchases_compared_at = CASE WHEN $5::boolean THEN $1::timestamptz ELSE purchases_compared_at END
-WHERE tenant_id = $6 AND id = $7
+UPDATE billing_endpoints SET reconciled_at = $1, reconcile_failed_at = $2, reconcile_error = $3,
+    reconcile_at = CASE WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz THEN reconcile_at ELSE $5::timestamptz END,
+    purchases_compared_at = CASE WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz OR NOT $6::boolean
+        THEN purchases_compared_at ELSE $1::timestamptz END
+WHERE tenant_id = $7 AND id = $8
 `
 
 type RecordBillingReconcileParams struct {
 	At        *time.Time
-	Next      *time.Time
 	FailedAt  *time.Time
 	Error     string
+	Began     time.Time
+	Next      time.Time
 	Purchases bool
 	TenantID  uuid.UUID
 	ID        uuid.UUID
 }
 
+// One that is due was requested meanwhile: it follows, with all that it was asked for.
 func (q *Queries) RecordBillingReconcile(ctx context.Context, arg RecordBillingReconcileParams) error {
 	_, err := q.db.Exec(ctx, recordBillingReconcile,
 		arg.At,
-		arg.Next,
 		arg.FailedAt,
 		arg.Error,
+		arg.Began,
+		arg.Next,
 		arg.Purchases,
 		arg.TenantID,
 		arg.ID,

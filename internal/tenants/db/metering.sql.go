@@ -524,7 +524,7 @@ LEFT JOIN LATERAL (
     WHERE x.tenant_id = $2 AND x.subject = n.subject AND x.customer <> '' AND e.provider = 'stripe'
     ORDER BY e.live DESC NULLS LAST,
         coalesce(x.standing, CASE WHEN x.state->'newest'->>'status' IN ('active', 'trialing', 'past_due', 'unpaid') AND x.state->'gone' IS NULL THEN 4 ELSE 0 END) DESC,
-        x.priority DESC, coalesce((x.state->'newest'->>'created')::bigint, 0) DESC,
+        x.priority DESC, coalesce(x.created, (x.state->'newest'->>'created')::bigint, 0) DESC,
         x.subscription, e.api_key IS NULL, x.endpoint_id LIMIT 1
 ) AS b ON true
 LEFT JOIN subjects s ON s.tenant_id = $2 AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
@@ -1133,11 +1133,12 @@ SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
 LEFT JOIN subjects s ON s.tenant_id = $1 AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
     AND s.subject > $2 AND ($3::text = '' OR s.subject <= $3)
 LEFT JOIN LATERAL (
-    SELECT true AS known FROM billing_endpoints e CROSS JOIN LATERAL (
-        SELECT 1 FROM billing_subscriptions x
-        WHERE x.tenant_id = e.tenant_id AND x.endpoint_id = e.id AND x.subject = p.subject AND x.customer <> '' LIMIT 1
-    ) AS of_endpoint
-    WHERE e.tenant_id = $1 AND e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+    SELECT true AS known FROM (
+        SELECT x.endpoint_id FROM billing_subscriptions x
+        WHERE x.tenant_id = $1 AND x.subject = p.subject AND x.customer <> '' OFFSET 0 -- by its own index, not for each endpoint
+    ) AS of_subject
+    JOIN billing_endpoints e ON e.tenant_id = $1 AND e.id = of_subject.endpoint_id
+    WHERE e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
 ) AS subscribed ON true
 WHERE p.tenant_id = $1 AND p.push_id = $4 AND p.outcome = 'parked' AND p.subject > $2
     AND ($3::text = '' OR p.subject <= $3)

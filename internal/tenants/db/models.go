@@ -176,6 +176,7 @@ type BillingSubscription struct {
 	UpdatedAt    time.Time
 	Standing     *int16
 	Priority     int32
+	Created      *int64
 }
 
 type ConfigVersion struct {

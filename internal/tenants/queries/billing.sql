@@ -70,8 +70,11 @@ UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id A
 UPDATE billing_endpoints SET reconcile_at = @now::timestamptz, purchases_compared_at = NULL WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
 
 -- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error,
-    purchases_compared_at = CASE WHEN @purchases::boolean THEN @at::timestamptz ELSE purchases_compared_at END
+-- One that is due was requested meanwhile: it follows, with all that it was asked for.
+UPDATE billing_endpoints SET reconciled_at = @at, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error,
+    reconcile_at = CASE WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz THEN reconcile_at ELSE @next::timestamptz END,
+    purchases_compared_at = CASE WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz OR NOT @purchases::boolean
+        THEN purchases_compared_at ELSE @at::timestamptz END
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RecordBillingReconcileFailure :exec
@@ -433,17 +436,18 @@ WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription > @
 
 -- name: PutBillingSubscription :exec
 -- What has not changed is not written.
-INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, due_at, updated_at)
-VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, @standing::smallint, @priority, sqlc.narg(due_at), @now)
+INSERT INTO billing_subscriptions AS b (tenant_id, endpoint_id, subscription, customer, subject, state, standing, priority, created, due_at, updated_at)
+VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, @standing::smallint, @priority, @created::bigint, sqlc.narg(due_at), @now)
 ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
-    state = excluded.state, standing = excluded.standing, priority = excluded.priority, due_at = excluded.due_at, updated_at = excluded.updated_at
-WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.due_at)
-    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.due_at);
+    state = excluded.state, standing = excluded.standing, priority = excluded.priority, created = excluded.created,
+    due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE (b.customer, b.subject, b.state, b.standing, b.priority, b.created, b.due_at)
+    IS DISTINCT FROM (excluded.customer, excluded.subject, excluded.state, excluded.standing, excluded.priority, excluded.created, excluded.due_at);
 
 -- name: PutSubscriptionStandings :exec
-UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority
+UPDATE billing_subscriptions b SET standing = n.standing, priority = n.priority, created = n.created
 FROM (SELECT unnest(@endpoints::uuid[]) AS endpoint_id, unnest(@subscriptions::text[]) AS subscription,
-    unnest(@standings::smallint[]) AS standing, unnest(@priorities::integer[]) AS priority) AS n
+    unnest(@standings::smallint[]) AS standing, unnest(@priorities::integer[]) AS priority, unnest(@createds::bigint[]) AS created) AS n
 WHERE b.tenant_id = @tenant_id AND b.endpoint_id = n.endpoint_id AND b.subscription = n.subscription;
 
 -- name: PostponeBillingSubscription :exec

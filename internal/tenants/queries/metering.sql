@@ -261,11 +261,12 @@ SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
 LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
     AND s.subject > @after_subject AND (@until::text = '' OR s.subject <= @until)
 LEFT JOIN LATERAL (
-    SELECT true AS known FROM billing_endpoints e CROSS JOIN LATERAL (
-        SELECT 1 FROM billing_subscriptions x
-        WHERE x.tenant_id = e.tenant_id AND x.endpoint_id = e.id AND x.subject = p.subject AND x.customer <> '' LIMIT 1
-    ) AS of_endpoint
-    WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+    SELECT true AS known FROM (
+        SELECT x.endpoint_id FROM billing_subscriptions x
+        WHERE x.tenant_id = @tenant_id AND x.subject = p.subject AND x.customer <> '' OFFSET 0 -- by its own index, not for each endpoint
+    ) AS of_subject
+    JOIN billing_endpoints e ON e.tenant_id = @tenant_id AND e.id = of_subject.endpoint_id
+    WHERE e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
 ) AS subscribed ON true
 WHERE p.tenant_id = @tenant_id AND p.push_id = @push_id AND p.outcome = 'parked' AND p.subject > @after_subject
     AND (@until::text = '' OR p.subject <= @until)
@@ -286,7 +287,7 @@ LEFT JOIN LATERAL (
     WHERE x.tenant_id = @tenant_id AND x.subject = n.subject AND x.customer <> '' AND e.provider = 'stripe'
     ORDER BY e.live DESC NULLS LAST,
         coalesce(x.standing, CASE WHEN x.state->'newest'->>'status' IN ('active', 'trialing', 'past_due', 'unpaid') AND x.state->'gone' IS NULL THEN 4 ELSE 0 END) DESC,
-        x.priority DESC, coalesce((x.state->'newest'->>'created')::bigint, 0) DESC,
+        x.priority DESC, coalesce(x.created, (x.state->'newest'->>'created')::bigint, 0) DESC,
         x.subscription, e.api_key IS NULL, x.endpoint_id LIMIT 1
 ) AS b ON true
 LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = n.subject AND starts_with(s.billing_ref, 'cus_')
