@@ -82,6 +82,15 @@ func (q *httpQuestion) holdLong(tenant limit.TenantID, size int) *Problem {
 	return nil
 }
 
+// holdReplay counts a stored answer that is long. The estimate is by the rules of now, and the
+// answer may be by more.
+func (sc *scratch) holdReplay(tenant limit.TenantID, q question, size int) *Problem {
+	if q != question(&sc.http) || sc.http.held > 0 {
+		return nil
+	}
+	return sc.http.holdLong(tenant, size)
+}
+
 // measured replaces the estimate of a long answer by its length.
 func (q *httpQuestion) measured(tenant limit.TenantID, size int) {
 	if q.held > 0 {

@@ -14,6 +14,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/places"
+	"weir/internal/tenants"
 )
 
 // manyRules creates as many rules with long slugs as may match a check, and returns a batch of 100
@@ -60,6 +61,42 @@ func TestUnreadBatchesAreBoundedByBytes(t *testing.T) {
 	require.Equal(t, 200, ask(s.other, http.MethodPost, "/v1/check/batch", batchOf(100, `{"subject":"`+strings.Repeat("a", 256)+`"}`)), "of another tenant")
 	read()
 	require.Equal(t, 200, ask(s.key, http.MethodPost, "/v1/check/batch", batch), "all answers were read")
+}
+
+// A repeat with an Idempotency-Key gets the answer by the rules of before, which may be longer than
+// one by those of now. It counts by its length. Before, it counted for nothing.
+func TestUnreadReplaysAreBoundedByBytes(t *testing.T) {
+	s := newCheckStack(t)
+	_ = manyRules(t, s)
+	settle := func() {
+		t.Helper()
+		s.deps.Policies.Reload(s.actor.TenantID())
+		require.NoError(t, s.deps.Policies.Settle(t.Context(), s.actor.TenantID()))
+	}
+	settle()
+	batch, key := batchOf(40, `{"subject":"a","resource":"many"}`), header{"Idempotency-Key", "k"}
+	size := len(s.post("/v1/check/batch", batch, key).body)
+	require.Greater(t, size, 256<<10)
+	rules, _, err := s.db.Store.Rules(t.Context(), s.actor, tenants.RuleFilter{Resource: "many"}, tenants.Page{Limit: 100})
+	require.NoError(t, err)
+	require.Len(t, rules, 31)
+	for _, rule := range rules {
+		_, err := s.db.Store.EditRule(t.Context(), s.actor, rule.Slug, tenants.Match{}, func(r *limit.Rule) error { r.Mode = limit.Off; return nil })
+		require.NoError(t, err)
+	}
+	settle()
+	policy, err := s.deps.Policies.Get(t.Context(), s.actor.TenantID())
+	require.NoError(t, err)
+	require.Less(t, answerBytes(policy, slices.Repeat([]check.Request{{Subject: "a", Resource: "many"}}, 40)), longCheck)
+	ask, _ := slowClients(t, s)
+	unread := 0
+	for ; unread*size <= maxTenantLong; unread++ {
+		if ask(s.key, http.MethodPost, "/v1/check/batch", batch, key) == http.StatusServiceUnavailable {
+			break
+		}
+	}
+	require.Greater(t, unread, maxTenantLong/size/2)
+	require.LessOrEqual(t, unread*size, maxTenantLong)
 }
 
 // An explained check of a tenant with many rules is not answered directly on the connection, where

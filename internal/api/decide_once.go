@@ -63,6 +63,9 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	case err != nil:
 		return nil, problemOf(err)
 	case claim == nil:
+		if p := sc.holdReplay(policy.Tenant(), q, len(answer)); p != nil {
+			return nil, p
+		}
 		return sc.replay(answer)
 	}
 	defer s.once.Abandon(claim) // after a panic

@@ -203,7 +203,7 @@ func (c *slowClient) Write(p []byte) (int, error) {
 
 // slowClients returns a function that sends a request whose answer is not read, and returns the
 // status. read reads all answers, also those that follow, and returns when they have ended.
-func slowClients(t *testing.T, s *checkStack) (ask func(key, method, path, body string) int, read func()) {
+func slowClients(t *testing.T, s *checkStack) (ask func(key, method, path, body string, headers ...header) int, read func()) {
 	t.Helper()
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
@@ -213,11 +213,14 @@ func slowClients(t *testing.T, s *checkStack) (ask func(key, method, path, body 
 	start := sync.OnceFunc(func() { close(all) })
 	read = func() { start(); running.Wait() }
 	t.Cleanup(read)
-	return func(key, method, path, body string) int {
+	return func(key, method, path, body string, headers ...header) int {
 		r := httptest.NewRequestWithContext(context.Background(), method, path, strings.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+key)
 		if body != "" {
 			r.Header.Set("Content-Type", jsonType)
+		}
+		for _, h := range headers {
+			r.Header.Set(h.name, h.value)
 		}
 		if method == http.MethodPost && path == bulkPath {
 			r.Header.Set("Content-Type", jsonLinesType)

@@ -191,9 +191,9 @@ func (s *Store) RequestReconcile(ctx context.Context, a Actor, endpoint uuid.UUI
 	return out, err
 }
 
-// RecordReconcile records that an endpoint was compared with its provider, since began. problem says
-// what could not be compared; "": everything was. purchases reports whether no purchase was left
-// out, so that the next comparison need not look at those of the same time again. One that was
+// RecordReconcile records that an endpoint was compared with its provider, since began. problem
+// says what could not be compared; "": everything was. purchases reports whether no purchase was
+// left out, so that the next comparison need not look at those of the same time again. One that was
 // requested since then follows at once.
 func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID, began time.Time, problem string, purchases bool) error {
 	now := s.instant()
