@@ -84,10 +84,10 @@ type DevicePoll struct {
 }
 
 func newDevices(s *server) *devices {
-	counters, key := throttle.Memory(time.Now), func(purpose, value string) (key, id string) { return purpose + " " + value, "" }
+	counters := throttle.Memory(time.Now)
 	return &devices{
 		server: s, publicURL: strings.TrimSuffix(s.PublicURL, "/"), working: make(chan struct{}, deviceConcurrent),
-		starts: throttle.New("start", counters, key, time.Now, deviceStarts...), polls: throttle.New("poll", counters, key, time.Now, devicePolls...),
+		starts: throttle.New("start", counters, throttle.Plain, time.Now, deviceStarts...), polls: throttle.New("poll", counters, throttle.Plain, time.Now, devicePolls...),
 	}
 }
 

@@ -175,10 +175,9 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 			errs = append(errs, wrongField("/resource", problem))
 		}
 	}
-	switch {
-	case strings.TrimSpace(in.Body.Reason) == "":
+	if strings.TrimSpace(in.Body.Reason) == "" {
 		errs = append(errs, wrongField("/reason", limit.Wrong("Say why: the audit trail shows it.", "must not be blank")))
-	default:
+	} else {
 		var wrong limit.FieldErrors
 		limit.ValidateText(&wrong, "reason", in.Body.Reason, 500)
 		errs = append(errs, problemFields(wrong)...)

@@ -67,9 +67,7 @@ func (r *Runner) Push(ctx context.Context) error {
 	for {
 		begun, err := r.beginPushes(ctx, ended, failing)
 		underway += begun
-		if err != nil && failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 		if underway == 0 {
 			return failed
 		}
@@ -103,12 +101,12 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failin
 		return 0, err
 	}
 	for _, task := range due {
+		if failing[task.ID] {
+			continue
+		}
 		places := r.pushes
 		if task.Failed {
 			places = r.repeats
-		}
-		if failing[task.ID] {
-			continue
 		}
 		leave, ok := places.TakeShare(task.Tenant, pushPlaces, 1)
 		if !ok {

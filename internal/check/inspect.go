@@ -200,18 +200,18 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rules []string, values R
 			hidden = append(hidden, HiddenRule{Rule: &r.rule, Reason: reason, Missing: missing})
 		}
 	}
-	for _, slug := range slices.Sorted(maps.Keys(unknown)) {
-		return nil, nil, &UncountedError{Rule: slug, Unknown: true}
+	if len(unknown) > 0 {
+		return nil, nil, &UncountedError{Rule: slices.Sorted(maps.Keys(unknown))[0], Unknown: true}
 	}
-	for n := 0; n < len(counters); n += resetChunk {
-		err := c.engine.Reset(context.WithoutCancel(ctx), counters[n:min(n+resetChunk, len(counters))]...)
-		switch {
-		case err == nil:
-			continue
-		case n == 0 && engine.NotCounted(err):
-			reset = nil
+	begun := false
+	for some := range slices.Chunk(counters, resetChunk) {
+		if err := c.engine.Reset(context.WithoutCancel(ctx), some...); err != nil {
+			if !begun && engine.NotCounted(err) {
+				reset = nil
+			}
+			return reset, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 		}
-		return reset, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+		begun = true
 	}
 	return reset, hidden, nil
 }

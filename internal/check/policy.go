@@ -305,18 +305,11 @@ func (p *Policy) matching(to []int32, resource string) []int32 {
 // Matching returns how many rules are evaluated for a resource, and how long their slugs are
 // together.
 func (p *Policy) Matching(resource string) (rules, slugs int) {
-	count := func(indexes []int32) {
-		for _, i := range indexes {
-			if r := &p.rules[i].rule; r.Mode != limit.Off {
-				rules++
-				slugs += len(r.Slug)
-			}
-		}
-	}
-	count(p.exact[resource])
-	for _, n := range p.lengths {
-		if n <= len(resource) {
-			count(p.prefixes[resource[:n]])
+	var few [64]int32
+	for _, i := range p.matching(few[:0], resource) {
+		if r := &p.rules[i].rule; r.Mode != limit.Off {
+			rules++
+			slugs += len(r.Slug)
 		}
 	}
 	return rules, slugs

@@ -47,9 +47,8 @@ var playRules = throttle.Networks(
 )
 
 func newPlayground(now func() time.Time) *playground {
-	key := func(purpose, value string) (key, id string) { return purpose + " " + value, "" }
 	return &playground{
-		requests: throttle.New("play", throttle.Memory(now), key, now, playRules...),
+		requests: throttle.New("play", throttle.Memory(now), throttle.Plain, now, playRules...),
 		places:   places.NewRounds[netip.Prefix](maxPlays, maxWorking),
 	}
 }

@@ -13,9 +13,10 @@ import (
 // need bounds of their own: for a connection, and for all clients together (Limits.Rest).
 
 const (
-	// maxRest is how many bytes of rests a connection keeps, more than short answers on all its
-	// streams have. One rest alone is never too long.
-	maxRest = 1 << 20
+	// maxRest is how many bytes of rests a connection keeps, more than the longest direct answers,
+	// explained ones of 25 kB, have on all its streams: their checks are counted already. One rest
+	// alone is never too long.
+	maxRest = 4 << 20
 	// restPart is what counts as one part: a short answer, and what is kept besides.
 	restPart = maxHeld + 1<<10
 )

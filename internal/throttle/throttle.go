@@ -36,12 +36,16 @@ type Throttle struct {
 // memory of a process need no ID.
 type Namer func(purpose, value string) (key, id string)
 
+// Plain is the Namer for counters in the memory of one process.
+func Plain(purpose, value string) (key, id string) { return purpose + " " + value, "" }
+
 // New returns a throttle whose counters are in e, under the names that key returns.
 func New(purpose string, e engine.Engine, key Namer, now func() time.Time, rules ...limit.Rule) *Throttle {
 	return &Throttle{purpose: purpose, rules: rules, engine: e, key: key, now: now}
 }
 
-// Memory returns counters of this process.
+// Memory returns counters of this process, for up to 100 000 values before they share any. They are
+// for throttles only.
 func Memory(now func() time.Time) engine.Engine {
 	const most = 100_000
 	return engine.NewMemory(engine.MemoryOptions{
