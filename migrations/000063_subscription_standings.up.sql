@@ -8,7 +8,9 @@ ALTER TABLE billing_subscriptions
 CREATE INDEX billing_subscriptions_of_subject ON billing_subscriptions (tenant_id, subject) WHERE customer <> ''; -- of all endpoints
 
 -- A paid invoice whose subscription nothing has described yet waits for that. It is found when the
--- subscription has a subject, as are those that wait for a subject.
-ALTER TABLE billing_events DROP CONSTRAINT billing_events_waits_for_check;
-ALTER TABLE billing_events ADD CONSTRAINT billing_events_waits_for_check CHECK (waits_for IN ('', 'subject', 'price', 'time', 'subscription'));
+-- subscription has a subject, as are those that wait for a subject. The index comes first: while it
+-- is built, events can be read. The next migration but one validates the constraint, which needs no
+-- lock that holds events up.
 CREATE INDEX billing_events_of_subscription ON billing_events (tenant_id, endpoint_id, subscription, id) WHERE waits_for IN ('subject', 'subscription');
+ALTER TABLE billing_events DROP CONSTRAINT billing_events_waits_for_check,
+    ADD CONSTRAINT billing_events_waits_for_check CHECK (waits_for IN ('', 'subject', 'price', 'time', 'subscription')) NOT VALID;

@@ -199,26 +199,26 @@ func (rec *record) used(n limit.Numbers, t int64) int64 {
 		return 0
 	}
 	newest := rec.events[len(rec.events)-1]
-	counts := func(event) bool { return false }
+	counts := func(*event) bool { return false }
 	switch n.Algorithm {
 	case limit.FixedWindow:
-		counts = func(e event) bool { return t < rec.end && e.window == rec.window }
+		counts = func(e *event) bool { return t < rec.end && e.window == rec.window }
 	case limit.FixedWindowFirstHit:
 		t = max(t, newest.start)
-		counts = func(e event) bool { return e.start == newest.start && t < e.start+n.WindowMS }
+		counts = func(e *event) bool { return e.start == newest.start && t < e.start+n.WindowMS }
 	case limit.SlidingWindowLog:
 		t = max(t, newest.at)
-		counts = func(e event) bool { return e.at > t-n.WindowMS }
+		counts = func(e *event) bool { return e.at > t-n.WindowMS }
 	case limit.SlidingWindowBuckets:
 		t = max(t, newest.at/n.PrecisionMS*n.PrecisionMS)
 		first := t/n.PrecisionMS - n.WindowMS/n.PrecisionMS + 1
-		counts = func(e event) bool { return e.at/n.PrecisionMS >= first }
+		counts = func(e *event) bool { return e.at/n.PrecisionMS >= first }
 	case limit.SlidingWindowCounter:
 		return rec.weighted(n, max(t, newest.at/n.WindowMS*n.WindowMS))
 	}
 	var sum int64
-	for _, e := range rec.events {
-		if counts(e) {
+	for i := range rec.events { // copies of events made this several times slower
+		if e := &rec.events[i]; counts(e) {
 			sum += e.cost
 		}
 	}
@@ -230,8 +230,8 @@ func (rec *record) used(n limit.Numbers, t int64) int64 {
 func (rec *record) weighted(n limit.Numbers, t int64) int64 {
 	window := t / n.WindowMS
 	var this, before int64
-	for _, e := range rec.events {
-		switch e.at / n.WindowMS {
+	for i := range rec.events {
+		switch e := &rec.events[i]; e.at / n.WindowMS {
 		case window:
 			this += e.cost
 		case window - 1:

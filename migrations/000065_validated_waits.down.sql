@@ -1,0 +1,1 @@
+SELECT; -- a constraint that is validated stays so
