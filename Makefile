@@ -14,6 +14,8 @@ GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 # which takes a third of the time away, and `make verify` runs go vet.
 NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate \
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
+# All tests with the race detector use the same flags, so the standard library is compiled once.
+RACE = GOFLAGS="$$(go env GOFLAGS) -ldflags=-w $(NO_RACE:%=-gcflags=%=-race=false)"
 
 # `make test` begins with the packages that take longest, and tests one package more at once than
 # there are processors: many tests wait, for a browser or for a server that was killed. Processes
@@ -37,7 +39,7 @@ test: ## run all tests under the race detector, with a private PostgreSQL and Re
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test gateways
 	@scripts/dev.sh --test node
-	@scripts/dev.sh --test with env GORACE=atexit_sleep_ms=0 GOFLAGS="$$(go env GOFLAGS) -ldflags=-w $(NO_RACE:%=-gcflags=%=-race=false)" \
+	@scripts/dev.sh --test with env GORACE=atexit_sleep_ms=0 $(RACE) \
 		$(GOTESTSUM) --format standard-quiet -- -race -vet=off -exec 'env GOGC=50' -timeout 60m -p $(PACKAGES) $(SLOWEST) ./...
 	@scripts/dev.sh --test with go test ./internal/engine ./internal/engine/redis -run '^TestLeasesNeverExceed$$|^TestGrantsNeverExceed$$|^TestRandomSequences$$'
 	@cd bench && ../scripts/dev.sh --test with go test ./...
@@ -51,10 +53,10 @@ test-clients: test-client-go test-client-typescript test-client-python ## run th
 
 test-client-go: ## run the tests of the Go client
 	@scripts/dev.sh --test compiler
-	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go test -race -tags server ./...
+	@scripts/dev.sh --test with go run ./tests/withserver env $(RACE) go -C sdk/go test -race -tags server ./...
 	@go -C sdk/go/frameworks test ./...
-	@go -C sdk/go/weirotel test -race ./...
-	@go -C sdk/go/weirgrpc test -race ./...
+	@$(RACE) go -C sdk/go/weirotel test -race ./...
+	@$(RACE) go -C sdk/go/weirgrpc test -race ./...
 
 test-client-typescript: ## run the tests of the TypeScript client, verify its types against the server's OpenAPI document, and pack it
 	@scripts/dev.sh --test node

@@ -214,18 +214,21 @@ func TestAuthorizeUndecided(t *testing.T) {
 // read as a request.
 func TestAuthorizeIgnoresBodies(t *testing.T) {
 	s := newCheckStack(t)
-	for name, lines := range map[string][]string{
-		"announced": {"Content-Length: 1000"}, "in chunks": {"Transfer-Encoding: chunked"}, "expecting": {"Content-Length: 1000", "Expect: 100-continue"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := s.dial()
-			c.t = t
-			c.send(s.ask("POST", append(lines, "Weir-Subject: body", "Weir-Resource: bulk", "Weir-Cost: 0")...))
-			require.Equal(t, http.StatusNoContent, c.receive().status)
-			_, _ = io.WriteString(c.Conn, s.ask("GET", "Weir-Subject: body", "Weir-Resource: bulk"))
-			c.closed()
-		})
-	}
+	t.Run("bodies", func(t *testing.T) { // each of these waits for seconds
+		for name, lines := range map[string][]string{
+			"announced": {"Content-Length: 1000"}, "in chunks": {"Transfer-Encoding: chunked"}, "expecting": {"Content-Length: 1000", "Expect: 100-continue"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := s.dial()
+				c.t = t
+				c.send(s.ask("POST", append(lines, "Weir-Subject: body", "Weir-Resource: bulk", "Weir-Cost: 0")...))
+				require.Equal(t, http.StatusNoContent, c.receive().status)
+				_, _ = io.WriteString(c.Conn, s.ask("GET", "Weir-Subject: body", "Weir-Resource: bulk"))
+				c.closed()
+			})
+		}
+	})
 	require.EqualValues(t, 1_000_000, s.remaining("body", "bulk"))
 }
 
