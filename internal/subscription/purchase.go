@@ -17,6 +17,7 @@ type Purchase struct {
 	Metadata map[string]string
 	Lines    []Line
 	Partial  bool // the event does not have all lines
+	Link     bool // the event says only which payment it has
 }
 
 // Invoice reports whether it is an invoice, and not a checkout.
@@ -149,7 +150,7 @@ func (e *Event) payment(raw json.RawMessage) {
 		e.Why = "the payment has no invoice, or no charge that could be refunded"
 		return
 	}
-	e.Kind, e.Purchase = Purchased, &Purchase{ID: string(in.Invoice), Payment: in.id()}
+	e.Kind, e.Purchase = Purchased, &Purchase{ID: string(in.Invoice), Payment: in.id(), Link: true}
 }
 
 // refund parses a refunded charge.
