@@ -136,3 +136,28 @@ func TestRefundOfACheckoutBeforeTheMapping(t *testing.T) {
 	s.outcome(tenants.EventApplied, s.send(s.event("charge.refunded", refunded("pi_cs_2", true))))
 	require.Equal(t, []int64{-1}, s.credits("ada"))
 }
+
+// An invoice of a subscription that has waited for a mapping for longer than payments are noted
+// grants nothing: nobody knows any more whether it was refunded, or granted before.
+func TestInvoiceThatWaitedTooLong(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pack")))
+	paid := s.send(s.event("invoice.paid", bill("in_1", false, monthly("sub_1"), "price_pack")))
+	s.outcome(tenants.EventParked, paid)
+	s.send(s.paidWith("in_1"))
+	s.send(s.event("charge.refunded", refunded("pi_in_1", true)))
+	s.pass(300 * 24 * time.Hour)
+	s.outcome(tenants.EventParked, s.replay(paid)) // so it is kept
+	s.pass(101 * 24 * time.Hour)
+	_, err := s.store.PurgeCredits(t.Context())
+	require.NoError(t, err)
+	s.sellCredits("price_pack", 100, 0)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventIgnored, s.byID(paid))
+	require.Contains(t, s.byID(paid).Why, "so old")
+	require.Empty(t, s.credits("ada"))
+	// The next one is granted.
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", bill("in_2", false, monthly("sub_1"), "price_pack"))))
+	require.Equal(t, []int64{100}, s.credits("ada"))
+}

@@ -110,6 +110,9 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, v verdi
 	case len(sold) == 0:
 		return verdict{outcome: EventIgnored, why: "no price of the purchase stands for credits: " + strings.Join(other, ", ")}, nil
 	}
+	if g := st.tooOld(e); g.outcome != "" {
+		return g, nil
+	}
 	return st.sell(ctx, e, v, sold)
 }
 
