@@ -2,11 +2,13 @@ package billing_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
 
@@ -160,4 +162,27 @@ func TestInvoiceThatWaitedTooLong(t *testing.T) {
 	// The next one is granted.
 	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", bill("in_2", false, monthly("sub_1"), "price_pack"))))
 	require.Equal(t, []int64{100}, s.credits("ada"))
+}
+
+// An id that is too long to be stored makes an event malformed: stored, it would be processed again
+// and again, and never be deleted.
+func TestPurchasesWithLongIDs(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 256)
+	for name, c := range map[string]struct {
+		typ    string
+		object obj
+	}{
+		"the payment of a refund":    {"charge.refunded", refunded(long, true)},
+		"the payment of an invoice":  {"invoice_payment.paid", obj{"invoice": "in_1", "payment": obj{"payment_intent": long}}},
+		"the invoice of a payment":   {"invoice_payment.paid", obj{"invoice": long, "payment": obj{"payment_intent": "pi_1"}}},
+		"an invoice":                 {"invoice.paid", bill(long, false, nil, "price_pack")},
+		"an invoice of earlier days": {"invoice.paid", bill("in_1", true, obj{"payment_intent": long}, "price_pack")},
+		"a checkout":                 {"checkout.session.completed", checkout("cs_1", obj{"payment_intent": long})},
+	} {
+		_, err := subscription.ParseStripe(eventAt(start, "evt_1", c.typ, c.object))
+		require.ErrorIs(t, err, subscription.ErrMalformed, name)
+	}
+	_, err := subscription.ParseStripe(eventAt(start, "evt_1", "charge.refunded", refunded(long[1:], true)))
+	require.NoError(t, err)
 }

@@ -23,6 +23,9 @@ type Purchase struct {
 // Invoice reports whether it is an invoice, and not a checkout.
 func (p *Purchase) Invoice() bool { return !strings.HasPrefix(p.ID, checkoutPrefix) }
 
+// long reports whether an id of the purchase is longer than any that is stored. It may be nil.
+func (p *Purchase) long() bool { return p != nil && (len(p.ID) > maxID || len(p.Payment) > maxID) }
+
 // Line is a price that was paid.
 type Line struct {
 	ID, Price, Product string
