@@ -17,10 +17,14 @@ type Purchase struct {
 	Metadata map[string]string
 	Lines    []Line
 	Partial  bool // the event does not have all lines
+	Link     bool // the event says only which payment it has
 }
 
 // Invoice reports whether it is an invoice, and not a checkout.
 func (p *Purchase) Invoice() bool { return !strings.HasPrefix(p.ID, checkoutPrefix) }
+
+// long reports whether an id of the purchase is longer than any that is stored. It may be nil.
+func (p *Purchase) long() bool { return p != nil && (len(p.ID) > maxID || len(p.Payment) > maxID) }
 
 // Line is a price that was paid.
 type Line struct {
@@ -149,7 +153,7 @@ func (e *Event) payment(raw json.RawMessage) {
 		e.Why = "the payment has no invoice, or no charge that could be refunded"
 		return
 	}
-	e.Kind, e.Purchase = Purchased, &Purchase{ID: string(in.Invoice), Payment: in.id()}
+	e.Kind, e.Purchase = Purchased, &Purchase{ID: string(in.Invoice), Payment: in.id(), Link: true}
 }
 
 // refund parses a refunded charge.

@@ -113,7 +113,7 @@ func stripeEvent(in *stripe.Event) (Event, error) {
 			}
 		}
 	}
-	if len(e.Customer) > maxID || len(e.Subscription) > maxID {
+	if len(e.Customer) > maxID || len(e.Subscription) > maxID || e.Purchase.long() {
 		return Event{}, fmt.Errorf("%w: an id is longer than %d bytes", ErrMalformed, maxID)
 	}
 	return e, nil

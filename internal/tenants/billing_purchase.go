@@ -29,7 +29,9 @@ func (st *settling) bought(ctx context.Context, e *subscription.Event, v verdict
 	switch {
 	case e.Kind == subscription.Refunded:
 		g, err = st.refund(ctx, e.Purchase.Payment)
-	case len(st.credits) > 0:
+	case len(st.credits) > 0, e.Purchase.Link:
+		// No other event names the payment of an invoice. Without it, a refund would leave the
+		// credits of an invoice that a later mapping grants.
 		g, err = st.purchase(ctx, e, v)
 	case v.outcome == "":
 		g = verdict{outcome: EventIgnored, why: "no price of this endpoint stands for credits"}
@@ -86,6 +88,8 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, v verdi
 		return verdict{}, err
 	case refunded:
 		return st.takeBack(ctx, p.ID)
+	case p.Link:
+		return verdict{outcome: EventIgnored, why: p.ID + " was paid with " + p.Payment + "; a complete refund of that takes back what is left of its credits"}, nil
 	case p.Partial:
 		return st.awaitLines(p), nil
 	}
@@ -105,6 +109,9 @@ func (st *settling) purchase(ctx context.Context, e *subscription.Event, v verdi
 		return verdict{}, nil
 	case len(sold) == 0:
 		return verdict{outcome: EventIgnored, why: "no price of the purchase stands for credits: " + strings.Join(other, ", ")}, nil
+	}
+	if g := st.tooOld(e); g.outcome != "" {
+		return g, nil
 	}
 	return st.sell(ctx, e, v, sold)
 }

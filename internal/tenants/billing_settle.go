@@ -60,8 +60,10 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 		v.due = &e.Effective
 		return v, nil
 	}
-	if (e.Kind == subscription.Granted || e.Kind == subscription.Purchased) && e.At.Before(st.now.Add(-CreditsKeptFor)) {
-		return verdict{outcome: EventIgnored, why: "the event is so old that the grants of its time are deleted: whether it granted credits is unknown"}, nil
+	if e.Kind == subscription.Granted || e.Kind == subscription.Purchased {
+		if v := st.tooOld(e); v.outcome != "" {
+			return v, nil
+		}
 	}
 	var v verdict
 	var err error
@@ -72,6 +74,16 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 		return v, err
 	}
 	return st.bought(ctx, e, v)
+}
+
+// tooOld returns the verdict about an event that would grant credits, if it may have granted them
+// before, or have been refunded, and the rows that say so are deleted by now. For a newer event, it
+// has no outcome.
+func (st *settling) tooOld(e *subscription.Event) verdict {
+	if !e.At.Before(st.now.Add(-CreditsKeptFor)) {
+		return verdict{}
+	}
+	return verdict{outcome: EventIgnored, why: "the event is so old that the grants of its time are deleted: whether it granted credits is unknown"}
 }
 
 // plan processes what an event says about plans.
