@@ -143,3 +143,33 @@ func testAmendSequences(t *testing.T, eng engine.Engine) {
 		}
 	}
 }
+
+// A change never leaves a greater share of the quota than before, however far apart the two limits
+// are, and takes at most what rounding to a millisecond and to a unit takes.
+func testAmendKeepsShares(t *testing.T, eng engine.Engine) {
+	for _, a := range limit.Algorithms {
+		for i := range 150 {
+			r := rand.New(rand.NewPCG(12, uint64(a)<<32|uint64(i)))
+			n := randomNumbers(r, a)
+			if n.Calendar != limit.NoCalendar {
+				continue // counts as one with another window
+			}
+			n.PenaltyMS, n.Overage = 0, false
+			to := n
+			changeLimit(r, &to)
+			to.Overage = false
+			prefix := Prefix()
+			c := counter(prefix+"a-counter", n)
+			had, has := n.Quota(), to.Quota()
+			cost := pick(r, had, max(1, had-1), 1+r.Int64N(had), 1+r.Int64N(min(had, 10)))
+			left := ask(t, eng, start, cost, c).Outcome.Verdicts[0].Remaining
+			amend(t, eng, prefix+"the-change", start, false, []limit.Numbers{to}, c)
+			got := remains(t, eng, start, c, to).Remaining
+			share, _ := limit.MulDiv(left, has, had, 0)
+			require.LessOrEqual(t, got, share, "%s: %d left of %+v, to %+v", a, left, n, to)
+			rate, _ := limit.MulDiv(n.Limit, has, had, 0)
+			rounded := 5 + (rate+has+to.Limit)/n.WindowMS // before, between and after both shares
+			require.GreaterOrEqual(t, got, share-rounded, "%s: %d left of %+v, to %+v", a, left, n, to)
+		}
+	}
+}

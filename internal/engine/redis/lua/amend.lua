@@ -155,7 +155,7 @@ for i = 1, (#ARGV[1] - 7) / 40 do
       elseif number > 5 then
         local missing = s.full - now
         if s.part > 0 then missing = missing + 1 end
-        missing = up(up(missing, lim, to, 31622400000), burst, extra, 31622400000)
+        missing = up(up(missing, lim, extra, 31622400000), burst, to, 31622400000)
         missing = min(missing, up(burst, window, to, 31622400000)) -- all of it is missing
         s.full, s.part, s.limit, till = now + missing, 0, to, now + missing
         algorithm.write(s, till - now + SLACK)
