@@ -10,8 +10,8 @@ type Share struct{ To, Of int64 }
 // is full.
 func (n *Numbers) ScaleTo(to *Numbers) []Share {
 	if n.Algorithm.Bucket() {
-		// level/B = level'/B' with level = time x L/W. In this order no result is greater than a window
-		// unless all of the quota is missing.
+		// level/B = level'/B' with level = time x L/W. In this order, no result is greater than a
+		// window, unless all of the quota is missing.
 		return []Share{{n.Limit, n.Burst}, {to.Burst, to.Limit}}
 	}
 	return []Share{{to.Limit, n.Limit}}
