@@ -304,11 +304,11 @@ func (e *evaluation) conclude() {
 		out := &e.call.Outcome
 		d.NowMS, d.Degraded = out.NowMS, out.Degraded
 		for n, i := range e.counted {
-			d.Rules[i].take(&e.call.Counters[n], &out.Verdicts[n], out.NowMS)
+			d.Rules[i].take(&e.call, n, out.NowMS)
 		}
 		for k, n := range e.nextOf {
 			next := len(e.counted) + k
-			e.takeNext(&d.Rules[e.counted[n]], &e.call.Counters[next], &out.Verdicts[next], out.NowMS)
+			e.takeNext(&d.Rules[e.counted[n]], &e.call, next, out.NowMS)
 		}
 	}
 	d.conclude()

@@ -100,10 +100,12 @@ func (r *RuleDecision) addCredits(counter *engine.Counter, credits *engine.Credi
 	}
 }
 
-// takeCredits copies what an engine says of credits.
-func (r *RuleDecision) takeCredits(credits *engine.Credits, v *limit.Verdict) {
+// takeCredits copies what an engine says of credits. A call that counts nothing has spent none,
+// although its answer says what would be left.
+func (r *RuleDecision) takeCredits(call *engine.Call, counter int) {
+	v, credits := &call.Outcome.Verdicts[counter], call.Counters[counter].Credits
 	r.Credits, r.CreditsSpent, r.Unopened = v.Credits, v.CreditsSpent, v.Unopened
-	if credits != nil && v.Credits == 0 && !v.Unopened && !v.Degraded {
+	if credits != nil && v.Credits == 0 && !v.Unopened && !v.Degraded && !call.DryRun {
 		credits.MarkSpent()
 	}
 }

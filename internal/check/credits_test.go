@@ -106,3 +106,24 @@ func TestCreditsOfItemsDecidedTogether(t *testing.T) {
 	require.Equal(t, []any{false, int64(0), int64(2)}, []any{allowed, spent, left})
 	require.True(t, r.Check(check.Request{Subject: "paying", Resource: "r0", Cost: 2}).Allowed)
 }
+
+// What a dry run reports to be left of credits is not spent: all of them can be spent after it.
+func TestCreditsAfterADryRun(t *testing.T) {
+	rule := checktest.Minute("api", 2)
+	r := checktest.NewRig(t, check.PolicyData{Rules: []limit.Rule{rule}}, nil, granted("paying", limit.Grant{Units: 5}))
+	r.Checker = opening(t, r, 0)
+	r.Check(check.Request{Subject: "paying", Cost: 3}) // opens the grant
+	r.Move(200 * time.Millisecond)
+	all := check.Request{Subject: "paying", Cost: 7}
+	dry := all
+	dry.DryRun = true
+	d := r.Check(dry)
+	require.True(t, d.Allowed)
+	require.Equal(t, []int64{5, 0}, []int64{d.Rules[0].CreditsSpent, d.Rules[0].Credits})
+	_, err := r.Checker.CheckTogetherIn(t.Context(), r.Policy, []check.Request{dry}, new(check.Scratch))
+	require.NoError(t, err)
+	d = r.Check(all)
+	require.True(t, d.Allowed, "%+v", d.Rules[0])
+	require.Equal(t, []int64{5, 0}, []int64{d.Rules[0].CreditsSpent, d.Rules[0].Credits})
+	require.False(t, r.Check(check.Request{Subject: "paying", Cost: 1}).Allowed)
+}

@@ -123,10 +123,10 @@ const (
 	BlockedSubject   SkipReason = "subject_blocked"
 )
 
-// take copies an engine's verdict of nowMS, on this counter, into the rule's decision. A calendar
+// take copies an engine's verdict of nowMS, on a counter of a call, into the rule's decision. A calendar
 // window is the one of the verdict, which can differ from the window at the beginning of the check.
-func (r *RuleDecision) take(counter *engine.Counter, v *limit.Verdict, nowMS int64) {
-	numbers := &counter.Numbers
+func (r *RuleDecision) take(call *engine.Call, counter int, nowMS int64) {
+	v, numbers := &call.Outcome.Verdicts[counter], &call.Counters[counter].Numbers
 	if numbers.Bounds != nil {
 		r.WindowMS = numbers.LengthMS(nowMS)
 	}
@@ -134,7 +134,7 @@ func (r *RuleDecision) take(counter *engine.Counter, v *limit.Verdict, nowMS int
 	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
 	r.Degraded, r.Uncounted = v.Degraded, v.Uncounted
 	if r.HasCredits {
-		r.takeCredits(counter.Credits, v)
+		r.takeCredits(call, counter)
 	}
 	r.Overage = 0
 	if r.MayExceed && !v.Uncounted {

@@ -81,9 +81,9 @@ func (e *evaluation) moving(counter *engine.Counter, nowMS int64) {
 }
 
 // takeNext gives a rule the verdict of its second counter, if only that denies.
-func (*evaluation) takeNext(r *RuleDecision, next *engine.Counter, v *limit.Verdict, nowMS int64) {
-	if r.Allowed && !v.Allowed && !next.Shadow {
-		r.take(next, v, nowMS)
+func (*evaluation) takeNext(r *RuleDecision, call *engine.Call, next int, nowMS int64) {
+	if r.Allowed && !call.Outcome.Verdicts[next].Allowed && !call.Counters[next].Shadow {
+		r.take(call, next, nowMS)
 	}
 }
 

@@ -147,13 +147,13 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 			}
 			for n, rule := range e.counted {
 				place := places[n]
-				d.Rules[rule].take(&t.call.Counters[place], &out.Verdicts[place], out.NowMS)
+				d.Rules[rule].take(&t.call, place, out.NowMS)
 				d.Rules[rule].JointCost = t.call.Counters[place].Cost
 				excess = excess || d.Rules[rule].Overage > 0 || d.Rules[rule].CreditsSpent > 0
 			}
 			for k, n := range e.nextOf {
 				place := places[len(e.counted)+k]
-				e.takeNext(&d.Rules[e.counted[n]], &t.call.Counters[place], &out.Verdicts[place], out.NowMS)
+				e.takeNext(&d.Rules[e.counted[n]], &t.call, place, out.NowMS)
 			}
 			places = places[len(e.call.Counters):]
 			d.conclude()

@@ -85,13 +85,15 @@ func TestWarningThatApplies(t *testing.T) {
 
 // During an outage of Redis, the share is that of the part of the limit that this instance counts.
 func TestWarningDuringAnOutage(t *testing.T) {
-	counter := engine.Counter{Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 100, WindowMS: 60_000}}
+	call := engine.Call{Counters: []engine.Counter{{Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 100, WindowMS: 60_000}}}}
 	r := RuleDecision{Rule: &limit.Rule{}, Quota: 100, WarnAt: share(t, 0.8)}
 	for remaining, warns := range map[int64]bool{25: false, 5: false, 4: true, 0: true} {
-		r.take(&counter, &limit.Verdict{Allowed: true, Degraded: true, PartQuota: 25, Remaining: remaining}, testStart)
+		call.Outcome.Verdicts = []limit.Verdict{{Allowed: true, Degraded: true, PartQuota: 25, Remaining: remaining}}
+		r.take(&call, 0, testStart)
 		require.Equal(t, warns, r.Warning, "%d of 25", remaining)
 	}
-	r.take(&counter, &limit.Verdict{Allowed: true, Degraded: true, Uncounted: true}, testStart)
+	call.Outcome.Verdicts = []limit.Verdict{{Allowed: true, Degraded: true, Uncounted: true}}
+	r.take(&call, 0, testStart)
 	require.False(t, r.Warning, "nothing is known")
 
 	rule := minute("api", 10)
