@@ -30,18 +30,15 @@ func applyDuePlans(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 
 // changeCounters changes the counters of subjects with a new plan as the plan says, until ctx ends.
 func changeCounters(ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, log *slog.Logger) {
-	repeat(ctx, applyDuePlansEvery, func() (more bool) {
-		_, more, err := store.CarryOutCounterChanges(ctx, func(tenant uuid.UUID, c check.CounterChange) error {
-			policy, err := policies.Get(ctx, tenant)
-			if err != nil {
-				return err
-			}
-			return checker.Amend(ctx, policy, c)
-		})
-		if err != nil && ctx.Err() == nil {
-			log.Warn("not all counters of subjects with a new plan changed; retrying", "error", err)
+	changes := store.CounterChanges(func(tenant uuid.UUID, c check.CounterChange) error {
+		policy, err := policies.Get(ctx, tenant) // few are read at once
+		if err != nil {
+			return err
 		}
-		return more
+		return checker.Amend(ctx, policy, c)
+	})
+	changes.Run(ctx, applyDuePlansEvery, func(err error) {
+		log.Warn("not all counters of subjects with a new plan changed; retrying", "error", err)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
@@ -25,7 +26,8 @@ type CounterChange struct {
 // Amend changes counters, once for each ID. It changes the counters of all rules that count by the
 // subject, and by no value that it does not know. If an override defines the subject's limit for a
 // rule, that counter is not changed, because no plan applies to it. Amend fails with an
-// ErrCountersUnavailable, and can then be repeated.
+// ErrCountersUnavailable or the error of ctx, and can then be repeated. It may take long: the store
+// rests between long steps, and tenants take turns.
 func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
 	subject, _ := p.subjects.Load(change.Subject)
 	now := c.nowMS()
@@ -60,8 +62,8 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	if len(a.Parts) == 0 {
 		return nil
 	}
-	if err := c.engine.Amend(context.WithoutCancel(ctx), &a); err != nil {
-		return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+	if err := c.amend(ctx, p.tenant, &a); err != nil {
+		return err
 	}
 	if keys.from == "" {
 		return nil
@@ -71,8 +73,32 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	for i := range a.Parts {
 		a.Parts[i].Key = engine.Retag(a.Parts[i].Key, keys.from)
 	}
-	if err := c.engine.Amend(context.WithoutCancel(ctx), &a); err != nil {
-		return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+	return c.amend(ctx, p.tenant, &a)
+}
+
+// Amendments take at most a tenth of the time of the counter store, which serves no check
+// meanwhile. Those of small counters are so short that most need no rest.
+const (
+	amendRest = 9 // times as long as the store has worked
+	amendFree = time.Millisecond
+)
+
+// amend carries out an amendment step by step. If ctx ends, the other steps are left for the next
+// time.
+func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Amendment) error {
+	steps := a.Steps()
+	for i := range steps {
+		if err := c.amends.Take(ctx, tenant); err != nil {
+			return err
+		}
+		err := c.engine.Amend(context.WithoutCancel(ctx), &steps[i])
+		c.amends.Leave(tenant, time.Duration(steps[i].WorkUS)*time.Microsecond)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+		}
+		if steps[i].Before {
+			return nil
+		}
 	}
 	return nil
 }

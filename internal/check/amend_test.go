@@ -1,11 +1,17 @@
 package check
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
 	"weir/internal/limit"
 )
 
@@ -114,4 +120,78 @@ func TestAmendLiftsDenials(t *testing.T) {
 	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
 	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 1, Subject: "s", Reset: true, From: "free", To: "free"}))
 	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+}
+
+// amendStore is a counter store that has to work for a time for each step of an amendment.
+type amendStore struct {
+	engine.Engine
+	work  time.Duration
+	steps []*engine.Amendment
+	fail  int // this step, counted from 1
+}
+
+func (s *amendStore) Amend(_ context.Context, a *engine.Amendment) error {
+	s.steps = append(s.steps, a)
+	if len(s.steps) == s.fail {
+		return errors.New("no answer")
+	}
+	time.Sleep(s.work)
+	a.WorkUS = s.work.Microseconds()
+	return nil
+}
+
+// amended returns a checker over the store, and a tenant's policy with logs, each of which is a
+// step of its own.
+func amended(t *testing.T, store *amendStore, logs int) (c *Checker, p *Policy) {
+	t.Helper()
+	data := PolicyData{Plans: []PlanData{{Slug: "free", Default: true}, {Slug: "pro", Limits: map[string]limit.Limit{}}}}
+	for i := range logs {
+		rule := minute(fmt.Sprintf("log-%d", i), limit.MaxLogLimit)
+		rule.Algorithm = limit.SlidingWindowLog
+		data.Rules = append(data.Rules, rule)
+		data.Plans[1].Limits[rule.Slug] = limit.Limit{Limit: limit.MaxLogLimit - 1}
+	}
+	keys := NewKeys([16]byte{1})
+	p, err := CompilePolicy(keys, limit.TenantID{1}, data)
+	require.NoError(t, err)
+	return NewChecker(CheckerOptions{Keys: keys, Engine: store, Metrics: NewMetrics(prometheus.NewRegistry())}), p
+}
+
+// While the counter store works for an amendment, it serves no check. So it rests for nine times as
+// long before the next one, also of another subject. Short ones need no rest.
+func TestAmendmentsRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &amendStore{work: 4 * time.Millisecond}
+		c, p := amended(t, store, 50)
+		begun := time.Now()
+		require.NoError(t, c.Amend(t.Context(), p, CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}))
+		require.NoError(t, c.Amend(t.Context(), p, CounterChange{ID: 2, Subject: "other", From: "free", To: "pro"}))
+		require.Len(t, store.steps, 100)
+		require.True(t, store.steps[48].Follows)
+		require.False(t, store.steps[49].Follows)
+		require.InDelta(t, 100*40*time.Millisecond, time.Since(begun), float64(50*time.Millisecond))
+
+		time.Sleep(time.Minute)
+		store.work = 100 * time.Microsecond
+		begun = time.Now()
+		require.NoError(t, c.Amend(t.Context(), p, CounterChange{ID: 3, Subject: "s", Reset: true}))
+		require.Equal(t, store.work, time.Since(begun))
+	})
+}
+
+// An amendment stops between two steps when its context ends, and when the store fails.
+func TestAmendmentsStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &amendStore{work: 4 * time.Millisecond, fail: 5}
+		c, p := amended(t, store, 50)
+		change := CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}
+		require.ErrorIs(t, c.Amend(t.Context(), p, change), ErrCountersUnavailable)
+		require.Len(t, store.steps, 5)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.Amend(ctx, p, change), context.DeadlineExceeded)
+		require.InDelta(t, 5+25, len(store.steps), 2)
+	})
 }

@@ -29,6 +29,7 @@ type Checker struct {
 	observers []Observer
 	credits   func(tenant limit.TenantID, subject string, r *RuleDecision)
 	previews  *turn.Places[limit.TenantID]
+	amends    *turn.Pace[limit.TenantID]
 }
 
 // Observer is notified of decisions. It must not keep req or d, whose memory is reused. It must not
@@ -56,7 +57,8 @@ func NewChecker(o CheckerOptions) *Checker {
 		o.Clock = time.Now
 	}
 	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, storeMS: storeMS(o.Engine), metrics: o.Metrics, observers: o.Observers,
-		credits: o.Credits, previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews)}
+		credits: o.Credits, previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews),
+		amends: turn.NewPace[limit.TenantID](amendRest, amendFree)}
 }
 
 // storeMS returns what tells the time of the counter store at an instant, in milliseconds since

@@ -16,6 +16,15 @@ type Amendment struct {
 	NowMS int64  // milliseconds since 1970; 0: the engine's own clock
 	Reset bool   // false: keep the used share
 	Parts []AmendPart
+	// Follows means that another amendment with the same Once has more of the counters. The last of
+	// them is without it.
+	Follows bool
+
+	// The result. WorkUS is how long the store had to work for it, and served nothing else: an
+	// estimate in microseconds, by what it has done. Before means that it had done all of it, and
+	// all that follows, before.
+	WorkUS int64
+	Before bool
 }
 
 // AmendPart is one counter of an Amendment.
@@ -37,6 +46,39 @@ func (a *Amendment) Validate() error {
 		}
 	}
 	return nil
+}
+
+// maxAmendWork is the maximum work of a step with several counters.
+const maxAmendWork = 128
+
+// work estimates the work of changing a counter for the store. Most are 1.
+func (p *AmendPart) work(reset bool) int64 {
+	n := &p.Numbers
+	switch {
+	case reset:
+		return 1
+	case n.Algorithm == limit.SlidingWindowLog:
+		return 1 + n.Limit*maxAmendWork/limit.MaxLogLimit
+	case n.Algorithm == limit.SlidingWindowBuckets:
+		return 1 + n.WindowMS/n.PrecisionMS/8
+	}
+	return 1
+}
+
+// Steps splits the amendment into those that the store can carry out at one instant each. It serves
+// nothing else meanwhile: at most a few milliseconds.
+func (a *Amendment) Steps() (steps []Amendment) {
+	for from, to := 0, 0; from < len(a.Parts); from = to {
+		for work := int64(0); to < len(a.Parts); to++ {
+			work += a.Parts[to].work(a.Reset)
+			if to > from && work > maxAmendWork {
+				break
+			}
+		}
+		step := Amendment{Once: a.Once, NowMS: a.NowMS, Reset: a.Reset, Parts: a.Parts[from:to], Follows: a.Follows || to < len(a.Parts)}
+		steps = append(steps, step)
+	}
+	return steps
 }
 
 // counters returns the counters of the amendment.
@@ -97,11 +139,11 @@ func (e *Memory) Amend(ctx context.Context, a *Amendment) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
-	if _, done := e.amended.LoadOrStore(a.Once, true); done {
+	if _, a.Before = e.amended.Load(a.Once); a.Before {
 		return nil
 	}
-	if a.Reset {
-		return e.Reset(ctx, a.counters()...)
+	if !a.Follows {
+		e.amended.Store(a.Once, true)
 	}
 	now := a.NowMS
 	if now == 0 {
@@ -110,6 +152,15 @@ func (e *Memory) Amend(ctx context.Context, a *Amendment) error {
 	for i := range a.Parts {
 		part := &a.Parts[i]
 		key := part.OwnKey()
+		if _, done := e.amended.LoadOrStore(a.Once+key, true); done {
+			continue
+		}
+		if a.Reset {
+			if err := e.Reset(ctx, part.Counter); err != nil {
+				return err
+			}
+			continue
+		}
 		shard := e.shardOf(key)
 		shard.mu.Lock()
 		if kept := shard.counters[key]; kept != nil {

@@ -63,7 +63,7 @@ type Memory struct {
 	tidied   atomic.Uint32 // counts the shards that were tidied
 	debtors  debtors
 	scratch  sync.Pool // *memoryScratch
-	amended  sync.Map  // Amendment.Once, true; it is never cleaned, because this engine amends only in tests and simulations
+	amended  sync.Map  // Amendment.Once, alone and with keys; it is never cleaned, because this engine amends only in tests and simulations
 
 	creditMu sync.Mutex
 	outboxes map[string]map[limit.GrantID]int64

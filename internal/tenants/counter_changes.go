@@ -4,6 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -26,61 +31,205 @@ var OnChanges = []string{OnChangeCarry, OnChangeReset, OnChangeScale}
 // counterChanges is the maximum number of counter changes that are listed at once.
 const counterChanges = 500
 
-// CarryOutCounterChanges calls carry with the pending changes of counters, those of a tenant in
-// order, the tenants in turn, and deletes those that succeed. After an error, the tenant's further
-// changes wait for the next round. more reports whether more can be done immediately. Several
-// servers may call it concurrently, and a change may be passed to carry more than once. Errors:
-// ErrUnavailable, and the first error of carry.
-func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, more bool, err error) {
-	var first error
-	var without []uuid.UUID // tenants that failed
-	for {
-		n, full, failed, err := s.carryOutCounterChanges(ctx, without, carry)
-		done += n
-		if failed.first != nil && first == nil {
-			first = failed.first
-		}
-		if err != nil {
-			return done, false, errors.Join(first, err)
-		}
-		if without = append(without, failed.tenants...); len(failed.tenants) == 0 || !full || len(without) >= turnsFailed {
-			return done, full && n > 0, first
-		}
-		// The changes of the tenants that failed may hide those of others.
+// changesAtOnce is the maximum number of tenants of which a change is carried out at the same time.
+// Most of them wait for a turn in the counter store, and use no connection to Postgres.
+const changesAtOnce = 64
+
+// CounterChanges carries out the pending changes of counters: those of a tenant in order, and those
+// of several tenants at the same time, so that no tenant waits for the long changes of another.
+// Several servers may do so concurrently, and a change may be carried out more than once.
+type CounterChanges struct {
+	store *Store
+	carry func(tenant uuid.UUID, c check.CounterChange) error
+	slots chan struct{} // one for each change that is carried out
+	next  chan struct{} // has an element when there may be more to list
+	work  sync.WaitGroup
+
+	mu      sync.Mutex
+	busy    map[uuid.UUID]bool // tenants whose listed changes are not finished; true: they have ended
+	failed  failedTenants      // since the last call of retry
+	waiting int                // tenants that wait for a slot
+	carried []int64            // changes that are not deleted yet
+}
+
+// CounterChanges returns what carries out changes by calling carry. After an error of it, the
+// tenant's further changes wait.
+func (s *Store) CounterChanges(carry func(tenant uuid.UUID, c check.CounterChange) error) *CounterChanges {
+	return &CounterChanges{
+		store: s, carry: carry, slots: make(chan struct{}, changesAtOnce), next: make(chan struct{}, 1), busy: map[uuid.UUID]bool{},
 	}
 }
 
-// carryOutCounterChanges carries out one page of changes. full means that there may be more.
-func (s *Store) carryOutCounterChanges(ctx context.Context, without []uuid.UUID, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, full bool, failed failedTenants, err error) {
-	rows, full, err := s.counterChanges(ctx, without)
+// Run looks for changes every so often, and sooner while there are more, until ctx ends. It tells
+// report of errors: ErrUnavailable, and those of carry.
+func (c *CounterChanges) Run(ctx context.Context, every time.Duration, report func(error)) {
+	defer c.work.Wait()
+	wait := rand.N(every) // instances that were started together spread out
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-c.next:
+		case <-timer.C:
+			if err := c.retry(); err != nil && ctx.Err() == nil {
+				report(err)
+			}
+		}
+		timer.Stop()
+		wait = every
+		if _, _, err := c.Step(ctx); err != nil && ctx.Err() == nil {
+			report(err)
+		}
+	}
+}
+
+// retry lets the changes of tenants that failed be listed again, and returns their first error.
+func (c *CounterChanges) retry() (first error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first, c.failed = c.failed.first, failedTenants{}
+	return first
+}
+
+// Step deletes the changes that were carried out, and begins with one page of others. full means
+// that there may be more.
+func (c *CounterChanges) Step(ctx context.Context) (deleted int, full bool, err error) {
+	if deleted, err = c.settle(ctx); err != nil {
+		return 0, false, err
+	}
+	without, list := c.without()
+	if !list {
+		return deleted, false, nil
+	}
+	rows, full, err := c.store.counterChanges(ctx, without)
 	if err != nil {
-		return 0, false, failed, fmt.Errorf("list changes of counters: %w", err)
+		return deleted, false, fmt.Errorf("list changes of counters: %w", err)
 	}
-	var carried []int64
+	var order []uuid.UUID
+	of := map[uuid.UUID][]db.CounterChangesRow{}
 	for _, row := range rows {
-		if failed.has(row.TenantID) {
-			continue
+		if of[row.TenantID] == nil {
+			order = append(order, row.TenantID)
 		}
-		change := check.CounterChange{
-			ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
-			FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
-			FromMultiplier: int64(row.FromMultiplier), ToMultiplier: int64(row.ToMultiplier),
-		}
-		if err := carry(row.TenantID, change); err != nil {
-			failed.add(row.TenantID, err)
-			continue
-		}
-		carried = append(carried, row.ID)
+		of[row.TenantID] = append(of[row.TenantID], row)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, tenant := range order {
+		c.busy[tenant] = false
+		c.waiting++
+		c.work.Go(func() { c.carryOut(ctx, tenant, of[tenant], full) })
+	}
+	return deleted, full, nil
+}
+
+// without returns the tenants whose changes are not listed now. Nothing is listed while others wait
+// for a slot, or after very many have failed, of which the cause is none of them.
+func (c *CounterChanges) without() (tenants []uuid.UUID, list bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Concat(slices.Collect(maps.Keys(c.busy)), c.failed.tenants), c.waiting == 0 && len(c.failed.tenants) < turnsFailed
+}
+
+// carryOut carries out changes of a tenant in order. After each, other tenants may have its slot.
+func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []db.CounterChangesRow, more bool) {
+	first := true
+	for i := range rows {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if first {
+			c.waiting, first = c.waiting-1, false
+		}
+		c.mu.Unlock()
+		if ctx.Err() != nil {
+			break
+		}
+		err := c.carry(tenant, changeOf(&rows[i]))
+		<-c.slots
+		c.mu.Lock()
+		if err != nil {
+			c.failed.add(tenant, err)
+		} else {
+			c.carried = append(c.carried, rows[i].ID)
+		}
+		c.mu.Unlock()
+		if err != nil {
+			break
+		}
+	}
+	c.mu.Lock()
+	c.busy[tenant] = true
+	c.mu.Unlock()
+	if more {
+		select {
+		case c.next <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func changeOf(row *db.CounterChangesRow) check.CounterChange {
+	return check.CounterChange{
+		ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
+		FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
+		FromMultiplier: int64(row.FromMultiplier), ToMultiplier: int64(row.ToMultiplier),
+	}
+}
+
+// settle deletes the changes that were carried out. Then those tenants of which all listed ones are
+// finished may be listed again.
+func (c *CounterChanges) settle(ctx context.Context) (deleted int, err error) {
+	c.mu.Lock()
+	carried := c.carried
+	c.carried = nil
+	var ended []uuid.UUID
+	for tenant, has := range c.busy {
+		if has {
+			ended = append(ended, tenant)
+		}
+	}
+	c.mu.Unlock()
 	if len(carried) > 0 {
-		err = s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		err = c.store.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 			return q.DeleteCounterChanges(ctx, carried)
 		})
-		if err != nil {
-			return 0, false, failed, fmt.Errorf("delete changes of counters: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.carried = append(carried, c.carried...)
+		return 0, fmt.Errorf("delete changes of counters: %w", err)
+	}
+	for _, tenant := range ended {
+		delete(c.busy, tenant)
+	}
+	return len(carried), nil
+}
+
+// CarryOutCounterChanges carries out one page of changes, and waits until it has ended. If tenants
+// fail whose changes may hide those of others, it carries out another one. more reports whether
+// more can be done immediately. Errors: ErrUnavailable, and the first error of carry.
+func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, more bool, err error) {
+	c := s.CounterChanges(carry)
+	for failed := -1; failed < len(c.failed.tenants); {
+		failed = len(c.failed.tenants)
+		_, full, err := c.Step(ctx)
+		c.work.Wait()
+		n, unsettled := c.settle(ctx)
+		done += n
+		if err = errors.Join(err, unsettled); err != nil {
+			return done, false, errors.Join(c.failed.first, err)
+		}
+		if more = full && n > 0; !full {
+			break
 		}
 	}
-	return len(carried), full, failed, nil
+	return done, more, c.failed.first
 }
 
 // counterChanges lists the changes of one step. full means that there may be more.

@@ -1,10 +1,15 @@
 package tenants_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -53,7 +58,10 @@ func TestCounterChanges(t *testing.T) {
 	}
 	var got []change
 	failing := true
+	var mu sync.Mutex
 	carry := func(tenant uuid.UUID, c check.CounterChange) error {
+		mu.Lock()
+		defer mu.Unlock()
 		if failing && len(got) == 2 {
 			return errors.New("no counters")
 		}
@@ -129,4 +137,53 @@ func TestCounterChangesMultiplied(t *testing.T) {
 	require.Equal(t, []check.CounterChange{{From: "free", To: "pro", ToVersion: 1, FromMultiplier: 1, ToMultiplier: 2}}, changes(), "imported")
 	d.Exec("INSERT INTO counter_changes (tenant_id, subject, action, from_plan, to_plan) VALUES ($1, 'ada', 'scale', 'free', 'pro')", a.TenantID())
 	require.Equal(t, []check.CounterChange{{From: "free", To: "pro"}}, changes(), "of before the multipliers were stored")
+}
+
+// The changes of a tenant wait for those before them, and for those of no other tenant, however
+// long they take. Nothing is carried out again while it is underway.
+func TestCounterChangesWaitForNobody(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	const insert = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
+		SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
+	d.Exec(insert, a.TenantID(), 600)
+	block, small := make(chan struct{}), make(chan string, 10)
+	var mu sync.Mutex
+	var long []string
+	changes := d.Store.CounterChanges(func(tenant uuid.UUID, c check.CounterChange) error {
+		if tenant == b.TenantID() {
+			small <- c.Subject
+			return nil
+		}
+		<-block
+		mu.Lock()
+		defer mu.Unlock()
+		long = append(long, c.Subject)
+		return nil
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		changes.Run(ctx, 10*time.Millisecond, func(err error) { t.Error(err) })
+	})
+	left := func(actor tenants.Actor) (n int) {
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM counter_changes WHERE tenant_id = $1", actor.TenantID()).Scan(&n))
+		})
+		return n
+	}
+	for range 2 { // the second ones are made when the page of the other tenant is underway
+		d.Exec(insert, b.TenantID(), 2)
+		require.Equal(t, []string{"s1", "s2"}, []string{<-small, <-small})
+		require.Eventually(t, func() bool { return left(b) == 0 }, time.Minute, 5*time.Millisecond)
+	}
+	require.Equal(t, 600, left(a))
+	close(block)
+	require.Eventually(t, func() bool { return left(a) == 0 }, time.Minute, 5*time.Millisecond)
+	stop()
+	run.Wait()
+	require.Len(t, long, 600, "each once")
+	for i, subject := range long {
+		require.Equal(t, fmt.Sprintf("s%d", i+1), subject)
+	}
 }

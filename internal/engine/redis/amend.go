@@ -18,37 +18,24 @@ func amendFiles() []string {
 	return append(parts, "amend")
 }
 
-// maxAmendWork is the maximum work of a run of amend.lua with several counters. Redis serves
-// nothing else during a run.
-const maxAmendWork = 128
-
-// amendWork estimates the work of changing a counter for Redis. Most are 1.
-func amendWork(a *engine.Amendment, n *limit.Numbers) int64 {
-	switch {
-	case a.Reset:
-		return 1
-	case n.Algorithm == limit.SlidingWindowLog:
-		return 1 + n.Limit*maxAmendWork/limit.MaxLogLimit
-	case n.Algorithm == limit.SlidingWindowBuckets:
-		return 1 + n.WindowMS/n.PrecisionMS/8
-	}
-	return 1
-}
+// amendUnitUS is how long Redis takes for a unit of the work that amend.lua reports.
+const amendUnitUS = 15
 
 // Amend changes counters, each once. Those that fit into one run are changed in one step.
 func (e *Engine) Amend(ctx context.Context, a *engine.Amendment) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
-	for from, to := 0, 0; from < len(a.Parts); from = to {
-		for work := int64(0); to < len(a.Parts); to++ {
-			work += amendWork(a, &a.Parts[to].Numbers)
-			if to > from && work > maxAmendWork {
-				break
-			}
-		}
-		if err := e.amendParts(ctx, a, a.Parts[from:to], to < len(a.Parts)); err != nil {
+	a.WorkUS, a.Before = 0, false
+	steps := a.Steps()
+	for i := range steps {
+		work, err := e.amendStep(ctx, &steps[i])
+		if err != nil {
 			return fmt.Errorf("amend counters: %w", err)
+		}
+		if a.WorkUS += work * amendUnitUS; work == 0 {
+			a.Before = i == 0
+			return nil
 		}
 	}
 	return nil
@@ -60,14 +47,14 @@ const (
 	amendFollows = 2 // another run of the same amendment
 )
 
-// amendParts changes some counters of an amendment in one step.
-func (e *Engine) amendParts(ctx context.Context, a *engine.Amendment, parts []engine.AmendPart, follows bool) error {
+// amendStep changes counters in one run, and returns its work, or 0 if all was done before.
+func (e *Engine) amendStep(ctx context.Context, a *engine.Amendment) (work int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
 	defer cancel()
 	keys := []string{a.Once}
-	arg := append(appendUint(nil, a.NowMS, 6), oneIf(a.Reset)*amendReset|oneIf(follows)*amendFollows)
-	for i := range parts {
-		part := &parts[i]
+	arg := append(appendUint(nil, a.NowMS, 6), oneIf(a.Reset)*amendReset|oneIf(a.Follows)*amendFollows)
+	for i := range a.Parts {
+		part := &a.Parts[i]
 		n, key := &part.Numbers, part.OwnKey()
 		keys = append(keys, key, penaltyKey(key))
 		arg = appendUint(append(arg, byte(n.Algorithm)), n.Limit, 7)
@@ -75,10 +62,10 @@ func (e *Engine) amendParts(ctx context.Context, a *engine.Amendment, parts []en
 		arg = appendUint(appendUint(appendID(arg, part.ID), part.To.Limit, 7), part.To.Burst, 5)
 		arg = append(arg, oneIf(n.Overage && part.To.Overage))
 	}
-	err := e.client.EvalSha(ctx, e.amend.sha, keys, arg).Err()
+	work, err = e.client.EvalSha(ctx, e.amend.sha, keys, arg).Int64()
 	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
 		e.loads.Add(1)
-		err = e.client.Eval(ctx, e.amend.text, keys, arg).Err()
+		work, err = e.client.Eval(ctx, e.amend.text, keys, arg).Int64()
 	}
-	return err
+	return work, err
 }

@@ -104,6 +104,10 @@ func TestRedisAmendsLongLogsOneByOne(t *testing.T) {
 	require.Less(t, int64(callsInScripts(t, client, "getrange")-before), count*limit.MaxLogLimit/4, "commands: not one for each entry")
 	require.GreaterOrEqual(t, runs.runs, count, "runs of the script")
 	requireHalved(t, eng, a, at)
+	require.InDelta(t, count*4_000, a.WorkUS, count*1_000, "about 4 ms for each")
+	require.NoError(t, eng.Amend(t.Context(), a))
+	require.True(t, a.Before)
+	require.Zero(t, a.WorkUS)
 }
 
 // requireHalved requires that all logs of an amendment hold half of their units.
@@ -165,6 +169,8 @@ func TestRedisForgetsAmendments(t *testing.T) {
 		return ttl
 	}
 	require.NoError(t, eng.Amend(t.Context(), a))
+	require.False(t, a.Before)
+	require.InDelta(t, 50, a.WorkUS, 50, "an ordinary one is short")
 	require.Greater(t, life(), 2*24*time.Hour, "Postgres may be unavailable over a weekend")
 	require.LessOrEqual(t, life(), 3*24*time.Hour)
 	require.NoError(t, client.PExpire(t.Context(), a.Once, time.Hour).Err())
