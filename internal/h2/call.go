@@ -32,15 +32,15 @@ type Call struct {
 
 	bodyWait, windowWait waiter
 
-	window     int    // bytes that the client may still send
-	credit     int    // bytes that were read, and that the client may send again when told so
-	sendWindow int64  // bytes that the client accepts
-	rest       []byte // of an answer that nobody works on any more, which its client does not accept yet
-	leaveRests func() // ends that rest counts; nil: it does not
-	plain      bool   // the answer ends with its body, and has no trailer
-	unsent     int    // bytes that a handler has for the client while it waits for a window
-	stuckSince time.Time
-	blocked    bool // its handler waits until the socket accepts more
+	window     int       // bytes that the client may still send
+	credit     int       // bytes that were read, and that the client may send again when told so
+	sendWindow int64     // bytes that the client accepts
+	rest       []byte    // of an answer that nobody works on any more, which its client does not accept yet
+	leaveRests func()    // ends that rest counts; nil: it does not
+	plain      bool      // the answer ends with its body, and has no trailer
+	unsent     int       // bytes that a handler has for the client while it waits for a window
+	stuckSince time.Time // zero: it has not waited for a window
+	blocked    bool      // its handler waits until the socket accepts more
 
 	// Only requests to the handler use these.
 	cancel         context.CancelFunc // nil: a direct call
@@ -227,6 +227,7 @@ func (c *conn) answered(s *Call) {
 	c.frames.earn(c.frames.PerAnswer)
 	c.resets.earn(c.resets.PerAnswer)
 	c.strikes = 0
+	c.reads()
 	early := !s.ended
 	if early { // the client need not send the rest
 		c.framerWrites(c.framer.WriteRSTStream(s.id, http2.ErrCodeNo))

@@ -69,8 +69,10 @@ type conn struct {
 	dead       bool
 	draining   drainState
 	timer      *time.Timer // of draining; nil: there was none
-	// unreadTimer runs while a stream waits for a window, and perhaps longer. unread says that one
-	// has waited for too long.
+	// readAt is when the client last read, or the first stream began to wait. unreadTimer runs
+	// while a stream waits for a window, and perhaps longer. unread says that the client has read
+	// nothing for too long.
+	readAt      time.Time
 	unreadTimer *time.Timer
 	unread      atomic.Bool
 

@@ -340,6 +340,7 @@ func (c *conn) takeWindow(f *http2.WindowUpdateFrame) error {
 		if c.sendWindow += int64(f.Increment); c.sendWindow > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
+		c.reads()
 		c.resume()
 		return nil
 	}

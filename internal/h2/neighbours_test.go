@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -164,13 +165,18 @@ func TestUnreadPiecesLeaveNeighbours(t *testing.T) {
 // are added. Before, each of them added a part first, 64 KB.
 func TestUnreadOutputIsBounded(t *testing.T) {
 	body := make([]byte, 4<<20)
+	var begun sync.WaitGroup // the reader begins no request while the output is large
+	begun.Add(100)
 	server, addr := serveFor(t, func(config *Config) {
-		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Streams, config.Limits.Unread = 4096, 16, 100, 2048
-		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
+		config.Limits.Handlers, config.Limits.HandlersOf, config.Limits.Streams, config.Limits.Unread = 4096, 100, 100, 2048
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			begun.Done()
+			begun.Wait()
+			_, _ = w.Write(body)
+		})
 	})
 	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
 	require.NoError(t, c.WriteWindowUpdate(0, maxWindow-initialWindow))
-	// The server reads no further requests while its output is large, so all of them come at once.
 	var all bytes.Buffer
 	framer := http2.NewFramer(&all, nil)
 	for i := range uint32(100) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -106,6 +107,9 @@ func (c *conn) sendSome(s *Call, b []byte, end bool) (sent int) {
 		c.sendWindow -= n
 		sent = next
 	}
+	if sent > 0 {
+		c.reads()
+	}
 	return sent
 }
 
@@ -129,14 +133,27 @@ func (c *conn) earnBySize(n int, uncut bool) {
 // stick notes that s waits for a window. The caller holds the lock.
 func (c *conn) stick(s *Call) {
 	s.stuckSince = time.Now()
+	if len(c.stuck) == 0 {
+		c.readAt = s.stuckSince
+	}
 	c.stuck = append(c.stuck, s)
 	if c.unreadTimer == nil {
 		c.unreadTimer = time.AfterFunc(c.server.Limits.Write, c.endUnread)
 	}
 }
 
-// endUnread ends the connection if its client has not read an answer in time. A silent client does
-// not wake the reader, so this does.
+// reads notes that the client reads, or at least accepts parts of answers. Nobody wants to know
+// while no stream waits. The caller holds the lock.
+func (c *conn) reads() {
+	if len(c.stuck) > 0 {
+		c.readAt = time.Now()
+	}
+}
+
+// endUnread ends the connection if its client has read nothing in time while an answer waits. A
+// silent client does not wake the reader, so this does. If the client reads other answers, only the
+// rests that it has not read in time are reset: people behind a proxy may share the connection.
+// The deadline of its own handler ends any other answer.
 func (c *conn) endUnread() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,18 +161,28 @@ func (c *conn) endUnread() {
 		c.unreadTimer = nil
 		return
 	}
-	since := c.stuck[0].stuckSince
-	for _, s := range c.stuck[1:] {
-		if s.stuckSince.Before(since) {
-			since = s.stuckSince
-		}
-	}
-	if left := c.server.Limits.Write - time.Since(since); left > 0 {
-		c.unreadTimer.Reset(left)
+	since := time.Now().Add(-c.server.Limits.Write)
+	if !c.readAt.After(since) {
+		c.unread.Store(true)
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // a closed connection has no reader
 		return
 	}
-	c.unread.Store(true)
-	_ = c.SetReadDeadline(time.Unix(1, 0)) // a closed connection has no reader
+	next := c.readAt
+	for _, s := range slices.Clone(c.stuck) { // a reset changes the list
+		switch {
+		case s.rest == nil:
+		case !s.stuckSince.After(since):
+			c.reset(s, http2.ErrCodeEnhanceYourCalm)
+		case s.stuckSince.Before(next):
+			next = s.stuckSince
+		}
+	}
+	if len(c.stuck) == 0 {
+		c.unreadTimer = nil
+	} else {
+		c.unreadTimer.Reset(next.Sub(since))
+	}
+	c.flush(false)
 }
 
 // unstick removes s from the waiting streams. The caller holds the lock.
@@ -171,9 +198,6 @@ func (c *conn) unstick(s *Call) {
 // resume continues the streams that wait, the first one first, as far as the output and the window
 // of the connection have space for them. A handler that is woken for nothing would cost much more
 // than the frame that caused it. The caller holds the lock.
-//
-// While a client reads other answers, one that it does not read does not end the connection, which
-// people behind a proxy may share. The deadline of its own handler ends it.
 func (c *conn) resume() {
 	c.restsForOutput = false
 	if len(c.stuck) == 0 {
@@ -181,16 +205,12 @@ func (c *conn) resume() {
 	}
 	kept := c.stuck[:0]
 	space := c.sendWindow // without what the woken handlers will send
-	now := time.Now()
 	for i, s := range c.stuck {
 		if space <= 0 {
 			kept = append(kept, c.stuck[i:]...)
 			break
 		}
 		if s.sendWindow <= 0 {
-			if s.rest == nil {
-				s.stuckSince = now
-			}
 			kept = append(kept, s)
 			continue
 		}
@@ -201,7 +221,7 @@ func (c *conn) resume() {
 			continue
 		}
 		if len(c.out.b) > maxOutput { // until the socket accepts more, which ends in time
-			s.stuckSince, c.restsForOutput = now, true
+			s.stuckSince, c.restsForOutput = time.Now(), true
 			kept = append(kept, s)
 			continue
 		}

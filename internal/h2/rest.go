@@ -10,7 +10,8 @@ import (
 
 // The rest of an answer is what its client does not accept yet when nobody works on the answer any
 // more: of a direct call, or the end of an answer of the handler. Nothing waits for it, so rests
-// need bounds of their own: for a connection, and for all clients together (Limits.Rest).
+// need bounds of their own: for a connection, for all clients together (Limits.Rest), and in time
+// (endUnread).
 
 const (
 	// maxRest is how many bytes of rests a connection keeps, more than the longest direct answers,

@@ -129,20 +129,38 @@ func TestUnreadHandlerLeavesOthers(t *testing.T) {
 	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	conn := server.only(t)
 	c.open(1, handlerPath, true)
-	since := func() (at time.Time) {
-		require.Eventually(t, func() bool {
-			conn.mu.Lock()
-			defer conn.mu.Unlock()
-			if len(conn.stuck) == 1 {
-				at = conn.stuck[0].stuckSince
-			}
-			return !at.IsZero()
-		}, patient, time.Millisecond)
-		return at
-	}
-	before := since()
+	conn.until(t, func() bool { return len(conn.stuck) == 1 })
+	conn.readEarlier()
 	require.NoError(t, c.WriteWindowUpdate(0, 100)) // the client has read 100 bytes of other streams
-	require.NoError(t, c.WritePing(false, [8]byte{1}))
-	c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
-	require.True(t, since().After(before))
+	answers := func() {
+		require.NoError(t, c.WritePing(false, [8]byte{1}))
+		c.until(func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
+	}
+	answers()
+	conn.endUnread()
+	answers()
+}
+
+// A client that reads nothing loses its connection, also if its streams end by their own deadlines.
+// Before, each of them let the others wait for longer.
+func TestResetsAreNotRead(t *testing.T) {
+	server, addr := serveFor(t, func(config *Config) {
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(long(50_000)))
+		})
+	})
+	c := dial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	conn := server.only(t)
+	c.open(1, handlerPath, true)
+	c.open(3, handlerPath, true)
+	conn.until(t, func() bool { return len(conn.stuck) == 2 })
+	conn.readEarlier()
+	conn.stickEarlier()
+	conn.with(func() bool {
+		conn.reset(conn.streams[1], http2.ErrCodeInternal)
+		return true
+	})
+	conn.until(t, func() bool { return conn.open == 1 })
+	conn.endUnread()
+	c.ended(http2.ErrCodeEnhanceYourCalm)
 }

@@ -175,13 +175,10 @@ func (r *Records) begin(ctx context.Context, claim *Claim, deadline time.Time, f
 			claim.shared = true
 			return claim, nil, nil
 		}
-		var first Print
-		first, answer, err = r.readRecord(name, record)
+		answer, err = r.readRecord(name, record, print)
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case first != print:
-			return nil, nil, ErrReused
 		case answer != nil:
 			return nil, answer, nil
 		case time.Until(deadline) < pause:
@@ -350,17 +347,19 @@ func (r *Records) bound(name string, head []byte) []byte {
 	return append(append(make([]byte, 0, headBytes+len(name)), head...), name...)
 }
 
-func (r *Records) readRecord(name string, record []byte) (print Print, answer []byte, err error) {
+// readRecord returns the answer of a record, or nil while it is pending. It compares the prints
+// first: decrypting an answer that nobody gets can cost as much as sending it.
+func (r *Records) readRecord(name string, record []byte, print Print) (answer []byte, err error) {
 	if len(record) < headBytes {
-		return print, nil, fmt.Errorf("idempotency record of %d bytes is unreadable", len(record))
+		return nil, fmt.Errorf("idempotency record of %d bytes is unreadable", len(record))
 	}
-	print = Print(record[1:headBytes])
-	switch record[0] {
-	case statePending:
-		return print, nil, nil
-	case stateDone, statePacked:
-	default:
-		return print, nil, fmt.Errorf("idempotency record in the unknown state %q", record[0])
+	switch state := record[0]; {
+	case state != statePending && state != stateDone && state != statePacked:
+		return nil, fmt.Errorf("idempotency record in the unknown state %q", state)
+	case Print(record[1:headBytes]) != print:
+		return nil, ErrReused
+	case state == statePending:
+		return nil, nil
 	}
 	// The answer is not nil, also if it is empty: nil means that there is none yet.
 	answer, err = r.aead.Open([]byte{}, nil, record[headBytes:], r.bound(name, record[:headBytes]))
@@ -368,9 +367,9 @@ func (r *Records) readRecord(name string, record []byte) (print Print, answer []
 		answer, err = io.ReadAll(flate.NewReader(bytes.NewReader(answer)))
 	}
 	if err != nil {
-		return print, nil, fmt.Errorf("read an idempotency record: %w", err)
+		return nil, fmt.Errorf("read an idempotency record: %w", err)
 	}
-	return print, answer, nil
+	return answer, nil
 }
 
 // AppendPart appends a part of a request after its length, so that different requests have

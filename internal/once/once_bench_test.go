@@ -23,7 +23,7 @@ func BenchmarkRecord(b *testing.B) {
 			for b.Loop() {
 				claim.print = r.keyed(claim.name, print1)
 				claim.pending = pendingRecord(claim.print)
-				_, got, err := r.readRecord(claim.name, r.answerRecord(claim, []byte(answer)))
+				got, err := r.readRecord(claim.name, r.answerRecord(claim, []byte(answer)), claim.print)
 				if err != nil {
 					b.Fatal(err)
 				}

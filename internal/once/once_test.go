@@ -338,6 +338,25 @@ func TestUnreadableRecords(t *testing.T) {
 	}
 }
 
+// A key that was used for another request is refused before the answer of the first is decrypted,
+// which can have 1 MB.
+func TestReusedKeysAreNotDecrypted(t *testing.T) {
+	client := newRedis(t)
+	r := New(Options{Client: client, Timeout: testenv.RedisTimeout})
+	key := uuid.NewString()
+	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	r.Finish(claim, []byte("answer"))
+	stored := []byte(client.Get(ctx, claim.name).Val())
+	stored[len(stored)-1] ^= 1 // so that decrypting it fails
+	require.NoError(t, client.Set(ctx, claim.name, stored, time.Minute).Err())
+	_, _, err = r.Begin(ctx, tenant, key, print2)
+	require.ErrorIs(t, err, ErrReused)
+	_, _, err = r.Begin(ctx, tenant, key, print1)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrReused)
+}
+
 // A person who reads Redis learns neither requests nor answers, not by trying out likely requests
 // either. A person who can write to it cannot change an answer or move one to another key.
 func TestRecordsAreEncrypted(t *testing.T) {

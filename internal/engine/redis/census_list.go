@@ -25,8 +25,8 @@ func (c *Census) charged(call *engine.Call, s *sentCall) (created int64) {
 				c.add(s.of, name, ends+aheadOf(call, i, ends), slot)
 			}
 		}
-		if s.spare == nil && v.Overage == 0 && v.Remaining+cost >= counter.Numbers.Quota() {
-			created++ // it was not charged before
+		if s.spare == nil && counter.Numbers.Used(v) <= cost-v.CreditsSpent {
+			created++ // it has nothing but this charge, which may exceed its limit
 		}
 	}
 	return created

@@ -255,33 +255,6 @@ func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
 	}
 }
 
-// Reset deletes counters, also in groups, and their penalty marks.
-func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {
-	if len(counters) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.deadline)
-	defer cancel()
-	pipe := e.client.Pipeline()
-	for i := range counters {
-		// One command for each counter: in a Cluster, different keys can be in different slots.
-		c := &counters[i]
-		key := c.OwnKey()
-		if c.ID == "" {
-			pipe.Unlink(ctx, key, penaltyKey(key))
-		} else {
-			pipe.Eval(ctx, e.forget.text, []string{key, penaltyKey(key)}, c.ID)
-		}
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("reset counters: %w", err)
-	}
-	return nil
-}
-
-// penaltyKey returns the key of a counter's penalty mark, in the same slot.
-func penaltyKey(key string) string { return key + ":p" }
-
 // The layout of ARGV and of the reply is defined in lua/evaluate_one.lua.
 const (
 	headReplyBytes    = 7
