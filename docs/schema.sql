@@ -530,18 +530,21 @@ CREATE TABLE ended_meters (
     kind text NOT NULL,
     PRIMARY KEY (tenant_id, rule, until),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
-    CHECK ((kind = ANY (ARRAY['units'::text, 'overage'::text]))),
-    CHECK ((meter_event <> ''::text))
+    CHECK ((kind = ANY (ARRAY['units'::text, 'overage'::text])))
 );
+CREATE INDEX ended_meters_until ON ended_meters USING btree (until);
 ALTER TABLE ended_meters ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON ended_meters FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
-CREATE POLICY write_all ON ended_meters FOR ALL TO weir_system
-    USING (true)
-    WITH CHECK (true);
+CREATE POLICY purge ON ended_meters FOR DELETE TO weir_system
+    USING ((until <= ( SELECT s.pushes_until
+   FROM metering_state s)));
+CREATE POLICY read_all ON ended_meters FOR SELECT TO weir_system
+    USING (true);
 GRANT DELETE, SELECT ON ended_meters TO weir_system;
 GRANT INSERT ON ended_meters TO weir_app;
+GRANT SELECT (rule, tenant_id, until) ON ended_meters TO weir_app;
 
 CREATE TABLE idempotency_keys (
     tenant_id uuid NOT NULL,
@@ -802,6 +805,9 @@ CREATE TABLE metering_state (
     sealed_until timestamp with time zone NOT NULL,
     looked_at timestamp with time zone NOT NULL,
     waits_from timestamp with time zone NOT NULL,
+    pushes_until timestamp with time zone NOT NULL,
+    pushes_tenant uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000'::uuid,
+    pushes_rule text COLLATE "C" NOT NULL DEFAULT ''::text,
     PRIMARY KEY (only_row),
     CHECK (only_row)
 );
@@ -1383,7 +1389,9 @@ END))),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
 );
 CREATE TRIGGER note_changed_meter AFTER UPDATE OF slug, metering, meter_event ON rules FOR EACH ROW WHEN (((old.meter_event <> ''::text) AND (((old.slug IS DISTINCT FROM new.slug) OR (old.metering IS DISTINCT FROM new.metering)) OR (old.meter_event IS DISTINCT FROM new.meter_event)))) EXECUTE FUNCTION note_ended_meter();
+CREATE TRIGGER note_created_meter AFTER INSERT ON rules FOR EACH ROW WHEN ((new.meter_event <> ''::text)) EXECUTE FUNCTION note_first_meter();
 CREATE TRIGGER note_deleted_meter AFTER DELETE ON rules FOR EACH ROW WHEN ((old.meter_event <> ''::text)) EXECUTE FUNCTION note_ended_meter();
+CREATE TRIGGER note_first_meter AFTER UPDATE OF slug, meter_event ON rules FOR EACH ROW WHEN (((new.meter_event <> ''::text) AND ((old.meter_event = ''::text) OR (old.slug <> new.slug)))) EXECUTE FUNCTION note_first_meter();
 ALTER TABLE rules ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON rules FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))

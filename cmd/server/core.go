@@ -135,6 +135,7 @@ func (s *service) startJobs(working context.Context, c *core) {
 		func() { c.credits.run(working) },
 		func() { logAuditHeads(working, s.store, s.log) },
 		func() { sealMetering(working, s.store, s.log) },
+		func() { createMeterPushes(working, s.store, s.log) },
 		func() { purgeUsage(working, s.store, s.log) },
 	} {
 		s.background.Go(func() {

@@ -8,7 +8,10 @@ import (
 	"weir/internal/tenants"
 )
 
-const sealMeteringEvery = 5 * time.Second
+const (
+	sealMeteringEvery      = 5 * time.Second
+	createMeterPushesEvery = 5 * time.Second
+)
 
 // sealMetering seals the hours of metered usage that all instances have written, until ctx ends.
 func sealMetering(ctx context.Context, store *tenants.Store, log *slog.Logger) {
@@ -24,5 +27,18 @@ func sealMetering(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 		}
 		failing = err != nil
 		return false
+	})
+}
+
+// createMeterPushes creates the pushes of sealed hours, a page at a time, until ctx ends.
+func createMeterPushes(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	failing := false // an outage is logged once
+	repeat(ctx, createMeterPushesEvery, func() (more bool) {
+		more, err := store.CreateMeterPushes(ctx, tenants.MeterPushPage)
+		if err != nil && ctx.Err() == nil && !failing {
+			log.Warn("cannot create what is sent to meters of providers for sealed hours; retrying", "error", err)
+		}
+		failing = err != nil
+		return more
 	})
 }

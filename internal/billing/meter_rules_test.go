@@ -67,7 +67,7 @@ func TestPushOfARuleThatLosesItsMeter(t *testing.T) {
 		rows, _ := conn.Query(ctx, "SELECT rule FROM ended_meters")
 		kept, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
-		require.NotContains(t, kept, "earlier", "the hours are sealed")
+		require.NotContains(t, kept, "earlier", "the pushes of its hours are created")
 		require.NotContains(t, kept, "unsent", "it had no meter")
 	})
 }

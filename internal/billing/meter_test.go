@@ -82,7 +82,7 @@ func newPushRig(t *testing.T) *pushRig {
 	r := &pushRig{stack: newStack(t, tenants.BillingEndpoint{}, fake), stripe: fake}
 	r.pass(time.Since(r.now())) // hours are sealed by the clock of the database
 	r.start = time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
-	r.db.Exec("UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = now()", r.start)
+	r.db.Exec("UPDATE metering_state SET sealed_until = $1, pushes_until = $1, looked_at = now(), waits_from = now()", r.start)
 	rule := limit.NewRule("api")
 	rule.Limit, rule.Metering, rule.MeterEvent = 100, limit.MeterUnits, "api_requests"
 	rule.Window, _ = limit.ParseWindow("1m")
@@ -114,11 +114,16 @@ func newPushRig(t *testing.T) *pushRig {
 	return r
 }
 
+// seal seals the hour with usage, and creates its pushes.
 func (r *pushRig) seal() {
 	r.t.Helper()
 	sealed, err := r.store.SealMetering(r.t.Context())
 	require.NoError(r.t, err)
 	require.NotNil(r.t, sealed)
+	for more := true; more; {
+		more, err = r.store.CreateMeterPushes(r.t.Context(), tenants.MeterPushPage)
+		require.NoError(r.t, err)
+	}
 }
 
 // again makes everything due that is to be tried later, as if that time had come.

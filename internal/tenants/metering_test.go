@@ -25,7 +25,7 @@ import (
 func openHours(t *testing.T, d *tenantstest.Database, hours int) time.Time {
 	t.Helper()
 	start := time.Now().UTC().Truncate(time.Hour).Add(-time.Duration(hours) * time.Hour)
-	d.Exec("UPDATE metering_state SET sealed_until = $1, looked_at = now(), waits_from = $1", start)
+	d.Exec("UPDATE metering_state SET sealed_until = $1, pushes_until = $1, looked_at = now(), waits_from = $1", start)
 	return start
 }
 

@@ -256,34 +256,73 @@ func (q *Queries) CloseMeteringGap(ctx context.Context, writer uuid.UUID) error 
 	return err
 }
 
-const createMeteredPushes = `-- name: CreateMeteredPushes :execrows
-INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
-FROM metered_totals t
-LEFT JOIN LATERAL (
-    SELECT x.meter_event, x.kind FROM ended_meters x
-    WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
-) AS had ON true
-LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
-CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
-WHERE t.start >= $1 AND t.start < $2 AND m.meter_event <> '' AND m.kind <> 'none'
-    AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
-ON CONFLICT (tenant_id, start, rule) DO NOTHING
+const createMeteredPushes = `-- name: CreateMeteredPushes :many
+WITH page AS MATERIALIZED (
+    SELECT t.tenant_id, t.start, t.rule, t.units, t.overage_units, t.free_units, t.billed_units FROM tenants o CROSS JOIN LATERAL (
+        SELECT x.tenant_id, x.start, x.rule, x.units, x.overage_units, x.free_units, x.billed_units FROM metered_totals x
+        WHERE x.tenant_id = o.id AND x.start = $1::timestamptz AND x.rule > CASE WHEN o.id = $2::uuid THEN $3::text ELSE '' END
+        ORDER BY x.rule LIMIT $4::integer
+    ) AS t
+    WHERE o.id BETWEEN $2::uuid AND $5::uuid ORDER BY o.id, t.rule LIMIT $4::integer
+), made AS (
+    INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
+    SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
+    FROM page t
+    LEFT JOIN LATERAL (
+        SELECT x.meter_event, x.kind FROM ended_meters x
+        WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
+    ) AS had ON true
+    LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+    CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
+    WHERE m.meter_event <> '' AND m.kind <> 'none'
+        AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
+    ON CONFLICT (tenant_id, start, rule) DO NOTHING
+)
+SELECT p.tenant_id, p.rule, count(*) OVER () AS looked FROM page p ORDER BY p.tenant_id DESC, p.rule DESC LIMIT 1
 `
 
 type CreateMeteredPushesParams struct {
-	Since time.Time
-	Until time.Time
+	Start     time.Time
+	First     uuid.UUID
+	AfterRule string
+	Most      int32
+	Last      uuid.UUID
 }
 
-// What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
-// sent once, so an hour is sealed first. A meter that a rule lost since the hour began gets it.
-func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPushesParams) (int64, error) {
-	result, err := q.db.Exec(ctx, createMeteredPushes, arg.Since, arg.Until)
+type CreateMeteredPushesRow struct {
+	TenantID uuid.UUID
+	Rule     string
+	Looked   int64
+}
+
+// What rules with a meter send of a sealed hour, for a page of rows of some tenants, those of the
+// first one behind a rule. A subject's units of an hour are sent once, so an hour is sealed first. A
+// meter that a rule lost since the hour began gets it; an empty one says that it had none. It
+// returns the page's last row, and how many there are.
+func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPushesParams) ([]CreateMeteredPushesRow, error) {
+	rows, err := q.db.Query(ctx, createMeteredPushes,
+		arg.Start,
+		arg.First,
+		arg.AfterRule,
+		arg.Most,
+		arg.Last,
+	)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []CreateMeteredPushesRow
+	for rows.Next() {
+		var i CreateMeteredPushesRow
+		if err := rows.Scan(&i.TenantID, &i.Rule, &i.Looked); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const deleteMeteredPushProblem = `-- name: DeleteMeteredPushProblem :exec
@@ -1089,6 +1128,21 @@ func (q *Queries) MissMeteringWriters(ctx context.Context, arg MissMeteringWrite
 	return items, nil
 }
 
+const movePushesPlace = `-- name: MovePushesPlace :exec
+UPDATE metering_state SET pushes_until = $1, pushes_tenant = $2, pushes_rule = $3
+`
+
+type MovePushesPlaceParams struct {
+	Until  time.Time
+	Tenant uuid.UUID
+	Rule   string
+}
+
+func (q *Queries) MovePushesPlace(ctx context.Context, arg MovePushesPlaceParams) error {
+	_, err := q.db.Exec(ctx, movePushesPlace, arg.Until, arg.Tenant, arg.Rule)
+	return err
+}
+
 const noteUnansweredProblems = `-- name: NoteUnansweredProblems :exec
 UPDATE metered_push_problems SET unanswered_at = $1
 WHERE tenant_id = $2 AND push_id = $3 AND subject = ANY ($4::text[]) AND unanswered_at IS NULL
@@ -1221,12 +1275,18 @@ func (q *Queries) PurgeDeletedMeteredUsage(ctx context.Context, most int32) (int
 }
 
 const purgeEndedMeters = `-- name: PurgeEndedMeters :execrows
-DELETE FROM ended_meters WHERE until <= $1
+DELETE FROM ended_meters WHERE (tenant_id, rule, until) IN (
+    SELECT o.tenant_id, o.rule, o.until FROM ended_meters o WHERE o.until <= $1 ORDER BY o.until LIMIT $2)
 `
 
-// Their hours are sealed.
-func (q *Queries) PurgeEndedMeters(ctx context.Context, until time.Time) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeEndedMeters, until)
+type PurgeEndedMetersParams struct {
+	Until time.Time
+	Most  int32
+}
+
+// The pushes of their hours are created.
+func (q *Queries) PurgeEndedMeters(ctx context.Context, arg PurgeEndedMetersParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeEndedMeters, arg.Until, arg.Most)
 	if err != nil {
 		return 0, err
 	}
@@ -1325,6 +1385,35 @@ func (q *Queries) PurgeMeteringWriters(ctx context.Context, arg PurgeMeteringWri
 	return result.RowsAffected(), nil
 }
 
+const pushesPlace = `-- name: PushesPlace :one
+SELECT s.pushes_until, s.pushes_tenant, s.pushes_rule, s.sealed_until, coalesce((
+    SELECT t.start FROM metered_totals t WHERE t.start >= s.pushes_until AND t.start < s.sealed_until ORDER BY t.start LIMIT 1
+), s.sealed_until)::timestamptz AS hour FROM metering_state s
+`
+
+type PushesPlaceRow struct {
+	PushesUntil  time.Time
+	PushesTenant uuid.UUID
+	PushesRule   string
+	SealedUntil  time.Time
+	Hour         time.Time
+}
+
+// The place up to which pushes were created, and the first sealed hour with usage from there on; if
+// there is none, sealed_until.
+func (q *Queries) PushesPlace(ctx context.Context) (PushesPlaceRow, error) {
+	row := q.db.QueryRow(ctx, pushesPlace)
+	var i PushesPlaceRow
+	err := row.Scan(
+		&i.PushesUntil,
+		&i.PushesTenant,
+		&i.PushesRule,
+		&i.SealedUntil,
+		&i.Hour,
+	)
+	return i, err
+}
+
 const putMeteredPushProblem = `-- name: PutMeteredPushProblem :exec
 INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why, unanswered_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -1352,6 +1441,17 @@ func (q *Queries) PutMeteredPushProblem(ctx context.Context, arg PutMeteredPushP
 		arg.Why,
 		arg.UnansweredAt,
 	)
+	return err
+}
+
+const readByIndexes = `-- name: ReadByIndexes :exec
+SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
+`
+
+// Statements of this transaction read the few rows that they need by indexes. While the statistics of
+// a table are old, the planner would read and sort all of it for a page.
+func (q *Queries) ReadByIndexes(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, readByIndexes)
 	return err
 }
 
@@ -1403,4 +1503,33 @@ func (q *Queries) TakeMeteredBatch(ctx context.Context, arg TakeMeteredBatchPara
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const tenantsFrom = `-- name: TenantsFrom :many
+SELECT id FROM tenants WHERE id >= $1 ORDER BY id LIMIT $2
+`
+
+type TenantsFromParams struct {
+	First uuid.UUID
+	Most  int32
+}
+
+func (q *Queries) TenantsFrom(ctx context.Context, arg TenantsFromParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, tenantsFrom, arg.First, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -367,10 +367,13 @@ type MeteringGap struct {
 }
 
 type MeteringState struct {
-	OnlyRow     bool
-	SealedUntil time.Time
-	LookedAt    time.Time
-	WaitsFrom   time.Time
+	OnlyRow      bool
+	SealedUntil  time.Time
+	LookedAt     time.Time
+	WaitsFrom    time.Time
+	PushesUntil  time.Time
+	PushesTenant uuid.UUID
+	PushesRule   string
 }
 
 type MeteringWriter struct {

@@ -109,25 +109,56 @@ SELECT pg_advisory_xact_lock(@lock);
 -- name: SealMetering :one
 UPDATE metering_state SET sealed_until = greatest(sealed_until, @until::timestamptz) RETURNING sealed_until;
 
--- name: CreateMeteredPushes :execrows
--- What rules with a meter send of the hours that were just sealed. A subject's units of an hour are
--- sent once, so an hour is sealed first. A meter that a rule lost since the hour began gets it.
-INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
-FROM metered_totals t
-LEFT JOIN LATERAL (
-    SELECT x.meter_event, x.kind FROM ended_meters x
-    WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
-) AS had ON true
-LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
-CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
-WHERE t.start >= @since AND t.start < @until AND m.meter_event <> '' AND m.kind <> 'none'
-    AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
-ON CONFLICT (tenant_id, start, rule) DO NOTHING;
+-- name: ReadByIndexes :exec
+-- Statements of this transaction read the few rows that they need by indexes. While the statistics of
+-- a table are old, the planner would read and sort all of it for a page.
+SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+
+-- name: PushesPlace :one
+-- The place up to which pushes were created, and the first sealed hour with usage from there on; if
+-- there is none, sealed_until.
+SELECT s.pushes_until, s.pushes_tenant, s.pushes_rule, s.sealed_until, coalesce((
+    SELECT t.start FROM metered_totals t WHERE t.start >= s.pushes_until AND t.start < s.sealed_until ORDER BY t.start LIMIT 1
+), s.sealed_until)::timestamptz AS hour FROM metering_state s;
+
+-- name: TenantsFrom :many
+SELECT id FROM tenants WHERE id >= @first ORDER BY id LIMIT @most;
+
+-- name: CreateMeteredPushes :many
+-- What rules with a meter send of a sealed hour, for a page of rows of some tenants, those of the
+-- first one behind a rule. A subject's units of an hour are sent once, so an hour is sealed first. A
+-- meter that a rule lost since the hour began gets it; an empty one says that it had none. It
+-- returns the page's last row, and how many there are.
+WITH page AS MATERIALIZED (
+    SELECT t.tenant_id, t.start, t.rule, t.units, t.overage_units, t.free_units, t.billed_units FROM tenants o CROSS JOIN LATERAL (
+        SELECT x.tenant_id, x.start, x.rule, x.units, x.overage_units, x.free_units, x.billed_units FROM metered_totals x
+        WHERE x.tenant_id = o.id AND x.start = @start::timestamptz AND x.rule > CASE WHEN o.id = @first::uuid THEN @after_rule::text ELSE '' END
+        ORDER BY x.rule LIMIT @most::integer
+    ) AS t
+    WHERE o.id BETWEEN @first::uuid AND @last::uuid ORDER BY o.id, t.rule LIMIT @most::integer
+), made AS (
+    INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
+    SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
+    FROM page t
+    LEFT JOIN LATERAL (
+        SELECT x.meter_event, x.kind FROM ended_meters x
+        WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
+    ) AS had ON true
+    LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+    CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
+    WHERE m.meter_event <> '' AND m.kind <> 'none'
+        AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
+    ON CONFLICT (tenant_id, start, rule) DO NOTHING
+)
+SELECT p.tenant_id, p.rule, count(*) OVER () AS looked FROM page p ORDER BY p.tenant_id DESC, p.rule DESC LIMIT 1;
 
 -- name: PurgeEndedMeters :execrows
--- Their hours are sealed.
-DELETE FROM ended_meters WHERE until <= @until;
+-- The pushes of their hours are created.
+DELETE FROM ended_meters WHERE (tenant_id, rule, until) IN (
+    SELECT o.tenant_id, o.rule, o.until FROM ended_meters o WHERE o.until <= @until ORDER BY o.until LIMIT @most);
+
+-- name: MovePushesPlace :exec
+UPDATE metering_state SET pushes_until = @until, pushes_tenant = @tenant, pushes_rule = @rule;
 
 -- name: MeteringState :one
 SELECT sealed_until FROM metering_state;

@@ -1,0 +1,34 @@
+-- Pushes of sealed hours are created in pages, apart from sealing. Those of all hours before
+-- pushes_until are created; of that hour, those of the tenants before pushes_tenant, and of that
+-- tenant those of the rules up to pushes_rule.
+ALTER TABLE metering_state ADD COLUMN pushes_until timestamptz, -- not null from the next statement on
+    ADD COLUMN pushes_tenant uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+    ADD COLUMN pushes_rule text COLLATE "C" NOT NULL DEFAULT '';
+UPDATE metering_state SET pushes_until = sealed_until; -- the earlier releases created them as they sealed
+ALTER TABLE metering_state ALTER COLUMN pushes_until SET NOT NULL;
+
+-- A meter that ended is kept until the pushes of its hours are created. An instance of an earlier
+-- release, which seals at the same time, deletes no others.
+DROP POLICY write_all ON ended_meters;
+CREATE POLICY read_all ON ended_meters FOR SELECT TO weir_system USING (true);
+CREATE POLICY purge ON ended_meters FOR DELETE TO weir_system USING (until <= (SELECT s.pushes_until FROM metering_state s));
+CREATE INDEX ended_meters_until ON ended_meters (until); -- a page of those to delete
+
+-- A rule that gets a meter while pushes of sealed hours are missing had none in these hours.
+ALTER TABLE ended_meters DROP CONSTRAINT ended_meters_meter_event_check; -- '': it had none
+GRANT SELECT (tenant_id, rule, until) ON ended_meters TO weir_app;
+
+CREATE FUNCTION note_first_meter() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    INSERT INTO ended_meters (tenant_id, rule, until, meter_event, kind)
+    SELECT NEW.tenant_id, NEW.slug, s.sealed_until, '', 'units' FROM metering_state s
+    WHERE s.pushes_until < s.sealed_until
+        -- If it lost a meter since then, it had that one in the sealed hours.
+        AND NOT EXISTS (SELECT FROM ended_meters x WHERE x.tenant_id = NEW.tenant_id AND x.rule = NEW.slug AND x.until > s.sealed_until)
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_created_meter AFTER INSERT ON rules
+    FOR EACH ROW WHEN (NEW.meter_event <> '') EXECUTE FUNCTION note_first_meter();
+CREATE TRIGGER note_first_meter AFTER UPDATE OF slug, meter_event ON rules
+    FOR EACH ROW WHEN (NEW.meter_event <> '' AND (OLD.meter_event = '' OR OLD.slug <> NEW.slug)) EXECUTE FUNCTION note_first_meter();
