@@ -123,8 +123,9 @@ const (
 	BlockedSubject   SkipReason = "subject_blocked"
 )
 
-// take copies an engine's verdict of nowMS, on a counter of a call, into the rule's decision. A calendar
-// window is the one of the verdict, which can differ from the window at the beginning of the check.
+// take copies an engine's verdict of nowMS, on a counter of a call, into the rule's decision. A
+// calendar window is the one of the verdict, which can differ from the window at the beginning of
+// the check.
 func (r *RuleDecision) take(call *engine.Call, counter int, nowMS int64) {
 	v, numbers := &call.Outcome.Verdicts[counter], &call.Counters[counter].Numbers
 	if numbers.Bounds != nil {
