@@ -3,6 +3,7 @@ package billing
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -34,6 +35,9 @@ const (
 	// pushSure is how long the provider certainly recognises an identifier that it has received.
 	pushSure = 23 * time.Hour
 )
+
+// pushUnread is why a part is not sent whose units or customers cannot be read.
+const pushUnread = "the units cannot be read, for a reason that is in the log of this installation"
 
 // runPushes sends metered usage until ctx ends.
 func (r *Runner) runPushes(ctx context.Context) {
@@ -125,6 +129,9 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failin
 // pushPart sends a part of a push, if no other server does.
 func (r *Runner) pushPart(ctx context.Context, task tenants.MeterPushTask) error {
 	work, err := r.Store.ClaimMeterPush(ctx, task)
+	if err != nil && work != nil && ctx.Err() == nil {
+		return errors.Join(err, r.Store.PostponeMeterPush(ctx, work, pushUnread, pushWait(work.Attempts)))
+	}
 	if err != nil || work == nil {
 		return err
 	}
