@@ -708,6 +708,7 @@ CREATE TABLE metered_pushes (
     unanswered_at timestamp with time zone,
     due_at timestamp with time zone,
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    unanswered_until text COLLATE "C" NOT NULL DEFAULT ''::text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, start, rule),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,

@@ -3,6 +3,8 @@ package billing
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -26,6 +28,9 @@ const (
 	pushPlaces  = 4
 	pushBackoff = 2 * time.Second // after the first failure; it doubles
 	pushLongest = time.Hour       // between two attempts
+	// pushPause is how long a push waits whose failure could not be stored with it, and the time
+	// between two failures of a tenant in the log.
+	pushPause = time.Minute
 	// Parked subjects are tried again after pushParked, then after as long as their hour is over,
 	// and at the latest after pushParkedLongest: a subject that had no customer for a week rarely
 	// gets one within an hour, and there may be very many, in each hour of a month.
@@ -35,17 +40,15 @@ const (
 	pushSure = 23 * time.Hour
 )
 
+// pushUnread is why a part is not sent whose units or customers cannot be read.
+const pushUnread = "the units cannot be read, for a reason that is in the log of this installation"
+
 // runPushes sends metered usage until ctx ends.
 func (r *Runner) runPushes(ctx context.Context) {
 	ticker := time.NewTicker(pushEvery)
 	defer ticker.Stop()
-	failing := false
 	for {
-		err := r.Push(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			r.Logger.WarnContext(ctx, "cannot push metered usage; trying again", "error", err)
-		}
-		failing = err != nil
+		_ = r.Push(ctx) // it is in the log
 		select {
 		case <-ctx.Done():
 			return
@@ -56,18 +59,21 @@ func (r *Runner) runPushes(ctx context.Context) {
 
 // Push sends the metered usage that is due, and returns when nothing is due any more. Parts of
 // several tenants are on their way at the same time, so that a provider that is slow for one tenant
-// does not delay the others.
+// does not delay the others. It may thus take hours. A push that fails is tried again meanwhile.
 func (r *Runner) Push(ctx context.Context) error {
 	look := time.NewTicker(pushEvery)
 	defer look.Stop()
 	ended := make(chan endedPush)
 	underway := 0
-	failing := map[uuid.UUID]bool{} // tried again in the next round
+	failing := map[uuid.UUID]time.Time{} // when each is tried again
 	var failed error
 	for {
 		begun, err := r.beginPushes(ctx, ended, failing)
 		underway += begun
-		failed = cmp.Or(failed, err)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			r.pushFailed(ctx, tenants.MeterPushTask{}, err)
+		}
 		if underway == 0 {
 			return failed
 		}
@@ -75,8 +81,9 @@ func (r *Runner) Push(ctx context.Context) error {
 		case end := <-ended:
 			underway--
 			if end.err != nil {
-				failing[end.id] = true
+				failing[end.task.ID] = r.Store.Now().Add(pushPause)
 				failed = cmp.Or(failed, end.err)
+				r.pushFailed(ctx, end.task, end.err)
 			}
 		case <-look.C: // others may be due meanwhile
 		}
@@ -85,14 +92,32 @@ func (r *Runner) Push(ctx context.Context) error {
 
 // endedPush is the end of a part of a push. err is why its outcome is not known.
 type endedPush struct {
-	id  uuid.UUID
-	err error
+	task tenants.MeterPushTask
+	err  error
+}
+
+// pushFailed logs a failure, unless another one of the same tenant was logged within a minute. The
+// failures of one tenant hide none of another's.
+func (r *Runner) pushFailed(ctx context.Context, task tenants.MeterPushTask, err error) {
+	now := r.Store.Now()
+	r.pushLogMu.Lock()
+	defer r.pushLogMu.Unlock()
+	maps.DeleteFunc(r.pushLogged, func(_ uuid.UUID, at time.Time) bool { return !now.Before(at.Add(pushPause)) })
+	if _, logged := r.pushLogged[task.Tenant]; logged || ctx.Err() != nil {
+		return
+	}
+	r.pushLogged[task.Tenant] = now
+	if task.Tenant == uuid.Nil {
+		r.Logger.WarnContext(ctx, "cannot read due pushes of metered usage; trying again", "error", err)
+		return
+	}
+	r.Logger.WarnContext(ctx, "cannot push metered usage; trying again", "tenant_id", task.Tenant, "push", task.ID, "error", err)
 }
 
 // beginPushes begins to send a part of each push that is due and for which there is a place, except
-// those that fail. Each part reports its end on ended. Its tenant's data is read in its place, too:
-// if that takes long or fails, only the tenant's own pushes wait.
-func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failing map[uuid.UUID]bool) (begun int, err error) {
+// those that failed just now. Each part reports its end on ended. Its tenant's data is read in its
+// place, too: if that takes long or fails, only the tenant's own pushes wait.
+func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failing map[uuid.UUID]time.Time) (begun int, err error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
@@ -100,8 +125,10 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failin
 	if err != nil {
 		return 0, err
 	}
+	now := r.Store.Now()
+	maps.DeleteFunc(failing, func(_ uuid.UUID, until time.Time) bool { return !now.Before(until) })
 	for _, task := range due {
-		if failing[task.ID] {
+		if _, wait := failing[task.ID]; wait {
 			continue
 		}
 		places := r.pushes
@@ -116,7 +143,7 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failin
 		go func() {
 			err := r.pushPart(ctx, task)
 			leave()
-			ended <- endedPush{task.ID, err}
+			ended <- endedPush{task, err}
 		}()
 	}
 	return begun, nil
@@ -125,6 +152,9 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failin
 // pushPart sends a part of a push, if no other server does.
 func (r *Runner) pushPart(ctx context.Context, task tenants.MeterPushTask) error {
 	work, err := r.Store.ClaimMeterPush(ctx, task)
+	if err != nil && work != nil && ctx.Err() == nil {
+		return errors.Join(err, r.Store.PostponeMeterPush(ctx, work, pushUnread, pushWait(work.Attempts)))
+	}
 	if err != nil || work == nil {
 		return err
 	}

@@ -124,3 +124,18 @@ func TestComparisonRequestedDuringAnother(t *testing.T) {
 	require.True(t, since().Equal(s.now().Add(-3*24*time.Hour)))
 	require.False(t, claim())
 }
+
+// An endpoint that loses its API key during a comparison is not compared again.
+func TestComparisonOfAnEndpointThatLosesItsKey(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, newFakeStripe(t))
+	began := s.now()
+	mine, err := s.store.ClaimReconcile(t.Context(), s.a.TenantID(), s.endpoint.ID, time.Hour)
+	require.NoError(t, err)
+	require.True(t, mine)
+	s.db.Exec("UPDATE billing_endpoints SET api_key = NULL, api_key_hint = '', reconcile_at = NULL") // as UpdateBillingEndpoint does
+	require.NoError(t, s.store.RecordReconcile(t.Context(), s.a.TenantID(), s.endpoint.ID, began, "", true))
+	s.pass(48 * time.Hour)
+	due, err := s.store.DueBilling(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, due.Reconciles)
+}

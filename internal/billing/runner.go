@@ -58,7 +58,9 @@ type Runner struct {
 	unapplied *prometheus.GaugeVec   // outcome
 	// pushes and repeats are the places of pushes, of those that failed before apart.
 	pushes, repeats *places.Places[uuid.UUID]
-	turns, looks    *turns // of due tasks, and of looks at waiting events
+	pushLogMu       sync.Mutex
+	pushLogged      map[uuid.UUID]time.Time // when a failed push of each tenant was in the log
+	turns, looks    *turns                  // of due tasks, and of looks at waiting events
 	comparisons     *places.Places[uuid.UUID]
 	underway        sync.WaitGroup // turns, looks and comparisons
 }
@@ -81,7 +83,8 @@ func New(o Options) *Runner {
 	o.CompareFor = cmp.Or(o.CompareFor, reconcileFor)
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
-		turns: newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: places.New[uuid.UUID](0, 0),
+		pushLogged: map[uuid.UUID]time.Time{},
+		turns:      newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: places.New[uuid.UUID](0, 0),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_billing_events_total",
 			Help: "Billing events that this instance has decided about, by outcome.",

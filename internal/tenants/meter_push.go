@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -68,10 +67,13 @@ type MeterPushWork struct {
 	// oldest attempt that counts. nil: they were not sent.
 	Unanswered *time.Time
 	Items      []MeterPushItem
-	began      string // the last subject that was done before
-	parked     bool   // the items were parked before
-	more       bool   // others follow
-	after      string // the last subject that is done
+	kind       string    // which units: units or overage
+	claimed    time.Time // until when the part is this server's
+	until      string    // the last subject that Unanswered is about; "": any
+	began      string    // the last subject that was done before
+	parked     bool      // the items were parked before
+	more       bool      // others follow
+	after      string    // the last subject that is done
 }
 
 // MeterPushItem is the units of one subject.
@@ -91,8 +93,9 @@ type MeterPushItem struct {
 const PushOldest = 34 * 24 * time.Hour
 
 const (
-	pushChunk   = 160  // subjects at a time
-	pushLook    = 2000 // parked subjects that are looked at for those that have a customer now
+	pushChunk   = 160    // subjects at a time
+	pushLooked  = 20_000 // subjects that are looked at for those with units to send
+	pushLook    = 2000   // parked subjects that are looked at for those that have a customer now
 	pushLease   = 5 * time.Minute
 	pushSamples = 5 // problems in a list
 )
@@ -117,139 +120,6 @@ func (s *Store) DueMeterPushes(ctx context.Context, most int) (out []MeterPushTa
 		return nil
 	})
 	return out, err
-}
-
-// ClaimMeterPush takes the next part of a push, and gives this server five minutes for it. It
-// returns nil if the push is not due any more. Error: ErrUnavailable.
-func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (*MeterPushWork, error) {
-	var work *MeterPushWork
-	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		work = nil
-		row, err := q.ClaimMeteredPush(ctx, db.ClaimMeteredPushParams{TenantID: task.Tenant, ID: task.ID, Lease: interval(pushLease)})
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		work = &MeterPushWork{
-			MeterPushTask: task, Start: row.Start.UTC(), Rule: row.Rule, MeterEvent: row.MeterEvent, Attempts: int(row.Attempts), Now: row.Now,
-			Unanswered: row.UnansweredAt, began: row.AfterSubject, after: row.AfterSubject, parked: row.Complete,
-		}
-		if work.parked {
-			return nil // customersOf reads them
-		}
-		return work.read(ctx, q, row.Kind)
-	})
-	if err != nil || work == nil || len(work.Items) == 0 && !work.parked {
-		return work, err
-	}
-	if err := s.customersOf(ctx, work); err != nil {
-		return nil, err
-	}
-	return work, s.noteAttempt(ctx, work)
-}
-
-// noteAttempt records which subjects with problems are sent now. Where this server dies, a subject
-// may have lost its customer before the next attempt, and its units count as sent nevertheless.
-func (s *Store) noteAttempt(ctx context.Context, w *MeterPushWork) error {
-	subjects := sendable(w.Items)
-	if len(subjects) == 0 || !w.parked && w.Unanswered == nil {
-		return nil // they have no problems
-	}
-	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		return q.NoteUnansweredProblems(ctx, db.NoteUnansweredProblemsParams{TenantID: w.Tenant, PushID: w.ID, Now: &w.Now, Subjects: subjects})
-	})
-}
-
-// sendable returns the subjects of the items that can be sent.
-func sendable(items []MeterPushItem) (subjects []string) {
-	for i := range items {
-		if items[i].Endpoint != nil {
-			subjects = append(subjects, items[i].Subject)
-		}
-	}
-	return subjects
-}
-
-// read reads the items, which were not sent yet.
-func (w *MeterPushWork) read(ctx context.Context, q *db.Queries, kind string) error {
-	rows, err := q.MeteredPushSubjects(ctx, db.MeteredPushSubjectsParams{
-		TenantID: w.Tenant, Start: w.Start, Rule: w.Rule, Kind: kind, AfterSubject: w.after, Most: pushChunk,
-	})
-	for _, r := range rows {
-		w.after = r.Subject
-		w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units})
-	}
-	w.more = len(rows) == pushChunk
-	return err
-}
-
-// readParked reads the items that were parked and can be settled now. There may be very many that
-// still have no customer: these are not read, so they cost little.
-func (w *MeterPushWork) readParked(ctx context.Context, q *db.Queries) error {
-	w.Items, w.after = nil, w.began
-	until, err := q.MeteredPushProblemsUntil(ctx, db.MeteredPushProblemsUntilParams{TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.began, Skip: pushLook})
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return err
-	}
-	w.more = err == nil
-	rows, err := q.ParkedMeteredSubjects(ctx, db.ParkedMeteredSubjectsParams{
-		TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.began, Until: until, Every: w.Now.Sub(w.Start) > PushOldest, Most: pushChunk,
-	})
-	for _, r := range rows {
-		w.after = r.Subject
-		w.Items = append(w.Items, MeterPushItem{Subject: r.Subject, Units: r.Units, Unanswered: r.UnansweredAt})
-	}
-	if len(rows) == pushChunk {
-		w.more = true
-	} else {
-		w.after = until
-	}
-	return err
-}
-
-// customersOf finds the customer and the endpoint of each item. It also reads the items that were
-// parked.
-func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
-	return s.read(ctx, AsSystem(work.Tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		if work.parked {
-			if err := work.readParked(ctx, q); err != nil || len(work.Items) == 0 {
-				return err
-			}
-		}
-		subjects := make([]string, len(work.Items))
-		at := make(map[string]*MeterPushItem, len(work.Items))
-		for i := range work.Items {
-			subjects[i] = work.Items[i].Subject
-			at[subjects[i]] = &work.Items[i]
-		}
-		rows, err := q.MeteredCustomers(ctx, db.MeteredCustomersParams{TenantID: work.Tenant, Subjects: subjects})
-		if err != nil {
-			return err
-		}
-		endpoints := map[string]*BillingEndpoint{}
-		for _, r := range rows {
-			if r.Endpoint == "" || r.Customer == "" {
-				continue
-			}
-			e := endpoints[r.Endpoint]
-			if e == nil {
-				id, err := uuid.Parse(r.Endpoint)
-				if err != nil {
-					return err
-				}
-				read, err := readBillingEndpoint(ctx, q, work.Tenant, id)
-				if err != nil {
-					return err
-				}
-				e = &read
-				endpoints[r.Endpoint] = e
-			}
-			at[r.Subject].Customer, at[r.Subject].Endpoint = r.Customer, e
-		}
-		return nil
-	})
 }
 
 // PushResult is how a part of a push ended.
@@ -287,14 +157,18 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 			next.Attempts, due = int32(w.Attempts+1), w.Now.Add(r.Wait)
 			// The items that are left may have been sent by an attempt before this one, however
 			// this one ended. The provider forgets the identifiers of the first one first.
-			if next.UnansweredAt = w.Unanswered; next.UnansweredAt == nil && r.Unsure {
-				next.UnansweredAt = &w.Now
+			if next.UnansweredAt, next.UnansweredUntil = w.Unanswered, w.until; next.UnansweredAt == nil && r.Unsure {
+				next.UnansweredAt, next.UnansweredUntil = &w.Now, w.last()
 			}
 			if err := w.noteUnanswered(ctx, q, w.Items[r.Done:], r.Unsure); err != nil {
 				return err
 			}
 		case w.more:
 			next.AfterSubject = w.after
+			// Subjects that were not reached yet may have been sent before.
+			if !w.parked && (w.until > w.after || w.until == "" && len(w.Items) == 0) {
+				next.UnansweredAt, next.UnansweredUntil = w.Unanswered, w.until
+			}
 		default: // all subjects had their turn
 			next.AfterSubject, next.Complete = "", true
 			parked, err := q.MeteredPushHasProblems(ctx, db.MeteredPushHasProblemsParams{TenantID: w.Tenant, PushID: w.ID})

@@ -1839,7 +1839,7 @@ func (q *Queries) RecordBillingPricesLook(ctx context.Context, arg RecordBilling
 
 const recordBillingReconcile = `-- name: RecordBillingReconcile :exec
 UPDATE billing_endpoints SET reconciled_at = $1, reconcile_failed_at = $2, reconcile_error = $3,
-    reconcile_at = CASE WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz THEN reconcile_at ELSE $5::timestamptz END,
+    reconcile_at = CASE WHEN api_key IS NULL THEN NULL WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz THEN reconcile_at ELSE $5::timestamptz END,
     purchases_compared_at = CASE WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz OR NOT $6::boolean
         THEN purchases_compared_at ELSE $1::timestamptz END
 WHERE tenant_id = $7 AND id = $8
@@ -1856,7 +1856,8 @@ type RecordBillingReconcileParams struct {
 	ID        uuid.UUID
 }
 
-// One that is due was requested meanwhile: it follows, with all that it was asked for.
+// One that is due was requested meanwhile: it follows, with all that it was asked for. None follows
+// if the endpoint has lost its API key.
 func (q *Queries) RecordBillingReconcile(ctx context.Context, arg RecordBillingReconcileParams) error {
 	_, err := q.db.Exec(ctx, recordBillingReconcile,
 		arg.At,

@@ -153,21 +153,23 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 
 const advanceMeteredPush = `-- name: AdvanceMeteredPush :exec
 UPDATE metered_pushes SET after_subject = $1, pushed = pushed + $2, pushed_units = pushed_units + $3,
-    complete = $4, why = $5, attempts = $6, unanswered_at = $7, due_at = $8, updated_at = now()
-WHERE tenant_id = $9 AND id = $10
+    complete = $4, why = $5, attempts = $6, unanswered_at = $7, unanswered_until = $8,
+    due_at = $9, updated_at = now()
+WHERE tenant_id = $10 AND id = $11
 `
 
 type AdvanceMeteredPushParams struct {
-	AfterSubject string
-	Pushed       int64
-	PushedUnits  int64
-	Complete     bool
-	Why          string
-	Attempts     int32
-	UnansweredAt *time.Time
-	DueAt        *time.Time
-	TenantID     uuid.UUID
-	ID           uuid.UUID
+	AfterSubject    string
+	Pushed          int64
+	PushedUnits     int64
+	Complete        bool
+	Why             string
+	Attempts        int32
+	UnansweredAt    *time.Time
+	UnansweredUntil string
+	DueAt           *time.Time
+	TenantID        uuid.UUID
+	ID              uuid.UUID
 }
 
 // Subjects up to after_subject were sent, or have a problem.
@@ -180,6 +182,7 @@ func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPush
 		arg.Why,
 		arg.Attempts,
 		arg.UnansweredAt,
+		arg.UnansweredUntil,
 		arg.DueAt,
 		arg.TenantID,
 		arg.ID,
@@ -187,11 +190,40 @@ func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPush
 	return err
 }
 
+const beginMeteredPush = `-- name: BeginMeteredPush :execrows
+UPDATE metered_pushes SET unanswered_at = coalesce(unanswered_at, $1::timestamptz),
+    unanswered_until = CASE WHEN unanswered_at IS NULL THEN $2::text ELSE unanswered_until END
+WHERE tenant_id = $3 AND id = $4 AND due_at = $5::timestamptz
+`
+
+type BeginMeteredPushParams struct {
+	Now      time.Time
+	Until    string
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Claimed  time.Time
+}
+
+// Subjects of a part that is still claimed may be sent from now on. Those that may have been sent
+// before stay as they are.
+func (q *Queries) BeginMeteredPush(ctx context.Context, arg BeginMeteredPushParams) (int64, error) {
+	result, err := q.db.Exec(ctx, beginMeteredPush,
+		arg.Now,
+		arg.Until,
+		arg.TenantID,
+		arg.ID,
+		arg.Claimed,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const claimMeteredPush = `-- name: ClaimMeteredPush :one
-UPDATE metered_pushes p SET due_at = now() + $1::interval, unanswered_at = coalesce(p.unanswered_at, now())
-FROM (SELECT o.tenant_id, o.id, o.unanswered_at FROM metered_pushes o WHERE o.tenant_id = $2 AND o.id = $3 AND o.due_at <= now() FOR UPDATE) AS before
-WHERE p.tenant_id = before.tenant_id AND p.id = before.id
-RETURNING p.start, p.rule, p.meter_event, p.kind, p.after_subject, p.complete, p.attempts, before.unanswered_at, now()::timestamptz AS now
+UPDATE metered_pushes SET due_at = now() + $1::interval
+WHERE tenant_id = $2 AND id = $3 AND due_at <= now()
+RETURNING start, rule, meter_event, kind, after_subject, complete, attempts, unanswered_at, unanswered_until, due_at, now()::timestamptz AS now
 `
 
 type ClaimMeteredPushParams struct {
@@ -201,19 +233,20 @@ type ClaimMeteredPushParams struct {
 }
 
 type ClaimMeteredPushRow struct {
-	Start        time.Time
-	Rule         string
-	MeterEvent   string
-	Kind         string
-	AfterSubject string
-	Complete     bool
-	Attempts     int32
-	UnansweredAt *time.Time
-	Now          time.Time
+	Start           time.Time
+	Rule            string
+	MeterEvent      string
+	Kind            string
+	AfterSubject    string
+	Complete        bool
+	Attempts        int32
+	UnansweredAt    *time.Time
+	UnansweredUntil string
+	DueAt           *time.Time
+	Now             time.Time
 }
 
-// One server sends; where it dies, another does after the time that it has for it. The answer has
-// since when subjects may have been sent without an answer.
+// One server sends; where it dies, another does after the time that it has for it.
 func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushParams) (ClaimMeteredPushRow, error) {
 	row := q.db.QueryRow(ctx, claimMeteredPush, arg.Lease, arg.TenantID, arg.ID)
 	var i ClaimMeteredPushRow
@@ -226,6 +259,8 @@ func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushPara
 		&i.Complete,
 		&i.Attempts,
 		&i.UnansweredAt,
+		&i.UnansweredUntil,
+		&i.DueAt,
 		&i.Now,
 	)
 	return i, err
@@ -776,6 +811,33 @@ func (q *Queries) MeteredPushHasProblems(ctx context.Context, arg MeteredPushHas
 	return exists, err
 }
 
+const meteredPushLookedUntil = `-- name: MeteredPushLookedUntil :one
+SELECT subject FROM metered_usage
+WHERE tenant_id = $1 AND start = $2 AND rule = $3 AND subject > $4 ORDER BY subject LIMIT 1 OFFSET $5::integer
+`
+
+type MeteredPushLookedUntilParams struct {
+	TenantID     uuid.UUID
+	Start        time.Time
+	Rule         string
+	AfterSubject string
+	Before       int32
+}
+
+// The last one of so many subjects.
+func (q *Queries) MeteredPushLookedUntil(ctx context.Context, arg MeteredPushLookedUntilParams) (string, error) {
+	row := q.db.QueryRow(ctx, meteredPushLookedUntil,
+		arg.TenantID,
+		arg.Start,
+		arg.Rule,
+		arg.AfterSubject,
+		arg.Before,
+	)
+	var subject string
+	err := row.Scan(&subject)
+	return subject, err
+}
+
 const meteredPushProblems = `-- name: MeteredPushProblems :many
 SELECT subject, units, outcome, why, unanswered_at FROM metered_push_problems
 WHERE tenant_id = $1 AND push_id = $2 AND subject > $3 ORDER BY subject LIMIT $4
@@ -853,11 +915,11 @@ func (q *Queries) MeteredPushProblemsUntil(ctx context.Context, arg MeteredPushP
 }
 
 const meteredPushSubjects = `-- name: MeteredPushSubjects :many
-SELECT subject, least(i.units, 9223372036854775807)::bigint AS units FROM metered_usage u CROSS JOIN LATERAL (
-    SELECT CASE $1::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS units
-) AS i
-WHERE u.tenant_id = $2 AND u.start = $3 AND u.rule = $4 AND u.subject > $5 AND i.units > 0
-ORDER BY subject LIMIT $6
+SELECT looked.subject, least(looked.due, 9223372036854775807)::bigint AS units FROM (
+    SELECT u.subject, CASE $1::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS due
+    FROM metered_usage u WHERE u.tenant_id = $2 AND u.start = $3 AND u.rule = $4 AND u.subject > $5
+    ORDER BY u.subject LIMIT $6
+) AS looked WHERE looked.due > 0 ORDER BY looked.subject LIMIT $7
 `
 
 type MeteredPushSubjectsParams struct {
@@ -866,6 +928,7 @@ type MeteredPushSubjectsParams struct {
 	Start        time.Time
 	Rule         string
 	AfterSubject string
+	Look         int32
 	Most         int32
 }
 
@@ -874,7 +937,7 @@ type MeteredPushSubjectsRow struct {
 	Units   int64
 }
 
-// The next subjects with units to send.
+// The subjects with units to send among the next ones, of which there may be very many without.
 func (q *Queries) MeteredPushSubjects(ctx context.Context, arg MeteredPushSubjectsParams) ([]MeteredPushSubjectsRow, error) {
 	rows, err := q.db.Query(ctx, meteredPushSubjects,
 		arg.Kind,
@@ -882,6 +945,7 @@ func (q *Queries) MeteredPushSubjects(ctx context.Context, arg MeteredPushSubjec
 		arg.Start,
 		arg.Rule,
 		arg.AfterSubject,
+		arg.Look,
 		arg.Most,
 	)
 	if err != nil {
@@ -1242,6 +1306,38 @@ func (q *Queries) ParkedMeteredSubjects(ctx context.Context, arg ParkedMeteredSu
 		return nil, err
 	}
 	return items, nil
+}
+
+const postponeMeteredPush = `-- name: PostponeMeteredPush :exec
+UPDATE metered_pushes SET attempts = $1, why = $2, unanswered_at = $3, unanswered_until = $4,
+    due_at = now() + $5::interval, updated_at = now()
+WHERE tenant_id = $6 AND id = $7 AND due_at = $8::timestamptz
+`
+
+type PostponeMeteredPushParams struct {
+	Attempts        int32
+	Why             string
+	UnansweredAt    *time.Time
+	UnansweredUntil string
+	Wait            pgtype.Interval
+	TenantID        uuid.UUID
+	ID              uuid.UUID
+	Claimed         time.Time
+}
+
+// A part that is still claimed was not sent: what may have been sent is as before the claim.
+func (q *Queries) PostponeMeteredPush(ctx context.Context, arg PostponeMeteredPushParams) error {
+	_, err := q.db.Exec(ctx, postponeMeteredPush,
+		arg.Attempts,
+		arg.Why,
+		arg.UnansweredAt,
+		arg.UnansweredUntil,
+		arg.Wait,
+		arg.TenantID,
+		arg.ID,
+		arg.Claimed,
+	)
+	return err
 }
 
 const purgeDeletedMeteredTotals = `-- name: PurgeDeletedMeteredTotals :execrows

@@ -306,21 +306,22 @@ type Member struct {
 }
 
 type MeteredPush struct {
-	TenantID     uuid.UUID
-	ID           uuid.UUID
-	Start        time.Time
-	Rule         string
-	MeterEvent   string
-	Kind         string
-	AfterSubject string
-	Pushed       int64
-	PushedUnits  int64
-	Complete     bool
-	Why          string
-	Attempts     int32
-	UnansweredAt *time.Time
-	DueAt        *time.Time
-	UpdatedAt    time.Time
+	TenantID        uuid.UUID
+	ID              uuid.UUID
+	Start           time.Time
+	Rule            string
+	MeterEvent      string
+	Kind            string
+	AfterSubject    string
+	Pushed          int64
+	PushedUnits     int64
+	Complete        bool
+	Why             string
+	Attempts        int32
+	UnansweredAt    *time.Time
+	DueAt           *time.Time
+	UpdatedAt       time.Time
+	UnansweredUntil string
 }
 
 type MeteredPushProblem struct {

@@ -70,9 +70,10 @@ UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id A
 UPDATE billing_endpoints SET reconcile_at = @now::timestamptz, purchases_compared_at = NULL WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
 
 -- name: RecordBillingReconcile :exec
--- One that is due was requested meanwhile: it follows, with all that it was asked for.
+-- One that is due was requested meanwhile: it follows, with all that it was asked for. None follows
+-- if the endpoint has lost its API key.
 UPDATE billing_endpoints SET reconciled_at = @at, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error,
-    reconcile_at = CASE WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz THEN reconcile_at ELSE @next::timestamptz END,
+    reconcile_at = CASE WHEN api_key IS NULL THEN NULL WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz THEN reconcile_at ELSE @next::timestamptz END,
     purchases_compared_at = CASE WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz OR NOT @purchases::boolean
         THEN purchases_compared_at ELSE @at::timestamptz END
 WHERE tenant_id = @tenant_id AND id = @id;

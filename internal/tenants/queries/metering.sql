@@ -261,20 +261,36 @@ CROSS JOIN LATERAL (
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: ClaimMeteredPush :one
--- One server sends; where it dies, another does after the time that it has for it. The answer has
--- since when subjects may have been sent without an answer.
-UPDATE metered_pushes p SET due_at = now() + @lease::interval, unanswered_at = coalesce(p.unanswered_at, now())
-FROM (SELECT o.tenant_id, o.id, o.unanswered_at FROM metered_pushes o WHERE o.tenant_id = @tenant_id AND o.id = @id AND o.due_at <= now() FOR UPDATE) AS before
-WHERE p.tenant_id = before.tenant_id AND p.id = before.id
-RETURNING p.start, p.rule, p.meter_event, p.kind, p.after_subject, p.complete, p.attempts, before.unanswered_at, now()::timestamptz AS now;
+-- One server sends; where it dies, another does after the time that it has for it.
+UPDATE metered_pushes SET due_at = now() + @lease::interval
+WHERE tenant_id = @tenant_id AND id = @id AND due_at <= now()
+RETURNING start, rule, meter_event, kind, after_subject, complete, attempts, unanswered_at, unanswered_until, due_at, now()::timestamptz AS now;
+
+-- name: BeginMeteredPush :execrows
+-- Subjects of a part that is still claimed may be sent from now on. Those that may have been sent
+-- before stay as they are.
+UPDATE metered_pushes SET unanswered_at = coalesce(unanswered_at, sqlc.arg(now)::timestamptz),
+    unanswered_until = CASE WHEN unanswered_at IS NULL THEN @until::text ELSE unanswered_until END
+WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz;
+
+-- name: PostponeMeteredPush :exec
+-- A part that is still claimed was not sent: what may have been sent is as before the claim.
+UPDATE metered_pushes SET attempts = @attempts, why = @why, unanswered_at = sqlc.narg(unanswered_at), unanswered_until = @unanswered_until,
+    due_at = now() + @wait::interval, updated_at = now()
+WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz;
 
 -- name: MeteredPushSubjects :many
--- The next subjects with units to send.
-SELECT subject, least(i.units, 9223372036854775807)::bigint AS units FROM metered_usage u CROSS JOIN LATERAL (
-    SELECT CASE @kind::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS units
-) AS i
-WHERE u.tenant_id = @tenant_id AND u.start = @start AND u.rule = @rule AND u.subject > @after_subject AND i.units > 0
-ORDER BY subject LIMIT @most;
+-- The subjects with units to send among the next ones, of which there may be very many without.
+SELECT looked.subject, least(looked.due, 9223372036854775807)::bigint AS units FROM (
+    SELECT u.subject, CASE @kind::text WHEN 'overage' THEN u.overage_units::numeric + u.billed_units ELSE u.units::numeric - u.free_units END AS due
+    FROM metered_usage u WHERE u.tenant_id = @tenant_id AND u.start = @start AND u.rule = @rule AND u.subject > @after_subject
+    ORDER BY u.subject LIMIT @look
+) AS looked WHERE looked.due > 0 ORDER BY looked.subject LIMIT @most;
+
+-- name: MeteredPushLookedUntil :one
+-- The last one of so many subjects.
+SELECT subject FROM metered_usage
+WHERE tenant_id = @tenant_id AND start = @start AND rule = @rule AND subject > @after_subject ORDER BY subject LIMIT 1 OFFSET @before::integer;
 
 -- name: MeteredPushProblems :many
 SELECT subject, units, outcome, why, unanswered_at FROM metered_push_problems
@@ -331,7 +347,8 @@ LEFT JOIN LATERAL (
 -- name: AdvanceMeteredPush :exec
 -- Subjects up to after_subject were sent, or have a problem.
 UPDATE metered_pushes SET after_subject = @after_subject, pushed = pushed + @pushed, pushed_units = pushed_units + @pushed_units,
-    complete = @complete, why = @why, attempts = @attempts, unanswered_at = sqlc.narg(unanswered_at), due_at = sqlc.narg(due_at), updated_at = now()
+    complete = @complete, why = @why, attempts = @attempts, unanswered_at = sqlc.narg(unanswered_at), unanswered_until = @unanswered_until,
+    due_at = sqlc.narg(due_at), updated_at = now()
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PutMeteredPushProblem :exec

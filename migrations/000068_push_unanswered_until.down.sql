@@ -1,0 +1,1 @@
+ALTER TABLE metered_pushes DROP COLUMN unanswered_until;
