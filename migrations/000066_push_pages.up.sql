@@ -1,3 +1,6 @@
+-- Writers of rules lock this table first, and then ended_meters. So does the migration: otherwise it
+-- could be the victim of a deadlock, and a migration that failed needs a person.
+LOCK TABLE rules IN SHARE ROW EXCLUSIVE MODE;
 -- Pushes of sealed hours are created in pages, apart from sealing. Those of all hours before
 -- pushes_until are created; of that hour, those of the tenants before pushes_tenant, and of that
 -- tenant those of the rules up to pushes_rule.

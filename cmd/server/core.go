@@ -78,6 +78,7 @@ func (s *service) newCore(from *startup) *core {
 	}})
 	c.checker = check.NewChecker(check.CheckerOptions{
 		Keys: c.keys, Engine: s.engine, Metrics: metrics, Observers: []check.Observer{c.recorder, c.meter, c.decisions}, Credits: c.credits.decided,
+		Instances: c.instances.Count,
 	})
 	c.authenticator = tenants.NewAuthenticator(s.store)
 	c.keyNews = peers.NewBroadcast("keys", from.Secrets.CounterKey[:])

@@ -76,11 +76,12 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	return c.amend(ctx, p.tenant, &a)
 }
 
-// Amendments take at most a tenth of the time of the counter store, which serves no check
-// meanwhile. Those of small counters are so short that most need no rest.
+// The amendments of all instances together take at most a tenth of the time of the counter store,
+// which serves no check meanwhile. Those of small counters are so short that most need no rest.
 const (
-	amendRest = 9 // times as long as the store has worked
+	amendRest = 9 // times as long as the store has worked, with one instance
 	amendFree = time.Millisecond
+	amendLost = 5 * time.Millisecond // how long the store has worked without an answer, at a guess
 )
 
 // amend carries out an amendment step by step. If ctx ends, the other steps are left for the next
@@ -92,7 +93,11 @@ func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Am
 			return err
 		}
 		err := c.engine.Amend(context.WithoutCancel(ctx), &steps[i])
-		c.amends.Leave(tenant, time.Duration(steps[i].WorkUS)*time.Microsecond)
+		took := time.Duration(steps[i].WorkUS) * time.Microsecond
+		if err != nil {
+			took = amendLost
+		}
+		c.amends.Leave(tenant, took*time.Duration(c.instances()))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 		}

@@ -30,6 +30,7 @@ type Checker struct {
 	credits   func(tenant limit.TenantID, subject string, r *RuleDecision)
 	previews  *turn.Places[limit.TenantID]
 	amends    *turn.Pace[limit.TenantID]
+	instances func() int
 }
 
 // Observer is notified of decisions. It must not keep req or d, whose memory is reused. It must not
@@ -49,6 +50,8 @@ type CheckerOptions struct {
 	// nobody is told.
 	Credits func(tenant limit.TenantID, subject string, r *RuleDecision)
 	Clock   func() time.Time // wall clock with a monotonic reading; nil: time.Now
+	// Instances returns how many instances share the counter store; nil: one.
+	Instances func() int
 }
 
 // NewChecker returns a Checker.
@@ -56,9 +59,12 @@ func NewChecker(o CheckerOptions) *Checker {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
+	if o.Instances == nil {
+		o.Instances = func() int { return 1 }
+	}
 	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, storeMS: storeMS(o.Engine), metrics: o.Metrics, observers: o.Observers,
 		credits: o.Credits, previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews),
-		amends: turn.NewPace[limit.TenantID](amendRest, amendFree)}
+		amends: turn.NewPace[limit.TenantID](amendRest, amendFree), instances: o.Instances}
 }
 
 // storeMS returns what tells the time of the counter store at an instant, in milliseconds since

@@ -51,14 +51,15 @@ func (a *Amendment) Validate() error {
 // maxAmendWork is the maximum work of a step with several counters.
 const maxAmendWork = 128
 
-// work estimates the work of changing a counter for the store. Most are 1.
+// work estimates the work of changing a counter for the store. Most are 1. A log has a step of its
+// own: it may have many more entries than its limit, which were counted under a higher one.
 func (p *AmendPart) work(reset bool) int64 {
 	n := &p.Numbers
 	switch {
 	case reset:
 		return 1
 	case n.Algorithm == limit.SlidingWindowLog:
-		return 1 + n.Limit*maxAmendWork/limit.MaxLogLimit
+		return maxAmendWork
 	case n.Algorithm == limit.SlidingWindowBuckets:
 		return 1 + n.WindowMS/n.PrecisionMS/8
 	}

@@ -157,7 +157,7 @@ func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, 
 	now := s.instant()
 	next := now.Add(within)
 	err = s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
-		rows, err := q.ClaimBillingReconcile(ctx, db.ClaimBillingReconcileParams{TenantID: tenant, ID: endpoint, Next: &next, Now: &now})
+		rows, err := q.ClaimBillingReconcile(ctx, db.ClaimBillingReconcileParams{TenantID: tenant, ID: endpoint, Next: next, Now: &now})
 		mine = rows == 1
 		return err
 	})

@@ -64,21 +64,19 @@ func (s *Store) CounterChanges(carry func(tenant uuid.UUID, c check.CounterChang
 // report of errors: ErrUnavailable, and those of carry.
 func (c *CounterChanges) Run(ctx context.Context, every time.Duration, report func(error)) {
 	defer c.work.Wait()
-	wait := rand.N(every) // instances that were started together spread out
+	timer := time.NewTimer(rand.N(every)) // instances that were started together spread out
+	defer timer.Stop()
 	for {
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-c.next:
-		case <-timer.C:
+		case <-timer.C: // also while one tenant has more and more
+			timer.Reset(every)
 			if err := c.retry(); err != nil && ctx.Err() == nil {
 				report(err)
 			}
 		}
-		timer.Stop()
-		wait = every
 		if _, _, err := c.Step(ctx); err != nil && ctx.Err() == nil {
 			report(err)
 		}

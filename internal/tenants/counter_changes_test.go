@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -186,4 +187,45 @@ func TestCounterChangesWaitForNobody(t *testing.T) {
 	for i, subject := range long {
 		require.Equal(t, fmt.Sprintf("s%d", i+1), subject)
 	}
+}
+
+// A change that failed is tried again while another tenant has more and more changes.
+func TestFailedCounterChangesAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	const insert = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
+		SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
+	d.Exec(insert, b.TenantID(), 1)
+	d.Exec(insert, a.TenantID(), 600)
+	again, reported := make(chan struct{}), make(chan error, 10)
+	failed := false // only the changes of one tenant use it, in order
+	var running atomic.Int64
+	changes := d.Store.CounterChanges(func(tenant uuid.UUID, _ check.CounterChange) error {
+		switch {
+		case tenant == a.TenantID():
+			if running.Add(1)%100 == 0 {
+				d.Exec(insert, a.TenantID(), 100)
+			}
+		case failed:
+			close(again)
+		default:
+			failed = true
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		changes.Run(ctx, time.Second, func(err error) {
+			select {
+			case reported <- err:
+			default:
+			}
+		})
+	})
+	<-again
+	require.ErrorContains(t, <-reported, "no answer")
+	stop()
+	run.Wait()
 }

@@ -99,6 +99,13 @@ func TestRedisAmendsLongLogsOneByOne(t *testing.T) {
 		to.Limit = 5_000
 		a.Parts = append(a.Parts, engine.AmendPart{Counter: c, To: to})
 	}
+	short := engine.Amendment{Once: prefix + "of-a-low-limit", NowMS: at} // which fell: the entries stay
+	for i := range a.Parts {
+		part := a.Parts[i]
+		part.Numbers.Limit, part.To.Limit = 10, 10
+		short.Parts = append(short.Parts, part)
+	}
+	require.Len(t, short.Steps(), count)
 	before := callsInScripts(t, client, "getrange")
 	require.NoError(t, eng.Amend(t.Context(), a))
 	require.Less(t, int64(callsInScripts(t, client, "getrange")-before), count*limit.MaxLogLimit/4, "commands: not one for each entry")

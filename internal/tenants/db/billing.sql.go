@@ -681,17 +681,17 @@ func (q *Queries) BillingSubscriptionsOfSubject(ctx context.Context, arg Billing
 }
 
 const claimBillingReconcile = `-- name: ClaimBillingReconcile :execrows
-UPDATE billing_endpoints SET reconcile_at = $1 WHERE tenant_id = $2 AND id = $3 AND reconcile_at <= $4
+UPDATE billing_endpoints SET reconcile_at = CASE WHEN api_key IS NOT NULL THEN $1::timestamptz END WHERE tenant_id = $2 AND id = $3 AND reconcile_at <= $4
 `
 
 type ClaimBillingReconcileParams struct {
-	Next     *time.Time
+	Next     time.Time
 	TenantID uuid.UUID
 	ID       uuid.UUID
 	Now      *time.Time
 }
 
-// One server compares. If it fails, another one does after @next.
+// One server compares. If it fails, another one does after @next; without an API key, none does.
 func (q *Queries) ClaimBillingReconcile(ctx context.Context, arg ClaimBillingReconcileParams) (int64, error) {
 	result, err := q.db.Exec(ctx, claimBillingReconcile,
 		arg.Next,
@@ -1838,7 +1838,8 @@ func (q *Queries) RecordBillingPricesLook(ctx context.Context, arg RecordBilling
 }
 
 const recordBillingReconcile = `-- name: RecordBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = $1, reconcile_failed_at = $2, reconcile_error = $3,
+UPDATE billing_endpoints SET reconciled_at = $1, reconcile_failed_at = CASE WHEN api_key IS NOT NULL THEN $2::timestamptz END,
+    reconcile_error = CASE WHEN api_key IS NULL THEN '' ELSE $3 END,
     reconcile_at = CASE WHEN api_key IS NULL THEN NULL WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz THEN reconcile_at ELSE $5::timestamptz END,
     purchases_compared_at = CASE WHEN reconcile_at > $4::timestamptz AND reconcile_at <= $1::timestamptz OR NOT $6::boolean
         THEN purchases_compared_at ELSE $1::timestamptz END

@@ -307,7 +307,7 @@ WITH page AS MATERIALIZED (
         SELECT x.meter_event, x.kind FROM ended_meters x
         WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
     ) AS had ON true
-    LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule
+    LEFT JOIN rules r ON r.tenant_id = t.tenant_id AND r.slug = t.rule COLLATE "default"
     CROSS JOIN LATERAL (SELECT coalesce(had.meter_event, r.meter_event, '') AS meter_event, coalesce(had.kind, r.metering, 'none') AS kind) AS m
     WHERE m.meter_event <> '' AND m.kind <> 'none'
         AND CASE m.kind WHEN 'overage' THEN t.overage_units > 0 OR t.billed_units > 0 ELSE t.units > t.free_units END
@@ -333,7 +333,7 @@ type CreateMeteredPushesRow struct {
 // What rules with a meter send of a sealed hour, for a page of rows of some tenants, those of the
 // first one behind a rule. A subject's units of an hour are sent once, so an hour is sealed first. A
 // meter that a rule lost since the hour began gets it; an empty one says that it had none. It
-// returns the page's last row, and how many there are.
+// returns the page's last row, and how many there are. Slugs of rules have the collation of their index.
 func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPushesParams) ([]CreateMeteredPushesRow, error) {
 	rows, err := q.db.Query(ctx, createMeteredPushes,
 		arg.Start,

@@ -58,8 +58,8 @@ UPDATE billing_endpoints SET looked_at = -sqlc.arg(mark)::bigint WHERE tenant_id
 UPDATE billing_endpoints SET looked_at = 0 WHERE tenant_id = @tenant_id AND id = @id AND looked_at = @seen;
 
 -- name: ClaimBillingReconcile :execrows
--- One server compares. If it fails, another one does after @next.
-UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at <= @now;
+-- One server compares. If it fails, another one does after @next; without an API key, none does.
+UPDATE billing_endpoints SET reconcile_at = CASE WHEN api_key IS NOT NULL THEN @next::timestamptz END WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at <= @now;
 
 -- name: RenewBillingReconcile :exec
 -- One that is due was requested meanwhile, or another server has it.
@@ -72,7 +72,8 @@ UPDATE billing_endpoints SET reconcile_at = @now::timestamptz, purchases_compare
 -- name: RecordBillingReconcile :exec
 -- One that is due was requested meanwhile: it follows, with all that it was asked for. None follows
 -- if the endpoint has lost its API key.
-UPDATE billing_endpoints SET reconciled_at = @at, reconcile_failed_at = sqlc.narg(failed_at), reconcile_error = @error,
+UPDATE billing_endpoints SET reconciled_at = @at, reconcile_failed_at = CASE WHEN api_key IS NOT NULL THEN sqlc.narg(failed_at)::timestamptz END,
+    reconcile_error = CASE WHEN api_key IS NULL THEN '' ELSE @error END,
     reconcile_at = CASE WHEN api_key IS NULL THEN NULL WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz THEN reconcile_at ELSE @next::timestamptz END,
     purchases_compared_at = CASE WHEN reconcile_at > @began::timestamptz AND reconcile_at <= @at::timestamptz OR NOT @purchases::boolean
         THEN purchases_compared_at ELSE @at::timestamptz END
