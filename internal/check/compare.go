@@ -88,6 +88,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 			counter := e.call.Counters[0]
 			bounds := counter.Numbers.Bounds
 			counter.Numbers, counter.Shadow, counter.Credits = then.numbers, false, nil
+			counter.OnUnavailable = limit.Allow // as in foreseen
 			counter.Numbers.Bounds = bounds
 			other.call.Counters = []engine.Counter{counter}
 		}

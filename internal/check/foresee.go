@@ -214,6 +214,9 @@ func (c *Checker) foreseen(p *Policy, i int32, has, to *planNumbers, subject *su
 	counter := f.now.call.Counters[0]
 	bounds := counter.Numbers.Bounds
 	counter.Numbers, counter.Shadow, counter.Credits = next.numbers, false, nil
+	// Under Local, what is used would be kept for an outage, but the counter does not have these
+	// numbers.
+	counter.OnUnavailable = limit.Allow
 	if !counter.Numbers.Algorithm.Bucket() { // these count the same whatever the limit is
 		counter.Numbers.Limit, counter.Numbers.Overage = counter.Numbers.Algorithm.MaxLimit(), false
 	}

@@ -191,11 +191,13 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 }
 
 // loadSubjects updates the subjects of the policy and returns them, or returns a new set if the
-// source no longer has the changes since the last read.
+// source no longer has the changes since the last read, or if they do not fit into the old one.
 func (p *Policies) loadSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
 	if since := e.subjects.Load(); since != 0 {
 		upTo, err := p.source.LoadSubjects(ctx, tenant, since, policy.subjects.store)
-		if !errors.Is(err, ErrHistoryGone) {
+		// If the table was too small for a change, a new one is perhaps not: it has nothing that no
+		// subject has any more.
+		if !errors.Is(err, ErrHistoryGone) && (err != nil || !policy.subjects.overflown()) {
 			return policy.subjects, upTo, err
 		}
 		// If the read fails halfway, the next one must not continue from this set.
@@ -237,6 +239,9 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 	}
 	upTo, err := p.source.LoadSubjects(ctx, tenant, from, all.store)
 	all.seal()
+	if err == nil && all.overflown() {
+		err = errTooLarge
+	}
 	return all, upTo, err
 }
 

@@ -15,24 +15,23 @@ import (
 // and nothing per subject that the garbage collector has to follow.
 //
 // It is a hash table with open addressing. A slot is one word: the position of the name among all
-// names, eight bits of its hash, and the number of its entry. Subjects with the same plan and
-// state, without override, cycle anchor and credits, share their entry. Load takes no lock and may
-// run concurrently with everything. store takes a lock. What a reader may have seen never changes:
-// names and entries are only added, and unused ones are removed when the table is rebuilt.
+// names, eight bits of its hash, and the number of its entry. Subjects with the same plan, version,
+// multiplier and state, without override, cycle anchor and credits, share their entry. Load takes
+// no lock and may run concurrently with everything. store takes a lock. What a reader may have seen
+// never changes: names and entries are only added, and unused ones are removed when the table is
+// rebuilt.
 type subjects struct {
 	table atomic.Pointer[subjectTable] // nil: none yet
 	size  atomic.Int64                 // bytes
 
 	credits creditKeys // of the tenant
 
-	mu         sync.Mutex // held by writers; guards the fields below
-	live       int        // subjects
-	used       int        // slots that are not empty: of live or deleted subjects
-	deadNames  int        // bytes of names that are no longer used
-	dead       int        // entries that are no longer used
-	shared     []uint32   // entries that subjects share
-	ownEntries int        // bytes of all other entries
-	overflow   bool       // something did not fit
+	mu        sync.Mutex // held by writers; guards the fields below
+	live      int        // subjects
+	used      int        // slots that are not empty: of live or deleted subjects
+	deadNames int        // bytes of names that are no longer used
+	index     entryIndex // of the entries
+	overflow  bool       // something did not fit
 }
 
 // subjectTable is replaced when few slots are free. A reader reads a slot first, and then the names
@@ -63,13 +62,12 @@ type overrideEntry struct {
 // A slot: the start of the name in bits 32 to 63, a part of the hash in 24 to 31, the entry in the
 // others. An empty slot is 0. No name begins at 0.
 const (
-	slotDeleted    uint64 = 1
-	slotEntryBits         = 24
-	maxEntries            = 1 << slotEntryBits
-	slotEntryMask  uint64 = maxEntries - 1
-	slotKeepsName  uint64 = ^slotEntryMask
-	maxNamesBytes         = 1 << 32
-	maxSharedEntry        = 256 // with more, entries are not searched linearly
+	slotDeleted   uint64 = 1
+	slotEntryBits        = 24
+	maxEntries           = 1 << slotEntryBits
+	slotEntryMask uint64 = maxEntries - 1
+	slotKeepsName uint64 = ^slotEntryMask
+	maxNamesBytes        = 1 << 32
 )
 
 // Sizes of the parts that each tenant, and each subject with overrides, has once.
@@ -156,10 +154,17 @@ func (s *subjects) store(d SubjectData) {
 	} else {
 		s.put(d)
 	}
-	if t := s.table.Load(); t != nil && (2*s.dead > len(*t.entries.Load())+64 || 2*s.deadNames > len(*t.names.Load())+4096) {
+	if s.wasteful() {
 		s.rebuild(s.live)
 	}
 	s.measure()
+}
+
+// wasteful reports whether the table should be rebuilt. A rebuild visits all subjects, so it is
+// worth it only after a number of changes that grows with them.
+func (s *subjects) wasteful() bool {
+	t := s.table.Load()
+	return t != nil && (2*s.index.dead > len(*t.entries.Load())+64+s.live/16 || 2*s.deadNames > len(*t.names.Load())+4096)
 }
 
 func (s *subjects) put(d SubjectData) {
@@ -177,8 +182,9 @@ func (s *subjects) put(d SubjectData) {
 		s.overflow = true
 		return
 	}
+	s.index.use(entry)
 	if old != 0 {
-		s.drop(t, old)
+		s.index.drop(uint32(old & slotEntryMask))
 		t.slots[slot].Store(old&slotKeepsName | uint64(entry))
 		return
 	}
@@ -201,51 +207,30 @@ func (s *subjects) delete(name string) {
 	if old == 0 {
 		return
 	}
-	s.drop(t, old)
+	s.index.drop(uint32(old & slotEntryMask))
 	s.live--
 	s.deadNames += 1 + len(name)
 	t.slots[slot].Store(slotDeleted)
-}
-
-// drop records that a subject no longer uses its entry.
-func (s *subjects) drop(t *subjectTable, v uint64) {
-	if e := t.entry(v); e.own() {
-		s.dead++
-		s.ownEntries -= e.bytes()
-	}
 }
 
 // entryOf returns the number of an entry with the values of d, and false if there are too many
 // entries.
 func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	entries := *t.entries.Load()
-	var plan string
-	for _, i := range s.shared {
-		if e := entries[i]; e.plan == d.Plan {
-			if e.state == d.State && e.multiplier == d.Multiplier && int(e.planVersion) == d.PlanVersion && !d.own() {
-				return i, true
-			}
-			plan = e.plan // shares the bytes
+	if !d.own() {
+		if i, ok := s.index.find(entries, sharedValues{d.Plan, int32(d.PlanVersion), d.State, d.Multiplier}); ok {
+			return i, true
 		}
-	}
-	if plan == "" {
-		plan = d.Plan
 	}
 	if len(entries) == maxEntries {
 		return 0, false
 	}
-	e := newSubjectEntry(d, plan)
+	e := newSubjectEntry(d, s.index.plan(d.Plan))
 	e.credits = s.credits.of(&d)
 	entries = append(extend(entries, 1), e)
 	t.entries.Store(&entries)
-	i := uint32(len(entries) - 1) // below maxEntries
-	switch {
-	case e.own():
-		s.ownEntries += e.bytes()
-	case len(s.shared) < maxSharedEntry:
-		s.shared = append(s.shared, i)
-	}
-	return i, true
+	s.index.add(entries)
+	return uint32(len(entries) - 1), true // below maxEntries
 }
 
 // own reports whether a subject has its own entry, because it has overrides, a cycle anchor or
@@ -371,27 +356,25 @@ func (s *subjects) rebuild(live int) {
 	old := s.table.Load()
 	t := &subjectTable{slots: make([]atomic.Uint64, 4+live*3/2)}
 	names := make([]byte, 1, len(*old.names.Load())-s.deadNames)
-	entries := make([]*subjectEntry, 0, len(*old.entries.Load())-s.dead)
+	entries := make([]*subjectEntry, 0, len(*old.entries.Load())-s.index.dead)
+	index := entryIndex{uses: make([]uint32, 0, cap(entries))}
 	moved := make([]uint32, len(*old.entries.Load())) // by old number: the new number plus 1
 	old.each(func(v uint64) {
 		name, i := old.name(v), v&slotEntryMask
 		if moved[i] == 0 {
 			entries = append(entries, old.entry(v))
 			moved[i] = uint32(len(entries)) // at most maxEntries
+			index.plan(old.entry(v).plan)
+			index.add(entries)
 		}
+		index.use(moved[i] - 1)
 		hash := maphash.Bytes(subjectSeed, name)
 		t.slots[t.findEmpty(hash)].Store(uint64(len(names))<<32 | slotTag(hash) | uint64(moved[i]-1))
 		names = append(append(names, byte(len(name)-1)), name...)
 	})
-	s.shared = s.shared[:0]
-	for i, e := range entries {
-		if !e.own() && len(s.shared) < maxSharedEntry {
-			s.shared = append(s.shared, uint32(i)) // at most maxEntries
-		}
-	}
 	t.names.Store(&names)
 	t.entries.Store(&entries)
-	s.used, s.deadNames, s.dead = s.live, 0, 0
+	s.used, s.deadNames, s.index = s.live, 0, index
 	s.table.Store(t)
 }
 
@@ -401,8 +384,7 @@ func (s *subjects) measure() {
 	if t == nil {
 		return
 	}
-	s.size.Store(int64(tableBytes + 8*len(t.slots) + cap(*t.names.Load()) + 8*cap(*t.entries.Load()) +
-		len(s.shared)*(4+entryBytes) + s.ownEntries))
+	s.size.Store(int64(tableBytes + 8*len(t.slots) + cap(*t.names.Load()) + 8*cap(*t.entries.Load()) + s.index.size()))
 }
 
 // bytes returns the approximate size of the subjects.

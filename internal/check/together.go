@@ -22,8 +22,8 @@ type together struct {
 // no effect if another one denies.
 //
 // All counters are evaluated at one instant. A counter that several requests share is charged the
-// sum of their costs. If their limits differ, the smallest one applies, so the sum never exceeds
-// any of them.
+// sum of their costs. If their limits differ, the smallest limit and the smallest burst apply, so
+// the sum never exceeds any of them.
 //
 // Observers are notified of all requests if they were allowed, and otherwise only of those that
 // were denied by themselves, because nothing was decided about the others.
@@ -110,9 +110,7 @@ func (t *together) add(c *engine.Counter, cost int64) (place int, shared bool) {
 		}
 		other.Cost += cost
 		other.Shadow = other.Shadow && c.Shadow // for an exempt subject it is in shadow mode
-		if smaller(&c.Numbers, &other.Numbers) {
-			other.Numbers = c.Numbers
-		}
+		lower(&other.Numbers, &c.Numbers)
 		return i, true
 	}
 	t.call.Counters = append(t.call.Counters, *c)
@@ -120,16 +118,16 @@ func (t *together) add(c *engine.Counter, cost int64) (place int, shared bool) {
 	return len(t.call.Counters) - 1, false
 }
 
-// smaller compares the numbers of one rule for two subjects. Numbers with overage are the greater
-// ones.
-func smaller(a, b *limit.Numbers) bool {
-	if a.Overage != b.Overage {
-		return b.Overage
+// lower lowers the numbers of one rule for a subject so that they do not exceed those for another
+// one. A bucket may have the greater burst of one and the faster refill of the other, so each is
+// lowered by itself. Numbers with overage are the greater ones.
+func lower(n, other *limit.Numbers) {
+	switch {
+	case n.Overage && !other.Overage:
+		*n = *other
+	case n.Overage == other.Overage:
+		n.Limit, n.Burst = min(n.Limit, other.Limit), min(n.Burst, other.Burst)
 	}
-	if a.Quota() != b.Quota() {
-		return a.Quota() < b.Quota()
-	}
-	return a.Limit < b.Limit
 }
 
 // conclude copies the engine's verdicts into the decisions, and reports whether all of them allow.

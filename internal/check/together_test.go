@@ -247,3 +247,39 @@ func TestTogetherCalendarWindow(t *testing.T) {
 		require.EqualValues(t, february, d.Rules[0].WindowMS)
 	}
 }
+
+// Two customers on different plans share a bucket of the tenant: neither the rate nor the burst of
+// either plan is exceeded.
+func TestTogetherSharedBucketOfDifferentNumbers(t *testing.T) {
+	bucket := ruleFor("tenant", "*", 100)
+	bucket.Algorithm = limit.TokenBucket
+	r := newRig(t, PolicyData{
+		Rules: []limit.Rule{bucket},
+		Plans: []PlanData{
+			{Slug: "fast", Limits: map[string]limit.Limit{"tenant": {Limit: 60, Burst: 10}}},
+			{Slug: "slow", Limits: map[string]limit.Limit{"tenant": {Limit: 6, Burst: 20}}},
+		},
+	})
+	fast, slow := Request{Subject: "f", Resource: "a", Plan: "fast", Cost: 1}, Request{Subject: "s", Resource: "a", Plan: "slow", Cost: 1}
+	for n, reqs := range [][]Request{{fast, slow}, {slow, fast}} {
+		units := 0
+		flood := func() {
+			for {
+				if _, allowed := r.together(reqs...); !allowed {
+					return
+				}
+				units += 2
+			}
+		}
+		flood()
+		require.Equal(t, 10, units, "the smaller burst")
+		for range 4 {
+			r.move(time.Minute)
+			flood()
+		}
+		require.Equal(t, 10+4*6, units, "and 6 a minute")
+		if n == 0 {
+			r.move(time.Hour)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
@@ -319,4 +320,22 @@ func TestSeenIsShared(t *testing.T) {
 		note(1, "large", space+i, space+few+int64(i))
 	}
 	require.Greater(t, kept("small", few), few*98/100, "those that fell into a set with more than three others may be missing")
+}
+
+// A dry run counts nothing, so a counter does not hold less than before when the next call shows
+// what it has.
+func TestDryRunsAreNoRegressions(t *testing.T) {
+	r := newOutageRig(t, 0)
+	stack := r.stacks[0]
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+	for _, cost := range []int64{40, 41, 9} {
+		r.now.Add(1)
+		call := &Call{Cost: cost, DryRun: cost == 41, Started: stack.Now(), Counters: []Counter{{Key: "w{t}key", Numbers: n, OnUnavailable: limit.Local}}}
+		stack.Evaluate(context.Background(), call)
+		require.True(t, call.Outcome.Allowed)
+	}
+	require.Zero(t, testutil.ToFloat64(stack.fallback.metrics.regressions))
+	r.now.Add(1)
+	r.fail.Store(true)
+	require.EqualValues(t, 13, r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining, "a third of 41, and 1 used")
 }
