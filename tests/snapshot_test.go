@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -8,10 +9,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/seal"
@@ -144,6 +147,53 @@ func TestStartWithoutPostgres(t *testing.T) {
 	relay.turn(true)
 	require.Equal(t, 1, fourth.Exit())
 	require.Contains(t, fourth.Log(), "another database")
+}
+
+// A file that one tenant could fill has the operator's tenant and the small ones, with which an
+// instance starts.
+func TestStartWithoutPostgresWithAFullFile(t *testing.T) {
+	t.Parallel()
+	s := newSettings(t).With(settings{
+		"WEIR_ENCRYPTION_KEY": seal.NewKey(), "WEIR_SNAPSHOT_FILE": filepath.Join(t.TempDir(), "snapshot"), "WEIR_LOG_LEVEL": "info",
+	})
+	first := start(t, s.With(settings{"WEIR_SNAPSHOT_FILE": ""})).AwaitReady()
+	tenant, large := newTenant(t, s, first), newTenantOf(t, s, first, "large")
+	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h","algorithm":"fixed_window"}`, first)
+	db, err := pgx.Connect(t.Context(), s["WEIR_DATABASE_URL"])
+	require.NoError(t, err)
+	defer db.Close(context.WithoutCancel(t.Context()))
+	_, err = db.Exec(t.Context(), `INSERT INTO subjects (tenant_id, subject, id, version)
+		SELECT t.id, 'customer' || lpad(n::text, 200, '0'), gen_random_uuid(), 1 FROM tenants t, generate_series(1, 5000) n WHERE t.slug = 'large'`)
+	require.NoError(t, err)
+	large.do(http.MethodPost, first.URL()+"/v1/check", `{"subject":"user_42"}`, http.StatusOK)
+	require.Zero(t, first.Stop())
+
+	written := func(extra settings) (bytes int64) {
+		t.Helper()
+		writer := start(t, s.With(extra)).AwaitReady()
+		require.Eventually(t, func() bool {
+			info, err := os.Stat(s["WEIR_SNAPSHOT_FILE"])
+			if err == nil {
+				bytes = info.Size()
+			}
+			return err == nil
+		}, patience, tick)
+		require.Zero(t, writer.Stop())
+		return bytes
+	}
+	all := written(nil)
+	require.Greater(t, all, int64(1<<20))
+	require.NoError(t, os.Remove(s["WEIR_SNAPSHOT_FILE"]))
+	size := settings{"WEIR_SNAPSHOT_SIZE": strconv.FormatInt(all-300, 10)} // not enough for the last one
+	require.Less(t, written(size), all/2)
+
+	_, through := newSwitched(t, s["WEIR_DATABASE_URL"])
+	second := start(t, s.With(size).With(settings{"WEIR_DATABASE_URL": through})).AwaitReady()
+	second.AwaitLog("started with the configuration in WEIR_SNAPSHOT_FILE")
+	got, _, err := tenant.check(second.URL()+"/v1/check", `{"subject":"user_42","resource":"api"}`)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, got.status, "%s", got.body)
+	require.Zero(t, second.Stop())
 }
 
 // A key that was revoked while an instance was down works there only until Postgres answers. The

@@ -77,7 +77,7 @@ type Config struct {
 	MaxConfigAge   time.Duration `env:"WEIR_MAX_CONFIG_AGE" default:"0s" help:"While an instance cannot reach Postgres, it answers checks by the configuration in memory. Beyond this age of the configuration, 2s or more, /readyz is 503; 0s for no maximum."`
 	SnapshotFile   string        `env:"WEIR_SNAPSHOT_FILE" placeholder:"FILE" help:"File in which this instance keeps a copy of the configuration, to start with while Postgres is unavailable. Requires WEIR_ENCRYPTION_KEY. Off by default."`
 	SnapshotMaxAge time.Duration `env:"WEIR_SNAPSHOT_MAX_AGE" default:"24h" help:"Maximum age of that file at a start, 1m or more."`
-	SnapshotSize   byteSize      `env:"WEIR_SNAPSHOT_SIZE" default:"256MiB" placeholder:"SIZE" help:"Maximum size of that file, 1MiB or more. The tenants whose keys were used last are in it."`
+	SnapshotSize   byteSize      `env:"WEIR_SNAPSHOT_SIZE" default:"256MiB" placeholder:"SIZE" help:"Maximum size of that file, 1MiB or more. The tenants whose keys were used last are in it, large ones only if there is space."`
 	Drain          time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to continue serving after SIGTERM, 0s to 5m, while load balancers see that /readyz is 503."`
 	LogLevel       string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 

@@ -69,7 +69,8 @@ func (f *follower) run(ctx context.Context) error {
 	return f.store.Watch(ctx, func(c tenants.Change) { f.changed(ctx, c) })
 }
 
-// restore loads the tenants of a snapshot, before run. The instance is ready then.
+// restore loads the tenants of a snapshot, before run. The instance is ready then, even if the
+// platform is not among them: no tenant has a quota until Postgres answers, and run reads it.
 func (f *follower) restore(ctx context.Context, file *snapshot.File) {
 	f.restored = file.Tenants
 	for _, tenant := range file.Tenants {
@@ -80,7 +81,9 @@ func (f *follower) restore(ctx context.Context, file *snapshot.File) {
 		}
 		f.authenticator.Restore(tenant, keys, version)
 	}
-	f.read(ctx, f.platform)
+	if file.Has(f.platform) {
+		f.read(ctx, f.platform)
+	}
 	f.readAll(ctx, file.Tenants)
 	f.beReady()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/seal"
+	"weir/internal/snapshot"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -82,4 +85,50 @@ func TestFollowNewAndDeletedTenants(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrUnknownKey)
 	_, err = policies.Get(t.Context(), actor.TenantID())
 	require.ErrorIs(t, err, check.ErrUnknownTenant)
+}
+
+// A snapshot without the platform makes the instance ready, too. Postgres, which is not asked for
+// it then, may be unavailable for long.
+func TestRestoreWithoutPlatform(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	actor, key := d.Tenant("acme")
+	platform := limit.TenantID{1}
+	ring, err := seal.Parse(seal.NewKey())
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "snapshot")
+	log := slog.New(slog.DiscardHandler)
+	writer := snapshot.NewWriter(snapshot.WriterOptions{
+		Path: path, MaxBytes: 1 << 20, Deployment: snapshot.Deployment{Platform: platform}, Store: d.Store, Ring: ring,
+		Clock: time.Now, Logger: log, Registerer: prometheus.NewRegistry(),
+	})
+	_, err = writer.Write(t.Context())
+	require.NoError(t, err)
+	file, err := snapshot.Open(path, ring, time.Now(), time.Hour, 1<<20)
+	require.NoError(t, err)
+	defer file.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	away := &awaySource{asked: cancel}
+	policies := check.NewPolicies(snapshot.NewSource(away, file), check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	defer policies.Close()
+	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, platform, log)
+	following.restore(ctx, file)
+	require.NoError(t, ctx.Err(), "Postgres was asked")
+	require.True(t, following.served())
+	require.NotNil(t, policies.Loaded(actor.TenantID()))
+	_, err = following.authenticator.Authenticate(ctx, key.Secret())
+	require.NoError(t, err)
+}
+
+// awaySource is Postgres that is unavailable.
+type awaySource struct {
+	check.PolicySource
+	asked func()
+}
+
+func (s *awaySource) LoadPolicy(context.Context, limit.TenantID) (check.PolicyData, error) {
+	s.asked()
+	return check.PolicyData{}, tenants.ErrUnavailable
 }

@@ -34,6 +34,7 @@ type Quota struct {
 	storeMS   func(at time.Time) int64
 	policies  *Policies
 	platform  limit.TenantID
+	askFrom   atomic.Int64 // when a check may wait for the platform's policy again, in Unix ns; 0: always
 	checks    quotaUnits
 	work      quotaUnits
 	scratches sync.Pool // *Scratch
@@ -76,11 +77,35 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 	if tenant.tenant == q.platform {
 		return 0, true
 	}
-	policy, err := q.policies.get(ctx, q.platform)
-	if err != nil || !policy.limits(QuotaResource) {
+	policy := q.platformPolicy(ctx)
+	if policy == nil || !policy.limits(QuotaResource) {
 		return 0, true
 	}
 	return q.take(&q.checks, policy, tenant.slug, n)
+}
+
+// askPlatformEvery is how often one check waits for the platform's policy while it cannot be read.
+const askPlatformEvery = 10 * time.Second
+
+// platformPolicy returns the platform's policy, or nil while it cannot be read: an instance that
+// was started without Postgres may not have it. Then only one check waits for it from time to time:
+// if all did, each would wait until Postgres fails to answer.
+func (q *Quota) platformPolicy(ctx context.Context) *Policy {
+	if from := q.askFrom.Load(); from != 0 {
+		if policy := q.policies.Loaded(q.platform); policy != nil {
+			q.askFrom.Store(0)
+			return policy
+		}
+		if now := q.now().UnixNano(); now < from || !q.askFrom.CompareAndSwap(from, now+int64(askPlatformEvery)) {
+			return nil
+		}
+	}
+	policy, err := q.policies.get(ctx, q.platform)
+	if err != nil {
+		q.askFrom.Store(q.now().Add(askPlatformEvery).UnixNano())
+		return nil
+	}
+	return policy
 }
 
 // AdmitWork takes the work of checks from the tenant's quota of work, as Admit takes their number.
@@ -103,8 +128,8 @@ func (q *Quota) admitWork(ctx context.Context, tenant *Policy, reqs []Request, r
 	if tenant.tenant == q.platform {
 		return 0, true
 	}
-	policy, err := q.policies.get(ctx, q.platform)
-	if err != nil || !policy.limitsExactly(WorkResource) {
+	policy := q.platformPolicy(ctx)
+	if policy == nil || !policy.limitsExactly(WorkResource) {
 		return 0, true
 	}
 	units, nowMS := int64(0), q.storeMS(q.now())

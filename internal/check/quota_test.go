@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -315,4 +316,29 @@ func TestQuotaUse(t *testing.T) {
 			require.Equal(t, c.want, at.Format("2006-01-02"))
 		}
 	}
+}
+
+// While the platform's policy cannot be read, checks pass without waiting for it, except for one
+// from time to time that tries again.
+func TestQuotaWithoutPlatform(t *testing.T) {
+	r, _, _, tenant := tiered(t)
+	source := &fakeSource{err: errors.New("down")}
+	policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
+	q := NewQuota(r.checker, policies, r.policy.tenant)
+	now := time.Date(2026, 5, 4, 10, 0, 0, 0, time.UTC)
+	q.now = func() time.Time { return now }
+	pass := func() {
+		t.Helper()
+		for range 10 {
+			_, ok := q.Admit(t.Context(), tenant("acme"), 1)
+			require.True(t, ok)
+			_, ok = q.AdmitWork(t.Context(), tenant("acme"), []Request{{Subject: "ada"}})
+			require.True(t, ok)
+		}
+	}
+	pass()
+	require.Equal(t, 1, source.loads)
+	now = now.Add(askPlatformEvery)
+	pass()
+	require.Equal(t, 2, source.loads)
 }

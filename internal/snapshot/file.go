@@ -23,7 +23,7 @@ import (
 type File struct {
 	Deployment Deployment
 	TakenAt    time.Time
-	Tenants    []limit.TenantID // those whose keys were used last first
+	Tenants    []limit.TenantID // the platform, then those whose keys were used last, then large ones
 
 	file   *os.File
 	blocks map[limit.TenantID]block

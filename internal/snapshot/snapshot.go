@@ -3,8 +3,11 @@
 //
 // A Writer writes the file once a minute if something has changed: the keys of each active tenant
 // (their hashes), its policy and its registered subjects, as they were read from Postgres. Tenants
-// whose versions are those in the present file are copied from it. Tenants whose keys were used
-// last come first, so they are in the file if not all of them fit.
+// whose versions are those in the present file are copied from it. The operator's tenant comes
+// first, then those whose keys were used last, and then those that need more than a quarter of the
+// file, so that no tenant takes the space of all others if not all of them fit. A tenant that
+// changes while it is read is read again. If it changes at each attempt, its parts in the file are
+// of different instants.
 //
 // Open reads a file from its beginning to its end and refuses one that is damaged, too old,
 // readable by others, or of another version of the program. A Source then answers for Postgres,

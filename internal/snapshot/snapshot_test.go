@@ -41,11 +41,15 @@ type fixture struct {
 // countingStore counts the policies that are read from Postgres.
 type countingStore struct {
 	*tenants.Store
-	read []limit.TenantID
+	read   []limit.TenantID
+	before func(tenant limit.TenantID) // called before each; nil: nothing
 }
 
 func (s *countingStore) LoadPolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {
 	s.read = append(s.read, tenant)
+	if s.before != nil {
+		s.before(tenant)
+	}
 	return s.Store.LoadPolicy(ctx, tenant)
 }
 
@@ -129,12 +133,12 @@ func (f *fixture) same(file *snapshot.File, tenant limit.TenantID) {
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, maxBytes)
-	require.Equal(t, []limit.TenantID{f.a.TenantID(), f.b.TenantID()}, f.write(true))
+	require.Equal(t, []limit.TenantID{f.b.TenantID(), f.a.TenantID()}, f.write(true), "the platform is the first")
 	file, err := f.open()
 	require.NoError(t, err)
 	require.Equal(t, f.of, file.Deployment)
 	require.WithinDuration(t, f.now, file.TakenAt, 0)
-	require.Equal(t, []limit.TenantID{f.a.TenantID(), f.b.TenantID()}, file.Tenants)
+	require.Equal(t, []limit.TenantID{f.b.TenantID(), f.a.TenantID()}, file.Tenants)
 	f.same(file, f.a.TenantID())
 	f.same(file, f.b.TenantID())
 	_, err = snapshot.NewSource(f.d.Store, file).LoadPolicy(t.Context(), limit.TenantID{1})

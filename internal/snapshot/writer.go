@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -31,9 +30,9 @@ const (
 )
 
 var (
-	// errFull: another tenant would make the file too large.
+	// errFull: another tenant would make the file, or its share of it, too large.
 	errFull = errors.New("the snapshot is full")
-	// errChanged: what was read of a tenant is not of one version. The next file has it.
+	// errChanged: what was read of a tenant is not of one version.
 	errChanged = errors.New("the tenant has changed")
 )
 
@@ -42,6 +41,7 @@ type Store interface {
 	check.PolicySource
 	History() int64
 	TenantsByUse(ctx context.Context) ([]tenants.Change, error)
+	Versions(ctx context.Context, tenant limit.TenantID) (tenants.Change, error)
 	StoredKeys(ctx context.Context, tenant limit.TenantID) (keys []tenants.StoredKey, version int64, err error)
 }
 
@@ -60,13 +60,20 @@ type WriterOptions struct {
 // Writer keeps the file up to date.
 type Writer struct {
 	WriterOptions
-	last    *File // the present file; nil: it was not written by this process
-	history int64 // of the store, when last was written
-	full    bool  // not all tenants fit
-	retry   bool  // some tenants changed while they were read
-	failing bool
-	written prometheus.Gauge
-	omitted prometheus.Gauge
+	last     *File // the present file; nil: it was not written by this process
+	history  int64 // of the store, when last was written
+	tooLarge map[limit.TenantID]tooLarge
+	moving   bool // some tenants changed at each attempt to read them
+	failing  bool
+	written  prometheus.Gauge
+	omitted  prometheus.Gauge
+	changing prometheus.Gauge
+}
+
+// tooLarge is a tenant that is not in the present file because it did not fit.
+type tooLarge struct {
+	head head
+	over int64 // it needs more bytes than that
 }
 
 // NewWriter returns a Writer. Call Run.
@@ -79,8 +86,11 @@ func NewWriter(o WriterOptions) *Writer {
 		omitted: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_snapshot_omitted_tenants", Help: "Tenants that are not in WEIR_SNAPSHOT_FILE, because it would exceed WEIR_SNAPSHOT_SIZE.",
 		}),
+		changing: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weir_snapshot_changing_tenants", Help: "Tenants in WEIR_SNAPSHOT_FILE that changed at each attempt to read them, so that their parts are of different instants.",
+		}),
 	}
-	o.Registerer.MustRegister(w.written, w.omitted)
+	o.Registerer.MustRegister(w.written, w.omitted, w.changing)
 	return w
 }
 
@@ -113,6 +123,7 @@ func (w *Writer) Write(ctx context.Context) (written bool, err error) {
 	now := w.Clock().UTC()
 	if history := w.Store.History(); history != w.history { // equal versions can have other contents
 		w.forget()
+		w.tooLarge = nil
 		w.history = history
 	}
 	if w.current(list, now) {
@@ -126,8 +137,7 @@ func (w *Writer) Write(ctx context.Context) (written bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	w.retry = false
-	f, err := w.fill(ctx, file, list, now)
+	f, p, err := w.fill(ctx, file, list, now)
 	if err == nil {
 		err = file.Sync()
 	}
@@ -141,6 +151,7 @@ func (w *Writer) Write(ctx context.Context) (written bool, err error) {
 	}
 	w.forget()
 	w.last = f
+	w.report(ctx, p)
 	w.written.Set(float64(now.Unix()))
 	return true, syncDirectory(filepath.Dir(w.Path))
 }
@@ -153,13 +164,26 @@ func (w *Writer) forget() {
 	}
 }
 
-// current reports whether the present file has these versions.
+// report says what is not in the file as it should be. The log has it when it begins.
+func (w *Writer) report(ctx context.Context, p *pass) {
+	if len(p.tooLarge) > 0 && len(w.tooLarge) == 0 {
+		w.Logger.WarnContext(ctx, "not all tenants fit into WEIR_SNAPSHOT_FILE; increase WEIR_SNAPSHOT_SIZE", "omitted", len(p.tooLarge))
+	}
+	if p.changing > 0 && !w.moving {
+		w.Logger.WarnContext(ctx, "tenants changed at each attempt to read them for WEIR_SNAPSHOT_FILE; their parts in it are of different instants", "tenants", p.changing)
+	}
+	w.tooLarge, w.moving = p.tooLarge, p.changing > 0
+	w.omitted.Set(float64(len(p.tooLarge)))
+	w.changing.Set(float64(p.changing))
+}
+
+// current reports whether the present file has these versions, except for tenants that do not fit.
 func (w *Writer) current(list []tenants.Change, now time.Time) bool {
-	if w.last == nil || w.retry || w.full || len(list) != len(w.last.blocks) || now.Sub(w.last.TakenAt) >= writeLatest {
+	if w.last == nil || len(list) != len(w.last.blocks)+len(w.tooLarge) || now.Sub(w.last.TakenAt) >= writeLatest {
 		return false
 	}
 	for _, c := range list {
-		if w.last.blocks[c.Tenant].head != headOf(c) {
+		if h := headOf(c); w.last.blocks[c.Tenant].head != h && w.tooLarge[c.Tenant].head != h {
 			return false
 		}
 	}
@@ -171,147 +195,27 @@ func headOf(c tenants.Change) head {
 }
 
 // fill writes all lines.
-func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change, now time.Time) (*File, error) {
+func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change, now time.Time) (*File, *pass, error) {
 	f := &File{Deployment: w.Deployment, TakenAt: now, file: file, blocks: make(map[limit.TenantID]block, len(list))}
 	secrets, err := json.Marshal(w.Deployment)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	first := header{Format: formatName, Shape: shape, TakenAt: now}
 	if first.Sealed, err = w.Ring.Seal(secrets, place); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := &output{to: bufio.NewWriterSize(file, 1<<20), most: w.MaxBytes - trailerBytes}
-	if err := out.add(first); err != nil {
-		return nil, err
+	p := &pass{w: w, f: f, out: newOutput(file, w.MaxBytes-trailerBytes), tooLarge: map[limit.TenantID]tooLarge{}}
+	if err := p.out.add(first); err != nil {
+		return nil, nil, err
 	}
-	omitted := 0
-	for _, c := range list {
-		begin := out.at
-		err := w.tenant(ctx, out, headOf(c))
-		switch {
-		case err == nil:
-			f.blocks[c.Tenant] = block{head: headOf(c), begin: begin, end: out.at}
-			f.Tenants = append(f.Tenants, c.Tenant)
-			continue
-		case errors.Is(err, errFull):
-			omitted++
-		case errors.Is(err, check.ErrUnknownTenant), errors.Is(err, tenants.ErrNotFound), errors.Is(err, errChanged):
-			w.retry = true // it was deleted, suspended or changed in the meantime
-		default:
-			return nil, err
-		}
-		if err := out.backTo(file, begin); err != nil {
-			return nil, err
-		}
+	if err := p.all(ctx, list); err != nil {
+		return nil, nil, err
 	}
-	if omitted > 0 && !w.full {
-		w.Logger.WarnContext(ctx, "not all tenants fit into WEIR_SNAPSHOT_FILE; increase WEIR_SNAPSHOT_SIZE", "omitted", omitted)
+	if err := p.out.to.Flush(); err != nil {
+		return nil, nil, err
 	}
-	w.full = omitted > 0
-	w.omitted.Set(float64(omitted))
-	if err := out.to.Flush(); err != nil {
-		return nil, err
-	}
-	return f, seal256(file)
-}
-
-// tenant writes the lines of a tenant. They are copied if the present file has the same versions.
-func (w *Writer) tenant(ctx context.Context, out *output, h head) error {
-	if w.last != nil {
-		if b, found := w.last.blocks[h.ID]; found && b.head == h {
-			return out.copy(io.NewSectionReader(w.last.file, b.begin, b.end-b.begin), b.end-b.begin)
-		}
-	}
-	if err := out.add(line{Tenant: &h}); err != nil {
-		return err
-	}
-	keys, version, err := w.Store.StoredKeys(ctx, h.ID)
-	if err != nil {
-		return err
-	}
-	for i := range keys {
-		if err := out.add(line{Key: &keys[i]}); err != nil {
-			return err
-		}
-	}
-	policy, err := w.Store.LoadPolicy(ctx, h.ID)
-	if err != nil {
-		return err
-	}
-	if err := out.add(line{Policy: &policy}); err != nil {
-		return err
-	}
-	subjects, err := w.subjects(ctx, out, h.ID)
-	if err != nil {
-		return err
-	}
-	if version != h.Keys || policy.Version != h.Policy || subjects != h.Subjects {
-		return errChanged
-	}
-	return nil
-}
-
-// subjects writes the registered subjects of a tenant, and returns their version.
-func (w *Writer) subjects(ctx context.Context, out *output, tenant limit.TenantID) (version int64, err error) {
-	for after, more := "", true; more; {
-		var failed error
-		var read int64
-		read, more, err = w.Store.ListSubjects(ctx, tenant, after, func(d check.SubjectData) {
-			if after = d.Subject; failed == nil {
-				failed = out.add(line{Subject: &d})
-			}
-		})
-		if err = errors.Join(err, failed); err != nil {
-			return 0, err
-		}
-		if version != 0 && read != version {
-			return 0, errChanged
-		}
-		version = read
-	}
-	return version, nil
-}
-
-// output writes lines and knows how long the file is.
-type output struct {
-	to       *bufio.Writer
-	at, most int64 // bytes
-}
-
-func (o *output) add(l any) error {
-	text, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	if o.at+int64(len(text))+1 > o.most {
-		return errFull
-	}
-	o.at += int64(len(text)) + 1
-	_, err = o.to.Write(append(text, '\n'))
-	return err
-}
-
-func (o *output) copy(from io.Reader, bytes int64) error {
-	if o.at+bytes > o.most {
-		return errFull
-	}
-	o.at += bytes
-	_, err := io.Copy(o.to, from)
-	return err
-}
-
-// backTo removes what was written from a place on.
-func (o *output) backTo(file *os.File, at int64) error {
-	err := o.to.Flush()
-	if err == nil {
-		err = file.Truncate(at)
-	}
-	if err == nil {
-		_, err = file.Seek(at, io.SeekStart)
-	}
-	o.at = at
-	return err
+	return f, p, seal256(file)
 }
 
 // trailerBytes is the length of the last line.
