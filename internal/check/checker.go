@@ -255,11 +255,16 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		e.missing(&rd, missing)
 		return
 	}
-	if e.keys.from != "" {
-		e.moving(&counter, nowMS)
-	}
+	var credits *engine.Credits
 	if subject != nil && subject.credits != nil {
-		rd.addCredits(&counter, subject.creditsFor(r), nowMS)
+		credits = subject.creditsFor(r)
+		rd.HasCredits, credits = credits != nil, left(credits, nowMS)
+	}
+	if e.keys.from != "" {
+		e.moving(&counter, credits != nil, nowMS)
+	}
+	if credits != nil {
+		counter.Credits = credits.At(counter.Key)
 	}
 	counter.Leased = r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
 	e.call.Leased = e.call.Leased && counter.Leased

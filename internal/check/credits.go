@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"time"
 	"unique"
 
 	"weir/internal/engine"
@@ -53,6 +54,31 @@ func (k Keys) CreditsKey(tenant limit.TenantID, partitions int, subject, rule st
 	return at + string(k.name(appendPart(appendPart(b, rule), subject)).Append(nil))
 }
 
+// PartitionChange is the last change of the number of a tenant's partitions.
+type PartitionChange struct {
+	Partitions, Before int // Before is 0 if the number has never changed
+	Changed            time.Time
+}
+
+// CreditsKeys returns the keys of what a subject has spent of its credits for a rule: that from
+// which checks spend them at an instant, and the other one if the change moves the subject, else
+// "". The numbers are those of the rule: plans and overrides change no window of a rule that spends
+// credits, so moving computes the same instant.
+func (k Keys) CreditsKeys(tenant limit.TenantID, c *PartitionChange, subject, rule string, n *limit.Numbers, nowMS int64) (key, other string) {
+	key = k.CreditsKey(tenant, c.Partitions, subject, rule)
+	if c.Before == 0 {
+		return key, ""
+	}
+	old := k.CreditsKey(tenant, c.Before, subject, rule)
+	switch {
+	case old == key:
+		return key, ""
+	case nowMS < completeMS(c.Changed.UnixMilli(), n):
+		return old, key
+	}
+	return key, old
+}
+
 // CreditsOutboxes returns the keys of the totals that a tenant's subjects have spent and that are
 // not stored yet, one for each partition.
 func (k Keys) CreditsOutboxes(tenant limit.TenantID, partitions int) []string {
@@ -91,13 +117,6 @@ func left(credits *engine.Credits, nowMS int64) *engine.Credits {
 		return nil
 	}
 	return credits
-}
-
-// addCredits gives a counter the credits of its subject.
-func (r *RuleDecision) addCredits(counter *engine.Counter, credits *engine.Credits, nowMS int64) {
-	if credits != nil {
-		r.HasCredits, counter.Credits = true, left(credits, nowMS).At(counter.Key)
-	}
 }
 
 // takeCredits copies what an engine says of credits. A call that counts nothing has spent none,

@@ -127,3 +127,55 @@ func TestCreditsAfterADryRun(t *testing.T) {
 	require.Equal(t, []int64{5, 0}, []int64{d.Rules[0].CreditsSpent, d.Rules[0].Credits})
 	require.False(t, r.Check(check.Request{Subject: "paying", Cost: 1}).Allowed)
 }
+
+// Credits that are granted while a change of partitions is in progress can be spent all the time,
+// first at the old place of their subject and then at the new one, and not a unit more of them. A
+// check misses them once at each place.
+func TestCreditsWhilePartitionsChange(t *testing.T) {
+	const units = 300 // for longer than the change takes, of a check each second
+	rule := checktest.Minute("api", 2)
+	numbers, keys := rule.Numbers(), check.NewKeys([16]byte{1})
+	change := check.PartitionChange{Partitions: 64, Before: 1, Changed: time.UnixMilli(checktest.Start)}
+	data := check.PolicyData{Rules: []limit.Rule{rule}, Partitions: 64, PartitionsBefore: 1, PartitionsChanged: change.Changed}
+	r := checktest.NewRig(t, data, nil, granted("paying", limit.Grant{Units: units}))
+	store := r.Store.Engine.(engine.CreditStore)
+	var places []string
+	r.Checker = check.NewChecker(check.CheckerOptions{
+		Keys: keys, Engine: r.Stack, Metrics: r.Metrics, Clock: r.Clock,
+		Credits: func(tenant limit.TenantID, subject string, d *check.RuleDecision) {
+			if !d.Unopened {
+				return
+			}
+			key, other := keys.CreditsKeys(tenant, &change, subject, d.Rule.Slug, &numbers, r.Now.Load())
+			require.NotEmpty(t, other, "the subject moves")
+			outbox, us := keys.CreditsOutboxes(tenant, 1)[0], r.Now.Load()*1000
+			from := &engine.Opening{Key: other, Outbox: engine.Retag(outbox, other), AskedUS: us, ReadUS: us, Grants: []limit.Spent{{ID: limit.GrantID{1}}}}
+			require.NoError(t, store.CloseCredits(context.Background(), from)[0])
+			to := &engine.Opening{Key: key, Outbox: engine.Retag(outbox, key), AskedUS: us, ReadUS: us, Grants: from.Grants}
+			_, err := store.OpenCredits(context.Background(), to)
+			require.NoError(t, err)
+			places = append(places, key)
+		},
+	})
+	spent, window, missed := int64(0), 0, 0
+	for {
+		d := r.Check(check.Request{Subject: "paying", Cost: 1})
+		r.Move(time.Second)
+		if !d.Allowed && !d.Rules[0].Unopened {
+			break
+		}
+		if d.Rules[0].Unopened {
+			missed++
+		} else if d.Rules[0].CreditsSpent == 0 {
+			window++
+		}
+		spent += d.Rules[0].CreditsSpent
+		require.Less(t, r.Now.Load(), int64(checktest.Start+400_000))
+	}
+	require.EqualValues(t, units, spent)
+	require.Greater(t, r.Now.Load(), int64(checktest.Start+200_000), "the change has ended before")
+	require.Len(t, places, 2)
+	require.NotEqual(t, places[0], places[1])
+	require.Equal(t, 2, missed)
+	require.LessOrEqual(t, window, 12, "2 in each of 6 minutes")
+}

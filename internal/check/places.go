@@ -61,23 +61,38 @@ func (k Keys) placesOf(tenant limit.TenantID, data *PolicyData) *places {
 	return p
 }
 
+// completeMS returns when the new place has everything that counts of a counter with these numbers,
+// if its place changes.
+func completeMS(changedMS int64, n *limit.Numbers) int64 { return changedMS + learnMS + n.LifeMS() }
+
 // moving adds the second counter of a counter whose place changes, and puts the counter itself at
 // the old place while that decides. A call that counts nothing only reads the counter itself.
-func (e *evaluation) moving(counter *engine.Counter, nowMS int64) {
+//
+// While both decide, the credits of a counter can be at one place only, and the other one would
+// deny what they pay for. So the new place alone decides then on a counter with credits, and the
+// old one counts what it allowed, for instances whose clocks are behind.
+func (e *evaluation) moving(counter *engine.Counter, credits bool, nowMS int64) {
 	at := e.policy.places
 	// The bucket of an override may refill more slowly than those of the rule and the plans.
-	complete := min(at.changedMS+learnMS+counter.Numbers.LifeMS(), at.settledMS-skewMS)
+	complete := min(completeMS(at.changedMS, &counter.Numbers), at.settledMS-skewMS)
 	if nowMS >= complete+skewMS {
 		return
 	}
+	old := engine.Retag(counter.Key, e.keys.from)
+	moved := credits && nowMS >= complete
 	if !e.call.DryRun {
 		next := *counter
+		if moved {
+			next.Key = old
+		}
 		// The old place begins a penalty, and only that denies during an outage.
 		next.OnUnavailable, next.Numbers.PenaltyMS = limit.Allow, 0
-		next.Shadow, next.Second = next.Shadow || nowMS < complete, true
+		next.Shadow, next.Second = next.Shadow || moved || nowMS < complete, true
 		e.next, e.nextOf = append(e.next, next), append(e.nextOf, len(e.counted))
 	}
-	counter.Key = engine.Retag(counter.Key, e.keys.from)
+	if !moved {
+		counter.Key = old
+	}
 }
 
 // takeNext gives a rule the verdict of its second counter, if only that denies.

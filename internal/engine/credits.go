@@ -91,6 +91,11 @@ type CreditStore interface {
 	// An opening that fails does not stop the others. Error: ErrOpenedSince if nothing else failed,
 	// and then some grants still are not open.
 	OpenCredits(ctx context.Context, openings ...*Opening) (opened int, err error)
+	// CloseCredits makes all grants with the keys of openings unspendable, until they are opened
+	// with these keys again, and raises the totals of the openings, which must have grants, to what
+	// was spent with these keys and may not be in Postgres. Error, for each opening:
+	// ErrOpenedSince.
+	CloseCredits(ctx context.Context, openings ...*Opening) []error
 	// SpentCredits returns totals that are not settled, for each outbox at most some.
 	SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error)
 	// SettleCredits forgets totals, except those that have changed since.

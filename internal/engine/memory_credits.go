@@ -11,12 +11,13 @@ import (
 // openGrants is what was spent of the grants of a subject for a rule.
 type openGrants struct {
 	spent  map[limit.GrantID]int64
-	lastUS int64 // Opening.ReadUS of the last opening
+	lastUS int64 // Opening.ReadUS of the last opening or closing
+	closed bool  // checks cannot spend them
 }
 
 // spentOf returns what was spent of the credits with a key. Their shard is locked.
 func (e *Memory) spentOf(key string) map[limit.GrantID]int64 {
-	if open := e.shardOf(key).credits[key]; open != nil {
+	if open := e.shardOf(key).credits[key]; open != nil && !open.closed {
 		return open.spent
 	}
 	return nil
@@ -59,6 +60,21 @@ func (e *Memory) OpenCredits(_ context.Context, openings ...*Opening) (opened in
 }
 
 func (e *Memory) openCredits(o *Opening) (opened int, err error) {
+	e.changeGrants(o, func(g *openGrants, outbox map[limit.GrantID]int64) { opened, err = g.take(o, outbox) })
+	return opened, err
+}
+
+// CloseCredits implements CreditStore. The twin is close_credits.lua.
+func (e *Memory) CloseCredits(_ context.Context, openings ...*Opening) []error {
+	errs := make([]error, len(openings))
+	for i, o := range openings {
+		e.changeGrants(o, func(g *openGrants, outbox map[limit.GrantID]int64) { errs[i] = g.close(o, outbox) })
+	}
+	return errs
+}
+
+// changeGrants calls change with the grants of an opening, and their outbox.
+func (e *Memory) changeGrants(o *Opening, change func(g *openGrants, outbox map[limit.GrantID]int64)) {
 	shard := &e.shards[maphash.String(e.seed, o.Key)%memoryShards]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -72,7 +88,25 @@ func (e *Memory) openCredits(o *Opening) (opened int, err error) {
 	}
 	e.creditMu.Lock()
 	defer e.creditMu.Unlock()
-	return open.take(o, e.outboxes[o.Outbox])
+	change(open, e.outboxes[o.Outbox])
+}
+
+// older reports whether what was read for an opening may be older than the last one.
+func (g *openGrants) older(o *Opening) bool {
+	return g.lastUS > 0 && o.AskedUS <= g.lastUS && g.lastUS < o.AskedUS+SteppedUS
+}
+
+// close closes all grants, and raises the totals of an opening.
+func (g *openGrants) close(o *Opening, outbox map[limit.GrantID]int64) error {
+	if g.older(o) {
+		return ErrOpenedSince
+	}
+	g.lastUS, g.closed = o.ReadUS, true
+	for i := range o.Grants {
+		s := &o.Grants[i]
+		s.Units = max(s.Units, g.spent[s.ID], outbox[s.ID])
+	}
+	return nil
 }
 
 // take opens grants. outbox has totals that Postgres does not have yet.
@@ -81,26 +115,28 @@ func (g *openGrants) take(o *Opening, outbox map[limit.GrantID]int64) (opened in
 	kept := make(map[limit.GrantID]int64, len(o.Grants))
 	raised := 0
 	for _, grant := range o.Grants {
-		if units, known := g.spent[grant.ID]; known {
+		if units, known := g.spent[grant.ID]; known && !g.closed {
 			if units < grant.Units {
 				raised++
 			}
 			kept[grant.ID] = max(units, grant.Units)
 			g.spent[grant.ID] = kept[grant.ID]
 		} else {
+			grant.Units = max(grant.Units, units)
 			closed = append(closed, grant)
 		}
 	}
-	long := o.Whole && len(g.spent)+len(closed) > limit.MostKeptGrants
+	long := g.closed || o.Whole && len(g.spent)+len(closed) > limit.MostKeptGrants
 	if len(closed) == 0 && !long {
 		return raised, nil
 	}
-	if g.lastUS > 0 && o.AskedUS <= g.lastUS && g.lastUS < o.AskedUS+SteppedUS {
+	if g.older(o) {
 		if len(closed) > 0 {
 			return 0, ErrOpenedSince
 		}
 		return raised, nil
 	}
+	g.closed = false
 	if g.lastUS = o.ReadUS; long {
 		g.spent = kept
 	}

@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,11 +94,10 @@ func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engi
 	for _, row := range rows {
 		of := CreditsOf{row.Subject, row.Rule}
 		if _, done := isOpen[of]; row.Spendable && !done {
-			o, err := readOpenings(ctx, q, keys, tenant, of)
-			if err != nil {
-				return nil, err
-			}
-			_, err = counters.OpenCredits(ctx, o[0])
+			// Each statement of the transaction sees what was committed before.
+			_, err := openCredits(ctx, counters, func(ctx context.Context) ([]*creditsOpening, error) {
+				return readOpenings(ctx, q, keys, tenant, of)
+			})
 			if err != nil && !errors.Is(err, engine.ErrOpenedSince) {
 				return nil, err
 			}
@@ -113,26 +113,27 @@ func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engi
 // CreditsOf names the grants of a subject of a tenant for a rule.
 type CreditsOf struct{ Subject, Rule string }
 
+// creditsOpening is an opening of grants, and the key from which they could be spent before or
+// after a change of the tenant's partitions.
+type creditsOpening struct {
+	engine.Opening
+	other string // "": none
+}
+
 // readOpenings reads what the counters must know of some subjects' grants, in one query. The names
 // must be different.
-func readOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, of ...CreditsOf) ([]*engine.Opening, error) {
-	present, _, err := partitionsOf(ctx, q, tenant)
-	if err != nil {
-		return nil, err
-	}
+func readOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, of ...CreditsOf) ([]*creditsOpening, error) {
 	p := db.SpendableCreditsParams{TenantID: tenant, Most: limit.MostKeptGrants, Finished: limit.MaxGrants}
 	for _, name := range of {
 		p.Subjects, p.Rules = append(p.Subjects, name.Subject), append(p.Rules, name.Rule)
 	}
 	rows, err := q.SpendableCredits(ctx, p)
-	if err != nil {
+	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	openings, at, left := make([]*engine.Opening, len(of)), make(map[CreditsOf]int, len(of)), make([]int, len(of))
+	openings, at, left := make([]*creditsOpening, len(of)), make(map[CreditsOf]int, len(of)), make([]int, len(of))
 	for i, name := range of {
-		key := keys.CreditsKey(tenant, present[tenant], name.Subject, name.Rule)
-		openings[i] = &engine.Opening{Key: key, Outbox: engine.Retag(keys.CreditsOutboxes(tenant, 1)[0], key)}
-		at[name] = i
+		openings[i], at[name] = &creditsOpening{}, i
 	}
 	for _, row := range rows {
 		i := at[CreditsOf{row.Subject, row.Rule}]
@@ -146,23 +147,132 @@ func readOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uu
 	for i, o := range openings {
 		o.Whole = left[i] < limit.MostKeptGrants
 	}
-	return openings, nil
+	return openings, placeOpenings(ctx, q, keys, tenant, of, openings, rows[0].AskedUs/1000)
 }
 
-// OpenCredits tells the counters what was spent of grants of a tenant, after they have lost it: it
-// reads them in one transaction, and tells them in one pipeline. The names must be different. It
-// returns how many grants they did not know.
-func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, of ...CreditsOf) (opened int, err error) {
-	var openings []*engine.Opening
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		openings, err = readOpenings(ctx, q, keys, tenant, of...)
+// placeOpenings fills in the keys of openings at an instant.
+func placeOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, of []CreditsOf, openings []*creditsOpening, nowMS int64) error {
+	head, err := q.PolicyVersion(ctx, tenant)
+	if err != nil {
 		return err
-	})
+	}
+	c := check.PartitionChange{Partitions: int(head.Partitions)}
+	numbers := map[string]limit.Numbers{} // of the rules, needed only if the number has changed
+	if head.PartitionsChangedAt != nil && head.PartitionsBefore > 0 {
+		c.Before, c.Changed = int(head.PartitionsBefore), *head.PartitionsChangedAt
+		rules, err := q.PolicyRules(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		for _, row := range rules {
+			r, err := ruleOf(row)
+			if err != nil {
+				return err
+			}
+			numbers[r.Rule.Slug] = r.Rule.Numbers()
+		}
+	}
+	outbox := keys.CreditsOutboxes(tenant, 1)[0]
+	for i, name := range of {
+		n, o := numbers[name.Rule], openings[i]
+		o.Key, o.other = keys.CreditsKeys(tenant, &c, name.Subject, name.Rule, &n, nowMS)
+		o.Outbox = engine.Retag(outbox, o.Key)
+	}
+	return nil
+}
+
+// openCredits opens grants. read must read them again each time, as they are then.
+//
+// Grants that may have been open at another place are closed there first, and then read again, so
+// that what was spent there counts. Two servers that open the same grants at different places do
+// not both succeed: each has closed the place of the other, so to open it, the other must have
+// asked for the grants after the first one had read them, and the reverse as well. So no unit is
+// spent twice, whatever servers believe to be the place, and whatever their clocks say.
+func openCredits(ctx context.Context, counters engine.CreditStore, read func(context.Context) ([]*creditsOpening, error)) (opened int, err error) {
+	list, err := read(ctx)
 	if err != nil {
 		return 0, err
 	}
-	openings = slices.DeleteFunc(openings, func(o *engine.Opening) bool { return len(o.Grants) == 0 })
+	var elsewhere []*engine.Opening
+	of := make([]*creditsOpening, 0, len(list)) // of each that is elsewhere
+	for _, o := range list {
+		if o.other != "" && len(o.Grants) > 0 {
+			closing := o.Opening
+			closing.Key, closing.Outbox = o.other, engine.Retag(o.Outbox, o.other)
+			elsewhere, of = append(elsewhere, &closing), append(of, o)
+		}
+	}
+	var failed error
+	if len(elsewhere) > 0 {
+		errs := counters.CloseCredits(ctx, elsewhere...)
+		again, err := read(ctx)
+		if err != nil {
+			return 0, err
+		}
+		failed = joinOpenings(list, again, of, elsewhere, errs)
+	}
+	var openings []*engine.Opening
+	for _, o := range list {
+		if len(o.Grants) > 0 {
+			openings = append(openings, &o.Opening)
+		}
+	}
 	opened, err = counters.OpenCredits(ctx, openings...)
+	return opened, cmp.Or(notSince(failed), notSince(err), failed, err)
+}
+
+// notSince returns an error unless it is engine.ErrOpenedSince.
+func notSince(err error) error {
+	if errors.Is(err, engine.ErrOpenedSince) {
+		return nil
+	}
+	return err
+}
+
+// joinOpenings gives the openings of a list whose grants were closed elsewhere what was read again,
+// with what was spent elsewhere. An opening that could not be closed elsewhere loses its grants, so
+// that nothing is opened.
+func joinOpenings(list, again, of []*creditsOpening, elsewhere []*engine.Opening, errs []error) (failed error) {
+	for n, o := range of {
+		if errs[n] != nil {
+			failed = cmp.Or(notSince(failed), errs[n], failed)
+			o.Grants = nil
+			continue
+		}
+		spent := make(map[limit.GrantID]int64, len(o.Grants))
+		for _, g := range elsewhere[n].Grants {
+			spent[g.ID] = g.Units
+		}
+		var now engine.Opening
+		if i := slices.Index(list, o); i < len(again) {
+			now = again[i].Opening
+		}
+		// A grant that is new since was not closed.
+		o.Grants = slices.DeleteFunc(now.Grants, func(g limit.Spent) bool {
+			_, closed := spent[g.ID]
+			return !closed
+		})
+		o.Whole = now.Whole && len(o.Grants) == len(now.Grants)
+		for i := range o.Grants {
+			g := &o.Grants[i]
+			g.Units = max(g.Units, spent[g.ID])
+		}
+		o.ReadUS = now.ReadUS // and AskedUS stays that of the closing
+	}
+	return failed
+}
+
+// OpenCredits tells the counters what was spent of grants of a tenant, after they have lost it: it
+// reads them in one transaction, and tells them in one pipeline; of a tenant whose partitions have
+// changed, in two. The names must be different. It returns how many grants they did not know.
+func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, of ...CreditsOf) (opened int, err error) {
+	opened, err = openCredits(ctx, counters, func(ctx context.Context) (openings []*creditsOpening, err error) {
+		err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			openings, err = readOpenings(ctx, q, keys, tenant, of...)
+			return err
+		})
+		return openings, err
+	})
 	if errors.Is(err, engine.ErrOpenedSince) {
 		return opened, nil // a check that still misses a grant reports it again
 	}

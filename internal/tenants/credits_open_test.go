@@ -274,3 +274,65 @@ func TestCreditsBehindAreToldAgain(t *testing.T) {
 	require.Equal(t, tenants.CreditsSettled{Settled: 22, Reopened: 20, More: true}, settle(memory))
 	require.Equal(t, tenants.CreditsSettled{Settled: 3, Reopened: 3}, settle(memory))
 }
+
+// While a change of partitions is in progress, credits are opened at the place that decides. What
+// was spent there counts when they are opened at the new place, whether it is settled or not, and
+// an opening that was read before then opens nothing at the old one.
+func TestCreditsOfAChangeOfPartitions(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, keys := d.Store, check.NewKeys([16]byte{3})
+	mustRule(t, s, a, fixedRule("api"))
+	d.Exec("UPDATE tenants SET partitions = 64, partitions_before = 1, partitions_changed_at = now() WHERE id = $1", a.TenantID())
+	memory := engine.NewMemory(engine.MemoryOptions{})
+	old, next := "", ""
+	subject := ""
+	for n := 0; old == next; n++ {
+		subject = fmt.Sprint("s", n)
+		old, next = keys.CreditsKey(a.TenantID(), 1, subject, "api"), keys.CreditsKey(a.TenantID(), 64, subject, "api")
+	}
+	g, _, err := s.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 10})
+	require.NoError(t, err)
+	outbox := func(key string) string { return engine.Retag(keys.CreditsOutboxes(a.TenantID(), 1)[0], key) }
+	nowMS := int64(0)
+	check := func(key string, cost int64) limit.Verdict {
+		nowMS++
+		r := fixedRule("api")
+		call := &engine.Call{Cost: cost, NowMS: nowMS, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
+			Key: key, Outbox: outbox(key), Grants: []limit.Grant{{ID: limit.GrantID(g.ID), Units: 10}},
+		}}}}
+		memory.Evaluate(t.Context(), call)
+		require.NoError(t, call.Err)
+		return call.Outcome.Verdicts[0]
+	}
+	counters := &openings{CreditStore: memory}
+	swept, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+	require.NoError(t, err)
+	require.Equal(t, 1, swept.Opened)
+	stale := *counters.seen[0]
+	require.Equal(t, old, stale.Key)
+	r := fixedRule("api")
+	require.EqualValues(t, 3, check(old, r.Limit+3).CreditsSpent)
+	require.True(t, check(next, 0).Unopened)
+
+	d.Exec("UPDATE tenants SET partitions_changed_at = now() - interval '400 days' WHERE id = $1", a.TenantID())
+	of := tenants.CreditsOf{Subject: subject, Rule: "api"}
+	_, err = s.OpenCredits(t.Context(), keys, counters, a.TenantID(), of)
+	require.NoError(t, err)
+	require.True(t, check(old, 0).Unopened)
+	v := check(next, 0)
+	require.False(t, v.Unopened)
+	require.EqualValues(t, 7, v.Credits, "what was spent at the old place is not settled, and counts")
+	_, err = memory.OpenCredits(t.Context(), &stale)
+	require.ErrorIs(t, err, engine.ErrOpenedSince)
+	require.True(t, check(old, 0).Unopened)
+
+	_, err = s.SettleCredits(t.Context(), keys, counters, []limit.TenantID{a.TenantID()})
+	require.NoError(t, err)
+	boxes, err := memory.SpentCredits(t.Context(), []string{outbox(old), outbox(next)}, 10)
+	require.NoError(t, err)
+	require.Equal(t, [][]limit.Spent{nil, nil}, boxes)
+	settled, err := s.CreditsByID(t.Context(), a, subject, g.ID)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, settled.Spent)
+}

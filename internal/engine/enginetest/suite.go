@@ -46,6 +46,7 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("CreditsUnopened", func(t *testing.T) { testCreditsUnopened(t, eng) })
 	t.Run("CreditsKept", func(t *testing.T) { testCreditsKept(t, eng) })
 	t.Run("CreditsReopened", func(t *testing.T) { testCreditsReopened(t, eng) })
+	t.Run("CreditsClosed", func(t *testing.T) { testCreditsClosed(t, eng) })
 	t.Run("CreditsOpenedTogether", func(t *testing.T) { testCreditsOpenedTogether(t, eng) })
 	t.Run("CreditsLarge", func(t *testing.T) { testCreditsLarge(t, eng) })
 	t.Run("CreditsConcurrent", func(t *testing.T) { testCreditsConcurrent(t, eng) })

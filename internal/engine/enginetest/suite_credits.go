@@ -220,6 +220,36 @@ func testCreditsReopened(t *testing.T, eng engine.Engine) {
 	require.EqualValues(t, 6, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits)
 }
 
+// Grants that are closed cannot be spent until they are opened again, then with all that was spent.
+// What was read before the closing neither closes nor opens them.
+func testCreditsClosed(t *testing.T, eng engine.Engine) {
+	store := eng.(engine.CreditStore)
+	grant, other := grantOf(1, 10, 0), grantOf(2, 10, 0)
+	c := withCredits(t, eng, counter(Prefix()+"k", five(limit.FixedWindow)), grant)
+	require.EqualValues(t, 4, ask(t, eng, start, 9, c).Outcome.Verdicts[0].CreditsSpent)
+	of := func(asked, read int64, units int64) *engine.Opening {
+		return &engine.Opening{Key: c.Credits.Key, Outbox: c.Credits.Outbox, AskedUS: asked, ReadUS: read, Grants: []limit.Spent{
+			{ID: grant.ID, Units: units}, {ID: other.ID, Units: 1},
+		}}
+	}
+	closing := of(100, 110, 3)
+	require.Equal(t, []error{nil}, store.CloseCredits(t.Context(), closing))
+	require.Equal(t, []int64{4, 1}, []int64{closing.Grants[0].Units, closing.Grants[1].Units})
+	require.True(t, ask(t, eng, start, 1, c).Outcome.Verdicts[0].Unopened)
+	require.ErrorIs(t, store.CloseCredits(t.Context(), of(110, 120, 0))[0], engine.ErrOpenedSince)
+	_, err := store.OpenCredits(t.Context(), of(110, 120, 0))
+	require.ErrorIs(t, err, engine.ErrOpenedSince)
+	require.True(t, ask(t, eng, start, 1, c).Outcome.Verdicts[0].Unopened)
+	require.NoError(t, store.SettleCredits(t.Context(), c.Credits.Outbox, []limit.Spent{{ID: grant.ID, Units: 4}}))
+	opened, err := store.OpenCredits(t.Context(), of(111, 112, 3))
+	require.NoError(t, err)
+	require.Equal(t, 2, opened)
+	require.EqualValues(t, 6, ask(t, eng, start, 0, c).Outcome.Verdicts[0].Credits)
+	fresh := of(200, 210, 2)
+	fresh.Key += "other"
+	require.Equal(t, []error{nil}, store.CloseCredits(t.Context(), fresh), "nothing is there")
+}
+
 // Of several openings, one that is older than the last one does not stop the others.
 func testCreditsOpenedTogether(t *testing.T, eng engine.Engine) {
 	store := eng.(engine.CreditStore)

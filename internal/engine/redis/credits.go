@@ -66,6 +66,41 @@ func (e *Engine) openingArg(o *engine.Opening) []byte {
 	return arg
 }
 
+// CloseCredits implements engine.CreditStore.
+func (e *Engine) CloseCredits(ctx context.Context, openings ...*engine.Opening) []error {
+	pipe := e.client.Pipeline()
+	cmds, errs := make([]*redis.Cmd, len(openings)), make([]error, len(openings))
+	for i, o := range openings {
+		cmds[i] = pipe.EvalSha(ctx, e.shut.sha, []string{o.Key, o.Outbox}, closingArg(o))
+	}
+	_, _ = pipe.Exec(ctx) // each command has its error
+	for i, o := range openings {
+		if unknownScript(cmds[i].Err()) {
+			cmds[i] = e.runScript(ctx, e.shut, []string{o.Key, o.Outbox}, closingArg(o))
+		}
+		switch totals, err := cmds[i].Int64Slice(); {
+		case err != nil:
+			errs[i] = fmt.Errorf("close credits: %w", err)
+		case len(totals) != len(o.Grants):
+			errs[i] = engine.ErrOpenedSince
+		default:
+			for n := range o.Grants {
+				o.Grants[n].Units = max(o.Grants[n].Units, totals[n])
+			}
+		}
+	}
+	return errs
+}
+
+// closingArg encodes an opening for close_credits.lua.
+func closingArg(o *engine.Opening) []byte {
+	arg := appendUint(appendUint(nil, o.AskedUS, 7), o.ReadUS, 7)
+	for i := range o.Grants {
+		arg = append(arg, o.Grants[i].ID[:]...)
+	}
+	return arg
+}
+
 // SpentCredits implements engine.CreditStore.
 func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
 	pipe := e.client.Pipeline()

@@ -60,6 +60,7 @@ type Engine struct {
 	amend      *script
 	open       *script
 	settle     *script
+	shut       *script
 	requests   sync.Pool // *request
 	pipelines  sync.Pool // *pipeline
 	repaired   atomic.Int64
@@ -88,7 +89,8 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		refund:     newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
 		forget:     newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
 		amend:      newScript(amendFiles()...),
-		open:       newScript("prelude", "credits", "open_credits"),
+		open:       newScript("prelude", "credits", "opened_credits", "open_credits"),
+		shut:       newScript("prelude", "credits", "opened_credits", "close_credits"),
 		settle:     newScript("prelude", "settle_credits"),
 	}
 	e.cluster, _ = client.(*redis.ClusterClient)

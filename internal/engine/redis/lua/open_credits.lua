@@ -20,18 +20,12 @@
 -- was read before another opening may lack a grant that has been opened since, or may have a grant
 -- that was removed since, with an older total. So the value has the instant of its last opening,
 -- and a list that may be older only raises totals. A total in the outbox may be newer than those
--- of the list.
+-- of the list. The same applies to those of grants that were closed (close_credits.lua).
 
 local MOST_KEPT = 100 -- limit.MostKeptGrants
-local STEPPED = 600000000 -- us: a clock that stepped back this far does not close grants for as long
 
 local asked, read, complete, lost = decode('<I7I7BI6', ARGV[1])
-local v = try('GET', KEYS[1])
-if type(v) ~= 'string' or string.byte(v) ~= CREDITS or #v % GRANT_SIZE ~= 1 then v = string.char(CREDITS) end
-local first, last = 2, 0 -- where grants begin, the last opening
-if string.sub(v, 2, 17) == LAST_OPENING then
-  first, last = 2 + GRANT_SIZE, (decode('<I7', v, 18))
-end
+local v, shut, first, last = read_opened()
 local count = (#v + 1 - first) / GRANT_SIZE
 
 -- One pass over the list, and none over the value, which may be very long (MOST_READ).
@@ -41,8 +35,9 @@ for at = 22, #ARGV[1], GRANT_SIZE do
   ids[n], spents[n], tills[n] = decode('<c16I7I6', ARGV[1], at)
   local j = place_of(v, ids[n])
   local before = j and decode('<I7', v, j + 16)
-  if not j then
+  if not j or shut then
     closed[#closed + 1] = n
+    spents[n] = max(spents[n], before or 0)
   elseif before < spents[n] then
     raised = raised + 1
     v = string.sub(v, 1, j + 15) .. encode('<I7', spents[n]) .. string.sub(v, j + 23)
@@ -51,10 +46,11 @@ for at = 22, #ARGV[1], GRANT_SIZE do
   end
 end
 
-local older = last > 0 and asked <= last and last < asked + STEPPED
-local long = complete == 1 and count + #closed > MOST_KEPT
+local older = is_older(asked, last)
+local long = shut or complete == 1 and count + #closed > MOST_KEPT -- only those of the list are kept
 local opened = #closed
 local changes = not older and (opened > 0 or long)
+local version = shut and not changes and CLOSED or CREDITS
 local changed_at = last -- of the grants that are open
 if changes then
   for _, n in ipairs(closed) do -- by HGET, because users that operators created may not use HMGET
@@ -78,7 +74,7 @@ else
 end
 local time = call('TIME')
 local now = max(lost, time[1] * 1000 + floor(time[2] / 1000)) -- lost is later if the clock stepped back
-v = string.char(CREDITS) .. encode('<c16I7I6', LAST_OPENING, changed_at, now) .. v
+v = string.char(version) .. encode('<c16I7I6', LAST_OPENING, changed_at, now) .. v
 call('SET', KEYS[1], v, 'PX', CREDITS_LIFE)
 if opened > 0 and not changes then return -1 end
 return opened + raised
