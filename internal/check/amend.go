@@ -49,7 +49,7 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 		} else if from.unlimited || to.unlimited || from.numbers == to.numbers {
 			continue // there is no ratio, or it is 1
 		}
-		counter := engine.Counter{Numbers: from.numbers}
+		counter := engine.Counter{Numbers: from.numbers, Leased: r.rule.Consistency == limit.Leased}
 		if keys.counter(&counter, r, &req) != "" {
 			continue
 		}

@@ -29,7 +29,7 @@ type Amendment struct {
 
 // AmendPart is one counter of an Amendment.
 type AmendPart struct {
-	Counter               // with the numbers under which it was counted
+	Counter               // with the numbers under which it was counted; Leased: units of it may be held
 	To      limit.Numbers // of the same algorithm and window
 }
 
@@ -112,12 +112,25 @@ func (f *Fallback) Amend(ctx context.Context, a *Amendment) error {
 }
 
 // Amend implements Engine. It ends the leases of the counters, because their units were charged
-// under other numbers.
+// under other numbers. If the store scaled the units, it takes them back.
 func (l *Leases) Amend(ctx context.Context, a *Amendment) error {
 	if err := l.next.Amend(ctx, a); err != nil {
 		return err
 	}
-	l.forget(a.counters())
+	var scaled, others []Counter
+	for i := range a.Parts {
+		if a.Parts[i].Leased && !a.Reset {
+			scaled = append(scaled, a.Parts[i].Counter)
+		} else {
+			others = append(others, a.Parts[i].Counter)
+		}
+	}
+	if len(others) > 0 {
+		l.forget(others)
+	}
+	if len(scaled) > 0 {
+		l.giveUp(scaled)
+	}
 	return nil
 }
 
@@ -165,6 +178,11 @@ func (e *Memory) Amend(ctx context.Context, a *Amendment) error {
 		shard := e.shardOf(key)
 		shard.mu.Lock()
 		if kept := shard.counters[key]; kept != nil {
+			if part.Leased {
+				before, _ := e.scalings.Load(key)
+				all, _ := before.([]limit.Scaling)
+				e.scalings.Store(key, limit.AppendScaling(all, limit.ScalingOf(kept.state, &part.Numbers, &part.To, now)))
+			}
 			limit.Scale(kept.state, &part.Numbers, &part.To, now)
 			kept.expires += limit.MaxWindowMS // the counter may take longer to be full now; the next charge sets the expiry
 		}

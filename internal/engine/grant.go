@@ -21,6 +21,8 @@ type Grant struct {
 	// Life is how long the client may grant them, from any instant before Stack.Grant was called.
 	Life  time.Duration `json:"-"`
 	Parts []GrantPart   // one for each counter to which units can be returned
+	// ChargedMS is as in RefundPart.
+	ChargedMS int64 `json:",omitempty"`
 }
 
 // GrantPart is the part of a Grant for one counter. It can be stored as JSON, so keys, which are no
@@ -133,7 +135,7 @@ func (s *Stack) charge(ctx context.Context, c *Call, most int64, plan grantPlan)
 	life := l.until.Sub(sent)
 	life -= life/clockDrift + time.Millisecond
 	left := max(0, l.left.Load())
-	g := Grant{Units: min(left, most), Life: life}
+	g := Grant{Units: min(left, most), Life: life, ChargedMS: l.nowMS}
 	g.Parts = l.parts(c.Counters, left-g.Units)
 	if g.Units < 1 || life < grantShortest {
 		s.Refund(ctx, g.Returned(g.Units))
@@ -286,7 +288,7 @@ func (g *Grant) Returned(units int64) *Refund {
 			n.Bounds = &limit.Bounds{} // the ground names the window
 		}
 		if back := units + p.Spare; back > 0 {
-			r.Parts = append(r.Parts, RefundPart{Key: string(p.Key), ID: string(p.ID), Numbers: n, Units: back, Ground: p.Ground})
+			r.Parts = append(r.Parts, RefundPart{Key: string(p.Key), ID: string(p.ID), Numbers: n, Units: back, Ground: p.Ground, ChargedMS: g.ChargedMS})
 		}
 	}
 	return r

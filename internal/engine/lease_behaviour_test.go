@@ -151,6 +151,34 @@ func TestLeasesFollowChanges(t *testing.T) {
 	require.Equal(t, before+10, f.store.exchanges.Load())
 }
 
+// The units that an instance holds return when it scales their counter, by the same ratio.
+func TestLeasesOfAScaledCounter(t *testing.T) {
+	f := newFleet(t, 1)
+	plans := []check.PlanData{
+		{Slug: "large", Default: true, Limits: map[string]limit.Limit{"api": {Limit: 10_000}}},
+		{Slug: "small", Limits: map[string]limit.Limit{"api": {Limit: 1_000}}},
+	}
+	rules := []limit.Rule{leasedRule("api", limit.FixedWindow, 10_000, 60_000)}
+	policy, err := check.CompilePolicy(f.keys, fleetTenant, check.PolicyData{Slug: "t", Rules: rules, Plans: plans})
+	require.NoError(t, err)
+	f.policy = policy
+	asked := f.checkUntilLeased(0, "s")
+	for f.heldBy(0) < 40 { // more than the roundings
+		f.move(1)
+		for range 10 {
+			require.True(t, f.ask(0, "s", 1).Allowed)
+			asked++
+		}
+	}
+	f.move(1)
+	f.policy.AddSubject(check.SubjectData{Subject: "s", Plan: "small"})
+	require.NoError(t, f.instances[0].Checker.Amend(t.Context(), f.policy, check.CounterChange{ID: 1, Subject: "s", From: "large", To: "small"}))
+	require.Zero(t, f.heldBy(0))
+	used := f.used("s")
+	require.GreaterOrEqual(t, 10*used, asked)
+	require.LessOrEqual(t, 10*used, asked+30, "each of two leases and the count are rounded")
+}
+
 // A check is answered from memory only if all its rules are leased and its cost is not 0.
 func TestChecksThatAreNotLeased(t *testing.T) {
 	strict := leasedRule("strict", limit.FixedWindow, 1_000_000, 60_000)

@@ -39,6 +39,7 @@ func (l *Leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) 
 		if units > 0 {
 			p.refund.Parts = append(p.refund.Parts, RefundPart{
 				Key: c.OwnKey(), ID: c.ID, Numbers: n, Units: units, Ground: n.Ground(&gone.verdicts[i], gone.nowMS), Until: until,
+				ChargedMS: gone.nowMS,
 			})
 		}
 	}
@@ -216,6 +217,29 @@ func (l *Leases) forget(counters []Counter) {
 		}
 		return true
 	})
+}
+
+// giveUp returns the units that are held of counters that were scaled. Those of a call on its way
+// are dropped.
+func (l *Leases) giveUp(counters []Counter) {
+	scaled := make(map[string]bool, len(counters))
+	for i := range counters {
+		scaled[counters[i].OwnKey()] = true
+	}
+	now := l.clock()
+	l.sets.Range(func(_ uint64, set *leaseSet) bool {
+		if slices.ContainsFunc(set.counters, func(c Counter) bool { return scaled[c.OwnKey()] }) {
+			set.resets.Add(1)
+			if held := set.lease.Load(); held != nil {
+				if older := held.older.Swap(nil); older != nil {
+					l.retire(set, older, now, false)
+				}
+				l.retire(set, held, now, true)
+			}
+		}
+		return true
+	})
+	l.returnPending()
 }
 
 // Close returns all units that are held.

@@ -64,6 +64,7 @@ type Memory struct {
 	debtors  debtors
 	scratch  sync.Pool // *memoryScratch
 	amended  sync.Map  // Amendment.Once, alone and with keys; it is never cleaned, because this engine amends only in tests and simulations
+	scalings sync.Map  // []limit.Scaling by key, under the lock of its shard; as amended
 
 	creditMu sync.Mutex
 	outboxes map[string]map[limit.GrantID]int64

@@ -34,8 +34,13 @@ func (e *Memory) refund(part *RefundPart, now int64) bool {
 	if kept == nil {
 		return false
 	}
+	if all, scaled := e.scalings.Load(part.Key); scaled {
+		now := *part
+		now.Units = limit.ScaledUnits(all.([]limit.Scaling), part.Units, part.ChargedMS)
+		part = &now
+	}
 	s, ok := kept.state.(limit.Refundable)
-	if !ok || !s.Refund(&part.Numbers, part.Units, part.Ground) && !part.afterOthers(s, now) {
+	if !ok || part.Units == 0 || !s.Refund(&part.Numbers, part.Units, part.Ground) && !part.afterOthers(s, now) {
 		return false
 	}
 	if s.Idle() && kept.mark == 0 {

@@ -38,6 +38,9 @@ type RefundPart struct {
 	// was not full in the meantime and would not have been without the charged units. The bucket
 	// stays used in part. 0: units are returned only if nothing was charged since.
 	Until int64
+	// ChargedMS is the instant at which the units were charged, by the store's clock; 0: unknown.
+	// If the counter was scaled since (Amendment), the units are scaled too, and rounded down.
+	ChargedMS int64
 }
 
 var (
@@ -51,7 +54,7 @@ func (r *Refund) Validate() error {
 		part := &r.Parts[i]
 		if !part.Numbers.Valid() || !part.Numbers.Leasable() || !part.Numbers.Refundable() ||
 			part.Units < 1 || part.Units > limit.MaxFixedLimit || part.Ground < 0 || part.Ground > limit.MaxInstantMS ||
-			part.Until < 0 || part.Until > limit.MaxInstantMS || r.NowMS < 0 || r.NowMS > limit.MaxInstantMS {
+			part.ChargedMS < 0 || part.ChargedMS > limit.MaxInstantMS || part.Until < 0 || part.Until > limit.MaxInstantMS || r.NowMS < 0 || r.NowMS > limit.MaxInstantMS {
 			return errRefund
 		}
 		if HashTag(part.Key) != HashTag(r.Parts[0].Key) {

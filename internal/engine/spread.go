@@ -362,7 +362,7 @@ func (p *callPart) refund() (r *Refund, lost int) {
 		default:
 			r.Parts = append(r.Parts, RefundPart{
 				Key: counter.OwnKey(), ID: counter.ID, Numbers: counter.Numbers, Units: units,
-				Ground: counter.Numbers.Ground(v, p.call.Outcome.NowMS),
+				Ground: counter.Numbers.Ground(v, p.call.Outcome.NowMS), ChargedMS: p.call.Outcome.NowMS,
 			})
 		}
 	}

@@ -75,6 +75,7 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("Amend", func(t *testing.T) { testAmend(t, eng) })
 	t.Run("AmendBeyondTheLimit", func(t *testing.T) { testAmendBeyondTheLimit(t, eng) })
 	t.Run("AmendKeepsShares", func(t *testing.T) { testAmendKeepsShares(t, eng) })
+	t.Run("AmendScalesReturns", func(t *testing.T) { testAmendScalesReturns(t, eng) })
 	t.Run("AmendSequences", func(t *testing.T) { testAmendSequences(t, eng) })
 	t.Run("Schedule", func(t *testing.T) { testSchedule(t, eng) })
 	t.Run("BoundsOff", func(t *testing.T) { testBoundsOff(t, eng) })

@@ -36,7 +36,7 @@ func groundOf(call *engine.Call, i int) int64 {
 // refundOf returns a refund of units that call charged to its first counter.
 func refundOf(call *engine.Call, units int64) *engine.Refund {
 	c := call.Counters[0]
-	return &engine.Refund{Parts: []engine.RefundPart{{Key: c.OwnKey(), ID: c.ID, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0)}}}
+	return &engine.Refund{Parts: []engine.RefundPart{{Key: c.OwnKey(), ID: c.ID, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0), ChargedMS: call.Outcome.NowMS}}}
 }
 
 func refund(tb testing.TB, eng engine.Engine, r *engine.Refund) (refused int) {

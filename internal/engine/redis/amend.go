@@ -47,6 +47,9 @@ const (
 	amendFollows = 2 // another run of the same amendment
 )
 
+// amendLeased is a flag of a counter of amend.lua: units of it may be held.
+const amendLeased = 2
+
 // amendStep changes counters in one run, and returns its work, or 0 if all was done before.
 func (e *Engine) amendStep(ctx context.Context, a *engine.Amendment) (work int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
@@ -60,7 +63,7 @@ func (e *Engine) amendStep(ctx context.Context, a *engine.Amendment) (work int64
 		arg = appendUint(append(arg, byte(n.Algorithm)), n.Limit, 7)
 		arg = appendUint(appendUint(arg, n.WindowMS, 5), extra(n), 5)
 		arg = appendUint(appendUint(appendID(arg, part.ID), part.To.Limit, 7), part.To.Burst, 5)
-		arg = append(arg, oneIf(n.Overage && part.To.Overage))
+		arg = append(arg, oneIf(n.Overage && part.To.Overage)|oneIf(part.Leased)*amendLeased)
 	}
 	work, err = e.client.EvalSha(ctx, e.amend.sha, keys, arg).Int64()
 	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {

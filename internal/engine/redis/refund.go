@@ -21,6 +21,7 @@ func encodeRefund(r *engine.Refund) (b []byte) {
 		b = appendUint(b, n.WindowMS, 5)
 		b = appendUint(b, extra(n), 5)
 		b = appendUint(appendUint(b, part.Ground, 6), part.Until, 6)
+		b = appendUint(b, part.ChargedMS, 6)
 		b = appendID(appendUint(b, part.Units, 7), part.ID)
 	}
 	return b

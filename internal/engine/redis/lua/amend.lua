@@ -4,7 +4,8 @@
 -- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), flags 1 (1 reset, 2 another run
 --          with more counters follows); then for each counter algorithm 1, limit 7, window 5,
 --          extra 5 and id 9 as in evaluate_one.lua, the new limit 7, for a bucket the new burst 5,
---          and 1 if both numbers allow overage 1; all packed little-endian
+--          and flags 1 (1 both numbers allow overage, 2 units may be held); all packed
+--          little-endian
 -- reply    the work that was done, or 0 if all of this was done before: 2 for the run, and for each
 --          counter 1, and more for long logs and many sub-buckets. A unit takes about 15 us.
 --
@@ -18,6 +19,10 @@
 -- rounded up, and at most the whole quota: units beyond it stay only with overage in both numbers,
 -- and then as they are. The twin is Scale in scale.go.
 --
+-- If units of a counter may be held by instances or clients, they return later. So the change is
+-- stored beside the counter, for refund.lua: version 1 byte, and for each of the latest changes
+-- its instant 6, the new limit 7 and the old limit 7. If the new limit is 0, nothing returns.
+--
 -- Example: a fixed window of 100 holds a count of 25. The limit becomes 1000.
 --   KEYS     { mark, "w{..}key", "w{..}mark" }
 --   ARGV[1]  0, 0; one counter: 4 (fixed_window), 100, 60000, 0, nine zeros, 1000, 0, 0
@@ -30,6 +35,8 @@
 -- cannot be read: an outage of Postgres, over a weekend. Nothing else bounds the number of marks.
 local MARK_LIFE = 3 * 86400000
 local TOGETHER = 100 -- entries of a log
+local SCALING_LIFE = 60000 -- limit.ScalingLifeMS
+local MOST_SCALINGS = 8
 
 local done = try('GET', KEYS[1]) or ''
 if type(done) == 'table' or done == '1' then
@@ -138,10 +145,27 @@ local function scale_counter(s, now, to, over)
   end
 end
 
+-- Stores that a counter is scaled. The twin is limit.AppendScaling.
+local function remember(s, now, to)
+  local v, kept = try('GET', s.key .. ':s'), {}
+  if type(v) == 'string' and byte(v) == VERSION then
+    for at = 2, #v - 19, 20 do
+      if decode('<I6', v, at) + SCALING_LIFE > now then kept[#kept + 1] = sub(v, at, at + 19) end
+    end
+  end
+  if #kept == MOST_SCALINGS then
+    table.remove(kept, 1)
+    local instant, _, of = decode('<I6I7I7', kept[1])
+    kept[1] = encode('<I6I7I7', instant, 0, of)
+  end
+  kept[#kept + 1] = encode('<I6I7I7', now, to, s.limit)
+  call('SET', s.key .. ':s', encode('<B', VERSION) .. table.concat(kept), 'PX', virtual and VIRTUAL_LIFE or SCALING_LIFE)
+end
+
 local work = 2
 for i = 1, (#ARGV[1] - 7) / 40 do
   local number, lim, window, extra, id, to, burst, both = decode('<BI7I5I5c9I7I5B', ARGV[1], 40 * i - 32)
-  local over = both == 1
+  local over, held = both % 2 == 1, both > 1
   local key = KEYS[2 * i]
   local name = name_to_do(key)
   done, work = done .. (name or ''), work + 1
@@ -156,6 +180,9 @@ for i = 1, (#ARGV[1] - 7) / 40 do
     algorithm.read(s, now)
     if not s.foreign and (s.used > 0 or number == 1 and s.prev > 0) then
       local till
+      -- What is beyond the limit is forgotten, and it is not known whose units that were. A bucket
+      -- is charged in time, whose rounding depends on the limit.
+      if held then remember(s, now, (number > 5 or s.used > lim) and 0 or to) end
       if number == 2 then
         local v
         v, till = scale_log(s, to, over)

@@ -2,15 +2,16 @@
 --
 -- KEYS     the counters
 -- ARGV[1]  for each counter algorithm 1 (the numbers are those of limit.Algorithm), limit 7,
---          window 5, extra 5 (base of a sliding window counter), ground 6, until 6, units 7,
---          id 9 (group.lua; zeros: none); all packed little-endian
+--          window 5, extra 5 (base of a sliding window counter), ground 6, until 6, charged 6 (the
+--          instant in ms; 0: unknown), units 7, id 9 (group.lua; zeros: none); all packed
+--          little-endian
 -- ARGV[2]  the time in ms; 0: that of the server
 -- reply    the number of counters to which units were returned
 --
 -- Example: 10 units of a fixed window were charged, and 4 were not used. Its count is 25.
 --   KEYS     { "w{..}key" }
 --   ARGV[1]  one counter: 4 (fixed_window), limit 100, window 60000, 0, ground: the end of the
---            window, until 0, units 4, nine zeros
+--            window, until 0, charged 0, units 4, nine zeros
 --   ARGV[2]  0
 --   reply    1
 -- The count is now 21. In the next window, the same call replies 0 and changes nothing.
@@ -19,6 +20,8 @@
 -- is in another state, has another form, or holds fewer units than would be returned. A bucket may
 -- be in another state up to the instant until, if it stays used. Expiries do not change: the full
 -- quota is available no later than before.
+--
+-- If a counter was scaled after the instant charged, its units are scaled too (amend.lua).
 
 local now = tonumber(ARGV[2])
 local function time()
@@ -83,16 +86,48 @@ local function less(v, number, limit, window, base, ground, latest, units)
   return fixed_encode(number, ends, count - units, seconds)
 end
 
+-- floor(a*to/of), or 0 if it is more than any count, for numbers below 2^50: two bits of a at a
+-- time, as in amend.lua. The twin is Share.down.
+local function down(a, to, of)
+  if a * to < 4503599627370496 then return floor(a * to / of) end
+  local quotient, rest = 0, 0
+  for shift = 48, 0, -2 do
+    local x = rest * 4 + floor(a / 2 ^ shift) % 4 * to
+    local q = floor(x / of)
+    quotient, rest = quotient * 4 + q, x - q * of
+    if quotient > 1000000000000000 then return 0 end
+  end
+  return quotient
+end
+
+-- Returns how many units are left of some that were charged to a counter. The twin is
+-- limit.ScaledUnits.
+local function scaled(key, units, charged)
+  local v = try('GET', key .. ':s')
+  if not v then return units end
+  if type(v) == 'table' or byte(v) ~= VERSION or (#v - 1) % 20 > 0 then return 0 end
+  for at = 2, #v, 20 do
+    local instant, to, of = decode('<I6I7I7', v, at)
+    if charged == instant or charged == 0 then
+      units = min(units, down(units, to, of))
+    elseif charged < instant then
+      units = down(units, to, of)
+    end
+  end
+  return units
+end
+
 local taken = 0
 for k = 1, #KEYS do
-  local number, limit, window, base, ground, latest, units, id = decode('<BI7I5I5I6I6I7c9', ARGV[1], 46 * k - 45)
+  local number, limit, window, base, ground, latest, charged, units, id = decode('<BI7I5I5I6I6I6I7c9', ARGV[1], 52 * k - 51)
   local v, home = try('GET', KEYS[k]), nil
   if not v and id ~= NO_ID then
     v = from_group(KEYS[k], id, number, base)
     home = v and key_beside(KEYS[k], id, -1)
   end
   if v and type(v) ~= 'table' then
-    local left = less(v, number, limit, window, base, ground, latest, units)
+    units = scaled(KEYS[k], units, charged)
+    local left = units > 0 and less(v, number, limit, window, base, ground, latest, units)
     if left then
       taken = taken + 1
       if home then -- it leaves its group, whose sum holds for it no more
