@@ -60,7 +60,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
 		table := in.wantsCSV(hctx.Header("Accept"))
-		e := newExport(w, d, a.store.ExportPatience, table)
+		e := newExport(w, d, a.store.ExportPace(w), table)
 		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)
 		switch {
 		case err == nil:
@@ -87,15 +87,15 @@ var errClientGone = errors.New("the client does not read on")
 type export struct {
 	w         http.ResponseWriter
 	deadlines deadlines
-	patience  func() time.Duration // for one batch
+	pace      *tenants.ExportPace
 	buffer    *bufio.Writer
 	table     *csv.Writer   // of the two writers, the requested one
 	lines     *json.Encoder //
 	begun     bool          // the header was written
 }
 
-func newExport(w http.ResponseWriter, d deadlines, patience func() time.Duration, table bool) *export {
-	e := &export{w: w, deadlines: d, patience: patience, buffer: bufio.NewWriterSize(w, 64<<10)}
+func newExport(w http.ResponseWriter, d deadlines, pace *tenants.ExportPace, table bool) *export {
+	e := &export{w: w, deadlines: d, pace: pace, buffer: bufio.NewWriterSize(pace, 64<<10)}
 	if table {
 		e.table = csv.NewWriter(e.buffer)
 		e.table.UseCRLF = true // as in RFC 4180
@@ -108,7 +108,9 @@ func newExport(w http.ResponseWriter, d deadlines, patience func() time.Duration
 
 // write writes subjects and flushes them.
 func (e *export) write(subjects []tenants.Subject) error {
-	e.deadlines.write(e.patience())
+	if err := e.pace.Next(e.deadlines.write); err != nil {
+		return errors.Join(errClientGone, err)
+	}
 	e.begin()
 	for i := range subjects {
 		if err := e.one(&subjects[i]); err != nil {

@@ -183,7 +183,7 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
-		e := &meteredExport{w: w, deadlines: d, patience: a.store.ExportPatience, format: format}
+		e := &meteredExport{w: w, deadlines: d, pace: a.store.ExportPace(w), format: format}
 		err := a.store.ExportMetered(ctx, actorFrom(ctx), query, e.begin, e.items)
 		switch {
 		case err == nil:
@@ -207,7 +207,7 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 type meteredExport struct {
 	w         http.ResponseWriter
 	deadlines deadlines
-	patience  func() time.Duration // for one batch
+	pace      *tenants.ExportPace
 	format    string
 	*tenants.MeteredWriter
 }
@@ -224,22 +224,28 @@ func (e *meteredExport) begin(report tenants.MeteredReport) error {
 	}
 	h.Set(sealedUntilHeader, report.SealedUntil.Format(time.RFC3339))
 	h.Set("Vary", "Accept")
-	e.deadlines.write(e.patience())
 	if e.format == "csv" {
-		e.MeteredWriter = tenants.NewMeteredCSV(e.w, report)
+		e.MeteredWriter = tenants.NewMeteredCSV(e.pace, report)
 	} else {
-		e.MeteredWriter = tenants.NewMeteredLines(e.w, report)
+		e.MeteredWriter = tenants.NewMeteredLines(e.pace, report)
+	}
+	if err := e.pace.Next(e.deadlines.write); err != nil {
+		return gone(err)
 	}
 	return gone(e.Begin())
 }
 
 func (e *meteredExport) items(items []tenants.MeteredItem) error {
-	e.deadlines.write(e.patience())
+	if err := e.pace.Next(e.deadlines.write); err != nil {
+		return gone(err)
+	}
 	return gone(e.Write(items))
 }
 
 func (e *meteredExport) end() error {
-	e.deadlines.write(e.patience())
+	if err := e.pace.Next(e.deadlines.write); err != nil {
+		return gone(err)
+	}
 	return gone(e.End())
 }
 

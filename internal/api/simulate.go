@@ -90,7 +90,8 @@ type SimulateRuleSummary struct {
 // simulator runs simulations: few at the same time, and each for a short time, because they use CPU
 // time that checks need.
 type simulator struct {
-	slots   *places.Places[limit.TenantID]
+	slots   *places.Turns[limit.TenantID]
+	wait    time.Duration                  // for a slot
 	answers *places.Places[limit.TenantID] // that are computed or sent
 	budget  time.Duration                  // of one simulation, in CPU time, so that it does not depend on other load
 	timeout time.Duration                  // of one simulation, in wall time: the maximum wait of a client
@@ -100,6 +101,9 @@ const (
 	maxSimulations = 2
 	// maxTenantSimulations leaves a place for other tenants.
 	maxTenantSimulations = 1
+	// simulationWait is how long one waits for a slot, in turn, so that two tenants with one
+	// simulation after the other do not keep out a third one.
+	simulationWait = 2 * time.Second
 	// The answers of clients that do not read them take memory until they are given up.
 	maxSimulationAnswers       = 16
 	maxTenantSimulationAnswers = 2
@@ -115,7 +119,7 @@ const (
 
 func newSimulator() *simulator {
 	return &simulator{
-		slots:   places.New[limit.TenantID](maxSimulations, maxTenantSimulations),
+		slots: places.NewTurns[limit.TenantID](maxSimulations, maxTenantSimulations, 0), wait: simulationWait,
 		answers: places.New[limit.TenantID](maxSimulationAnswers, maxTenantSimulationAnswers),
 		budget:  simulationBudget, timeout: simulationTimeout,
 	}
@@ -152,8 +156,8 @@ func busySimulator() *Problem {
 
 // compute returns the encoded answer.
 func (s *simulator) compute(ctx context.Context, tenant limit.TenantID, in *struct{ Body SimulateInput }) ([]byte, error) {
-	leave, ok := s.slots.Take(tenant)
-	if !ok {
+	leave, err := s.slots.TakeWithin(ctx, tenant, s.wait)
+	if err != nil {
 		return nil, busySimulator()
 	}
 	defer leave()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2/humatest"
@@ -228,7 +229,7 @@ func TestSimulateIsBounded(t *testing.T) {
 		return p
 	}
 	sim := newSimulator()
-	sim.budget = 0
+	sim.budget, sim.wait = 0, 0
 	p := refused(sim, input(1, 1))
 	require.Equal(t, codeSimulationTooLarge, p.Code)
 	require.Equal(t, 422, p.Status)
@@ -239,8 +240,8 @@ func TestSimulateIsBounded(t *testing.T) {
 	require.Equal(t, codeSimulationTooLarge, p.Code)
 	require.Contains(t, p.Detail, "16 MiB")
 
-	leave, ok := sim.slots.Take(limit.TenantID{1})
-	require.True(t, ok)
+	leave, err := sim.slots.Take(t.Context(), limit.TenantID{1})
+	require.NoError(t, err)
 	p = refused(sim, input(1, 1))
 	require.Equal(t, codeSimulationBusy, p.Code)
 	require.Equal(t, 429, p.Status)
@@ -251,8 +252,47 @@ func TestSimulateIsBounded(t *testing.T) {
 		answer.Body(humatest.NewContext(nil, httptest.NewRequest(http.MethodPost, "/v1/simulate", nil), httptest.NewRecorder()))
 	}
 	leave()
-	_, err := sim.simulate(as(1), input(1, 1))
+	_, err = sim.simulate(as(1), input(1, 1))
 	require.NoError(t, err)
+}
+
+// Two tenants that begin another simulation as soon as one has ended do not keep out a third one,
+// which waits for the next place.
+func TestSimulationsTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sim := newSimulator()
+		first, err := sim.slots.Take(t.Context(), limit.TenantID{1})
+		require.NoError(t, err)
+		_, err = sim.slots.Take(t.Context(), limit.TenantID{2})
+		require.NoError(t, err)
+		simulate := func(tenant byte) <-chan error {
+			actor := tenants.AsSystem(uuid.UUID{tenant}, "test")
+			ctx := context.WithValue(t.Context(), requestKey{}, &request{authed: true, actor: actor})
+			in := &struct{ Body SimulateInput }{SimulateInput{
+				Rules:   []RuleCreate{ruleOf(t, obj{"slug": "r", "limit": 1, "window": "1m"})},
+				Traffic: &SimulateTraffic{Pattern: "burst", Requests: 1, AtMS: []int64{0}},
+			}}
+			answered := make(chan error, 1)
+			go func() {
+				_, err := sim.simulate(ctx, in)
+				answered <- err
+			}()
+			synctest.Wait()
+			return answered
+		}
+		third := simulate(3)
+		require.Empty(t, third, "it waits")
+		fourth := simulate(1)
+		first()
+		require.NoError(t, <-third)
+		require.NoError(t, <-fourth)
+		_, err = sim.slots.Take(t.Context(), limit.TenantID{1})
+		require.NoError(t, err)
+		var busy *Problem
+		require.ErrorAs(t, <-simulate(3), &busy, "it does not wait without end")
+		require.Equal(t, codeSimulationBusy, busy.Code)
+	})
 }
 
 // A hundred concurrent simulations are all answered, and checks continue.

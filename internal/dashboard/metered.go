@@ -203,25 +203,30 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		return err
 	}
 	var out *tenants.MeteredWriter
-	hurry := func() { // if the deadline cannot be set, there is none
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.Store.ExportPatience()))
+	pace := d.Store.ExportPace(w)
+	deadline := func(within time.Duration) { // if it cannot be set, there is none
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within))
 	}
 	err = d.Store.ExportMetered(r.Context(), v.actor(), query, func(report tenants.MeteredReport) error {
 		h, ext := w.Header(), "jsonl"
 		if values.Get("format") == "csv" {
 			ext = "csv"
 			h.Set("Content-Type", "text/csv; charset=utf-8")
-			out = tenants.NewMeteredCSV(w, report)
+			out = tenants.NewMeteredCSV(pace, report)
 		} else {
 			h.Set("Content-Type", "application/jsonl")
-			out = tenants.NewMeteredLines(w, report)
+			out = tenants.NewMeteredLines(pace, report)
 		}
 		h.Set("Content-Disposition", `attachment; filename="metered-`+view.Month+"."+ext+`"`)
 		h.Set("Weir-Sealed-Until", report.SealedUntil.Format(time.RFC3339))
-		hurry()
+		if err := pace.Next(deadline); err != nil {
+			return err
+		}
 		return out.Begin()
 	}, func(items []tenants.MeteredItem) error {
-		hurry()
+		if err := pace.Next(deadline); err != nil {
+			return err
+		}
 		return out.Write(items)
 	})
 	switch {

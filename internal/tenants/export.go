@@ -5,10 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/places"
 	"weir/internal/tenants/db"
 )
 
@@ -20,26 +18,12 @@ const (
 	// exportPart is the number of subjects whose overrides are in memory at once, because each can
 	// have hundreds of them.
 	exportPart = 100
-	// exportWanted is how long exports hurry after a tenant without one was refused.
-	exportWanted = 30 * time.Second
-	// Both are shorter than the minute for which Postgres waits.
-	exportPatience     = 30 * time.Second
-	exportBusyPatience = 5 * time.Second
 )
-
-// newExports returns the places for exports. Each uses a connection until its client has read the
-// file, so exports use at most three of eight connections, and those of a tenant two.
-func newExports(connections int) *places.Places[uuid.UUID] {
-	return places.New[uuid.UUID](max(1, connections*3/8), max(1, connections/4))
-}
 
 // export runs fn in a transaction that a client can keep open for exportTimeout.
 func (s *Store) export(ctx context.Context, a Actor, fn txFunc) error {
-	leave, ok := s.exports.Take(a.tenant)
+	leave, ok := s.exports.take(a.tenant)
 	if !ok {
-		if s.exports.Held(a.tenant) == 0 {
-			s.exportRefused.Store(s.instant().UnixMilli())
-		}
 		return ErrTooManyExports
 	}
 	defer leave()
@@ -49,15 +33,6 @@ func (s *Store) export(ctx context.Context, a Actor, fn txFunc) error {
 		}
 		return fn(ctx, tx, q)
 	})
-}
-
-// ExportPatience returns how long an export may wait until its client has read what a call of each
-// writes: less while exports keep out a tenant that has none.
-func (s *Store) ExportPatience() time.Duration {
-	if s.instant().UnixMilli()-s.exportRefused.Load() < exportWanted.Milliseconds() {
-		return exportBusyPatience
-	}
-	return exportPatience
 }
 
 // ExportSubjects calls each with the registered subjects that match the filter, sorted by bytes, up

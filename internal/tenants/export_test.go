@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,3 +60,17 @@ func HoldLargePlans(s *Store) (next func()) {
 
 // BoundMetered sets the number of rows of metered usage of a tenant and hour.
 func (s *Store) BoundMetered(rows int64) { s.metered.most = rows }
+
+// ExportPlaces are the places for exports.
+type ExportPlaces = exportPlaces
+
+// NewExportPlaces returns the places of a store with so many connections.
+func NewExportPlaces(connections int, now func() time.Time) *ExportPlaces {
+	return newExports(connections, now)
+}
+
+// Take takes a place.
+func (e *exportPlaces) Take(tenant uuid.UUID) (leave func(), ok bool) { return e.take(tenant) }
+
+// Pace returns the pace of an export.
+func (e *exportPlaces) Pace(w io.Writer) *ExportPace { return &ExportPace{w: w, exports: e} }

@@ -81,14 +81,12 @@ type Store struct {
 
 	busyDays dayLists // for BusySubjects
 	looks    sync.Map // of LookAtBilling: a startedLook for the ID of each endpoint with an unfinished one
-	exports  *places.Places[uuid.UUID]
+	exports  *exportPlaces
 	logos    *places.Turns[uuid.UUID] // that are decoded
 	logoWait time.Duration            // for a turn
 	// turns are where the loops over tenants continue.
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries turn }
 	metered meteredRows
-	// exportRefused is when a tenant without an export was refused one, in milliseconds.
-	exportRefused atomic.Int64
 
 	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
 }
@@ -139,7 +137,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
-		exports: newExports(int(config.MaxConns)), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
+		exports: newExports(int(config.MaxConns), config.Now), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)

@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"context"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -73,14 +74,18 @@ func TestUnreadExports(t *testing.T) {
 		go read(actor)
 		<-begun
 	}
-	patience := d.Store.ExportPatience()
+	patience := func() (within time.Duration) {
+		require.NoError(t, d.Store.ExportPace(io.Discard).Next(func(d time.Duration) { within = d }))
+		return within
+	}
+	long := patience()
 	for _, actor := range []tenants.Actor{a, b} {
 		require.ErrorIs(t, d.Store.ExportSubjects(t.Context(), actor, tenants.SubjectFilter{}, false, nil), tenants.ErrTooManyExports)
 	}
-	require.Equal(t, patience, d.Store.ExportPatience(), "they have exports themselves")
+	require.Equal(t, long, patience(), "they have exports themselves")
 	c, _ := d.Tenant("tenant-c")
 	require.ErrorIs(t, d.Store.ExportSubjects(t.Context(), c, tenants.SubjectFilter{}, false, nil), tenants.ErrTooManyExports)
-	require.Less(t, d.Store.ExportPatience(), patience, "slow clients keep out another tenant")
+	require.Less(t, patience(), long, "slow clients keep out another tenant")
 	_, err := d.Store.Tenant(t.Context(), a)
 	require.NoError(t, err, "other requests have connections")
 	stop()
