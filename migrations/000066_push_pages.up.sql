@@ -1,6 +1,21 @@
--- Writers of rules lock this table first, and then ended_meters. So does the migration: otherwise it
--- could be the victim of a deadlock, and a migration that failed needs a person.
-LOCK TABLE rules IN SHARE ROW EXCLUSIVE MODE;
+-- Writers of rules lock that table first, and then ended_meters: in another order, the migration
+-- could be the victim of a deadlock, and one that failed needs a person. An export of an earlier
+-- release may read metering_state for fifteen minutes. So the migration takes all locks or none:
+-- while it waited with some, it would hold up every change of a rule.
+DO $$
+BEGIN
+    SET LOCAL lock_timeout = '200ms';
+    LOOP
+        BEGIN
+            LOCK TABLE rules IN SHARE ROW EXCLUSIVE MODE;
+            LOCK TABLE metering_state, ended_meters IN ACCESS EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            PERFORM pg_sleep(1);
+        END;
+    END LOOP;
+    SET LOCAL lock_timeout = DEFAULT;
+END $$;
 -- Pushes of sealed hours are created in pages, apart from sealing. Those of all hours before
 -- pushes_until are created; of that hour, those of the tenants before pushes_tenant, and of that
 -- tenant those of the rules up to pushes_rule.

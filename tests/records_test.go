@@ -124,7 +124,7 @@ func TestRecordsHoldNoChecksUp(t *testing.T) {
 	got = busy.do(http.MethodPost, i.URL()+"/v1/leases", `{"subject":"l","resource":"leased","units":10}`, http.StatusOK)
 	require.NoError(t, json.Unmarshal(got.body, &lease))
 	busy.do(http.MethodPost, i.URL()+"/v1/leases/"+lease.Lease+"/return", `{"units":10}`, http.StatusNoContent)
-	refund := []byte("local left = less(")
+	refund := []byte("units > 0 and less(")
 	refunds := 0
 	h.mu.Lock()
 	all := slices.Clone(h.all)

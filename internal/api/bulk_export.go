@@ -64,7 +64,9 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)
 		switch {
 		case err == nil:
-			err = e.write(nil) // an empty table has a header, too
+			if !e.begun {
+				err = e.write(nil) // an empty table has a header, too
+			}
 		case !e.begun:
 			writeProblem(w, r, a.problem(ctx, queryErrors(err)))
 			return

@@ -140,11 +140,11 @@ func (f *Fallback) learn(at time.Time, storeMS int64) {
 // maxClockError is how much the estimate of the store's clock may differ, milliseconds.
 const maxClockError = 100
 
-// note keeps what the store said about the counters of a call. The answer to a dry run says what
-// would be left if it had been charged, so nothing is kept of it.
+// note keeps what the store said about the counters of a call. The answer to an allowed dry run
+// says what would be left if it had been charged, so nothing is kept of it.
 func (f *Fallback) note(c *Call) {
 	f.follow(c)
-	if c.DryRun && c.Cost > 0 {
+	if c.DryRun && c.Cost > 0 && c.Outcome.Allowed {
 		return
 	}
 	for i := range c.Outcome.Verdicts {

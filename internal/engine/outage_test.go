@@ -339,3 +339,19 @@ func TestDryRunsAreNoRegressions(t *testing.T) {
 	r.fail.Store(true)
 	require.EqualValues(t, 13, r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining, "a third of 41, and 1 used")
 }
+
+// A denied dry run says what there is: a call for several servers is read first, and may never be
+// charged.
+func TestDeniedDryRunsAreKept(t *testing.T) {
+	r := newOutageRig(t, 0)
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+	for i, cost := range []int64{90, 1} {
+		r.now.Add(1)
+		call := &Call{Cost: cost, DryRun: i == 1, Started: r.stacks[i].Now(), Counters: []Counter{{Key: "w{t}key", Numbers: n, OnUnavailable: limit.Local}}}
+		r.stacks[i].Evaluate(context.Background(), call)
+		require.Equal(t, i == 0, call.Outcome.Allowed)
+	}
+	r.now.Add(1)
+	r.fail.Store(true)
+	require.False(t, r.ask(1, "w{t}key", limit.Local, n).Allowed)
+}

@@ -109,10 +109,10 @@ const (
 	// Both are shorter than the minute for which Postgres waits.
 	exportPatience     = 30 * time.Second // for one piece
 	exportBusyPatience = 5 * time.Second  // the same while another tenant waits for the place
-	// While another tenant waits for the place, a client may take this time for all pieces, and a
-	// second more for each exportBusyRate bytes.
+	// From when another tenant waits for the place, a client may take this time for all pieces, and
+	// a second more for each exportBusyRate bytes.
 	exportGrace    = 30 * time.Second
-	exportBusyRate = 1 << 20
+	exportBusyRate = 256 << 10
 )
 
 // errSlowExport is the error of an export whose client reads too slowly while another tenant waits.
@@ -125,6 +125,10 @@ type ExportPace struct {
 	exports *exportPlaces
 	spent   time.Duration // on writing
 	written int64         // bytes
+	// What they were when another tenant was seen to wait for the first time.
+	busy        bool
+	busySpent   time.Duration
+	busyWritten int64
 }
 
 // ExportPace returns the pace of an export whose client reads what is written to w.
@@ -135,8 +139,11 @@ func (s *Store) ExportPace(w io.Writer) *ExportPace { return &ExportPace{w: w, e
 func (p *ExportPace) Next(deadline func(within time.Duration)) error {
 	patience := exportPatience
 	if p.exports.wanted() {
-		paid := exportGrace + time.Duration(p.written)*(time.Second/exportBusyRate)
-		if patience = min(exportBusyPatience, paid-p.spent); patience <= 0 {
+		if !p.busy {
+			p.busy, p.busySpent, p.busyWritten = true, p.spent, p.written
+		}
+		paid := exportGrace + time.Duration(p.written-p.busyWritten)*(time.Second/exportBusyRate)
+		if patience = min(exportBusyPatience, paid-(p.spent-p.busySpent)); patience <= 0 {
 			return errSlowExport
 		}
 	}

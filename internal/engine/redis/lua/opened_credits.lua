@@ -2,6 +2,12 @@
 --
 -- Its version is CLOSED while its grants are closed (close_credits.lua): checks then take it for
 -- unknown, so none of its grants is open to them. It still has the totals.
+--
+-- In       for read_opened: KEYS[1]
+-- Out      its value, or what a new one begins with; whether its grants are closed; where they
+--          begin; and the instant of the last opening or closing in microseconds, or 0
+--
+-- Example: a key that does not exist has no grants, which are not closed, and no instant: 0.
 
 local CLOSED = VERSION + 11
 local STEPPED = 600000000 -- us: a clock that stepped back this far does not close grants for as long
