@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -87,7 +88,7 @@ func (a *admin) bulkRoutes() {
 	get := a.operation(http.MethodGet, path, "export-subjects", "Export subjects", nil)
 	get.Tags = []string{tagOf("/v1/subjects")}
 	get.Description = "All subjects that match the filters, as of one instant, ordered by their bytes. docs/subjects.md explains the formats."
-	get.Metadata[metaSlots] = newSlots(maxExports)
+	get.Metadata[metaSlots] = newSlots(maxExports, time.Now)
 	get.Responses["200"] = &huma.Response{
 		Description: "OK", Content: map[string]*huma.MediaType{jsonLinesType: text, csvType: table},
 	}
@@ -98,10 +99,10 @@ func (a *admin) bulkRoutes() {
 	post.Description = "All or nothing. Up to 64 MiB and 200 000 lines. Omitted fields are unchanged. " +
 		"Errors point at line:N/FIELD. docs/subjects.md explains the formats."
 	post.DefaultStatus = http.StatusOK
-	places := newSlots(maxImports)
-	post.Metadata[metaSlots] = places
+	imports := newSlots(maxImports, time.Now)
+	post.Metadata[metaSlots] = imports
 	post.Metadata[metaReader] = bodyReader(func(r *http.Request, mediaType string) (context.Context, []byte, *Problem) {
-		return a.readImport(r, mediaType, places)
+		return a.readImport(r, mediaType, imports)
 	})
 	post.Parameters = append(post.Parameters, idempotencyParam())
 	post.Errors = append(post.Errors, http.StatusUnprocessableEntity)
@@ -134,47 +135,15 @@ func readStream(r *http.Request, op *huma.Operation, read bodyReader) (*http.Req
 type slots struct {
 	mu      sync.Mutex
 	most    int
-	now     func() time.Time
 	running map[uuid.UUID]transfer // by tenant
-	queue   []waiting              // in the order of arrival
-}
-
-// waiting is a tenant that was refused.
-type waiting struct {
-	tenant uuid.UUID
-	until  time.Time
+	line    *places.Line[uuid.UUID]
 }
 
 // wanted reports whether a tenant waits for a slot.
 func (s *slots) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaveQueue(uuid.Nil)
-	return len(s.queue) > 0
-}
-
-// leaveQueue removes a tenant from the queue, and all that have given up. The caller holds the
-// lock.
-func (s *slots) leaveQueue(tenant uuid.UUID) {
-	now := s.now()
-	s.queue = slices.DeleteFunc(s.queue, func(w waiting) bool { return w.tenant == tenant || !w.until.After(now) })
-}
-
-// enqueue notes that a tenant is refused, and returns how many tenants wait before it. The caller
-// holds the lock.
-func (s *slots) enqueue(tenant uuid.UUID) (before int) {
-	now := s.now()
-	s.queue = slices.DeleteFunc(s.queue, func(w waiting) bool { return w.tenant != tenant && !w.until.After(now) })
-	at := slices.IndexFunc(s.queue, func(w waiting) bool { return w.tenant == tenant })
-	switch {
-	case at >= 0:
-		s.queue[at].until = now.Add(bulkWait)
-		return at
-	case len(s.queue) < bulkQueue:
-		s.queue = append(s.queue, waiting{tenant, now.Add(bulkWait)})
-		return len(s.queue) - 1
-	}
-	return len(s.queue)
+	return s.line.Len() > 0
 }
 
 // transfer identifies a running transfer.
@@ -183,8 +152,8 @@ type transfer struct {
 	idempotencyKey string // "": none
 }
 
-func newSlots(most int) *slots {
-	return &slots{most: most, now: time.Now, running: map[uuid.UUID]transfer{}}
+func newSlots(most int, now func() time.Time) *slots {
+	return &slots{most: most, running: map[uuid.UUID]transfer{}, line: places.NewLine[uuid.UUID](bulkQueue, bulkWait, now)}
 }
 
 // take returns a function that releases the slot. If the running request is the same one with the
@@ -205,11 +174,12 @@ func (s *slots) takeFor(tenant uuid.UUID, this transfer) (release func(), p *Pro
 	case busy:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance already runs an import or export of the tenant. Wait until it ends.").withRetryAfter(bulkRetryAfter)
-	case len(s.running)+s.enqueue(tenant) >= s.most:
+	case len(s.running)+s.line.Before(tenant) >= s.most:
+		s.line.Join(tenant)
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance runs its maximum number of transfers.").withRetryAfter(bulkRetryAfter)
 	}
-	s.leaveQueue(tenant)
+	s.line.Leave(tenant)
 	s.running[tenant] = this
 	return func() {
 		s.mu.Lock()

@@ -164,8 +164,7 @@ func TestHandedDeadlines(t *testing.T) {
 func TestSlotsInTurn(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := newSlots(2)
-	s.now = func() time.Time { return now }
+	s := newSlots(2, func() time.Time { return now })
 	take := func(tenant string) (func(), *Problem) {
 		return s.takeFor([16]byte([]byte((tenant + "                ")[:16])), transfer{})
 	}

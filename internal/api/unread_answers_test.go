@@ -307,7 +307,7 @@ func TestUnreadImportsKeepNoLines(t *testing.T) {
 	ended := false
 	q.untilAnswer(func() { ended = true })
 	a := &admin{api: humachi.New(chi.NewMux(), huma.DefaultConfig("test", "1"))}
-	ctx, _, p := a.readImport(r, csvType, newSlots(1))
+	ctx, _, p := a.readImport(r, csvType, newSlots(1, time.Now))
 	require.Nil(t, p)
 	file := ctx.Value(importKey{}).(*importFile)
 	require.Len(t, file.lines, 1)

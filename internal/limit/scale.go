@@ -1,7 +1,5 @@
 package limit
 
-import "math/bits"
-
 // Share is a ratio by which the counts of a counter change.
 type Share struct{ To, Of int64 }
 
@@ -20,21 +18,14 @@ func (n *Numbers) ScaleTo(to *Numbers) []Share {
 // up returns ceil(a x To/Of), but not more than most. It rounds up, so that a change of plans never
 // adds a unit.
 func (s Share) up(a, most int64) int64 {
-	if a <= 0 || s.To == s.Of {
-		return min(max(a, 0), most)
+	if a <= 0 {
+		return 0
 	}
-	high, low := bits.Mul64(uint64(a), uint64(s.To)) // positive
-	if high >= uint64(s.Of) {
-		return most
-	}
-	q, rest := bits.Div64(high, low, uint64(s.Of))
-	if q >= uint64(most) {
-		return most
-	}
+	q, rest := MulDiv(a, s.To, s.Of, 0)
 	if rest > 0 {
 		q++
 	}
-	return int64(q) // not more than most
+	return min(q, most)
 }
 
 // Scale changes the counts of s at t by the ratios of ScaleTo. n are the numbers under which they

@@ -1,7 +1,5 @@
 package limit
 
-import "math/bits"
-
 // Scaling is what remains known of a Scale for some time, so that units that were charged before it
 // are returned in the same ratio. The ratio is that of the limits, or nothing returns: To is 0.
 type Scaling struct {
@@ -64,13 +62,9 @@ func ScaledUnits(all []Scaling, units, chargedMS int64) int64 {
 
 // down returns floor(a x To/Of), or 0 if it is more than any count.
 func (s Share) down(a int64) int64 {
-	high, low := bits.Mul64(uint64(a), uint64(s.To)) // not negative
-	if high >= uint64(s.Of) {
+	q, _ := MulDiv(a, s.To, s.Of, 0)
+	if q > MaxFixedLimit {
 		return 0
 	}
-	q, _ := bits.Div64(high, low, uint64(s.Of))
-	if q > uint64(MaxFixedLimit) {
-		return 0
-	}
-	return int64(q) // at most MaxFixedLimit
+	return q
 }

@@ -3,15 +3,16 @@ package tenants
 import (
 	"errors"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"weir/internal/places"
 )
 
 // exportPlaces are the places for exports. A tenant without an export that is refused waits in a
-// queue, and the next places are kept for the queue, in the order of arrival. So tenants that begin
+// line, and the next places are kept for it. So tenants that begin
 // a new export as soon as one has ended do not keep out another one.
 //
 // An example, with 3 places, of which a tenant may have 2: a has 2 exports, and b has 1. c is
@@ -23,20 +24,14 @@ type exportPlaces struct {
 	mu    sync.Mutex
 	taken int
 	held  map[uuid.UUID]int // by tenant
-	queue []waitingExport   // in the order of arrival
-}
-
-// waitingExport is a tenant that was refused its only export.
-type waitingExport struct {
-	tenant uuid.UUID
-	until  time.Time // when it has given up, unless it asks again
+	line  *places.Line[uuid.UUID]
 }
 
 const (
 	// exportWait is how long a place is kept for a tenant that was refused: clients are told to ask
 	// again earlier.
 	exportWait = 15 * time.Second
-	// exportQueue is the length of the queue.
+	// exportQueue is how many tenants wait at most.
 	exportQueue = 1000
 )
 
@@ -45,47 +40,25 @@ const (
 func newExports(connections int, now func() time.Time) *exportPlaces {
 	return &exportPlaces{
 		most: max(1, connections*3/8), each: max(1, connections/4), now: now, held: map[uuid.UUID]int{},
+		line: places.NewLine[uuid.UUID](exportQueue, exportWait, now),
 	}
 }
 
-// take takes a place, or returns false. If it returns true, the caller must call leave once.
+// take takes a place, or returns false. If it returns true, the caller must call leave once. A
+// tenant that has an export does not wait.
 func (e *exportPlaces) take(tenant uuid.UUID) (leave func(), ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.forget()
-	before := len(e.queue) // who wait before it
-	at := slices.IndexFunc(e.queue, func(w waitingExport) bool { return w.tenant == tenant })
-	if at >= 0 {
-		before = at
-	}
-	if e.held[tenant] >= e.each || e.taken+before >= e.most {
-		e.enqueue(tenant, at)
+	if e.held[tenant] >= e.each || e.taken+e.line.Before(tenant) >= e.most {
+		if e.held[tenant] == 0 {
+			e.line.Join(tenant)
+		}
 		return nil, false
 	}
-	if at >= 0 {
-		e.queue = slices.Delete(e.queue, at, at+1)
-	}
+	e.line.Leave(tenant)
 	e.taken++
 	e.held[tenant]++
 	return func() { e.leave(tenant) }, true
-}
-
-// enqueue notes that a tenant was refused, whose index in the queue is at. One that has an export
-// does not wait. The caller holds the lock.
-func (e *exportPlaces) enqueue(tenant uuid.UUID, at int) {
-	until := e.now().Add(exportWait)
-	switch {
-	case at >= 0:
-		e.queue[at].until = until
-	case e.held[tenant] == 0 && len(e.queue) < exportQueue:
-		e.queue = append(e.queue, waitingExport{tenant, until})
-	}
-}
-
-// forget removes those from the queue that have given up. The caller holds the lock.
-func (e *exportPlaces) forget() {
-	now := e.now()
-	e.queue = slices.DeleteFunc(e.queue, func(w waitingExport) bool { return !w.until.After(now) })
 }
 
 func (e *exportPlaces) leave(tenant uuid.UUID) {
@@ -101,8 +74,7 @@ func (e *exportPlaces) leave(tenant uuid.UUID) {
 func (e *exportPlaces) wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.forget()
-	return len(e.queue) > e.most-e.taken
+	return e.line.Len() > e.most-e.taken
 }
 
 const (
