@@ -41,8 +41,8 @@ func (l *Line[K]) Before(holder K) int {
 	return len(l.waiting)
 }
 
-// Join notes that a holder was refused: at the end of the line, if it does not wait yet and the line
-// is not full.
+// Join notes that a holder was refused: at the end of the line, if it does not wait yet and the
+// line is not full.
 func (l *Line[K]) Join(holder K) {
 	until := l.now().Add(l.keep)
 	if at := l.at(holder); at >= 0 {

@@ -18,6 +18,10 @@ import (
 	"weir/internal/tenants"
 )
 
+// insertCounterChanges gives a tenant a number of pending changes, of subjects s1, s2 and so on.
+const insertCounterChanges = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
+	SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
+
 // Every way to give a subject another plan creates a task for its counters, if the plan requires
 // it, until the task is executed.
 func TestCounterChanges(t *testing.T) {
@@ -145,9 +149,7 @@ func TestCounterChangesMultiplied(t *testing.T) {
 func TestCounterChangesWaitForNobody(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
-	const insert = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
-		SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
-	d.Exec(insert, a.TenantID(), 600)
+	d.Exec(insertCounterChanges, a.TenantID(), 600)
 	block, small := make(chan struct{}), make(chan string, 10)
 	var mu sync.Mutex
 	var long []string
@@ -174,7 +176,7 @@ func TestCounterChangesWaitForNobody(t *testing.T) {
 		return n
 	}
 	for range 2 { // the second ones are made when the page of the other tenant is underway
-		d.Exec(insert, b.TenantID(), 2)
+		d.Exec(insertCounterChanges, b.TenantID(), 2)
 		require.Equal(t, []string{"s1", "s2"}, []string{<-small, <-small})
 		require.Eventually(t, func() bool { return left(b) == 0 }, time.Minute, 5*time.Millisecond)
 	}
@@ -193,10 +195,8 @@ func TestCounterChangesWaitForNobody(t *testing.T) {
 func TestFailedCounterChangesAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
-	const insert = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
-		SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
-	d.Exec(insert, b.TenantID(), 1)
-	d.Exec(insert, a.TenantID(), 600)
+	d.Exec(insertCounterChanges, b.TenantID(), 1)
+	d.Exec(insertCounterChanges, a.TenantID(), 600)
 	again, reported := make(chan struct{}), make(chan error, 10)
 	failed := false // only the changes of one tenant use it, in order
 	var running atomic.Int64
@@ -204,7 +204,7 @@ func TestFailedCounterChangesAreTriedAgain(t *testing.T) {
 		switch {
 		case tenant == a.TenantID():
 			if running.Add(1)%100 == 0 {
-				d.Exec(insert, a.TenantID(), 100)
+				d.Exec(insertCounterChanges, a.TenantID(), 100)
 			}
 		case failed:
 			close(again)

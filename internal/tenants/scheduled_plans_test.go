@@ -220,10 +220,8 @@ func TestScheduledPlansInTurn(t *testing.T) {
 func TestCounterChangesInTurn(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
-	const insert = `INSERT INTO counter_changes (tenant_id, subject, action, from_plan, from_version, to_plan, to_version)
-		SELECT $1, 's' || n, 'reset', 'free', 1, 'pro', 1 FROM generate_series(1, $2::int) AS n`
-	d.Exec(insert, a.TenantID(), 600)
-	d.Exec(insert, b.TenantID(), 2)
+	d.Exec(insertCounterChanges, a.TenantID(), 600)
+	d.Exec(insertCounterChanges, b.TenantID(), 2)
 	count := map[uuid.UUID]int{}
 	refused := a.TenantID()
 	carry := func(tenant uuid.UUID, c check.CounterChange) error {

@@ -11,7 +11,7 @@ import (
 
 // amendFiles are the files of amend.lua, which handles counters of all algorithms.
 func amendFiles() []string {
-	parts := []string{"prelude", "counter"}
+	parts := []string{"prelude", "counter", "ratio"}
 	for _, a := range limit.Algorithms {
 		parts = append(parts, luaParts[a]...)
 	}

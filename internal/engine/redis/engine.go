@@ -86,7 +86,7 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		client: client, options: o, deadline: o.Deadline, servers: xsync.NewMap[*redis.Client, *server](), guests: xsync.NewMap[string, *server](),
 		many:       newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
 		manyOfNode: newNodeScript("prelude", "node", "fixed_value", "counter_value", "group", "evaluate_many"),
-		refund:     newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
+		refund:     newScript("prelude", "fixed_value", "counter_value", "group", "ratio", "refund"),
 		forget:     newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
 		amend:      newScript(amendFiles()...),
 		open:       newScript("prelude", "credits", "opened_credits", "open_credits"),

@@ -63,19 +63,11 @@ local function name_to_do(key)
   return name
 end
 
--- ceil(a*to/of), at most most, for numbers below 2^50: two bits of a at a time, so that no
--- intermediate reaches 2^53. The twin is Share.up.
+-- ceil(a*to/of), at most most. The twin is Share.up.
 local function up(a, to, of, most)
   if a <= 0 then return 0 end
   if to == of then return min(a, most) end
-  if a * to < 4503599627370496 then return min(floor((a * to + of - 1) / of), most) end
-  local quotient, rest = 0, 0
-  for shift = 48, 0, -2 do
-    local x = rest * 4 + floor(a / 2 ^ shift) % 4 * to
-    local q = floor(x / of)
-    quotient, rest = quotient * 4 + q, x - q * of
-    if quotient > most then return most end
-  end
+  local quotient, rest = ratio(a, to, of, most)
   if rest > 0 then quotient = quotient + 1 end
   return min(quotient, most)
 end

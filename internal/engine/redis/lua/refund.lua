@@ -86,18 +86,10 @@ local function less(v, number, limit, window, base, ground, latest, units)
   return fixed_encode(number, ends, count - units, seconds)
 end
 
--- floor(a*to/of), or 0 if it is more than any count, for numbers below 2^50: two bits of a at a
--- time, as in amend.lua. The twin is Share.down.
+-- floor(a*to/of), or 0 if it is more than any count. The twin is Share.down.
 local function down(a, to, of)
-  if a * to < 4503599627370496 then return floor(a * to / of) end
-  local quotient, rest = 0, 0
-  for shift = 48, 0, -2 do
-    local x = rest * 4 + floor(a / 2 ^ shift) % 4 * to
-    local q = floor(x / of)
-    quotient, rest = quotient * 4 + q, x - q * of
-    if quotient > 1000000000000000 then return 0 end
-  end
-  return quotient
+  local quotient = ratio(a, to, of, 1000000000000000)
+  return quotient > 1000000000000000 and 0 or quotient
 end
 
 -- Returns how many units are left of some that were charged to a counter. The twin is
