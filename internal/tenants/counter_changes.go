@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -77,7 +76,7 @@ func (c *CounterChanges) Run(ctx context.Context, every time.Duration, report fu
 				report(err)
 			}
 		}
-		if _, _, err := c.Step(ctx); err != nil && ctx.Err() == nil {
+		if _, _, err := c.step(ctx); err != nil && ctx.Err() == nil {
 			report(err)
 		}
 	}
@@ -91,9 +90,9 @@ func (c *CounterChanges) retry() (first error) {
 	return first
 }
 
-// Step deletes the changes that were carried out, and begins with one page of others. full means
+// step deletes the changes that were carried out, and begins with one page of others. full means
 // that there may be more.
-func (c *CounterChanges) Step(ctx context.Context) (deleted int, full bool, err error) {
+func (c *CounterChanges) step(ctx context.Context) (deleted int, full bool, err error) {
 	if deleted, err = c.settle(ctx); err != nil {
 		return 0, false, err
 	}
@@ -207,27 +206,6 @@ func (c *CounterChanges) settle(ctx context.Context) (deleted int, err error) {
 		delete(c.busy, tenant)
 	}
 	return len(carried), nil
-}
-
-// CarryOutCounterChanges carries out one page of changes, and waits until it has ended. If tenants
-// fail whose changes may hide those of others, it carries out another one. more reports whether
-// more can be done immediately. Errors: ErrUnavailable, and the first error of carry.
-func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, more bool, err error) {
-	c := s.CounterChanges(carry)
-	for failed := -1; failed < len(c.failed.tenants); {
-		failed = len(c.failed.tenants)
-		_, full, err := c.Step(ctx)
-		c.work.Wait()
-		n, unsettled := c.settle(ctx)
-		done += n
-		if err = errors.Join(err, unsettled); err != nil {
-			return done, false, errors.Join(c.failed.first, err)
-		}
-		if more = full && n > 0; !full {
-			break
-		}
-	}
-	return done, more, c.failed.first
 }
 
 // counterChanges lists the changes of one step. full means that there may be more.

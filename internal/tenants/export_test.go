@@ -2,12 +2,14 @@ package tenants
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"weir/internal/check"
 	"weir/internal/tenants/db"
 )
 
@@ -74,3 +76,24 @@ func (e *exportPlaces) Take(tenant uuid.UUID) (leave func(), ok bool) { return e
 
 // Pace returns the pace of an export.
 func (e *exportPlaces) Pace(w io.Writer) *ExportPace { return &ExportPace{w: w, exports: e} }
+
+// CarryOutCounterChanges carries out one page of changes, and waits until it has ended. If tenants
+// fail whose changes may hide those of others, it carries out another one. more reports whether
+// more can be done immediately. Errors: ErrUnavailable, and the first error of carry.
+func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, more bool, err error) {
+	c := s.CounterChanges(carry)
+	for failed := -1; failed < len(c.failed.tenants); {
+		failed = len(c.failed.tenants)
+		_, full, err := c.step(ctx)
+		c.work.Wait()
+		n, unsettled := c.settle(ctx)
+		done += n
+		if err = errors.Join(err, unsettled); err != nil {
+			return done, false, errors.Join(c.failed.first, err)
+		}
+		if more = full && n > 0; !full {
+			break
+		}
+	}
+	return done, more, c.failed.first
+}
