@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -106,7 +105,7 @@ func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*De
 	client, err := redisengine.NewClient(redisURL, redisengine.WithTimeout(testenv.RedisTimeout))
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = client.Close() })
-	logger := slog.New(slog.DiscardHandler)
+	logger := testenv.Logger(s.t)
 	keys := check.NewKeys([16]byte{1})
 	var decisions observers
 	parts := checktest.New(s.t, checktest.Options{

@@ -90,6 +90,9 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 	if config.Passwords == (tenants.PasswordCost{}) {
 		config.Passwords = passwords
 	}
+	if config.Logger == nil {
+		config.Logger = testenv.Logger(d.tb)
+	}
 	store, err := tenants.Open(context.WithoutCancel(d.tb.Context()), config)
 	require.NoError(d.tb, err)
 	d.tb.Cleanup(store.Close)
