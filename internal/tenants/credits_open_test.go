@@ -336,3 +336,64 @@ func TestCreditsOfAChangeOfPartitions(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3, settled.Spent)
 }
+
+// After a change of partitions, the rules of a tenant are read once for all grants of a round whose
+// place has changed, and not at all if none has.
+func TestCreditsReadRulesOnce(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, keys := d.Store, check.NewKeys([16]byte{3})
+	mustRule(t, s, a, fixedRule("api"))
+	d.Exec("UPDATE tenants SET partitions = 64, partitions_before = 32, partitions_changed_at = now() WHERE id = $1", a.TenantID())
+	place := func(subject string, partitions int) string {
+		return keys.CreditsKey(a.TenantID(), partitions, subject, "api")
+	}
+	moved, others := map[string]string{}, map[string]string{} // the place that decides, by its subject
+	for n := 0; len(moved) < 20 || len(others) < 20; n++ {
+		subject := fmt.Sprint("s", n)
+		of := moved
+		if place(subject, 32) == place(subject, 64) {
+			of = others
+		}
+		if len(of) < 20 {
+			of[subject] = place(subject, 32)
+		}
+	}
+	statements, err := tenants.CountStatements(t.Context(), s)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		subjects map[string]string
+		reads    int
+	}{{others, 0}, {moved, 1}} {
+		want := map[string]bool{}
+		for subject, key := range c.subjects {
+			_, _, err := s.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 10})
+			require.NoError(t, err)
+			want[key] = true
+		}
+		counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+		opened := func() map[string]bool {
+			got := map[string]bool{}
+			for _, o := range counters.seen {
+				got[o.Key] = true
+			}
+			counters.seen = nil
+			return got
+		}
+		statements.Times("PolicyRules")
+		done, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		require.NoError(t, err)
+		require.Equal(t, 20, done.Opened)
+		require.Equal(t, want, opened())
+		require.Equal(t, c.reads, statements.Times("PolicyRules"))
+
+		var of []tenants.CreditsOf
+		for subject := range c.subjects {
+			of = append(of, tenants.CreditsOf{Subject: subject, Rule: "api"})
+		}
+		_, err = s.OpenCredits(t.Context(), keys, counters, a.TenantID(), of...)
+		require.NoError(t, err)
+		require.Equal(t, want, opened())
+		require.Equal(t, c.reads, statements.Times("PolicyRules"))
+	}
+}
