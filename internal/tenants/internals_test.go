@@ -63,6 +63,17 @@ func EventsReadForStep(ctx context.Context, s *Store) (read int64, err error) {
 	return read, err
 }
 
+// EventsReadForPurge returns how many security events are read to delete old ones.
+func EventsReadForPurge(ctx context.Context, s *Store) (read int64, err error) {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		if _, _, err := s.purgeEvents(ctx, tx); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'security_events'").Scan(&read)
+	})
+	return read, err
+}
+
 // CounterChangeTenants returns the tenants of the changes of counters of one step.
 func CounterChangeTenants(ctx context.Context, s *Store) ([]uuid.UUID, error) {
 	rows, _, err := s.counterChanges(ctx, nil)
