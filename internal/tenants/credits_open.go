@@ -241,6 +241,9 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 	var failed error
 	if len(elsewhere) > 0 {
 		errs := counters.CloseCredits(ctx, elsewhere...)
+		for i := range errs {
+			errs[i] = ofCounters(errs[i])
+		}
 		again, err := read(ctx)
 		if err != nil {
 			return 0, err
@@ -254,6 +257,7 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 		}
 	}
 	opened, err = counters.OpenCredits(ctx, openings...)
+	err = ofCounters(err)
 	return opened, cmp.Or(notSince(failed), notSince(err), failed, err)
 }
 

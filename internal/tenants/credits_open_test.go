@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -115,6 +118,95 @@ func TestNewCreditsOfABrokenTenant(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 3, settled.Spent)
 	}
+}
+
+// silent is a counter store that cannot be reached, for some of its operations.
+type silent struct {
+	engine.CreditStore
+	opens, closes, reads, settles bool
+}
+
+// errSilent is as of a connection to Redis.
+var errSilent = &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+
+func (s *silent) OpenCredits(ctx context.Context, o ...*engine.Opening) (int, error) {
+	if s.opens {
+		return 0, errSilent
+	}
+	return s.CreditStore.OpenCredits(ctx, o...)
+}
+
+func (s *silent) CloseCredits(ctx context.Context, o ...*engine.Opening) []error {
+	if s.closes {
+		return slices.Repeat([]error{errSilent}, len(o))
+	}
+	return s.CreditStore.CloseCredits(ctx, o...)
+}
+
+func (s *silent) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
+	if s.reads {
+		return nil, errSilent
+	}
+	return s.CreditStore.SpentCredits(ctx, outboxes, most)
+}
+
+func (s *silent) SettleCredits(ctx context.Context, outbox string, totals []limit.Spent) error {
+	if s.settles {
+		return errSilent
+	}
+	return s.CreditStore.SettleCredits(ctx, outbox, totals)
+}
+
+// Counters that cannot be reached are not taken for Postgres, also in one of its transactions.
+func TestCreditsNameWhatIsUnavailable(t *testing.T) {
+	t.Parallel()
+	d, a, _, grants := grantsOf(t)
+	keys := check.NewKeys([16]byte{3})
+	memory := engine.NewMemory(engine.MemoryOptions{})
+	counters := &silent{CreditStore: memory}
+	sweep := func() error {
+		_, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		return err
+	}
+	isSilent := func(err error) {
+		t.Helper()
+		require.ErrorIs(t, err, check.ErrCountersUnavailable)
+		require.ErrorIs(t, err, errSilent)
+		require.NotErrorIs(t, err, tenants.ErrUnavailable)
+	}
+	counters.opens = true
+	isSilent(sweep())
+	of := tenants.CreditsOf{Subject: "ada", Rule: "api"}
+	_, err := d.Store.OpenCredits(t.Context(), keys, counters, a.TenantID(), of)
+	isSilent(err)
+	counters.opens, counters.reads = false, true
+	isSilent(sweep())
+
+	counters.reads, counters.settles = false, true
+	key, outbox := keys.CreditsKey(a.TenantID(), 1, "ada", "api"), keys.CreditsOutboxes(a.TenantID(), 1)[0]
+	r := fixedRule("api")
+	call := &engine.Call{Cost: r.Limit + 1, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
+		Key: key, Outbox: outbox, Grants: []limit.Grant{{ID: limit.GrantID(grants[0].ID), Units: 10}},
+	}}}}
+	memory.Evaluate(t.Context(), call)
+	require.True(t, call.Outcome.Allowed)
+	isSilent(sweep())
+
+	counters.settles, counters.closes = false, true
+	d.Exec("UPDATE tenants SET partitions = 64, partitions_before = 1, partitions_changed_at = now() WHERE id = $1", a.TenantID())
+	for n := 0; of.Subject == "ada"; n++ {
+		subject := fmt.Sprint("s", n)
+		if keys.CreditsKey(a.TenantID(), 1, subject, "api") != keys.CreditsKey(a.TenantID(), 64, subject, "api") {
+			of.Subject = subject
+		}
+	}
+	_, _, err = d.Store.GrantCredits(t.Context(), a, of.Subject, tenants.NewCredits{Rule: "api", Units: 10})
+	require.NoError(t, err)
+	_, err = d.Store.OpenCredits(t.Context(), keys, counters, a.TenantID(), of)
+	isSilent(err)
+	isSilent(sweep())
+	counters.closes = false
+	require.NoError(t, sweep())
 }
 
 // New grants that a tenant has locked, such as by the deletion of many subjects, keep neither those
