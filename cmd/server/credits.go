@@ -81,19 +81,23 @@ func (k *creditKeeper) decided(tenant limit.TenantID, subject string, r *check.R
 
 // run settles credits until ctx ends.
 func (k *creditKeeper) run(ctx context.Context) {
-	repeat(ctx, settleCreditsEvery, func() (more bool) {
-		round, cancel := context.WithTimeout(ctx, settleTimeout)
-		defer cancel()
-		settled, err := k.settle(round)
-		swept, next, unswept := k.store.SweepCredits(round, k.keys, k.counters, k.swept)
-		k.swept = next
-		k.lost.Add(float64(settled.Reopened + swept.Reopened))
-		err = errors.Join(err, unswept)
-		if err != nil && ctx.Err() == nil {
-			k.log.Warn("spent credits are not stored in Postgres yet; retrying", "error", err)
-		}
-		return err == nil && (settled.More || swept.More)
-	})
+	repeat(ctx, settleCreditsEvery, func() (more bool) { return k.round(ctx) })
+}
+
+// round stores what was spent and opens new credits, of some tenants. The error that it logs says
+// whether Postgres or Redis is unavailable.
+func (k *creditKeeper) round(ctx context.Context) (more bool) {
+	round, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	settled, err := k.settle(round)
+	swept, next, unswept := k.store.SweepCredits(round, k.keys, k.counters, k.swept)
+	k.swept = next
+	k.lost.Add(float64(settled.Reopened + swept.Reopened))
+	err = errors.Join(err, unswept)
+	if err != nil && ctx.Err() == nil {
+		k.log.Warn("credits are not settled, or new ones cannot be spent yet; retrying", "error", err)
+	}
+	return err == nil && (settled.More || swept.More)
 }
 
 // settle stores the spent credits of the tenants whose checks this instance decided. A tenant is
@@ -143,6 +147,6 @@ func (k *creditKeeper) openOf(ctx context.Context, tenant limit.TenantID, of []t
 	opened, err := k.opens(round, tenant, of)
 	k.lost.Add(float64(opened))
 	if err != nil && ctx.Err() == nil {
-		k.log.Warn("credits cannot be spent until Redis knows what was spent of them; retrying", "error", err)
+		k.log.Warn("credits that Redis does not know cannot be spent yet; retrying", "error", err)
 	}
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -182,6 +185,34 @@ func TestCreditsOfSpenders(t *testing.T) {
 	require.Equal(t, tenants.CreditsSettled{Settled: 1}, settle(0))
 	require.EqualValues(t, 3, f.spent()[grant.ID])
 	require.Zero(t, settle(0))
+}
+
+// unread are counters that cannot be reached.
+type unread struct{ engine.CreditStore }
+
+func (unread) SpentCredits(context.Context, []string, int) ([][]limit.Spent, error) {
+	return nil, fmt.Errorf("read spent credits: %w", &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded})
+}
+
+// If Redis is unavailable, the log does not say that it is Postgres, and the reverse.
+func TestCreditsLogWhatIsUnavailable(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 1)
+	f.rule("api", 1)
+	f.grant(tenants.NewCredits{Rule: "api", Units: 10})
+	var text bytes.Buffer
+	k := newCreditKeeper(f.d.Store, f.keys, unread{f.instances[0].engine}, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&text, nil)))
+	require.False(t, k.round(t.Context()))
+	require.Contains(t, text.String(), "the counters cannot be reached")
+	require.NotContains(t, text.String(), "Postgres")
+	require.NotContains(t, text.String(), "database")
+
+	text.Reset()
+	k = newCreditKeeper(f.d.Store, f.keys, f.instances[0].engine, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&text, nil)))
+	f.d.Store.Close()
+	require.False(t, k.round(t.Context()))
+	require.Contains(t, text.String(), "the database is not available")
+	require.NotContains(t, text.String(), "counters")
 }
 
 // A server stores what was spent within a second, in the order of expiry, and again after Redis has

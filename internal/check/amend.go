@@ -81,7 +81,7 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 const (
 	amendRest = 9 // times as long as the store has worked, with one instance
 	amendFree = time.Millisecond
-	amendLost = 5 * time.Millisecond // how long the store has worked without an answer, at a guess
+	amendLost = 5 * time.Millisecond // how long the store has worked that was asked and did not answer, at a guess
 )
 
 // amend carries out an amendment step by step. If ctx ends, the other steps are left for the next
@@ -94,7 +94,7 @@ func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Am
 		}
 		err := c.engine.Amend(context.WithoutCancel(ctx), &steps[i])
 		took := time.Duration(steps[i].WorkUS) * time.Microsecond
-		if err != nil {
+		if err != nil && !engine.NotCounted(err) {
 			took = amendLost
 		}
 		c.amends.Leave(tenant, took*time.Duration(c.instances()))

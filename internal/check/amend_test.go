@@ -127,11 +127,15 @@ type amendStore struct {
 	engine.Engine
 	work  time.Duration
 	steps []*engine.Amendment
-	fail  int // this step, counted from 1
+	fail  int   // this step, counted from 1
+	err   error // nil: none; of every step
 }
 
 func (s *amendStore) Amend(_ context.Context, a *engine.Amendment) error {
 	s.steps = append(s.steps, a)
+	if s.err != nil {
+		return s.err
+	}
 	if len(s.steps) == s.fail {
 		return errors.New("no answer")
 	}
@@ -193,5 +197,30 @@ func TestAmendmentsStop(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Amend(ctx, p, change), context.DeadlineExceeded)
 		require.InDelta(t, 5+25, len(store.steps), 2)
+	})
+}
+
+// After a step that was not sent, such as in an outage, the store has not worked: changes of other
+// subjects and tenants are refused without a wait, and begin at once when the store is back.
+func TestAmendmentsThatWereNotSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, err := range []error{engine.ErrBreakerOpen, fmt.Errorf("no connection: %w", engine.ErrNotReached)} {
+			store := &amendStore{err: err}
+			c, p := amended(t, store, 1)
+			change := CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}
+			begun := time.Now()
+			for range 100 {
+				require.ErrorIs(t, c.Amend(t.Context(), p, change), ErrCountersUnavailable)
+			}
+			require.Zero(t, time.Since(begun))
+
+			store.err = errors.New("no answer")
+			require.ErrorIs(t, c.Amend(t.Context(), p, change), ErrCountersUnavailable)
+			require.Zero(t, time.Since(begun))
+			store.err = nil
+			require.NoError(t, c.Amend(t.Context(), p, change))
+			require.Equal(t, (amendRest+1)*(amendLost-amendFree), time.Since(begun), "it may have worked")
+		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"weir/internal/limit"
 )
 
-// ErrCountersUnavailable is wrapped by the error of a Reset that the counter store did not confirm.
-// Counters may or may not have been reset; it is safe to repeat the Reset.
+// ErrCountersUnavailable is wrapped by the error of a change that the counter store did not
+// confirm, such as a Reset. Counters may or may not have been changed; it is safe to repeat it.
 var ErrCountersUnavailable = errors.New("the counters cannot be reached")
 
 // SubjectLimits is the live state of one subject.

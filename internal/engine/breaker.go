@@ -25,8 +25,8 @@ var ErrNotSent = errors.New("the call waited behind other calls for too long and
 // waited for its turn. That is a failure of the store, but it has not counted the call.
 var ErrNotReached = errors.New("the call did not reach the counter store")
 
-// NotCounted reports whether the store has certainly not executed a call or a refund with this
-// error.
+// NotCounted reports whether the store has certainly not executed a call, a refund or a step of an
+// amendment with this error.
 func NotCounted(err error) bool {
 	return errors.Is(err, ErrBreakerOpen) || errors.Is(err, ErrNotSent) || errors.Is(err, ErrNotReached)
 }

@@ -86,7 +86,7 @@ func New(o Options) *Sender {
 			Name: "weir_notification_attempts_total",
 			Help: "Attempts of this instance to deliver a notification, by outcome: delivered, failed (it is tried again) or parked.",
 		}, []string{"outcome"}),
-		backlog: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_notification_backlog", Help: "Deliveries of notifications of all tenants that wait for an attempt."}),
+		backlog: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_notification_backlog", Help: fmt.Sprintf("Deliveries of notifications of all tenants that wait for an attempt, at most %d.", tenants.MostDeliveryBacklog)}),
 	}
 	for _, outcome := range outcomes {
 		s.attempts.WithLabelValues(outcome)

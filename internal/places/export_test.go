@@ -16,3 +16,10 @@ func (t *Turns[K]) Compared() int {
 	defer t.mu.Unlock()
 	return t.waiting.compared
 }
+
+// Used returns how many holders a pace keeps of which it knows what they have used.
+func (p *Pace[K]) Used() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.used)
+}

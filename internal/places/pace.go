@@ -25,9 +25,13 @@ type Pace[K comparable] struct {
 	timing  bool      // a timer runs, after which somebody is next
 	due     time.Time // when all rests are over
 	waiting []*paced[K]
-	used    map[K]time.Duration // of holders ahead of least
+	used    map[K]time.Duration // of holders ahead of least, and of some that are not any more
 	least   time.Duration       // what the holder had used that was served last
+	most    int                 // how many used may have, until those are removed that are not ahead
 }
+
+// forgetFrom is up to how many holders are not looked at, to remove those that are not ahead.
+const forgetFrom = 64
 
 // paced waits for the place.
 type paced[K comparable] struct {
@@ -38,7 +42,7 @@ type paced[K comparable] struct {
 // NewPace returns a pace with rests of so many times the work. Work of up to free needs no rest
 // before the next, as long as it is not more than that in the long run.
 func NewPace[K comparable](rest int, free time.Duration) *Pace[K] {
-	return &Pace[K]{rest: rest, ahead: free * time.Duration(rest+1), used: map[K]time.Duration{}}
+	return &Pace[K]{rest: rest, ahead: free * time.Duration(rest+1), used: map[K]time.Duration{}, most: forgetFrom}
 }
 
 // Take waits for the place, until ctx ends. If it returns no error, the caller must call Leave
@@ -73,6 +77,7 @@ func (p *Pace[K]) Leave(holder K, took time.Duration) {
 	defer p.mu.Unlock()
 	p.taken = false
 	p.used[holder] = p.usedBy(holder) + took
+	p.forget()
 	if now := time.Now(); p.due.Before(now) {
 		p.due = now
 	}
@@ -83,6 +88,17 @@ func (p *Pace[K]) Leave(holder K, took time.Duration) {
 // usedBy returns the time that counts for a holder: one that comes later is not ahead of the others
 // by all that they have used before. The caller holds the lock.
 func (p *Pace[K]) usedBy(holder K) time.Duration { return max(p.least, p.used[holder]) }
+
+// forget removes holders that are not ahead, of which usedBy needs no entry. It looks at all only
+// when they are twice as many as were left the last time, so that Leave takes the same time however
+// many there are. The caller holds the lock.
+func (p *Pace[K]) forget() {
+	if len(p.used) <= p.most {
+		return
+	}
+	maps.DeleteFunc(p.used, func(_ K, used time.Duration) bool { return used <= p.least })
+	p.most = max(forgetFrom, 2*len(p.used))
+}
 
 // next gives the place to the holder with the least, of those that came first, or sets a timer for
 // that. The caller holds the lock.
@@ -109,7 +125,6 @@ func (p *Pace[K]) next() {
 	w := p.waiting[first]
 	p.waiting = slices.Delete(p.waiting, first, first+1)
 	p.least = p.usedBy(w.holder)
-	maps.DeleteFunc(p.used, func(_ K, used time.Duration) bool { return used <= p.least })
 	p.taken = true
 	close(w.ready)
 }

@@ -90,13 +90,13 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 
 // openRows opens grants of a tenant, and returns those that are open now or need not be.
 func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, rows []db.NewCreditsRow) (ids []uuid.UUID, err error) {
-	isOpen := map[CreditsOf]bool{}
+	isOpen, at := map[CreditsOf]bool{}, &creditPlaces{keys: keys, tenant: tenant}
 	for _, row := range rows {
 		of := CreditsOf{row.Subject, row.Rule}
 		if _, done := isOpen[of]; row.Spendable && !done {
 			// Each statement of the transaction sees what was committed before.
 			_, err := openCredits(ctx, counters, func(ctx context.Context) ([]*creditsOpening, error) {
-				return readOpenings(ctx, q, keys, tenant, of)
+				return readOpenings(ctx, q, at, of)
 			})
 			if err != nil && !errors.Is(err, engine.ErrOpenedSince) {
 				return nil, err
@@ -122,8 +122,8 @@ type creditsOpening struct {
 
 // readOpenings reads what the counters must know of some subjects' grants, in one query. The names
 // must be different.
-func readOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, of ...CreditsOf) ([]*creditsOpening, error) {
-	p := db.SpendableCreditsParams{TenantID: tenant, Most: limit.MostKeptGrants, Finished: limit.MaxGrants}
+func readOpenings(ctx context.Context, q *db.Queries, places *creditPlaces, of ...CreditsOf) ([]*creditsOpening, error) {
+	p := db.SpendableCreditsParams{TenantID: places.tenant, Most: limit.MostKeptGrants, Finished: limit.MaxGrants}
 	for _, name := range of {
 		p.Subjects, p.Rules = append(p.Subjects, name.Subject), append(p.Rules, name.Rule)
 	}
@@ -147,37 +147,73 @@ func readOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uu
 	for i, o := range openings {
 		o.Whole = left[i] < limit.MostKeptGrants
 	}
-	return openings, placeOpenings(ctx, q, keys, tenant, of, openings, rows[0].AskedUs/1000)
+	return openings, places.place(ctx, q, of, openings, rows[0].AskedUs/1000)
 }
 
-// placeOpenings fills in the keys of openings at an instant.
-func placeOpenings(ctx context.Context, q *db.Queries, keys check.Keys, tenant uuid.UUID, of []CreditsOf, openings []*creditsOpening, nowMS int64) error {
-	head, err := q.PolicyVersion(ctx, tenant)
+// creditPlaces says where the credits of a tenant are. It reads the number of partitions and the
+// rules at most once, and the rules only for subjects that a change of partitions moves: it is for
+// one opening, or for those of one transaction. A change that is committed in between is as one
+// that this server does not know of yet, which openCredits allows.
+type creditPlaces struct {
+	keys    check.Keys
+	tenant  uuid.UUID
+	change  *check.PartitionChange
+	numbers map[string]limit.Numbers // of the rules
+}
+
+// place fills in the keys of openings at an instant.
+func (p *creditPlaces) place(ctx context.Context, q *db.Queries, of []CreditsOf, openings []*creditsOpening, nowMS int64) error {
+	if err := p.readChange(ctx, q); err != nil {
+		return err
+	}
+	outbox := p.keys.CreditsOutboxes(p.tenant, 1)[0]
+	for i, name := range of {
+		o := openings[i]
+		o.Key, o.other = p.keys.CreditsKeys(p.tenant, p.change, name.Subject, name.Rule, &limit.Numbers{}, nowMS)
+		if o.other != "" { // there are two places, whatever the numbers are, which say which one decides
+			if err := p.readNumbers(ctx, q); err != nil {
+				return err
+			}
+			n := p.numbers[name.Rule]
+			o.Key, o.other = p.keys.CreditsKeys(p.tenant, p.change, name.Subject, name.Rule, &n, nowMS)
+		}
+		o.Outbox = engine.Retag(outbox, o.Key)
+	}
+	return nil
+}
+
+func (p *creditPlaces) readChange(ctx context.Context, q *db.Queries) error {
+	if p.change != nil {
+		return nil
+	}
+	head, err := q.PolicyVersion(ctx, p.tenant)
 	if err != nil {
 		return err
 	}
-	c := check.PartitionChange{Partitions: int(head.Partitions)}
-	numbers := map[string]limit.Numbers{} // of the rules, needed only if the number has changed
+	p.change = &check.PartitionChange{Partitions: int(head.Partitions)}
 	if head.PartitionsChangedAt != nil && head.PartitionsBefore > 0 {
-		c.Before, c.Changed = int(head.PartitionsBefore), *head.PartitionsChangedAt
-		rules, err := q.PolicyRules(ctx, tenant)
+		p.change.Before, p.change.Changed = int(head.PartitionsBefore), *head.PartitionsChangedAt
+	}
+	return nil
+}
+
+func (p *creditPlaces) readNumbers(ctx context.Context, q *db.Queries) error {
+	if p.numbers != nil {
+		return nil
+	}
+	rules, err := q.PolicyRules(ctx, p.tenant)
+	if err != nil {
+		return err
+	}
+	numbers := make(map[string]limit.Numbers, len(rules))
+	for _, row := range rules {
+		r, err := ruleOf(row)
 		if err != nil {
 			return err
 		}
-		for _, row := range rules {
-			r, err := ruleOf(row)
-			if err != nil {
-				return err
-			}
-			numbers[r.Rule.Slug] = r.Rule.Numbers()
-		}
+		numbers[r.Rule.Slug] = r.Rule.Numbers()
 	}
-	outbox := keys.CreditsOutboxes(tenant, 1)[0]
-	for i, name := range of {
-		n, o := numbers[name.Rule], openings[i]
-		o.Key, o.other = keys.CreditsKeys(tenant, &c, name.Subject, name.Rule, &n, nowMS)
-		o.Outbox = engine.Retag(outbox, o.Key)
-	}
+	p.numbers = numbers
 	return nil
 }
 
@@ -205,6 +241,9 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 	var failed error
 	if len(elsewhere) > 0 {
 		errs := counters.CloseCredits(ctx, elsewhere...)
+		for i := range errs {
+			errs[i] = ofCounters(errs[i])
+		}
 		again, err := read(ctx)
 		if err != nil {
 			return 0, err
@@ -218,6 +257,7 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 		}
 	}
 	opened, err = counters.OpenCredits(ctx, openings...)
+	err = ofCounters(err)
 	return opened, cmp.Or(notSince(failed), notSince(err), failed, err)
 }
 
@@ -266,9 +306,10 @@ func joinOpenings(list, again, of []*creditsOpening, elsewhere []*engine.Opening
 // reads them in one transaction, and tells them in one pipeline; of a tenant whose partitions have
 // changed, in two. The names must be different. It returns how many grants they did not know.
 func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, of ...CreditsOf) (opened int, err error) {
+	at := &creditPlaces{keys: keys, tenant: tenant}
 	opened, err = openCredits(ctx, counters, func(ctx context.Context) (openings []*creditsOpening, err error) {
 		err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			openings, err = readOpenings(ctx, q, keys, tenant, of...)
+			openings, err = readOpenings(ctx, q, at, of...)
 			return err
 		})
 		return openings, err

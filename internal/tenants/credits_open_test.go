@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -115,6 +118,95 @@ func TestNewCreditsOfABrokenTenant(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 3, settled.Spent)
 	}
+}
+
+// silent is a counter store that cannot be reached, for some of its operations.
+type silent struct {
+	engine.CreditStore
+	opens, closes, reads, settles bool
+}
+
+// errSilent is as of a connection to Redis.
+var errSilent = &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+
+func (s *silent) OpenCredits(ctx context.Context, o ...*engine.Opening) (int, error) {
+	if s.opens {
+		return 0, errSilent
+	}
+	return s.CreditStore.OpenCredits(ctx, o...)
+}
+
+func (s *silent) CloseCredits(ctx context.Context, o ...*engine.Opening) []error {
+	if s.closes {
+		return slices.Repeat([]error{errSilent}, len(o))
+	}
+	return s.CreditStore.CloseCredits(ctx, o...)
+}
+
+func (s *silent) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
+	if s.reads {
+		return nil, errSilent
+	}
+	return s.CreditStore.SpentCredits(ctx, outboxes, most)
+}
+
+func (s *silent) SettleCredits(ctx context.Context, outbox string, totals []limit.Spent) error {
+	if s.settles {
+		return errSilent
+	}
+	return s.CreditStore.SettleCredits(ctx, outbox, totals)
+}
+
+// Counters that cannot be reached are not taken for Postgres, also in one of its transactions.
+func TestCreditsNameWhatIsUnavailable(t *testing.T) {
+	t.Parallel()
+	d, a, _, grants := grantsOf(t)
+	keys := check.NewKeys([16]byte{3})
+	memory := engine.NewMemory(engine.MemoryOptions{})
+	counters := &silent{CreditStore: memory}
+	sweep := func() error {
+		_, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		return err
+	}
+	isSilent := func(err error) {
+		t.Helper()
+		require.ErrorIs(t, err, check.ErrCountersUnavailable)
+		require.ErrorIs(t, err, errSilent)
+		require.NotErrorIs(t, err, tenants.ErrUnavailable)
+	}
+	counters.opens = true
+	isSilent(sweep())
+	of := tenants.CreditsOf{Subject: "ada", Rule: "api"}
+	_, err := d.Store.OpenCredits(t.Context(), keys, counters, a.TenantID(), of)
+	isSilent(err)
+	counters.opens, counters.reads = false, true
+	isSilent(sweep())
+
+	counters.reads, counters.settles = false, true
+	key, outbox := keys.CreditsKey(a.TenantID(), 1, "ada", "api"), keys.CreditsOutboxes(a.TenantID(), 1)[0]
+	r := fixedRule("api")
+	call := &engine.Call{Cost: r.Limit + 1, Counters: []engine.Counter{{Key: key, Numbers: r.Numbers(), Credits: &engine.Credits{
+		Key: key, Outbox: outbox, Grants: []limit.Grant{{ID: limit.GrantID(grants[0].ID), Units: 10}},
+	}}}}
+	memory.Evaluate(t.Context(), call)
+	require.True(t, call.Outcome.Allowed)
+	isSilent(sweep())
+
+	counters.settles, counters.closes = false, true
+	d.Exec("UPDATE tenants SET partitions = 64, partitions_before = 1, partitions_changed_at = now() WHERE id = $1", a.TenantID())
+	for n := 0; of.Subject == "ada"; n++ {
+		subject := fmt.Sprint("s", n)
+		if keys.CreditsKey(a.TenantID(), 1, subject, "api") != keys.CreditsKey(a.TenantID(), 64, subject, "api") {
+			of.Subject = subject
+		}
+	}
+	_, _, err = d.Store.GrantCredits(t.Context(), a, of.Subject, tenants.NewCredits{Rule: "api", Units: 10})
+	require.NoError(t, err)
+	_, err = d.Store.OpenCredits(t.Context(), keys, counters, a.TenantID(), of)
+	isSilent(err)
+	isSilent(sweep())
+	counters.closes = false
+	require.NoError(t, sweep())
 }
 
 // New grants that a tenant has locked, such as by the deletion of many subjects, keep neither those
@@ -335,4 +427,65 @@ func TestCreditsOfAChangeOfPartitions(t *testing.T) {
 	settled, err := s.CreditsByID(t.Context(), a, subject, g.ID)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, settled.Spent)
+}
+
+// After a change of partitions, the rules of a tenant are read once for all grants of a round whose
+// place has changed, and not at all if none has.
+func TestCreditsReadRulesOnce(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, keys := d.Store, check.NewKeys([16]byte{3})
+	mustRule(t, s, a, fixedRule("api"))
+	d.Exec("UPDATE tenants SET partitions = 64, partitions_before = 32, partitions_changed_at = now() WHERE id = $1", a.TenantID())
+	place := func(subject string, partitions int) string {
+		return keys.CreditsKey(a.TenantID(), partitions, subject, "api")
+	}
+	moved, others := map[string]string{}, map[string]string{} // the place that decides, by its subject
+	for n := 0; len(moved) < 20 || len(others) < 20; n++ {
+		subject := fmt.Sprint("s", n)
+		of := moved
+		if place(subject, 32) == place(subject, 64) {
+			of = others
+		}
+		if len(of) < 20 {
+			of[subject] = place(subject, 32)
+		}
+	}
+	statements, err := tenants.CountStatements(t.Context(), s)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		subjects map[string]string
+		reads    int
+	}{{others, 0}, {moved, 1}} {
+		want := map[string]bool{}
+		for subject, key := range c.subjects {
+			_, _, err := s.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 10})
+			require.NoError(t, err)
+			want[key] = true
+		}
+		counters := &openings{CreditStore: engine.NewMemory(engine.MemoryOptions{})}
+		opened := func() map[string]bool {
+			got := map[string]bool{}
+			for _, o := range counters.seen {
+				got[o.Key] = true
+			}
+			counters.seen = nil
+			return got
+		}
+		statements.Times("PolicyRules")
+		done, _, err := s.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
+		require.NoError(t, err)
+		require.Equal(t, 20, done.Opened)
+		require.Equal(t, want, opened())
+		require.Equal(t, c.reads, statements.Times("PolicyRules"))
+
+		var of []tenants.CreditsOf
+		for subject := range c.subjects {
+			of = append(of, tenants.CreditsOf{Subject: subject, Rule: "api"})
+		}
+		_, err = s.OpenCredits(t.Context(), keys, counters, a.TenantID(), of...)
+		require.NoError(t, err)
+		require.Equal(t, want, opened())
+		require.Equal(t, c.reads, statements.Times("PolicyRules"))
+	}
 }

@@ -35,7 +35,7 @@ type CreditsSettled struct {
 // SettleCredits stores what was spent of the grants of some tenants. The totals are in an outbox of
 // the counter store, which the check that spends writes in the same step, so nothing is lost with a
 // server. A total never falls, so several servers may store it, also twice. Errors: ErrUnavailable,
-// those of counters.
+// check.ErrCountersUnavailable.
 func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, of []uuid.UUID) (out CreditsSettled, err error) {
 	err = s.settled(ctx, keys, counters, &out, func(ctx context.Context, q *db.Queries) (*totals, error) {
 		return storeTotals(ctx, q, keys, counters, of, s.instant())
@@ -115,7 +115,7 @@ func (s *Store) settled(
 		}
 		out.More = out.More || full
 		out.Settled += len(totals)
-		failed = errors.Join(failed, counters.SettleCredits(ctx, outbox, totals))
+		failed = errors.Join(failed, ofCounters(counters.SettleCredits(ctx, outbox, totals)))
 	}
 	return failed
 }
@@ -166,7 +166,7 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	}
 	found, err := counters.SpentCredits(ctx, names, settledAtOnce)
 	if err != nil {
-		return nil, err
+		return nil, ofCounters(err)
 	}
 	stored := &totals{outboxes: map[string][]limit.Spent{}}
 	p := db.SettleCreditsParams{Now: now}

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
 
+	"weir/internal/check"
+	"weir/internal/engine"
 	"weir/internal/limit"
 )
 
@@ -122,11 +124,20 @@ var uniqueConflicts = map[string]ConflictError{
 	"tenants_slug_key":          {CodeSlugTaken, "there is a tenant with this slug already"},
 }
 
+// ofCounters marks an error of the counter store, so that translate does not take it for one of
+// Postgres: the connections of both fail with the same kinds of errors.
+func ofCounters(err error) error {
+	if err == nil || errors.Is(err, engine.ErrOpenedSince) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", check.ErrCountersUnavailable, err)
+}
+
 // translate converts errors of Postgres and its driver to errors of this package. Errors of this
-// package are unchanged.
+// package and of the counter store are unchanged.
 func translate(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, check.ErrCountersUnavailable) {
+		return err
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound

@@ -3,9 +3,12 @@ package tenants
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"weir/internal/tenants/db"
 )
@@ -60,6 +63,17 @@ func EventsReadForStep(ctx context.Context, s *Store) (read int64, err error) {
 	return read, err
 }
 
+// EventsReadForPurge returns how many security events are read to delete old ones.
+func EventsReadForPurge(ctx context.Context, s *Store) (read int64, err error) {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		if _, _, err := s.purgeEvents(ctx, tx); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'security_events'").Scan(&read)
+	})
+	return read, err
+}
+
 // CounterChangeTenants returns the tenants of the changes of counters of one step.
 func CounterChangeTenants(ctx context.Context, s *Store) ([]uuid.UUID, error) {
 	rows, _, err := s.counterChanges(ctx, nil)
@@ -71,3 +85,46 @@ func OpenMigrationTenants(ctx context.Context, s *Store) ([]uuid.UUID, error) {
 	rows, err := s.openPlanMigrations(ctx)
 	return tenantsOf(rows, err, func(r db.OpenPlanMigrationsRow) uuid.UUID { return r.TenantID })
 }
+
+// Statements counts the named statements of a store's connections as the system.
+type Statements struct {
+	mu    sync.Mutex
+	times map[string]int
+}
+
+// CountStatements begins to count. No other operation of the store may be in progress.
+func CountStatements(ctx context.Context, s *Store) (*Statements, error) {
+	c := &Statements{times: map[string]int{}}
+	config := s.system.Config() // a copy
+	config.ConnConfig.Tracer = c
+	counted, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	s.system.Close()
+	s.system.Pool = counted
+	return c, nil
+}
+
+// Times returns how often a statement was sent since the last call for it.
+func (c *Statements) Times(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.times[name]
+	delete(c.times, name)
+	return n
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (c *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if line, named := strings.CutPrefix(data.SQL, "-- name: "); named {
+		name, _, _ := strings.Cut(line, " ")
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.times[name]++
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (*Statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -187,28 +187,28 @@ func earlier(a, b time.Time) time.Time {
 
 // meteringPurges delete what exceeds its retention or whose tenant was deleted, at most
 // purgeRows rows each.
-func meteringPurges() []func(context.Context, *db.Queries) (int64, error) {
-	return []func(context.Context, *db.Queries) (int64, error){
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteredUsage(ctx, db.PurgeMeteredUsageParams{Retention: interval(MeteringRetention), Most: purgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteredTotals(ctx, db.PurgeMeteredTotalsParams{Retention: interval(MeteringRetention), Most: purgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteredPushes(ctx, db.PurgeMeteredPushesParams{Retention: interval(MeteringRetention), Most: purgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedMeteredUsage(ctx, purgeRows)
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedMeteredTotals(ctx, purgeRows)
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteringGaps(ctx, db.PurgeMeteringGapsParams{Retention: interval(MeteringRetention), Most: purgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeMeteringWriters(ctx, db.PurgeMeteringWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: purgeRows})
-		},
+func meteringPurges() []purge {
+	return []purge{
+		{"metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeMeteredUsage(ctx, db.PurgeMeteredUsageParams{Retention: interval(MeteringRetention), Most: most})
+		}},
+		{"totals of metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeMeteredTotals(ctx, db.PurgeMeteredTotalsParams{Retention: interval(MeteringRetention), Most: most})
+		}},
+		{"pushes of metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeMeteredPushes(ctx, db.PurgeMeteredPushesParams{Retention: interval(MeteringRetention), Most: most})
+		}},
+		{"metered usage of deleted tenants", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeDeletedMeteredUsage(ctx, most)
+		}},
+		{"totals of metered usage of deleted tenants", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeDeletedMeteredTotals(ctx, most)
+		}},
+		{"gaps in metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeMeteringGaps(ctx, db.PurgeMeteringGapsParams{Retention: interval(MeteringRetention), Most: most})
+		}},
+		{"writers of metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeMeteringWriters(ctx, db.PurgeMeteringWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: most})
+		}},
 	}
 }

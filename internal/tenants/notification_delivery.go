@@ -221,10 +221,17 @@ func (s *Store) DueDeliveries(ctx context.Context, most int) (out []DeliveryTask
 	return out, err
 }
 
-// DeliveryBacklog returns how many deliveries of all tenants wait. Error: ErrUnavailable.
+// MostDeliveryBacklog is up to how many deliveries are counted. Each instance does it every second.
+const MostDeliveryBacklog = 10_000
+
+// DeliveryBacklog returns how many deliveries of all tenants wait, at most MostDeliveryBacklog.
+// Error: ErrUnavailable.
 func (s *Store) DeliveryBacklog(ctx context.Context) (n int64, err error) {
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		n, err = q.NotificationBacklog(ctx)
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := enableSort(ctx, tx, "off"); err != nil { // else see turn.step
+			return err
+		}
+		n, err = q.NotificationBacklog(ctx, MostDeliveryBacklog)
 		return err
 	})
 	return n, err

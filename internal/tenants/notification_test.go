@@ -230,3 +230,29 @@ func TestSendingIsAudited(t *testing.T) {
 	require.Equal(t, tenants.MaskedURL(e.URL), rows[0].Target)
 	require.Contains(t, string(rows[0].After), `"type":"test"`)
 }
+
+// The backlog, which each instance counts every second, is counted up to a number.
+func TestDeliveryBacklogIsBounded(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	backlog := func() int64 {
+		n, err := d.Store.DeliveryBacklog(t.Context())
+		require.NoError(t, err)
+		return n
+	}
+	deliver := func(a tenants.Actor, state string, count int) {
+		e, _ := mustNotified(t, d.Store, a)
+		d.Exec(`WITH sent AS (
+				INSERT INTO notifications (tenant_id, id, type, body, created_at)
+				VALUES ($1, gen_random_uuid(), 'x', '{}', now()) RETURNING id
+			)
+			INSERT INTO notification_deliveries (tenant_id, id, endpoint_id, notification_id, state, due_at, settled_at, began_at, created_at)
+			SELECT $1, gen_random_uuid(), $2, sent.id, $3, CASE WHEN $3 = 'pending' THEN now() END, CASE WHEN $3 <> 'pending' THEN now() END, now(), now()
+			FROM sent, generate_series(1, $4::int)`, a.TenantID(), e.ID, state, count)
+	}
+	deliver(a, tenants.DeliveryDelivered, 300)
+	deliver(a, tenants.DeliveryPending, 6_000)
+	require.EqualValues(t, 6_000, backlog())
+	deliver(b, tenants.DeliveryPending, 6_000)
+	require.EqualValues(t, tenants.MostDeliveryBacklog, backlog())
+}

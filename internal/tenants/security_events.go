@@ -345,29 +345,54 @@ func (s *Store) SecurityEvents(ctx context.Context, a Actor, f EventFilter, p Pa
 
 const eventPurgeRows = 5000 // in one transaction
 
-// purgeEventsSQL deletes events that are older than their tenant keeps them.
-const purgeEventsSQL = `
-DELETE FROM security_events WHERE (tenant_id, id) IN (
-    SELECT e.tenant_id, e.id
-    FROM tenants t LEFT JOIN security_settings s ON s.tenant_id = t.id
-    JOIN security_events e ON e.tenant_id = t.id
-        AND e.at < $1::timestamptz - coalesce(s.event_retention_ms, $2::bigint) * interval '1 millisecond'
-    LIMIT $3)`
+// oldEventsSQL reads events that are older than their tenant keeps them. Those of each tenant are
+// found by its index: how old they are differs by tenant, so Postgres cannot know that they are
+// few, and would otherwise read the events of all tenants. To delete them in the same statement, it
+// would also read all, because it would expect as many as the statement may delete.
+const oldEventsSQL = `
+SELECT e.tenant_id, e.id
+FROM tenants t LEFT JOIN security_settings s ON s.tenant_id = t.id
+CROSS JOIN LATERAL (
+    SELECT x.tenant_id, x.id FROM security_events x WHERE x.tenant_id = t.id
+        AND x.at < $1::timestamptz - coalesce(s.event_retention_ms, $2::bigint) * interval '1 millisecond'
+    ORDER BY x.at LIMIT $3
+) AS e LIMIT $3`
+
+const deleteEventsSQL = `
+DELETE FROM security_events e USING unnest($1::uuid[], $2::uuid[]) AS old(tenant_id, id)
+WHERE e.tenant_id = old.tenant_id AND e.id = old.id`
 
 // PurgeSecurityEvents deletes the events that are older than their tenant keeps them. Several
 // servers may call it concurrently. Error: ErrUnavailable.
 func (s *Store) PurgeSecurityEvents(ctx context.Context) (removed int64, err error) {
-	for n := int64(eventPurgeRows); n == eventPurgeRows; removed += n {
-		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-			done, err := tx.Exec(ctx, purgeEventsSQL, s.instant(), defaultEventsKeptFor.Milliseconds(), eventPurgeRows)
-			n = done.RowsAffected()
+	for more := true; more; {
+		var n int64
+		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) (err error) {
+			n, more, err = s.purgeEvents(ctx, tx)
 			return err
 		})
 		if err != nil {
 			return removed, err
 		}
+		removed += n
 	}
 	return removed, nil
+}
+
+// purgeEvents deletes up to eventPurgeRows events. more means that there may be others.
+func (s *Store) purgeEvents(ctx context.Context, tx pgx.Tx) (removed int64, more bool, err error) {
+	rows, _ := tx.Query(ctx, oldEventsSQL, s.instant(), defaultEventsKeptFor.Milliseconds(), eventPurgeRows)
+	var tenants, ids []uuid.UUID
+	var tenant, id uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&tenant, &id}, func() error {
+		tenants, ids = append(tenants, tenant), append(ids, id)
+		return nil
+	})
+	if err != nil || len(ids) == 0 {
+		return 0, false, err
+	}
+	done, err := tx.Exec(ctx, deleteEventsSQL, tenants, ids)
+	return done.RowsAffected(), len(ids) == eventPurgeRows, err
 }
 
 // eventColumns are those of events as a table.

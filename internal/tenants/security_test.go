@@ -45,6 +45,29 @@ func TestSecurityEventRetention(t *testing.T) {
 	require.Zero(t, count(b))
 }
 
+// To delete old events, only those are read, however many others there are.
+func TestSecurityEventPurgeReadsFew(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	for _, actor := range []tenants.Actor{a, b} {
+		d.Exec(`INSERT INTO security_events (tenant_id, id, at, kind, actor_kind, actor_name, address, user_agent, request_id, target)
+			SELECT $1, gen_random_uuid(), now() - CASE WHEN n > 10 THEN 1 ELSE 366 END * interval '1 day', 'login', 'member', 'ada', '', '', '', ''
+			FROM generate_series(1, 15000) n`, actor.TenantID())
+	}
+	for _, statistics := range []string{"old", "ANALYZE security_events, tenants"} {
+		if statistics != "old" {
+			d.Exec(statistics)
+		}
+		read, err := tenants.EventsReadForPurge(t.Context(), d.Store)
+		require.NoError(t, err)
+		require.LessOrEqual(t, read, int64(200), statistics)
+		d.Exec(`UPDATE security_events SET at = now() - interval '366 days' WHERE id IN (SELECT id FROM security_events ORDER BY id LIMIT 20)`)
+	}
+	removed, err := d.Store.PurgeSecurityEvents(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 20, removed)
+}
+
 // A key that exports in a loop adds one event a minute, and not one for each export. Another kind
 // of data, another actor and another tenant have events of their own.
 func TestRepeatedExportsAreOneEvent(t *testing.T) {

@@ -211,54 +211,63 @@ func decodeTop(data []byte) (usage.TopSubjects, error) {
 }
 
 // KeepUsage deletes usage, also metered usage, that exceeds its retention, or whose tenant was
-// deleted. Only one server does it at a time; the others return immediately. Error: ErrUnavailable.
-func (s *Store) KeepUsage(ctx context.Context) error {
-	if err := s.upkeep(ctx, emptyOldMinutes); err != nil {
-		return err
+// deleted. Only one server does it at a time; the others return immediately. What cannot be deleted
+// does not keep the rest. Errors: ErrUnavailable, and those of what was not deleted.
+func (s *Store) KeepUsage(ctx context.Context) (err error) {
+	note := func(of string, failed error) {
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("purge %s: %w", of, failed))
+		}
 	}
-	for _, purge := range append(usagePurges(), meteringPurges()...) {
-		for more := true; more; {
-			more = false
-			err := s.upkeep(ctx, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-				n, err := purge(ctx, q)
-				more = n == purgeRows
-				return err
-			})
-			if err != nil {
-				return err
-			}
+	note("minutes of usage", s.upkeep(ctx, emptyOldMinutes))
+	for _, p := range append(usagePurges(), meteringPurges()...) {
+		note(p.of, s.purgeUsage(ctx, p))
+	}
+	return err
+}
+
+// purgeUsage repeats a deletion until nothing is left.
+func (s *Store) purgeUsage(ctx context.Context, p purge) error {
+	for more := true; more; {
+		more = false
+		err := s.upkeep(ctx, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+			n, err := p.run(ctx, q, s.instant(), purgeRows)
+			more = n == purgeRows
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// usagePurges are deletions of at most purgeRows rows each, which return the number of rows.
-func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
-	type purge = func(context.Context, *db.Queries) (int64, error)
+// usagePurges are what KeepUsage deletes of usage, by the time of Postgres.
+func usagePurges() []purge {
 	purges := []purge{
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(usage.Hour)), Most: purgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(usage.Day)), Most: purgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedUsageHours(ctx, purgeRows)
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedUsageDays(ctx, purgeRows)
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeDeletedUsageSubjects(ctx, purgeRows)
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageWriters(ctx, db.PurgeUsageWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: purgeRows})
-		},
+		{"hours of usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(usage.Hour)), Most: most})
+		}},
+		{"days of usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(usage.Day)), Most: most})
+		}},
+		{"hours of usage of deleted tenants", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeDeletedUsageHours(ctx, most)
+		}},
+		{"days of usage of deleted tenants", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeDeletedUsageDays(ctx, most)
+		}},
+		{"subjects with usage of deleted tenants", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeDeletedUsageSubjects(ctx, most)
+		}},
+		{"writers of usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeUsageWriters(ctx, db.PurgeUsageWritersParams{Retention: interval(UsageRetention(usage.Hour)), Most: most})
+		}},
 	}
 	for _, g := range usage.Grains {
-		purges = append(purges, func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: purgeRows})
-		})
+		purges = append(purges, purge{"subjects with usage by " + g.String(), func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: most})
+		}})
 	}
 	return purges
 }

@@ -304,6 +304,35 @@ func TestUsageRetention(t *testing.T) {
 	})
 }
 
+// What cannot be deleted does not keep the rest, of usage and of metered usage.
+func TestUsageUpkeepContinues(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	start := openHours(t, d, 2)
+	require.NoError(t, d.Store.WriteMetered(t.Context(), newMeterWriter().batch(meterRow(a, start, "ada", "api", 20))))
+	d.Exec("UPDATE metered_usage SET start = start - interval '401 days'")
+	d.Exec("INSERT INTO usage_hours SELECT $1, now() - interval '500 days', '', '', 'r', 1, 0, 0, 0, 0, 0", a.TenantID())
+	d.Exec("INSERT INTO usage_days SELECT $1, now() - interval '500 days', '', '', 'r', 1, 0, 0, 0, 0, 0", a.TenantID())
+	d.Exec("INSERT INTO usage_writers VALUES (gen_random_uuid(), gen_random_uuid(), now(), now() - interval '36 days', false)")
+	left := func() (out string) {
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, `SELECT concat_ws(' ', (SELECT count(*) FROM usage_hours), (SELECT count(*) FROM usage_days),
+				(SELECT count(*) FROM usage_writers), (SELECT count(*) FROM metered_usage))`).Scan(&out))
+		})
+		return out
+	}
+	require.Equal(t, "1 1 1 1", left())
+	d.Exec("REVOKE DELETE ON usage_hours, usage_writers FROM weir_system; REVOKE ALL ON usage_minutes FROM weir_system")
+	err := d.Store.KeepUsage(t.Context())
+	require.ErrorContains(t, err, "purge minutes of usage: ")
+	require.ErrorContains(t, err, "purge hours of usage: ")
+	require.ErrorContains(t, err, "purge writers of usage: ")
+	require.Equal(t, "1 0 1 0", left())
+	d.Exec("GRANT DELETE ON usage_hours, usage_writers TO weir_system; GRANT SELECT ON usage_minutes TO weir_system")
+	require.NoError(t, d.Store.KeepUsage(t.Context()))
+	require.Equal(t, "0 0 0 0", left())
+}
+
 // A deleted tenant's usage cannot be read any more, and is deleted. A server that does not know of
 // the deletion yet and continues to write must not lose the rest of its batch.
 func TestUsageOfDeletedTenant(t *testing.T) {

@@ -137,3 +137,46 @@ func TestCreditsOfAnOlderDump(t *testing.T) {
 	require.Zero(t, open(40, 100))
 	require.False(t, spendCredits(t, eng, c, 1).Unopened)
 }
+
+// Credits that were never at a place are closed there only for as long as an opening can be on its
+// way: their subjects are all those that a change of partitions moves. What was spent is kept.
+func TestClosedCreditsExpire(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	const kept, onItsWay = 400 * 24 * time.Hour, 20 * time.Minute
+	require.Greater(t, onItsWay, time.Duration(engine.SteppedUS)*time.Microsecond)
+	for _, held := range []bool{true, false} {
+		c := creditCounter(100)
+		opening := func(asked int64) *engine.Opening {
+			return &engine.Opening{
+				Key: c.Credits.Key, Outbox: c.Credits.Outbox, AskedUS: asked, ReadUS: asked + 5, Grants: []limit.Spent{{ID: grantID(0)}},
+			}
+		}
+		life := kept
+		if held {
+			_, err := eng.OpenCredits(t.Context(), opening(1000))
+			require.NoError(t, err)
+		} else {
+			life = onItsWay
+		}
+		expires := func() {
+			t.Helper()
+			// Nothing here waits for minutes, so that more than half of the life is left.
+			left := client.PTTL(t.Context(), c.Credits.Key).Val()
+			require.LessOrEqual(t, left, life)
+			require.Greater(t, left, life/2)
+		}
+		require.Equal(t, []error{nil}, eng.CloseCredits(t.Context(), opening(2000)))
+		expires()
+		_, err := eng.OpenCredits(t.Context(), opening(1500))
+		require.ErrorIs(t, err, engine.ErrOpenedSince)
+		expires()
+		require.Equal(t, []error{nil}, eng.CloseCredits(t.Context(), opening(3000)))
+		expires()
+		life = kept
+		opened, err := eng.OpenCredits(t.Context(), opening(4000))
+		require.NoError(t, err)
+		require.Equal(t, 1, opened)
+		expires()
+	}
+}

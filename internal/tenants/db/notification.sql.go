@@ -322,11 +322,13 @@ func (q *Queries) InsertNotificationEndpoint(ctx context.Context, arg InsertNoti
 }
 
 const notificationBacklog = `-- name: NotificationBacklog :one
-SELECT count(*) FROM notification_deliveries WHERE due_at IS NOT NULL
+SELECT count(*) FROM (
+    SELECT FROM notification_deliveries WHERE due_at IS NOT NULL ORDER BY tenant_id, endpoint_id, due_at LIMIT $1) AS few
 `
 
-func (q *Queries) NotificationBacklog(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, notificationBacklog)
+// Deliveries that wait for an attempt, counted up to @most, in the order of the index that has them.
+func (q *Queries) NotificationBacklog(ctx context.Context, most int32) (int64, error) {
+	row := q.db.QueryRow(ctx, notificationBacklog, most)
 	var count int64
 	err := row.Scan(&count)
 	return count, err

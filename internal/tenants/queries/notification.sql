@@ -86,7 +86,9 @@ UPDATE notification_deliveries SET state = @state, due_at = sqlc.narg(due_at), s
 WHERE tenant_id = @tenant_id AND id = @id AND state = 'pending' AND attempts = @attempts;
 
 -- name: NotificationBacklog :one
-SELECT count(*) FROM notification_deliveries WHERE due_at IS NOT NULL;
+-- Deliveries that wait for an attempt, counted up to @most, in the order of the index that has them.
+SELECT count(*) FROM (
+    SELECT FROM notification_deliveries WHERE due_at IS NOT NULL ORDER BY tenant_id, endpoint_id, due_at LIMIT @most) AS few;
 
 -- name: PurgeNotifications :execrows
 -- With their deliveries.

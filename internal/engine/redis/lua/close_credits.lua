@@ -14,8 +14,14 @@
 -- opening that was read before 600 and arrives later opens nothing. The twin is Memory.CloseCredits
 -- in memory_credits.go.
 --
+-- A key without grants only keeps older openings from opening something, and is_older applies to
+-- them for half of CLOSED_LIFE at most. After a change of partitions there is such a key for each
+-- subject with credits that has moved since.
+--
 -- A total that is neither in the first key nor in the outbox was settled before: who reads it
 -- elsewhere after this reply gets it.
+
+local CLOSED_LIFE = 1200000 -- 20 minutes
 
 local asked, read = decode('<I7I7', ARGV[1])
 local v, _, first, last = read_opened()
@@ -29,5 +35,5 @@ for at = 15, #ARGV[1], 16 do
   totals[#totals + 1] = max(here, type(unsettled) == 'string' and tonumber(unsettled) or 0)
 end
 local closed = string.char(CLOSED) .. encode('<c16I7I6', LAST_OPENING, read, 0) .. string.sub(v, first)
-call('SET', KEYS[1], closed, 'PX', CREDITS_LIFE)
+call('SET', KEYS[1], closed, 'PX', first > #v and CLOSED_LIFE or CREDITS_LIFE)
 return totals

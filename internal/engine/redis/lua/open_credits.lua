@@ -49,8 +49,8 @@ end
 local older = is_older(asked, last)
 local long = shut or complete == 1 and count + #closed > MOST_KEPT -- only those of the list are kept
 local opened = #closed
+if shut and older then return opened > 0 and -1 or 0 end -- as it is, also when it expires
 local changes = not older and (opened > 0 or long)
-local version = shut and not changes and CLOSED or CREDITS
 local changed_at = last -- of the grants that are open
 if changes then
   for _, n in ipairs(closed) do -- by HGET, because users that operators created may not use HMGET
@@ -74,7 +74,7 @@ else
 end
 local time = call('TIME')
 local now = max(lost, time[1] * 1000 + floor(time[2] / 1000)) -- lost is later if the clock stepped back
-v = string.char(version) .. encode('<c16I7I6', LAST_OPENING, changed_at, now) .. v
+v = string.char(CREDITS) .. encode('<c16I7I6', LAST_OPENING, changed_at, now) .. v
 call('SET', KEYS[1], v, 'PX', CREDITS_LIFE)
 if opened > 0 and not changes then return -1 end
 return opened + raised
