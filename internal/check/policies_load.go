@@ -15,6 +15,7 @@ import (
 // wait for a tenant with a million subjects. Each queue is first in, first out.
 type readQueues struct {
 	first   chan struct{} // tenants that are not loaded
+	failing chan struct{} // those of them whose last load has failed
 	changes chan struct{} // of tenants that are loaded
 	again   chan struct{} // of tenants whose data may be from another history
 	long    chan struct{} // loads that have already read a page of subjects
@@ -23,7 +24,7 @@ type readQueues struct {
 
 func newReadQueues() readQueues {
 	return readQueues{
-		first: make(chan struct{}, 3), changes: make(chan struct{}, 2), again: make(chan struct{}, againReaders), long: make(chan struct{}, 2),
+		first: make(chan struct{}, 3), failing: make(chan struct{}, 2), changes: make(chan struct{}, 2), again: make(chan struct{}, againReaders), long: make(chan struct{}, 2),
 		large: make(chan struct{}, 1),
 	}
 }
@@ -55,9 +56,10 @@ func (r *reading) end() {
 	}
 }
 
-// moveToLong moves the read to the queue of long reads. The source is not being read at this time.
+// moveToLong moves the read to the queue of long reads, unless it would perhaps fail there. The
+// source is not being read at this time.
 func (r *reading) moveToLong(ctx context.Context) error {
-	if r.in == r.queues.long {
+	if r.in == r.queues.long || r.in == r.queues.failing {
 		return nil
 	}
 	<-r.in
@@ -101,16 +103,22 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	ended := e.beginFirst()
 	defer ended()
 	began := p.clock()
-	if err := p.load(ctx, tenant, e, p.queues.first, stale{rules: true, subjects: true}); err != nil {
+	if err := p.load(ctx, tenant, e, p.queue(tenant), stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
-		if errors.Is(err, errTooLarge) {
+		switch {
+		case errors.Is(err, errTooLarge):
 			p.refuse(tenant, err)
+		case errors.Is(err, ErrUnknownTenant):
+			p.failing.forget(tenant)
+		default:
+			p.failing.add(tenant)
 		}
 		if !e.pinned.Load() {
 			p.remove(tenant, e)
 		}
 		return nil, err
 	}
+	p.failing.forget(tenant)
 	p.metrics.policies.load.Observe(p.clock().Sub(began).Seconds())
 	p.refreshLater(tenant, e)
 	return e.policy.Load(), nil
