@@ -101,3 +101,39 @@ func TestFailingTenantsHoldNoPlacesOfOthers(t *testing.T) {
 	}
 	require.Empty(t, p.failing.tenants, "each of them was read")
 }
+
+// Changes of tenants whose last read has failed have places of their own, too. Those of other
+// tenants do not wait for them.
+func TestFailingChangesHoldNoPlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	inner := &fakeSource{data: map[limit.TenantID]PolicyData{}}
+	source := &failingSource{PolicySource: inner, fails: map[limit.TenantID]bool{}, entered: make(chan limit.TenantID), end: make(chan struct{})}
+	p, _ := newPolicies(source)
+	defer p.Close()
+	all := make([]limit.TenantID, 6)
+	for i := range all {
+		all[i] = uuid.New()
+		inner.data[all[i]] = PolicyData{Version: 1}
+		_, err := p.Get(t.Context(), all[i])
+		require.NoError(t, err)
+	}
+	good, failing := all[0], all[1:]
+	inner.set(func() { inner.data[good] = PolicyData{Version: 2} })
+	source.mu.Lock()
+	for _, tenant := range failing {
+		source.fails[tenant] = true
+	}
+	source.mu.Unlock()
+	for _, tenant := range failing {
+		p.Changed(tenant, 2, 0)
+	}
+	for failed := map[limit.TenantID]bool{}; len(failed) < len(failing); source.end <- struct{}{} {
+		failed[<-source.entered] = true
+	}
+	for range cap(p.queues.retries) {
+		<-source.entered // and stays
+	}
+	eventually(t, func() bool { return len(p.queues.changes) == 0 })
+	p.Changed(good, 2, 0)
+	eventually(t, func() bool { return p.Loaded(good).Version() == 2 })
+}
