@@ -35,6 +35,10 @@ type follower struct {
 	mu     sync.Mutex
 	fresh  map[limit.TenantID]bool // to be preloaded
 	wake   chan struct{}           // capacity 1; signals that fresh has new entries
+
+	failed []limit.TenantID     // could not be read while Postgres answered; guarded by mu
+	again  <-chan time.Time     // when those are read again
+	age    func() time.Duration // since Postgres answered the watcher; negative: it never has
 }
 
 const (
@@ -43,12 +47,15 @@ const (
 	// preloaders is the number of tenants that are loaded concurrently before the instance is
 	// ready. Later it is one, so that the tenants of checks are loaded first.
 	preloaders = 3
+	// readFailedEvery is how often tenants are tried again that could not be read.
+	readFailedEvery = 30 * time.Second
 )
 
 func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, platform limit.TenantID, log *slog.Logger) *follower {
 	return &follower{
 		authenticator: authenticator, policies: policies, store: store, platform: platform, log: log,
 		ready: make(chan struct{}), fresh: map[limit.TenantID]bool{}, wake: make(chan struct{}, 1),
+		again: time.Tick(readFailedEvery), age: store.Watcher().Age,
 	}
 }
 
@@ -133,7 +140,8 @@ func (f *follower) now(ctx context.Context, tenant limit.TenantID) {
 	_ = f.policies.Settle(ctx, tenant) // the watcher applies it later
 }
 
-// preload loads tenants until ctx ends: first the existing ones, then new ones.
+// preload loads tenants until ctx ends: first the existing ones, then new ones, and again those
+// that could not be read.
 func (f *follower) preload(ctx context.Context) {
 	select {
 	case <-f.store.Watcher().Ready():
@@ -160,6 +168,8 @@ func (f *follower) preload(ctx context.Context) {
 		select {
 		case <-f.wake:
 			f.readAll(ctx, f.takeFresh())
+		case <-f.again:
+			f.readAll(ctx, f.takeFailed())
 		case <-ctx.Done():
 			return
 		}
@@ -176,6 +186,13 @@ func (f *follower) takeFresh() (fresh []limit.TenantID) {
 	}
 	clear(f.fresh)
 	return fresh
+}
+
+func (f *follower) takeFailed() (failed []limit.TenantID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	failed, f.failed = f.failed, nil
+	return failed
 }
 
 // readAll loads tenants in order, while there is enough memory.
@@ -206,18 +223,38 @@ func (f *follower) served() bool {
 	}
 }
 
-// read loads a tenant before its first check.
+// read loads a tenant before its first check. A tenant that cannot be read is passed if Postgres
+// answers others: else three of them would keep all others from being loaded. It is tried again
+// later.
 func (f *follower) read(ctx context.Context, tenant limit.TenantID) {
-	f.untilDone(ctx, "policy", func(ctx context.Context) error {
+	retry := firstRetry
+	for {
 		err := f.policies.Preload(ctx, tenant)
-		if err != nil && !errors.Is(err, tenants.ErrUnavailable) && ctx.Err() == nil {
+		failed := time.Now()
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return
+		case !errors.Is(err, tenants.ErrUnavailable):
 			// The tenant is suspended or invalid. Its checks report that, and no other tenant waits
 			// for it.
 			f.log.Warn("tenant not preloaded", "tenant_id", tenant, "error", err)
-			return nil
+			return
 		}
-		return err
-	})
+		f.log.Warn("load failed; retrying", "what", "policy", "tenant_id", tenant, "error", err)
+		// Postgres may just have become unavailable: what it has answered before says nothing.
+		if retry = pauseBefore(ctx, retry); tenant != f.platform && f.answersSince(failed) {
+			f.mu.Lock()
+			f.failed = append(f.failed, tenant)
+			f.mu.Unlock()
+			return
+		}
+	}
+}
+
+// answersSince reports whether Postgres has answered the watcher since an instant.
+func (f *follower) answersSince(instant time.Time) bool {
+	age := f.age()
+	return age >= 0 && age <= time.Since(instant)
 }
 
 // untilDone calls load until it succeeds or ctx ends.
@@ -229,11 +266,15 @@ func (f *follower) untilDone(ctx context.Context, what string, load func(context
 			return
 		}
 		f.log.Warn("load failed; retrying", "what", what, "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(retry/2 + rand.N(retry/2)):
-		}
-		retry = min(2*retry, longestRetry)
+		retry = pauseBefore(ctx, retry)
 	}
+}
+
+// pauseBefore waits before a retry, until ctx ends, and returns how long to wait before the next.
+func pauseBefore(ctx context.Context, retry time.Duration) (next time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(retry/2 + rand.N(retry/2)):
+	}
+	return min(2*retry, longestRetry)
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,4 +134,94 @@ type awaySource struct {
 func (s *awaySource) LoadPolicy(context.Context, limit.TenantID) (check.PolicyData, error) {
 	s.asked()
 	return check.PolicyData{}, tenants.ErrUnavailable
+}
+
+// partlyAway is Postgres that cannot read some tenants in time.
+type partlyAway struct {
+	check.PolicySource
+	mu    sync.Mutex
+	fails map[limit.TenantID]int // how often reads still fail
+	asked map[limit.TenantID]int
+}
+
+func (s *partlyAway) LoadPolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {
+	s.mu.Lock()
+	s.asked[tenant]++
+	fails := s.fails[tenant] > 0
+	s.fails[tenant]--
+	s.mu.Unlock()
+	if fails {
+		return check.PolicyData{}, tenants.ErrUnavailable
+	}
+	return s.PolicySource.LoadPolicy(ctx, tenant)
+}
+
+// Tenants that cannot be read do not keep the others from being loaded before their first checks,
+// nor the instance from becoming ready. They are tried again later.
+func TestPreloadPassesTenantsThatFail(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	platform, err := d.Store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	source := &partlyAway{PolicySource: d.Store, fails: map[limit.TenantID]int{}, asked: map[limit.TenantID]int{}}
+	var failing, others []limit.TenantID
+	for i := range 2 * preloaders {
+		actor, _ := d.Tenant(fmt.Sprintf("tenant-%d", i))
+		if i >= preloaders {
+			others = append(others, actor.TenantID())
+			continue
+		}
+		failing = append(failing, actor.TenantID())
+		source.fails[actor.TenantID()] = math.MaxInt
+		d.Exec("UPDATE api_keys SET last_used_at = now() WHERE tenant_id = $1", actor.TenantID()) // they are the first
+	}
+	log := slog.New(slog.DiscardHandler)
+	policies := check.NewPolicies(source, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	defer policies.Close()
+	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, platform.ID, log)
+	again := make(chan time.Time)
+	following.again, following.age = again, func() time.Duration { return 0 }
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- following.run(ctx) }()
+	defer func() {
+		stop()
+		require.NoError(t, <-ended)
+	}()
+	loaded := func(tenants []limit.TenantID) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(tenants, func(tenant limit.TenantID) bool { return policies.Loaded(tenant) == nil })
+		}
+	}
+	require.Eventually(t, loaded(others), time.Minute, time.Millisecond)
+	<-following.ready
+	for _, tenant := range failing {
+		require.Nil(t, policies.Loaded(tenant))
+	}
+	source.mu.Lock()
+	clear(source.fails)
+	source.mu.Unlock()
+	again <- time.Time{}
+	require.Eventually(t, loaded(failing), time.Minute, time.Millisecond)
+}
+
+// While Postgres does not answer at all, no tenant is passed.
+func TestPreloadWaitsForPostgres(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	actor, _ := d.Tenant("acme")
+	source := &partlyAway{PolicySource: d.Store, fails: map[limit.TenantID]int{actor.TenantID(): 2}, asked: map[limit.TenantID]int{}}
+	log := slog.New(slog.DiscardHandler)
+	policies := check.NewPolicies(source, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	defer policies.Close()
+	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, limit.TenantID{}, log)
+	for _, age := range []time.Duration{-1, time.Hour} { // never, and long ago
+		following.age = func() time.Duration { return age }
+		following.readAll(t.Context(), []limit.TenantID{actor.TenantID()})
+		require.NotNil(t, policies.Loaded(actor.TenantID()))
+		require.Equal(t, 3, source.asked[actor.TenantID()])
+		policies.Gone(actor.TenantID())
+		source.fails[actor.TenantID()], source.asked[actor.TenantID()] = 2, 0
+	}
+	require.Empty(t, following.takeFailed())
 }

@@ -60,6 +60,7 @@ type Policies struct {
 	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or being loaded
 	loads   singleflight.Group
 	queues  readQueues
+	failing failingTenants
 	again   again
 
 	// working ends when Close is called, and ends every goroutine of the cache.
@@ -278,6 +279,7 @@ func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion
 // Gone means that a tenant was deleted or suspended: its checks are no longer answered.
 func (p *Policies) Gone(tenant limit.TenantID) {
 	p.memory.forgive(tenant)
+	p.failing.forget(tenant)
 	if e, ok := p.tenants.Load(tenant); ok {
 		p.remove(tenant, e)
 	}

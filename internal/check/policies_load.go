@@ -15,7 +15,9 @@ import (
 // wait for a tenant with a million subjects. Each queue is first in, first out.
 type readQueues struct {
 	first   chan struct{} // tenants that are not loaded
+	failing chan struct{} // those of them whose last load has failed
 	changes chan struct{} // of tenants that are loaded
+	retries chan struct{} // of them, after a read that has failed
 	again   chan struct{} // of tenants whose data may be from another history
 	long    chan struct{} // loads that have already read a page of subjects
 	large   chan struct{} // those of them that exceed a share of the memory
@@ -23,8 +25,8 @@ type readQueues struct {
 
 func newReadQueues() readQueues {
 	return readQueues{
-		first: make(chan struct{}, 3), changes: make(chan struct{}, 2), again: make(chan struct{}, againReaders), long: make(chan struct{}, 2),
-		large: make(chan struct{}, 1),
+		first: make(chan struct{}, 3), failing: make(chan struct{}, 2), changes: make(chan struct{}, 2), retries: make(chan struct{}, 2),
+		again: make(chan struct{}, againReaders), long: make(chan struct{}, 2), large: make(chan struct{}, 1),
 	}
 }
 
@@ -55,9 +57,10 @@ func (r *reading) end() {
 	}
 }
 
-// moveToLong moves the read to the queue of long reads. The source is not being read at this time.
+// moveToLong moves the read to the queue of long reads, unless it would perhaps fail there. The
+// source is not being read at this time.
 func (r *reading) moveToLong(ctx context.Context) error {
-	if r.in == r.queues.long {
+	if r.in == r.queues.long || r.in == r.queues.failing {
 		return nil
 	}
 	<-r.in
@@ -101,16 +104,22 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	ended := e.beginFirst()
 	defer ended()
 	began := p.clock()
-	if err := p.load(ctx, tenant, e, p.queues.first, stale{rules: true, subjects: true}); err != nil {
+	if err := p.load(ctx, tenant, e, p.queue(tenant), stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
-		if errors.Is(err, errTooLarge) {
+		switch {
+		case errors.Is(err, errTooLarge):
 			p.refuse(tenant, err)
+		case errors.Is(err, ErrUnknownTenant):
+			p.failing.forget(tenant)
+		default:
+			p.failing.add(tenant)
 		}
 		if !e.pinned.Load() {
 			p.remove(tenant, e)
 		}
 		return nil, err
 	}
+	p.failing.forget(tenant)
 	p.metrics.policies.load.Observe(p.clock().Sub(began).Seconds())
 	p.refreshLater(tenant, e)
 	return e.policy.Load(), nil
@@ -301,16 +310,18 @@ func (e *tenantEntry) restore(what stale) {
 
 // refresh reads until nothing is stale, or until Close. If the source is unavailable, it retries
 // with increasing delays. A read begins after the notification of a change, so it sees that change
-// or a later one.
+// or a later one. After a failure, it reads in the queue of retries: some tenants whose changes
+// take as long as a read may, and then fail, would otherwise keep those of all others waiting.
 func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	defer p.work.Done()
-	wait := first
+	wait, queue := first, p.queues.changes
 	for what, more := e.take(); more; what, more = e.take() {
-		if p.read(tenant, e, p.queues.changes, what) {
-			wait = first
+		if p.read(tenant, e, queue, what) {
+			wait, queue = first, p.queues.changes
 			continue
 		}
+		queue = p.queues.retries
 		if p.working.Err() != nil {
 			e.stopRefresh()
 			return

@@ -33,6 +33,10 @@ type File struct {
 type block struct {
 	head       head
 	begin, end int64 // bytes from the beginning of the file
+	// In a file that this process has written: where the line of the policy begins, and when
+	// Postgres last had these versions.
+	policy int64
+	read   time.Time
 }
 
 // Open opens the file at path, which must be at most maxAge old and at most maxBytes long. It reads

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"weir/internal/check"
 	"weir/internal/limit"
@@ -28,7 +29,10 @@ type pass struct {
 	f        *File
 	out      *output
 	tooLarge map[limit.TenantID]tooLarge
-	changing int // tenants that changed at each attempt
+	changing int   // tenants that changed at each attempt
+	unread   int   // tenants that could not be read
+	cause    error // why the last one of them could not
+	policy   int64 // where the policy of the tenant that was written last begins
 }
 
 // all writes the platform, whose rules every check needs, then the tenants that need at most their
@@ -78,8 +82,7 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 	for attempt := 1; ; attempt++ {
 		h, err = p.tenant(ctx, h, attempt == attempts)
 		if err == nil {
-			p.f.blocks[c.Tenant] = block{head: h, begin: begin, end: p.out.at}
-			p.f.Tenants = append(p.f.Tenants, c.Tenant)
+			p.place(begin, h, p.f.TakenAt)
 			delete(p.tooLarge, c.Tenant)
 			return true, nil
 		}
@@ -93,7 +96,10 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 				continue
 			}
 		}
+		var failed *readError
 		switch {
+		case errors.As(err, &failed) && ctx.Err() == nil:
+			return p.unreadable(ctx, c, failed)
 		case errors.Is(err, errFull):
 			p.tooLarge[c.Tenant] = tooLarge{head: h, over: space}
 			return false, nil
@@ -106,6 +112,12 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 	}
 }
 
+// place notes where the lines of a tenant are that were just written, and when they were read.
+func (p *pass) place(begin int64, h head, read time.Time) {
+	p.f.blocks[h.ID] = block{head: h, begin: begin, policy: p.policy, end: p.out.at, read: read}
+	p.f.Tenants = append(p.f.Tenants, h.ID)
+}
+
 // tenant writes the lines of a tenant, and returns the versions of what it has written. They are
 // copied if the present file has the same versions. Unless anyway is set, it fails with errChanged
 // if the rules and the subjects are not those of h, that is, of one instant. With anyway, the parts
@@ -116,29 +128,25 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 func (p *pass) tenant(ctx context.Context, h head, anyway bool) (head, error) {
 	if last := p.w.last; last != nil {
 		if b, found := last.blocks[h.ID]; found && b.head == h {
+			p.policy = p.out.at + b.policy - b.begin
 			return h, p.out.copy(io.NewSectionReader(last.file, b.begin, b.end-b.begin), b.end-b.begin)
 		}
 	}
 	keys, version, err := p.w.Store.StoredKeys(ctx, h.ID)
 	if err != nil {
-		return h, err
+		return h, ofStore(err)
 	}
 	policy, err := p.w.Store.LoadPolicy(ctx, h.ID)
 	if err != nil {
-		return h, err
+		return h, ofStore(err)
 	}
 	changed := policy.Version != h.Policy
 	if changed && !anyway {
 		return h, errChanged
 	}
 	h.Keys, h.Policy = version, policy.Version
-	if err := p.out.add(line{Tenant: &h}); err != nil {
+	if err := p.keys(h, keys); err != nil {
 		return h, err
-	}
-	for i := range keys {
-		if err := p.out.add(line{Key: &keys[i]}); err != nil {
-			return h, err
-		}
 	}
 	if err := p.out.add(line{Policy: &policy}); err != nil {
 		return h, err
@@ -148,6 +156,20 @@ func (p *pass) tenant(ctx context.Context, h head, anyway bool) (head, error) {
 		p.changing++
 	}
 	return h, err
+}
+
+// keys writes the lines of a tenant before its policy.
+func (p *pass) keys(h head, keys []tenants.StoredKey) error {
+	if err := p.out.add(line{Tenant: &h}); err != nil {
+		return err
+	}
+	for i := range keys {
+		if err := p.out.add(line{Key: &keys[i]}); err != nil {
+			return err
+		}
+	}
+	p.policy = p.out.at
+	return nil
 }
 
 // subjects writes the registered subjects of a tenant, and reports whether they are not all those
@@ -161,7 +183,7 @@ func (p *pass) subjects(ctx context.Context, h head, anyway bool) (changed bool,
 				failed = p.out.add(line{Subject: &d})
 			}
 		})
-		if err = errors.Join(err, failed); err != nil {
+		if err = errors.Join(ofStore(err), failed); err != nil {
 			return false, err
 		}
 		changed = changed || read != h.Subjects

@@ -38,11 +38,13 @@ type fixture struct {
 	of       snapshot.Deployment
 }
 
-// countingStore counts the policies that are read from Postgres.
+// countingStore counts the policies that are read from Postgres, and fails as a test wants.
 type countingStore struct {
 	*tenants.Store
 	read   []limit.TenantID
 	before func(tenant limit.TenantID) // called before each; nil: nothing
+	fails  map[limit.TenantID]bool     // whose subjects cannot be read
+	away   bool                        // the versions of no tenant can be read
 }
 
 func (s *countingStore) LoadPolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {

@@ -64,10 +64,12 @@ type Writer struct {
 	history  int64 // of the store, when last was written
 	tooLarge map[limit.TenantID]tooLarge
 	moving   bool // some tenants changed at each attempt to read them
+	unreads  bool // some tenants could not be read
 	failing  bool
 	written  prometheus.Gauge
 	omitted  prometheus.Gauge
 	changing prometheus.Gauge
+	unread   prometheus.Gauge
 }
 
 // tooLarge is a tenant that is not in the present file because it did not fit.
@@ -89,8 +91,11 @@ func NewWriter(o WriterOptions) *Writer {
 		changing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_snapshot_changing_tenants", Help: "Tenants in WEIR_SNAPSHOT_FILE that changed at each attempt to read them, so that their parts are of different instants.",
 		}),
+		unread: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weir_snapshot_unread_tenants", Help: "Tenants that could not be read for WEIR_SNAPSHOT_FILE, which has an older part of them or nothing.",
+		}),
 	}
-	o.Registerer.MustRegister(w.written, w.omitted, w.changing)
+	o.Registerer.MustRegister(w.written, w.omitted, w.changing, w.unread)
 	return w
 }
 
@@ -172,7 +177,11 @@ func (w *Writer) report(ctx context.Context, p *pass) {
 	if p.changing > 0 && !w.moving {
 		w.Logger.WarnContext(ctx, "tenants changed at each attempt to read them for WEIR_SNAPSHOT_FILE; their parts in it are of different instants", "tenants", p.changing)
 	}
-	w.tooLarge, w.moving = p.tooLarge, p.changing > 0
+	if p.unread > 0 && !w.unreads {
+		w.Logger.WarnContext(ctx, "tenants cannot be read for WEIR_SNAPSHOT_FILE; it has an older part of them or nothing", "tenants", p.unread, "error", p.cause)
+	}
+	w.tooLarge, w.moving, w.unreads = p.tooLarge, p.changing > 0, p.unread > 0
+	w.unread.Set(float64(p.unread))
 	w.omitted.Set(float64(len(p.tooLarge)))
 	w.changing.Set(float64(p.changing))
 }

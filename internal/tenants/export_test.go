@@ -13,6 +13,12 @@ import (
 	"weir/internal/tenants/db"
 )
 
+// The queries of ListSubjects and LoadSubjects.
+const (
+	SubjectPageSQL     = subjectPageSQL
+	ChangedSubjectsSQL = changedSubjectsSQL
+)
+
 // SetLogoWait sets how long a logo waits for its turn.
 func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
 

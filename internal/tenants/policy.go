@@ -159,15 +159,19 @@ func (l *loadedHistories) forget(tenant uuid.UUID) {
 	delete(l.histories, tenant)
 }
 
-// Both read subjects with their overrides, one row per override, sorted by subject.
+// Both read subjects with their overrides, one row per override, sorted by subject. Only the first
+// row of a subject has its credits: when each row had them, 5000 grants of a subject with 1000
+// overrides took half a minute. The slugs of the rules are read once, because a join with the rules
+// of a tenant that Postgres believes to be small compares each grant with each rule.
 const (
+	ruleSlugs      = "(SELECT jsonb_object_agg(r.id, r.slug) FROM rules r WHERE r.tenant_id = $1)"
 	subjectColumns = `
 SELECT s.subject, coalesce(p.slug, ''), s.plan_version, s.state, s.cycle_anchor, s.multiplier,
-    CASE WHEN s.has_credits THEN (
-        SELECT json_agg(json_build_array(r.slug, g.id, g.units, coalesce((extract(epoch FROM g.expires_at) * 1000)::bigint, 0)) ORDER BY g.expires_at NULLS LAST, g.id)
-        FROM credit_grants g JOIN rules r ON r.tenant_id = $1 AND r.id = g.rule_id
+    CASE WHEN s.has_credits AND row_number() OVER (PARTITION BY s.subject) = 1 THEN (
+        SELECT json_agg(json_build_array(` + ruleSlugs + ` ->> g.rule_id::text, g.id, g.units, coalesce((extract(epoch FROM g.expires_at) * 1000)::bigint, 0)) ORDER BY g.expires_at NULLS LAST, g.id)
+        FROM credit_grants g
         WHERE g.tenant_id = $1 AND g.subject = s.subject AND g.revoked_at IS NULL AND g.spent_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now())) END,
-    CASE WHEN o.rule_id IS NOT NULL THEN (SELECT r.slug FROM rules r WHERE r.tenant_id = $1 AND r.id = o.rule_id) END, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
+    CASE WHEN o.rule_id IS NOT NULL THEN ` + ruleSlugs + ` ->> o.rule_id::text END, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
 FROM `
 	subjectJoins = ` s
 LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id

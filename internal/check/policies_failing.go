@@ -1,0 +1,49 @@
+package check
+
+import (
+	"sync"
+
+	"weir/internal/limit"
+)
+
+// failingTenants has the tenants whose last first load has failed. Their next one has a place in a
+// queue of their own, and keeps it until it ends. Otherwise some tenants whose reads take as long
+// as a read may, and then fail, would hold all places whenever their checks arrive, and first
+// checks of other tenants would wait for longer than a check does.
+//
+// After an outage of the source, tenants that were asked for during it are in this queue, too. Each
+// leaves it with its first read that succeeds.
+type failingTenants struct {
+	mu      sync.Mutex
+	tenants map[limit.TenantID]struct{}
+}
+
+func (f *failingTenants) add(tenant limit.TenantID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.tenants == nil {
+		f.tenants = map[limit.TenantID]struct{}{}
+	}
+	f.tenants[tenant] = struct{}{}
+}
+
+func (f *failingTenants) forget(tenant limit.TenantID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.tenants, tenant)
+}
+
+func (f *failingTenants) has(tenant limit.TenantID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, failed := f.tenants[tenant]
+	return failed
+}
+
+// queue returns the queue for a first load of a tenant.
+func (p *Policies) queue(tenant limit.TenantID) chan struct{} {
+	if p.failing.has(tenant) {
+		return p.queues.failing
+	}
+	return p.queues.first
+}

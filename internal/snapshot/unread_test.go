@@ -1,0 +1,140 @@
+package snapshot_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+)
+
+// unreadable makes reads of the subjects of these tenants fail.
+func (f *fixture) unreadable(of ...tenants.Actor) {
+	f.store.fails = map[limit.TenantID]bool{}
+	for _, a := range of {
+		f.store.fails[a.TenantID()] = true
+	}
+}
+
+func (s *countingStore) ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(check.SubjectData)) (int64, bool, error) {
+	if s.fails[tenant] {
+		each(check.SubjectData{Subject: "the first of a page that takes too long"})
+		return 0, false, fmt.Errorf("list subjects: %w", tenants.ErrUnavailable)
+	}
+	return s.Store.ListSubjects(ctx, tenant, after, each)
+}
+
+func (s *countingStore) Versions(ctx context.Context, tenant limit.TenantID) (tenants.Change, error) {
+	if s.away {
+		return tenants.Change{}, tenants.ErrUnavailable
+	}
+	return s.Store.Versions(ctx, tenant)
+}
+
+// The file has all tenants except for those that cannot be read, however many there are and
+// whatever their order is. The next file has those, too, if they can be read then.
+func TestTenantsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	c, _ := f.d.Tenant("third")
+	failing := []tenants.Actor{f.a}
+	for i := range 4 {
+		actor, _ := f.d.Tenant(fmt.Sprintf("failing-%d", i))
+		failing = append(failing, actor)
+	}
+	f.unreadable(failing...)
+	f.write(true)
+	file, err := f.open()
+	require.NoError(t, err)
+	require.Equal(t, []limit.TenantID{f.b.TenantID(), c.TenantID()}, file.Tenants)
+	f.same(file, f.b.TenantID())
+	f.same(file, c.TenantID())
+	require.EqualValues(t, 5, f.gauge("weir_snapshot_unread_tenants"))
+	require.Len(t, f.write(true), 5, "they are tried again, and no others are read")
+
+	f.unreadable()
+	require.Len(t, f.write(true), 5)
+	file, err = f.open()
+	require.NoError(t, err)
+	require.Len(t, file.Tenants, 7)
+	f.same(file, f.a.TenantID())
+	require.Zero(t, f.gauge("weir_snapshot_unread_tenants"))
+	require.Empty(t, f.write(false))
+}
+
+// A tenant that can no longer be read keeps its part of the file for an hour, with its present
+// keys.
+func TestTenantThatCanNoLongerBeRead(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	a := f.a.TenantID()
+	f.write(true)
+	full, err := f.open()
+	require.NoError(t, err)
+	_, err = f.d.Store.EditRule(t.Context(), f.a, "api", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 11; return nil })
+	require.NoError(t, err)
+	f.d.Exec("UPDATE api_keys SET revoked_at = now() WHERE tenant_id = $1", a)
+	f.d.Exec("UPDATE tenants SET keys_version = keys_version + 1 WHERE id = $1", a)
+	f.unreadable(f.a)
+	subjects := func(file interface {
+		Subjects(limit.TenantID, func(check.SubjectData)) (int64, error)
+	}) (list []check.SubjectData) {
+		_, err := file.Subjects(a, func(d check.SubjectData) { list = append(list, d) })
+		require.NoError(t, err)
+		return list
+	}
+	for range 2 { // the second one from a file that has an older part, too
+		f.now = f.now.Add(29 * time.Minute)
+		f.write(true)
+		file, err := f.open()
+		require.NoError(t, err)
+		policy, err := file.Policy(a)
+		require.NoError(t, err)
+		require.EqualValues(t, 10, policy.Rules[0].Limit)
+		require.Equal(t, subjects(full), subjects(file))
+		keys, version, err := file.Keys(a)
+		require.NoError(t, err)
+		now, versionNow, err := f.d.Store.StoredKeys(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, now, keys, "the key is revoked")
+		require.Equal(t, versionNow, version)
+		require.EqualValues(t, 1, f.gauge("weir_snapshot_unread_tenants"))
+	}
+	f.now = f.now.Add(3 * time.Minute)
+	f.write(true)
+	file, err := f.open()
+	require.NoError(t, err)
+	require.Equal(t, []limit.TenantID{f.b.TenantID()}, file.Tenants)
+	require.EqualValues(t, 1, f.gauge("weir_snapshot_unread_tenants"))
+
+	f.unreadable()
+	f.write(true)
+	file, err = f.open()
+	require.NoError(t, err)
+	f.same(file, a)
+	require.Zero(t, f.gauge("weir_snapshot_unread_tenants"))
+}
+
+// While Postgres does not answer, the present file stays as it is.
+func TestNoSnapshotWhilePostgresIsAway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	f.write(true)
+	before, err := os.ReadFile(f.path)
+	require.NoError(t, err)
+	_, err = f.d.Store.EditRule(t.Context(), f.a, "api", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 11; return nil })
+	require.NoError(t, err)
+	f.unreadable(f.a)
+	f.store.away = true
+	_, err = f.writer.Write(t.Context())
+	require.ErrorIs(t, err, tenants.ErrUnavailable)
+	after, err := os.ReadFile(f.path)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
