@@ -16,8 +16,10 @@ const (
 	auditPage      = 50
 	auditPageBytes = 1 << 20 // with more, a page has fewer rows
 	// maxVerifying is the maximum number of audit trails that pages verify at the same time, one of
-	// each tenant.
+	// each tenant. Further ones wait in turn for verifyWait, so that four tenants with one after
+	// the other do not keep out a fifth one.
 	maxVerifying = 4
+	verifyWait   = 2 * verifyTime
 	// verifyTime is the time after which a page stops reading a trail and offers to continue.
 	verifyTime = 2 * time.Second
 )
@@ -187,8 +189,8 @@ func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []op
 // verifyTrail reads the trail, from where an earlier page stopped. It changes nothing, so it can be
 // a GET; the number of concurrent verifications is limited.
 func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
-	leave, ok := d.verifying.Take(v.actor().TenantID())
-	if !ok {
+	leave, err := d.verifying.TakeWithin(r.Context(), v.actor().TenantID(), d.verifyWait)
+	if err != nil {
 		return errVerifying
 	}
 	defer leave()

@@ -99,7 +99,8 @@ type dashboard struct {
 	portalLoads  *throttle.Throttle        // of the customer page
 	requestMails *throttle.Throttle        // about requests of customers
 	opened       *openedCounts             // requests of customers
-	verifying    *places.Places[uuid.UUID] // verifications of audit trails, by tenant
+	verifying    *places.Turns[uuid.UUID]  // places for verifications of audit trails, by tenant
+	verifyWait   time.Duration             // for one of these
 }
 
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
@@ -174,7 +175,8 @@ func newDashboard(deps Deps) *dashboard {
 	d.portals, d.portalLoads = places.New[uuid.UUID](0, 0), d.newThrottle("portal", portalRules...) // TakeShare has the numbers
 	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
-	d.trying, d.verifying = places.NewTurns[uuid.UUID](maxTrying, 1, 0), places.New[uuid.UUID](maxVerifying, 1)
+	d.trying = places.NewTurns[uuid.UUID](maxTrying, 1, 0)
+	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](maxVerifying, 1, 0), verifyWait
 	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers
 	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)
 	return d

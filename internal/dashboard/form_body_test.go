@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
@@ -266,8 +267,9 @@ func sent(t *testing.T, free func() bool) {
 func TestWorkOfOneTenant(t *testing.T) {
 	s := newStack(t)
 	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
-	verified, ok := s.pages.verifying.Take(s.a.TenantID())
-	require.True(t, ok)
+	s.pages.verifyWait = 0
+	verified, err := s.pages.verifying.Take(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
 	previewed, err := s.pages.trying.Take(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
 	require.Contains(t, ann.get("/audit?verify=1").body, "Too many verifications")
@@ -277,6 +279,24 @@ func TestWorkOfOneTenant(t *testing.T) {
 	previewed()
 	require.Contains(t, ann.get("/audit?verify=1").body, "The audit trail is intact.")
 	require.Contains(t, ann.preview().body, "300 of 450 requests allowed.")
+}
+
+// Four tenants that verify their audit trails keep out no other one: it waits for the next place.
+func TestVerificationsTakeTurns(t *testing.T) {
+	s := newStack(t)
+	s.pages.verifyWait = time.Minute
+	var leave func()
+	for range maxVerifying {
+		var err error
+		leave, err = s.pages.verifying.Take(t.Context(), uuid.New())
+		require.NoError(t, err)
+	}
+	bob := s.as("bob@example.com")
+	verified := make(chan string, 1)
+	go func() { verified <- bob.get("/audit?verify=1").body }()
+	require.Eventually(t, func() bool { return s.pages.working.Taken() > 0 }, time.Minute, time.Millisecond)
+	leave()
+	require.Contains(t, <-verified, "The audit trail is intact.")
 }
 
 // status is an answer of which only the status matters.
