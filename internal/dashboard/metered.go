@@ -207,7 +207,7 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 	deadline := func(within time.Duration) { // if it cannot be set, there is none
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within))
 	}
-	err = d.Store.ExportMetered(r.Context(), v.actor(), query, func(report tenants.MeteredReport) error {
+	err = d.Store.ExportMetered(pace.Within(r.Context()), v.actor(), query, func(report tenants.MeteredReport) error {
 		h, ext := w.Header(), "jsonl"
 		if values.Get("format") == "csv" {
 			ext = "csv"
@@ -231,6 +231,7 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 	})
 	switch {
 	case err == nil:
+		pace.Last(deadline)
 		err = out.End()
 	case out == nil:
 		return err
