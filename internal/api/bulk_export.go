@@ -50,7 +50,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 	if err != nil {
 		return nil, err
 	}
-	if err := until(ctx, a.answers.exports); err != nil {
+	if _, err := until(ctx, a.answers.exports); err != nil {
 		return nil, err
 	}
 	if err := a.store.RecordExport(ctx, actorFrom(ctx), "subjects", in.Format); err != nil {

@@ -128,7 +128,7 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 		if err := in.asked.pagesOnly(in.Cursor); err != nil {
 			return nil, err
 		}
-		if err := until(ctx, a.answers.exports); err != nil {
+		if _, err := until(ctx, a.answers.exports); err != nil {
 			return nil, err
 		}
 		if err := a.store.RecordExport(ctx, actorFrom(ctx), "metered usage", format); err != nil {

@@ -246,44 +246,30 @@ func auditAddress(values url.Values, name, value, without string) string {
 // exportAudit streams all matching rows. It reads the first ones before it sends anything, so that
 // it can report errors of the request.
 func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.AuditFilter, format string) error {
-	leave, ok := d.exports.Take(v.actor().TenantID())
-	if !ok {
-		return errExports
+	place, err := d.exports.Take(v.actor().TenantID())
+	if err != nil {
+		return err
 	}
-	defer leave()
+	defer place.Leave()
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "audit trail", format); err != nil {
 		return err
 	}
 	read := func(p tenants.Page) ([]tenants.AuditEntry, string, error) {
 		return d.Store.Audit(r.Context(), v.actor(), filter, p)
 	}
-	page := tenants.ExportPage()
-	rows, next, err := read(page)
+	rows, next, err := read(tenants.ExportPage())
 	if err != nil {
 		return err
 	}
-	h, write := w.Header(), tenants.NewAuditTable(w).Write
+	pace := place.Pace(w)
+	h, write := w.Header(), tenants.NewAuditTable(pace).Write
 	h.Set("Content-Type", "text/csv; charset=utf-8")
 	if format == "jsonl" {
 		h.Set("Content-Type", "application/jsonl")
-		write = tenants.NewAuditLines(w)
+		write = tenants.NewAuditLines(pace)
 	}
 	h.Set("Content-Disposition", `attachment; filename="audit.`+format+`"`)
-	deadline := http.NewResponseController(w)
-	for {
-		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // if it cannot be set, there is no deadline
-		if err := write(rows); err != nil {
-			return nil // the browser has disconnected
-		}
-		if next == "" {
-			return nil
-		}
-		page = page.Following(len(rows), next)
-		if rows, next, err = read(page); err != nil {
-			d.Logger.Error("cannot finish an audit trail export", "error", err)
-			panic(http.ErrAbortHandler) // otherwise the browser would treat a part as the complete file
-		}
-	}
+	return d.endFile(tenants.SendPages(pace, deadlineOf(w), rows, next, write, read), "cannot finish an audit trail export")
 }
 
 func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) []auditLine {

@@ -87,7 +87,7 @@ type dashboard struct {
 	uploads    *networkPlaces            // of these, for forms with a picture
 	working    *networkPlaces            // places for pages that are created
 	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant, by tenant
-	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
+	exports    *tenants.ExportPlaces     // places for files that are created and sent
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
 	observers  map[string]observer       // by pattern of the route
@@ -123,7 +123,8 @@ const maxNetworkWorking = 32
 const leastVisiting = 2
 
 // The maximum number of files that are created and sent concurrently, of all tenants and of one. A
-// file is created while it is sent, however slowly its browser reads.
+// file is created while it is sent. A tenant without any that is refused gets the next place, and
+// while it waits, files end that browsers read slowly.
 const (
 	maxExports       = 16
 	maxTenantExports = 2
@@ -168,7 +169,7 @@ func newDashboard(deps Deps) *dashboard {
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
 		errands: places.NewTurns[string](maxErrands, maxSiteErrands, 2), forms: newNetworkPlaces(), uploads: newNetworkPlaces(), working: newNetworkPlaces(),
-		exports: places.New[uuid.UUID](maxExports, maxTenantExports),
+		exports: tenants.NewExportPlaces(maxExports, maxTenantExports, deps.Now),
 	}
 	d.limits = d.newSignInLimits()
 	d.codes = d.newThrottle("device", codeRules...)

@@ -16,6 +16,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/tenants"
 )
 
 // slowForm reports when it is read, and ends when it is released.
@@ -211,7 +212,7 @@ func TestUnreadExports(t *testing.T) {
 		close(leave)
 		reading.Wait()
 		require.Equal(t, http.StatusOK, ann.get(path).status, path)
-		sent(t, func() bool { return s.pages.exports.Held(s.a.TenantID())+s.pages.exports.Held(s.b.TenantID()) == 0 })
+		sent(t, func() bool { return s.pages.exports.Taken() == 0 })
 	}
 }
 
@@ -297,6 +298,27 @@ func TestVerificationsTakeTurns(t *testing.T) {
 	require.Eventually(t, func() bool { return s.pages.working.Taken() > 0 }, time.Minute, time.Millisecond)
 	leave()
 	require.Contains(t, <-verified, "The audit trail is intact.")
+}
+
+// Eight tenants with all downloads keep out no other one, which gets the next place.
+func TestDownloadsTakeTurns(t *testing.T) {
+	s := newStack(t)
+	var last *tenants.ExportPlace
+	var holder uuid.UUID
+	for i := range maxExports {
+		if i%maxTenantExports == 0 {
+			holder = uuid.New()
+		}
+		var err error
+		last, err = s.pages.exports.Take(holder)
+		require.NoError(t, err)
+	}
+	bob := s.as("bob@example.com")
+	require.Equal(t, http.StatusServiceUnavailable, bob.get("/audit?format=csv").status)
+	last.Leave()
+	_, err := s.pages.exports.Take(holder)
+	require.ErrorIs(t, err, tenants.ErrTooManyExports)
+	require.Equal(t, http.StatusOK, bob.get("/audit?format=csv").status)
 }
 
 // status is an answer of which only the status matters.

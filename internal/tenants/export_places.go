@@ -88,6 +88,13 @@ func (p *ExportPlace) Leave() {
 	}
 }
 
+// Taken returns how many places are taken.
+func (e *ExportPlaces) Taken() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.taken
+}
+
 // wanted reports whether more tenants wait than there are free places, so that an export must end.
 func (e *ExportPlaces) wanted() bool {
 	e.mu.Lock()
@@ -208,4 +215,30 @@ func (p *ExportPace) Write(b []byte) (int, error) {
 	p.spent += p.exports.now().Sub(begun)
 	p.written += int64(n)
 	return n, err
+}
+
+// ErrExportUnread is the error of an export whose client has disconnected, or reads too slowly.
+var ErrExportUnread = errors.New("the client of an export does not read on")
+
+// SendPages writes all rows of a list at the pace of the client: those of ExportPage, which are
+// given with the cursor after them, and the pages that read returns. Errors: ErrExportUnread, and
+// those of read.
+func SendPages[T any](p *ExportPace, deadline func(within time.Duration), rows []T, next string, write func([]T) error, read func(Page) ([]T, string, error)) (err error) {
+	for page := ExportPage(); ; {
+		if next == "" {
+			p.Last(deadline)
+		} else if err := p.Next(deadline); err != nil {
+			return errors.Join(ErrExportUnread, err)
+		}
+		if err := write(rows); err != nil {
+			return errors.Join(ErrExportUnread, err)
+		}
+		if next == "" {
+			return nil
+		}
+		page = page.Following(len(rows), next)
+		if rows, next, err = read(page); err != nil {
+			return err
+		}
+	}
 }

@@ -244,3 +244,44 @@ func TestSecondExportsEndFirst(t *testing.T) {
 	waits = uuid.New()
 	require.Empty(t, read(), "it is the only one now")
 }
+
+// SendPages sends all pages. It ends when a slow client keeps out another tenant, but not when only
+// the last page is left.
+func TestSendPages(t *testing.T) {
+	t.Parallel()
+	clock := &exportClock{now: time.Unix(1_800_000_000, 0)}
+	p := tenants.NewExportPlaces(1, 1, func() time.Time { return clock.now })
+	send := func(pages int) (sent int, err error) {
+		place, err := p.Take(uuid.New())
+		require.NoError(t, err)
+		defer place.Leave()
+		pace, waits, reads := place.Pace(clock), uuid.New(), 1
+		next := func() string {
+			if reads == pages {
+				return ""
+			}
+			return "more"
+		}
+		err = tenants.SendPages(pace, func(time.Duration) {}, []int{1, 1}, next(), func(rows []int) error {
+			_, err := p.Take(waits)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
+			sent += len(rows)
+			_, err = pace.Write([]byte{1})
+			return err
+		}, func(page tenants.Page) ([]int, string, error) {
+			require.Equal(t, "more", page.After)
+			require.Equal(t, 4, page.Limit, "twice as many")
+			reads++
+			return []int{1, 1}, next(), nil
+		})
+		return sent, err
+	}
+	clock.took = 12 * time.Second // three of them are more than the client may take
+	sent, err := send(4)
+	require.NoError(t, err)
+	require.Equal(t, 8, sent)
+	clock.now = clock.now.Add(time.Minute)
+	sent, err = send(6)
+	require.ErrorIs(t, err, tenants.ErrExportUnread)
+	require.Equal(t, 8, sent)
+}
