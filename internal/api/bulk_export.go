@@ -50,7 +50,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 	if err != nil {
 		return nil, err
 	}
-	if err := until(ctx, a.answers.exports); err != nil {
+	if _, err := until(ctx, a.answers.exports); err != nil {
 		return nil, err
 	}
 	if err := a.store.RecordExport(ctx, actorFrom(ctx), "subjects", in.Format); err != nil {
@@ -61,7 +61,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		d := deadlinesOf(ctx)
 		table := in.wantsCSV(hctx.Header("Accept"))
 		e := newExport(w, d, a.store.ExportPace(w), table)
-		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)
+		err := a.store.ExportSubjects(e.pace.Within(ctx), actorFrom(ctx), filter, !table, e.write)
 		switch {
 		case err == nil:
 			if !e.begun {

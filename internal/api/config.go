@@ -129,7 +129,7 @@ func (a *admin) configRoutes() {
 
 func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamResponse, error) {
 	if in.Subjects {
-		if err := until(ctx, a.answers.documents); err != nil {
+		if _, err := until(ctx, a.answers.documents); err != nil {
 			return nil, err
 		}
 	}

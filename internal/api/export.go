@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -120,11 +121,11 @@ func listOrExport[T, A any](ctx context.Context, a *admin, asked *askedForm, par
 // exportAll streams all rows. It reads the first page before it sends anything, so that it can
 // report errors of the request.
 func exportAll[T, A any](ctx context.Context, a *admin, format string, l exportableList[T, A]) (*huma.StreamResponse, error) {
-	if err := until(ctx, a.answers.exports); err != nil {
+	place, err := until(ctx, a.answers.exports)
+	if err != nil {
 		return nil, err
 	}
-	page := tenants.ExportPage()
-	rows, next, err := l.fetch(page)
+	rows, next, err := l.fetch(tenants.ExportPage())
 	if err != nil {
 		return nil, err
 	}
@@ -139,22 +140,15 @@ func exportAll[T, A any](ctx context.Context, a *admin, format string, l exporta
 		hctx.SetHeader("Content-Type", contentType)
 		hctx.SetHeader("Content-Disposition", `attachment; filename="`+l.file+`.`+format+`"`)
 		_, w := humachi.Unwrap(hctx)
-		deadline := http.NewResponseController(w)
-		write := writer(w)
-		for {
-			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer has a deadline
-			if err := write(rows); err != nil {
-				return // the client has disconnected
-			}
-			if next == "" {
-				return
-			}
-			page = page.Following(len(rows), next)
-			if rows, next, err = l.fetch(page); err != nil {
-				a.problem(hctx.Context(), err)
-				panic(http.ErrAbortHandler) // the client must not take a part for the whole
-			}
+		pace := place.Pace(w)
+		err := tenants.SendPages(pace, deadlinesOf(ctx).write, rows, next, writer(pace), l.fetch)
+		if err == nil {
+			return
 		}
+		if !errors.Is(err, tenants.ErrExportUnread) {
+			a.problem(hctx.Context(), err)
+		}
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}}), nil
 }
 

@@ -128,7 +128,7 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 		if err := in.asked.pagesOnly(in.Cursor); err != nil {
 			return nil, err
 		}
-		if err := until(ctx, a.answers.exports); err != nil {
+		if _, err := until(ctx, a.answers.exports); err != nil {
 			return nil, err
 		}
 		if err := a.store.RecordExport(ctx, actorFrom(ctx), "metered usage", format); err != nil {
@@ -184,7 +184,7 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
 		e := &meteredExport{w: w, deadlines: d, pace: a.store.ExportPace(w), format: format}
-		err := a.store.ExportMetered(ctx, actorFrom(ctx), query, e.begin, e.items)
+		err := a.store.ExportMetered(e.pace.Within(ctx), actorFrom(ctx), query, e.begin, e.items)
 		switch {
 		case err == nil:
 			err = e.end()
@@ -243,9 +243,7 @@ func (e *meteredExport) items(items []tenants.MeteredItem) error {
 }
 
 func (e *meteredExport) end() error {
-	if err := e.pace.Next(e.deadlines.write); err != nil {
-		return gone(err)
-	}
+	e.pace.Last(e.deadlines.write)
 	return gone(e.End())
 }
 

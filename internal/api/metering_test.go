@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/csv"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/tenants"
 	"weir/internal/usage"
 )
 
@@ -113,4 +115,36 @@ func TestMeteredUsage(t *testing.T) {
 	} {
 		require.Equal(t, []string{want}, get(s.readKey, query).pointers(http.StatusUnprocessableEntity, codeInvalidRequest), query)
 	}
+}
+
+// An export that has sent all items also sends its end, although its client was slow and another
+// tenant waits.
+func TestEndOfASlowMeteredExport(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	all := tenants.NewExportPlaces(1, 1, func() time.Time { return now })
+	place, err := all.Take(uuid.New())
+	require.NoError(t, err)
+	w := &slowRecorder{httptest.NewRecorder(), func() { now = now.Add(12 * time.Second) }}
+	e := &meteredExport{w: w, deadlines: deadlines{http.NewResponseController(w)}, pace: place.Pace(w), format: "jsonl"}
+	require.NoError(t, e.begin(tenants.MeteredReport{}))
+	for range 3 {
+		_, err = all.Take(uuid.New())
+		require.Error(t, err)
+		require.NoError(t, e.items([]tenants.MeteredItem{{Subject: "ada", Rule: "r", Units: 1}}))
+	}
+	require.Error(t, e.items(nil))
+	require.NoError(t, e.end())
+	require.Contains(t, w.Body.String(), `"type":"end"`)
+}
+
+// slowRecorder is a client that takes some time to read each piece.
+type slowRecorder struct {
+	*httptest.ResponseRecorder
+	wait func()
+}
+
+func (w *slowRecorder) Write(b []byte) (int, error) {
+	w.wait()
+	return w.ResponseRecorder.Write(b)
 }

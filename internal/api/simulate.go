@@ -92,6 +92,7 @@ type SimulateRuleSummary struct {
 type simulator struct {
 	slots   *places.Turns[limit.TenantID]
 	wait    time.Duration                  // for a slot
+	asking  *places.Places[limit.TenantID] // that wait for a slot or have one
 	answers *places.Places[limit.TenantID] // that are computed or sent
 	budget  time.Duration                  // of one simulation, in CPU time, so that it does not depend on other load
 	timeout time.Duration                  // of one simulation, in wall time: the maximum wait of a client
@@ -104,6 +105,9 @@ const (
 	// simulationWait is how long one waits for a slot, in turn, so that two tenants with one
 	// simulation after the other do not keep out a third one.
 	simulationWait = 2 * time.Second
+	// maxSimulationsAsking is how many wait or run. Those of a tenant must not fill its share of
+	// requests.
+	maxSimulationsAsking = 64
 	// The answers of clients that do not read them take memory until they are given up.
 	maxSimulationAnswers       = 16
 	maxTenantSimulationAnswers = 2
@@ -121,6 +125,7 @@ func newSimulator() *simulator {
 	return &simulator{
 		slots: places.NewTurns[limit.TenantID](maxSimulations, maxTenantSimulations, 0), wait: simulationWait,
 		answers: places.New[limit.TenantID](maxSimulationAnswers, maxTenantSimulationAnswers),
+		asking:  places.New[limit.TenantID](maxSimulationsAsking, maxTenantSimulationAnswers),
 		budget:  simulationBudget, timeout: simulationTimeout,
 	}
 }
@@ -134,11 +139,22 @@ var (
 // processor only until it is computed.
 func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput }) (*huma.StreamResponse, error) {
 	tenant := actorFrom(ctx).TenantID()
+	// Without a slot, there is no answer, and so those that wait use no place of answers.
+	ask, ok := s.asking.Take(tenant)
+	if !ok {
+		return nil, busySimulator()
+	}
+	defer ask()
+	leave, err := s.slots.TakeWithin(ctx, tenant, s.wait)
+	if err != nil {
+		return nil, busySimulator()
+	}
+	defer leave()
 	forget, ok := s.answers.Take(tenant)
 	if !ok {
 		return nil, busySimulator()
 	}
-	answer, err := s.compute(ctx, tenant, in)
+	answer, err := s.compute(ctx, in)
 	if err != nil {
 		forget()
 		return nil, err
@@ -155,12 +171,7 @@ func busySimulator() *Problem {
 }
 
 // compute returns the encoded answer.
-func (s *simulator) compute(ctx context.Context, tenant limit.TenantID, in *struct{ Body SimulateInput }) ([]byte, error) {
-	leave, err := s.slots.TakeWithin(ctx, tenant, s.wait)
-	if err != nil {
-		return nil, busySimulator()
-	}
-	defer leave()
+func (s *simulator) compute(ctx context.Context, in *struct{ Body SimulateInput }) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	// The CPU time of the thread is that of this simulation, because nothing else runs on the

@@ -257,7 +257,7 @@ func TestSimulateIsBounded(t *testing.T) {
 }
 
 // Two tenants that begin another simulation as soon as one has ended do not keep out a third one,
-// which waits for the next place.
+// which waits for the next place. What waits is no answer, of which there are few at once.
 func TestSimulationsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -283,6 +283,7 @@ func TestSimulationsTakeTurns(t *testing.T) {
 		}
 		third := simulate(3)
 		require.Empty(t, third, "it waits")
+		require.Zero(t, sim.answers.Held(limit.TenantID{3}), "there is no answer yet")
 		fourth := simulate(1)
 		first()
 		require.NoError(t, <-third)

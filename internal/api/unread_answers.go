@@ -20,7 +20,8 @@ import (
 //     as it has connections to Postgres, so others would only wait there.
 //   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
 //     them. Its next long answer is refused, unless it is the only one.
-//   - Exports, and configurations with subjects, have places until they are sent.
+//   - Exports, and configurations with subjects, have places until they are sent. A tenant without
+//     any that is refused gets the next place. While it waits, slow exports end.
 //
 // An example: a client opens 64 streams, asks on each for a page of 9 MiB, and reads nothing. Three
 // of the pages wait for it, and 61 requests get 503. Before, it could make an instance keep all 64.
@@ -40,18 +41,18 @@ const (
 
 // answers limits the answers of the admin API.
 type answers struct {
-	created   *places.Turns[uuid.UUID]  // lists and documents that are created
-	unread    *places.Bytes[uuid.UUID]  // bytes of long answers that are sent
-	exports   *places.Places[uuid.UUID] // exports until they are sent
-	documents *places.Places[uuid.UUID] // configurations with subjects until they are sent
+	created   *places.Turns[uuid.UUID] // lists and documents that are created
+	unread    *places.Bytes[uuid.UUID] // bytes of long answers that are sent
+	exports   *tenants.ExportPlaces    // exports until they are sent
+	documents *tenants.ExportPlaces    // configurations with subjects until they are sent
 }
 
 func newAnswers() *answers {
 	return &answers{
 		created:   places.NewTurns[uuid.UUID](maxCreated, maxTenantCreated, reservedCreated),
 		unread:    places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread),
-		exports:   places.New[uuid.UUID](maxDownloads, maxTenantExports),
-		documents: places.New[uuid.UUID](maxDownloads, maxTenantExports),
+		exports:   tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
+		documents: tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
 	}
 }
 
@@ -75,14 +76,13 @@ func (a *answers) inTurn(next http.Handler) http.Handler {
 }
 
 // until takes a place of the tenant that ends with the request, when its answer was sent.
-func until(ctx context.Context, kind *places.Places[uuid.UUID]) error {
+func until(ctx context.Context, kind *tenants.ExportPlaces) (*tenants.ExportPlace, error) {
 	q := requestFrom(ctx)
-	leave, ok := kind.Take(q.actor.TenantID())
-	if !ok {
-		return tenants.ErrTooManyExports
+	place, err := kind.Take(q.actor.TenantID())
+	if err == nil {
+		q.atEnd(place.Leave)
 	}
-	q.atEnd(leave)
-	return nil
+	return place, err
 }
 
 var errUnread = errors.New("too many bytes of long answers are not read")

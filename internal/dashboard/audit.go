@@ -16,8 +16,10 @@ const (
 	auditPage      = 50
 	auditPageBytes = 1 << 20 // with more, a page has fewer rows
 	// maxVerifying is the maximum number of audit trails that pages verify at the same time, one of
-	// each tenant.
+	// each tenant. Further ones wait in turn for verifyWait, so that four tenants with one after
+	// the other do not keep out a fifth one.
 	maxVerifying = 4
+	verifyWait   = 2 * verifyTime
 	// verifyTime is the time after which a page stops reading a trail and offers to continue.
 	verifyTime = 2 * time.Second
 )
@@ -187,8 +189,8 @@ func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []op
 // verifyTrail reads the trail, from where an earlier page stopped. It changes nothing, so it can be
 // a GET; the number of concurrent verifications is limited.
 func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
-	leave, ok := d.verifying.Take(v.actor().TenantID())
-	if !ok {
+	leave, err := d.verifying.TakeWithin(r.Context(), v.actor().TenantID(), d.verifyWait)
+	if err != nil {
 		return errVerifying
 	}
 	defer leave()
@@ -244,44 +246,30 @@ func auditAddress(values url.Values, name, value, without string) string {
 // exportAudit streams all matching rows. It reads the first ones before it sends anything, so that
 // it can report errors of the request.
 func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.AuditFilter, format string) error {
-	leave, ok := d.exports.Take(v.actor().TenantID())
-	if !ok {
-		return errExports
+	place, err := d.exports.Take(v.actor().TenantID())
+	if err != nil {
+		return err
 	}
-	defer leave()
+	defer place.Leave()
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "audit trail", format); err != nil {
 		return err
 	}
 	read := func(p tenants.Page) ([]tenants.AuditEntry, string, error) {
 		return d.Store.Audit(r.Context(), v.actor(), filter, p)
 	}
-	page := tenants.ExportPage()
-	rows, next, err := read(page)
+	rows, next, err := read(tenants.ExportPage())
 	if err != nil {
 		return err
 	}
-	h, write := w.Header(), tenants.NewAuditTable(w).Write
+	pace := place.Pace(w)
+	h, write := w.Header(), tenants.NewAuditTable(pace).Write
 	h.Set("Content-Type", "text/csv; charset=utf-8")
 	if format == "jsonl" {
 		h.Set("Content-Type", "application/jsonl")
-		write = tenants.NewAuditLines(w)
+		write = tenants.NewAuditLines(pace)
 	}
 	h.Set("Content-Disposition", `attachment; filename="audit.`+format+`"`)
-	deadline := http.NewResponseController(w)
-	for {
-		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // if it cannot be set, there is no deadline
-		if err := write(rows); err != nil {
-			return nil // the browser has disconnected
-		}
-		if next == "" {
-			return nil
-		}
-		page = page.Following(len(rows), next)
-		if rows, next, err = read(page); err != nil {
-			d.Logger.Error("cannot finish an audit trail export", "error", err)
-			panic(http.ErrAbortHandler) // otherwise the browser would treat a part as the complete file
-		}
-	}
+	return d.endFile(tenants.SendPages(pace, deadlineOf(w), rows, next, write, read), "cannot finish an audit trail export")
 }
 
 func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) []auditLine {

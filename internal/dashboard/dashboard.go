@@ -87,7 +87,7 @@ type dashboard struct {
 	uploads    *networkPlaces            // of these, for forms with a picture
 	working    *networkPlaces            // places for pages that are created
 	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant, by tenant
-	exports    *places.Places[uuid.UUID] // places for files that are created and sent, by tenant
+	exports    *tenants.ExportPlaces     // places for files that are created and sent
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
 	observers  map[string]observer       // by pattern of the route
@@ -99,7 +99,8 @@ type dashboard struct {
 	portalLoads  *throttle.Throttle        // of the customer page
 	requestMails *throttle.Throttle        // about requests of customers
 	opened       *openedCounts             // requests of customers
-	verifying    *places.Places[uuid.UUID] // verifications of audit trails, by tenant
+	verifying    *places.Turns[uuid.UUID]  // places for verifications of audit trails, by tenant
+	verifyWait   time.Duration             // for one of these
 }
 
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
@@ -122,7 +123,8 @@ const maxNetworkWorking = 32
 const leastVisiting = 2
 
 // The maximum number of files that are created and sent concurrently, of all tenants and of one. A
-// file is created while it is sent, however slowly its browser reads.
+// file is created while it is sent. A tenant without any that is refused gets the next place, and
+// while it waits, files end that browsers read slowly.
 const (
 	maxExports       = 16
 	maxTenantExports = 2
@@ -167,14 +169,15 @@ func newDashboard(deps Deps) *dashboard {
 	d := &dashboard{
 		Deps: deps, access: accesslog.New(deps.Logger), playground: newPlayground(deps.Now), deviceKey: deps.Keys.Derive("browsers of the dashboard"),
 		errands: places.NewTurns[string](maxErrands, maxSiteErrands, 2), forms: newNetworkPlaces(), uploads: newNetworkPlaces(), working: newNetworkPlaces(),
-		exports: places.New[uuid.UUID](maxExports, maxTenantExports),
+		exports: tenants.NewExportPlaces(maxExports, maxTenantExports, deps.Now),
 	}
 	d.limits = d.newSignInLimits()
 	d.codes = d.newThrottle("device", codeRules...)
 	d.portals, d.portalLoads = places.New[uuid.UUID](0, 0), d.newThrottle("portal", portalRules...) // TakeShare has the numbers
 	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
-	d.trying, d.verifying = places.NewTurns[uuid.UUID](maxTrying, 1, 0), places.New[uuid.UUID](maxVerifying, 1)
+	d.trying = places.NewTurns[uuid.UUID](maxTrying, 1, 0)
+	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](maxVerifying, 1, 0), verifyWait
 	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers
 	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)
 	return d

@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/tenants"
 )
 
 // slowForm reports when it is read, and ends when it is released.
@@ -210,7 +212,7 @@ func TestUnreadExports(t *testing.T) {
 		close(leave)
 		reading.Wait()
 		require.Equal(t, http.StatusOK, ann.get(path).status, path)
-		sent(t, func() bool { return s.pages.exports.Held(s.a.TenantID())+s.pages.exports.Held(s.b.TenantID()) == 0 })
+		sent(t, func() bool { return s.pages.exports.Taken() == 0 })
 	}
 }
 
@@ -266,8 +268,9 @@ func sent(t *testing.T, free func() bool) {
 func TestWorkOfOneTenant(t *testing.T) {
 	s := newStack(t)
 	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
-	verified, ok := s.pages.verifying.Take(s.a.TenantID())
-	require.True(t, ok)
+	s.pages.verifyWait = 0
+	verified, err := s.pages.verifying.Take(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
 	previewed, err := s.pages.trying.Take(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
 	require.Contains(t, ann.get("/audit?verify=1").body, "Too many verifications")
@@ -277,6 +280,45 @@ func TestWorkOfOneTenant(t *testing.T) {
 	previewed()
 	require.Contains(t, ann.get("/audit?verify=1").body, "The audit trail is intact.")
 	require.Contains(t, ann.preview().body, "300 of 450 requests allowed.")
+}
+
+// Four tenants that verify their audit trails keep out no other one: it waits for the next place.
+func TestVerificationsTakeTurns(t *testing.T) {
+	s := newStack(t)
+	s.pages.verifyWait = time.Minute
+	var leave func()
+	for range maxVerifying {
+		var err error
+		leave, err = s.pages.verifying.Take(t.Context(), uuid.New())
+		require.NoError(t, err)
+	}
+	bob := s.as("bob@example.com")
+	verified := make(chan string, 1)
+	go func() { verified <- bob.get("/audit?verify=1").body }()
+	require.Eventually(t, func() bool { return s.pages.working.Taken() > 0 }, time.Minute, time.Millisecond)
+	leave()
+	require.Contains(t, <-verified, "The audit trail is intact.")
+}
+
+// Eight tenants with all downloads keep out no other one, which gets the next place.
+func TestDownloadsTakeTurns(t *testing.T) {
+	s := newStack(t)
+	var last *tenants.ExportPlace
+	var holder uuid.UUID
+	for i := range maxExports {
+		if i%maxTenantExports == 0 {
+			holder = uuid.New()
+		}
+		var err error
+		last, err = s.pages.exports.Take(holder)
+		require.NoError(t, err)
+	}
+	bob := s.as("bob@example.com")
+	require.Equal(t, http.StatusServiceUnavailable, bob.get("/audit?format=csv").status)
+	last.Leave()
+	_, err := s.pages.exports.Take(holder)
+	require.ErrorIs(t, err, tenants.ErrTooManyExports)
+	require.Equal(t, http.StatusOK, bob.get("/audit?format=csv").status)
 }
 
 // status is an answer of which only the status matters.

@@ -7,18 +7,20 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/a-h/templ"
 	"github.com/google/uuid"
 
+	"weir/internal/places"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
 // Limits for live pages.
 const (
-	maxStreams        = 256 // of this process
+	maxStreams        = 256 // of this process, without those that are about to end
 	maxTenantStreams  = 96
 	maxPersonStreams  = 24 // of all sessions of a person
 	maxSessionStreams = 6  // of one session: a browser opens no more to one host over HTTP/1.1
@@ -28,13 +30,18 @@ const (
 	liveCheck         = 5 * time.Second  // for one query of sessions
 	// liveUnknown is how long pages continue while Postgres cannot verify their sessions.
 	liveUnknown = 30 * time.Second
+	// liveAgain is when a browser connects again whose page has ended for one of another tenant.
+	liveAgain = 30 * time.Second
 )
 
 // hub updates live pages by server-sent events. The content that pages share is computed once a
 // second for any number of pages, and only while somebody looks. A stream ends with its session,
-// with the membership in its tenant, and with the process.
+// with the membership in its tenant, and with the process. When all places are taken, it also ends
+// for a tenant with fewer pages: the oldest of the session with the most, of the tenant with the
+// most.
 type hub struct {
-	d *dashboard
+	d     *dashboard
+	crowd *places.Crowd[uuid.UUID] // of sessions, within persons, within tenants
 
 	mu       sync.Mutex
 	streams  map[*openPage]struct{}
@@ -43,7 +50,7 @@ type hub struct {
 }
 
 func newHub(d *dashboard) *hub {
-	return &hub{d: d, streams: map[*openPage]struct{}{}, topics: map[topicKey]*topic{}}
+	return &hub{d: d, crowd: places.NewCrowd[uuid.UUID](maxStreams), streams: map[*openPage]struct{}{}, topics: map[topicKey]*topic{}}
 }
 
 // topicKey identifies the content that streams share.
@@ -83,8 +90,10 @@ type livePart struct {
 type openPage struct {
 	session, person, tenant uuid.UUID
 
-	over chan struct{} // closed when the session has ended
-	end  func()
+	over    chan struct{} // closed when the page must end
+	end     func()
+	crowded atomic.Bool // it ends for a page of another tenant, and not because its session has ended
+	leave   func()      // leaves the crowd
 }
 
 // errStreams: the maximum number of live pages is open.
@@ -133,7 +142,11 @@ func (d *dashboard) live(w http.ResponseWriter, r *http.Request, v *visit, name 
 		case <-beat.C:
 			out.comment("still here")
 		case <-s.over:
-			out.event("over", nil)
+			if s.crowded.Load() {
+				out.later(liveAgain)
+			} else {
+				out.event("over", nil)
+			}
 			out.flush()
 			return nil
 		case <-d.Stopping:
@@ -161,12 +174,17 @@ func (h *hub) join(v *visit, key topicKey, from source) (*openPage, *topic, erro
 			tenant++
 		}
 	}
-	if stopped(h.d.Stopping) || len(h.streams) >= maxStreams ||
+	// Those that are about to end count here, too: a browser that does not read delays its end.
+	if stopped(h.d.Stopping) || len(h.streams) >= 2*maxStreams ||
 		session >= maxSessionStreams || person >= maxPersonStreams || tenant >= maxTenantStreams {
 		return nil, nil, errStreams
 	}
-	over := make(chan struct{})
-	s := &openPage{session: v.session.ID, person: v.session.PersonID, tenant: key.tenant, over: over, end: sync.OnceFunc(func() { close(over) })}
+	s := &openPage{session: v.session.ID, person: v.session.PersonID, tenant: key.tenant, over: make(chan struct{})}
+	s.end = sync.OnceFunc(func() { close(s.over) })
+	var ok bool
+	if s.leave, ok = h.crowd.EnterShare(s.makeRoom, s.session, s.person, s.tenant); !ok {
+		return nil, nil, errStreams
+	}
 	h.streams[s] = struct{}{}
 	if !h.watching {
 		h.watching = true
@@ -183,9 +201,16 @@ func (h *hub) join(v *visit, key topicKey, from source) (*openPage, *topic, erro
 	return s, t, nil
 }
 
+// makeRoom ends a page for one of another tenant.
+func (s *openPage) makeRoom() {
+	s.crowded.Store(true)
+	s.end()
+}
+
 func (h *hub) leave(s *openPage, t *topic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	s.leave()
 	delete(h.streams, s)
 	if t.listeners--; t.listeners == 0 {
 		t.stop()
@@ -343,6 +368,11 @@ func (e *eventWriter) event(name string, text []byte) {
 	}
 	b.WriteString("\n")
 	e.write(b.String())
+}
+
+// later tells the browser to connect again after a time.
+func (e *eventWriter) later(after time.Duration) {
+	e.write("event: full\nretry: " + itoa(after.Milliseconds()) + "\ndata:\n\n")
 }
 
 func (e *eventWriter) comment(text string) { e.write(": " + text + "\n\n") }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -160,4 +161,69 @@ func TestLiveLeavesRoom(t *testing.T) {
 		}
 	}
 	require.Equal(t, http.StatusOK, s.as("ann@example.com").get("/rules").status)
+}
+
+// fillStreams opens live pages of other tenants, one of each in turn. It returns how many of each
+// tenant have ended so far.
+func (s *stack) fillStreams(n int, others ...uuid.UUID) (ended func() map[uuid.UUID]int) {
+	s.t.Helper()
+	h := s.pages.hub
+	h.mu.Lock()
+	h.watching = true // or they would end, because their sessions do not exist
+	h.mu.Unlock()
+	open := map[*openPage]*topic{}
+	still := func(context.Context, int) ([]part, error) { return nil, nil }
+	for i := range n {
+		v := &visit{session: tenants.Session{ID: uuid.New(), PersonID: uuid.New()}}
+		page, shown, err := h.join(v, topicKey{others[i%len(others)], "still"}, still)
+		require.NoError(s.t, err)
+		open[page] = shown
+	}
+	s.t.Cleanup(func() {
+		for page, shown := range open {
+			h.leave(page, shown)
+		}
+	})
+	return func() map[uuid.UUID]int {
+		found := map[uuid.UUID]int{}
+		for page := range open {
+			if stopped(page.over) {
+				found[page.tenant]++
+			}
+		}
+		return found
+	}
+}
+
+// Three tenants with all live pages of an instance leave some to a tenant without any: the one with
+// the most loses one.
+func TestLiveStreamsAreShared(t *testing.T) {
+	s := newStack(t)
+	x, y, z := uuid.New(), uuid.New(), uuid.New()
+	ended := s.fillStreams(maxStreams, x, y, z) // x has one more
+	s.as("bob@example.com").listen("/live/decisions").awaits(": open")
+	require.Eventually(t, func() bool { return len(ended()) > 0 }, time.Minute, time.Millisecond)
+	require.Equal(t, map[uuid.UUID]int{x: 1}, ended())
+}
+
+// A page that ends for one of another tenant hears when to connect again, and does not end others
+// then.
+func TestLiveEndsForAnotherTenant(t *testing.T) {
+	s := newStack(t)
+	others := make([]uuid.UUID, maxStreams-maxSessionStreams)
+	for i := range others {
+		others[i] = uuid.New()
+	}
+	ended := s.fillStreams(len(others), others...)
+	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
+	first := ann.listen("/live/decisions")
+	first.awaits(": open")
+	for range maxSessionStreams - 1 {
+		ann.listen("/live/decisions").awaits(": open")
+	}
+	bob.listen("/live/decisions").awaits(": open")
+	first.awaits("retry: 30000")
+	first.ends()
+	require.Equal(t, http.StatusServiceUnavailable, ann.get("/live/decisions").status)
+	require.Empty(t, ended())
 }

@@ -187,11 +187,11 @@ func (d *dashboard) pushesOf(ctx context.Context, a tenants.Actor, view *metered
 
 // meteredExport returns the sealed hours of a month as a file.
 func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *visit) error {
-	leave, ok := d.exports.Take(v.actor().TenantID())
-	if !ok {
-		return errExports
+	place, err := d.exports.Take(v.actor().TenantID())
+	if err != nil {
+		return err
 	}
-	defer leave()
+	defer place.Leave()
 	values := r.URL.Query()
 	view := meteredView{Rule: values.Get("rule")}
 	query, err := view.period(values.Get("month"), v.now)
@@ -203,11 +203,8 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		return err
 	}
 	var out *tenants.MeteredWriter
-	pace := d.Store.ExportPace(w)
-	deadline := func(within time.Duration) { // if it cannot be set, there is none
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within))
-	}
-	err = d.Store.ExportMetered(r.Context(), v.actor(), query, func(report tenants.MeteredReport) error {
+	pace, deadline := d.Store.ExportPace(w), deadlineOf(w)
+	err = d.Store.ExportMetered(pace.Within(r.Context()), v.actor(), query, func(report tenants.MeteredReport) error {
 		h, ext := w.Header(), "jsonl"
 		if values.Get("format") == "csv" {
 			ext = "csv"
@@ -231,6 +228,7 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 	})
 	switch {
 	case err == nil:
+		pace.Last(deadline)
 		err = out.End()
 	case out == nil:
 		return err

@@ -23,11 +23,10 @@ const sessionCookie = "__Host-weir"
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var (
-	errMethod  = errors.New("method not allowed")
-	errForm    = errors.New("the form cannot be read")
-	errBusy    = errors.New("too many concurrent requests")
-	errUnread  = errors.New("too many bytes of long pages are not read")
-	errExports = errors.New("too many concurrent exports")
+	errMethod = errors.New("method not allowed")
+	errForm   = errors.New("the form cannot be read")
+	errBusy   = errors.New("too many concurrent requests")
+	errUnread = errors.New("too many bytes of long pages are not read")
 	// errOtherTenant: the form was created while another tenant was the current one.
 	errOtherTenant = errors.New("the form belongs to another tenant")
 )

@@ -118,7 +118,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit trails are being verified. Try again in a few seconds.")
-	case errors.Is(err, errExports), errors.Is(err, tenants.ErrTooManyExports):
+	case errors.Is(err, tenants.ErrTooManyExports):
 		w.Header().Set("Retry-After", "10")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many downloads", "Only a few files can be downloaded at once, two of them by one tenant. Wait until a download ends, and try again.")
 	case errors.Is(err, tenants.ErrTooManyLogos):

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -203,42 +202,28 @@ func (d *dashboard) changeSecurity(w http.ResponseWriter, r *http.Request, v *vi
 // exportEvents streams all matching events. It reads the first ones before it sends anything, so
 // that it can report errors of the request.
 func (d *dashboard) exportEvents(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.EventFilter, format string) error {
-	leave, ok := d.exports.Take(v.actor().TenantID())
-	if !ok {
-		return errExports
+	place, err := d.exports.Take(v.actor().TenantID())
+	if err != nil {
+		return err
 	}
-	defer leave()
+	defer place.Leave()
 	if err := d.Store.RecordExport(r.Context(), v.actor(), "security events", format); err != nil {
 		return err
 	}
 	read := func(p tenants.Page) ([]tenants.SecurityEvent, string, error) {
 		return d.Store.SecurityEvents(r.Context(), v.actor(), filter, p)
 	}
-	page := tenants.ExportPage()
-	events, next, err := read(page)
+	events, next, err := read(tenants.ExportPage())
 	if err != nil {
 		return err
 	}
-	h, write := w.Header(), tenants.NewEventTable(w)
+	pace := place.Pace(w)
+	h, write := w.Header(), tenants.NewEventTable(pace)
 	h.Set("Content-Type", "text/csv; charset=utf-8")
 	if format == "jsonl" {
 		h.Set("Content-Type", "application/jsonl")
-		write = tenants.NewEventLines(w)
+		write = tenants.NewEventLines(pace)
 	}
 	h.Set("Content-Disposition", `attachment; filename="security-events.`+format+`"`)
-	deadline := http.NewResponseController(w)
-	for {
-		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // if it cannot be set, there is no deadline
-		if err := write(events); err != nil {
-			return nil // the browser has disconnected
-		}
-		if next == "" {
-			return nil
-		}
-		page = page.Following(len(events), next)
-		if events, next, err = read(page); err != nil {
-			d.Logger.Error("cannot finish an export of security events", "error", err)
-			panic(http.ErrAbortHandler) // otherwise the browser would treat a part as the complete file
-		}
-	}
+	return d.endFile(tenants.SendPages(pace, deadlineOf(w), events, next, write, read), "cannot finish an export of security events")
 }

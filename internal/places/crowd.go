@@ -29,9 +29,14 @@ func (c *Crowd[K]) Enter(lost func(), within ...K) (leave func()) {
 // others. The bound and the order of those who lose one are then by parts. A request of more parts
 // than the bound is lost at once.
 func (c *Crowd[K]) EnterParts(parts int, lost func(), within ...K) (leave func()) {
-	t := &turn[K]{parts: parts, lost: lost}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.enter(parts, lost, within)
+}
+
+// enter adds a request, and ends those beyond the bound. The caller holds the lock.
+func (c *Crowd[K]) enter(parts int, lost func(), within []K) (leave func()) {
+	t := &turn[K]{parts: parts, lost: lost}
 	c.all.enqueue(t, within)
 	for c.all.size > c.most {
 		crowded := c.all.oldest().dequeue()
@@ -44,6 +49,18 @@ func (c *Crowd[K]) EnterParts(parts int, lost func(), within ...K) (leave func()
 			t.dequeue()
 		}
 	}
+}
+
+// EnterShare is Enter that returns false if the crowd is full and no widest holder has at least two
+// more than the one that enters. So the shares of widest holders become equal, and requests that
+// come again do not end each other in turn.
+func (c *Crowd[K]) EnterShare(lost func(), within ...K) (leave func(), ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all.size >= c.most && c.all.sizeOf(within)+1 >= c.all.longest {
+		return nil, false
+	}
+	return c.enter(1, lost, within), true
 }
 
 // Waiting returns how many requests wait, or their parts.

@@ -51,6 +51,35 @@ func TestCrowdWithin(t *testing.T) {
 	require.Equal(t, "b 0", <-lost, "of the largest one")
 }
 
+// Holders with fewer get a place from those with more, until nobody has two more than another one.
+// Then nobody ends a request of another one.
+func TestCrowdShare(t *testing.T) {
+	t.Parallel()
+	c := places.NewCrowd[string](4)
+	lost := make(chan string, 1)
+	enter := func(name string, within ...string) (ok bool) {
+		_, ok = c.EnterShare(func() { lost <- name }, within...)
+		return ok
+	}
+	for _, name := range []string{"a1 0", "a1 1", "a2 0", "a2 1"} {
+		require.True(t, enter(name, name[:2], "", "a"))
+	}
+	require.False(t, enter("a3 0", "a3", "", "a"), "it has the most itself")
+	require.True(t, enter("b0", "b"))
+	require.Equal(t, "a1 0", <-lost)
+	require.False(t, enter("a1 0", "a1", "", "a"), "when it comes again")
+	require.True(t, enter("b1", "b"))
+	require.Equal(t, "a2 0", <-lost)
+	require.False(t, enter("b2", "b"), "both have two")
+	require.True(t, enter("c0", "c"))
+	require.Equal(t, "b0", <-lost, "b had two before a had only two")
+	require.True(t, enter("d0", "d"))
+	require.Equal(t, "a1 1", <-lost)
+	require.False(t, enter("e0", "e"), "each has one")
+	require.Empty(t, lost)
+	require.Equal(t, 4, c.Waiting())
+}
+
 // A request may count as several. The holder with the most parts loses one, and as many as make
 // space for a larger one.
 func TestCrowdParts(t *testing.T) {

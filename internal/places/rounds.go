@@ -156,6 +156,19 @@ func (l *line[K]) of(holder K) *line[K] {
 	return out
 }
 
+// sizeOf returns the size of the widest holder of a request.
+func (l *line[K]) sizeOf(within []K) int {
+	var none K
+	at := len(within) - 1
+	for at > 0 && within[at] == none {
+		at--
+	}
+	if of := l.lines[within[at]]; of != nil {
+		return of.size
+	}
+	return 0
+}
+
 // oldest returns the oldest request of the narrowest holder with the most, within the widest with
 // the most.
 func (l *line[K]) oldest() *turn[K] {

@@ -22,11 +22,14 @@ const (
 
 // export runs fn in a transaction that a client can keep open for exportTimeout.
 func (s *Store) export(ctx context.Context, a Actor, fn txFunc) error {
-	leave, ok := s.exports.take(a.tenant)
-	if !ok {
-		return ErrTooManyExports
+	place, err := s.exports.Take(a.tenant)
+	if err != nil {
+		return err
 	}
-	defer leave()
+	defer place.Leave()
+	if pace, ok := ctx.Value(exportPaceKey{}).(*ExportPace); ok {
+		pace.place = place
+	}
 	return s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := byIndex(ctx, tx); err != nil {
 			return err

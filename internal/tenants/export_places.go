@@ -1,8 +1,10 @@
 package tenants
 
 import (
+	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,20 +13,26 @@ import (
 	"weir/internal/places"
 )
 
-// exportPlaces are the places for exports. A tenant without an export that is refused waits in a
-// line, and the next places are kept for it. So tenants that begin
-// a new export as soon as one has ended do not keep out another one.
+// ExportPlaces are the places for exports. A tenant without an export that is refused waits in a
+// line, and the next places are kept for it. So tenants that begin a new export as soon as one has
+// ended do not keep out another one. Use NewExportPlaces.
 //
 // An example, with 3 places, of which a tenant may have 2: a has 2 exports, and b has 1. c is
 // refused. When an export of a ends, a cannot begin another one, and c can.
-type exportPlaces struct {
+type ExportPlaces struct {
 	most, each int
 	now        func() time.Time
 
 	mu    sync.Mutex
 	taken int
-	held  map[uuid.UUID]int // by tenant
+	held  map[uuid.UUID][]*ExportPlace // by tenant, in the order of their beginning
 	line  *places.Line[uuid.UUID]
+}
+
+// ExportPlace is the place of one export.
+type ExportPlace struct {
+	of     *ExportPlaces
+	tenant uuid.UUID
 }
 
 const (
@@ -35,46 +43,71 @@ const (
 	exportQueue = 1000
 )
 
-// newExports returns the places for exports. Each uses a connection until its client has read the
-// file, so exports use at most three of eight connections, and those of a tenant two.
-func newExports(connections int, now func() time.Time) *exportPlaces {
-	return &exportPlaces{
-		most: max(1, connections*3/8), each: max(1, connections/4), now: now, held: map[uuid.UUID]int{},
+// NewExportPlaces returns most places, of which a tenant may have up to each.
+func NewExportPlaces(most, each int, now func() time.Time) *ExportPlaces {
+	return &ExportPlaces{
+		most: most, each: each, now: now, held: map[uuid.UUID][]*ExportPlace{},
 		line: places.NewLine[uuid.UUID](exportQueue, exportWait, now),
 	}
 }
 
-// take takes a place, or returns false. If it returns true, the caller must call leave once. A
-// tenant that has an export does not wait.
-func (e *exportPlaces) take(tenant uuid.UUID) (leave func(), ok bool) {
+// newExports returns the places for exports that use a connection until their clients have read the
+// files. They use at most three of eight connections, and those of a tenant two.
+func newExports(connections int, now func() time.Time) *ExportPlaces {
+	return NewExportPlaces(max(1, connections*3/8), max(1, connections/4), now)
+}
+
+// Take takes a place. The caller must call Leave once. A tenant that has an export does not wait.
+// Error: ErrTooManyExports.
+func (e *ExportPlaces) Take(tenant uuid.UUID) (*ExportPlace, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held[tenant] >= e.each || e.taken+e.line.Before(tenant) >= e.most {
-		if e.held[tenant] == 0 {
+	own := len(e.held[tenant])
+	if own >= e.each || e.taken+e.line.Before(tenant) >= e.most {
+		if own == 0 {
 			e.line.Join(tenant)
 		}
-		return nil, false
+		return nil, ErrTooManyExports
 	}
 	e.line.Leave(tenant)
 	e.taken++
-	e.held[tenant]++
-	return func() { e.leave(tenant) }, true
+	p := &ExportPlace{of: e, tenant: tenant}
+	e.held[tenant] = append(e.held[tenant], p)
+	return p, nil
 }
 
-func (e *exportPlaces) leave(tenant uuid.UUID) {
+// Leave leaves the place.
+func (p *ExportPlace) Leave() {
+	e := p.of
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.taken--
-	if e.held[tenant]--; e.held[tenant] == 0 {
-		delete(e.held, tenant)
+	left := slices.DeleteFunc(e.held[p.tenant], func(other *ExportPlace) bool { return other == p })
+	if e.held[p.tenant] = left; len(left) == 0 {
+		delete(e.held, p.tenant)
 	}
 }
 
+// Taken returns how many places are taken.
+func (e *ExportPlaces) Taken() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.taken
+}
+
 // wanted reports whether more tenants wait than there are free places, so that an export must end.
-func (e *exportPlaces) wanted() bool {
+func (e *ExportPlaces) wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.line.Len() > e.most-e.taken
+}
+
+// further reports whether the tenant has an older export.
+func (p *ExportPlace) further() bool {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	held := p.of.held[p.tenant]
+	return len(held) > 0 && held[0] != p
 }
 
 const (
@@ -85,42 +118,94 @@ const (
 	// a second more for each exportBusyRate bytes.
 	exportGrace    = 30 * time.Second
 	exportBusyRate = 256 << 10
+	// How long other tenants wait at most until an export ends for them, however fast its client
+	// reads: one of a tenant that has an older one, too, and the only one of a tenant.
+	exportFurtherTime = exportGrace
+	exportBusyTime    = 5 * time.Minute
 )
 
-// errSlowExport is the error of an export whose client reads too slowly while another tenant waits.
-var errSlowExport = errors.New("another tenant waits for the place of this slow export")
+// errExportEnds is the error of an export that ends because another tenant waits for its place.
+var errExportEnds = errors.New("another tenant waits for the place of this slow or second export")
 
 // ExportPace writes an export to its client, and measures how fast that reads. The time in which
-// the export waits for the database does not count. Use Store.ExportPace.
+// the export waits for the database counts only for how long others have waited. Use
+// Store.ExportPace or ExportPlace.Pace.
 type ExportPace struct {
 	w       io.Writer
-	exports *exportPlaces
+	exports *ExportPlaces
+	place   *ExportPlace  // nil before the export has one
 	spent   time.Duration // on writing
 	written int64         // bytes
 	// What they were when another tenant was seen to wait for the first time.
 	busy        bool
 	busySpent   time.Duration
 	busyWritten int64
+
+	waited time.Duration // how long other tenants have waited
+	since  time.Time     // when one was last seen to wait; zero: none waited then
 }
 
-// ExportPace returns the pace of an export whose client reads what is written to w.
+// ExportPace returns the pace of an export whose client reads what is written to w. The export must
+// be made with the context that Within returns.
 func (s *Store) ExportPace(w io.Writer) *ExportPace { return &ExportPace{w: w, exports: s.exports} }
 
+// Pace returns the pace of the export that has the place. Its client reads what is written to w.
+func (p *ExportPlace) Pace(w io.Writer) *ExportPace {
+	return &ExportPace{w: w, exports: p.of, place: p}
+}
+
+type exportPaceKey struct{}
+
+// Within returns the context for the export that has this pace.
+func (p *ExportPace) Within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, exportPaceKey{}, p)
+}
+
 // Next calls deadline with the time that the client has for the next piece. It returns an error
-// instead if the export must end, because the client has read too slowly and another tenant waits.
+// instead if another tenant waits and the export must end: because the client has read too slowly,
+// or because the other one has waited for too long.
 func (p *ExportPace) Next(deadline func(within time.Duration)) error {
+	wanted := p.wait()
 	patience := exportPatience
-	if p.exports.wanted() {
+	if wanted {
 		if !p.busy {
 			p.busy, p.busySpent, p.busyWritten = true, p.spent, p.written
 		}
+		most := exportBusyTime
+		if p.place != nil && p.place.further() {
+			most = exportFurtherTime
+		}
 		paid := exportGrace + time.Duration(p.written-p.busyWritten)*(time.Second/exportBusyRate)
-		if patience = min(exportBusyPatience, paid-(p.spent-p.busySpent)); patience <= 0 {
-			return errSlowExport
+		if patience = min(exportBusyPatience, paid-(p.spent-p.busySpent), most-p.waited); patience <= 0 {
+			return errExportEnds
 		}
 	}
 	deadline(patience)
 	return nil
+}
+
+// Last is Next for the last piece. Only the deadline ends it: the export has left its place, or is
+// about to, and without this piece, the others are useless.
+func (p *ExportPace) Last(deadline func(within time.Duration)) {
+	if p.exports.wanted() {
+		deadline(exportBusyPatience)
+	} else {
+		deadline(exportPatience)
+	}
+}
+
+// wait reports whether another tenant waits, and counts the time since one was last seen to.
+func (p *ExportPace) wait() bool {
+	if !p.exports.wanted() {
+		p.since = time.Time{}
+		return false
+	}
+	now := p.exports.now()
+	if !p.since.IsZero() {
+		p.waited += now.Sub(p.since)
+	}
+	p.since = now
+	return true
 }
 
 // Write writes a part of a piece.
@@ -130,4 +215,30 @@ func (p *ExportPace) Write(b []byte) (int, error) {
 	p.spent += p.exports.now().Sub(begun)
 	p.written += int64(n)
 	return n, err
+}
+
+// ErrExportUnread is the error of an export whose client has disconnected, or reads too slowly.
+var ErrExportUnread = errors.New("the client of an export does not read on")
+
+// SendPages writes all rows of a list at the pace of the client: those of ExportPage, which are
+// given with the cursor after them, and the pages that read returns. Errors: ErrExportUnread, and
+// those of read.
+func SendPages[T any](p *ExportPace, deadline func(within time.Duration), rows []T, next string, write func([]T) error, read func(Page) ([]T, string, error)) (err error) {
+	for page := ExportPage(); ; {
+		if next == "" {
+			p.Last(deadline)
+		} else if err := p.Next(deadline); err != nil {
+			return errors.Join(ErrExportUnread, err)
+		}
+		if err := write(rows); err != nil {
+			return errors.Join(ErrExportUnread, err)
+		}
+		if next == "" {
+			return nil
+		}
+		page = page.Following(len(rows), next)
+		if rows, next, err = read(page); err != nil {
+			return err
+		}
+	}
 }

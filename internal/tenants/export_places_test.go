@@ -24,7 +24,7 @@ func (c *exportClock) Write(b []byte) (int, error) {
 // exportPlaces are three places, of which a tenant may have two.
 func exportPlaces() (*tenants.ExportPlaces, *exportClock) {
 	clock := &exportClock{now: time.Unix(1_800_000_000, 0)}
-	return tenants.NewExportPlaces(8, func() time.Time { return clock.now }), clock
+	return tenants.ExportPlacesOf(8, func() time.Time { return clock.now }), clock
 }
 
 // Two tenants that begin another export as soon as one has ended do not keep out others, which get
@@ -34,14 +34,14 @@ func TestExportsTakeTurns(t *testing.T) {
 	p, clock := exportPlaces()
 	a, b, c, d := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	take := func(tenant uuid.UUID) func() {
-		leave, ok := p.Take(tenant)
-		require.True(t, ok)
-		return leave
+		place, err := p.Take(tenant)
+		require.NoError(t, err)
+		return place.Leave
 	}
-	refused := func(tenants ...uuid.UUID) {
-		for _, tenant := range tenants {
-			_, ok := p.Take(tenant)
-			require.False(t, ok)
+	refused := func(all ...uuid.UUID) {
+		for _, tenant := range all {
+			_, err := p.Take(tenant)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
 		}
 	}
 	first, second, third := take(a), take(a), take(b)
@@ -75,7 +75,12 @@ func TestExportsTakeTurns(t *testing.T) {
 func TestSlowExportsEndForOthers(t *testing.T) {
 	t.Parallel()
 	p, clock := exportPlaces()
-	slow, fast := p.Pace(clock), p.Pace(clock)
+	take := func() *tenants.ExportPlace {
+		place, err := p.Take(uuid.New())
+		require.NoError(t, err)
+		return place
+	}
+	slow, fast := take().Pace(clock), take().Pace(clock)
 	var within time.Duration
 	next := func(pace *tenants.ExportPace) error {
 		return pace.Next(func(d time.Duration) { within = d })
@@ -93,35 +98,33 @@ func TestSlowExportsEndForOthers(t *testing.T) {
 		require.NoError(t, next(fast))
 		read(fast, 10<<20, 10*time.Second)
 	}
-	var leave func()
-	for range 3 {
-		leave, _ = p.Take(uuid.New())
-	}
+	third := take()
 	require.NoError(t, next(slow), "all places are taken, but no other waits")
 	waits := uuid.New()
-	_, ok := p.Take(waits)
-	require.False(t, ok)
+	refused := func(tenant uuid.UUID) {
+		_, err := p.Take(tenant)
+		require.ErrorIs(t, err, tenants.ErrTooManyExports)
+	}
+	refused(waits)
 	for range 6 {
 		require.NoError(t, next(slow), "for half a minute from now on")
 		require.Equal(t, 5*time.Second, within)
 		read(slow, 100, 5*time.Second)
 		require.NoError(t, next(fast))
 		read(fast, 2<<20, 5*time.Second)
-		_, ok = p.Take(waits)
-		require.False(t, ok)
+		refused(waits)
 	}
 	read(slow, 100, time.Second)
 	require.Error(t, next(slow))
 	require.NoError(t, next(fast))
-	leave()
+	third.Leave()
 	require.NoError(t, next(slow), "there is a place for the other one")
 
-	begun, other := p.Pace(clock), uuid.New()
-	_, ok = p.Take(waits)
-	require.True(t, ok)
+	place, err := p.Take(waits)
+	require.NoError(t, err)
+	begun, other := place.Pace(clock), uuid.New()
 	for range 6 {
-		_, ok = p.Take(other)
-		require.False(t, ok)
+		refused(other)
 		require.NoError(t, next(begun))
 		clock.now = clock.now.Add(time.Second) // of the database, which does not count
 		read(begun, 100, 5*time.Second)
@@ -132,4 +135,153 @@ func TestSlowExportsEndForOthers(t *testing.T) {
 	require.NoError(t, next(begun))
 	read(begun, 100, time.Second)
 	require.Error(t, next(begun))
+}
+
+// A client that reads at the sufficient rate has five minutes while tenants wait.
+func TestExportsEndForOthersInTime(t *testing.T) {
+	t.Parallel()
+	p, clock := exportPlaces()
+	var pace *tenants.ExportPace
+	for range 3 {
+		place, err := p.Take(uuid.New())
+		require.NoError(t, err)
+		pace = place.Pace(clock)
+	}
+	waits := uuid.New()
+	clock.took = 2 * time.Second
+	read := func(waiting bool) error {
+		if waiting {
+			_, err := p.Take(waits)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
+		}
+		if err := pace.Next(func(time.Duration) {}); err != nil {
+			return err
+		}
+		_, err := pace.Write(make([]byte, 1<<20))
+		require.NoError(t, err)
+		return nil
+	}
+	for range 60 {
+		require.NoError(t, read(true))
+	}
+	clock.now = clock.now.Add(time.Minute) // the other one has given up
+	for range 1000 {
+		require.NoError(t, read(false))
+	}
+	for range 90 {
+		require.NoError(t, read(true))
+	}
+	require.NoError(t, read(true), "after just five minutes")
+	require.Error(t, read(true))
+}
+
+// The last piece has a deadline only: all others were sent already.
+func TestLastPieceOfAnExport(t *testing.T) {
+	t.Parallel()
+	p, clock := exportPlaces()
+	var paces []*tenants.ExportPace
+	a := uuid.New()
+	for _, tenant := range []uuid.UUID{a, a, uuid.New()} {
+		place, err := p.Take(tenant)
+		require.NoError(t, err)
+		paces = append(paces, place.Pace(clock))
+	}
+	var within time.Duration
+	deadline := func(d time.Duration) { within = d }
+	for _, pace := range paces {
+		pace.Last(deadline)
+		require.Equal(t, 30*time.Second, within)
+	}
+	for range 3 {
+		_, err := p.Take(uuid.New())
+		require.ErrorIs(t, err, tenants.ErrTooManyExports)
+		require.NoError(t, paces[0].Next(deadline))
+		clock.took = 12 * time.Second
+		_, err = paces[0].Write([]byte{1})
+		require.NoError(t, err)
+	}
+	require.Error(t, paces[0].Next(deadline))
+	paces[0].Last(deadline)
+	require.Equal(t, 5*time.Second, within)
+}
+
+// The second export of a tenant ends before the only one of another tenant, however fast it is
+// read, half a minute after somebody has begun to wait.
+func TestSecondExportsEndFirst(t *testing.T) {
+	t.Parallel()
+	p, clock := exportPlaces()
+	a := uuid.New()
+	var all []*tenants.ExportPlace
+	var paces []*tenants.ExportPace
+	for _, tenant := range []uuid.UUID{a, a, uuid.New()} {
+		place, err := p.Take(tenant)
+		require.NoError(t, err)
+		all, paces = append(all, place), append(paces, place.Pace(clock))
+	}
+	clock.took = time.Second
+	waits := uuid.New()
+	read := func() (ended []int) {
+		_, err := p.Take(waits)
+		require.ErrorIs(t, err, tenants.ErrTooManyExports)
+		for i, pace := range paces {
+			if pace.Next(func(time.Duration) {}) != nil {
+				ended = append(ended, i)
+				continue
+			}
+			_, err := pace.Write(make([]byte, 1<<20))
+			require.NoError(t, err)
+		}
+		return ended
+	}
+	for range 10 { // of three seconds
+		require.Empty(t, read())
+	}
+	require.Equal(t, []int{1}, read())
+	all[0].Leave()
+	place, err := p.Take(waits)
+	require.NoError(t, err)
+	paces = append(paces[1:], place.Pace(clock))
+	waits = uuid.New()
+	require.Empty(t, read(), "it is the only one now")
+}
+
+// SendPages sends all pages. It ends when a slow client keeps out another tenant, but not when only
+// the last page is left.
+func TestSendPages(t *testing.T) {
+	t.Parallel()
+	clock := &exportClock{now: time.Unix(1_800_000_000, 0)}
+	p := tenants.NewExportPlaces(1, 1, func() time.Time { return clock.now })
+	send := func(pages int) (sent int, err error) {
+		place, err := p.Take(uuid.New())
+		require.NoError(t, err)
+		defer place.Leave()
+		pace, waits, reads := place.Pace(clock), uuid.New(), 1
+		next := func() string {
+			if reads == pages {
+				return ""
+			}
+			return "more"
+		}
+		err = tenants.SendPages(pace, func(time.Duration) {}, []int{1, 1}, next(), func(rows []int) error {
+			_, err := p.Take(waits)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
+			sent += len(rows)
+			_, err = pace.Write([]byte{1})
+			return err
+		}, func(page tenants.Page) ([]int, string, error) {
+			require.Equal(t, "more", page.After)
+			require.Equal(t, 4, page.Limit, "twice as many")
+			reads++
+			return []int{1, 1}, next(), nil
+		})
+		return sent, err
+	}
+	clock.took = 12 * time.Second // three of them are more than the client may take
+	sent, err := send(4)
+	require.NoError(t, err)
+	require.Equal(t, 8, sent)
+	clock.now = clock.now.Add(time.Minute)
+	sent, err = send(6)
+	require.ErrorIs(t, err, tenants.ErrExportUnread)
+	require.Equal(t, 8, sent)
 }

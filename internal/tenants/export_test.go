@@ -3,7 +3,6 @@ package tenants
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/google/uuid"
@@ -69,19 +68,10 @@ func HoldLargePlans(s *Store) (next func()) {
 // BoundMetered sets the number of rows of metered usage of a tenant and hour.
 func (s *Store) BoundMetered(rows int64) { s.metered.most = rows }
 
-// ExportPlaces are the places for exports.
-type ExportPlaces = exportPlaces
-
-// NewExportPlaces returns the places of a store with so many connections.
-func NewExportPlaces(connections int, now func() time.Time) *ExportPlaces {
+// ExportPlacesOf returns the places of a store with so many connections.
+func ExportPlacesOf(connections int, now func() time.Time) *ExportPlaces {
 	return newExports(connections, now)
 }
-
-// Take takes a place.
-func (e *exportPlaces) Take(tenant uuid.UUID) (leave func(), ok bool) { return e.take(tenant) }
-
-// Pace returns the pace of an export.
-func (e *exportPlaces) Pace(w io.Writer) *ExportPace { return &ExportPace{w: w, exports: e} }
 
 // CarryOutCounterChanges carries out one page of changes, and waits until it has ended. If tenants
 // fail whose changes may hide those of others, it carries out another one. more reports whether

@@ -81,7 +81,7 @@ type Store struct {
 
 	busyDays dayLists // for BusySubjects
 	looks    sync.Map // of LookAtBilling: a startedLook for the ID of each endpoint with an unfinished one
-	exports  *exportPlaces
+	exports  *ExportPlaces
 	logos    *places.Turns[uuid.UUID] // that are decoded
 	logoWait time.Duration            // for a turn
 	// turns are where the loops over tenants continue.

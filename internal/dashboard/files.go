@@ -1,0 +1,28 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"weir/internal/tenants"
+)
+
+// deadlineOf returns a function that sets how long a browser has for the next piece of a file. If
+// that cannot be set, there is no deadline.
+func deadlineOf(w http.ResponseWriter) func(within time.Duration) {
+	control := http.NewResponseController(w)
+	return func(within time.Duration) { _ = control.SetWriteDeadline(time.Now().Add(within)) }
+}
+
+// endFile ends an answer with a file. If there is an error, the answer is incomplete, so that the
+// browser does not treat a part as the complete file.
+func (d *dashboard) endFile(err error, failed string) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, tenants.ErrExportUnread) {
+		d.Logger.Error(failed, "error", err)
+	}
+	panic(http.ErrAbortHandler)
+}
