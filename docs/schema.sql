@@ -538,8 +538,10 @@ CREATE POLICY own_tenant ON ended_meters FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 CREATE POLICY purge ON ended_meters FOR DELETE TO weir_system
-    USING ((until <= ( SELECT s.pushes_until
-   FROM metering_state s)));
+    USING (((until <= ( SELECT s.pushes_until
+   FROM metering_state s)) OR (NOT (EXISTS ( SELECT
+   FROM tenants t
+  WHERE (t.id = ended_meters.tenant_id))))));
 CREATE POLICY read_all ON ended_meters FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, SELECT ON ended_meters TO weir_system;
@@ -860,8 +862,8 @@ CREATE POLICY own_tenant ON notification_deliveries FOR ALL TO weir_app
 CREATE POLICY send ON notification_deliveries FOR ALL TO weir_system
     USING (true)
     WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON notification_deliveries TO weir_system;
 GRANT INSERT, SELECT, UPDATE ON notification_deliveries TO weir_app;
-GRANT INSERT, SELECT, UPDATE ON notification_deliveries TO weir_system;
 
 CREATE TABLE notification_endpoints (
     tenant_id uuid NOT NULL,
@@ -1608,6 +1610,7 @@ CREATE TABLE tenants (
     partitions integer NOT NULL DEFAULT 1,
     partitions_before integer NOT NULL DEFAULT 0,
     partitions_changed_at timestamp with time zone,
+    deleted_at timestamp with time zone,
     PRIMARY KEY (id),
     UNIQUE (slug),
     CHECK (((partitions >= 1) AND (partitions <= 64))),
@@ -1618,16 +1621,17 @@ CREATE TABLE tenants (
     CHECK ((state = ANY (ARRAY['active'::text, 'suspended'::text])))
 );
 CREATE INDEX tenants_changed ON tenants USING btree (changed_version);
+CREATE INDEX tenants_deleted ON tenants USING btree (deleted_at) WHERE (deleted_at IS NOT NULL);
 ALTER TABLE tenants ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY all_tenants ON tenants FOR ALL TO weir_system
-    USING (true)
+    USING (((deleted_at IS NULL) OR (current_setting('weir.deleted_tenants'::text, true) = 'on'::text)))
     WITH CHECK (true);
 CREATE POLICY own_tenant ON tenants FOR ALL TO weir_app
-    USING ((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    USING (((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid) AND (deleted_at IS NULL)))
     WITH CHECK ((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE, INSERT, SELECT ON tenants TO weir_system;
 GRANT SELECT ON tenants TO weir_app;
-GRANT UPDATE (keys_version, name, partitions, partitions_before, partitions_changed_at, policy_version, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;
+GRANT UPDATE (deleted_at, keys_version, name, partitions, partitions_before, partitions_changed_at, policy_version, slug, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;
 GRANT UPDATE (keys_version, name, policy_version, subjects_version, updated_at, version) ON tenants TO weir_app;
 
 CREATE TABLE tier_notices (

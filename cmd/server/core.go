@@ -130,6 +130,7 @@ func (s *service) startCore(working context.Context, c *core) {
 func (s *service) startJobs(working context.Context, c *core) {
 	for _, job := range []func(){
 		func() { purge(working, s.store, s.cfg.AuditRetention, s.log) },
+		func() { deleteTenantRows(working, s.store, s.log) },
 		func() { applyDuePlans(working, s.store, s.log) },
 		func() { runPlanMigrations(working, s.store, s.log) },
 		func() { changeCounters(working, s.store, c.policies, c.checker, s.log) },

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	purgeEvery      = time.Hour
-	purgeUsageEvery = 10 * time.Minute
+	purgeEvery       = time.Hour
+	purgeUsageEvery  = 10 * time.Minute
+	deletedRowsEvery = time.Minute
 )
 
 // purge deletes what Postgres keeps for a limited time, every hour until ctx ends. Audit rows older
@@ -29,6 +30,20 @@ func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.L
 		purgeTiers(ctx, store, log)
 		if auditDays > 0 {
 			purgeAudit(ctx, store, time.Now().AddDate(0, 0, -auditDays), log)
+		}
+		return false
+	})
+}
+
+// deleteTenantRows deletes the rows of tenants that were deleted, until ctx ends.
+func deleteTenantRows(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	repeat(ctx, deletedRowsEvery, func() (more bool) {
+		done, err := store.DeleteTenantRows(ctx)
+		for _, tenant := range done {
+			log.Info("all rows of a deleted tenant deleted", "tenant", tenant)
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("rows of deleted tenants were not all deleted; retrying in a minute", "error", err)
 		}
 		return false
 	})

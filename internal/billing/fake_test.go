@@ -32,8 +32,10 @@ type fakeStripe struct {
 	listed        int            // lists of subscriptions
 	listing       func(page int) // is called before each of them; nil: nothing is
 	broken        bool
-	now           func() time.Time // the time of its responses; nil for the real time
-	meter         meterEvents
+	// busy says which request for a path is refused because there are too many; -1: each is.
+	busy  map[string]int
+	now   func() time.Time // the time of its responses; nil for the real time
+	meter meterEvents
 }
 
 func newFakeStripe(t *testing.T) *fakeStripe {
@@ -65,6 +67,8 @@ func (f *fakeStripe) authorized(next http.Handler) http.Handler {
 			w.Header().Set("Date", f.now().Format(http.TimeFormat))
 		}
 		switch {
+		case f.isBusy(r.URL.Path):
+			f.fail(w, http.StatusTooManyRequests, "rate_limit")
 		case f.broken:
 			f.fail(w, http.StatusBadRequest, "broken")
 		case r.Header.Get("Authorization") != "Bearer "+f.key:
@@ -73,6 +77,14 @@ func (f *fakeStripe) authorized(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+func (f *fakeStripe) isBusy(path string) bool {
+	left := f.busy[path]
+	if left > 0 {
+		f.busy[path]--
+	}
+	return left == 1 || left < 0
 }
 
 func (f *fakeStripe) fail(w http.ResponseWriter, status int, code string) {

@@ -111,7 +111,9 @@ func (r *Runner) reconcile(ctx context.Context, c comparison) (sum Summary, err 
 		case sum.PurchasesErr != nil:
 			problem = "plans were compared, but purchases were not: " + failure(sum.PurchasesErr)
 		}
-		return sum, r.Store.RecordReconcile(ctx, c.tenant, c.endpoint.ID, began, problem, sum.PurchasesErr == nil)
+		return sum, r.again(ctx, func() error {
+			return r.Store.RecordReconcile(ctx, c.tenant, c.endpoint.ID, began, problem, sum.PurchasesErr == nil)
+		})
 	}
 	return sum, errors.Join(err, r.Store.RecordReconcileFailure(ctx, c.tenant, c.endpoint.ID, failure(err)))
 }
@@ -155,7 +157,11 @@ func (r *Runner) compare(ctx context.Context, c comparison) (sum Summary, err er
 	seen := map[string]bool{}
 	compare := func(fetched subscription.Fetched) error {
 		seen[fetched.ID] = true
-		result, err := r.Store.ReconcileBilling(ctx, c.tenant, c.endpoint, fetched, c.dryRun)
+		var result tenants.ReconcileResult
+		err := r.again(ctx, func() (err error) {
+			result, err = r.Store.ReconcileBilling(ctx, c.tenant, c.endpoint, fetched, c.dryRun)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("subscription %s: %w", fetched.ID, err)
 		}
@@ -177,7 +183,17 @@ func (r *Runner) compare(ctx context.Context, c comparison) (sum Summary, err er
 		c.report(sum, tenants.ReconcileResult{Subscription: name, Problem: foreign})
 		c.progress()
 	}
-	if err := client.Subscriptions(ctx, compare); err != nil {
+	last := ""
+	err = r.againFrom(ctx, func() int { return sum.Subscriptions }, func() error {
+		return client.Subscriptions(ctx, last, func(fetched subscription.Fetched) error {
+			if err := compare(fetched); err != nil {
+				return given{err}
+			}
+			last = fetched.ID
+			return nil
+		})
+	})
+	if err != nil {
 		return sum, err
 	}
 	if err := r.missing(ctx, c, client, seen, compare, skip); err != nil {
@@ -190,17 +206,33 @@ func (r *Runner) compare(ctx context.Context, c comparison) (sum Summary, err er
 
 // purchases stores the events of purchases and refunds that did not arrive.
 func (r *Runner) purchases(ctx context.Context, c comparison, client *subscription.Client) (recovered int, err error) {
-	sells, since, err := r.Store.PurchasesSince(ctx, c.tenant, c.endpoint, c.all)
+	var sells bool
+	var since time.Time
+	err = r.again(ctx, func() (err error) {
+		sells, since, err = r.Store.PurchasesSince(ctx, c.tenant, c.endpoint, c.all)
+		return err
+	})
 	if err != nil || !sells {
 		return 0, err
 	}
-	err = client.Purchases(ctx, since, func(event subscription.Event, body []byte) error {
-		missing, err := r.Store.RecoverBillingEvent(ctx, c.tenant, c.endpoint, event, body, c.dryRun)
-		if missing && err == nil {
-			recovered++
-		}
-		c.progress()
-		return err
+	last, looked := "", 0
+	err = r.againFrom(ctx, func() int { return looked }, func() error {
+		return client.Purchases(ctx, since, last, func(event subscription.Event, body []byte) error {
+			var missing bool
+			err := r.again(ctx, func() (err error) {
+				missing, err = r.Store.RecoverBillingEvent(ctx, c.tenant, c.endpoint, event, body, c.dryRun)
+				return err
+			})
+			if err != nil {
+				return given{err}
+			}
+			if missing {
+				recovered++
+			}
+			last, looked = event.ID, looked+1
+			c.progress()
+			return nil
+		})
 	})
 	return recovered, err
 }
@@ -210,7 +242,11 @@ func (r *Runner) purchases(ctx context.Context, c comparison, client *subscripti
 func (r *Runner) missing(ctx context.Context, c comparison, client *subscription.Client, seen map[string]bool, compare func(subscription.Fetched) error, skip func(string)) error {
 	after := ""
 	for {
-		known, err := r.Store.KnownSubscriptions(ctx, c.tenant, c.endpoint.ID, after)
+		var known []tenants.KnownSubscription
+		err := r.again(ctx, func() (err error) {
+			known, err = r.Store.KnownSubscriptions(ctx, c.tenant, c.endpoint.ID, after)
+			return err
+		})
 		if err != nil || len(known) == 0 {
 			return err
 		}
@@ -219,21 +255,34 @@ func (r *Runner) missing(ctx context.Context, c comparison, client *subscription
 			if seen[k.ID] {
 				continue
 			}
-			fetched, err := client.Subscription(ctx, k.ID)
-			if errors.Is(err, subscription.ErrGone) {
-				fetched = subscription.Fetched{ID: k.ID, Gone: true}
-				var ours bool
-				if ours, err = client.KnowsCustomer(ctx, k.Customer); err == nil && !ours {
-					skip(k.ID)
-					continue
-				}
-			}
+			fetched, ours, err := r.unlisted(ctx, client, k)
 			if err != nil {
 				return err
+			}
+			if !ours {
+				skip(k.ID)
+				continue
 			}
 			if err := compare(fetched); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// unlisted asks for a subscription that is not in the provider's list. It is ours if the provider
+// knows it, or its customer.
+func (r *Runner) unlisted(ctx context.Context, client *subscription.Client, k tenants.KnownSubscription) (fetched subscription.Fetched, ours bool, err error) {
+	err = r.again(ctx, func() (err error) {
+		fetched, err = client.Subscription(ctx, k.ID)
+		return err
+	})
+	if !errors.Is(err, subscription.ErrGone) {
+		return fetched, true, err
+	}
+	err = r.again(ctx, func() (err error) {
+		ours, err = client.KnowsCustomer(ctx, k.Customer)
+		return err
+	})
+	return subscription.Fetched{ID: k.ID, Gone: true}, ours, err
 }

@@ -47,6 +47,8 @@ type Options struct {
 	Every time.Duration
 	// CompareFor is how long a comparison may make no progress; 0 for an hour.
 	CompareFor time.Duration
+	// Pause waits before a step of a comparison is tried again; nil waits in real time.
+	Pause func(context.Context, time.Duration)
 }
 
 // Runner executes due tasks. Its methods can be called concurrently.
@@ -81,6 +83,9 @@ func New(o Options) *Runner {
 		o.Every = lookEvery
 	}
 	o.CompareFor = cmp.Or(o.CompareFor, reconcileFor)
+	if o.Pause == nil {
+		o.Pause = pause
+	}
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
 		pushLogged: map[uuid.UUID]time.Time{},

@@ -81,10 +81,11 @@ func (c *Client) KnowsCustomer(ctx context.Context, id string) (bool, error) {
 	return true, nil
 }
 
-// Subscriptions calls each for all subscriptions, including ended ones. It returns the first error
-// of each.
-func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) error {
+// Subscriptions calls each for all subscriptions, including ended ones, behind the one that is
+// named; "": from the first one on. It returns the first error of each.
+func (c *Client) Subscriptions(ctx context.Context, after string, each func(Fetched) error) error {
 	params := &stripe.SubscriptionListParams{Status: stripe.String("all")}
+	params.StartingAfter = behind(after)
 	params.Limit = stripe.Int64(100)
 	params.AddExpand("data.customer")
 	list := c.api.V1Subscriptions.List(ctx, params)
@@ -108,12 +109,20 @@ var purchaseEvents = []string{
 	"invoice.paid", "checkout.session.completed", "checkout.session.async_payment_succeeded", "invoice_payment.paid", "charge.refunded",
 }
 
+// behind is where a list begins; nil: with its first object.
+func behind(after string) *string {
+	if after == "" {
+		return nil
+	}
+	return &after
+}
+
 // Purchases calls each for the events about purchases and refunds since an instant, newest first,
-// with the body that a webhook has. The provider keeps events for 30 days. It returns the first
-// error of each.
-func (c *Client) Purchases(ctx context.Context, since time.Time, each func(Event, []byte) error) error {
+// with the body that a webhook has, behind the event that is named; "": from the newest on. The
+// provider keeps events for 30 days. It returns the first error of each.
+func (c *Client) Purchases(ctx context.Context, since time.Time, after string, each func(Event, []byte) error) error {
 	params := &stripe.EventListParams{CreatedRange: &stripe.RangeQueryParams{GreaterThanOrEqual: since.Unix()}, Types: stripe.StringSlice(purchaseEvents)}
-	params.Limit = stripe.Int64(100)
+	params.Limit, params.StartingAfter = stripe.Int64(100), behind(after)
 	for in, err := range c.api.V1Events.List(ctx, params).All(ctx) {
 		if err != nil {
 			return apiError("list events", err)

@@ -23,7 +23,7 @@ func TestErrorsOfTheProviderHaveNoKey(t *testing.T) {
 		_, err := c.Subscription(t.Context(), "sub_1")
 		require.ErrorContains(t, err, "cannot be read")
 		require.NotContains(t, err.Error(), "rk_test_secret")
-		err = c.Subscriptions(t.Context(), func(Fetched) error { return nil })
+		err = c.Subscriptions(t.Context(), "", func(Fetched) error { return nil })
 		require.Error(t, err)
 		require.NotContains(t, err.Error(), "rk_test_secret")
 	}

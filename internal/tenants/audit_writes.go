@@ -187,8 +187,9 @@ func (c *change) InsertTenant(ctx context.Context, p db.InsertTenantParams) (row
 	return row, err
 }
 
-// DeleteTenant deletes a tenant with everything that belongs to it. Its trail is deleted, too; the
-// end of the trail is kept.
+// DeleteTenant deletes a tenant for everybody who reads tenants. Its members go at once, and its
+// other rows later (DeleteTenantRows), so that this does not take longer the more they are. Its
+// trail is deleted, too; the end of the trail is kept.
 func (c *change) DeleteTenant(ctx context.Context, id uuid.UUID) error {
 	t, err := c.touch(ctx, auditTenant, id.String(), false)
 	if err != nil {
@@ -202,7 +203,34 @@ func (c *change) DeleteTenant(ctx context.Context, id uuid.UUID) error {
 	case !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}
-	return c.Queries.DeleteTenant(ctx, id)
+	if err := c.LeaveDeletedTenant(ctx, &id); err != nil {
+		return err
+	}
+	if err := c.deleteMembers(ctx, id); err != nil {
+		return err
+	}
+	if err := c.SeeDeletedTenants(ctx, "on"); err != nil { // otherwise nobody may make a row that they do not see
+		return err
+	}
+	if err := c.MarkTenantDeleted(ctx, id); err != nil {
+		return err
+	}
+	return c.SeeDeletedTenants(ctx, "")
+}
+
+// deleteMembers deletes the members of a tenant in a change by the operator.
+func (c *change) deleteMembers(ctx context.Context, of uuid.UUID) error {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
+		return err
+	}
+	if err := c.SetTenant(ctx, of.String()); err != nil {
+		return err
+	}
+	if err := c.DeleteMembersOf(ctx, of); err != nil {
+		return err
+	}
+	_, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem)
+	return err
 }
 
 // UpsertMember makes a person a member or gives a member a role.

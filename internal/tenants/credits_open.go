@@ -44,7 +44,7 @@ func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters en
 	for _, tenant := range of {
 		n, full, wrong := s.openNewOf(ctx, keys, counters, tenant)
 		opened, more, last = opened+n, more || full, tenant
-		if wrong != nil {
+		if wrong != nil && !errors.Is(wrong, ErrNotFound) { // it was deleted, and its grants are soon
 			failed, err = append(failed, tenant), wrong
 		}
 		if ctx.Err() != nil {

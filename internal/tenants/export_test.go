@@ -93,3 +93,17 @@ func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uu
 	}
 	return done, more, c.failed.first
 }
+
+// SetDeletedPage sets how many rows of a deleted tenant one statement deletes.
+func (s *Store) SetDeletedPage(rows int64) { s.deletedPage = rows }
+
+// LargeTables are the tables whose rows of a deleted tenant are deleted in pages.
+func LargeTables() (names []string) {
+	for _, table := range tenantTables {
+		names = append(names, table.name)
+	}
+	return names
+}
+
+// DeletedLock is held by the server that deletes rows of deleted tenants.
+const DeletedLock = deletedLock

@@ -140,7 +140,7 @@ var longChanges = map[string]longChange{
 		}
 		return s.DeleteNotificationEndpoint(ctx, a, list[0].ID, tenants.Match{})
 	}},
-	"delete a tenant": {lockPlanLimits, func(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
+	"delete a tenant": {"SELECT FROM members FOR UPDATE", func(ctx context.Context, s *tenants.Store, _ tenants.Actor) error {
 		return s.DeleteTenant(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{})
 	}},
 }
@@ -173,6 +173,7 @@ func fillForLongChanges(t *testing.T, s *tenants.Store, a tenants.Actor) {
 	require.NoError(t, second(s.EnsurePlatform(t.Context())))
 	mustRule(t, s, a, rule("r"))
 	mustRule(t, s, a, rule("q"))
+	require.NoError(t, second(s.InviteMember(t.Context(), a, "someone@example.com", tenants.Owner)))
 	mustPlan(t, s, a, "free")
 	mustPlan(t, s, a, "pro")
 	_, _, err := s.PutPlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: numbersOf(5)}, tenants.Match{})

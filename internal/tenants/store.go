@@ -88,6 +88,8 @@ type Store struct {
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries turn }
 	metered meteredRows
 
+	deletedPage int64 // rows of a deleted tenant that one statement deletes
+
 	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
 }
 
@@ -138,7 +140,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
 		exports: newExports(int(config.MaxConns), config.Now), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
-		metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
+		deletedPage: deletedPage, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials

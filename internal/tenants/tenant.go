@@ -237,15 +237,16 @@ func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Matc
 	return out, err
 }
 
-// DeleteTenant deletes a tenant with everything that belongs to it, permanently. For the operator
-// only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *ConflictError with
+// DeleteTenant deletes a tenant with everything that belongs to it, permanently: from now on it
+// does not exist, and another may have its slug. DeleteTenantRows deletes its rows. For the
+// operator only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *ConflictError with
 // CodePlatform.
 func (s *Store) DeleteTenant(ctx context.Context, a Actor, ref string, m Match) error {
 	return s.changeTenant(ctx, a, ref, m, func(ctx context.Context, c *change, old Tenant) error {
 		if old.Slug == PlatformSlug {
 			return &ConflictError{CodePlatform, "the operator's own tenant cannot be deleted"}
 		}
-		if err := c.DeleteTenant(ctx, old.ID); err != nil { // before others wait: it may have millions of rows
+		if err := c.DeleteTenant(ctx, old.ID); err != nil { // before others wait
 			return err
 		}
 		if err := c.lockTrails(ctx); err != nil {

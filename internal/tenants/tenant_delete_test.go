@@ -117,6 +117,7 @@ func TestDeleteTenantWithEverything(t *testing.T) {
 	for _, one := range []tenants.Actor{a, b} {
 		requireRows(one, true)
 		require.NoError(t, d.Store.DeleteTenant(t.Context(), operator, one.TenantID().String(), tenants.Match{}))
+		require.NoError(t, second(d.Store.DeleteTenantRows(t.Context())))
 		requireRows(one, false)
 	}
 }

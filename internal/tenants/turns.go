@@ -70,17 +70,19 @@ func tasksOf(table, at, pending, oldest, due, active string) tasks {
 }
 
 const (
-	anyTenant     = "true"
-	activeTenants = "(SELECT t.state FROM tenants t WHERE t.id = x.tenant_id) = 'active'"
+	// A tenant that was deleted may have tasks still, and is not among tenants any more. The state
+	// is looked up for each tenant; with EXISTS, Postgres may read all tenants for a hash table.
+	existingTenants = "(SELECT t.state FROM tenants t WHERE t.id = x.tenant_id) IS NOT NULL"
+	activeTenants   = "coalesce((SELECT t.state FROM tenants t WHERE t.id = x.tenant_id) = 'active', false)"
 )
 
 var (
-	billingEventTasks        = tasksOf("billing_events", "due_at", "due_at IS NOT NULL", "due_at <= @now", "x.due_at <= @now", anyTenant)
-	billingSubscriptionTasks = tasksOf("billing_subscriptions", "due_at", "due_at IS NOT NULL", "due_at <= @now", "x.due_at <= @now", anyTenant)
-	billingReconcileTasks    = tasksOf("billing_endpoints", "reconcile_at", "reconcile_at IS NOT NULL", "reconcile_at <= @now", "x.reconcile_at <= @now", anyTenant)
+	billingEventTasks        = tasksOf("billing_events", "due_at", "due_at IS NOT NULL", "due_at <= @now", "x.due_at <= @now", existingTenants)
+	billingSubscriptionTasks = tasksOf("billing_subscriptions", "due_at", "due_at IS NOT NULL", "due_at <= @now", "x.due_at <= @now", existingTenants)
+	billingReconcileTasks    = tasksOf("billing_endpoints", "reconcile_at", "reconcile_at IS NOT NULL", "reconcile_at <= @now", "x.reconcile_at <= @now", existingTenants)
 	duePlanTasks             = tasksOf("subjects", "next_plan_at", "next_plan_at IS NOT NULL", "next_plan_at <= @now", "x.next_plan_at <= @now", activeTenants)
 	counterChangeTasks       = tasksOf("counter_changes", "id", "true", "true", "true", activeTenants)
-	meterPushTasks           = tasksOf("metered_pushes", "due_at", "due_at IS NOT NULL", "due_at <= now()", "x.due_at <= now()", anyTenant)
+	meterPushTasks           = tasksOf("metered_pushes", "due_at", "due_at IS NOT NULL", "due_at <= now()", "x.due_at <= now()", existingTenants)
 	// Migrations that cannot continue now are among the oldest, too. A tenant has at most one open
 	// migration for each plan, which bounds the look at those of one tenant.
 	planMigrationTasks = tasksOf("plan_migrations", "starts_at", "ended_at IS NULL", "ended_at IS NULL", `EXISTS (

@@ -82,7 +82,7 @@ func TestClientAgainstStripeMock(t *testing.T) {
 	require.NotEmpty(t, one.Snapshot.Items[0].Price)
 
 	var all []subscription.Fetched
-	require.NoError(t, c.Subscriptions(ctx, func(f subscription.Fetched) error { all = append(all, f); return nil }))
+	require.NoError(t, c.Subscriptions(ctx, "", func(f subscription.Fetched) error { all = append(all, f); return nil }))
 	require.NotEmpty(t, all)
 	require.NotEmpty(t, all[0].Snapshot.Customer)
 
@@ -94,7 +94,7 @@ func TestClientAgainstStripeMock(t *testing.T) {
 		_, err := c.Lines(ctx, purchase)
 		require.NoError(t, err)
 	}
-	require.NoError(t, c.Purchases(ctx, time.Now().Add(-time.Hour), func(e subscription.Event, body []byte) error {
+	require.NoError(t, c.Purchases(ctx, time.Now().Add(-time.Hour), "", func(e subscription.Event, body []byte) error {
 		return nil
 	}))
 	failed := c.SendMeterEvent(ctx, subscription.MeterEvent{Name: "api_requests", Customer: "cus_1", Value: 25, At: time.Now(), Identifier: "id_1"})

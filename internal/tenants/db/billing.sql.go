@@ -957,6 +957,7 @@ WITH due AS MATERIALIZED (
                 AND v.received_at <= $1 ORDER BY v.received_at LIMIT 1) AS first
     ) AS has
     WHERE (e.tenant_id, e.id) > ($3::uuid, $4::uuid) AND (e.tenant_id, e.id) <= ($5::uuid, $6::uuid)
+        AND (SELECT t.state FROM tenants t WHERE t.id = e.tenant_id) IS NOT NULL -- none of a tenant that was deleted
         AND CASE WHEN b.settled_at IS NULL AND b.sent_at > $7 THEN NOT has.unapplied
             WHEN b.settled_at IS NULL AND b.sent_at IS NOT NULL THEN true
             WHEN b.sent_at > $8 THEN false

@@ -724,6 +724,7 @@ type Tenant struct {
 	Partitions          int32
 	PartitionsBefore    int32
 	PartitionsChangedAt *time.Time
+	DeletedAt           *time.Time
 }
 
 type TierNotice struct {

@@ -154,7 +154,8 @@ WITH RECURSIVE turn AS (
     SELECT $4::uuid AS tenant_id, '00000000-0000-0000-0000-000000000000'::uuid AS endpoint_id, NULL::timestamptz AS due_at, 0 AS looked, 0 AS found
     UNION ALL
     SELECT n.tenant_id, n.endpoint_id, n.due_at, turn.looked + 1, turn.found + (n.due_at <= $1::timestamptz)::int FROM turn CROSS JOIN LATERAL (
-        SELECT x.tenant_id, x.endpoint_id, x.due_at FROM notification_deliveries x
+        SELECT x.tenant_id, x.endpoint_id, CASE WHEN (SELECT t.state FROM tenants t WHERE t.id = x.tenant_id) IS NULL THEN 'infinity' ELSE x.due_at END AS due_at
+        FROM notification_deliveries x
         WHERE (x.tenant_id, x.endpoint_id) > (turn.tenant_id, turn.endpoint_id) AND x.due_at IS NOT NULL
         ORDER BY x.tenant_id, x.endpoint_id, x.due_at LIMIT 1
     ) AS n WHERE turn.looked < $2::int AND turn.found < $3::int
@@ -178,7 +179,8 @@ type DeliveryTurnsRow struct {
 }
 
 // The endpoints that have something to send, those that waited longest first. They are found in
-// order, from the first one of a tenant on. No index has the oldest deliveries of all tenants.
+// order, from the first one of a tenant on. No index has the oldest deliveries of all tenants. A
+// tenant that was deleted may have deliveries still, and is not among tenants any more.
 func (q *Queries) DeliveryTurns(ctx context.Context, arg DeliveryTurnsParams) (DeliveryTurnsRow, error) {
 	row := q.db.QueryRow(ctx, deliveryTurns,
 		arg.Now,

@@ -29,13 +29,27 @@ func (q *Queries) BumpVersion(ctx context.Context, tenantID string) (BumpVersion
 	return i, err
 }
 
-const deleteTenant = `-- name: DeleteTenant :exec
-DELETE FROM tenants WHERE id = $1
+const deleteMembersOf = `-- name: DeleteMembersOf :exec
+DELETE FROM members WHERE tenant_id = $1
 `
 
-func (q *Queries) DeleteTenant(ctx context.Context, id uuid.UUID) error {
-	_, err := q.db.Exec(ctx, deleteTenant, id)
+// With their invitations.
+func (q *Queries) DeleteMembersOf(ctx context.Context, tenantID uuid.UUID) error {
+	_, err := q.db.Exec(ctx, deleteMembersOf, tenantID)
 	return err
+}
+
+const deleteTenantRow = `-- name: DeleteTenantRow :execrows
+DELETE FROM tenants WHERE id = $1 AND deleted_at IS NOT NULL
+`
+
+// With the rows that it has in tables in which no tenant has many.
+func (q *Queries) DeleteTenantRow(ctx context.Context, id uuid.UUID) (int64, error) {
+	result, err := q.db.Exec(ctx, deleteTenantRow, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const deletedTenants = `-- name: DeletedTenants :many
@@ -80,7 +94,7 @@ func (q *Queries) InsertDeletedTenant(ctx context.Context, arg InsertDeletedTena
 const insertTenant = `-- name: InsertTenant :one
 INSERT INTO tenants (id, slug, name, partitions, version, policy_version, subjects_version, keys_version)
 VALUES ($1, $2, $3, $4, $5, $5, $5, $5)
-RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at
+RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at
 `
 
 type InsertTenantParams struct {
@@ -116,12 +130,23 @@ func (q *Queries) InsertTenant(ctx context.Context, arg InsertTenantParams) (Ten
 		&i.Partitions,
 		&i.PartitionsBefore,
 		&i.PartitionsChangedAt,
+		&i.DeletedAt,
 	)
 	return i, err
 }
 
+const leaveDeletedTenant = `-- name: LeaveDeletedTenant :exec
+UPDATE sessions SET chosen_tenant = NULL WHERE chosen_tenant = $1
+`
+
+// The sessions of those who have chosen it.
+func (q *Queries) LeaveDeletedTenant(ctx context.Context, tenantID *uuid.UUID) error {
+	_, err := q.db.Exec(ctx, leaveDeletedTenant, tenantID)
+	return err
+}
+
 const lockTenant = `-- name: LockTenant :one
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at FROM tenants WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // Every change of a tenant's configuration holds this lock, so that counts and checks over several
@@ -145,12 +170,33 @@ func (q *Queries) LockTenant(ctx context.Context, id uuid.UUID) (Tenant, error) 
 		&i.Partitions,
 		&i.PartitionsBefore,
 		&i.PartitionsChangedAt,
+		&i.DeletedAt,
 	)
 	return i, err
 }
 
+const markTenantDeleted = `-- name: MarkTenantDeleted :exec
+UPDATE tenants SET deleted_at = now(), slug = id::text WHERE id = $1
+`
+
+// Its slug is free from now on.
+func (q *Queries) MarkTenantDeleted(ctx context.Context, id uuid.UUID) error {
+	_, err := q.db.Exec(ctx, markTenantDeleted, id)
+	return err
+}
+
+const seeDeletedTenants = `-- name: SeeDeletedTenants :exec
+SELECT set_config('weir.deleted_tenants', $1::text, true)
+`
+
+// Whether the transaction sees tenants that were deleted ('on'), whose rows are left.
+func (q *Queries) SeeDeletedTenants(ctx context.Context, value string) error {
+	_, err := q.db.Exec(ctx, seeDeletedTenants, value)
+	return err
+}
+
 const tenantByID = `-- name: TenantByID :one
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants WHERE id = $1
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at FROM tenants WHERE id = $1
 `
 
 func (q *Queries) TenantByID(ctx context.Context, id uuid.UUID) (Tenant, error) {
@@ -172,12 +218,13 @@ func (q *Queries) TenantByID(ctx context.Context, id uuid.UUID) (Tenant, error) 
 		&i.Partitions,
 		&i.PartitionsBefore,
 		&i.PartitionsChangedAt,
+		&i.DeletedAt,
 	)
 	return i, err
 }
 
 const tenantBySlug = `-- name: TenantBySlug :one
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants WHERE slug = $1
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at FROM tenants WHERE slug = $1
 `
 
 func (q *Queries) TenantBySlug(ctx context.Context, slug string) (Tenant, error) {
@@ -199,6 +246,7 @@ func (q *Queries) TenantBySlug(ctx context.Context, slug string) (Tenant, error)
 		&i.Partitions,
 		&i.PartitionsBefore,
 		&i.PartitionsChangedAt,
+		&i.DeletedAt,
 	)
 	return i, err
 }
@@ -271,7 +319,7 @@ func (q *Queries) TenantVersions(ctx context.Context, since int64) ([]TenantVers
 }
 
 const tenants = `-- name: Tenants :many
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at FROM tenants
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at FROM tenants
 WHERE ($1::uuid IS NULL OR id < $1)
     AND ($2::text = '' OR strpos(lower(slug || ' ' || name), lower($2)) > 0)
     AND ($3::text = '' OR state = $3)
@@ -315,6 +363,7 @@ func (q *Queries) Tenants(ctx context.Context, arg TenantsParams) ([]Tenant, err
 			&i.Partitions,
 			&i.PartitionsBefore,
 			&i.PartitionsChangedAt,
+			&i.DeletedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -381,10 +430,34 @@ func (q *Queries) TenantsServed(ctx context.Context, arg TenantsServedParams) ([
 	return items, nil
 }
 
+const tenantsWithRowsLeft = `-- name: TenantsWithRowsLeft :many
+SELECT id FROM tenants WHERE deleted_at IS NOT NULL ORDER BY deleted_at, id
+`
+
+func (q *Queries) TenantsWithRowsLeft(ctx context.Context) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, tenantsWithRowsLeft)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const updateTenant = `-- name: UpdateTenant :one
 UPDATE tenants SET name = $1, state = $2, partitions = $3, partitions_before = $4,
     partitions_changed_at = $5, updated_at = now()
-WHERE id = $6 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at
+WHERE id = $6 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at
 `
 
 type UpdateTenantParams struct {
@@ -422,12 +495,13 @@ func (q *Queries) UpdateTenant(ctx context.Context, arg UpdateTenantParams) (Ten
 		&i.Partitions,
 		&i.PartitionsBefore,
 		&i.PartitionsChangedAt,
+		&i.DeletedAt,
 	)
 	return i, err
 }
 
 const updateTenantName = `-- name: UpdateTenantName :one
-UPDATE tenants SET name = $1, updated_at = now() WHERE id = $2 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at
+UPDATE tenants SET name = $1, updated_at = now() WHERE id = $2 RETURNING id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at
 `
 
 type UpdateTenantNameParams struct {
@@ -454,6 +528,7 @@ func (q *Queries) UpdateTenantName(ctx context.Context, arg UpdateTenantNamePara
 		&i.Partitions,
 		&i.PartitionsBefore,
 		&i.PartitionsChangedAt,
+		&i.DeletedAt,
 	)
 	return i, err
 }

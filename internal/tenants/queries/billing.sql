@@ -375,6 +375,7 @@ WITH due AS MATERIALIZED (
                 AND v.received_at <= @before ORDER BY v.received_at LIMIT 1) AS first
     ) AS has
     WHERE (e.tenant_id, e.id) > (@after_tenant::uuid, @after_id::uuid) AND (e.tenant_id, e.id) <= (@last_tenant::uuid, @last_id::uuid)
+        AND (SELECT t.state FROM tenants t WHERE t.id = e.tenant_id) IS NOT NULL -- none of a tenant that was deleted
         AND CASE WHEN b.settled_at IS NULL AND b.sent_at > @repeat_before THEN NOT has.unapplied
             WHEN b.settled_at IS NULL AND b.sent_at IS NOT NULL THEN true
             WHEN b.sent_at > @again_before THEN false

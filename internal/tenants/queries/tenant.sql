@@ -30,8 +30,28 @@ WHERE id = @id RETURNING *;
 -- How many hash tags the counters of tenants may have, also those that were left by the last change.
 SELECT id, partitions, greatest(partitions, partitions_before)::integer AS most FROM tenants WHERE id = ANY(@ids::uuid[]);
 
--- name: DeleteTenant :exec
-DELETE FROM tenants WHERE id = @id;
+-- name: SeeDeletedTenants :exec
+-- Whether the transaction sees tenants that were deleted ('on'), whose rows are left.
+SELECT set_config('weir.deleted_tenants', @value::text, true);
+
+-- name: MarkTenantDeleted :exec
+-- Its slug is free from now on.
+UPDATE tenants SET deleted_at = now(), slug = id::text WHERE id = @id;
+
+-- name: LeaveDeletedTenant :exec
+-- The sessions of those who have chosen it.
+UPDATE sessions SET chosen_tenant = NULL WHERE chosen_tenant = @tenant_id;
+
+-- name: DeleteMembersOf :exec
+-- With their invitations.
+DELETE FROM members WHERE tenant_id = @tenant_id;
+
+-- name: TenantsWithRowsLeft :many
+SELECT id FROM tenants WHERE deleted_at IS NOT NULL ORDER BY deleted_at, id;
+
+-- name: DeleteTenantRow :execrows
+-- With the rows that it has in tables in which no tenant has many.
+DELETE FROM tenants WHERE id = @id AND deleted_at IS NOT NULL;
 
 -- name: InsertDeletedTenant :exec
 INSERT INTO deleted_tenants (id, slug, version) VALUES (@id, @slug, @version);
