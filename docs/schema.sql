@@ -387,6 +387,8 @@ CREATE TABLE config_version (
     CHECK ((version >= 1)),
     CHECK (singleton)
 );
+CREATE TRIGGER note_restored_pushes AFTER UPDATE OF epoch ON config_version FOR EACH ROW WHEN ((old.epoch <> new.epoch)) EXECUTE FUNCTION note_restored_pushes();
+CREATE TRIGGER renumber_counter_changes AFTER UPDATE OF epoch ON config_version FOR EACH ROW WHEN ((old.epoch <> new.epoch)) EXECUTE FUNCTION renumber_counter_changes();
 GRANT SELECT ON config_version TO weir_app;
 GRANT SELECT ON config_version TO weir_system;
 GRANT UPDATE (version) ON config_version TO weir_app;
@@ -1265,6 +1267,14 @@ CREATE POLICY own_tenant ON quota_notices FOR ALL TO weir_app
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE, INSERT, SELECT ON quota_notices TO weir_system;
 GRANT SELECT ON quota_notices TO weir_app;
+
+CREATE TABLE restores (
+    only_row boolean NOT NULL DEFAULT true,
+    restored_at timestamp with time zone,
+    PRIMARY KEY (only_row),
+    CHECK (only_row)
+);
+GRANT SELECT, UPDATE ON restores TO weir_system;
 
 CREATE TABLE routes (
     tenant_id uuid NOT NULL,

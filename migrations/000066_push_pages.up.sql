@@ -1,16 +1,30 @@
 -- Writers of rules lock that table first, and then ended_meters: in another order, the migration
--- could be the victim of a deadlock, and one that failed needs a person. An export of an earlier
--- release may read metering_state for fifteen minutes. So the migration takes all locks or none:
--- while it waited with some, it would hold up every change of a rule.
+-- could be the victim of a deadlock. An export of an earlier release may read metering_state for
+-- fifteen minutes. So the migration takes all locks or none: while it waited with some, it would hold
+-- up every change of a rule. After a minute it fails and says for what it waited. It has changed
+-- nothing then, and the server tries again.
 DO $$
+DECLARE
+    attempts integer := coalesce(nullif(current_setting('weir.lock_attempts', true), ''), '50');
+    others text;
 BEGIN
     SET LOCAL lock_timeout = '200ms';
-    LOOP
+    FOR attempt IN 1..attempts LOOP
         BEGIN
             LOCK TABLE rules IN SHARE ROW EXCLUSIVE MODE;
             LOCK TABLE metering_state, ended_meters IN ACCESS EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available THEN
+            SELECT string_agg(DISTINCT pid::text, ', ') INTO others FROM pg_locks
+            WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
+                AND relation IN ('rules'::regclass, 'metering_state'::regclass, 'ended_meters'::regclass);
+            IF attempt = attempts THEN
+                RAISE lock_not_available USING MESSAGE = 'rules, metering_state and ended_meters are used all the time, now by the processes of Postgres: '
+                    || coalesce(others, 'none');
+            END IF;
+            IF attempt = 1 THEN
+                RAISE WARNING 'migration 66 waits for other processes of Postgres that use rules, metering_state or ended_meters: %', coalesce(others, 'none');
+            END IF;
             PERFORM pg_sleep(1);
         END;
     END LOOP;

@@ -2,11 +2,13 @@ package migrations
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
 	driver "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
@@ -17,26 +19,34 @@ import (
 // lockTimeout is the maximum wait for another process that migrates the same database.
 const lockTimeout = time.Minute
 
-// DirtyError means that an earlier migration was interrupted. Every file runs in one transaction,
-// so the database is in the state before it.
+// DirtyError means that an earlier release was interrupted in a migration. This release leaves no
+// such mark. Every file runs in one transaction, so the database is in the state before it or after
+// it; the earlier release may have ended between the file and the removal of the mark.
 type DirtyError struct{ Version int }
 
 func (e *DirtyError) Error() string {
-	return fmt.Sprintf("the schema is marked dirty at version %[1]d: migration %[1]d failed or was interrupted. "+
-		"Find out why, then: UPDATE schema_migrations SET version = %[2]d, dirty = false", e.Version, e.Version-1)
+	return fmt.Sprintf("the schema is marked dirty at version %[1]d: an earlier release was interrupted in a migration. "+
+		"If the changes of migrations/%06[1]d_*.up.sql are there: UPDATE schema_migrations SET dirty = false. "+
+		"If they are not: UPDATE schema_migrations SET version = %[2]d, dirty = false", e.Version, e.Version-1)
 }
 
 // Up applies all missing migrations. databaseURL must log in as the owner of the tables or, for a
 // new database, as a role that may create tables and roles. Concurrent callers wait for each other,
 // up to a minute. A schema that is newer than the program stays as it is: migrations keep older
 // servers working, and an instance of the older version must be able to start during an upgrade. Up
-// returns *DirtyError after an interrupted migration.
+// returns *FailedError if the database refuses a migration, and *DirtyError if an earlier release
+// was interrupted in one. After other errors it can be called again, and continues.
 func Up(ctx context.Context, databaseURL string) error {
+	return UpNoting(ctx, databaseURL, func(string) {})
+}
+
+// UpNoting is Up, and tells note what it waits for.
+func UpNoting(ctx context.Context, databaseURL string, note func(string)) error {
 	latest, err := Latest()
 	if err != nil {
 		return err
 	}
-	return run(ctx, databaseURL, func(m *migrate.Migrate) error {
+	return run(ctx, databaseURL, note, func(m *migrate.Migrate) error {
 		if version, dirty, err := m.Version(); err == nil && !dirty && int(version) > latest {
 			return nil
 		}
@@ -50,7 +60,7 @@ func Down(ctx context.Context, databaseURL string) error {
 	if err != nil || version == 0 {
 		return err
 	}
-	return run(ctx, databaseURL, func(m *migrate.Migrate) error { return m.Steps(-1) })
+	return run(ctx, databaseURL, func(string) {}, func(m *migrate.Migrate) error { return m.Steps(-1) })
 }
 
 // Version returns the number of the newest applied migration, or 0, and whether it was interrupted.
@@ -95,10 +105,15 @@ func Latest() (int, error) {
 	return int(version), nil
 }
 
-func run(ctx context.Context, databaseURL string, step func(*migrate.Migrate) error) error {
+func run(ctx context.Context, databaseURL string, note func(string), step func(*migrate.Migrate) error) error {
 	config, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
 		return fmt.Errorf("read the database URL: %w", err)
+	}
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" { // a migration says what it waits for
+			note(n.Message)
+		}
 	}
 	files, err := iofs.New(FS, ".")
 	if err != nil {
@@ -106,14 +121,11 @@ func run(ctx context.Context, databaseURL string, step func(*migrate.Migrate) er
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	if err := db.PingContext(ctx); err != nil {
-		return fmt.Errorf("connect to the database: %w", err)
-	}
-	target, err := driver.WithInstance(db, &driver.Config{})
+	t, err := open(ctx, db, note)
 	if err != nil {
-		return fmt.Errorf("prepare to migrate: %w", err)
+		return err
 	}
-	m, err := migrate.NewWithInstance("embedded", files, "postgres", target)
+	m, err := migrate.NewWithInstance("embedded", files, "postgres", t)
 	if err != nil {
 		return fmt.Errorf("prepare to migrate: %w", err)
 	}
@@ -133,4 +145,33 @@ func run(ctx context.Context, databaseURL string, step func(*migrate.Migrate) er
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return ctx.Err()
+}
+
+// open prepares a database for migrations, and takes their lock. golang-migrate takes it again,
+// each time without a limit and ctx. It never waits for it then: a session may take its own lock
+// again, and there is only one. The lock ends with the session.
+func open(ctx context.Context, db *sql.DB, note func(string)) (*target, error) {
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	var name, schema string
+	err = conn.QueryRowContext(ctx, "SELECT current_database(), coalesce(current_schema(), '')").Scan(&name, &schema)
+	var id string
+	if err == nil {
+		id, err = database.GenerateAdvisoryLockId(name, schema, versionTable)
+	}
+	if err == nil {
+		err = lock(ctx, conn, id, note)
+	}
+	_ = conn.Close() // it returns to db
+	if err != nil {
+		return nil, fmt.Errorf("prepare to migrate: %w", err)
+	}
+	d, err := driver.WithInstance(db, &driver.Config{DatabaseName: name, SchemaName: schema, MigrationsTable: versionTable})
+	if err != nil {
+		return nil, fmt.Errorf("prepare to migrate: %w", err)
+	}
+	return &target{Driver: d, table: pgx.Identifier{schema, versionTable}.Sanitize()}, nil
 }

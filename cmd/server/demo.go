@@ -15,7 +15,6 @@ import (
 	"weir/internal/dashboard"
 	"weir/internal/mail"
 	"weir/internal/tenants"
-	"weir/migrations"
 )
 
 type demoCommand struct {
@@ -58,7 +57,7 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 		return err
 	}
 	if cfg.Migrate {
-		if err := migrations.Up(ctx, cfg.migrateURL()); err != nil {
+		if err := migrateUp(ctx, cfg, log); err != nil {
 			return err
 		}
 	}

@@ -26,11 +26,18 @@ type (
 )
 
 // Run applies all missing migrations.
-func (migrateUpCommand) Run(ctx context.Context, cfg *Config) error {
+func (migrateUpCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	if err := cfg.requireDatabase(); err != nil {
 		return err
 	}
-	return migrations.Up(ctx, cfg.migrateURL())
+	return migrateUp(ctx, cfg, log)
+}
+
+// migrateUp applies all missing migrations, and logs what they wait for.
+func migrateUp(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	return migrations.UpNoting(ctx, cfg.migrateURL(), func(text string) {
+		log.WarnContext(ctx, "the migration of the database waits", "why", text)
+	})
 }
 
 // Run undoes the newest migration.
@@ -78,10 +85,11 @@ const (
 func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, front *front, log *slog.Logger) (snapshot.Deployment, error) {
 	retry, logged, loggedAt := firstRetry, "", time.Time{}
 	for {
-		d, err := prepareOnce(ctx, cfg, store)
+		d, err := prepareOnce(ctx, cfg, store, log)
 		var dirty *migrations.DirtyError
+		var failed *migrations.FailedError
 		switch {
-		case err == nil, ctx.Err() != nil, errors.As(err, &dirty), errors.Is(err, errUnrestricted):
+		case err == nil, ctx.Err() != nil, errors.As(err, &dirty), errors.As(err, &failed), errors.Is(err, errUnrestricted):
 			return d, err
 		}
 		front.notReady("The configuration cannot be read from the database yet.")
@@ -98,9 +106,9 @@ func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, fro
 	}
 }
 
-func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d snapshot.Deployment, err error) {
+func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store, log *slog.Logger) (d snapshot.Deployment, err error) {
 	if cfg.Migrate {
-		err = migrations.Up(ctx, cfg.migrateURL())
+		err = migrateUp(ctx, cfg, log)
 	} else {
 		err = checkSchema(ctx, cfg)
 	}

@@ -144,6 +144,34 @@ func TestCounterChangesMultiplied(t *testing.T) {
 	require.Equal(t, []check.CounterChange{{From: "free", To: "pro"}}, changes(), "of before the multipliers were stored")
 }
 
+// Marks in the counter store say which changes were carried out. After a restore, new changes have
+// none of their identifiers, although the backup is from before these were given.
+func TestCounterChangesAfterARestore(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	var marks []int64
+	carried := func() {
+		t.Helper()
+		d.Exec(insertCounterChanges, a.TenantID(), 1)
+		_, _, err := d.Store.CarryOutCounterChanges(t.Context(), func(_ uuid.UUID, c check.CounterChange) error {
+			require.NotContains(t, marks, c.ID, "it would be skipped")
+			if len(marks) > 0 {
+				require.Greater(t, c.ID, marks[len(marks)-1], "the order of changes")
+			}
+			marks = append(marks, c.ID)
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	for restores := range 3 {
+		carried()
+		carried()
+		d.Exec("ALTER TABLE counter_changes ALTER COLUMN id RESTART WITH 1")
+		d.Exec("UPDATE config_version SET epoch = gen_random_uuid()")
+		require.Len(t, marks, 2*(restores+1))
+	}
+}
+
 // The changes of a tenant wait for those before them, and for those of no other tenant, however
 // long they take. Nothing is carried out again while it is underway.
 func TestCounterChangesWaitForNobody(t *testing.T) {

@@ -300,9 +300,11 @@ WITH page AS MATERIALIZED (
     ) AS t
     WHERE o.id BETWEEN $2::uuid AND $5::uuid ORDER BY o.id, t.rule LIMIT $4::integer
 ), made AS (
-    INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-    SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
-    FROM page t
+    INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at, unanswered_at, unanswered_until)
+    SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now(),
+        CASE WHEN back.restored_at >= t.start + interval '1 hour' THEN t.start + interval '1 hour' END,
+        CASE WHEN back.restored_at >= t.start + interval '1 hour' THEN repeat(U&'\+10FFFF', 64) ELSE '' END
+    FROM page t LEFT JOIN restores back ON true
     LEFT JOIN LATERAL (
         SELECT x.meter_event, x.kind FROM ended_meters x
         WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
@@ -334,6 +336,7 @@ type CreateMeteredPushesRow struct {
 // first one behind a rule. A subject's units of an hour are sent once, so an hour is sealed first. A
 // meter that a rule lost since the hour began gets it; an empty one says that it had none. It
 // returns the page's last row, and how many there are. Slugs of rules have the collation of their index.
+// Of an hour that ended before the database was restored, all may have been sent before the restore.
 func (q *Queries) CreateMeteredPushes(ctx context.Context, arg CreateMeteredPushesParams) ([]CreateMeteredPushesRow, error) {
 	rows, err := q.db.Query(ctx, createMeteredPushes,
 		arg.Start,

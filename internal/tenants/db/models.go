@@ -574,6 +574,11 @@ type QuotaNotice struct {
 	CreatedAt time.Time
 }
 
+type Restore struct {
+	OnlyRow    bool
+	RestoredAt *time.Time
+}
+
 type Route struct {
 	TenantID        uuid.UUID
 	ID              uuid.UUID

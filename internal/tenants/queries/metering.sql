@@ -129,6 +129,7 @@ SELECT id FROM tenants WHERE id >= @first ORDER BY id LIMIT @most;
 -- first one behind a rule. A subject's units of an hour are sent once, so an hour is sealed first. A
 -- meter that a rule lost since the hour began gets it; an empty one says that it had none. It
 -- returns the page's last row, and how many there are. Slugs of rules have the collation of their index.
+-- Of an hour that ended before the database was restored, all may have been sent before the restore.
 WITH page AS MATERIALIZED (
     SELECT t.tenant_id, t.start, t.rule, t.units, t.overage_units, t.free_units, t.billed_units FROM tenants o CROSS JOIN LATERAL (
         SELECT x.tenant_id, x.start, x.rule, x.units, x.overage_units, x.free_units, x.billed_units FROM metered_totals x
@@ -137,9 +138,11 @@ WITH page AS MATERIALIZED (
     ) AS t
     WHERE o.id BETWEEN @first::uuid AND @last::uuid ORDER BY o.id, t.rule LIMIT @most::integer
 ), made AS (
-    INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at)
-    SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now()
-    FROM page t
+    INSERT INTO metered_pushes (tenant_id, id, start, rule, meter_event, kind, due_at, unanswered_at, unanswered_until)
+    SELECT t.tenant_id, gen_random_uuid(), t.start, t.rule, m.meter_event, m.kind, now(),
+        CASE WHEN back.restored_at >= t.start + interval '1 hour' THEN t.start + interval '1 hour' END,
+        CASE WHEN back.restored_at >= t.start + interval '1 hour' THEN repeat(U&'\+10FFFF', 64) ELSE '' END
+    FROM page t LEFT JOIN restores back ON true
     LEFT JOIN LATERAL (
         SELECT x.meter_event, x.kind FROM ended_meters x
         WHERE x.tenant_id = t.tenant_id AND x.rule = t.rule AND x.until > t.start ORDER BY x.until LIMIT 1
