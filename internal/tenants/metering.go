@@ -17,6 +17,7 @@ const MeteringRetention = 400 * 24 * time.Hour
 const (
 	meteringLock     = 7_305_419 // of writers and of sealing, an advisory lock's number
 	meteringLookLock = 7_305_420 // of looking whether an hour can be sealed
+	meteringNoteLock = 7_305_421 // of notes about writers
 
 	// meteringGrace is how long after its end an hour stays open at least.
 	meteringGrace = 5 * time.Second
@@ -46,7 +47,7 @@ func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 		}
 		complete := b.CompleteUntil
 		if complete.IsZero() {
-			complete = time.Unix(0, 0) // the greatest one that was written is kept
+			complete = b.Since // the greatest one that was written is kept
 		}
 		fresh, err := q.TakeMeteredBatch(ctx, db.TakeMeteredBatchParams{
 			Writer: b.Writer, Sequence: b.Sequence, CompleteUntil: complete, Ended: b.Last,
@@ -73,6 +74,28 @@ func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 		s.metered.count(created)
 	}
 	return err
+}
+
+// NoteMeters records writers that may have units which they could not write. They are waited for as
+// if they had written at the beginning of the minute of silence, so one that does not write is
+// reported as a gap. The gap of a writer that is missing already, because it cannot reach Postgres,
+// becomes as long as it has metered. Error: ErrUnavailable.
+func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
+	var in db.NoteMeteringWritersParams
+	var until []time.Time
+	for _, n := range notes {
+		in.Writers, in.Since = append(in.Writers, n.Writer), append(in.Since, n.Since)
+		until = append(until, n.At.Add(usage.MeterNoteLife))
+	}
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if err := q.LockMetering(ctx, meteringNoteLock); err != nil { // servers have the same notes, in any order
+			return err
+		}
+		if err := q.NoteMeteringWriters(ctx, in); err != nil {
+			return err
+		}
+		return q.ExtendMeteringGaps(ctx, db.ExtendMeteringGapsParams{Writers: in.Writers, At: until})
+	})
 }
 
 // batchColumns returns rows as columns, and their totals. The driver allocates for each value of a

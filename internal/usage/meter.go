@@ -55,6 +55,7 @@ type MeterRow struct {
 type MeterBatch struct {
 	Writer   uuid.UUID // the process
 	Sequence int64     // the batches of a writer are numbered from 1
+	Since    time.Time // the writer metered nothing before
 	Rows     []MeterRow
 	// CompleteUntil is an instant: when this batch is written, all units that the writer metered
 	// before it are written too. It is zero as long as that is not known.
@@ -80,6 +81,8 @@ type MeterOptions struct {
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger     // nil: none
 	Clock      func() time.Time // nil: time.Now
+	// Notes keeps that this process meters, while the sink does not know it; nil: nothing does.
+	Notes MeterNotes
 	// MaxBytes is the approximate memory for units that are not written yet; 0: 256 MiB. A tenant
 	// has a share of it. Units of its further subjects are then counted without the subject. For
 	// tenants with less than a 256th of it, there are two fifths more.

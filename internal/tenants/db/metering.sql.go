@@ -417,6 +417,23 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	return items, nil
 }
 
+const extendMeteringGaps = `-- name: ExtendMeteringGaps :exec
+UPDATE metering_gaps g SET to_at = n.at
+FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::timestamptz[]) AS at) AS n
+WHERE g.writer = n.writer AND g.closed_at IS NULL AND g.to_at < n.at
+`
+
+type ExtendMeteringGapsParams struct {
+	Writers []uuid.UUID
+	At      []time.Time
+}
+
+// Writers that are missing, and still metered at these times.
+func (q *Queries) ExtendMeteringGaps(ctx context.Context, arg ExtendMeteringGapsParams) error {
+	_, err := q.db.Exec(ctx, extendMeteringGaps, arg.Writers, arg.At)
+	return err
+}
+
 const knownMetered = `-- name: KnownMetered :many
 SELECT r.place::integer FROM (
     SELECT generate_series(0, cardinality($1::text[]) - 1) AS place, unnest($1::text[]) AS subject,
@@ -1204,6 +1221,24 @@ type MovePushesPlaceParams struct {
 
 func (q *Queries) MovePushesPlace(ctx context.Context, arg MovePushesPlaceParams) error {
 	_, err := q.db.Exec(ctx, movePushesPlace, arg.Until, arg.Tenant, arg.Rule)
+	return err
+}
+
+const noteMeteringWriters = `-- name: NoteMeteringWriters :exec
+INSERT INTO metering_writers (writer, sequence, complete_until, written_at, ended)
+SELECT n.writer, 0, least(n.since, now()), now(), false
+FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::timestamptz[]) AS since) AS n
+ON CONFLICT (writer) DO NOTHING
+`
+
+type NoteMeteringWritersParams struct {
+	Writers []uuid.UUID
+	Since   []time.Time
+}
+
+// Writers that could not write are waited for, and missed, as if they had written an empty batch.
+func (q *Queries) NoteMeteringWriters(ctx context.Context, arg NoteMeteringWritersParams) error {
+	_, err := q.db.Exec(ctx, noteMeteringWriters, arg.Writers, arg.Since)
 	return err
 }
 

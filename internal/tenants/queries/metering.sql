@@ -13,6 +13,19 @@ WHERE w.sequence < excluded.sequence;
 -- name: CloseMeteringGap :exec
 UPDATE metering_gaps SET closed_at = now() WHERE writer = @writer AND closed_at IS NULL;
 
+-- name: NoteMeteringWriters :exec
+-- Writers that could not write are waited for, and missed, as if they had written an empty batch.
+INSERT INTO metering_writers (writer, sequence, complete_until, written_at, ended)
+SELECT n.writer, 0, least(n.since, now()), now(), false
+FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@since::timestamptz[]) AS since) AS n
+ON CONFLICT (writer) DO NOTHING;
+
+-- name: ExtendMeteringGaps :exec
+-- Writers that are missing, and still metered at these times.
+UPDATE metering_gaps g SET to_at = n.at
+FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@at::timestamptz[]) AS at) AS n
+WHERE g.writer = n.writer AND g.closed_at IS NULL AND g.to_at < n.at;
+
 -- name: KnownMetered :many
 -- Which of some rows there are, by their places.
 SELECT r.place::integer FROM (
