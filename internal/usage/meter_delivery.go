@@ -156,7 +156,7 @@ func (m *Meter) flush(ctx context.Context, last bool) error {
 
 // next returns the next batch, or nil if there is nothing to send.
 func (m *Meter) next(now time.Time, last bool) *MeterBatch {
-	b := &MeterBatch{Writer: m.writer, Sequence: m.sequence + 1, Since: m.since}
+	b := &MeterBatch{Writer: m.writer, Sequence: m.sequence + 1, Since: m.since, Acknowledged: m.acked}
 	if n := len(m.refused); n > 0 {
 		b.Rows, m.refused = m.refused[n-1], m.refused[:n-1]
 	} else {
@@ -187,6 +187,9 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 	case !errors.Is(err, ErrRefused):
 		if err == nil {
 			m.acked = b.Sequence
+			if !b.LostSince.IsZero() {
+				m.log.Error("the store has lost metered units that it had written, as after a failover or the restore of a backup; exports report the gap", "since", b.LostSince)
+			}
 			m.release(b.Rows)
 			for i := range b.Beyond {
 				m.noteUnattributed(&b.Beyond[i], "the tenant has too many subjects in the hour")

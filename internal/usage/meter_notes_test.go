@@ -161,12 +161,42 @@ func TestMeterBatchesSayWhenTheirWriterBegan(t *testing.T) {
 	require.Equal(t, begin, l.since)
 }
 
+// sinceLedger records what batches say about their writer.
 type sinceLedger struct {
 	*meterLedger
-	since time.Time
+	since   time.Time
+	batches [][2]int64 // sequence, and the last one that was acknowledged
+	lost    time.Time
 }
 
 func (l *sinceLedger) WriteMetered(ctx context.Context, b *MeterBatch) error {
-	l.since = b.Since
+	l.since, b.LostSince = b.Since, l.lost
+	l.batches = append(l.batches, [2]int64{b.Sequence, b.Acknowledged})
 	return l.meterLedger.WriteMetered(ctx, b)
+}
+
+// A batch says which one was acknowledged last, also after one that was refused or whose answer was
+// lost. A store that has lost batches is an error in the log.
+func TestMeterBatchesSayWhatWasAcknowledged(t *testing.T) {
+	var log bytes.Buffer
+	l := &sinceLedger{meterLedger: newMeterLedger()}
+	m := NewMeter(MeterOptions{Sink: l, Registerer: prometheus.NewRegistry(), Clock: func() time.Time { return time.Unix(1000, 0) }, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	send := func(subject string) {
+		m.Add(uuid.UUID{1}, subject, "api", Metered{Units: 1, Checks: 1}, time.Unix(1000, 0))
+		_ = m.flush(t.Context(), false)
+	}
+	send("a")
+	send("b")
+	l.loseAcks = 1
+	send("c")
+	require.Equal(t, [][2]int64{{1, 0}, {2, 1}, {3, 2}}, l.batches)
+	send("d")
+	l.poison = "e"
+	send("e")
+	require.Equal(t, [][2]int64{{3, 2}, {4, 3}, {5, 4}, {6, 4}}, l.batches[3:], "5 was refused, and 6 has the row without its subject")
+	require.NotContains(t, log.String(), "the store has lost")
+	l.lost = time.Unix(500, 0)
+	send("f")
+	require.Contains(t, log.String(), "the store has lost metered units")
+	require.Equal(t, [2]int64{7, 6}, l.batches[len(l.batches)-1])
 }
