@@ -38,6 +38,7 @@ type core struct {
 	decisions *recent.Log
 	recorder  *usage.Recorder
 	meter     *usage.Meter
+	notes     *meterNotes
 	credits   *creditKeeper
 }
 
@@ -67,7 +68,8 @@ func (s *service) newCore(from *startup) *core {
 	c.recorder = usage.New(usage.Options{
 		Sink: s.store, Registerer: s.registry, Logger: s.log, Writer: c.instances.UUID(), Looked: func() []limit.TenantID { return c.decisions.Looked() },
 	})
-	c.meter = usage.NewMeter(usage.MeterOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
+	c.notes = newMeterNotes(s.redis, c.keys, s.store)
+	c.meter = usage.NewMeter(usage.MeterOptions{Sink: s.store, Notes: c.notes, Registerer: s.registry, Logger: s.log})
 	c.credits = newCreditKeeper(s.store, c.keys, c.counters, s.registry, s.log)
 	about := aboutInstance(c.configAge)
 	c.decisions = recent.New(recent.Options{Keys: c.keys, Peers: c.instances, Self: func() recent.Instance {
@@ -136,7 +138,7 @@ func (s *service) startJobs(working context.Context, c *core) {
 		func() { changeCounters(working, s.store, c.policies, c.checker, s.log) },
 		func() { c.credits.run(working) },
 		func() { logAuditHeads(working, s.store, s.log) },
-		func() { sealMetering(working, s.store, s.log) },
+		func() { sealMetering(working, s.store, c.notes, s.log) },
 		func() { createMeterPushes(working, s.store, s.log) },
 		func() { purgeUsage(working, s.store, s.log) },
 	} {

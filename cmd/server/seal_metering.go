@@ -14,9 +14,12 @@ const (
 )
 
 // sealMetering seals the hours of metered usage that all instances have written, until ctx ends.
-func sealMetering(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+func sealMetering(ctx context.Context, store *tenants.Store, notes *meterNotes, log *slog.Logger) {
 	failing := false // an outage is logged once
 	repeat(ctx, sealMeteringEvery, func() (more bool) {
+		if err := notes.deliver(ctx); err != nil {
+			log.DebugContext(ctx, "notes about metered units were not read", "error", err) // invoices do not wait for Redis
+		}
 		sealed, err := store.SealMetering(ctx)
 		switch {
 		case ctx.Err() != nil:

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +18,7 @@ const MeteringRetention = 400 * 24 * time.Hour
 const (
 	meteringLock     = 7_305_419 // of writers and of sealing, an advisory lock's number
 	meteringLookLock = 7_305_420 // of looking whether an hour can be sealed
+	meteringNoteLock = 7_305_421 // of notes about writers
 
 	// meteringGrace is how long after its end an hour stays open at least.
 	meteringGrace = 5 * time.Second
@@ -35,7 +37,8 @@ var _ usage.MeterSink = (*Store)(nil)
 // WriteMetered adds a batch to the metered usage of its tenants, all of it or nothing. A batch that
 // was already written changes nothing. Units of an hour that is sealed are added to the first open
 // hour, as late units. Those of subjects beyond the bound of an hour are added only to the totals,
-// and are in b.Beyond. Errors: ErrUnavailable; usage.ErrRefused for data that the database will
+// and are in b.Beyond. If batches are missing that were acknowledged, b.LostSince is set, and a gap
+// is reported that stays. Errors: ErrUnavailable; usage.ErrRefused for data that the database will
 // never accept.
 func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 	var created []db.AddMeteredUsageRow
@@ -44,19 +47,10 @@ func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 		if err := q.ShareMetering(ctx, meteringLock); err != nil {
 			return err
 		}
-		complete := b.CompleteUntil
-		if complete.IsZero() {
-			complete = time.Unix(0, 0) // the greatest one that was written is kept
-		}
-		fresh, err := q.TakeMeteredBatch(ctx, db.TakeMeteredBatchParams{
-			Writer: b.Writer, Sequence: b.Sequence, CompleteUntil: complete, Ended: b.Last,
-		})
-		if err != nil || fresh == 0 {
-			return refused(err)
-		}
-		if err := q.CloseMeteringGap(ctx, b.Writer); err != nil || len(b.Rows) == 0 {
+		if fresh, err := takeMeteredBatch(ctx, q, b); err != nil || !fresh || len(b.Rows) == 0 {
 			return err
 		}
+		var err error
 		var in []usage.MeterRow
 		if in, b.Beyond, err = s.metered.within(ctx, q, b.Rows); err != nil {
 			return refused(err)
@@ -73,6 +67,54 @@ func (s *Store) WriteMetered(ctx context.Context, b *usage.MeterBatch) error {
 		s.metered.count(created)
 	}
 	return err
+}
+
+// takeMeteredBatch records that a writer wrote a batch, and reports whether it had not written it
+// before. If older batches are missing, it reports the gap: Postgres was promoted or restored
+// without them. A row of a writer is deleted only after 35 days without a batch.
+func takeMeteredBatch(ctx context.Context, q *db.Queries, b *usage.MeterBatch) (fresh bool, err error) {
+	complete := b.CompleteUntil
+	if complete.IsZero() {
+		complete = b.Since // the greatest one that was written is kept
+	}
+	before, err := q.TakeMeteredBatch(ctx, db.TakeMeteredBatchParams{
+		Writer: b.Writer, Sequence: b.Sequence, CompleteUntil: complete, Ended: b.Last, Since: b.Since,
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, refused(err)
+	}
+	if before.Had < b.Acknowledged {
+		b.LostSince = before.HadUntil
+		if err := q.ReportLostBatches(ctx, before.HadUntil); err != nil {
+			return false, err
+		}
+	}
+	return true, q.CloseMeteringGap(ctx, b.Writer)
+}
+
+// NoteMeters records writers that may have units which they could not write. They are waited for as
+// if they had written at the beginning of the minute of silence, so one that does not write is
+// reported as a gap. The gap of a writer that is missing already, because it cannot reach Postgres,
+// becomes as long as it has metered. Error: ErrUnavailable.
+func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
+	var in db.NoteMeteringWritersParams
+	var until []time.Time
+	for _, n := range notes {
+		in.Writers, in.Since = append(in.Writers, n.Writer), append(in.Since, n.Since)
+		until = append(until, n.At.Add(usage.MeterNoteLife))
+	}
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if err := q.LockMetering(ctx, meteringNoteLock); err != nil { // servers have the same notes, in any order
+			return err
+		}
+		if err := q.NoteMeteringWriters(ctx, in); err != nil {
+			return err
+		}
+		return q.ExtendMeteringGaps(ctx, db.ExtendMeteringGapsParams{Writers: in.Writers, At: until})
+	})
 }
 
 // batchColumns returns rows as columns, and their totals. The driver allocates for each value of a

@@ -33,14 +33,17 @@ func openHours(t *testing.T, d *tenantstest.Database, hours int) time.Time {
 type meterWriter struct {
 	id       uuid.UUID
 	sequence int64
+	since    time.Time
 }
 
 func (w *meterWriter) batch(rows ...usage.MeterRow) *usage.MeterBatch {
 	w.sequence++
-	return &usage.MeterBatch{Writer: w.id, Sequence: w.sequence, Rows: rows, CompleteUntil: time.Now()}
+	return &usage.MeterBatch{Writer: w.id, Sequence: w.sequence, Since: w.since, Acknowledged: w.sequence - 1, Rows: rows, CompleteUntil: time.Now()}
 }
 
-func newMeterWriter() *meterWriter { return &meterWriter{id: uuid.New()} }
+func newMeterWriter() *meterWriter {
+	return &meterWriter{id: uuid.New(), since: time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)}
+}
 
 func meterRow(a tenants.Actor, start time.Time, subject, rule string, units int64) usage.MeterRow {
 	return usage.MeterRow{

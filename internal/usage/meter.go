@@ -55,7 +55,11 @@ type MeterRow struct {
 type MeterBatch struct {
 	Writer   uuid.UUID // the process
 	Sequence int64     // the batches of a writer are numbered from 1
-	Rows     []MeterRow
+	Since    time.Time // the writer metered nothing before
+	// Acknowledged is the sequence of the writer's last batch that the sink has said it wrote; 0:
+	// none. A sink that knows only older ones has lost some.
+	Acknowledged int64
+	Rows         []MeterRow
 	// CompleteUntil is an instant: when this batch is written, all units that the writer metered
 	// before it are written too. It is zero as long as that is not known.
 	CompleteUntil time.Time
@@ -63,6 +67,9 @@ type MeterBatch struct {
 	// Beyond is set by the sink: rows that it recorded without their subject, because the tenant
 	// has too many in the hour.
 	Beyond []MeterRow
+	// LostSince is set by the sink that has lost batches: the units that the writer metered since
+	// then may be missing. Otherwise it is zero.
+	LostSince time.Time
 }
 
 // MeterSink stores metered units.
@@ -80,6 +87,8 @@ type MeterOptions struct {
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger     // nil: none
 	Clock      func() time.Time // nil: time.Now
+	// Notes keeps that this process meters, while the sink does not know it; nil: nothing does.
+	Notes MeterNotes
 	// MaxBytes is the approximate memory for units that are not written yet; 0: 256 MiB. A tenant
 	// has a share of it. Units of its further subjects are then counted without the subject. For
 	// tenants with less than a 256th of it, there are two fifths more.

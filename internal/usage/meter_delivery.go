@@ -14,19 +14,24 @@ import (
 // meterDelivery passes metered units to the sink, each exactly once.
 type meterDelivery struct {
 	sink    MeterSink
+	notes   MeterNotes // nil: none
 	log     *slog.Logger
 	clock   func() time.Time
 	metrics meterMetrics
+	writer  uuid.UUID
+	since   time.Time // nothing was metered before
 
 	mu       sync.Mutex // guards the fields below; held while the sink writes, never by a check
-	writer   uuid.UUID
 	sequence int64
+	acked    int64 // the sequence of the last batch that was written; 0: the sink does not know the writer
 	waiting  meterQueue
 	refused  [][]MeterRow // parts of a batch that was refused
 	unacked  *MeterBatch  // passed to the sink, and perhaps written: it must not change
 	told     time.Time    // when the sink last accepted a batch
 	warned   time.Time    // when units without a subject were last logged
 	failures int          // in a row
+	noted    time.Time    // when notes last accepted a note
+	tried    time.Time    // when it last got one
 }
 
 type meterMetrics struct {
@@ -37,13 +42,14 @@ type meterMetrics struct {
 }
 
 func newMeterDelivery(o MeterOptions) *meterDelivery {
-	d := &meterDelivery{sink: o.Sink, log: o.Logger, clock: o.Clock, writer: uuid.New()}
+	d := &meterDelivery{sink: o.Sink, notes: o.Notes, log: o.Logger, clock: o.Clock, writer: uuid.New()}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	if d.clock == nil {
 		d.clock = time.Now
 	}
+	d.since = d.clock()
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 		o.Registerer.MustRegister(c)
@@ -64,6 +70,7 @@ func newMeterDelivery(o MeterOptions) *meterDelivery {
 func (m *Meter) Run(ctx context.Context) {
 	ticks := time.NewTicker(usageFlushEvery)
 	defer ticks.Stop()
+	m.remember(ctx)
 	m.note(m.flush(ctx, false)) // announces the writer, so that no hour is sealed without it
 	for {
 		select {
@@ -73,6 +80,7 @@ func (m *Meter) Run(ctx context.Context) {
 			m.finish(last)
 			return
 		case <-ticks.C:
+			m.remember(ctx)
 			m.note(m.flush(ctx, false))
 		}
 	}
@@ -87,17 +95,7 @@ func (m *Meter) finish(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			lost := m.waiting.units()
-			for _, rows := range m.refused {
-				lost = addUnits(lost, unitsOf(rows))
-			}
-			if m.unacked != nil {
-				lost = addUnits(lost, unitsOf(m.unacked.Rows))
-			}
-			m.metrics.lost.Add(float64(lost))
-			m.log.Error("metered units are lost: they could not be written before the process ended; the export reports the gap", "units", lost, "error", err)
+			m.giveUp(context.WithoutCancel(ctx), err)
 			return
 		case <-time.After(usageFlushEvery / 4):
 		}
@@ -158,7 +156,7 @@ func (m *Meter) flush(ctx context.Context, last bool) error {
 
 // next returns the next batch, or nil if there is nothing to send.
 func (m *Meter) next(now time.Time, last bool) *MeterBatch {
-	b := &MeterBatch{Writer: m.writer, Sequence: m.sequence + 1}
+	b := &MeterBatch{Writer: m.writer, Sequence: m.sequence + 1, Since: m.since, Acknowledged: m.acked}
 	if n := len(m.refused); n > 0 {
 		b.Rows, m.refused = m.refused[n-1], m.refused[:n-1]
 	} else {
@@ -188,6 +186,10 @@ func (m *Meter) write(ctx context.Context, b *MeterBatch) error {
 	switch {
 	case !errors.Is(err, ErrRefused):
 		if err == nil {
+			m.acked = b.Sequence
+			if !b.LostSince.IsZero() {
+				m.log.Error("the store has lost metered units that it had written, as after a failover or the restore of a backup; exports report the gap", "since", b.LostSince)
+			}
 			m.release(b.Rows)
 			for i := range b.Beyond {
 				m.noteUnattributed(&b.Beyond[i], "the tenant has too many subjects in the hour")

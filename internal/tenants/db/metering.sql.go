@@ -420,6 +420,23 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	return items, nil
 }
 
+const extendMeteringGaps = `-- name: ExtendMeteringGaps :exec
+UPDATE metering_gaps g SET to_at = n.at
+FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::timestamptz[]) AS at) AS n
+WHERE g.writer = n.writer AND g.closed_at IS NULL AND g.to_at < n.at
+`
+
+type ExtendMeteringGapsParams struct {
+	Writers []uuid.UUID
+	At      []time.Time
+}
+
+// Writers that are missing, and still metered at these times.
+func (q *Queries) ExtendMeteringGaps(ctx context.Context, arg ExtendMeteringGapsParams) error {
+	_, err := q.db.Exec(ctx, extendMeteringGaps, arg.Writers, arg.At)
+	return err
+}
+
 const knownMetered = `-- name: KnownMetered :many
 SELECT r.place::integer FROM (
     SELECT generate_series(0, cardinality($1::text[]) - 1) AS place, unnest($1::text[]) AS subject,
@@ -1210,6 +1227,24 @@ func (q *Queries) MovePushesPlace(ctx context.Context, arg MovePushesPlaceParams
 	return err
 }
 
+const noteMeteringWriters = `-- name: NoteMeteringWriters :exec
+INSERT INTO metering_writers (writer, sequence, complete_until, written_at, ended)
+SELECT n.writer, 0, least(n.since, now()), now(), false
+FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::timestamptz[]) AS since) AS n
+ON CONFLICT (writer) DO NOTHING
+`
+
+type NoteMeteringWritersParams struct {
+	Writers []uuid.UUID
+	Since   []time.Time
+}
+
+// Writers that could not write are waited for, and missed, as if they had written an empty batch.
+func (q *Queries) NoteMeteringWriters(ctx context.Context, arg NoteMeteringWritersParams) error {
+	_, err := q.db.Exec(ctx, noteMeteringWriters, arg.Writers, arg.Since)
+	return err
+}
+
 const noteUnansweredProblems = `-- name: NoteUnansweredProblems :exec
 UPDATE metered_push_problems SET unanswered_at = $1
 WHERE tenant_id = $2 AND push_id = $3 AND subject = ANY ($4::text[]) AND unanswered_at IS NULL
@@ -1554,6 +1589,16 @@ func (q *Queries) ReadByIndexes(ctx context.Context) error {
 	return err
 }
 
+const reportLostBatches = `-- name: ReportLostBatches :exec
+INSERT INTO metering_gaps (writer, from_at, to_at) VALUES (gen_random_uuid(), least($1::timestamptz, now()), now())
+`
+
+// A gap that no writer closes: its id is not that of a writer.
+func (q *Queries) ReportLostBatches(ctx context.Context, fromAt time.Time) error {
+	_, err := q.db.Exec(ctx, reportLostBatches, fromAt)
+	return err
+}
+
 const sealMetering = `-- name: SealMetering :one
 UPDATE metering_state SET sealed_until = greatest(sealed_until, $1::timestamptz) RETURNING sealed_until
 `
@@ -1575,12 +1620,14 @@ func (q *Queries) ShareMetering(ctx context.Context, lock int64) error {
 	return err
 }
 
-const takeMeteredBatch = `-- name: TakeMeteredBatch :execrows
+const takeMeteredBatch = `-- name: TakeMeteredBatch :one
 INSERT INTO metering_writers AS w (writer, sequence, complete_until, written_at, ended)
 VALUES ($1, $2, $3, now(), $4)
 ON CONFLICT (writer) DO UPDATE SET sequence = excluded.sequence, written_at = excluded.written_at, ended = excluded.ended,
     complete_until = greatest(w.complete_until, excluded.complete_until), missing = false
 WHERE w.sequence < excluded.sequence
+RETURNING coalesce((SELECT o.sequence FROM metering_writers o WHERE o.writer = w.writer), 0)::bigint AS had,
+    coalesce((SELECT o.complete_until FROM metering_writers o WHERE o.writer = w.writer), $5)::timestamptz AS had_until
 `
 
 type TakeMeteredBatchParams struct {
@@ -1588,20 +1635,28 @@ type TakeMeteredBatchParams struct {
 	Sequence      int64
 	CompleteUntil time.Time
 	Ended         bool
+	Since         time.Time
 }
 
-// Records a writer's batch. No row: the batch or a later one was already written.
-func (q *Queries) TakeMeteredBatch(ctx context.Context, arg TakeMeteredBatchParams) (int64, error) {
-	result, err := q.db.Exec(ctx, takeMeteredBatch,
+type TakeMeteredBatchRow struct {
+	Had      int64
+	HadUntil time.Time
+}
+
+// Records a writer's batch, and returns what was recorded of the writer before: the newest sequence,
+// and up to when it was complete. No row: the batch or a later one was already written. A statement
+// does not see its own change, so the row that it reads is the older one.
+func (q *Queries) TakeMeteredBatch(ctx context.Context, arg TakeMeteredBatchParams) (TakeMeteredBatchRow, error) {
+	row := q.db.QueryRow(ctx, takeMeteredBatch,
 		arg.Writer,
 		arg.Sequence,
 		arg.CompleteUntil,
 		arg.Ended,
+		arg.Since,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var i TakeMeteredBatchRow
+	err := row.Scan(&i.Had, &i.HadUntil)
+	return i, err
 }
 
 const tenantsFrom = `-- name: TenantsFrom :many

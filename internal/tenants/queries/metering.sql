@@ -2,16 +2,37 @@
 -- Until the transaction ends, no hour is sealed.
 SELECT pg_advisory_xact_lock_shared(@lock);
 
--- name: TakeMeteredBatch :execrows
--- Records a writer's batch. No row: the batch or a later one was already written.
+-- name: TakeMeteredBatch :one
+-- Records a writer's batch, and returns what was recorded of the writer before: the newest sequence,
+-- and up to when it was complete. No row: the batch or a later one was already written. A statement
+-- does not see its own change, so the row that it reads is the older one.
 INSERT INTO metering_writers AS w (writer, sequence, complete_until, written_at, ended)
 VALUES (@writer, @sequence, @complete_until, now(), @ended)
 ON CONFLICT (writer) DO UPDATE SET sequence = excluded.sequence, written_at = excluded.written_at, ended = excluded.ended,
     complete_until = greatest(w.complete_until, excluded.complete_until), missing = false
-WHERE w.sequence < excluded.sequence;
+WHERE w.sequence < excluded.sequence
+RETURNING coalesce((SELECT o.sequence FROM metering_writers o WHERE o.writer = w.writer), 0)::bigint AS had,
+    coalesce((SELECT o.complete_until FROM metering_writers o WHERE o.writer = w.writer), @since)::timestamptz AS had_until;
+
+-- name: ReportLostBatches :exec
+-- A gap that no writer closes: its id is not that of a writer.
+INSERT INTO metering_gaps (writer, from_at, to_at) VALUES (gen_random_uuid(), least(@from_at::timestamptz, now()), now());
 
 -- name: CloseMeteringGap :exec
 UPDATE metering_gaps SET closed_at = now() WHERE writer = @writer AND closed_at IS NULL;
+
+-- name: NoteMeteringWriters :exec
+-- Writers that could not write are waited for, and missed, as if they had written an empty batch.
+INSERT INTO metering_writers (writer, sequence, complete_until, written_at, ended)
+SELECT n.writer, 0, least(n.since, now()), now(), false
+FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@since::timestamptz[]) AS since) AS n
+ON CONFLICT (writer) DO NOTHING;
+
+-- name: ExtendMeteringGaps :exec
+-- Writers that are missing, and still metered at these times.
+UPDATE metering_gaps g SET to_at = n.at
+FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@at::timestamptz[]) AS at) AS n
+WHERE g.writer = n.writer AND g.closed_at IS NULL AND g.to_at < n.at;
 
 -- name: KnownMetered :many
 -- Which of some rows there are, by their places.

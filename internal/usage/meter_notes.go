@@ -1,0 +1,89 @@
+package usage
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// MeterNote says that a writer may have units that the sink has not got.
+type MeterNote struct {
+	Writer uuid.UUID
+	Since  time.Time // the writer metered nothing before
+	At     time.Time // when the writer wrote the note
+}
+
+// MeterNotes keeps notes beside the sink, for days. A writer that could never write is unknown to
+// the sink: without a note, nobody would miss the units of a process that ended before.
+type MeterNotes interface {
+	// Note keeps a note, in place of an older one of its writer.
+	Note(ctx context.Context, n MeterNote) error
+	// Forget removes the note of a writer.
+	Forget(ctx context.Context, writer uuid.UUID) error
+}
+
+const (
+	meterNoteTimeout = time.Second
+	// MeterNoteLife is how long a note stands for what its writer meters after it. A writer that is
+	// cut off from the sink writes one every five seconds, or after an attempt that takes ten.
+	MeterNoteLife = meterAliveEvery + usageWriteTimeout
+)
+
+// remember keeps a note while the sink does not know the writer, or cannot be written to. The first
+// one comes before the first batch: the sink may take long to fail, and checks are decided
+// meanwhile.
+func (m *Meter) remember(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.acked > 0 && m.failures == 0 {
+		return
+	}
+	if now := m.clock(); now.Sub(m.tried) >= meterAliveEvery {
+		m.keepNote(ctx, now)
+	}
+}
+
+func (m *Meter) keepNote(ctx context.Context, now time.Time) {
+	if m.notes == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, meterNoteTimeout)
+	defer cancel()
+	m.tried = now
+	if err := m.notes.Note(ctx, MeterNote{Writer: m.writer, Since: m.since, At: now}); err != nil {
+		m.log.Debug("a note about metered units was not kept", "error", err)
+		return
+	}
+	m.noted = now
+}
+
+// giveUp reports what could not be written before the process ended.
+func (m *Meter) giveUp(ctx context.Context, why error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	lost := m.waiting.units()
+	for _, rows := range m.refused {
+		lost = addUnits(lost, unitsOf(rows))
+	}
+	if m.unacked != nil {
+		lost = addUnits(lost, unitsOf(m.unacked.Rows))
+	}
+	if lost == 0 {
+		if m.acked == 0 && !m.noted.IsZero() {
+			ctx, cancel := context.WithTimeout(ctx, meterNoteTimeout)
+			defer cancel()
+			_ = m.notes.Forget(ctx, m.writer) // otherwise, a gap is reported in which nothing is missing
+		}
+		m.log.Warn("the end of metering could not be written before the process ended; no unit is lost", "error", why)
+		return
+	}
+	m.keepNote(ctx, m.clock())
+	m.metrics.lost.Add(float64(lost))
+	const message = "metered units are lost: they could not be written before the process ended"
+	if m.acked == 0 && m.noted.IsZero() {
+		m.log.Error(message+"; no export reports it: neither Postgres nor Redis knows that this process metered", "units", lost, "error", why)
+		return
+	}
+	m.log.Error(message+"; exports report the gap", "units", lost, "error", why)
+}
