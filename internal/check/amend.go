@@ -99,13 +99,7 @@ func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Am
 		if err := c.amends.Take(ctx, tenant); err != nil {
 			return err
 		}
-		err := c.engine.Amend(context.WithoutCancel(ctx), &steps[i])
-		took := time.Duration(steps[i].WorkUS) * time.Microsecond
-		if err != nil {
-			took = amendLost
-		}
-		c.amends.Leave(tenant, took*time.Duration(c.instances()))
-		if err != nil {
+		if err := c.amendStep(ctx, tenant, &steps[i]); err != nil {
 			return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 		}
 		if steps[i].Before {
@@ -113,6 +107,17 @@ func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Am
 		}
 	}
 	return nil
+}
+
+// amendStep carries out a step, and leaves the turn that the caller has taken, also after a panic.
+func (c *Checker) amendStep(ctx context.Context, tenant limit.TenantID, step *engine.Amendment) error {
+	took := amendLost
+	defer func() { c.amends.Leave(tenant, took*time.Duration(c.instances())) }()
+	err := c.engine.Amend(context.WithoutCancel(ctx), step)
+	if err == nil {
+		took = time.Duration(step.WorkUS) * time.Microsecond
+	}
+	return err
 }
 
 // Unknown returns the plan of which a change needs limits that neither it nor the policy has: it

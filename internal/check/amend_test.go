@@ -128,10 +128,14 @@ type amendStore struct {
 	work  time.Duration
 	steps []*engine.Amendment
 	fail  int // this step, counted from 1
+	panic bool
 }
 
 func (s *amendStore) Amend(_ context.Context, a *engine.Amendment) error {
 	s.steps = append(s.steps, a)
+	if s.panic {
+		panic("a fault of the store")
+	}
 	if len(s.steps) == s.fail {
 		return errors.New("no answer")
 	}
@@ -193,5 +197,20 @@ func TestAmendmentsStop(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Amend(ctx, p, change), context.DeadlineExceeded)
 		require.InDelta(t, 5+25, len(store.steps), 2)
+	})
+}
+
+// A panic of the store leaves the turn to others.
+func TestAmendmentsAfterAPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &amendStore{panic: true}
+		c, p := amended(t, store, 1)
+		change := CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}
+		require.Panics(t, func() { _ = c.Amend(t.Context(), p, change) })
+		store.panic = false
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, c.Amend(ctx, p, change))
 	})
 }
