@@ -1,15 +1,28 @@
 -- Writers of subjects lock counter_changes before or after tenants. So the migration takes both locks
 -- or none, as number 66 does: it is never the victim of a deadlock, and holds no change up while it
--- waits for a long import.
+-- waits for a long import. After a minute it fails, and has changed nothing.
 DO $$
+DECLARE
+    attempts integer := coalesce(nullif(current_setting('weir.lock_attempts', true), ''), '50');
+    others text;
 BEGIN
     SET LOCAL lock_timeout = '200ms';
-    LOOP
+    FOR attempt IN 1..attempts LOOP
         BEGIN
             LOCK TABLE tenants IN SHARE ROW EXCLUSIVE MODE;
             LOCK TABLE counter_changes IN ACCESS EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available THEN
+            SELECT string_agg(DISTINCT pid::text, ', ') INTO others FROM pg_locks
+            WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
+                AND relation IN ('tenants'::regclass, 'counter_changes'::regclass);
+            IF attempt = attempts THEN
+                RAISE lock_not_available USING MESSAGE = 'tenants and counter_changes are used all the time, now by the processes of Postgres: '
+                    || coalesce(others, 'none');
+            END IF;
+            IF attempt = 1 THEN
+                RAISE WARNING 'migration 71 waits for other processes of Postgres that use tenants or counter_changes: %', coalesce(others, 'none');
+            END IF;
             PERFORM pg_sleep(1);
         END;
     END LOOP;
