@@ -394,6 +394,29 @@ GRANT SELECT ON config_version TO weir_system;
 GRANT UPDATE (version) ON config_version TO weir_app;
 GRANT UPDATE (version) ON config_version TO weir_system;
 
+CREATE TABLE counter_change_limits (
+    tenant_id uuid NOT NULL,
+    id bigint NOT NULL,
+    plan_id uuid NOT NULL,
+    number integer NOT NULL,
+    plan_version bigint NOT NULL,
+    rule_ids uuid[] NOT NULL,
+    limit_units bigint[] NOT NULL,
+    burst_units bigint[] NOT NULL,
+    overages text[] NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    UNIQUE (tenant_id, plan_id, number, plan_version),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE
+);
+ALTER TABLE counter_change_limits ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY carry_out ON counter_change_limits FOR ALL TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON counter_change_limits FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, SELECT ON counter_change_limits TO weir_system;
+GRANT INSERT, SELECT ON counter_change_limits TO weir_app;
+
 CREATE TABLE counter_changes (
     tenant_id uuid NOT NULL,
     id bigint NOT NULL,
@@ -406,6 +429,8 @@ CREATE TABLE counter_changes (
     to_version integer NOT NULL DEFAULT 0,
     from_multiplier integer NOT NULL DEFAULT 0,
     to_multiplier integer NOT NULL DEFAULT 0,
+    from_limits bigint,
+    to_limits bigint,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((action = ANY (ARRAY['reset'::text, 'scale'::text]))),

@@ -35,6 +35,9 @@ func changeCounters(ctx context.Context, store *tenants.Store, policies *check.P
 		if err != nil {
 			return err
 		}
+		if plan := policy.Unknown(&c); plan != "" {
+			log.Warn("usage not scaled, because the limits of a plan are unknown", "tenant", tenant, "change", c.ID, "plan", plan)
+		}
 		return checker.Amend(ctx, policy, c)
 	})
 	changes.Run(ctx, applyDuePlansEvery, func(err error) {

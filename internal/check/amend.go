@@ -21,14 +21,21 @@ type CounterChange struct {
 	FromVersion, ToVersion int
 	// The multipliers of the limits of these plans; 0: as the subject has now.
 	FromMultiplier, ToMultiplier int64
+	// The limits of these versions when the subject got the plan, by rule; nil: as the policy has.
+	FromLimits, ToLimits map[string]limit.Limit
 }
 
 // Amend changes counters, once for each ID. It changes the counters of all rules that count by the
 // subject, and by no value that it does not know. If an override defines the subject's limit for a
-// rule, that counter is not changed, because no plan applies to it. Amend fails with an
-// ErrCountersUnavailable or the error of ctx, and can then be repeated. It may take long: the store
-// rests between long steps, and tenants take turns.
+// rule, that counter is not changed, because no plan applies to it. If the limits of a plan are
+// unknown (Unknown), the usage stays as it is. Amend fails with an ErrCountersUnavailable or the
+// error of ctx, and can then be repeated. It may take long: the store rests between long steps, and
+// tenants take turns.
 func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
+	if p.Unknown(&change) != "" {
+		c.metrics.unscaled.Inc()
+		return nil
+	}
 	subject, _ := p.subjects.Load(change.Subject)
 	now := c.nowMS()
 	a := engine.Amendment{Reset: change.Reset}
@@ -39,14 +46,14 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	for i := range p.rules {
 		r := &p.rules[i]
 		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
-		from := p.numberOf(i, change.From, change.FromVersion, cmp.Or(change.FromMultiplier, subject.factor()))
-		to := p.numberOf(i, change.To, change.ToVersion, cmp.Or(change.ToMultiplier, subject.factor()))
+		from, fits := p.numberOf(i, change.FromLimits, change.From, change.FromVersion, cmp.Or(change.FromMultiplier, subject.factor()))
+		to, fit := p.numberOf(i, change.ToLimits, change.To, change.ToVersion, cmp.Or(change.ToMultiplier, subject.factor()))
 		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
 			continue
 		}
 		if change.Reset {
 			to = from // the numbers do not matter
-		} else if from.unlimited || to.unlimited || from.numbers == to.numbers {
+		} else if !fits || !fit || from.unlimited || to.unlimited || from.numbers == to.numbers {
 			continue // there is no ratio, or it is 1
 		}
 		counter := engine.Counter{Numbers: from.numbers, Leased: r.rule.Consistency == limit.Leased}
@@ -92,13 +99,7 @@ func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Am
 		if err := c.amends.Take(ctx, tenant); err != nil {
 			return err
 		}
-		err := c.engine.Amend(context.WithoutCancel(ctx), &steps[i])
-		took := time.Duration(steps[i].WorkUS) * time.Microsecond
-		if err != nil && !engine.NotCounted(err) {
-			took = amendLost
-		}
-		c.amends.Leave(tenant, took*time.Duration(c.instances()))
-		if err != nil {
+		if err := c.amendStep(ctx, tenant, &steps[i]); err != nil {
 			return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 		}
 		if steps[i].Before {
@@ -108,14 +109,63 @@ func (c *Checker) amend(ctx context.Context, tenant limit.TenantID, a *engine.Am
 	return nil
 }
 
-// numberOf returns the number of rule i for a subject with a plan, a multiplier and no override.
-func (p *Policy) numberOf(i int, plan string, version int, multiplier int64) number {
-	if has := p.plans[plan]; has != nil {
-		if n := has.ofVersion(int32(version)).number(int32(i)); n != nil { // an index of at most MaxRules
-			return n.times(multiplier)
-		}
+// amendStep carries out a step, and leaves the turn that the caller has taken, also after a panic.
+func (c *Checker) amendStep(ctx context.Context, tenant limit.TenantID, step *engine.Amendment) error {
+	took := amendLost
+	defer func() { c.amends.Leave(tenant, took*time.Duration(c.instances())) }()
+	err := c.engine.Amend(context.WithoutCancel(ctx), step)
+	if err == nil || engine.NotCounted(err) {
+		took = time.Duration(step.WorkUS) * time.Microsecond
 	}
-	return p.rules[i].number
+	return err
+}
+
+// Unknown returns the plan of which a change needs limits that neither it nor the policy has: it
+// was made before changes had limits, and the plan was deleted since then, or is not loaded yet.
+// Usually the result is "".
+func (p *Policy) Unknown(change *CounterChange) string {
+	switch {
+	case change.Reset:
+		return "" // needs none
+	case change.FromLimits == nil && p.planOf(change.From, change.FromVersion) == nil:
+		return change.From
+	case change.ToLimits == nil && p.planOf(change.To, change.ToVersion) == nil:
+		return change.To
+	}
+	return ""
+}
+
+// planOf returns a version of a plan (0: the newest), or nil if the policy does not have it.
+func (p *Policy) planOf(slug string, version int) *planNumbers {
+	newest := p.plans[slug]
+	if newest == nil || version == 0 {
+		return newest
+	}
+	if of := newest.ofVersion(int32(version)); of.version == version { // one of the database
+		return of
+	}
+	return nil
+}
+
+// numberOf returns the number of rule i for a subject with a plan, a multiplier and no override.
+// limits are those of the plan; nil: as the policy has. fits is false if the limit is none of the
+// rule, which was changed since then.
+func (p *Policy) numberOf(i int, limits map[string]limit.Limit, plan string, version int, multiplier int64) (n number, fits bool) {
+	r := &p.rules[i]
+	if limits != nil {
+		lim, has := limits[r.rule.Slug]
+		if !has {
+			return r.number, true
+		}
+		if len(lim.Validate(&r.rule)) > 0 {
+			return r.number, false
+		}
+		return r.number.with(lim, "plan:"+plan).times(multiplier), true
+	}
+	if n := p.planOf(plan, version).number(int32(i)); n != nil { // an index of at most MaxRules
+		return n.times(multiplier), true
+	}
+	return r.number, true
 }
 
 // overridden reports whether an override defines the subject's number for rule i.

@@ -129,12 +129,16 @@ type amendStore struct {
 	steps []*engine.Amendment
 	fail  int   // this step, counted from 1
 	err   error // nil: none; of every step
+	panic bool
 }
 
 func (s *amendStore) Amend(_ context.Context, a *engine.Amendment) error {
 	s.steps = append(s.steps, a)
 	if s.err != nil {
 		return s.err
+	}
+	if s.panic {
+		panic("a fault of the store")
 	}
 	if len(s.steps) == s.fail {
 		return errors.New("no answer")
@@ -222,5 +226,20 @@ func TestAmendmentsThatWereNotSent(t *testing.T) {
 			require.NoError(t, c.Amend(t.Context(), p, change))
 			require.Equal(t, (amendRest+1)*(amendLost-amendFree), time.Since(begun), "it may have worked")
 		}
+	})
+}
+
+// A panic of the store leaves the turn to others.
+func TestAmendmentsAfterAPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &amendStore{panic: true}
+		c, p := amended(t, store, 1)
+		change := CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}
+		require.Panics(t, func() { _ = c.Amend(t.Context(), p, change) })
+		store.panic = false
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, c.Amend(ctx, p, change))
 	})
 }

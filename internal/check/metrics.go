@@ -15,6 +15,7 @@ type Metrics struct {
 	policies      policyMetrics
 	recently      latencies
 	leases        leaseMetrics
+	unscaled      prometheus.Counter
 }
 
 // leaseMetrics are the metrics of leases for clients.
@@ -80,6 +81,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		tenantsLoaded: gauge("weir_policy_tenants", "Tenants whose compiled policy is in memory."),
 		policies:      newPolicyMetrics(counter, gauge, histogram),
 		leases:        newLeaseMetrics(reg, counter),
+		unscaled:      counter("weir_counter_changes_unscaled_total", "Changes of a subject's plan that kept its usage although the plan scales it, because the limits of a plan are unknown."),
 	}
 	for _, code := range []Code{RateLimitExceeded, CostExceedsLimit, SubjectBlocked, AttributeMissing, CountersUnavailable} {
 		m.decisions[code] = decisions.WithLabelValues(string(code))

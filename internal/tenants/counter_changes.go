@@ -133,6 +133,7 @@ func (c *CounterChanges) without() (tenants []uuid.UUID, list bool) {
 // carryOut carries out changes of a tenant in order. After each, other tenants may have its slot.
 func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []db.CounterChangesRow, more bool) {
 	first := true
+	kept := keptLimits{}
 	for i := range rows {
 		select {
 		case c.slots <- struct{}{}:
@@ -146,7 +147,7 @@ func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []
 		if ctx.Err() != nil {
 			break
 		}
-		err := c.carry(tenant, changeOf(&rows[i]))
+		err := c.carryOne(ctx, &rows[i], kept)
 		<-c.slots
 		c.mu.Lock()
 		if err != nil {
@@ -170,11 +171,20 @@ func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []
 	}
 }
 
-func changeOf(row *db.CounterChangesRow) check.CounterChange {
+// carryOne carries out a change. kept has limits of its tenant that were read before.
+func (c *CounterChanges) carryOne(ctx context.Context, row *db.CounterChangesRow, kept keptLimits) error {
+	if err := c.store.readKept(ctx, row, kept); err != nil {
+		return fmt.Errorf("read the limits of a change of counters: %w", err)
+	}
+	return c.carry(row.TenantID, changeOf(row, kept))
+}
+
+func changeOf(row *db.CounterChangesRow, kept keptLimits) check.CounterChange {
 	return check.CounterChange{
 		ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
 		FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
 		FromMultiplier: int64(row.FromMultiplier), ToMultiplier: int64(row.ToMultiplier),
+		FromLimits: kept.of(row.FromLimits), ToLimits: kept.of(row.ToLimits),
 	}
 }
 

@@ -34,6 +34,7 @@ var tenantTables = []tenantTable{
 	{roleApp, "billing_events", "id"},
 	{roleSystem, "notification_deliveries", "id"},
 	{roleSystem, "counter_changes", "id"},
+	{roleSystem, "counter_change_limits", "id"},
 	{roleSystem, "metered_push_problems", "push_id, subject"},
 	{roleSystem, "metered_pushes", "id"},
 	{roleApp, "billing_subscriptions", "endpoint_id, subscription"},

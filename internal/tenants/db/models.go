@@ -197,6 +197,20 @@ type CounterChange struct {
 	ToVersion      int32
 	FromMultiplier int32
 	ToMultiplier   int32
+	FromLimits     *int64
+	ToLimits       *int64
+}
+
+type CounterChangeLimit struct {
+	TenantID    uuid.UUID
+	ID          int64
+	PlanID      uuid.UUID
+	Number      int32
+	PlanVersion int64
+	RuleIds     []uuid.UUID
+	LimitUnits  []int64
+	BurstUnits  []int64
+	Overages    []string
 }
 
 type CreditGrant struct {

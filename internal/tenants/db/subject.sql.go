@@ -13,10 +13,12 @@ import (
 )
 
 const counterChanges = `-- name: CounterChanges :many
-SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.to_plan, due.to_version, due.to_multiplier
+SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.from_limits,
+    due.to_plan, due.to_version, due.to_multiplier, due.to_limits
 FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.to_plan, c.to_version, c.to_multiplier,
+    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.from_limits,
+        c.to_plan, c.to_version, c.to_multiplier, c.to_limits,
         row_number() OVER (ORDER BY c.id) AS place
     FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT $2
 ) AS due
@@ -37,9 +39,11 @@ type CounterChangesRow struct {
 	FromPlan       string
 	FromVersion    int32
 	FromMultiplier int32
+	FromLimits     *int64
 	ToPlan         string
 	ToVersion      int32
 	ToMultiplier   int32
+	ToLimits       *int64
 }
 
 // The first pending changes of counters of some tenants after plan changes: those of a tenant in
@@ -61,9 +65,11 @@ func (q *Queries) CounterChanges(ctx context.Context, arg CounterChangesParams) 
 			&i.FromPlan,
 			&i.FromVersion,
 			&i.FromMultiplier,
+			&i.FromLimits,
 			&i.ToPlan,
 			&i.ToVersion,
 			&i.ToMultiplier,
+			&i.ToLimits,
 		); err != nil {
 			return nil, err
 		}
@@ -124,6 +130,19 @@ type DeleteTombstoneParams struct {
 
 func (q *Queries) DeleteTombstone(ctx context.Context, arg DeleteTombstoneParams) error {
 	_, err := q.db.Exec(ctx, deleteTombstone, arg.TenantID, arg.Subject)
+	return err
+}
+
+const deleteUnusedLimits = `-- name: DeleteUnusedLimits :exec
+DELETE FROM counter_change_limits k
+WHERE k.tenant_id = ANY($1::uuid[])
+    AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.from_limits = k.id)
+    AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.to_limits = k.id)
+`
+
+// Deletes what LockTenantsWithUnusedLimits describes, of tenants that it has locked.
+func (q *Queries) DeleteUnusedLimits(ctx context.Context, tenants []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, deleteUnusedLimits, tenants)
 	return err
 }
 
@@ -254,6 +273,38 @@ type InsertTombstoneParams struct {
 func (q *Queries) InsertTombstone(ctx context.Context, arg InsertTombstoneParams) error {
 	_, err := q.db.Exec(ctx, insertTombstone, arg.TenantID, arg.Subject, arg.Version)
 	return err
+}
+
+const lockTenantsWithUnusedLimits = `-- name: LockTenantsWithUnusedLimits :many
+SELECT t.id FROM tenants t
+WHERE t.id IN (
+    SELECT k.tenant_id FROM counter_change_limits k
+    WHERE NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.from_limits = k.id)
+        AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.to_limits = k.id)
+)
+ORDER BY t.id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
+`
+
+// Locks tenants, as LockTenant does, for which limits are kept that no pending change of counters
+// names. Tenants that others have locked are left for later.
+func (q *Queries) LockTenantsWithUnusedLimits(ctx context.Context, most int32) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, lockTenantsWithUnusedLimits, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const overridesOf = `-- name: OverridesOf :many

@@ -107,10 +107,12 @@ ORDER BY c.at, c.subject, c.event LIMIT @most;
 -- name: CounterChanges :many
 -- The first pending changes of counters of some tenants after plan changes: those of a tenant in
 -- order, the tenants in turn.
-SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.to_plan, due.to_version, due.to_multiplier
+SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.from_limits,
+    due.to_plan, due.to_version, due.to_multiplier, due.to_limits
 FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.to_plan, c.to_version, c.to_multiplier,
+    SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.from_limits,
+        c.to_plan, c.to_version, c.to_multiplier, c.to_limits,
         row_number() OVER (ORDER BY c.id) AS place
     FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT @of_tenant
 ) AS due
@@ -118,3 +120,21 @@ ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: DeleteCounterChanges :exec
 DELETE FROM counter_changes WHERE id = ANY(@ids::bigint[]);
+
+-- name: LockTenantsWithUnusedLimits :many
+-- Locks tenants, as LockTenant does, for which limits are kept that no pending change of counters
+-- names. Tenants that others have locked are left for later.
+SELECT t.id FROM tenants t
+WHERE t.id IN (
+    SELECT k.tenant_id FROM counter_change_limits k
+    WHERE NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.from_limits = k.id)
+        AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.to_limits = k.id)
+)
+ORDER BY t.id LIMIT @most FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: DeleteUnusedLimits :exec
+-- Deletes what LockTenantsWithUnusedLimits describes, of tenants that it has locked.
+DELETE FROM counter_change_limits k
+WHERE k.tenant_id = ANY(@tenants::uuid[])
+    AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.from_limits = k.id)
+    AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.to_limits = k.id);

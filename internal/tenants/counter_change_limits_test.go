@@ -1,0 +1,228 @@
+package tenants_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/check/checktest"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// scaled is a tenant with the plans base (default), old, between and new, which scale the usage of
+// the rule r, and a counter store.
+type scaled struct {
+	*checktest.Rig
+	d *tenantstest.Database
+	s *tenants.Store
+	a tenants.Actor
+}
+
+const (
+	scaledOwn = 1_000 // the rule's own limit
+	scaledOld = 100_000
+	scaledNew = 1_000_000
+)
+
+func newScaled(t *testing.T) *scaled {
+	t.Helper()
+	d, a, _ := two(t)
+	r := rule("r")
+	r.Algorithm, r.Limit, r.Window = limit.FixedWindow, scaledOwn, window(t, "30d")
+	mustRule(t, d.Store, a, r)
+	for slug, limits := range map[string]map[string]limit.Limit{"base": nil, "old": limitsOf(scaledOld), "between": limitsOf(7 * scaledOwn), "new": limitsOf(scaledNew)} {
+		_, err := d.Store.CreatePlan(t.Context(), a, tenants.Plan{Slug: slug, OnChange: tenants.OnChangeScale, Limits: limits, Default: slug == "base"})
+		require.NoError(t, err)
+	}
+	return &scaled{checktest.NewRig(t, policyOf(t, d.Store, a.TenantID()), nil), d, d.Store, a}
+}
+
+// with gives the subject a plan, whose counters then have changed, and uses units.
+func (s *scaled) with(in tenants.Subject, units int64) {
+	s.T.Helper()
+	mustSubject(s.T, s.s, s.a, in)
+	s.carryOut()
+	s.load(in.Subject)
+	require.True(s.T, s.Check(check.Request{Subject: in.Subject, Cost: units}).Allowed)
+}
+
+// load is what an instance does after a change.
+func (s *scaled) load(subject string) {
+	s.T.Helper()
+	got, err := s.s.SubjectByName(s.T.Context(), s.a, subject)
+	require.NoError(s.T, err)
+	s.Policy = s.Compile(policyOf(s.T, s.s, s.a.TenantID()), check.SubjectData{
+		Subject: subject, Plan: got.Plan, PlanVersion: got.PlanVersion, Multiplier: int64(got.Multiplier),
+	})
+}
+
+// carryOut changes the counters with the policy that the instance has.
+func (s *scaled) carryOut() {
+	s.T.Helper()
+	_, _, err := s.s.CarryOutCounterChanges(s.T.Context(), func(_ uuid.UUID, c check.CounterChange) error {
+		return s.Checker.Amend(s.T.Context(), s.Policy, c)
+	})
+	require.NoError(s.T, err)
+}
+
+func (s *scaled) left(subject string) int64 {
+	s.T.Helper()
+	s.load(subject)
+	return s.Check(check.Request{Subject: subject}).Rules[0].Remaining
+}
+
+// What counts for a change of counters are the limits that the plans had when the subject got the
+// new one: the plans may be edited or deleted before the counters change, and the instance may have
+// an old policy.
+func TestCounterChangesKeepLimits(t *testing.T) {
+	t.Parallel()
+	half := int64(scaledNew / 2)
+	for name, c := range map[string]struct {
+		before tenants.Subject
+		used   int64
+		after  tenants.Subject
+		then   func(t *testing.T, s *scaled)
+		old    bool // the instance has the policy of before
+		left   int64
+	}{
+		"the old plan is deleted": {
+			before: tenants.Subject{Plan: "old"}, used: scaledOld / 2, after: tenants.Subject{Plan: "new"}, left: half,
+			then: func(t *testing.T, s *scaled) {
+				require.NoError(t, s.s.DeletePlan(t.Context(), s.a, "old", tenants.Match{}))
+			},
+		},
+		"another plan between them is deleted": {
+			before: tenants.Subject{Plan: "old"}, used: scaledOld / 2, after: tenants.Subject{Plan: "between"}, left: half,
+			then: func(t *testing.T, s *scaled) {
+				mustSubject(t, s.s, s.a, tenants.Subject{Subject: "ada", Plan: "new"})
+				require.NoError(t, s.s.DeletePlan(t.Context(), s.a, "between", tenants.Match{}))
+			},
+		},
+		"the old version is deleted": {
+			before: tenants.Subject{Plan: "old"}, used: scaledOld / 2, after: tenants.Subject{Plan: "old", GivePlanVersion: 2}, left: half,
+			then: func(t *testing.T, s *scaled) {
+				require.NoError(t, s.s.DeletePlanVersion(t.Context(), s.a, "old", 1, tenants.Match{}))
+			},
+		},
+		"the old plan gets a limit": {
+			before: tenants.Subject{Plan: "base"}, used: scaledOwn / 2, after: tenants.Subject{Plan: "new"}, left: half,
+			then: func(t *testing.T, s *scaled) {
+				_, _, err := s.s.PutPlanLimit(t.Context(), s.a, "base", "r", limit.Limit{Limit: scaledOld}, tenants.Match{})
+				require.NoError(t, err)
+			},
+		},
+		"multiplied": {
+			before: tenants.Subject{Plan: "old", Multiplier: 2}, used: scaledOld, after: tenants.Subject{Plan: "new", Multiplier: 3}, left: 3 * half,
+			then: func(t *testing.T, s *scaled) {
+				require.NoError(t, s.s.DeletePlan(t.Context(), s.a, "old", tenants.Match{}))
+			},
+		},
+		"the instance has an old policy": {
+			before: tenants.Subject{Plan: "old"}, used: scaledOld / 2, after: tenants.Subject{Plan: "old", GivePlanVersion: 2}, left: half,
+			old: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScaled(t)
+			c.before.Subject, c.after.Subject = "ada", "ada"
+			s.with(c.before, c.used)
+			mustPublish(t, s.s, s.a, "old", scaledNew)
+			mustSubject(t, s.s, s.a, c.after)
+			if c.then != nil {
+				c.then(t, s)
+			}
+			if !c.old {
+				s.load("ada")
+			}
+			s.carryOut()
+			require.Equal(t, c.left, s.left("ada"))
+		})
+	}
+}
+
+// A document may give subjects another plan and delete the one that they had.
+func TestCounterChangesOfAPrunedPlan(t *testing.T) {
+	t.Parallel()
+	s := newScaled(t)
+	s.with(tenants.Subject{Subject: "ada", Plan: "old"}, scaledOld/2)
+	_, err := s.s.ApplyDocument(t.Context(), s.a, tenants.Document{
+		Plans: []tenants.Plan{
+			{Slug: "base", OnChange: tenants.OnChangeScale, Default: true},
+			{Slug: "next", OnChange: tenants.OnChangeScale, Limits: limitsOf(scaledNew)},
+		},
+		Subjects: []tenants.Subject{{Subject: "ada", Plan: "next"}},
+	}, tenants.Apply{Prune: true})
+	require.NoError(t, err)
+	s.load("ada")
+	s.carryOut()
+	require.Equal(t, int64(scaledNew/2), s.left("ada"))
+}
+
+// Limits are kept once, however many subjects get a plan, until no change needs them.
+func TestKeptLimitsArePurged(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	mustRule(t, d.Store, a, rule("r"))
+	mustRule(t, d.Store, b, rule("r"))
+	subjects := make([]tenants.Subject, 300)
+	for i := range subjects {
+		subjects[i] = tenants.Subject{Subject: fmt.Sprint("s", i), Plan: "pro"}
+	}
+	kept := func(actor tenants.Actor) (n int) {
+		t.Helper()
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM counter_change_limits WHERE tenant_id = $1", actor.TenantID()).Scan(&n))
+		})
+		return n
+	}
+	for _, actor := range []tenants.Actor{a, b} {
+		_, err := d.Store.ApplyDocument(t.Context(), actor, tenants.Document{
+			Plans: []tenants.Plan{
+				{Slug: "free", OnChange: tenants.OnChangeScale, Default: true},
+				{Slug: "pro", OnChange: tenants.OnChangeScale, Limits: map[string]limit.Limit{"r": {Limit: 500}}},
+				{Slug: "max", OnChange: tenants.OnChangeReset, Limits: map[string]limit.Limit{"r": {Unlimited: true}}},
+			},
+			Subjects: subjects,
+		}, tenants.Apply{})
+		require.NoError(t, err)
+		mustSubject(t, d.Store, actor, tenants.Subject{Subject: "another", Plan: "pro"})
+		mustSubject(t, d.Store, actor, tenants.Subject{Subject: "another", Plan: "max"})
+		require.Equal(t, 2, kept(actor), "a reset needs none")
+		_, _, err = d.Store.PutPlanLimit(t.Context(), actor, "pro", "r", limit.Limit{Limit: 600}, tenants.Match{})
+		require.NoError(t, err)
+		mustSubject(t, d.Store, actor, tenants.Subject{Subject: "another", Plan: "pro"})
+		require.Equal(t, 4, kept(actor), "of pro after the edit, and of max")
+	}
+	var mu sync.Mutex
+	limits := map[int64]int{}
+	carry := func(tenant uuid.UUID, c check.CounterChange) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if tenant == b.TenantID() {
+			return errors.New("not yet")
+		}
+		if !c.Reset {
+			require.NotNil(t, c.FromLimits)
+			limits[c.ToLimits["r"].Limit]++
+		}
+		return nil
+	}
+	for range 4 {
+		_, _, err := d.Store.CarryOutCounterChanges(t.Context(), carry)
+		require.ErrorContains(t, err, "not yet")
+	}
+	require.Equal(t, map[int64]int{500: 301, 600: 1}, limits)
+	require.NoError(t, d.Store.Purge(t.Context()))
+	require.Zero(t, kept(a))
+	require.Equal(t, 4, kept(b), "its changes wait")
+}
