@@ -222,6 +222,36 @@ func TestPushPagesWaitEnds(t *testing.T) {
 	atVersion(t, u, latest)
 }
 
+// A migration that waits for all statements on tenants holds up none of them: not those that come
+// while it waits, and not for longer than a moment.
+func TestWaitingForTenantsHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	for _, number := range []int{68, 71} {
+		u := newDatabase(t)
+		require.NoError(t, migrations.Up(t.Context(), u))
+		downTo(t, u, number-1)
+		reader := connect(t, u)
+		backup, err := reader.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = backup.Exec(t.Context(), "LOCK TABLE tenants, counter_changes, ended_meters IN ACCESS SHARE MODE")
+		require.NoError(t, err)
+		waits, done := make(chan string, 1), make(chan error, 1)
+		go func() { done <- migrations.UpNoting(t.Context(), u, func(text string) { waits <- text }) }()
+		require.Contains(t, <-waits, fmt.Sprint(reader.PgConn().PID()))
+
+		other := connect(t, u)
+		_, err = other.Exec(t.Context(), "SET lock_timeout = '10s'")
+		require.NoError(t, err)
+		for range 10 {
+			_, err := other.Exec(t.Context(), "SELECT FROM tenants, counter_changes, ended_meters")
+			require.NoError(t, err)
+		}
+		require.Empty(t, done)
+		require.NoError(t, backup.Rollback(t.Context()))
+		require.NoError(t, <-done)
+	}
+}
+
 // A migration that the database refuses changes nothing, and a repetition is of no use.
 func TestUpFails(t *testing.T) {
 	t.Parallel()

@@ -221,8 +221,8 @@ func (q *Queries) BeginMeteredPush(ctx context.Context, arg BeginMeteredPushPara
 }
 
 const claimMeteredPush = `-- name: ClaimMeteredPush :one
-UPDATE metered_pushes SET due_at = now() + $1::interval
-WHERE tenant_id = $2 AND id = $3 AND due_at <= now()
+UPDATE metered_pushes p SET due_at = now() + $1::interval
+WHERE p.tenant_id = $2 AND p.id = $3 AND p.due_at <= now() AND EXISTS (SELECT FROM tenants t WHERE t.id = p.tenant_id)
 RETURNING start, rule, meter_event, kind, after_subject, complete, attempts, unanswered_at, unanswered_until, due_at, now()::timestamptz AS now
 `
 
@@ -246,7 +246,8 @@ type ClaimMeteredPushRow struct {
 	Now             time.Time
 }
 
-// One server sends; where it dies, another does after the time that it has for it.
+// One server sends; where it dies, another does after the time that it has for it. Nothing is sent
+// for a tenant that was deleted.
 func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushParams) (ClaimMeteredPushRow, error) {
 	row := q.db.QueryRow(ctx, claimMeteredPush, arg.Lease, arg.TenantID, arg.ID)
 	var i ClaimMeteredPushRow

@@ -53,7 +53,7 @@ func (q *Queries) AuditNotificationEndpoints(ctx context.Context, arg AuditNotif
 const claimNotificationDelivery = `-- name: ClaimNotificationDelivery :one
 WITH claimed AS (
     UPDATE notification_deliveries d SET due_at = $1, attempts = attempts + 1, attempted_at = $2
-    WHERE d.tenant_id = $3 AND d.id = (
+    WHERE d.tenant_id = $3 AND EXISTS (SELECT FROM tenants t WHERE t.id = d.tenant_id) AND d.id = (
         SELECT c.id FROM notification_deliveries c WHERE c.tenant_id = $3 AND c.endpoint_id = $4 AND c.due_at <= $2
         ORDER BY c.due_at, c.id LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING d.tenant_id, d.id, d.endpoint_id, d.notification_id, d.attempts, d.began_at
@@ -83,8 +83,8 @@ type ClaimNotificationDeliveryRow struct {
 	PreviousUntil  *time.Time
 }
 
-// The next delivery of an endpoint, for one server. If that server dies, another one sends it after
-// the lease.
+// The next delivery of an endpoint, for one server, unless the tenant was deleted. If that server
+// dies, another one sends it after the lease.
 func (q *Queries) ClaimNotificationDelivery(ctx context.Context, arg ClaimNotificationDeliveryParams) (ClaimNotificationDeliveryRow, error) {
 	row := q.db.QueryRow(ctx, claimNotificationDelivery,
 		arg.Lease,

@@ -391,7 +391,8 @@ func (q *Queries) PurgeTombstones(ctx context.Context, most int32) (int64, error
 const raiseSubjectsHistory = `-- name: RaiseSubjectsHistory :exec
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
 FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
-        SELECT s.tenant_id, s.version FROM subject_tombstones s WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT $1
+        SELECT s.tenant_id, s.version FROM subject_tombstones s JOIN tenants x ON x.id = s.tenant_id -- none of a tenant that was deleted
+        WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT $1
     ) AS o GROUP BY o.tenant_id) AS old
 WHERE t.id = old.tenant_id
 `

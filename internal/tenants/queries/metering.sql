@@ -285,9 +285,10 @@ CROSS JOIN LATERAL (
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
 
 -- name: ClaimMeteredPush :one
--- One server sends; where it dies, another does after the time that it has for it.
-UPDATE metered_pushes SET due_at = now() + @lease::interval
-WHERE tenant_id = @tenant_id AND id = @id AND due_at <= now()
+-- One server sends; where it dies, another does after the time that it has for it. Nothing is sent
+-- for a tenant that was deleted.
+UPDATE metered_pushes p SET due_at = now() + @lease::interval
+WHERE p.tenant_id = @tenant_id AND p.id = @id AND p.due_at <= now() AND EXISTS (SELECT FROM tenants t WHERE t.id = p.tenant_id)
 RETURNING start, rule, meter_event, kind, after_subject, complete, attempts, unanswered_at, unanswered_until, due_at, now()::timestamptz AS now;
 
 -- name: BeginMeteredPush :execrows

@@ -66,11 +66,11 @@ UPDATE notification_deliveries SET state = 'pending', attempts = 0, due_at = @no
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: ClaimNotificationDelivery :one
--- The next delivery of an endpoint, for one server. If that server dies, another one sends it after
--- the lease.
+-- The next delivery of an endpoint, for one server, unless the tenant was deleted. If that server
+-- dies, another one sends it after the lease.
 WITH claimed AS (
     UPDATE notification_deliveries d SET due_at = @lease, attempts = attempts + 1, attempted_at = @now
-    WHERE d.tenant_id = @tenant_id AND d.id = (
+    WHERE d.tenant_id = @tenant_id AND EXISTS (SELECT FROM tenants t WHERE t.id = d.tenant_id) AND d.id = (
         SELECT c.id FROM notification_deliveries c WHERE c.tenant_id = @tenant_id AND c.endpoint_id = @endpoint_id AND c.due_at <= @now
         ORDER BY c.due_at, c.id LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING d.tenant_id, d.id, d.endpoint_id, d.notification_id, d.attempts, d.began_at

@@ -61,7 +61,8 @@ DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = @subject AND ru
 -- known.
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
 FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
-        SELECT s.tenant_id, s.version FROM subject_tombstones s WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT @most
+        SELECT s.tenant_id, s.version FROM subject_tombstones s JOIN tenants x ON x.id = s.tenant_id -- none of a tenant that was deleted
+        WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT @most
     ) AS o GROUP BY o.tenant_id) AS old
 WHERE t.id = old.tenant_id;
 
