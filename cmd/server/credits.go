@@ -114,6 +114,9 @@ func (k *creditKeeper) settle(ctx context.Context) (done tenants.CreditsSettled,
 		return done, nil
 	}
 	done, err = k.store.SettleCredits(ctx, k.keys, k.counters, spenders)
+	if some := (*tenants.UnsettledError)(nil); !done.More && errors.As(err, &some) {
+		spenders = some.Tenants // the others are settled
+	}
 	if err != nil || done.More {
 		for _, tenant := range spenders {
 			k.spenders.Store(tenant, struct{}{})

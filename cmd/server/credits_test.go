@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -190,8 +191,40 @@ func TestCreditsOfSpenders(t *testing.T) {
 // unread are counters that cannot be reached.
 type unread struct{ engine.CreditStore }
 
-func (unread) SpentCredits(context.Context, []string, int) ([][]limit.Spent, error) {
-	return nil, fmt.Errorf("read spent credits: %w", &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded})
+func (unread) SpentCredits(_ context.Context, outboxes []string, _ int) ([][]limit.Spent, []error) {
+	err := fmt.Errorf("read spent credits: %w", &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded})
+	return make([][]limit.Spent, len(outboxes)), slices.Repeat([]error{err}, len(outboxes))
+}
+
+// unreadOf are counters of which one outbox cannot be reached.
+type unreadOf struct {
+	engine.CreditStore
+	outbox string
+}
+
+func (u unreadOf) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, []error) {
+	found, errs := u.CreditStore.SpentCredits(ctx, outboxes, most)
+	if i := slices.Index(outboxes, u.outbox); i >= 0 {
+		found[i], errs[i] = nil, os.ErrDeadlineExceeded
+	}
+	return found, errs
+}
+
+// Only the tenants whose credits are not settled are settled again.
+func TestSpendersThatAreNotSettled(t *testing.T) {
+	t.Parallel()
+	f := newCreditFleet(t, 1)
+	other, _ := f.d.Tenant("other")
+	k := f.instances[0].keeper
+	k.counters = unreadOf{k.counters, f.keys.CreditsOutboxes(f.a.TenantID(), 1)[0]}
+	for _, of := range []tenants.Actor{f.a, other} {
+		k.spenders.Store(of.TenantID(), struct{}{})
+	}
+	_, err := k.settle(t.Context())
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	_, again := k.spenders.Load(f.a.TenantID())
+	require.True(t, again)
+	require.Equal(t, 1, k.spenders.Size())
 }
 
 // If Redis is unavailable, the log does not say that it is Postgres, and the reverse.

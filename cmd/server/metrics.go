@@ -62,7 +62,7 @@ func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 			Name: "weir_redis_script_loads_total", Help: "Times that a script was not loaded in Redis and was sent in full.",
 		}, func() float64 { return float64(engine.ScriptLoads()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_redis_redirects_total", Help: "Calls that a master of a Redis Cluster redirected, because their slot has moved or is being moved.",
+			Name: "weir_redis_redirects_total", Help: "Calls and refunds that a master of a Redis Cluster redirected, because their slot has moved or is being moved.",
 		}, func() float64 { return float64(engine.Redirects()) }),
 	)
 }

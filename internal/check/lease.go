@@ -193,7 +193,8 @@ func (e *evaluation) leasable() error {
 }
 
 // ReturnLease returns the units of a grant that the client did not grant. It must be called at most
-// once for each grant. Units of a window that is over are lost.
+// once for each grant, and again only if engine.NotCounted is true for its error. Units of a window
+// that is over are lost.
 func (c *Checker) ReturnLease(ctx context.Context, g *engine.Grant, units int64) error {
 	refund := g.Returned(units)
 	if len(refund.Parts) == 0 {
@@ -203,7 +204,9 @@ func (c *Checker) ReturnLease(ctx context.Context, g *engine.Grant, units int64)
 	if refund.Err != nil {
 		return errors.Join(ErrCountersUnavailable, refund.Err)
 	}
-	c.metrics.leaseReturned(units)
+	if refund.Refused == 0 {
+		c.metrics.leaseReturned(units)
+	}
 	return nil
 }
 

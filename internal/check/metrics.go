@@ -32,7 +32,7 @@ func newLeaseMetrics(reg prometheus.Registerer, counter func(name, help string) 
 	return leaseMetrics{
 		granted:  counter("weir_client_leases_total", "Leases granted to clients."),
 		units:    counter("weir_client_lease_units_total", "Units of the leases granted to clients."),
-		returned: counter("weir_client_lease_units_returned_total", "Units that clients returned, and that went back to their counters unless a window was over."),
+		returned: counter("weir_client_lease_units_returned_total", "Units that clients returned, and that went back to all of their counters."),
 		allowed:  reported.WithLabelValues("allowed"), denied: reported.WithLabelValues("denied"),
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +26,14 @@ var ErrNotSent = errors.New("the call waited behind other calls for too long and
 // waited for its turn. That is a failure of the store, but it has not counted the call.
 var ErrNotReached = errors.New("the call did not reach the counter store")
 
+// ErrMoving is wrapped by the error of a refund that no server could decide while its counters are
+// moving to another one. Nothing was returned, and no server has failed.
+var ErrMoving = fmt.Errorf("no units were returned: %w", ErrRedirected)
+
 // NotCounted reports whether the store has certainly not executed a call, a refund or a step of an
 // amendment with this error.
 func NotCounted(err error) bool {
-	return errors.Is(err, ErrBreakerOpen) || errors.Is(err, ErrNotSent) || errors.Is(err, ErrNotReached)
+	return errors.Is(err, ErrBreakerOpen) || errors.Is(err, ErrNotSent) || errors.Is(err, ErrNotReached) || errors.Is(err, ErrMoving)
 }
 
 // A Breaker fails calls immediately with ErrBreakerOpen while the server that holds their counters
@@ -233,7 +238,7 @@ func (b *Breaker) refund(ctx context.Context, circuit *circuit, refunds []*Refun
 	b.next.Refund(ctx, refunds...)
 	failure := refunds[0].Err
 	for _, r := range refunds {
-		if r.Err == nil {
+		if r.Err == nil || errors.Is(r.Err, ErrRedirected) {
 			failure = nil
 		}
 	}

@@ -74,6 +74,28 @@ func TestBreakerIgnoresOverload(t *testing.T) {
 	require.Equal(t, int32(breakerClosed), r.state.Load())
 }
 
+// Refunds that cannot be decided while their counters move to another server say nothing about the
+// store.
+func TestBreakerIgnoresMovingRefunds(t *testing.T) {
+	r := newBreakerRig(t)
+	r.breaker.next = movingRefunds{}
+	for range 100 {
+		r.move(10 * time.Millisecond)
+		refund := &Refund{}
+		r.breaker.refund(t.Context(), r.circuit, []*Refund{refund})
+		require.ErrorIs(t, refund.Err, ErrMoving)
+	}
+	require.Equal(t, int32(breakerClosed), r.state.Load())
+}
+
+type movingRefunds struct{ Engine }
+
+func (movingRefunds) Refund(_ context.Context, refunds ...*Refund) {
+	for _, r := range refunds {
+		r.Err = ErrMoving
+	}
+}
+
 // The breaker opens soon if a store is silent, refuses calls, or fails half of the time.
 func TestBreakerOpens(t *testing.T) {
 	for name, outage := range map[string]func(*breakerRig){

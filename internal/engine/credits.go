@@ -96,8 +96,9 @@ type CreditStore interface {
 	// was spent with these keys and may not be in Postgres. Error, for each opening:
 	// ErrOpenedSince.
 	CloseCredits(ctx context.Context, openings ...*Opening) []error
-	// SpentCredits returns totals that are not settled, for each outbox at most some.
-	SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error)
+	// SpentCredits returns totals that are not settled, for each outbox at most some, or the error
+	// for this outbox.
+	SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, []error)
 	// SettleCredits forgets totals, except those that have changed since.
 	SettleCredits(ctx context.Context, outbox string, totals []limit.Spent) error
 }

@@ -1,5 +1,7 @@
 package engine
 
+import "slices"
+
 // LeaseSets returns the number of sets of counters that are leased, or may be.
 func (s *Stack) LeaseSets() int { return int(s.leases.count.Load()) }
 
@@ -17,7 +19,7 @@ func (s *Stack) LeaseHeld() (toGrant, charged int64) {
 	})
 	s.leases.mu.Lock()
 	defer s.leases.mu.Unlock()
-	for _, p := range s.leases.pending {
+	for _, p := range slices.Concat(s.leases.pending, s.leases.moving) {
 		charged += p.units
 	}
 	return toGrant, charged

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -11,10 +12,18 @@ type pendingRefund struct {
 	units  int64 // that could have been granted
 	refund Refund
 	stays  bool // charged to at least one counter
+	tries  int  // that returned nothing, because the counters are moving to another server
 }
 
 // refundChunk is the maximum number of refunds in one pipeline, so that no check waits long for it.
 const refundChunk = 64
+
+// Refunds that no server can decide while their counters move to another one are tried again with
+// each inspection: for some ten seconds, and not too many, because each takes several exchanges.
+const (
+	refundTries = 200
+	maxMoving   = 4 * refundChunk
+)
 
 // retire ends a lease of set and queues the refund of its units. Newest means that the set
 // prefetched nothing after it; only then a bucket that may be full soon accepts a refund.
@@ -96,7 +105,7 @@ func (l *Leases) returnAll(set *leaseSet) bool {
 // returnPending returns the queued units.
 func (l *Leases) returnPending() {
 	l.mu.Lock()
-	pending := l.pending
+	pending, resets := l.pending, l.resets
 	l.pending = nil
 	l.mu.Unlock()
 	for some := range slices.Chunk(pending, refundChunk) {
@@ -110,13 +119,41 @@ func (l *Leases) returnPending() {
 			l.next.Refund(context.Background(), refunds...)
 		}
 		for i := range some {
-			if r := &some[i].refund; r.Err == nil && r.Refused == 0 && !some[i].stays {
+			switch r := &some[i].refund; {
+			case r.Err == nil && r.Refused == 0 && !some[i].stays:
 				l.metrics.leaseReturned.Add(float64(some[i].units))
-			} else {
+			case !errors.Is(r.Err, ErrMoving) || !l.postpone(&some[i], resets):
 				l.metrics.leaseStranded.Add(float64(some[i].units))
 			}
 		}
 	}
+}
+
+// postpone keeps a refund of moving counters for the next inspection, and reports whether it does.
+// If counters were reset since the refund was sent, it may be of the state before.
+func (l *Leases) postpone(p *pendingRefund, resets int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.tries++; l.closed || l.resets != resets || p.tries == refundTries || len(l.moving) == maxMoving {
+		return false
+	}
+	l.moving = append(l.moving, *p)
+	return true
+}
+
+// resume queues the postponed refunds.
+func (l *Leases) resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending = append(l.pending, l.moving...)
+	l.moving = nil
+}
+
+// restless reports whether another inspection is needed.
+func (l *Leases) restless() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count.Load() > 0 || len(l.moving) > 0
 }
 
 // inspectLater schedules an inspection of the sets after leaseEvery.
@@ -140,7 +177,7 @@ func (l *Leases) tick() {
 	l.timed = false
 	l.mu.Unlock()
 	l.inspect(l.clock(), false)
-	if l.count.Load() > 0 {
+	if l.restless() {
 		l.inspectLater()
 	}
 }
@@ -175,6 +212,7 @@ func (l *Leases) inspect(now time.Time, all bool) {
 		return true
 	})
 	l.metrics.leaseHeld.Set(float64(held))
+	l.resume()
 	l.returnPending()
 }
 
@@ -205,10 +243,12 @@ func (l *Leases) forget(counters []Counter) {
 	for i := range counters {
 		reset[counters[i].OwnKey()] = true
 	}
-	l.mu.Lock()
-	l.pending = slices.DeleteFunc(l.pending, func(p pendingRefund) bool {
+	of := func(p pendingRefund) bool {
 		return slices.ContainsFunc(p.refund.Parts, func(part RefundPart) bool { return reset[part.Key] })
-	})
+	}
+	l.mu.Lock()
+	l.resets++
+	l.pending, l.moving = slices.DeleteFunc(l.pending, of), slices.DeleteFunc(l.moving, of)
 	l.mu.Unlock()
 	l.sets.Range(func(_ uint64, set *leaseSet) bool {
 		if slices.ContainsFunc(set.counters, func(c Counter) bool { return reset[c.OwnKey()] }) {

@@ -34,6 +34,8 @@ type Leases struct {
 	timed      bool
 	closed     bool
 	pending    []pendingRefund
+	moving     []pendingRefund // postponed until the next inspection
+	resets     int
 	inspecting sync.Mutex
 }
 

@@ -147,7 +147,7 @@ func (g *openGrants) take(o *Opening, outbox map[limit.GrantID]int64) (opened in
 }
 
 // SpentCredits implements CreditStore.
-func (e *Memory) SpentCredits(_ context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
+func (e *Memory) SpentCredits(_ context.Context, outboxes []string, most int) ([][]limit.Spent, []error) {
 	e.creditMu.Lock()
 	defer e.creditMu.Unlock()
 	out := make([][]limit.Spent, len(outboxes))
@@ -158,7 +158,7 @@ func (e *Memory) SpentCredits(_ context.Context, outboxes []string, most int) ([
 			}
 		}
 	}
-	return out, nil
+	return out, make([]error, len(outboxes))
 }
 
 // SettleCredits implements CreditStore. The twin is settle_credits.lua.

@@ -32,10 +32,32 @@ type CreditsSettled struct {
 	More     bool // there may be more
 }
 
+// UnsettledError is the error of a round that has settled the credits of all other tenants.
+type UnsettledError struct {
+	Tenants []uuid.UUID
+	Last    error // of the last one
+}
+
+func (e *UnsettledError) Error() string {
+	return fmt.Sprintf("credits of %d tenants, the last one %s: %v", len(e.Tenants), e.Tenants[len(e.Tenants)-1], e.Last)
+}
+
+func (e *UnsettledError) Unwrap() error { return e.Last }
+
+// add notes an error of a tenant, if there is one.
+func (e *UnsettledError) add(tenant uuid.UUID, err error) {
+	if err == nil {
+		return
+	}
+	if e.Last = err; !slices.Contains(e.Tenants, tenant) {
+		e.Tenants = append(e.Tenants, tenant)
+	}
+}
+
 // SettleCredits stores what was spent of the grants of some tenants. The totals are in an outbox of
 // the counter store, which the check that spends writes in the same step, so nothing is lost with a
-// server. A total never falls, so several servers may store it, also twice. Errors: ErrUnavailable,
-// check.ErrCountersUnavailable.
+// server. A total never falls, so several servers may store it, also twice. Errors: ErrUnavailable;
+// *UnsettledError if other tenants are settled, with check.ErrCountersUnavailable.
 func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, of []uuid.UUID) (out CreditsSettled, err error) {
 	err = s.settled(ctx, keys, counters, &out, func(ctx context.Context, q *db.Queries) (*totals, error) {
 		return storeTotals(ctx, q, keys, counters, of, s.instant())
@@ -78,6 +100,8 @@ func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engi
 // totals are what the counters have spent, as it was stored.
 type totals struct {
 	outboxes  map[string][]limit.Spent
+	owners    map[string]uuid.UUID  // of the outboxes
+	failed    UnsettledError        // of outboxes that could not be read
 	behind    []db.CreditsBehindRow // grants of which more had been spent before
 	unsettled []uuid.UUID           // grants whose totals were not stored, because others had locked them
 }
@@ -103,7 +127,8 @@ func (s *Store) settled(
 	if stored == nil {
 		return nil
 	}
-	later, failed := s.reopen(ctx, keys, counters, stored.behind, out)
+	failed := &stored.failed
+	later := s.reopen(ctx, keys, counters, stored.behind, out, failed)
 	for _, id := range stored.unsettled {
 		later[limit.GrantID(id)] = true
 	}
@@ -115,16 +140,20 @@ func (s *Store) settled(
 		}
 		out.More = out.More || full
 		out.Settled += len(totals)
-		failed = errors.Join(failed, ofCounters(counters.SettleCredits(ctx, outbox, totals)))
+		failed.add(stored.owners[outbox], ofCounters(counters.SettleCredits(ctx, outbox, totals)))
 	}
-	return failed
+	if failed.Last == nil {
+		return nil
+	}
+	return fmt.Errorf("settle credits: %w", failed)
 }
 
 // reopen tells the counters what was spent of grants of which they had less. It returns the grants
 // that a later round must tell: their totals stay in the outbox, where it finds them.
 func (s *Store) reopen(
-	ctx context.Context, keys check.Keys, counters engine.CreditStore, behind []db.CreditsBehindRow, out *CreditsSettled,
-) (later map[limit.GrantID]bool, failed error) {
+	ctx context.Context, keys check.Keys, counters engine.CreditStore, behind []db.CreditsBehindRow,
+	out *CreditsSettled, failed *UnsettledError,
+) (later map[limit.GrantID]bool) {
 	later = map[limit.GrantID]bool{}
 	type name struct {
 		tenant        uuid.UUID
@@ -137,15 +166,16 @@ func (s *Store) reopen(
 		if !seen && len(told) < reopenedAtOnce {
 			opened, err := s.OpenCredits(ctx, keys, counters, row.TenantID, CreditsOf{row.Subject, row.Rule})
 			out.Reopened += opened
-			now, failed = err == nil, errors.Join(failed, err)
+			now = err == nil
 			told[of] = now
+			failed.add(row.TenantID, err)
 		}
 		if !now {
 			later[limit.GrantID(row.ID)] = true
 		}
 	}
-	out.More = out.More || failed == nil && len(later) > 0
-	return later, failed
+	out.More = out.More || failed.Last == nil && len(later) > 0
+	return later
 }
 
 // storeTotals stores the totals of the outboxes of some tenants, and returns them.
@@ -164,22 +194,20 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 			names, owners = append(names, outbox), append(owners, tenant)
 		}
 	}
-	found, err := counters.SpentCredits(ctx, names, settledAtOnce)
-	if err != nil {
-		return nil, ofCounters(err)
-	}
-	stored := &totals{outboxes: map[string][]limit.Spent{}}
+	found, errs := counters.SpentCredits(ctx, names, settledAtOnce)
+	stored := &totals{outboxes: map[string][]limit.Spent{}, owners: map[string]uuid.UUID{}}
 	p := db.SettleCreditsParams{Now: now}
 	for i, totals := range found {
+		stored.failed.add(owners[i], ofCounters(errs[i]))
 		for _, total := range totals {
 			p.Tenants, p.Ids, p.Totals = append(p.Tenants, owners[i]), append(p.Ids, uuid.UUID(total.ID)), append(p.Totals, total.Units)
 		}
 		if len(totals) > 0 {
-			stored.outboxes[names[i]] = totals
+			stored.outboxes[names[i]], stored.owners[names[i]] = totals, owners[i]
 		}
 	}
 	if len(p.Ids) == 0 {
-		return nil, nil
+		return stored, nil
 	}
 	raised, err := q.SettleCredits(ctx, p)
 	if err != nil || raised == int64(len(p.Ids)) {

@@ -349,13 +349,13 @@ type totals struct {
 	units int64
 }
 
-func (c *totals) SpentCredits(context.Context, []string, int) ([][]limit.Spent, error) {
+func (c *totals) SpentCredits(context.Context, []string, int) ([][]limit.Spent, []error) {
 	c.units++
 	out := make([]limit.Spent, len(c.of))
 	for i, id := range c.of {
 		out[i] = limit.Spent{ID: id, Units: c.units}
 	}
-	return [][]limit.Spent{out}, nil
+	return [][]limit.Spent{out}, []error{nil}
 }
 
 func (*totals) OpenCredits(context.Context, ...*engine.Opening) (int, error) { return 0, nil }
@@ -404,7 +404,7 @@ type probed struct {
 	probe func()
 }
 
-func (c *probed) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
+func (c *probed) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, []error) {
 	c.probe()
 	return c.CreditStore.SpentCredits(ctx, outboxes, most)
 }

@@ -162,3 +162,32 @@ func BenchmarkBatchInRedis(b *testing.B) {
 	})
 	b.ReportMetric((cpuOfRedis(b, client)-before)*1e6/float64(b.N), "redis-us/op")
 }
+
+// BenchmarkRefund returns a unit to each of 1 and 3 counters.
+func BenchmarkRefund(b *testing.B) {
+	eng := redisengine.New(redisClient(b), redisOptions())
+	for _, counters := range []int{1, 3} {
+		b.Run(fmt.Sprintf("counters=%d", counters), func(b *testing.B) {
+			call, prefix := engine.Call{Cost: 900_000_000}, enginetest.Prefix()
+			for i := range counters {
+				n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 1_000_000_000, WindowMS: 86_400_000}
+				call.Counters = append(call.Counters, engine.Counter{Key: fmt.Sprintf("%s%022d", prefix, i), Numbers: n})
+			}
+			eng.Evaluate(b.Context(), &call)
+			require.NoError(b, call.Err)
+			refund := &engine.Refund{}
+			for i := range call.Counters {
+				c := &call.Counters[i]
+				refund.Parts = append(refund.Parts, engine.RefundPart{
+					Key: c.Key, Numbers: c.Numbers, Units: 1, Ground: c.Numbers.Ground(&call.Outcome.Verdicts[i], call.Outcome.NowMS),
+				})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if eng.Refund(b.Context(), refund); refund.Err != nil || refund.Refused > 0 {
+					b.Fatal(refund.Err, refund.Refused)
+				}
+			}
+		})
+	}
+}

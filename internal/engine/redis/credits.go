@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -102,26 +103,35 @@ func closingArg(o *engine.Opening) []byte {
 }
 
 // SpentCredits implements engine.CreditStore.
-func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, error) {
+func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, []error) {
 	pipe := e.client.Pipeline()
 	cmds := make([]*redis.KeyValueSliceCmd, len(outboxes))
 	for i, box := range outboxes {
 		cmds[i] = pipe.HRandFieldWithValues(ctx, box, most)
 	}
-	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
-		return nil, fmt.Errorf("read spent credits: %w", err)
-	}
-	out := make([][]limit.Spent, len(outboxes))
+	_, _ = pipe.Exec(ctx) // each outbox has its own error
+	out, errs := make([][]limit.Spent, len(outboxes)), make([]error, len(outboxes))
 	for i, cmd := range cmds {
-		for _, field := range cmd.Val() {
-			units, err := strconv.ParseInt(field.Value, 10, 64)
-			if err != nil || len(field.Key) != len(limit.GrantID{}) {
-				return nil, fmt.Errorf("read spent credits: %w", errReply)
-			}
-			out[i] = append(out[i], limit.Spent{ID: limit.GrantID([]byte(field.Key)), Units: units})
+		if out[i], errs[i] = spentOf(cmd); errs[i] != nil {
+			out[i], errs[i] = nil, fmt.Errorf("read spent credits: %w", errs[i])
 		}
 	}
-	return out, nil
+	return out, errs
+}
+
+// spentOf returns the totals of an outbox.
+func spentOf(cmd *redis.KeyValueSliceCmd) (totals []limit.Spent, err error) {
+	if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	for _, field := range cmd.Val() {
+		units, err := strconv.ParseInt(field.Value, 10, 64)
+		if err != nil || len(field.Key) != len(limit.GrantID{}) {
+			return nil, errReply
+		}
+		totals = append(totals, limit.Spent{ID: limit.GrantID([]byte(field.Key)), Units: units})
+	}
+	return totals, nil
 }
 
 // SettleCredits implements engine.CreditStore.

@@ -111,8 +111,8 @@ func (e *Engine) Repaired() int64 { return e.repaired.Load() }
 // had forgotten it.
 func (e *Engine) ScriptLoads() int64 { return e.loads.Load() }
 
-// Redirects returns how many calls a server of a Cluster did not decide, because it does not, or
-// may not, hold their counters.
+// Redirects returns how many calls and refunds a server of a Cluster did not decide, because it
+// does not, or may not, hold their counters.
 func (e *Engine) Redirects() int64 { return e.redirects.Load() }
 
 var (

@@ -118,6 +118,9 @@ func refused(c *engine.Call) bool {
 
 // replyText returns the error that a server replied with, or "".
 func replyText(err error) string {
+	if err == nil { // without an allocation
+		return ""
+	}
 	if reply := redis.Error(nil); errors.As(err, &reply) {
 		return reply.Error()
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // encodeRefund returns the argument of refund.lua.
-func encodeRefund(r *engine.Refund) (b []byte) {
-	for i := range r.Parts {
-		part := &r.Parts[i]
+func encodeRefund(parts []engine.RefundPart) (b []byte) {
+	for i := range parts {
+		part := &parts[i]
 		n := &part.Numbers
 		b = append(b, byte(n.Algorithm))
 		b = appendUint(b, n.Limit, 7)
@@ -27,10 +27,15 @@ func encodeRefund(r *engine.Refund) (b []byte) {
 	return b
 }
 
+// Values of the last argument of refund.lua.
+const (
+	changesHere      = ""
+	changesElsewhere = "?" // perhaps
+	changesAre       = "=" // and what they are
+)
+
 // Refund returns units, each refund in one step, all of them in one pipeline.
 func (e *Engine) Refund(ctx context.Context, refunds ...*engine.Refund) {
-	ctx, cancel := context.WithTimeout(ctx, e.deadline)
-	defer cancel()
 	var sent []*engine.Refund
 	for _, r := range refunds {
 		r.Refused = 0
@@ -38,45 +43,72 @@ func (e *Engine) Refund(ctx context.Context, refunds ...*engine.Refund) {
 			sent = append(sent, r)
 		}
 	}
-	if unknown := e.sendRefunds(ctx, sent, "evalsha", e.refund.sha); len(unknown) > 0 {
-		e.loads.Add(int64(len(unknown)))
-		e.sendRefunds(ctx, unknown, "eval", e.refund.text)
+	if moving := e.sendRefunds(ctx, sent); len(moving) > 0 {
+		e.redirects.Add(int64(len(moving)))
+		e.refundMoving(ctx, moving)
 	}
 }
 
-// sendRefunds runs refund.lua with a command, and returns the refunds whose script the server does
-// not know.
-func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, command, script string) (unknown []*engine.Refund) {
+// sendRefunds sends refunds, and returns those that no server could decide because their slot is
+// being moved. Of these, nothing was returned.
+func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund) (moving []*engine.Refund) {
+	ctx, cancel := context.WithTimeout(ctx, e.deadline)
+	defer cancel()
+	unknown, moving := e.runRefunds(ctx, refunds, "evalsha", e.refund.sha)
+	if len(unknown) > 0 {
+		e.loads.Add(int64(len(unknown)))
+		_, others := e.runRefunds(ctx, unknown, "eval", e.refund.text)
+		moving = append(moving, others...)
+	}
+	return moving
+}
+
+// runRefunds runs refund.lua with a command. It returns the refunds whose script the server does
+// not know, and those whose slot is being moved.
+func (e *Engine) runRefunds(ctx context.Context, refunds []*engine.Refund, command, script string) (unknown, moving []*engine.Refund) {
 	if len(refunds) == 0 {
-		return nil
+		return nil, nil
 	}
 	pipe := e.options.Refunds.Pipeline()
 	cmds := make([]*redis.Cmd, len(refunds))
 	for i, r := range refunds {
-		args := []any{command, script, len(r.Parts)}
+		args := make([]any, 0, 6+len(r.Parts))
+		args = append(args, command, script, len(r.Parts))
 		for j := range r.Parts {
 			args = append(args, r.Parts[j].Key)
 		}
-		cmds[i] = redis.NewCmd(ctx, append(args, encodeRefund(r), r.NowMS)...)
-		_ = pipe.Process(ctx, onceRefund{cmds[i]})
+		cmds[i] = redis.NewCmd(ctx, append(args, encodeRefund(r.Parts), r.NowMS, changesHere)...)
+		_ = pipe.Process(ctx, firstRefund{onceRefund{cmds[i]}})
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
 	for i, r := range refunds {
 		taken, err := cmds[i].Int()
 		switch {
-		case err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT"):
+		case unknownScript(err):
 			unknown = append(unknown, r)
-		case errors.Is(err, redis.ErrPoolTimeout): // there are too many refunds, so the server has not failed
-			r.Err = fmt.Errorf("refund counters: %w: %w", engine.ErrNotSent, err)
-		case err != nil:
-			r.Err = fmt.Errorf("refund counters: %w", err)
-		case taken < 0 || taken > len(r.Parts):
-			r.Err = fmt.Errorf("refund counters: %w", errReply)
+		case slotMoves(err), err == nil && taken < 0:
+			moving = append(moving, r)
 		default:
-			r.Refused = len(r.Parts) - taken
+			r.Refused, r.Err = len(r.Parts)-taken, refundError(taken, len(r.Parts), err)
+			if r.Err != nil {
+				r.Refused = 0
+			}
 		}
 	}
-	return unknown
+	return unknown, moving
+}
+
+// refundError returns the error of a run of refund.lua with some counters.
+func refundError(taken, counters int, err error) error {
+	switch {
+	case errors.Is(err, redis.ErrPoolTimeout): // there are too many refunds, so the server has not failed
+		return fmt.Errorf("refund counters: %w: %w", engine.ErrNotSent, err)
+	case err != nil:
+		return fmt.Errorf("refund counters: %w", err)
+	case taken < 0 || taken > counters:
+		return fmt.Errorf("refund counters: %w", errReply)
+	}
+	return nil
 }
 
 // onceRefund is the same as onceCmd: units must not go back twice.
@@ -84,3 +116,17 @@ type onceRefund struct{ *redis.Cmd }
 
 // NoRetry implements redis.Cmder.
 func (onceRefund) NoRetry() bool { return true }
+
+// firstRefund is a refund that was not sent before.
+type firstRefund struct{ onceRefund }
+
+// SetErr implements redis.Cmder. After ASK, the client of a Cluster sends the command again, to the
+// server to which the slot is moved. The script cannot know that it runs there, where the changes
+// of its counters may not be yet.
+func (r firstRefund) SetErr(err error) {
+	if strings.HasPrefix(replyText(err), "ASK ") {
+		args := r.Args()
+		args[len(args)-1] = changesElsewhere
+	}
+	r.onceRefund.SetErr(err)
+}

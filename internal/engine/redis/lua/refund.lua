@@ -6,13 +6,18 @@
 --          instant in ms; 0: unknown), units 7, id 9 (group.lua; zeros: none); all packed
 --          little-endian
 -- ARGV[2]  the time in ms; 0: that of the server
--- reply    the number of counters to which units were returned
+-- ARGV[3]  empty; while the slot of the counters is moved to another server of a Cluster: "?" on
+--          that server, or "=" and what the key of the changes of the only counter has, wherever
+--          it is (amend.lua)
+-- reply    the number of counters to which units were returned; -1: none, because other servers
+--          must be asked first
 --
 -- Example: 10 units of a fixed window were charged, and 4 were not used. Its count is 25.
 --   KEYS     { "w{..}key" }
 --   ARGV[1]  one counter: 4 (fixed_window), limit 100, window 60000, 0, ground: the end of the
 --            window, until 0, charged 0, units 4, nine zeros
 --   ARGV[2]  0
+--   ARGV[3]  empty
 --   reply    1
 -- The count is now 21. In the next window, the same call replies 0 and changes nothing.
 --
@@ -21,9 +26,16 @@
 -- be in another state up to the instant until, if it stays used. Expiries do not change: the full
 -- quota is available no later than before.
 --
--- If a counter was scaled after the instant charged, its units are scaled too (amend.lua).
+-- If a counter was scaled after the instant charged, its units are scaled too (amend.lua). These
+-- changes have a key of their own, in the same slot, which most counters do not have. While the
+-- slot is moved away, reading a missing key is an error. Where the slot is moved to, a missing key
+-- may still be on the other server. So the caller reads the key from both, and passes what it
+-- found. That is complete, because amend.lua does not run while the slot is moved.
 
-local now = tonumber(ARGV[2])
+local now, elsewhere = tonumber(ARGV[2]), ARGV[3]
+if elsewhere == '?' then return -1 end
+local known = elsewhere ~= ''
+
 local function time()
   if now == 0 then
     local t = call('TIME')
@@ -92,10 +104,22 @@ local function down(a, to, of)
   return quotient > 1000000000000000 and 0 or quotient
 end
 
--- Returns how many units are left of some that were charged to a counter. The twin is
--- limit.ScaledUnits.
-local function scaled(key, units, charged)
-  local v = try('GET', key .. ':s')
+-- The changes of each counter, false for none. All are read before anything is written.
+local changes = {}
+for k = 1, #KEYS do
+  local v = try('GET', KEYS[k] .. ':s')
+  local refused = type(v) == 'table' and not find(v.err, 'WRONGTYPE', 1, true)
+  if (refused or not v) and known then
+    v = elsewhere ~= '=' and sub(elsewhere, 2)
+  elseif refused then
+    return -1
+  end
+  changes[k] = v
+end
+
+-- Returns how many units are left of some that were charged to a counter with the changes v. The
+-- twin is limit.ScaledUnits.
+local function scaled(v, units, charged)
   if not v then return units end
   if type(v) == 'table' or byte(v) ~= VERSION or (#v - 1) % 20 > 0 then return 0 end
   for at = 2, #v, 20 do
@@ -116,9 +140,10 @@ for k = 1, #KEYS do
   if not v and id ~= NO_ID then
     v = from_group(KEYS[k], id, number, base)
     home = v and key_beside(KEYS[k], id, -1)
+    if known and not v and not lookup(key_beside(KEYS[k], id, -1)) then return -1 end
   end
   if v and type(v) ~= 'table' then
-    units = scaled(KEYS[k], units, charged)
+    units = scaled(changes[k], units, charged)
     local left = units > 0 and less(v, number, limit, window, base, ground, latest, units)
     if left then
       taken = taken + 1
