@@ -226,7 +226,7 @@ func TestPushPagesWaitEnds(t *testing.T) {
 // while it waits, and not for longer than a moment.
 func TestWaitingForTenantsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	for _, number := range []int{68, 71} {
+	for _, number := range []int{68, 69} {
 		u := newDatabase(t)
 		require.NoError(t, migrations.Up(t.Context(), u))
 		downTo(t, u, number-1)

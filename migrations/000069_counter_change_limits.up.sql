@@ -21,7 +21,7 @@ BEGIN
                     || coalesce(others, 'none');
             END IF;
             IF attempt = 1 THEN
-                RAISE WARNING 'migration 71 waits for other processes of Postgres that use tenants or counter_changes: %', coalesce(others, 'none');
+                RAISE WARNING 'migration 69 waits for other processes of Postgres that use tenants or counter_changes: %', coalesce(others, 'none');
             END IF;
             PERFORM pg_sleep(1);
         END;

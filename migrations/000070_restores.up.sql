@@ -46,7 +46,7 @@ BEGIN
                 RAISE;
             END IF;
             IF attempt = 1 THEN
-                RAISE WARNING 'migration 73 waits for long changes of the configuration';
+                RAISE WARNING 'migration 70 waits for long changes of the configuration';
             END IF;
             PERFORM pg_sleep(1);
         END;
