@@ -1663,7 +1663,7 @@ CREATE POLICY all_tenants ON tenants FOR ALL TO weir_system
     WITH CHECK (true);
 CREATE POLICY own_tenant ON tenants FOR ALL TO weir_app
     USING (((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid) AND (deleted_at IS NULL)))
-    WITH CHECK ((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+    WITH CHECK (((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid) AND (deleted_at IS NULL)));
 GRANT DELETE, INSERT, SELECT ON tenants TO weir_system;
 GRANT SELECT ON tenants TO weir_app;
 GRANT UPDATE (deleted_at, keys_version, name, partitions, partitions_before, partitions_changed_at, policy_version, slug, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;

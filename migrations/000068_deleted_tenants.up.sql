@@ -36,7 +36,8 @@ END $$;
 ALTER TABLE tenants ADD COLUMN deleted_at timestamptz;
 CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NULL;
 ALTER POLICY all_tenants ON tenants USING (deleted_at IS NULL OR current_setting('weir.deleted_tenants', true) = 'on');
-ALTER POLICY own_tenant ON tenants USING (id = NULLIF(current_setting('weir.tenant_id', true), '')::uuid AND deleted_at IS NULL);
+ALTER POLICY own_tenant ON tenants USING (id = NULLIF(current_setting('weir.tenant_id', true), '')::uuid AND deleted_at IS NULL)
+    WITH CHECK (id = NULLIF(current_setting('weir.tenant_id', true), '')::uuid AND deleted_at IS NULL);
 GRANT UPDATE (slug, deleted_at) ON tenants TO weir_system;
 
 -- Those of a tenant that was deleted go before their notifications, in pages, too.

@@ -341,6 +341,10 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"PurgePortalLinks":   "links that expired",
 		"PurgeLimitRequests": "what was settled long ago",
 
+		"MarkTenantDeleted": "a part of DeleteTenant, which records it",
+		"DeleteMembersOf":   "a part of DeleteTenant, which records it",
+		"DeleteTenantRow":   "what is left of a deletion that was recorded",
+
 		"MarkOpenedCredits": "what the counters know",
 		"SettleCredits":     "what checks have spent",
 		"PurgeCredits":      "deletes what has expired",

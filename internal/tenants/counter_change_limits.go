@@ -35,6 +35,9 @@ func (k keptLimits) of(id *int64) map[string]limit.Limit {
 	return k[*id]
 }
 
+// gone reports whether limits that a change names were deleted.
+func (k keptLimits) gone(id *int64) bool { return id != nil && k[*id] == nil }
+
 // readKept adds the limits that a change names to kept, which has others of the tenant. They may
 // have been deleted if another server has carried out the change.
 func (s *Store) readKept(ctx context.Context, row *db.CounterChangesRow, kept keptLimits) error {

@@ -176,6 +176,9 @@ func (c *CounterChanges) carryOne(ctx context.Context, row *db.CounterChangesRow
 	if err := c.store.readKept(ctx, row, kept); err != nil {
 		return fmt.Errorf("read the limits of a change of counters: %w", err)
 	}
+	if kept.gone(row.FromLimits) || kept.gone(row.ToLimits) {
+		return nil // another server has carried it out, or they would be there
+	}
 	return c.carry(row.TenantID, changeOf(row, kept))
 }
 

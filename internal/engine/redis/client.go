@@ -125,6 +125,8 @@ func (s *clientSettings) cluster(rawURL string) (redis.UniversalClient, error) {
 	}
 	o.ClusterStateReloadInterval = redisStateReload
 	o.MaxRetries = -1
+	// Pipelines wait as these options say, and not as those of the servers.
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = s.dialTimeout, s.ioTimeout, s.ioTimeout, true
 	o.NewClient = func(node *redis.Options) *redis.Client {
 		s.apply(node)
 		return newTrackedClient(node, true)

@@ -127,6 +127,30 @@ func TestFrozenMasterDelaysNoOtherServer(t *testing.T) {
 	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
 }
 
+// Spent credits on a master that does not answer do not keep those on others from being read, though
+// one pipeline reads them, and ends within its time.
+func TestFrozenMasterHidesNoSpentCredits(t *testing.T) {
+	r := newClusterRig(t, 2, 0, time.Hour, 4*time.Second)
+	frozen := r.cluster.MasterOf(tenantKey(0))
+	other := 1
+	for r.cluster.MasterOf(tenantKey(other)) == frozen {
+		other++
+	}
+	boxes := []string{tenantKey(0), tenantKey(other)}
+	read := func() []error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, errs := r.engine.SpentCredits(ctx, boxes, 1)
+		return errs
+	}
+	require.Equal(t, []error{nil, nil}, read())
+	frozen.Pause()
+	errs := read()
+	require.Error(t, errs[0])
+	require.NoError(t, errs[1])
+	frozen.Resume()
+}
+
 // The suite of all engines holds on a Cluster, whose slots it uses as they come.
 func TestMovedSlotsAreFollowed(t *testing.T) {
 	r := newClusterRig(t, 2, 1, time.Minute, testenv.RedisTimeout)

@@ -107,7 +107,8 @@ func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) 
 	pipe := e.client.Pipeline()
 	cmds := make([]*redis.KeyValueSliceCmd, len(outboxes))
 	for i, box := range outboxes {
-		cmds[i] = pipe.HRandFieldWithValues(ctx, box, most)
+		cmds[i] = redis.NewKeyValueSliceCmd(ctx, "hrandfield", box, most, "withvalues")
+		_ = pipe.Process(ctx, onceSpent{cmds[i]})
 	}
 	_, _ = pipe.Exec(ctx) // each outbox has its own error
 	out, errs := make([][]limit.Spent, len(outboxes)), make([]error, len(outboxes))
@@ -118,6 +119,13 @@ func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) 
 	}
 	return out, errs
 }
+
+// onceSpent is not repeated when a server of a Cluster does not answer. The next round reads again,
+// and if the time ended during a repetition, the answers of other servers would be lost.
+type onceSpent struct{ *redis.KeyValueSliceCmd }
+
+// NoRetry implements redis.Cmder.
+func (onceSpent) NoRetry() bool { return true }
 
 // spentOf returns the totals of an outbox.
 func spentOf(cmd *redis.KeyValueSliceCmd) (totals []limit.Spent, err error) {
