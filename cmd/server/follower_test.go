@@ -102,7 +102,7 @@ func TestRestoreWithoutPlatform(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "snapshot")
 	log := slog.New(slog.DiscardHandler)
 	writer := snapshot.NewWriter(snapshot.WriterOptions{
-		Path: path, MaxBytes: 1 << 20, Deployment: snapshot.Deployment{Platform: platform}, Store: d.Store, Ring: ring,
+		Path: path, MaxBytes: 1 << 20, MaxAge: time.Hour, Deployment: snapshot.Deployment{Platform: platform}, Store: d.Store, Ring: ring,
 		Clock: time.Now, Logger: log, Registerer: prometheus.NewRegistry(),
 	})
 	_, err = writer.Write(t.Context())

@@ -49,6 +49,7 @@ type Store interface {
 type WriterOptions struct {
 	Path       string // in a directory in which a file can be replaced
 	MaxBytes   int64
+	MaxAge     time.Duration // until a tenant that cannot be read loses its part
 	Deployment Deployment
 	Store      Store
 	Ring       *seal.Ring
@@ -192,7 +193,8 @@ func (w *Writer) current(list []tenants.Change, now time.Time) bool {
 		return false
 	}
 	for _, c := range list {
-		if h := headOf(c); w.last.blocks[c.Tenant].head != h && w.tooLarge[c.Tenant].head != h {
+		b := w.last.blocks[c.Tenant]
+		if h := headOf(c); !b.is(h) && w.tooLarge[c.Tenant].head != h {
 			return false
 		}
 	}
@@ -215,6 +217,7 @@ func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change,
 		return nil, nil, err
 	}
 	p := &pass{w: w, f: f, out: newOutput(file, w.MaxBytes-trailerBytes), tooLarge: map[limit.TenantID]tooLarge{}}
+	defer p.forget()
 	if err := p.out.add(first); err != nil {
 		return nil, nil, err
 	}
