@@ -28,9 +28,8 @@ type pass struct {
 	f        *File
 	out      *output
 	tooLarge map[limit.TenantID]tooLarge
-	changing int   // tenants that changed at each attempt
-	unread   int   // tenants that could not be read
-	cause    error // why the last one of them could not
+	changing int // tenants that changed at each attempt
+	unread   map[limit.TenantID]unread
 	policy   int64 // where the policy of the tenant that was written last begins
 	earlier  *File // of an earlier process, if it was needed and can be used
 	looked   bool  // for earlier
@@ -80,6 +79,9 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 			return false, nil
 		}
 	}
+	if u, found := p.before(c); found {
+		return p.unreadable(ctx, c, u)
+	}
 	for attempt := 1; ; attempt++ {
 		h, err = p.tenant(ctx, h, attempt == attempts)
 		if err == nil {
@@ -100,7 +102,7 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 		var failed *readError
 		switch {
 		case errors.As(err, &failed) && ctx.Err() == nil:
-			return p.unreadable(ctx, c, failed)
+			return p.unreadable(ctx, c, unread{headOf(c), p.f.TakenAt, failed})
 		case errors.Is(err, errFull):
 			p.tooLarge[c.Tenant] = tooLarge{head: h, over: space}
 			return false, nil

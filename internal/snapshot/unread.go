@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"weir/internal/check"
 	"weir/internal/tenants"
@@ -18,6 +19,25 @@ import (
 //
 // Example: Postgres becomes slower and slower, and then fails. The large tenants can be read no
 // longer some minutes before. An instance that starts afterwards has them as they were last read.
+
+// unreadFor is how long a tenant that could not be read is not read again, unless it changes. Each
+// such read takes as long as a read may, and the others wait for it.
+const unreadFor = 5 * time.Minute
+
+// unread is a tenant that could not be read.
+type unread struct {
+	head  head
+	at    time.Time
+	cause *readError
+}
+
+// before returns what is known of a tenant that could not be read shortly before, and has not
+// changed since.
+func (p *pass) before(c tenants.Change) (u unread, found bool) {
+	u, found = p.w.unread[c.Tenant]
+	since := p.f.TakenAt.Sub(u.at)
+	return u, found && u.head == headOf(c) && since >= 0 && since < unreadFor
+}
 
 // readError is an error of the store that says nothing about whether the tenant exists.
 type readError struct{ error }
@@ -33,16 +53,16 @@ func ofStore(err error) error {
 }
 
 // unreadable writes what there is of a tenant that could not be read. If Postgres does not answer
-// either when it is asked for the versions of that tenant, unreadable returns cause: the present
-// file is better than a new one.
-func (p *pass) unreadable(ctx context.Context, c tenants.Change, cause *readError) (fits bool, err error) {
+// either when it is asked for the versions of that tenant, unreadable returns the cause: the
+// present file is better than a new one.
+func (p *pass) unreadable(ctx context.Context, c tenants.Change, u unread) (fits bool, err error) {
 	_, err = p.w.Store.Versions(ctx, c.Tenant)
 	if errors.Is(err, tenants.ErrNotFound) {
 		delete(p.tooLarge, c.Tenant)
 		return true, nil
 	}
 	if err != nil {
-		return false, cause.error
+		return false, u.cause.error
 	}
 	begin := p.out.at
 	kept, err := p.older(ctx, c)
@@ -60,7 +80,7 @@ func (p *pass) unreadable(ctx context.Context, c tenants.Change, cause *readErro
 		return false, err
 	}
 	delete(p.tooLarge, c.Tenant)
-	p.unread, p.cause = p.unread+1, cause.error
+	p.unread[c.Tenant] = u
 	return true, nil
 }
 

@@ -56,9 +56,15 @@ func TestTenantsThatCannotBeRead(t *testing.T) {
 	f.same(file, f.b.TenantID())
 	f.same(file, c.TenantID())
 	require.EqualValues(t, 5, f.gauge("weir_snapshot_unread_tenants"))
-	require.Len(t, f.write(true), 5, "they are tried again, and no others are read")
+	require.Empty(t, f.write(true), "no others are read")
+	f.now = f.now.Add(5 * time.Minute)
+	require.Len(t, f.write(true), 5, "they are tried again")
+	_, err = f.d.Store.EditRule(t.Context(), f.a, "api", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 11; return nil })
+	require.NoError(t, err)
+	require.Equal(t, []limit.TenantID{f.a.TenantID()}, f.write(true), "it has changed")
 
 	f.unreadable()
+	f.now = f.now.Add(5 * time.Minute)
 	require.Len(t, f.write(true), 5)
 	file, err = f.open()
 	require.NoError(t, err)
@@ -114,6 +120,7 @@ func TestTenantThatCanNoLongerBeRead(t *testing.T) {
 	require.EqualValues(t, 1, f.gauge("weir_snapshot_unread_tenants"))
 
 	f.unreadable()
+	f.now = f.now.Add(5 * time.Minute)
 	f.write(true)
 	file, err = f.open()
 	require.NoError(t, err)
@@ -143,6 +150,7 @@ func TestTenantThatCannotBeReadAfterARestart(t *testing.T) {
 		f.same(file, f.b.TenantID())
 	}
 	f.unreadable()
+	f.now = f.now.Add(5 * time.Minute)
 	require.Equal(t, []limit.TenantID{a}, f.write(true))
 	require.Zero(t, f.gauge("weir_snapshot_unread_tenants"))
 	require.Empty(t, f.write(false))

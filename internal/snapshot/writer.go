@@ -64,13 +64,13 @@ type Writer struct {
 	last     *File // the present file; nil: it was not written by this process
 	history  int64 // of the store, when last was written
 	tooLarge map[limit.TenantID]tooLarge
-	moving   bool // some tenants changed at each attempt to read them
-	unreads  bool // some tenants could not be read
+	unread   map[limit.TenantID]unread // at the last pass
+	moving   bool                      // some tenants changed at each attempt to read them
 	failing  bool
 	written  prometheus.Gauge
 	omitted  prometheus.Gauge
 	changing prometheus.Gauge
-	unread   prometheus.Gauge
+	unreads  prometheus.Gauge
 }
 
 // tooLarge is a tenant that is not in the present file because it did not fit.
@@ -92,11 +92,11 @@ func NewWriter(o WriterOptions) *Writer {
 		changing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_snapshot_changing_tenants", Help: "Tenants in WEIR_SNAPSHOT_FILE that changed at each attempt to read them, so that their parts are of different instants.",
 		}),
-		unread: prometheus.NewGauge(prometheus.GaugeOpts{
+		unreads: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_snapshot_unread_tenants", Help: "Tenants that could not be read for WEIR_SNAPSHOT_FILE, which has an older part of them or nothing.",
 		}),
 	}
-	o.Registerer.MustRegister(w.written, w.omitted, w.changing, w.unread)
+	o.Registerer.MustRegister(w.written, w.omitted, w.changing, w.unreads)
 	return w
 }
 
@@ -129,7 +129,7 @@ func (w *Writer) Write(ctx context.Context) (written bool, err error) {
 	now := w.Clock().UTC()
 	if history := w.Store.History(); history != w.history { // equal versions can have other contents
 		w.forget()
-		w.tooLarge = nil
+		w.tooLarge, w.unread = nil, nil
 		w.history = history
 	}
 	if w.current(list, now) {
@@ -178,11 +178,14 @@ func (w *Writer) report(ctx context.Context, p *pass) {
 	if p.changing > 0 && !w.moving {
 		w.Logger.WarnContext(ctx, "tenants changed at each attempt to read them for WEIR_SNAPSHOT_FILE; their parts in it are of different instants", "tenants", p.changing)
 	}
-	if p.unread > 0 && !w.unreads {
-		w.Logger.WarnContext(ctx, "tenants cannot be read for WEIR_SNAPSHOT_FILE; it has an older part of them or nothing", "tenants", p.unread, "error", p.cause)
+	if len(w.unread) == 0 {
+		for _, u := range p.unread {
+			w.Logger.WarnContext(ctx, "tenants cannot be read for WEIR_SNAPSHOT_FILE; it has an older part of them or nothing", "tenants", len(p.unread), "error", u.cause)
+			break
+		}
 	}
-	w.tooLarge, w.moving, w.unreads = p.tooLarge, p.changing > 0, p.unread > 0
-	w.unread.Set(float64(p.unread))
+	w.tooLarge, w.unread, w.moving = p.tooLarge, p.unread, p.changing > 0
+	w.unreads.Set(float64(len(p.unread)))
 	w.omitted.Set(float64(len(p.tooLarge)))
 	w.changing.Set(float64(p.changing))
 }
@@ -216,7 +219,7 @@ func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change,
 	if first.Sealed, err = w.Ring.Seal(secrets, place); err != nil {
 		return nil, nil, err
 	}
-	p := &pass{w: w, f: f, out: newOutput(file, w.MaxBytes-trailerBytes), tooLarge: map[limit.TenantID]tooLarge{}}
+	p := &pass{w: w, f: f, out: newOutput(file, w.MaxBytes-trailerBytes), tooLarge: map[limit.TenantID]tooLarge{}, unread: map[limit.TenantID]unread{}}
 	defer p.forget()
 	if err := p.out.add(first); err != nil {
 		return nil, nil, err
