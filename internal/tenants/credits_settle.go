@@ -115,7 +115,7 @@ func (s *Store) settled(
 		}
 		out.More = out.More || full
 		out.Settled += len(totals)
-		failed = errors.Join(failed, ofCounters(counters.SettleCredits(ctx, outbox, totals)))
+		failed = errors.Join(failed, ofCounters(ctx, counters.SettleCredits(ctx, outbox, totals)))
 	}
 	return failed
 }
@@ -166,7 +166,7 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	}
 	found, err := counters.SpentCredits(ctx, names, settledAtOnce)
 	if err != nil {
-		return nil, ofCounters(err)
+		return nil, ofCounters(ctx, err)
 	}
 	stored := &totals{outboxes: map[string][]limit.Spent{}}
 	p := db.SettleCreditsParams{Now: now}
