@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,9 +38,10 @@ type follower struct {
 	fresh  map[limit.TenantID]bool // to be preloaded
 	wake   chan struct{}           // capacity 1; signals that fresh has new entries
 
-	failed []limit.TenantID     // could not be read while Postgres answered; guarded by mu
-	again  <-chan time.Time     // when those are read again
-	age    func() time.Duration // since Postgres answered the watcher; negative: it never has
+	failed map[limit.TenantID]bool // could not be read while Postgres answered; guarded by mu
+	again  <-chan time.Time        // when those are read again
+	age    func() time.Duration    // since Postgres answered the watcher; negative: it never has
+	pause  time.Duration           // passAfter, except in tests
 }
 
 const (
@@ -49,13 +52,17 @@ const (
 	preloaders = 3
 	// readFailedEvery is how often tenants are tried again that could not be read.
 	readFailedEvery = 30 * time.Second
+	// passAfter is how long a preloader waits at most after a tenant that could not be read, and at
+	// least half of it. If Postgres is available, it answers the watcher twice in that half. After
+	// a shorter pause, the same tenant would be read again, which takes as long as a read may.
+	passAfter = 2 * time.Second
 )
 
 func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, platform limit.TenantID, log *slog.Logger) *follower {
 	return &follower{
 		authenticator: authenticator, policies: policies, store: store, platform: platform, log: log,
 		ready: make(chan struct{}), fresh: map[limit.TenantID]bool{}, wake: make(chan struct{}, 1),
-		again: time.Tick(readFailedEvery), age: store.Watcher().Age,
+		failed: map[limit.TenantID]bool{}, again: time.Tick(readFailedEvery), age: store.Watcher().Age, pause: passAfter,
 	}
 }
 
@@ -169,7 +176,7 @@ func (f *follower) preload(ctx context.Context) {
 		case <-f.wake:
 			f.readAll(ctx, f.takeFresh())
 		case <-f.again:
-			f.readAll(ctx, f.takeFailed())
+			f.readAll(ctx, f.listFailed())
 		case <-ctx.Done():
 			return
 		}
@@ -178,21 +185,35 @@ func (f *follower) preload(ctx context.Context) {
 
 func (f *follower) beReady() { f.isReady.Do(func() { close(f.ready) }) }
 
+// takeFresh leaves out tenants that are tried again anyway: each change of such a tenant would
+// otherwise make the others wait for another read that fails.
 func (f *follower) takeFresh() (fresh []limit.TenantID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for tenant := range f.fresh {
-		fresh = append(fresh, tenant)
+		if !f.failed[tenant] {
+			fresh = append(fresh, tenant)
+		}
 	}
 	clear(f.fresh)
 	return fresh
 }
 
-func (f *follower) takeFailed() (failed []limit.TenantID) {
+func (f *follower) listFailed() []limit.TenantID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	failed, f.failed = f.failed, nil
-	return failed
+	return slices.Collect(maps.Keys(f.failed))
+}
+
+// tryAgain notes whether a tenant is to be tried again.
+func (f *follower) tryAgain(tenant limit.TenantID, again bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if again {
+		f.failed[tenant] = true
+	} else {
+		delete(f.failed, tenant)
+	}
 }
 
 // readAll loads tenants in order, while there is enough memory.
@@ -227,25 +248,30 @@ func (f *follower) served() bool {
 // answers others: else three of them would keep all others from being loaded. It is tried again
 // later.
 func (f *follower) read(ctx context.Context, tenant limit.TenantID) {
-	retry := firstRetry
+	retry := f.pause
+	if tenant == f.platform {
+		retry = firstRetry
+	}
 	for {
 		err := f.policies.Preload(ctx, tenant)
 		failed := time.Now()
 		switch {
-		case err == nil || ctx.Err() != nil:
+		case err == nil:
+			f.tryAgain(tenant, false)
+			return
+		case ctx.Err() != nil:
 			return
 		case !errors.Is(err, tenants.ErrUnavailable):
 			// The tenant is suspended or invalid. Its checks report that, and no other tenant waits
 			// for it.
+			f.tryAgain(tenant, false)
 			f.log.Warn("tenant not preloaded", "tenant_id", tenant, "error", err)
 			return
 		}
 		f.log.Warn("load failed; retrying", "what", "policy", "tenant_id", tenant, "error", err)
 		// Postgres may just have become unavailable: what it has answered before says nothing.
 		if retry = pauseBefore(ctx, retry); tenant != f.platform && f.answersSince(failed) {
-			f.mu.Lock()
-			f.failed = append(f.failed, tenant)
-			f.mu.Unlock()
+			f.tryAgain(tenant, true)
 			return
 		}
 	}

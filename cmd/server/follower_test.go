@@ -102,7 +102,7 @@ func TestRestoreWithoutPlatform(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "snapshot")
 	log := slog.New(slog.DiscardHandler)
 	writer := snapshot.NewWriter(snapshot.WriterOptions{
-		Path: path, MaxBytes: 1 << 20, Deployment: snapshot.Deployment{Platform: platform}, Store: d.Store, Ring: ring,
+		Path: path, MaxBytes: 1 << 20, MaxAge: time.Hour, Deployment: snapshot.Deployment{Platform: platform}, Store: d.Store, Ring: ring,
 		Clock: time.Now, Logger: log, Registerer: prometheus.NewRegistry(),
 	})
 	_, err = writer.Write(t.Context())
@@ -180,7 +180,7 @@ func TestPreloadPassesTenantsThatFail(t *testing.T) {
 	defer policies.Close()
 	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, platform.ID, log)
 	again := make(chan time.Time)
-	following.again, following.age = again, func() time.Duration { return 0 }
+	following.again, following.age, following.pause = again, func() time.Duration { return 0 }, firstRetry
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- following.run(ctx) }()
@@ -215,6 +215,7 @@ func TestPreloadWaitsForPostgres(t *testing.T) {
 	policies := check.NewPolicies(source, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
 	defer policies.Close()
 	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, limit.TenantID{}, log)
+	following.pause = firstRetry
 	for _, age := range []time.Duration{-1, time.Hour} { // never, and long ago
 		following.age = func() time.Duration { return age }
 		following.readAll(t.Context(), []limit.TenantID{actor.TenantID()})
@@ -223,5 +224,32 @@ func TestPreloadWaitsForPostgres(t *testing.T) {
 		policies.Gone(actor.TenantID())
 		source.fails[actor.TenantID()], source.asked[actor.TenantID()] = 2, 0
 	}
-	require.Empty(t, following.takeFailed())
+	require.Empty(t, following.listFailed())
+}
+
+// A tenant that is passed several times is tried again once, and not with every change of it.
+// After it could be read, it is not.
+func TestPassedTenantIsTriedAgainOnce(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	actor, _ := d.Tenant("acme")
+	tenant := actor.TenantID()
+	source := &partlyAway{PolicySource: d.Store, fails: map[limit.TenantID]int{tenant: math.MaxInt}, asked: map[limit.TenantID]int{}}
+	log := slog.New(slog.DiscardHandler)
+	policies := check.NewPolicies(source, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	defer policies.Close()
+	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, limit.TenantID{}, log)
+	following.age, following.pause = func() time.Duration { return 0 }, firstRetry
+	for range 3 {
+		following.readAll(t.Context(), []limit.TenantID{tenant})
+	}
+	require.Equal(t, []limit.TenantID{tenant}, following.listFailed())
+	following.readAll(t.Context(), []limit.TenantID{tenant})
+	following.fresh[tenant] = true
+	require.Empty(t, following.takeFresh())
+
+	source.fails[tenant] = 0
+	following.readAll(t.Context(), []limit.TenantID{tenant})
+	require.NotNil(t, policies.Loaded(tenant))
+	require.Empty(t, following.listFailed())
 }

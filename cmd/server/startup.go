@@ -90,7 +90,8 @@ func (s *service) keepSnapshot(ctx context.Context, from *startup) error {
 		return err
 	}
 	writer := snapshot.NewWriter(snapshot.WriterOptions{
-		Path: s.cfg.SnapshotFile, MaxBytes: int64(s.cfg.SnapshotSize), Deployment: from.Deployment, Store: s.store, Ring: ring,
+		Path: s.cfg.SnapshotFile, MaxBytes: int64(s.cfg.SnapshotSize), MaxAge: s.cfg.SnapshotMaxAge,
+		Deployment: from.Deployment, Store: s.store, Ring: ring,
 		Clock: time.Now, Logger: s.log, Registerer: s.registry,
 	})
 	s.background.Go(func() {

@@ -63,6 +63,8 @@ type Policies struct {
 	failing failingTenants
 	again   again
 
+	answered atomic.Int64 // number of loads that have succeeded
+
 	// working ends when Close is called, and ends every goroutine of the cache.
 	working context.Context
 	stop    context.CancelFunc

@@ -11,8 +11,9 @@ import (
 // as a read may, and then fail, would hold all places whenever their checks arrive, and first
 // checks of other tenants would wait for longer than a check does.
 //
-// After an outage of the source, tenants that were asked for during it are in this queue, too. Each
-// leaves it with its first read that succeeds.
+// A load that fails while nothing else can be read says nothing about its tenant: in an outage of
+// the source, all would be in this queue, and large ones would keep the others waiting there. So it
+// counts only if another load has succeeded since it was asked for.
 type failingTenants struct {
 	mu      sync.Mutex
 	tenants map[limit.TenantID]struct{}
@@ -25,6 +26,14 @@ func (f *failingTenants) add(tenant limit.TenantID) {
 		f.tenants = map[limit.TenantID]struct{}{}
 	}
 	f.tenants[tenant] = struct{}{}
+}
+
+// failed notes that the first load of a tenant has failed. answered is what p.answered was when it
+// was asked for.
+func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, answered int64) {
+	if !e.pinned.Load() && p.answered.Load() != answered {
+		p.failing.add(tenant)
+	}
 }
 
 func (f *failingTenants) forget(tenant limit.TenantID) {

@@ -46,8 +46,8 @@ func (s *failingSource) LoadPolicy(ctx context.Context, t limit.TenantID) (Polic
 // tenants do not wait for them, however many there are, and do not fail.
 func TestFailingTenantsHoldNoPlacesOfOthers(t *testing.T) {
 	t.Parallel()
-	good := uuid.New()
-	inner := &fakeSource{data: map[limit.TenantID]PolicyData{good: {Version: 1}}}
+	good, known := uuid.New(), uuid.New()
+	inner := &fakeSource{data: map[limit.TenantID]PolicyData{good: {Version: 1}, known: {Version: 1}}}
 	source := &failingSource{PolicySource: inner, fails: map[limit.TenantID]bool{}, entered: make(chan limit.TenantID), end: make(chan struct{})}
 	failing := make([]limit.TenantID, 8)
 	for i := range failing {
@@ -67,9 +67,13 @@ func TestFailingTenantsHoldNoPlacesOfOthers(t *testing.T) {
 			}()
 		}
 	}
+	_, err := p.Get(t.Context(), known)
+	require.NoError(t, err)
 	load()
 	for range failing {
 		<-source.entered
+		p.Changed(known, 2, 0) // others can be read
+		require.NoError(t, p.Settle(t.Context(), known))
 		source.end <- struct{}{}
 		require.ErrorIs(t, <-ended, errSlow)
 	}
@@ -78,7 +82,7 @@ func TestFailingTenantsHoldNoPlacesOfOthers(t *testing.T) {
 		<-source.entered // and stays
 	}
 	require.Empty(t, p.queues.first, "all places are free")
-	_, err := p.Get(t.Context(), good)
+	_, err = p.Get(t.Context(), good)
 	require.NoError(t, err)
 
 	source.mu.Lock()

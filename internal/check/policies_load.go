@@ -20,13 +20,14 @@ type readQueues struct {
 	retries chan struct{} // of them, after a read that has failed
 	again   chan struct{} // of tenants whose data may be from another history
 	long    chan struct{} // loads that have already read a page of subjects
-	large   chan struct{} // those of them that exceed a share of the memory
+	slow    chan struct{} // those of them that were in failing or retries
+	large   chan struct{} // long and slow ones that exceed a share of the memory
 }
 
 func newReadQueues() readQueues {
 	return readQueues{
 		first: make(chan struct{}, 3), failing: make(chan struct{}, 2), changes: make(chan struct{}, 2), retries: make(chan struct{}, 2),
-		again: make(chan struct{}, againReaders), long: make(chan struct{}, 2), large: make(chan struct{}, 1),
+		again: make(chan struct{}, againReaders), long: make(chan struct{}, 2), slow: make(chan struct{}, 1), large: make(chan struct{}, 1),
 	}
 }
 
@@ -57,17 +58,21 @@ func (r *reading) end() {
 	}
 }
 
-// moveToLong moves the read to the queue of long reads, unless it would perhaps fail there. The
-// source is not being read at this time.
+// moveToLong moves the read to the queue of long reads, or to one of its own if it may fail again.
+// The source is not being read at this time.
 func (r *reading) moveToLong(ctx context.Context) error {
-	if r.in == r.queues.long || r.in == r.queues.failing {
+	queue := r.queues.long
+	switch r.in {
+	case r.queues.long, r.queues.slow:
 		return nil
+	case r.queues.failing, r.queues.retries:
+		queue = r.queues.slow
 	}
 	<-r.in
 	r.in = nil
 	select {
-	case r.queues.long <- struct{}{}:
-		r.in = r.queues.long
+	case queue <- struct{}{}:
+		r.in = queue
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -103,7 +108,7 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	}
 	ended := e.beginFirst()
 	defer ended()
-	began := p.clock()
+	began, answered := p.clock(), p.answered.Load()
 	if err := p.load(ctx, tenant, e, p.queue(tenant), stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
 		switch {
@@ -112,7 +117,7 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 		case errors.Is(err, ErrUnknownTenant):
 			p.failing.forget(tenant)
 		default:
-			p.failing.add(tenant)
+			p.failed(tenant, e, answered)
 		}
 		if !e.pinned.Load() {
 			p.remove(tenant, e)
@@ -195,6 +200,7 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 		return err
 	}
 	e.policy.Store(next)
+	p.answered.Add(1)
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
 	return nil
 }

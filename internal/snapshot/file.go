@@ -33,11 +33,17 @@ type File struct {
 type block struct {
 	head       head
 	begin, end int64 // bytes from the beginning of the file
-	// In a file that this process has written: where the line of the policy begins, and when
-	// Postgres last had these versions.
-	policy int64
-	read   time.Time
+	policy     int64 // where the line of the policy begins
+	// When Postgres last had these versions. In a file of an earlier process, it is not known of
+	// each tenant: when that file was written.
+	read time.Time
+	// It comes from a file of an earlier process, perhaps of another history: its versions say
+	// nothing.
+	earlier bool
 }
+
+// is reports whether the block has what Postgres has at these versions.
+func (b *block) is(h head) bool { return b.head == h && !b.earlier }
 
 // Open opens the file at path, which must be at most maxAge old and at most maxBytes long. It reads
 // all of it, to verify its checksum. The error says why the file cannot be used.
@@ -112,6 +118,9 @@ func (f *File) index() (first header, err error) {
 			return first, lines.verify(text)
 		}
 		lines.sum.Write(text)
+		if last != nil && bytes.HasPrefix(text, []byte(`{"policy":`)) {
+			last.policy = at
+		}
 		if !bytes.HasPrefix(text, []byte(`{"tenant":`)) {
 			continue
 		}
@@ -123,7 +132,7 @@ func (f *File) index() (first header, err error) {
 		if err := strictly(text, &l); err != nil {
 			return first, err
 		}
-		id, last = l.Tenant.ID, &block{head: *l.Tenant, begin: at}
+		id, last = l.Tenant.ID, &block{head: *l.Tenant, begin: at, read: first.TakenAt, earlier: true}
 		f.Tenants = append(f.Tenants, id)
 	}
 }

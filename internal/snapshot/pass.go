@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
 	"weir/internal/check"
 	"weir/internal/limit"
@@ -29,10 +28,11 @@ type pass struct {
 	f        *File
 	out      *output
 	tooLarge map[limit.TenantID]tooLarge
-	changing int   // tenants that changed at each attempt
-	unread   int   // tenants that could not be read
-	cause    error // why the last one of them could not
+	changing int // tenants that changed at each attempt
+	unread   map[limit.TenantID]unread
 	policy   int64 // where the policy of the tenant that was written last begins
+	earlier  *File // of an earlier process, if it was needed and can be used
+	looked   bool  // for earlier
 }
 
 // all writes the platform, whose rules every check needs, then the tenants that need at most their
@@ -79,10 +79,13 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 			return false, nil
 		}
 	}
+	if u, found := p.before(c); found {
+		return p.unreadable(ctx, c, u)
+	}
 	for attempt := 1; ; attempt++ {
 		h, err = p.tenant(ctx, h, attempt == attempts)
 		if err == nil {
-			p.place(begin, h, p.f.TakenAt)
+			p.place(block{head: h, begin: begin, read: p.f.TakenAt})
 			delete(p.tooLarge, c.Tenant)
 			return true, nil
 		}
@@ -99,7 +102,7 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 		var failed *readError
 		switch {
 		case errors.As(err, &failed) && ctx.Err() == nil:
-			return p.unreadable(ctx, c, failed)
+			return p.unreadable(ctx, c, unread{headOf(c), p.f.TakenAt, failed})
 		case errors.Is(err, errFull):
 			p.tooLarge[c.Tenant] = tooLarge{head: h, over: space}
 			return false, nil
@@ -112,10 +115,11 @@ func (p *pass) add(ctx context.Context, c tenants.Change) (fits bool, err error)
 	}
 }
 
-// place notes where the lines of a tenant are that were just written, and when they were read.
-func (p *pass) place(begin int64, h head, read time.Time) {
-	p.f.blocks[h.ID] = block{head: h, begin: begin, policy: p.policy, end: p.out.at, read: read}
-	p.f.Tenants = append(p.f.Tenants, h.ID)
+// place notes where the lines of a tenant are that were just written.
+func (p *pass) place(b block) {
+	b.policy, b.end = p.policy, p.out.at
+	p.f.blocks[b.head.ID] = b
+	p.f.Tenants = append(p.f.Tenants, b.head.ID)
 }
 
 // tenant writes the lines of a tenant, and returns the versions of what it has written. They are
@@ -127,7 +131,7 @@ func (p *pass) place(begin int64, h head, read time.Time) {
 // later than any of them, so that the next file has them again.
 func (p *pass) tenant(ctx context.Context, h head, anyway bool) (head, error) {
 	if last := p.w.last; last != nil {
-		if b, found := last.blocks[h.ID]; found && b.head == h {
+		if b, found := last.blocks[h.ID]; found && b.is(h) {
 			p.policy = p.out.at + b.policy - b.begin
 			return h, p.out.copy(io.NewSectionReader(last.file, b.begin, b.end-b.begin), b.end-b.begin)
 		}

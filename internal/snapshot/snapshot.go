@@ -7,8 +7,8 @@
 // first, then those whose keys were used last, and then those that need more than a quarter of the
 // file, so that no tenant takes the space of all others if not all of them fit. A tenant that
 // changes while it is read is read again. If it changes at each attempt, its parts in the file are
-// of different instants. A tenant that cannot be read keeps its part of the present file for an
-// hour, with its present keys, and is then left out.
+// of different instants. A tenant that cannot be read keeps its part of the present file, with its
+// present keys, until that is as old as a file may be, and is then left out.
 //
 // Open reads a file from its beginning to its end and refuses one that is damaged, too old,
 // readable by others, or of another version of the program. A Source then answers for Postgres,

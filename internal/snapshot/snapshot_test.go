@@ -59,7 +59,7 @@ const maxBytes = 1 << 20
 
 func newFixture(t *testing.T, bytes int64) *fixture {
 	t.Helper()
-	f := &fixture{t: t, d: tenantstest.New(t), registry: prometheus.NewRegistry(), path: filepath.Join(t.TempDir(), "snapshot"), now: time.Now()}
+	f := &fixture{t: t, d: tenantstest.New(t), path: filepath.Join(t.TempDir(), "snapshot"), now: time.Now()}
 	f.a, f.key = f.d.Tenant("acme")
 	f.b, _ = f.d.Tenant("other")
 	f.d.Exec("UPDATE api_keys SET last_used_at = now() WHERE tenant_id = $1", f.a.TenantID())
@@ -79,11 +79,17 @@ func newFixture(t *testing.T, bytes int64) *fixture {
 	require.NoError(t, err)
 	f.of.Platform = f.b.TenantID()
 	f.store = &countingStore{Store: f.d.Store}
+	f.restart(bytes)
+	return f
+}
+
+// restart continues with the writer of a new process.
+func (f *fixture) restart(bytes int64) {
+	f.registry = prometheus.NewRegistry()
 	f.writer = snapshot.NewWriter(snapshot.WriterOptions{
-		Path: f.path, MaxBytes: bytes, Deployment: f.of, Store: f.store, Ring: f.ring, Clock: func() time.Time { return f.now },
+		Path: f.path, MaxBytes: bytes, MaxAge: time.Hour, Deployment: f.of, Store: f.store, Ring: f.ring, Clock: func() time.Time { return f.now },
 		Logger: slog.New(slog.DiscardHandler), Registerer: f.registry,
 	})
-	return f
 }
 
 // write writes the file if it must be, and returns which tenants were read.

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -12,13 +13,31 @@ import (
 
 // One tenant that cannot be read, because it takes too long or is damaged, does not cost the others
 // their file. If Postgres still answers a small question about it, only that tenant lacks its
-// present state: for an hour it keeps its part of the present file, and then it is left out.
+// present state: it keeps its part of the present file until that is as old as a file may be at a
+// start, and is then left out. The present file may be of an earlier process. Without that, an
+// instance that starts while a tenant cannot be read would remove the tenant from the file at once.
 //
 // Example: Postgres becomes slower and slower, and then fails. The large tenants can be read no
 // longer some minutes before. An instance that starts afterwards has them as they were last read.
 
-// keptFor is how long a tenant keeps a part that may be out of date.
-const keptFor = time.Hour
+// unreadFor is how long a tenant that could not be read is not read again, unless it changes. Each
+// such read takes as long as a read may, and the others wait for it.
+const unreadFor = 5 * time.Minute
+
+// unread is a tenant that could not be read.
+type unread struct {
+	head  head
+	at    time.Time
+	cause *readError
+}
+
+// before returns what is known of a tenant that could not be read shortly before, and has not
+// changed since.
+func (p *pass) before(c tenants.Change) (u unread, found bool) {
+	u, found = p.w.unread[c.Tenant]
+	since := p.f.TakenAt.Sub(u.at)
+	return u, found && u.head == headOf(c) && since >= 0 && since < unreadFor
+}
 
 // readError is an error of the store that says nothing about whether the tenant exists.
 type readError struct{ error }
@@ -34,16 +53,16 @@ func ofStore(err error) error {
 }
 
 // unreadable writes what there is of a tenant that could not be read. If Postgres does not answer
-// either when it is asked for the versions of that tenant, unreadable returns cause: the present
-// file is better than a new one.
-func (p *pass) unreadable(ctx context.Context, c tenants.Change, cause *readError) (fits bool, err error) {
+// either when it is asked for the versions of that tenant, unreadable returns the cause: the
+// present file is better than a new one.
+func (p *pass) unreadable(ctx context.Context, c tenants.Change, u unread) (fits bool, err error) {
 	_, err = p.w.Store.Versions(ctx, c.Tenant)
 	if errors.Is(err, tenants.ErrNotFound) {
 		delete(p.tooLarge, c.Tenant)
 		return true, nil
 	}
 	if err != nil {
-		return false, cause.error
+		return false, u.cause.error
 	}
 	begin := p.out.at
 	kept, err := p.older(ctx, c)
@@ -61,7 +80,7 @@ func (p *pass) unreadable(ctx context.Context, c tenants.Change, cause *readErro
 		return false, err
 	}
 	delete(p.tooLarge, c.Tenant)
-	p.unread, p.cause = p.unread+1, cause.error
+	p.unread[c.Tenant] = u
 	return true, nil
 }
 
@@ -69,11 +88,12 @@ func (p *pass) unreadable(ctx context.Context, c tenants.Change, cause *readErro
 // keys: no key is in a file that was revoked before it. The versions are those of what is written,
 // so that the next file tries to read the tenant. It reports whether there is something to write.
 func (p *pass) older(ctx context.Context, c tenants.Change) (kept bool, err error) {
-	if p.w.last == nil {
+	last := p.present()
+	if last == nil {
 		return false, nil
 	}
-	b, found := p.w.last.blocks[c.Tenant]
-	if !found || p.f.TakenAt.Sub(b.read) >= keptFor {
+	b, found := last.blocks[c.Tenant]
+	if !found || p.f.TakenAt.Sub(b.read) >= p.w.MaxAge {
 		return false, nil
 	}
 	keys, version, err := p.w.Store.StoredKeys(ctx, c.Tenant)
@@ -85,9 +105,25 @@ func (p *pass) older(ctx context.Context, c tenants.Change) (kept bool, err erro
 	if err := p.keys(b.head, keys); err != nil {
 		return false, err
 	}
-	if err := p.out.copy(io.NewSectionReader(p.w.last.file, b.policy, b.end-b.policy), b.end-b.policy); err != nil {
+	if err := p.out.copy(io.NewSectionReader(last.file, b.policy, b.end-b.policy), b.end-b.policy); err != nil {
 		return false, err
 	}
-	p.place(begin, b.head, b.read)
+	p.place(block{head: b.head, begin: begin, read: b.read, earlier: b.earlier})
 	return true, nil
+}
+
+// present returns the present file, which may be of an earlier process; nil: none that can be used.
+func (p *pass) present() *File {
+	if p.w.last == nil && !p.looked {
+		p.looked = true
+		p.earlier, _ = Open(p.w.Path, p.w.Ring, p.f.TakenAt, p.w.MaxAge, p.w.MaxBytes) // or there is none
+	}
+	return cmp.Or(p.w.last, p.earlier)
+}
+
+// forget closes the file of an earlier process.
+func (p *pass) forget() {
+	if p.earlier != nil {
+		_ = p.earlier.Close() // it was only read
+	}
 }

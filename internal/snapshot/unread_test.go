@@ -56,9 +56,15 @@ func TestTenantsThatCannotBeRead(t *testing.T) {
 	f.same(file, f.b.TenantID())
 	f.same(file, c.TenantID())
 	require.EqualValues(t, 5, f.gauge("weir_snapshot_unread_tenants"))
-	require.Len(t, f.write(true), 5, "they are tried again, and no others are read")
+	require.Empty(t, f.write(true), "no others are read")
+	f.now = f.now.Add(5 * time.Minute)
+	require.Len(t, f.write(true), 5, "they are tried again")
+	_, err = f.d.Store.EditRule(t.Context(), f.a, "api", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 11; return nil })
+	require.NoError(t, err)
+	require.Equal(t, []limit.TenantID{f.a.TenantID()}, f.write(true), "it has changed")
 
 	f.unreadable()
+	f.now = f.now.Add(5 * time.Minute)
 	require.Len(t, f.write(true), 5)
 	file, err = f.open()
 	require.NoError(t, err)
@@ -68,8 +74,8 @@ func TestTenantsThatCannotBeRead(t *testing.T) {
 	require.Empty(t, f.write(false))
 }
 
-// A tenant that can no longer be read keeps its part of the file for an hour, with its present
-// keys.
+// A tenant that can no longer be read keeps its part of the file, with its present keys, until that
+// is too old.
 func TestTenantThatCanNoLongerBeRead(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, maxBytes)
@@ -114,11 +120,61 @@ func TestTenantThatCanNoLongerBeRead(t *testing.T) {
 	require.EqualValues(t, 1, f.gauge("weir_snapshot_unread_tenants"))
 
 	f.unreadable()
+	f.now = f.now.Add(5 * time.Minute)
 	f.write(true)
 	file, err = f.open()
 	require.NoError(t, err)
 	f.same(file, a)
 	require.Zero(t, f.gauge("weir_snapshot_unread_tenants"))
+}
+
+// A tenant that cannot be read keeps its part of the file of an earlier process, too, with its
+// present keys. Nothing else is copied from that file: it may be of another history. When the
+// tenant can be read, it is, even if its versions are the same.
+func TestTenantThatCannotBeReadAfterARestart(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	a := f.a.TenantID()
+	f.write(true)
+	f.restart(maxBytes)
+	f.unreadable(f.a)
+	f.now = f.now.Add(59 * time.Minute)
+	for i := range 2 { // the second one from its own file
+		f.d.Exec("UPDATE api_keys SET revoked_at = now() WHERE tenant_id = $1", a)
+		f.d.Exec("UPDATE tenants SET keys_version = keys_version + $2 WHERE id = $1", a, i)
+		require.Contains(t, f.write(true), f.a.TenantID())
+		require.EqualValues(t, 1, f.gauge("weir_snapshot_unread_tenants"))
+		file, err := f.open()
+		require.NoError(t, err)
+		f.same(file, a)
+		f.same(file, f.b.TenantID())
+	}
+	f.unreadable()
+	f.now = f.now.Add(5 * time.Minute)
+	require.Equal(t, []limit.TenantID{a}, f.write(true))
+	require.Zero(t, f.gauge("weir_snapshot_unread_tenants"))
+	require.Empty(t, f.write(false))
+}
+
+// A part of a file that is too old, or of one that cannot be used, is not kept after a restart.
+func TestTenantThatCannotBeReadAfterALongStop(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	f.write(true)
+	f.unreadable(f.a)
+	f.restart(maxBytes)
+	f.now = f.now.Add(time.Hour + time.Second)
+	f.write(true)
+	file, err := f.open()
+	require.NoError(t, err)
+	require.Equal(t, []limit.TenantID{f.b.TenantID()}, file.Tenants)
+
+	require.NoError(t, os.WriteFile(f.path, []byte("damaged"), 0o600))
+	f.restart(maxBytes)
+	f.write(true)
+	file, err = f.open()
+	require.NoError(t, err)
+	require.Equal(t, []limit.TenantID{f.b.TenantID()}, file.Tenants)
 }
 
 // While Postgres does not answer, the present file stays as it is.

@@ -49,6 +49,7 @@ type Store interface {
 type WriterOptions struct {
 	Path       string // in a directory in which a file can be replaced
 	MaxBytes   int64
+	MaxAge     time.Duration // until a tenant that cannot be read loses its part
 	Deployment Deployment
 	Store      Store
 	Ring       *seal.Ring
@@ -63,13 +64,13 @@ type Writer struct {
 	last     *File // the present file; nil: it was not written by this process
 	history  int64 // of the store, when last was written
 	tooLarge map[limit.TenantID]tooLarge
-	moving   bool // some tenants changed at each attempt to read them
-	unreads  bool // some tenants could not be read
+	unread   map[limit.TenantID]unread // at the last pass
+	moving   bool                      // some tenants changed at each attempt to read them
 	failing  bool
 	written  prometheus.Gauge
 	omitted  prometheus.Gauge
 	changing prometheus.Gauge
-	unread   prometheus.Gauge
+	unreads  prometheus.Gauge
 }
 
 // tooLarge is a tenant that is not in the present file because it did not fit.
@@ -91,11 +92,11 @@ func NewWriter(o WriterOptions) *Writer {
 		changing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_snapshot_changing_tenants", Help: "Tenants in WEIR_SNAPSHOT_FILE that changed at each attempt to read them, so that their parts are of different instants.",
 		}),
-		unread: prometheus.NewGauge(prometheus.GaugeOpts{
+		unreads: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_snapshot_unread_tenants", Help: "Tenants that could not be read for WEIR_SNAPSHOT_FILE, which has an older part of them or nothing.",
 		}),
 	}
-	o.Registerer.MustRegister(w.written, w.omitted, w.changing, w.unread)
+	o.Registerer.MustRegister(w.written, w.omitted, w.changing, w.unreads)
 	return w
 }
 
@@ -128,7 +129,7 @@ func (w *Writer) Write(ctx context.Context) (written bool, err error) {
 	now := w.Clock().UTC()
 	if history := w.Store.History(); history != w.history { // equal versions can have other contents
 		w.forget()
-		w.tooLarge = nil
+		w.tooLarge, w.unread = nil, nil
 		w.history = history
 	}
 	if w.current(list, now) {
@@ -177,11 +178,14 @@ func (w *Writer) report(ctx context.Context, p *pass) {
 	if p.changing > 0 && !w.moving {
 		w.Logger.WarnContext(ctx, "tenants changed at each attempt to read them for WEIR_SNAPSHOT_FILE; their parts in it are of different instants", "tenants", p.changing)
 	}
-	if p.unread > 0 && !w.unreads {
-		w.Logger.WarnContext(ctx, "tenants cannot be read for WEIR_SNAPSHOT_FILE; it has an older part of them or nothing", "tenants", p.unread, "error", p.cause)
+	if len(w.unread) == 0 {
+		for _, u := range p.unread {
+			w.Logger.WarnContext(ctx, "tenants cannot be read for WEIR_SNAPSHOT_FILE; it has an older part of them or nothing", "tenants", len(p.unread), "error", u.cause)
+			break
+		}
 	}
-	w.tooLarge, w.moving, w.unreads = p.tooLarge, p.changing > 0, p.unread > 0
-	w.unread.Set(float64(p.unread))
+	w.tooLarge, w.unread, w.moving = p.tooLarge, p.unread, p.changing > 0
+	w.unreads.Set(float64(len(p.unread)))
 	w.omitted.Set(float64(len(p.tooLarge)))
 	w.changing.Set(float64(p.changing))
 }
@@ -192,7 +196,8 @@ func (w *Writer) current(list []tenants.Change, now time.Time) bool {
 		return false
 	}
 	for _, c := range list {
-		if h := headOf(c); w.last.blocks[c.Tenant].head != h && w.tooLarge[c.Tenant].head != h {
+		b := w.last.blocks[c.Tenant]
+		if h := headOf(c); !b.is(h) && w.tooLarge[c.Tenant].head != h {
 			return false
 		}
 	}
@@ -214,7 +219,8 @@ func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change,
 	if first.Sealed, err = w.Ring.Seal(secrets, place); err != nil {
 		return nil, nil, err
 	}
-	p := &pass{w: w, f: f, out: newOutput(file, w.MaxBytes-trailerBytes), tooLarge: map[limit.TenantID]tooLarge{}}
+	p := &pass{w: w, f: f, out: newOutput(file, w.MaxBytes-trailerBytes), tooLarge: map[limit.TenantID]tooLarge{}, unread: map[limit.TenantID]unread{}}
+	defer p.forget()
 	if err := p.out.add(first); err != nil {
 		return nil, nil, err
 	}

@@ -242,7 +242,7 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 	if len(elsewhere) > 0 {
 		errs := counters.CloseCredits(ctx, elsewhere...)
 		for i := range errs {
-			errs[i] = ofCounters(errs[i])
+			errs[i] = ofCounters(ctx, errs[i])
 		}
 		again, err := read(ctx)
 		if err != nil {
@@ -257,7 +257,7 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 		}
 	}
 	opened, err = counters.OpenCredits(ctx, openings...)
-	err = ofCounters(err)
+	err = ofCounters(ctx, err)
 	return opened, cmp.Or(notSince(failed), notSince(err), failed, err)
 }
 

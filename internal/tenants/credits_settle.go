@@ -140,7 +140,7 @@ func (s *Store) settled(
 		}
 		out.More = out.More || full
 		out.Settled += len(totals)
-		failed.add(stored.owners[outbox], ofCounters(counters.SettleCredits(ctx, outbox, totals)))
+		failed.add(stored.owners[outbox], ofCounters(ctx, counters.SettleCredits(ctx, outbox, totals)))
 	}
 	if failed.Last == nil {
 		return nil
@@ -198,7 +198,7 @@ func storeTotals(ctx context.Context, q *db.Queries, keys check.Keys, counters e
 	stored := &totals{outboxes: map[string][]limit.Spent{}, owners: map[string]uuid.UUID{}}
 	p := db.SettleCreditsParams{Now: now}
 	for i, totals := range found {
-		stored.failed.add(owners[i], ofCounters(errs[i]))
+		stored.failed.add(owners[i], ofCounters(ctx, errs[i]))
 		for _, total := range totals {
 			p.Tenants, p.Ids, p.Totals = append(p.Tenants, owners[i]), append(p.Ids, uuid.UUID(total.ID)), append(p.Totals, total.Units)
 		}

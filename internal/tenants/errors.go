@@ -125,10 +125,15 @@ var uniqueConflicts = map[string]ConflictError{
 }
 
 // ofCounters marks an error of the counter store, so that translate does not take it for one of
-// Postgres: the connections of both fail with the same kinds of errors.
-func ofCounters(err error) error {
+// Postgres: the connections of both fail with the same kinds of errors. If a call has ended only
+// because the time of its context is over, it says nothing about the counters: Postgres may have
+// taken that time.
+func ofCounters(ctx context.Context, err error) error {
 	if err == nil || errors.Is(err, engine.ErrOpenedSince) {
 		return err
+	}
+	if over := ctx.Err(); over != nil && errors.Is(err, over) {
+		return translate(err)
 	}
 	return fmt.Errorf("%w: %w", check.ErrCountersUnavailable, err)
 }
