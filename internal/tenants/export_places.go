@@ -151,8 +151,8 @@ const (
 	exportBusyTime    = 5 * time.Minute
 )
 
-// errExportEnds is the error of an export that ends because another tenant waits for its place.
-var errExportEnds = errors.New("another tenant waits for the place of this slow or second export")
+// ErrExportEnds is the error of an export that ends because another tenant waits for its place.
+var ErrExportEnds = errors.New("another tenant waits for the place of this slow or second export")
 
 // ExportPace writes an export to its client, and measures how fast that reads. The time in which
 // the export waits for the database counts only for how long others have waited. Use
@@ -211,7 +211,7 @@ func (p *ExportPace) Next(deadline func(within time.Duration)) error {
 	case left > 0 && p.waited < most:
 		deadline(min(exportBusyPatience, left))
 	case p.place == nil || p.place.end():
-		return errExportEnds
+		return ErrExportEnds
 	default: // another one ends
 		deadline(exportBusyPatience)
 	}

@@ -287,7 +287,7 @@ func TestOneExportEndsForOneTenant(t *testing.T) {
 	}
 	clock.now = clock.now.Add(time.Second)
 	_, err := next(1)
-	require.Error(t, err)
+	require.ErrorIs(t, err, tenants.ErrExportEnds)
 	for range 2 {
 		within, err := next(3)
 		require.NoError(t, err, "another one ends")
