@@ -74,9 +74,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, errClientGone) {
-			_ = a.problem(ctx, err) // logs it
-		}
+		a.logExport(ctx, err)
 		// The status was sent, so the client can only be told by an incomplete body.
 		panic(http.ErrAbortHandler)
 	}}, nil

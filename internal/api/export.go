@@ -145,11 +145,19 @@ func exportAll[T, A any](ctx context.Context, a *admin, format string, l exporta
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, tenants.ErrExportUnread) {
-			a.problem(hctx.Context(), err)
-		}
+		a.logExport(hctx.Context(), err)
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}}), nil
+}
+
+// logExport logs why an export has ended early, unless its client has ended it.
+func (a *admin) logExport(ctx context.Context, err error) {
+	switch {
+	case errors.Is(err, tenants.ErrExportEnds):
+		a.logger.Info("an export was canceled because another tenant waits for its place", "request_id", requestID(ctx))
+	case !errors.Is(err, tenants.ErrExportUnread) && !errors.Is(err, errClientGone):
+		_ = a.problem(ctx, err) // logs it
+	}
 }
 
 // varying adds to an answer that it depends on the header Accept.

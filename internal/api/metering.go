@@ -195,9 +195,7 @@ func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, f
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, errClientGone) {
-			_ = a.problem(ctx, err) // logs it
-		}
+		a.logExport(ctx, err)
 		// The status was sent, so the client can only be told by an incomplete body.
 		panic(http.ErrAbortHandler)
 	}}

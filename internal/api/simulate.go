@@ -154,11 +154,17 @@ func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput
 	if !ok {
 		return nil, busySimulator()
 	}
+	computed := false
+	defer func() {
+		if !computed { // also after a panic
+			forget()
+		}
+	}()
 	answer, err := s.compute(ctx, in)
 	if err != nil {
-		forget()
 		return nil, err
 	}
+	computed = true
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		defer forget()
 		jsonAnswer(answer).Body(ctx)

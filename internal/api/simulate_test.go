@@ -296,6 +296,16 @@ func TestSimulationsTakeTurns(t *testing.T) {
 	})
 }
 
+// A simulation that panics keeps no place.
+func TestSimulationsThatPanic(t *testing.T) {
+	t.Parallel()
+	sim, tenant := newSimulator(), limit.TenantID{1}
+	ctx := context.WithValue(t.Context(), requestKey{}, &request{authed: true, actor: tenants.AsSystem(uuid.UUID(tenant), "test")})
+	require.Panics(t, func() { _, _ = sim.simulate(ctx, nil) })
+	require.Zero(t, sim.answers.Held(tenant))
+	require.Zero(t, sim.asking.Held(tenant))
+}
+
 // A hundred concurrent simulations are all answered, and checks continue.
 func TestManySimulationsAtOnce(t *testing.T) {
 	s := newCheckStack(t)

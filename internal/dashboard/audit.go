@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"weir/internal/tenants"
 )
 
@@ -20,6 +22,12 @@ const (
 	// the other do not keep out a fifth one.
 	maxVerifying = 4
 	verifyWait   = 2 * verifyTime
+	// maxTenantVerifying is the maximum number of verifications of a tenant that run or wait, so
+	// that few pages wait for one tenant.
+	maxTenantVerifying = 3
+	// verifiedTime is the time for the verification and the rest of the page after this wait: as
+	// much as a page has that did not wait.
+	verifiedTime = 10 * time.Second
 	// verifyTime is the time after which a page stops reading a trail and offers to continue.
 	verifyTime = 2 * time.Second
 )
@@ -83,6 +91,11 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 		return d.exportAudit(w, r, v, filter, format)
 	}
 	view := auditView{Form: f, First: auditAddress(f.values, "", "", ""), Range: listRange(f, trailPeriods, calendarRanges(v.now), func(values url.Values) string { return auditAddress(values, "", "", "") })}
+	if f.Get("verify") != "" { // first, because it can wait, and what was read before would be old
+		if err := d.verifyTrail(w, r, v, &view); err != nil {
+			return err
+		}
+	}
 	if view.Targets, err = d.auditTargets(r.Context(), v); err != nil {
 		return err
 	}
@@ -107,11 +120,6 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	}
 	if v.frame.May.Edit {
 		offerRestores(view.Rows, !view.Later && filter.Actor == "" && filter.Action == "" && filter.From == nil && filter.To == nil, trailPage(f))
-	}
-	if f.Get("verify") != "" {
-		if err := d.verifyTrail(r, v, &view); err != nil {
-			return err
-		}
 	}
 	if f.invalid() {
 		status = http.StatusUnprocessableEntity
@@ -186,14 +194,30 @@ func (d *dashboard) actorNames(ctx context.Context, a tenants.Actor) (names []op
 	return names, err
 }
 
+// verifyTurn waits until a tenant may verify its trail. The caller must call leave once. Error:
+// errVerifying.
+func (d *dashboard) verifyTurn(ctx context.Context, tenant uuid.UUID) (leave func(), err error) {
+	forget, ok := d.verifications.Take(tenant)
+	if !ok {
+		return nil, errVerifying
+	}
+	end, err := d.verifying.TakeWithin(ctx, tenant, d.verifyWait)
+	if err != nil {
+		forget()
+		return nil, errVerifying
+	}
+	return func() { end(); forget() }, nil
+}
+
 // verifyTrail reads the trail, from where an earlier page stopped. It changes nothing, so it can be
 // a GET; the number of concurrent verifications is limited.
-func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
-	leave, err := d.verifying.TakeWithin(r.Context(), v.actor().TenantID(), d.verifyWait)
+func (d *dashboard) verifyTrail(w http.ResponseWriter, r *http.Request, v *visit, view *auditView) error {
+	leave, err := d.verifyTurn(r.Context(), v.actor().TenantID())
 	if err != nil {
-		return errVerifying
+		return err
 	}
 	defer leave()
+	deadlineOf(w)(verifiedTime)
 	what := tenants.AuditVerification{Within: verifyTime}
 	if mark, err := tenants.ParseAuditMark(view.Form.Get("verified")); err == nil { // otherwise from the beginning
 		what.After = &mark

@@ -94,13 +94,14 @@ type dashboard struct {
 	access     *accesslog.Budget         // of log lines about requests
 	hub        *hub
 
-	portals      *places.Places[uuid.UUID] // customer pages that are being created, by tenant
-	logos        *places.Bytes[uuid.UUID]  // bytes of logos that are sent to customers, by tenant
-	portalLoads  *throttle.Throttle        // of the customer page
-	requestMails *throttle.Throttle        // about requests of customers
-	opened       *openedCounts             // requests of customers
-	verifying    *places.Turns[uuid.UUID]  // places for verifications of audit trails, by tenant
-	verifyWait   time.Duration             // for one of these
+	portals       *places.Places[uuid.UUID] // customer pages that are being created, by tenant
+	logos         *places.Bytes[uuid.UUID]  // bytes of logos that are sent to customers, by tenant
+	portalLoads   *throttle.Throttle        // of the customer page
+	requestMails  *throttle.Throttle        // about requests of customers
+	opened        *openedCounts             // requests of customers
+	verifications *places.Places[uuid.UUID] // of audit trails that run or wait, by tenant
+	verifying     *places.Turns[uuid.UUID]  // places for those that run, by tenant
+	verifyWait    time.Duration             // for one of these
 }
 
 // maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
@@ -177,6 +178,7 @@ func newDashboard(deps Deps) *dashboard {
 	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	d.trying = places.NewTurns[uuid.UUID](maxTrying, 1, 0)
+	d.verifications = places.New[uuid.UUID](maxWorking, maxTenantVerifying)
 	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](maxVerifying, 1, 0), verifyWait
 	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers
 	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)

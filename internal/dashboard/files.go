@@ -21,7 +21,10 @@ func (d *dashboard) endFile(err error, failed string) error {
 	if err == nil {
 		return nil
 	}
-	if !errors.Is(err, tenants.ErrExportUnread) {
+	switch {
+	case errors.Is(err, tenants.ErrExportEnds):
+		d.Logger.Info("a download was canceled because another tenant waits for its place")
+	case !errors.Is(err, tenants.ErrExportUnread):
 		d.Logger.Error(failed, "error", err)
 	}
 	panic(http.ErrAbortHandler)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
@@ -283,21 +284,75 @@ func TestWorkOfOneTenant(t *testing.T) {
 }
 
 // Four tenants that verify their audit trails keep out no other one: it waits for the next place.
+// Its page shows the trail as it is afterwards, and can be sent for as long as one that did not
+// wait.
 func TestVerificationsTakeTurns(t *testing.T) {
 	s := newStack(t)
-	s.pages.verifyWait = time.Minute
+	s.pages.verifyWait = time.Hour
 	var leave func()
 	for range maxVerifying {
 		var err error
-		leave, err = s.pages.verifying.Take(t.Context(), uuid.New())
+		leave, err = s.pages.verifyTurn(t.Context(), uuid.New())
 		require.NoError(t, err)
 	}
-	bob := s.as("bob@example.com")
-	verified := make(chan string, 1)
-	go func() { verified <- bob.get("/audit?verify=1").body }()
-	require.Eventually(t, func() bool { return s.pages.working.Taken() > 0 }, time.Minute, time.Millisecond)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/audit?verify=1", nil)
+	at, err := url.Parse(s.server.URL)
+	require.NoError(t, err)
+	for _, cookie := range s.as("bob@example.com").http.Jar.Cookies(at) {
+		r.AddCookie(cookie)
+	}
+	page := &timedPage{ResponseRecorder: httptest.NewRecorder()}
+	var reading sync.WaitGroup
+	reading.Go(func() { s.server.Config.Handler.ServeHTTP(page, r) })
+	sent(t, func() bool { return s.pages.verifying.Waiting() == 1 })
+	rule := limit.NewRule("made-meanwhile")
+	rule.Limit, rule.Window = 10, window(t, "1m")
+	_, err = s.store.CreateRule(t.Context(), s.b, rule)
+	require.NoError(t, err)
+	since := time.Now()
 	leave()
-	require.Contains(t, <-verified, "The audit trail is intact.")
+	reading.Wait()
+	require.Contains(t, page.Body.String(), "The audit trail is intact.")
+	require.Contains(t, page.Body.String(), "made-meanwhile")
+	require.False(t, page.by.Before(since.Add(verifiedTime)))
+}
+
+// timedPage is an answer that must be sent by some time.
+type timedPage struct {
+	*httptest.ResponseRecorder
+	by time.Time
+}
+
+// SetWriteDeadline is called by http.ResponseController.
+func (p *timedPage) SetWriteDeadline(by time.Time) error {
+	p.by = by
+	return nil
+}
+
+// Of a tenant, two verifications wait for the one that runs. Further ones are refused at once.
+func TestVerificationsOfATenantThatWait(t *testing.T) {
+	s := newStack(t)
+	s.pages.verifyWait = time.Hour
+	leave, err := s.pages.verifyTurn(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	ann := s.as("ann@example.com")
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	leave = sync.OnceFunc(leave)
+	defer leave()
+	for i := range 2 {
+		waiting.Go(func() { assert.Contains(t, ann.get("/audit?verify=1").body, "The audit trail is intact.") })
+		sent(t, func() bool { return s.pages.verifying.Waiting() == i+1 })
+	}
+	third := make(chan string, 1)
+	waiting.Go(func() { third <- ann.get("/audit?verify=1").body })
+	sent(t, func() bool { return len(third) > 0 || s.pages.verifying.Waiting() > 2 })
+	require.Len(t, third, 1)
+	require.Contains(t, <-third, "Too many verifications")
+	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The audit trail is intact.")
+	leave()
+	waiting.Wait()
+	require.Contains(t, ann.get("/audit?verify=1").body, "The audit trail is intact.")
 }
 
 // Eight tenants with all downloads keep out no other one, which gets the next place.

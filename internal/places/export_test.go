@@ -1,7 +1,7 @@
 package places
 
-// Waiting returns how many requests of a holder wait.
-func (t *Turns[K]) Waiting(holder K) int {
+// WaitingOf returns how many requests of a holder wait.
+func (t *Turns[K]) WaitingOf(holder K) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q := t.of[holder]; q != nil {

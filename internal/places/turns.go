@@ -10,8 +10,10 @@ import (
 
 // Turns are places for which holders wait. A holder has at most each of them, and some of them are
 // only for holders that have none, so that no two or three holders can keep out another one. A
-// place that becomes free goes to the waiting holder that has the fewest. The time of an operation
-// hardly depends on how many wait.
+// place that becomes free goes to the waiting holder that has the fewest. One that leaves a place
+// goes behind the others that wait and have as many. So holders with several requests do not take
+// turns among themselves, and each holder gets its first place after at most one of each other
+// holder. The time of an operation hardly depends on how many wait.
 //
 // An example, with 7 places, of which a holder may have 4, and 2 are only for holders that have
 // none. Holder a has 4, and b has 1. Both want more, and wait. Holders c and d still get a place at
@@ -23,7 +25,7 @@ type Turns[K comparable] struct {
 
 	mu       sync.Mutex
 	used     int
-	arrivals int64           // of waiters
+	arrivals int64           // of waiters, and of holders behind them
 	of       map[K]*queue[K] // of holders that have places or wait
 	waiting  fewest[K]       // those that wait
 }
@@ -32,6 +34,7 @@ type Turns[K comparable] struct {
 type queue[K comparable] struct {
 	holder K
 	own    int       // places
+	from   int64     // when it last left a place, among the arrivals
 	line   list.List // of *waiter, in the order of arrival
 	at     int       // in waiting, if somebody waits
 }
@@ -118,6 +121,8 @@ func (t *Turns[K]) leave(holder K) {
 	q := t.of[holder]
 	t.used--
 	q.own--
+	t.arrivals++
+	q.from = t.arrivals
 	t.order(q)
 	t.next()
 }
@@ -136,6 +141,16 @@ func (t *Turns[K]) next() {
 		t.remove(w)
 		close(w.ready)
 	}
+}
+
+// Waiting returns how many requests wait.
+func (t *Turns[K]) Waiting() (count int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, q := range t.waiting.queues {
+		count += q.line.Len()
+	}
+	return count
 }
 
 // permits reports whether a holder that has own places gets another one now.
@@ -168,8 +183,14 @@ func (t *Turns[K]) order(q *queue[K]) {
 	}
 }
 
+// since is from when a holder that waits has its turn, among the arrivals. Its oldest request
+// alone would say nothing: it can have several, and get a place for each, one after the other.
+func (q *queue[K]) since() int64 {
+	return max(q.from, q.line.Front().Value.(*waiter[K]).arrival)
+}
+
 // fewest is a heap of holders that wait: the one with the fewest places first, and of several the
-// one of which somebody has waited for the longest time.
+// one that has waited for the longest time since it left a place.
 type fewest[K comparable] struct {
 	queues   []*queue[K]
 	compared int // how often, for tests
@@ -183,7 +204,7 @@ func (f *fewest[K]) Less(i, j int) bool {
 	if a.own != b.own {
 		return a.own < b.own
 	}
-	return a.line.Front().Value.(*waiter[K]).arrival < b.line.Front().Value.(*waiter[K]).arrival
+	return a.since() < b.since()
 }
 
 func (f *fewest[K]) Swap(i, j int) {

@@ -12,12 +12,39 @@ import (
 type modelTurns struct {
 	most, each, shared, used int
 	of                       map[int]int
+	clock                    int            // of arrivals and of places that were left
+	left                     map[int]int    // when holders last left a place
 	waiting                  []*modelWaiter // in the order of arrival
 }
 
 type modelWaiter struct {
-	holder int
-	given  bool
+	holder  int
+	arrival int
+	given   bool
+}
+
+func (m *modelTurns) arrive(holder int) *modelWaiter {
+	m.clock++
+	w := &modelWaiter{holder: holder, arrival: m.clock}
+	m.waiting = append(m.waiting, w)
+	m.next()
+	return w
+}
+
+func (m *modelTurns) leave(holder int) {
+	m.used--
+	m.of[holder]--
+	m.clock++
+	m.left[holder] = m.clock
+	m.next()
+}
+
+// before reports whether a gets a place before b.
+func (m *modelTurns) before(a, b *modelWaiter) bool {
+	if x, y := m.of[a.holder], m.of[b.holder]; x != y {
+		return x < y
+	}
+	return max(a.arrival, m.left[a.holder]) < max(b.arrival, m.left[b.holder])
 }
 
 func (m *modelTurns) permits(own int) bool {
@@ -31,7 +58,7 @@ func (m *modelTurns) next() {
 	for {
 		best := -1
 		for i, w := range m.waiting {
-			if own := m.of[w.holder]; m.permits(own) && (best < 0 || own < m.of[m.waiting[best].holder]) {
+			if m.permits(m.of[w.holder]) && (best < 0 || m.before(w, m.waiting[best])) {
 				best = i
 			}
 		}
@@ -63,20 +90,15 @@ func TestTurnsLikeTheModel(t *testing.T) {
 		most, holders := 1+random.IntN(12), 1+random.IntN(8)
 		each, reserved := 1+random.IntN(most), random.IntN(most+1)
 		turns := NewTurns[int](most, each, reserved)
-		model := &modelTurns{most: most, each: each, shared: max(1, most-reserved), of: map[int]int{}}
+		model := &modelTurns{most: most, each: each, shared: max(1, most-reserved), of: map[int]int{}, left: map[int]int{}}
 		var all []pair
 		for range 400 {
 			switch at := random.IntN(len(all) + 1); {
 			case at == len(all) || random.IntN(3) == 0: // arrives
-				p := pair{model: &modelWaiter{holder: random.IntN(holders)}}
-				model.waiting = append(model.waiting, p.model)
-				model.next()
-				p.real = turns.arrive(p.model.holder)
-				all = append(all, p)
+				holder := random.IntN(holders)
+				all = append(all, pair{model: model.arrive(holder), real: turns.arrive(holder)})
 			case all[at].given(): // leaves
-				model.used--
-				model.of[all[at].model.holder]--
-				model.next()
+				model.leave(all[at].model.holder)
 				turns.leave(all[at].model.holder)
 				all = slices.Delete(all, at, at+1)
 			default: // gives up

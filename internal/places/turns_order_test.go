@@ -22,13 +22,13 @@ func TestTurnsByHolder(t *testing.T) {
 	require.NoError(t, err)
 	got := make(chan string)
 	wait := func(holder string) {
-		waiting := turns.Waiting(holder)
+		waiting := turns.WaitingOf(holder)
 		go func() {
 			if _, err := turns.Take(t.Context(), holder); err == nil {
 				got <- holder
 			}
 		}()
-		for turns.Waiting(holder) == waiting {
+		for turns.WaitingOf(holder) == waiting {
 			runtime.Gosched()
 		}
 	}
@@ -38,9 +38,9 @@ func TestTurnsByHolder(t *testing.T) {
 	wait("bob")
 	wait("eve")
 	bob()
-	require.Equal(t, "bob", <-got, "ada has her share; bob and eve have none, and bob came first")
+	require.Equal(t, "eve", <-got, "ada has her share; bob and eve have none, and bob just had one")
 	first()
-	require.Equal(t, "eve", <-got, "ada came first, and has one")
+	require.Equal(t, "bob", <-got, "ada came first, and has one")
 }
 
 // A holder who stops waiting takes no place, and a place that was given meanwhile goes back.
@@ -59,12 +59,12 @@ func TestTurnsEnd(t *testing.T) {
 		_, err := turns.Take(ctx, "bob")
 		done <- err
 	}()
-	for turns.Waiting("bob") == 0 {
+	for turns.WaitingOf("bob") == 0 {
 		runtime.Gosched()
 	}
 	stop()
 	require.ErrorIs(t, <-done, context.Canceled)
-	require.Zero(t, turns.Waiting("bob"))
+	require.Zero(t, turns.WaitingOf("bob"))
 	leave()
 	_, err = turns.Take(t.Context(), "eve")
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestTurnsLookAtFewWaiting(t *testing.T) {
 		}
 	}
 	for holder := range holders {
-		for turns.Waiting(holder) < each {
+		for turns.WaitingOf(holder) < each {
 			runtime.Gosched()
 		}
 	}
@@ -136,6 +136,6 @@ func TestTurnsLookAtFewWaiting(t *testing.T) {
 	waiting.Wait()
 	require.LessOrEqual(t, turns.Compared()-before, holders*each*10, "all of them give up")
 	for holder := range holders {
-		require.Zero(t, turns.Waiting(holder))
+		require.Zero(t, turns.WaitingOf(holder))
 	}
 }

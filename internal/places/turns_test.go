@@ -39,13 +39,13 @@ func TestTurns(t *testing.T) {
 	// b has waited for a shorter time, but has fewer than a.
 	granted := make(chan string, 2)
 	wait := func(name, holder string) {
-		waiting := turns.Waiting(holder)
+		waiting := turns.WaitingOf(holder)
 		go func() {
 			if _, err := turns.Take(t.Context(), holder); err == nil {
 				granted <- name
 			}
 		}()
-		for turns.Waiting(holder) == waiting {
+		for turns.WaitingOf(holder) == waiting {
 			runtime.Gosched()
 		}
 	}
@@ -69,4 +69,38 @@ func TestTurns(t *testing.T) {
 	require.Zero(t, one.used)
 	require.Empty(t, one.of)
 	require.Empty(t, one.waiting.queues)
+}
+
+// A holder that had a place waits behind those who wait already, also with a request that came
+// before theirs. Before, a holder with one place at most and several requests had it again each
+// time.
+func TestTurnsAfterAPlace(t *testing.T) {
+	t.Parallel()
+	for _, third := range []string{"before", "after"} {
+		turns := NewTurns[string](1, 1, 0)
+		require.Nil(t, turns.arrive("ada"))
+		second := turns.arrive("ada")
+		var others []*waiter[string]
+		if third == "before" {
+			others = append(others, turns.arrive("ada"))
+		}
+		victim := turns.arrive("bob")
+		if third == "after" {
+			others = append(others, turns.arrive("ada"))
+		}
+		eve := turns.arrive("eve")
+		has := func(w *waiter[string]) bool { return w.at == nil }
+
+		turns.leave("ada")
+		require.True(t, has(victim), "ada, who had the place, is behind all who wait")
+		turns.leave("bob")
+		require.True(t, has(eve))
+		require.False(t, has(second))
+		turns.leave("eve")
+		require.True(t, has(second))
+		turns.leave("ada")
+		require.True(t, has(others[0]))
+		turns.leave("ada")
+		require.Empty(t, turns.of)
+	}
 }

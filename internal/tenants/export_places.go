@@ -23,16 +23,18 @@ type ExportPlaces struct {
 	most, each int
 	now        func() time.Time
 
-	mu    sync.Mutex
-	taken int
-	held  map[uuid.UUID][]*ExportPlace // by tenant, in the order of their beginning
-	line  *places.Line[uuid.UUID]
+	mu     sync.Mutex
+	taken  int
+	ending int                          // of these, those that end for tenants that wait
+	held   map[uuid.UUID][]*ExportPlace // by tenant, in the order of their beginning
+	line   *places.Line[uuid.UUID]
 }
 
 // ExportPlace is the place of one export.
 type ExportPlace struct {
 	of     *ExportPlaces
 	tenant uuid.UUID
+	ends   bool // for a tenant that waits
 }
 
 const (
@@ -82,6 +84,9 @@ func (p *ExportPlace) Leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.taken--
+	if p.ends {
+		e.ending--
+	}
 	left := slices.DeleteFunc(e.held[p.tenant], func(other *ExportPlace) bool { return other == p })
 	if e.held[p.tenant] = left; len(left) == 0 {
 		delete(e.held, p.tenant)
@@ -95,11 +100,33 @@ func (e *ExportPlaces) Taken() int {
 	return e.taken
 }
 
-// wanted reports whether more tenants wait than there are free places, so that an export must end.
+// wanted reports whether more tenants wait than there are places that are free or about to be, so
+// that an export must end.
 func (e *ExportPlaces) wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.line.Len() > e.most-e.taken
+	return e.short()
+}
+
+// short is wanted. The caller holds the lock.
+func (e *ExportPlaces) short() bool { return e.line.Len() > e.most-e.taken+e.ending }
+
+// end notes that the export ends for a tenant that waits, or returns false if others already end
+// for all of them. Otherwise, several would end for one that waits, because they ask before the
+// first one has left its place.
+func (p *ExportPlace) end() bool {
+	e := p.of
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p.ends {
+		return true
+	}
+	if !e.short() {
+		return false
+	}
+	e.ending++
+	p.ends = true
+	return true
 }
 
 // further reports whether the tenant has an older export.
@@ -124,8 +151,8 @@ const (
 	exportBusyTime    = 5 * time.Minute
 )
 
-// errExportEnds is the error of an export that ends because another tenant waits for its place.
-var errExportEnds = errors.New("another tenant waits for the place of this slow or second export")
+// ErrExportEnds is the error of an export that ends because another tenant waits for its place.
+var ErrExportEnds = errors.New("another tenant waits for the place of this slow or second export")
 
 // ExportPace writes an export to its client, and measures how fast that reads. The time in which
 // the export waits for the database counts only for how long others have waited. Use
@@ -136,7 +163,7 @@ type ExportPace struct {
 	place   *ExportPlace  // nil before the export has one
 	spent   time.Duration // on writing
 	written int64         // bytes
-	// What they were when another tenant was seen to wait for the first time.
+	// What they were when another tenant was seen to wait, after a time in which none did.
 	busy        bool
 	busySpent   time.Duration
 	busyWritten int64
@@ -163,24 +190,31 @@ func (p *ExportPace) Within(ctx context.Context) context.Context {
 
 // Next calls deadline with the time that the client has for the next piece. It returns an error
 // instead if another tenant waits and the export must end: because the client has read too slowly,
-// or because the other one has waited for too long.
+// or because the other one has waited for too long. The latter is decided only here, and not by the
+// deadline: all exports would have the same one, and end at once for one that waits.
 func (p *ExportPace) Next(deadline func(within time.Duration)) error {
-	wanted := p.wait()
-	patience := exportPatience
-	if wanted {
-		if !p.busy {
-			p.busy, p.busySpent, p.busyWritten = true, p.spent, p.written
-		}
-		most := exportBusyTime
-		if p.place != nil && p.place.further() {
-			most = exportFurtherTime
-		}
-		paid := exportGrace + time.Duration(p.written-p.busyWritten)*(time.Second/exportBusyRate)
-		if patience = min(exportBusyPatience, paid-(p.spent-p.busySpent), most-p.waited); patience <= 0 {
-			return errExportEnds
-		}
+	if !p.wait() {
+		p.busy = false
+		deadline(exportPatience)
+		return nil
 	}
-	deadline(patience)
+	if !p.busy {
+		p.busy, p.busySpent, p.busyWritten = true, p.spent, p.written
+	}
+	most := exportBusyTime
+	if p.place != nil && p.place.further() {
+		most = exportFurtherTime
+	}
+	paid := exportGrace + time.Duration(p.written-p.busyWritten)*(time.Second/exportBusyRate)
+	left := paid - (p.spent - p.busySpent)
+	switch {
+	case left > 0 && p.waited < most:
+		deadline(min(exportBusyPatience, left))
+	case p.place == nil || p.place.end():
+		return ErrExportEnds
+	default: // another one ends
+		deadline(exportBusyPatience)
+	}
 	return nil
 }
 

@@ -80,7 +80,8 @@ func TestSlowExportsEndForOthers(t *testing.T) {
 		require.NoError(t, err)
 		return place
 	}
-	slow, fast := take().Pace(clock), take().Pace(clock)
+	slowPlace := take()
+	slow, fast := slowPlace.Pace(clock), take().Pace(clock)
 	var within time.Duration
 	next := func(pace *tenants.ExportPace) error {
 		return pace.Next(func(d time.Duration) { within = d })
@@ -98,7 +99,7 @@ func TestSlowExportsEndForOthers(t *testing.T) {
 		require.NoError(t, next(fast))
 		read(fast, 10<<20, 10*time.Second)
 	}
-	third := take()
+	third := take().Pace(clock)
 	require.NoError(t, next(slow), "all places are taken, but no other waits")
 	waits := uuid.New()
 	refused := func(tenant uuid.UUID) {
@@ -117,8 +118,9 @@ func TestSlowExportsEndForOthers(t *testing.T) {
 	read(slow, 100, time.Second)
 	require.Error(t, next(slow))
 	require.NoError(t, next(fast))
-	third.Leave()
-	require.NoError(t, next(slow), "there is a place for the other one")
+	slowPlace.Leave()
+	require.NoError(t, next(third), "there is a place for the other one")
+	require.Equal(t, 30*time.Second, within)
 
 	place, err := p.Take(waits)
 	require.NoError(t, err)
@@ -200,49 +202,142 @@ func TestLastPieceOfAnExport(t *testing.T) {
 		_, err = paces[0].Write([]byte{1})
 		require.NoError(t, err)
 	}
-	require.Error(t, paces[0].Next(deadline))
 	paces[0].Last(deadline)
 	require.Equal(t, 5*time.Second, within)
+	require.Error(t, paces[0].Next(deadline))
 }
 
 // The second export of a tenant ends before the only one of another tenant, however fast it is
-// read, half a minute after somebody has begun to wait.
+// read, half a minute after somebody has begun to wait. If the first one has left by then, it is
+// the only one.
 func TestSecondExportsEndFirst(t *testing.T) {
 	t.Parallel()
-	p, clock := exportPlaces()
-	a := uuid.New()
+	for _, firstLeaves := range []bool{false, true} {
+		p, clock := exportPlaces()
+		a, waits := uuid.New(), uuid.New()
+		var all []*tenants.ExportPlace
+		var paces []*tenants.ExportPace
+		for _, tenant := range []uuid.UUID{a, a, uuid.New()} {
+			place, err := p.Take(tenant)
+			require.NoError(t, err)
+			all, paces = append(all, place), append(paces, place.Pace(clock))
+		}
+		clock.took = time.Second
+		read := func() (ended []int) {
+			_, err := p.Take(waits)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
+			for i, pace := range paces {
+				if pace.Next(func(time.Duration) {}) != nil {
+					ended = append(ended, i)
+					continue
+				}
+				_, err := pace.Write(make([]byte, 1<<20))
+				require.NoError(t, err)
+			}
+			return ended
+		}
+		for range 10 { // of three seconds
+			require.Empty(t, read())
+		}
+		if !firstLeaves {
+			require.Equal(t, []int{1}, read())
+			continue
+		}
+		all[0].Leave()
+		place, err := p.Take(waits)
+		require.NoError(t, err)
+		paces = append(paces[1:], place.Pace(clock))
+		waits = uuid.New()
+		for range 2 {
+			require.Empty(t, read(), "it is the only one now")
+		}
+	}
+}
+
+// For one tenant that waits, one export ends, and not all that may end at this time: neither by
+// their deadlines nor because the one that ends still has its place.
+func TestOneExportEndsForOneTenant(t *testing.T) {
+	t.Parallel()
+	clock := &exportClock{now: time.Unix(1_800_000_000, 0)}
+	p := tenants.NewExportPlaces(4, 2, func() time.Time { return clock.now })
+	a, b, waits := uuid.New(), uuid.New(), uuid.New()
 	var all []*tenants.ExportPlace
 	var paces []*tenants.ExportPace
-	for _, tenant := range []uuid.UUID{a, a, uuid.New()} {
+	for _, tenant := range []uuid.UUID{a, a, b, b} {
 		place, err := p.Take(tenant)
 		require.NoError(t, err)
 		all, paces = append(all, place), append(paces, place.Pace(clock))
 	}
-	clock.took = time.Second
-	waits := uuid.New()
-	read := func() (ended []int) {
+	refused := func() {
 		_, err := p.Take(waits)
 		require.ErrorIs(t, err, tenants.ErrTooManyExports)
-		for i, pace := range paces {
-			if pace.Next(func(time.Duration) {}) != nil {
-				ended = append(ended, i)
-				continue
-			}
-			_, err := pace.Write(make([]byte, 1<<20))
+	}
+	next := func(i int) (within time.Duration, err error) {
+		err = paces[i].Next(func(d time.Duration) { within = d })
+		return within, err
+	}
+	for _, after := range []time.Duration{0, 10 * time.Second, 10 * time.Second, 9 * time.Second} {
+		clock.now = clock.now.Add(after)
+		refused()
+		for i := range paces {
+			within, err := next(i)
 			require.NoError(t, err)
+			require.Equal(t, 5*time.Second, within)
 		}
-		return ended
 	}
-	for range 10 { // of three seconds
-		require.Empty(t, read())
+	clock.now = clock.now.Add(time.Second)
+	_, err := next(1)
+	require.ErrorIs(t, err, tenants.ErrExportEnds)
+	for range 2 {
+		within, err := next(3)
+		require.NoError(t, err, "another one ends")
+		require.Equal(t, 30*time.Second, within)
+		if all[1] != nil {
+			all[1].Leave()
+			all[1] = nil
+		}
 	}
-	require.Equal(t, []int{1}, read())
-	all[0].Leave()
-	place, err := p.Take(waits)
+	_, err = p.Take(waits)
 	require.NoError(t, err)
-	paces = append(paces[1:], place.Pace(clock))
 	waits = uuid.New()
-	require.Empty(t, read(), "it is the only one now")
+	refused()
+	_, err = next(3)
+	require.NoError(t, err)
+	clock.now = clock.now.Add(time.Second)
+	_, err = next(3)
+	require.Error(t, err, "this one ends for the next one that waits")
+}
+
+// The time in which a client reads slowly counts from when a tenant waits, again for each time.
+func TestSlowExportsOfEachTime(t *testing.T) {
+	t.Parallel()
+	clock := &exportClock{now: time.Unix(1_800_000_000, 0)}
+	p := tenants.NewExportPlaces(2, 2, func() time.Time { return clock.now })
+	place, err := p.Take(uuid.New())
+	require.NoError(t, err)
+	other, err := p.Take(uuid.New())
+	require.NoError(t, err)
+	pace := place.Pace(clock)
+	read := func(within time.Duration) {
+		require.NoError(t, pace.Next(func(d time.Duration) { require.Equal(t, within, d) }))
+		clock.took = 4 * time.Second
+		_, err := pace.Write([]byte{1})
+		require.NoError(t, err)
+	}
+	for range 2 {
+		waits := uuid.New()
+		for range 5 {
+			_, err = p.Take(waits)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
+			read(5 * time.Second)
+		}
+		other.Leave()
+		other, err = p.Take(waits)
+		require.NoError(t, err)
+		for range 10 {
+			read(30 * time.Second)
+		}
+	}
 }
 
 // SendPages sends all pages. It ends when a slow client keeps out another tenant, but not when only
