@@ -72,13 +72,14 @@ func (e *FailedError) Error() string { return fmt.Sprintf("migration %d failed: 
 func (e *FailedError) Unwrap() error { return e.err }
 
 // migrationFailed says which migration failed. A repetition may help if the connection was lost,
-// the server ends or lacks resources, or others had a lock.
+// the server ends, lacks resources or is read-only, or others had a lock.
 func migrationFailed(number int, err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) {
 		switch {
 		case strings.HasPrefix(refused.Code, "08"), strings.HasPrefix(refused.Code, "40"), strings.HasPrefix(refused.Code, "53"),
-			strings.HasPrefix(refused.Code, "55P"), strings.HasPrefix(refused.Code, "57"):
+			strings.HasPrefix(refused.Code, "55P"), strings.HasPrefix(refused.Code, "57"),
+			refused.Code == "25006", refused.Code == "58030": // read-only, as a standby; an error of the disk
 		default:
 			return &FailedError{Version: number, err: err}
 		}
