@@ -19,6 +19,9 @@ import (
 // lockTimeout is the maximum wait for another process that migrates the same database.
 const lockTimeout = time.Minute
 
+// unlockTimeout is the maximum time to release the lock at the end.
+const unlockTimeout = 5 * time.Second
+
 // DirtyError means that an earlier release was interrupted in a migration. This release leaves no
 // such mark. Every file runs in one transaction, so the database is in the state before it or after
 // it; the earlier release may have ended between the file and the removal of the mark.
@@ -165,13 +168,23 @@ func open(ctx context.Context, db *sql.DB, note func(string)) (*target, error) {
 	if err == nil {
 		err = lock(ctx, conn, id, note)
 	}
+	var raw *pgx.Conn
+	if err == nil {
+		err = conn.Raw(func(c any) error {
+			raw = c.(*stdlib.Conn).Conn()
+			return nil
+		})
+	}
 	_ = conn.Close() // it returns to db
 	if err != nil {
 		return nil, fmt.Errorf("prepare to migrate: %w", err)
 	}
 	d, err := driver.WithInstance(db, &driver.Config{DatabaseName: name, SchemaName: schema, MigrationsTable: versionTable})
 	if err != nil {
+		// The driver still has the connection, and db cannot close it.
+		unlock(raw, id)
+		_ = raw.Close(context.WithoutCancel(ctx))
 		return nil, fmt.Errorf("prepare to migrate: %w", err)
 	}
-	return &target{Driver: d, table: pgx.Identifier{schema, versionTable}.Sanitize()}, nil
+	return &target{Driver: d, table: pgx.Identifier{schema, versionTable}.Sanitize(), conn: raw, lock: id}, nil
 }
