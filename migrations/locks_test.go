@@ -3,8 +3,11 @@ package migrations_test
 import (
 	"bytes"
 	"crypto/rand"
+	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,4 +111,41 @@ func TestUpThroughAPooler(t *testing.T) {
 	observer := connect(t, u)
 	require.Zero(t, locks(t, observer))
 	require.NoError(t, migrations.Up(t.Context(), u))
+}
+
+// Every WARNING of Postgres is not a migration that waits.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	u := newDatabase(t)
+	require.NoError(t, migrations.Up(t.Context(), u))
+	latest, err := migrations.Latest()
+	require.NoError(t, err)
+	downTo(t, u, latest-1)
+	exec(t, u, `CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			RAISE WARNING 'something else';
+			RAISE WARNING 'migration % waits', NEW.version;
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER warn AFTER INSERT ON schema_migrations FOR EACH ROW EXECUTE FUNCTION warn()`)
+	var notes []string
+	require.NoError(t, migrations.UpNoting(t.Context(), u, func(text string) { notes = append(notes, text) }))
+	require.Equal(t, []string{fmt.Sprintf("migration %d waits", latest)}, notes)
+}
+
+// The numbers have no gaps, so that two branches that add a migration conflict, and each file has
+// its counterpart.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	latest, err := migrations.Latest()
+	require.NoError(t, err)
+	for _, direction := range []string{"up", "down"} {
+		names, err := fs.Glob(migrations.FS, "*."+direction+".sql")
+		require.NoError(t, err)
+		slices.Sort(names)
+		require.Len(t, names, latest)
+		for i, name := range names {
+			require.True(t, strings.HasPrefix(name, fmt.Sprintf("%06d_", i+1)), name)
+		}
+	}
 }

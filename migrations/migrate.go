@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -114,7 +115,8 @@ func run(ctx context.Context, databaseURL string, note func(string), step func(*
 		return fmt.Errorf("read the database URL: %w", err)
 	}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-		if n.SeverityUnlocalized == "WARNING" { // a migration says what it waits for
+		// A migration says what it waits for. Other warnings are of Postgres.
+		if n.SeverityUnlocalized == "WARNING" && strings.HasPrefix(n.Message, "migration ") {
 			note(n.Message)
 		}
 	}
