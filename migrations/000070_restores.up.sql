@@ -14,9 +14,12 @@ GRANT SELECT, UPDATE ON restores TO weir_system;
 CREATE FUNCTION note_restored_pushes() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public SET role = weir_system AS $$
 BEGIN
     UPDATE restores SET restored_at = clock_timestamp();
-    -- No subject is behind this one.
-    UPDATE metered_pushes SET unanswered_at = least(unanswered_at, start + interval '1 hour'), unanswered_until = repeat(U&'\+10FFFF', 64)
+    -- No subject is behind this one. A claimed part is not claimed any more, so that
+    -- its outcome does not replace this.
+    UPDATE metered_pushes SET unanswered_at = least(unanswered_at, start + interval '1 hour'), unanswered_until = repeat(U&'\+10FFFF', 64),
+        due_at = now()
     WHERE NOT complete;
+    UPDATE metered_pushes SET due_at = now() WHERE complete AND due_at IS NOT NULL;
     UPDATE metered_push_problems x SET unanswered_at = least(x.unanswered_at, p.start + interval '1 hour')
     FROM metered_pushes p
     WHERE p.tenant_id = x.tenant_id AND p.id = x.push_id AND x.outcome = 'parked';

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -25,6 +26,10 @@ type target struct {
 	table string // quoted
 	at    int    // the version
 	next  int    // that after the file that runs
+	ran   bool   // the file has set the version
+
+	conn *pgx.Conn // that of Driver
+	lock string    // the id of the lock that conn has
 }
 
 func (t *target) Version() (version int, dirty bool, err error) {
@@ -36,10 +41,13 @@ func (t *target) Version() (version int, dirty bool, err error) {
 // SetVersion is called with dirty before a file, and without it afterwards.
 func (t *target) SetVersion(version int, dirty bool) error {
 	if dirty {
-		t.next = version
+		t.next, t.ran = version, false
 		return nil
 	}
 	t.at = version
+	if t.ran {
+		return nil // Driver would truncate the table, which waits for all of its readers, such as a backup
+	}
 	return t.Driver.SetVersion(version, false)
 }
 
@@ -57,7 +65,21 @@ func (t *target) Run(file io.Reader) error {
 	if err != nil {
 		return migrationFailed(max(t.at, t.next), err)
 	}
+	t.ran = true
 	return nil
+}
+
+// Close ends the session and its lock.
+func (t *target) Close() error {
+	unlock(t.conn, t.lock)
+	return t.Driver.Close()
+}
+
+// unlock releases the lock of open: a pooler may keep the session.
+func unlock(conn *pgx.Conn, id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1::text::bigint)", id) // the lock ends with the session otherwise
 }
 
 // FailedError means that the database refused a migration, for a reason that stays. Nothing of it
@@ -72,13 +94,14 @@ func (e *FailedError) Error() string { return fmt.Sprintf("migration %d failed: 
 func (e *FailedError) Unwrap() error { return e.err }
 
 // migrationFailed says which migration failed. A repetition may help if the connection was lost,
-// the server ends or lacks resources, or others had a lock.
+// the server ends, lacks resources or is read-only, or others had a lock.
 func migrationFailed(number int, err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) {
 		switch {
 		case strings.HasPrefix(refused.Code, "08"), strings.HasPrefix(refused.Code, "40"), strings.HasPrefix(refused.Code, "53"),
-			strings.HasPrefix(refused.Code, "55P"), strings.HasPrefix(refused.Code, "57"):
+			strings.HasPrefix(refused.Code, "55P"), strings.HasPrefix(refused.Code, "57"),
+			refused.Code == "25006", refused.Code == "58030": // read-only, as a standby; an error of the disk
 		default:
 			return &FailedError{Version: number, err: err}
 		}

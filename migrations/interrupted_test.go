@@ -102,7 +102,10 @@ func TestUpBehindAnOrphan(t *testing.T) {
 	downTo(t, u, 65)
 	export := readMetering(t, connect(t, u))
 	observer := connect(t, u)
-	through, cut := proxy(t, u)
+	through, cut := proxy(t, u, func(server, client net.Conn) {
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	})
 	done := make(chan error, 1)
 	noted := make(chan string, 100)
 	note := func(text string) { noted <- text }
@@ -124,8 +127,8 @@ func TestUpBehindAnOrphan(t *testing.T) {
 }
 
 // proxy returns the URL of a database behind a proxy, and a function that cuts all its connections,
-// as the end of the client's process does.
-func proxy(t *testing.T, databaseURL string) (through string, cut func()) {
+// as the end of the client's process does. What clients send is passed on by send.
+func proxy(t *testing.T, databaseURL string, send func(server, client net.Conn)) (through string, cut func()) {
 	t.Helper()
 	config, err := pgx.ParseConfig(databaseURL)
 	require.NoError(t, err)
@@ -146,10 +149,7 @@ func proxy(t *testing.T, databaseURL string) (through string, cut func()) {
 				return
 			}
 			clients <- client
-			go func() {
-				_, _ = io.Copy(server, client)
-				_ = server.Close()
-			}()
+			go send(server, client)
 			go func() { _, _ = io.Copy(client, server) }()
 		}
 	}()

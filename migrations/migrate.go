@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -18,6 +19,9 @@ import (
 
 // lockTimeout is the maximum wait for another process that migrates the same database.
 const lockTimeout = time.Minute
+
+// unlockTimeout is the maximum time to release the lock at the end.
+const unlockTimeout = 5 * time.Second
 
 // DirtyError means that an earlier release was interrupted in a migration. This release leaves no
 // such mark. Every file runs in one transaction, so the database is in the state before it or after
@@ -111,7 +115,8 @@ func run(ctx context.Context, databaseURL string, note func(string), step func(*
 		return fmt.Errorf("read the database URL: %w", err)
 	}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-		if n.SeverityUnlocalized == "WARNING" { // a migration says what it waits for
+		// A migration says what it waits for. Other warnings are of Postgres.
+		if n.SeverityUnlocalized == "WARNING" && strings.HasPrefix(n.Message, "migration ") {
 			note(n.Message)
 		}
 	}
@@ -165,13 +170,23 @@ func open(ctx context.Context, db *sql.DB, note func(string)) (*target, error) {
 	if err == nil {
 		err = lock(ctx, conn, id, note)
 	}
+	var raw *pgx.Conn
+	if err == nil {
+		err = conn.Raw(func(c any) error {
+			raw = c.(*stdlib.Conn).Conn()
+			return nil
+		})
+	}
 	_ = conn.Close() // it returns to db
 	if err != nil {
 		return nil, fmt.Errorf("prepare to migrate: %w", err)
 	}
 	d, err := driver.WithInstance(db, &driver.Config{DatabaseName: name, SchemaName: schema, MigrationsTable: versionTable})
 	if err != nil {
+		// The driver still has the connection, and db cannot close it.
+		unlock(raw, id)
+		_ = raw.Close(context.WithoutCancel(ctx))
 		return nil, fmt.Errorf("prepare to migrate: %w", err)
 	}
-	return &target{Driver: d, table: pgx.Identifier{schema, versionTable}.Sanitize()}, nil
+	return &target{Driver: d, table: pgx.Identifier{schema, versionTable}.Sanitize(), conn: raw, lock: id}, nil
 }

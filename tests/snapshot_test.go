@@ -140,6 +140,19 @@ func TestStartWithoutPostgres(t *testing.T) {
 	}, patience, tick)
 	require.Zero(t, third.Stop())
 
+	// A schema that cannot be migrated when Postgres answers does not end the answers to checks.
+	db, err := pgx.Connect(t.Context(), s["WEIR_DATABASE_URL"])
+	require.NoError(t, err)
+	defer db.Close(context.WithoutCancel(t.Context()))
+	_, err = db.Exec(t.Context(), "UPDATE schema_migrations SET dirty = true")
+	require.NoError(t, err)
+	relay, through = newSwitched(t, s["WEIR_DATABASE_URL"])
+	refused := start(t, s.With(settings{"WEIR_DATABASE_URL": through})).AwaitReady()
+	relay.turn(true)
+	refused.AwaitLog("the database cannot be migrated")
+	check(refused, http.StatusTooManyRequests)
+	require.Zero(t, refused.Stop())
+
 	// A file of another installation ends the instance when Postgres answers.
 	elsewhere := newSettings(t)
 	relay, through = newSwitched(t, elsewhere["WEIR_DATABASE_URL"])

@@ -3,13 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"weir/internal/snapshot"
+	"weir/migrations"
 )
 
 // snapshotAfter is how long a start waits for Postgres until it uses the snapshot.
 const snapshotAfter = time.Second
+
+// schemaRetry is how often a server that started with the snapshot tries a migration again that the
+// database has refused. Each attempt has the locks of the migration for a moment.
+const schemaRetry = 30 * time.Second
 
 // startup is where an instance has its configuration from when it starts.
 type startup struct {
@@ -19,8 +25,8 @@ type startup struct {
 }
 
 // prepare waits for Postgres. If there is a snapshot, it waits only for snapshotAfter, and then
-// returns what the snapshot has, while the wait continues in the background. It fails if ctx ends,
-// and on errors that a retry cannot fix.
+// returns what the snapshot has, while the wait continues in the background: a schema that
+// cannot be migrated does not end it. It fails if ctx ends, and on errors that a retry cannot fix.
 func (s *service) prepare(ctx, working context.Context) (*startup, error) {
 	out := &startup{prepared: make(chan struct{})}
 	if s.cfg.SnapshotFile == "" {
@@ -59,6 +65,11 @@ func (s *service) prepare(ctx, working context.Context) (*startup, error) {
 		out.file, out.Deployment = file, file.Deployment
 		s.background.Go(func() {
 			r := <-results
+			again := time.NewTicker(schemaRetry)
+			defer again.Stop()
+			r.deployment, r.err = whileRefused(working, r.deployment, r.err, again.C, s.log, func() (snapshot.Deployment, error) {
+				return prepareDatabase(working, s.cfg, s.store, s.front, s.log)
+			})
 			if r.err == nil && r.deployment != file.Deployment {
 				r.err = errors.New("it has the configuration of another database than WEIR_DATABASE_URL: remove it, and start again")
 			}
@@ -69,6 +80,27 @@ func (s *service) prepare(ctx, working context.Context) (*startup, error) {
 			close(out.prepared)
 		})
 		return out, nil
+	}
+}
+
+// whileRefused repeats prepare at each tick, as long as err, of the attempt before, says that the
+// schema cannot be migrated: an operator can change that, and checks are answered meanwhile.
+func whileRefused(ctx context.Context, d snapshot.Deployment, err error, tick <-chan time.Time, log *slog.Logger,
+	prepare func() (snapshot.Deployment, error),
+) (snapshot.Deployment, error) {
+	for {
+		var dirty *migrations.DirtyError
+		var failed *migrations.FailedError
+		if !errors.As(err, &dirty) && !errors.As(err, &failed) {
+			return d, err
+		}
+		log.Error("the database cannot be migrated; continuing with WEIR_SNAPSHOT_FILE, and trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return d, ctx.Err()
+		case <-tick:
+		}
+		d, err = prepare()
 	}
 }
 

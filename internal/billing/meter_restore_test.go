@@ -3,6 +3,7 @@ package billing_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -99,4 +100,23 @@ func TestHourOfTheRestore(t *testing.T) {
 	r.db.Exec("UPDATE restores SET restored_at = $1::timestamptz + interval '59 minutes'", r.start)
 	r.seal()
 	require.Nil(t, r.unanswered())
+}
+
+// An instance that has claimed a part before the restore is noted does not erase the note.
+func TestPushClaimedBeforeTheRestore(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	tasks, err := r.store.DueMeterPushes(t.Context(), 1)
+	require.NoError(t, err)
+	require.Len(t, tasks, 1)
+	for _, result := range []tenants.PushResult{{}, {Why: "refused"}} {
+		work, err := r.store.ClaimMeterPush(t.Context(), tasks[0])
+		require.NoError(t, err)
+		require.NotNil(t, work)
+		r.restored()
+		require.NoError(t, r.store.SettleMeterPush(t.Context(), work, result))
+		noted := r.unanswered()
+		require.NotNil(t, noted)
+		require.Equal(t, r.start.Add(time.Hour), noted.UTC())
+	}
 }

@@ -151,11 +151,11 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 	return items, nil
 }
 
-const advanceMeteredPush = `-- name: AdvanceMeteredPush :exec
+const advanceMeteredPush = `-- name: AdvanceMeteredPush :execrows
 UPDATE metered_pushes SET after_subject = $1, pushed = pushed + $2, pushed_units = pushed_units + $3,
     complete = $4, why = $5, attempts = $6, unanswered_at = $7, unanswered_until = $8,
     due_at = $9, updated_at = now()
-WHERE tenant_id = $10 AND id = $11
+WHERE tenant_id = $10 AND id = $11 AND due_at = $12::timestamptz
 `
 
 type AdvanceMeteredPushParams struct {
@@ -170,11 +170,12 @@ type AdvanceMeteredPushParams struct {
 	DueAt           *time.Time
 	TenantID        uuid.UUID
 	ID              uuid.UUID
+	Claimed         time.Time
 }
 
-// Subjects up to after_subject were sent, or have a problem.
-func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) error {
-	_, err := q.db.Exec(ctx, advanceMeteredPush,
+// Subjects up to after_subject, of a part that is still claimed, were sent, or have a problem.
+func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) (int64, error) {
+	result, err := q.db.Exec(ctx, advanceMeteredPush,
 		arg.AfterSubject,
 		arg.Pushed,
 		arg.PushedUnits,
@@ -186,8 +187,12 @@ func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPush
 		arg.DueAt,
 		arg.TenantID,
 		arg.ID,
+		arg.Claimed,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const beginMeteredPush = `-- name: BeginMeteredPush :execrows

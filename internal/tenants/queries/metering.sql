@@ -369,12 +369,12 @@ LEFT JOIN LATERAL (
     WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL;
 
--- name: AdvanceMeteredPush :exec
--- Subjects up to after_subject were sent, or have a problem.
+-- name: AdvanceMeteredPush :execrows
+-- Subjects up to after_subject, of a part that is still claimed, were sent, or have a problem.
 UPDATE metered_pushes SET after_subject = @after_subject, pushed = pushed + @pushed, pushed_units = pushed_units + @pushed_units,
     complete = @complete, why = @why, attempts = @attempts, unanswered_at = sqlc.narg(unanswered_at), unanswered_until = @unanswered_until,
     due_at = sqlc.narg(due_at), updated_at = now()
-WHERE tenant_id = @tenant_id AND id = @id;
+WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz;
 
 -- name: PutMeteredPushProblem :exec
 -- A problem that is known keeps since when the subject's units may have been sent.
