@@ -28,6 +28,9 @@ const (
 	// meteringBound is how long after its end an hour stays open at most, while a server can look.
 	// A writer that is behind for longer adds the rest to a later hour.
 	meteringBound = 10 * time.Minute
+	// mostMissedWriters is how many writers are missed in one look. Many more may have been noted,
+	// and a look that took too long would be repeated for ever.
+	mostMissedWriters = 1000
 	// meteringUnwatched is how long nobody must have looked for the waits to begin again.
 	meteringUnwatched = 30 * time.Second
 )
@@ -198,23 +201,21 @@ func sealable(ctx context.Context, q *db.Queries, now time.Time) (until, sealed 
 	if err != nil {
 		return until, sealed, err
 	}
-	missing, err := q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
-		Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence),
+	missed, err := q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
+		Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence), Most: mostMissedWriters,
 	})
 	if err != nil {
 		return until, sealed, err
-	}
-	for _, w := range missing {
-		if err := q.OpenMeteringGap(ctx, db.OpenMeteringGapParams{Writer: w.Writer, FromAt: w.CompleteUntil, ToAt: now}); err != nil {
-			return until, sealed, err
-		}
 	}
 	complete, err := q.MeteringCompleteUntil(ctx, now)
 	if err != nil {
 		return until, sealed, err
 	}
 	until = earlier(complete, now.Add(-meteringGrace))
-	if bound := now.Add(-meteringBound); state.WaitsFrom.Before(bound) && bound.After(until) {
+	bound := now.Add(-meteringBound)
+	// If there may be more writers to miss, their gaps come before the hours are sealed: the next
+	// look is seconds away, and an invoice is never without them.
+	if missed < mostMissedWriters && state.WaitsFrom.Before(bound) && bound.After(until) {
 		until = bound
 	}
 	return until.UTC().Truncate(time.Hour), state.SealedUntil, nil

@@ -109,15 +109,21 @@ UPDATE metering_state SET looked_at = sqlc.arg(now)::timestamptz,
     waits_from = CASE WHEN looked_at < sqlc.arg(now)::timestamptz - sqlc.arg(unwatched)::interval THEN sqlc.arg(now)::timestamptz ELSE waits_from END
 RETURNING sealed_until, waits_from;
 
--- name: MissMeteringWriters :many
--- Writers that were silent for too long.
-UPDATE metering_writers SET missing = true
-WHERE NOT ended AND NOT missing AND greatest(written_at, sqlc.arg(waits_from)::timestamptz) < sqlc.arg(now)::timestamptz - sqlc.arg(silence)::interval
-RETURNING writer, complete_until;
-
--- name: OpenMeteringGap :exec
-INSERT INTO metering_gaps AS g (writer, from_at, to_at) VALUES (@writer, @from_at, @to_at)
-ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL;
+-- name: MissMeteringWriters :one
+-- Opens the gaps of writers that were silent for too long, oldest first, and returns how many there
+-- were, at most as many as asked for. It waits for no writer: one that writes now is not missing.
+WITH silent AS (
+    SELECT w.writer FROM metering_writers w
+    WHERE NOT w.ended AND NOT w.missing AND greatest(w.written_at, sqlc.arg(waits_from)::timestamptz) < sqlc.arg(now)::timestamptz - sqlc.arg(silence)::interval
+    ORDER BY w.written_at, w.writer LIMIT sqlc.arg(most) FOR UPDATE SKIP LOCKED
+), missed AS (
+    UPDATE metering_writers w SET missing = true FROM silent WHERE w.writer = silent.writer
+    RETURNING w.writer, w.complete_until
+), opened AS (
+    INSERT INTO metering_gaps AS g (writer, from_at, to_at) SELECT m.writer, m.complete_until, sqlc.arg(now)::timestamptz FROM missed m
+    ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL
+)
+SELECT count(*) FROM missed;
 
 -- name: MeteringCompleteUntil :one
 -- Up to when all present writers have written everything.
