@@ -16,10 +16,6 @@ import (
 const MeteringRetention = 400 * 24 * time.Hour
 
 const (
-	meteringLock     = 7_305_419 // of writers and of sealing, an advisory lock's number
-	meteringLookLock = 7_305_420 // of looking whether an hour can be sealed
-	meteringNoteLock = 7_305_421 // of notes about writers
-
 	// meteringGrace is how long after its end an hour stays open at least.
 	meteringGrace = 5 * time.Second
 	// meteringSilence is how long a writer is waited for that writes nothing. It writes every five
