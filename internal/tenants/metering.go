@@ -97,11 +97,16 @@ func takeMeteredBatch(ctx context.Context, q *db.Queries, b *usage.MeterBatch) (
 // NoteMeters records writers that may have units which they could not write. They are waited for as
 // if they had written at the beginning of the minute of silence, so one that does not write is
 // reported as a gap. The gap of a writer that is missing already, because it cannot reach Postgres,
-// becomes as long as it has metered. Error: ErrUnavailable.
+// becomes as long as it has metered. One that has ended without a loss is not waited for any more,
+// and its gap is closed. Error: ErrUnavailable.
 func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
 	var in db.NoteMeteringWritersParams
+	var ended db.EndMeteringWritersParams
 	var until []time.Time
 	for _, n := range notes {
+		if n.Ended {
+			ended.Writers, ended.Acknowledged = append(ended.Writers, n.Writer), append(ended.Acknowledged, n.Acknowledged)
+		}
 		in.Writers, in.Since = append(in.Writers, n.Writer), append(in.Since, n.Since)
 		until = append(until, n.At.Add(usage.MeterNoteLife))
 	}
@@ -111,6 +116,11 @@ func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
 		}
 		if err := q.NoteMeteringWriters(ctx, in); err != nil {
 			return err
+		}
+		if len(ended.Writers) > 0 {
+			if err := q.EndMeteringWriters(ctx, ended); err != nil {
+				return err
+			}
 		}
 		return q.ExtendMeteringGaps(ctx, db.ExtendMeteringGapsParams{Writers: in.Writers, At: until})
 	})

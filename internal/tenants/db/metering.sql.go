@@ -421,6 +421,28 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	return items, nil
 }
 
+const endMeteringWriters = `-- name: EndMeteringWriters :exec
+WITH gone AS (
+    UPDATE metering_writers w SET ended = true, missing = false
+    FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::bigint[]) AS acknowledged) AS n
+    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+    RETURNING w.writer
+)
+UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL
+`
+
+type EndMeteringWritersParams struct {
+	Writers      []uuid.UUID
+	Acknowledged []int64
+}
+
+// Writers that have ended, and have written all if the batch is known that was acknowledged last.
+// Otherwise, the database was restored without it, and they stay as they are.
+func (q *Queries) EndMeteringWriters(ctx context.Context, arg EndMeteringWritersParams) error {
+	_, err := q.db.Exec(ctx, endMeteringWriters, arg.Writers, arg.Acknowledged)
+	return err
+}
+
 const extendMeteringGaps = `-- name: ExtendMeteringGaps :exec
 UPDATE metering_gaps g SET to_at = n.at
 FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::timestamptz[]) AS at) AS n

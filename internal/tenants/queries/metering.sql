@@ -28,6 +28,17 @@ SELECT n.writer, 0, least(n.since, now()), now(), false
 FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@since::timestamptz[]) AS since) AS n
 ON CONFLICT (writer) DO NOTHING;
 
+-- name: EndMeteringWriters :exec
+-- Writers that have ended, and have written all if the batch is known that was acknowledged last.
+-- Otherwise, the database was restored without it, and they stay as they are.
+WITH gone AS (
+    UPDATE metering_writers w SET ended = true, missing = false
+    FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@acknowledged::bigint[]) AS acknowledged) AS n
+    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+    RETURNING w.writer
+)
+UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL;
+
 -- name: ExtendMeteringGaps :exec
 -- Writers that are missing, and still metered at these times.
 UPDATE metering_gaps g SET to_at = n.at
