@@ -39,7 +39,7 @@ type MeteredAnswer struct {
 	To          time.Time      `json:"to" doc:"Exclusive. Without open, at most sealed_until"`
 	SealedUntil time.Time      `json:"sealed_until" doc:"Hours before this time are sealed: their numbers never change"`
 	Totals      []MeteredTotal `json:"totals" nullable:"false" doc:"Sums by rule, of all subjects or of the selected one"`
-	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Times in which units may be missing, because an instance was killed"`
+	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Times in which units may be missing: an instance has not written them, or Postgres has lost them"`
 	Items       []MeteredItem  `json:"items" nullable:"false" doc:"Ordered by hour, subject and rule; hours without units are omitted"`
 	NextCursor  *string        `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 }
@@ -71,9 +71,9 @@ type MeteredTotal struct {
 
 // MeteringGap is a time in which units may be missing.
 type MeteringGap struct {
-	From     time.Time  `json:"from" doc:"Everything that the instance decided before is counted"`
-	To       time.Time  `json:"to" doc:"When the instance was given up. It was killed before that, or could not reach Postgres. Up to a second before it was killed, its units are counted"`
-	ClosedAt *time.Time `json:"closed_at" doc:"When the instance came back and wrote its units, so that none are missing; null: it did not"`
+	From     time.Time  `json:"from" doc:"All units of the instance from before this time are counted"`
+	To       time.Time  `json:"to" doc:"Units up to this time may be missing: until then an instance has not written them, or Postgres has lost them"`
+	ClosedAt *time.Time `json:"closed_at" doc:"When it was known that no units are missing, because the instance has written all that it had; null: it is not known"`
 }
 
 const sealedUntilHeader = "Weir-Sealed-Until"

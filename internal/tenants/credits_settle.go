@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	creditsLock = 7_305_421 // of the server that sweeps, an advisory lock's number
-
 	sweptAtOnce    = 500   // tenants of one round
 	settledAtOnce  = 2_000 // totals of one tenant in one round
 	reopenedAtOnce = 20    // subjects and rules in one round whose totals are told again

@@ -115,6 +115,17 @@ func (c *Statements) Times(name string) int {
 	return n
 }
 
+// Total returns how many named statements were sent since the last call for them.
+func (c *Statements) Total() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, times := range c.times {
+		n += times
+	}
+	clear(c.times)
+	return n
+}
+
 // TraceQueryStart implements pgx.QueryTracer.
 func (c *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	if line, named := strings.CutPrefix(data.SQL, "-- name: "); named {

@@ -16,10 +16,6 @@ import (
 const MeteringRetention = 400 * 24 * time.Hour
 
 const (
-	meteringLock     = 7_305_419 // of writers and of sealing, an advisory lock's number
-	meteringLookLock = 7_305_420 // of looking whether an hour can be sealed
-	meteringNoteLock = 7_305_421 // of notes about writers
-
 	// meteringGrace is how long after its end an hour stays open at least.
 	meteringGrace = 5 * time.Second
 	// meteringSilence is how long a writer is waited for that writes nothing. It writes every five
@@ -28,6 +24,9 @@ const (
 	// meteringBound is how long after its end an hour stays open at most, while a server can look.
 	// A writer that is behind for longer adds the rest to a later hour.
 	meteringBound = 10 * time.Minute
+	// mostMissedWriters is how many writers are missed in one look. Many more may have been noted,
+	// and a look that took too long would be repeated for ever.
+	mostMissedWriters = 1000
 	// meteringUnwatched is how long nobody must have looked for the waits to begin again.
 	meteringUnwatched = 30 * time.Second
 )
@@ -98,11 +97,16 @@ func takeMeteredBatch(ctx context.Context, q *db.Queries, b *usage.MeterBatch) (
 // NoteMeters records writers that may have units which they could not write. They are waited for as
 // if they had written at the beginning of the minute of silence, so one that does not write is
 // reported as a gap. The gap of a writer that is missing already, because it cannot reach Postgres,
-// becomes as long as it has metered. Error: ErrUnavailable.
+// becomes as long as it has metered. One that has ended without a loss is not waited for any more,
+// and its gap is closed. Error: ErrUnavailable.
 func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
 	var in db.NoteMeteringWritersParams
+	var ended db.EndMeteringWritersParams
 	var until []time.Time
 	for _, n := range notes {
+		if n.Ended {
+			ended.Writers, ended.Acknowledged = append(ended.Writers, n.Writer), append(ended.Acknowledged, n.Acknowledged)
+		}
 		in.Writers, in.Since = append(in.Writers, n.Writer), append(in.Since, n.Since)
 		until = append(until, n.At.Add(usage.MeterNoteLife))
 	}
@@ -112,6 +116,11 @@ func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
 		}
 		if err := q.NoteMeteringWriters(ctx, in); err != nil {
 			return err
+		}
+		if len(ended.Writers) > 0 {
+			if err := q.EndMeteringWriters(ctx, ended); err != nil {
+				return err
+			}
 		}
 		return q.ExtendMeteringGaps(ctx, db.ExtendMeteringGapsParams{Writers: in.Writers, At: until})
 	})
@@ -198,23 +207,21 @@ func sealable(ctx context.Context, q *db.Queries, now time.Time) (until, sealed 
 	if err != nil {
 		return until, sealed, err
 	}
-	missing, err := q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
-		Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence),
+	missed, err := q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
+		Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence), Most: mostMissedWriters,
 	})
 	if err != nil {
 		return until, sealed, err
-	}
-	for _, w := range missing {
-		if err := q.OpenMeteringGap(ctx, db.OpenMeteringGapParams{Writer: w.Writer, FromAt: w.CompleteUntil, ToAt: now}); err != nil {
-			return until, sealed, err
-		}
 	}
 	complete, err := q.MeteringCompleteUntil(ctx, now)
 	if err != nil {
 		return until, sealed, err
 	}
 	until = earlier(complete, now.Add(-meteringGrace))
-	if bound := now.Add(-meteringBound); state.WaitsFrom.Before(bound) && bound.After(until) {
+	bound := now.Add(-meteringBound)
+	// If there may be more writers to miss, their gaps come before the hours are sealed: the next
+	// look is seconds away, and an invoice is never without them.
+	if missed < mostMissedWriters && state.WaitsFrom.Before(bound) && bound.After(until) {
 		until = bound
 	}
 	return until.UTC().Truncate(time.Hour), state.SealedUntil, nil

@@ -136,9 +136,10 @@ func (m *MeteredWriter) gap(g *MeteringGap) error {
 	if m.lines != nil {
 		return m.lines.Encode(map[string]any{"type": "gap", "from": g.From, "to": g.To, "closed_at": g.ClosedAt})
 	}
-	note := "an instance was given up at " + g.To.Format(time.RFC3339) + ": up to a second before it was killed its units are counted, later ones may be missing"
+	note := "units from " + g.From.Format(time.RFC3339) + " until at most " + g.To.Format(time.RFC3339) +
+		" may be missing: an instance has not written them, or Postgres has lost them"
 	if g.ClosedAt != nil {
-		note = "an instance could not be reached until " + g.ClosedAt.UTC().Format(time.RFC3339) + " and has written its units since: none are missing"
+		note = "since " + g.ClosedAt.UTC().Format(time.RFC3339) + " it is known that no units are missing: the instance has written all that it had"
 	}
 	return m.table.Write([]string{g.From.Format(time.RFC3339), "", "", "", "", "", "", "", note, "", ""})
 }

@@ -1,6 +1,7 @@
 package tenants_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -71,6 +72,11 @@ func TestLostMeteredBatchesAreAGap(t *testing.T) {
 	require.Equal(t, first.CompleteUntil, report.Gaps[0].From)
 	require.WithinDuration(t, time.Now(), report.Gaps[0].To, time.Hour)
 	require.Nil(t, report.Gaps[0].ClosedAt)
+
+	var file bytes.Buffer
+	require.NoError(t, tenants.NewMeteredCSV(&file, report).End())
+	require.NotContains(t, file.String(), "up to a second")
+	require.Contains(t, file.String(), "Postgres has lost them")
 }
 
 // A writer that the restored database does not know reports all the time since it began. One that

@@ -14,8 +14,6 @@ import (
 // of the time of an operation, however many pushes an hour has.
 const MeterPushPage = 2000
 
-const meterPushLock = 7_305_423 // of the server that creates pushes, an advisory lock's number
-
 // CreateMeterPushes creates pushes for the next page of usage in sealed hours, and reports whether
 // there is more to do. A page has at most so many rows of totals, of at most so many tenants. At
 // most as many rows are deleted of meters that have ended and are no longer needed. The place where

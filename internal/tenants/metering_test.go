@@ -360,7 +360,7 @@ func TestExportMetered(t *testing.T) {
 	require.Equal(t, []string{at, `'=cmd("x")`, "api", "20", "2", "1", "0", "true", "", "0", "0"}, table[1])
 	require.Equal(t, "false", table[2][7])
 	require.Equal(t, []string{at, "", "api", "3"}, table[6002][:4])
-	require.Contains(t, table[6003][8], "an instance was given up")
+	require.Contains(t, table[6003][8], "units from "+at+" until at most ")
 	sealed, err := csv.NewReader(strings.NewReader(write(false, tenants.MeteredQuery{From: start}))).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, sealed, 1+1+2)

@@ -12,12 +12,9 @@ import (
 	"weir/internal/tenants/db"
 )
 
-const (
-	// purgeRows is the maximum number of rows that one statement deletes: none takes long, and none
-	// keeps rows locked that others wait for.
-	purgeRows = 5000
-	purgeLock = 7_305_422 // of the server that deletes, an advisory lock's number
-)
+// purgeRows is the maximum number of rows that one statement deletes: none takes long, and none
+// keeps rows locked that others wait for.
+const purgeRows = 5000
 
 // BillingEventRetention is how long billing events are kept after they were decided. A duplicate of
 // an event that was deleted is taken for a new one, so it is longer than any provider sends an

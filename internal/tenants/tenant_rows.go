@@ -14,10 +14,7 @@ import (
 
 // deletedPage is how many rows of a deleted tenant one statement deletes. Each of them is looked up
 // in several other tables, so it is less than purgeRows.
-const (
-	deletedPage = 1000
-	deletedLock = 7_305_424 // of the server that deletes, an advisory lock's number
-)
+const deletedPage = 1000
 
 // tenantTable is a table that may have very many rows of a tenant.
 type tenantTable struct {

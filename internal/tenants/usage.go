@@ -17,10 +17,7 @@ import (
 	"weir/internal/usage"
 )
 
-const (
-	usageWriteTimeout = 10 * time.Second
-	usageUpkeepLock   = 7_305_418 // an advisory lock's number
-)
+const usageWriteTimeout = 10 * time.Second
 
 // UsageRetention is how long usage is kept at a grain.
 func UsageRetention(g usage.Grain) time.Duration {

@@ -12,6 +12,10 @@ type MeterNote struct {
 	Writer uuid.UUID
 	Since  time.Time // the writer metered nothing before
 	At     time.Time // when the writer wrote the note
+	// Ended: the writer has ended, and the sink has all of its units if it knows the batch with this
+	// number, or a later one.
+	Ended        bool
+	Acknowledged int64
 }
 
 // MeterNotes keeps notes beside the sink, for days. A writer that could never write is unknown to
@@ -19,8 +23,6 @@ type MeterNote struct {
 type MeterNotes interface {
 	// Note keeps a note, in place of an older one of its writer.
 	Note(ctx context.Context, n MeterNote) error
-	// Forget removes the note of a writer.
-	Forget(ctx context.Context, writer uuid.UUID) error
 }
 
 const (
@@ -40,28 +42,32 @@ func (m *Meter) remember(ctx context.Context) {
 		return
 	}
 	if now := m.clock(); now.Sub(m.tried) >= meterAliveEvery {
-		m.keepNote(ctx, now)
+		m.keepNote(ctx, MeterNote{At: now})
 	}
 }
 
-func (m *Meter) keepNote(ctx context.Context, now time.Time) {
+// keepNote keeps a note of the writer.
+func (m *Meter) keepNote(ctx context.Context, n MeterNote) {
 	if m.notes == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, meterNoteTimeout)
 	defer cancel()
-	m.tried = now
-	if err := m.notes.Note(ctx, MeterNote{Writer: m.writer, Since: m.since, At: now}); err != nil {
+	m.tried = n.At
+	n.Writer, n.Since = m.writer, m.since
+	if err := m.notes.Note(ctx, n); err != nil {
 		m.log.Debug("a note about metered units was not kept", "error", err)
 		return
 	}
-	m.noted = now
+	m.noted = n.At
 }
 
 // giveUp reports what could not be written before the process ended.
 func (m *Meter) giveUp(ctx context.Context, why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := m.clock()
+	m.drain(now) // what was metered during the last attempt
 	lost := m.waiting.units()
 	for _, rows := range m.refused {
 		lost = addUnits(lost, unitsOf(rows))
@@ -70,15 +76,13 @@ func (m *Meter) giveUp(ctx context.Context, why error) {
 		lost = addUnits(lost, unitsOf(m.unacked.Rows))
 	}
 	if lost == 0 {
-		if m.acked == 0 && !m.noted.IsZero() {
-			ctx, cancel := context.WithTimeout(ctx, meterNoteTimeout)
-			defer cancel()
-			_ = m.notes.Forget(ctx, m.writer) // otherwise, a gap is reported in which nothing is missing
-		}
+		// Without this note, a gap is reported in which nothing is missing. An older note is not just
+		// removed: another instance has passed it to the sink within seconds.
+		m.keepNote(ctx, MeterNote{At: now, Ended: true, Acknowledged: m.acked})
 		m.log.Warn("the end of metering could not be written before the process ended; no unit is lost", "error", why)
 		return
 	}
-	m.keepNote(ctx, m.clock())
+	m.keepNote(ctx, MeterNote{At: now})
 	m.metrics.lost.Add(float64(lost))
 	const message = "metered units are lost: they could not be written before the process ended"
 	if m.acked == 0 && m.noted.IsZero() {

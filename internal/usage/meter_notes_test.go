@@ -33,15 +33,6 @@ func (b *noteBook) Note(_ context.Context, n MeterNote) error {
 	return b.away
 }
 
-func (b *noteBook) Forget(_ context.Context, writer uuid.UUID) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.away == nil {
-		delete(b.notes, writer)
-	}
-	return b.away
-}
-
 func (b *noteBook) note(t *testing.T) MeterNote {
 	t.Helper()
 	b.mu.Lock()
@@ -116,11 +107,14 @@ func TestMeterReportsItsLoss(t *testing.T) {
 		known, noted, units bool
 		says                string
 		kept                int
+		ends                bool
+		acked               int64
 	}{
 		"known to the store":      {known: true, units: true, says: "exports report the gap"},
 		"noted":                   {noted: true, units: true, says: "exports report the gap", kept: 1},
 		"known to nobody":         {units: true, says: "no export reports it"},
-		"noted, and without loss": {noted: true, says: "no unit is lost"},
+		"noted, and without loss": {noted: true, says: "no unit is lost", kept: 1, ends: true},
+		"known, and without loss": {known: true, noted: true, says: "no unit is lost", kept: 1, ends: true, acked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -143,7 +137,9 @@ func TestMeterReportsItsLoss(t *testing.T) {
 				require.Contains(t, r.log.String(), c.says)
 				require.Len(t, r.book.notes, c.kept)
 				if c.kept > 0 {
-					require.Equal(t, start.Add(meterLastFlush), r.book.note(t).At, "it metered until its end")
+					require.Equal(t, MeterNote{
+						Writer: r.writer, Since: r.since, At: start.Add(meterLastFlush), Ended: c.ends, Acknowledged: c.acked,
+					}, r.book.note(t), "it metered until its end")
 				}
 				require.Equal(t, c.units, testutil.ToFloat64(r.metrics.lost) == 5)
 			})

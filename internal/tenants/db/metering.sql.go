@@ -426,6 +426,28 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	return items, nil
 }
 
+const endMeteringWriters = `-- name: EndMeteringWriters :exec
+WITH gone AS (
+    UPDATE metering_writers w SET ended = true, missing = false
+    FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::bigint[]) AS acknowledged) AS n
+    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+    RETURNING w.writer
+)
+UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL
+`
+
+type EndMeteringWritersParams struct {
+	Writers      []uuid.UUID
+	Acknowledged []int64
+}
+
+// Writers that have ended, and have written all if the batch is known that was acknowledged last.
+// Otherwise, the database was restored without it, and they stay as they are.
+func (q *Queries) EndMeteringWriters(ctx context.Context, arg EndMeteringWritersParams) error {
+	_, err := q.db.Exec(ctx, endMeteringWriters, arg.Writers, arg.Acknowledged)
+	return err
+}
+
 const extendMeteringGaps = `-- name: ExtendMeteringGaps :exec
 UPDATE metering_gaps g SET to_at = n.at
 FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::timestamptz[]) AS at) AS n
@@ -1180,42 +1202,40 @@ func (q *Queries) MeteringState(ctx context.Context) (time.Time, error) {
 	return sealed_until, err
 }
 
-const missMeteringWriters = `-- name: MissMeteringWriters :many
-UPDATE metering_writers SET missing = true
-WHERE NOT ended AND NOT missing AND greatest(written_at, $1::timestamptz) < $2::timestamptz - $3::interval
-RETURNING writer, complete_until
+const missMeteringWriters = `-- name: MissMeteringWriters :one
+WITH silent AS (
+    SELECT w.writer FROM metering_writers w
+    WHERE NOT w.ended AND NOT w.missing AND greatest(w.written_at, $1::timestamptz) < $2::timestamptz - $3::interval
+    ORDER BY w.written_at, w.writer LIMIT $4 FOR UPDATE SKIP LOCKED
+), missed AS (
+    UPDATE metering_writers w SET missing = true FROM silent WHERE w.writer = silent.writer
+    RETURNING w.writer, w.complete_until
+), opened AS (
+    INSERT INTO metering_gaps AS g (writer, from_at, to_at) SELECT m.writer, m.complete_until, $2::timestamptz FROM missed m
+    ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL
+)
+SELECT count(*) FROM missed
 `
 
 type MissMeteringWritersParams struct {
 	WaitsFrom time.Time
 	Now       time.Time
 	Silence   pgtype.Interval
+	Most      int32
 }
 
-type MissMeteringWritersRow struct {
-	Writer        uuid.UUID
-	CompleteUntil time.Time
-}
-
-// Writers that were silent for too long.
-func (q *Queries) MissMeteringWriters(ctx context.Context, arg MissMeteringWritersParams) ([]MissMeteringWritersRow, error) {
-	rows, err := q.db.Query(ctx, missMeteringWriters, arg.WaitsFrom, arg.Now, arg.Silence)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []MissMeteringWritersRow
-	for rows.Next() {
-		var i MissMeteringWritersRow
-		if err := rows.Scan(&i.Writer, &i.CompleteUntil); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// Opens the gaps of writers that were silent for too long, oldest first, and returns how many there
+// were, at most as many as asked for. It waits for no writer: one that writes now is not missing.
+func (q *Queries) MissMeteringWriters(ctx context.Context, arg MissMeteringWritersParams) (int64, error) {
+	row := q.db.QueryRow(ctx, missMeteringWriters,
+		arg.WaitsFrom,
+		arg.Now,
+		arg.Silence,
+		arg.Most,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const movePushesPlace = `-- name: MovePushesPlace :exec
@@ -1271,22 +1291,6 @@ func (q *Queries) NoteUnansweredProblems(ctx context.Context, arg NoteUnanswered
 		arg.PushID,
 		arg.Subjects,
 	)
-	return err
-}
-
-const openMeteringGap = `-- name: OpenMeteringGap :exec
-INSERT INTO metering_gaps AS g (writer, from_at, to_at) VALUES ($1, $2, $3)
-ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL
-`
-
-type OpenMeteringGapParams struct {
-	Writer uuid.UUID
-	FromAt time.Time
-	ToAt   time.Time
-}
-
-func (q *Queries) OpenMeteringGap(ctx context.Context, arg OpenMeteringGapParams) error {
-	_, err := q.db.Exec(ctx, openMeteringGap, arg.Writer, arg.FromAt, arg.ToAt)
 	return err
 }
 

@@ -28,6 +28,17 @@ SELECT n.writer, 0, least(n.since, now()), now(), false
 FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@since::timestamptz[]) AS since) AS n
 ON CONFLICT (writer) DO NOTHING;
 
+-- name: EndMeteringWriters :exec
+-- Writers that have ended, and have written all if the batch is known that was acknowledged last.
+-- Otherwise, the database was restored without it, and they stay as they are.
+WITH gone AS (
+    UPDATE metering_writers w SET ended = true, missing = false
+    FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@acknowledged::bigint[]) AS acknowledged) AS n
+    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+    RETURNING w.writer
+)
+UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL;
+
 -- name: ExtendMeteringGaps :exec
 -- Writers that are missing, and still metered at these times.
 UPDATE metering_gaps g SET to_at = n.at
@@ -109,15 +120,21 @@ UPDATE metering_state SET looked_at = sqlc.arg(now)::timestamptz,
     waits_from = CASE WHEN looked_at < sqlc.arg(now)::timestamptz - sqlc.arg(unwatched)::interval THEN sqlc.arg(now)::timestamptz ELSE waits_from END
 RETURNING sealed_until, waits_from;
 
--- name: MissMeteringWriters :many
--- Writers that were silent for too long.
-UPDATE metering_writers SET missing = true
-WHERE NOT ended AND NOT missing AND greatest(written_at, sqlc.arg(waits_from)::timestamptz) < sqlc.arg(now)::timestamptz - sqlc.arg(silence)::interval
-RETURNING writer, complete_until;
-
--- name: OpenMeteringGap :exec
-INSERT INTO metering_gaps AS g (writer, from_at, to_at) VALUES (@writer, @from_at, @to_at)
-ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL;
+-- name: MissMeteringWriters :one
+-- Opens the gaps of writers that were silent for too long, oldest first, and returns how many there
+-- were, at most as many as asked for. It waits for no writer: one that writes now is not missing.
+WITH silent AS (
+    SELECT w.writer FROM metering_writers w
+    WHERE NOT w.ended AND NOT w.missing AND greatest(w.written_at, sqlc.arg(waits_from)::timestamptz) < sqlc.arg(now)::timestamptz - sqlc.arg(silence)::interval
+    ORDER BY w.written_at, w.writer LIMIT sqlc.arg(most) FOR UPDATE SKIP LOCKED
+), missed AS (
+    UPDATE metering_writers w SET missing = true FROM silent WHERE w.writer = silent.writer
+    RETURNING w.writer, w.complete_until
+), opened AS (
+    INSERT INTO metering_gaps AS g (writer, from_at, to_at) SELECT m.writer, m.complete_until, sqlc.arg(now)::timestamptz FROM missed m
+    ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL
+)
+SELECT count(*) FROM missed;
 
 -- name: MeteringCompleteUntil :one
 -- Up to when all present writers have written everything.
