@@ -12,8 +12,8 @@ type MeterNote struct {
 	Writer uuid.UUID
 	Since  time.Time // the writer metered nothing before
 	At     time.Time // when the writer wrote the note
-	// Ended: the writer has ended, and the sink has all of its units if it knows the batch with this
-	// number, or a later one.
+	// Ended: the writer has ended, and the sink has all of its units if it knows the batch with
+	// this number, or a later one.
 	Ended        bool
 	Acknowledged int64
 }
@@ -76,8 +76,8 @@ func (m *Meter) giveUp(ctx context.Context, why error) {
 		lost = addUnits(lost, unitsOf(m.unacked.Rows))
 	}
 	if lost == 0 {
-		// Without this note, a gap is reported in which nothing is missing. An older note is not just
-		// removed: another instance has passed it to the sink within seconds.
+		// Without this note, a gap is reported in which nothing is missing. An older note is not
+		// just removed: another instance has passed it to the sink within seconds.
 		m.keepNote(ctx, MeterNote{At: now, Ended: true, Acknowledged: m.acked})
 		m.log.Warn("the end of metering could not be written before the process ended; no unit is lost", "error", why)
 		return
