@@ -60,7 +60,9 @@ ALTER TABLE counter_changes
     ADD COLUMN to_limits bigint;
 
 -- keep_plan_limits keeps the present limits of a version of a plan, and returns their id. Changes of
--- a tenant wait for each other, and what deletes limits waits for them.
+-- a tenant wait for each other, and what deletes limits waits for them. A tenant that edits plans
+-- and moves subjects all the time has at most 1000; then the result is null, and the change counts
+-- by the limits that the plan has when it is carried out.
 CREATE FUNCTION keep_plan_limits(tenant uuid, plan uuid, version integer, is_newest boolean, edited bigint) RETURNS bigint
     LANGUAGE sql SET search_path = pg_catalog, public AS $$
     INSERT INTO counter_change_limits (tenant_id, plan_id, number, plan_version, rule_ids, limit_units, burst_units, overages)
@@ -73,6 +75,7 @@ CREATE FUNCTION keep_plan_limits(tenant uuid, plan uuid, version integer, is_new
         SELECT o.rule_id, o.limit_units, o.burst_units, o.overage FROM plan_version_limits o
         WHERE NOT is_newest AND o.tenant_id = tenant AND o.plan_id = plan AND o.number = version
     ) AS l
+    HAVING (SELECT count(*) FROM (SELECT FROM counter_change_limits k WHERE k.tenant_id = tenant LIMIT 1000) AS kept) < 1000
     ON CONFLICT DO NOTHING RETURNING id
 $$;
 

@@ -306,7 +306,8 @@ func TestSimulationsThatPanic(t *testing.T) {
 	require.Zero(t, sim.asking.Held(tenant))
 }
 
-// A hundred concurrent simulations are all answered, and checks continue.
+// A hundred concurrent simulations are all answered, and checks continue. If all of them arrive
+// before the first is answered, they are more than the requests of a tenant may be, which is 503.
 func TestManySimulationsAtOnce(t *testing.T) {
 	s := newCheckStack(t)
 	body := `{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":200,"at_ms":[0]}}`
@@ -329,12 +330,12 @@ func TestManySimulationsAtOnce(t *testing.T) {
 		response := <-answers
 		require.NotNil(t, response)
 		statuses[response.StatusCode]++
-		if response.StatusCode == http.StatusTooManyRequests {
+		if response.StatusCode != http.StatusOK {
 			require.Equal(t, "1", response.Header.Get("Retry-After"))
 		}
 	}
 	t.Log(statuses)
-	require.Equal(t, 100, statuses[200]+statuses[429])
+	require.Equal(t, 100, statuses[200]+statuses[429]+statuses[503])
 	require.Positive(t, statuses[200])
 	s.simulate(`{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":10,"at_ms":[0]}}`).simulated()
 }

@@ -226,3 +226,38 @@ func TestKeptLimitsArePurged(t *testing.T) {
 	require.Zero(t, kept(a))
 	require.Equal(t, 4, kept(b), "its changes wait")
 }
+
+// A tenant that edits plans and moves subjects all the time keeps a bounded number of limits. Its
+// further changes are carried out all the same.
+func TestKeptLimitsAreBounded(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	for _, actor := range []tenants.Actor{a, b} {
+		mustRule(t, d.Store, actor, rule("r"))
+		_, err := d.Store.ApplyDocument(t.Context(), actor, tenants.Document{Plans: []tenants.Plan{
+			{Slug: "free", OnChange: tenants.OnChangeScale, Default: true},
+			{Slug: "pro", OnChange: tenants.OnChangeScale, Limits: map[string]limit.Limit{"r": {Limit: 500}}},
+		}}, tenants.Apply{})
+		require.NoError(t, err)
+	}
+	d.Exec(`INSERT INTO counter_change_limits (tenant_id, plan_id, number, plan_version, rule_ids, limit_units, burst_units, overages)
+		SELECT $1, gen_random_uuid(), 1, 1, '{}', '{}', '{}', '{}' FROM generate_series(1, 999)`, a.TenantID())
+	for _, actor := range []tenants.Actor{a, b} {
+		mustSubject(t, d.Store, actor, tenants.Subject{Subject: "s", Plan: "pro"})
+	}
+	var mu sync.Mutex
+	limits := map[uuid.UUID]int{} // how many of the two were kept
+	_, _, err := d.Store.CarryOutCounterChanges(t.Context(), func(tenant uuid.UUID, c check.CounterChange) error {
+		mu.Lock()
+		defer mu.Unlock()
+		limits[tenant] = 0
+		for _, kept := range []map[string]limit.Limit{c.FromLimits, c.ToLimits} {
+			if kept != nil {
+				limits[tenant]++
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, map[uuid.UUID]int{a.TenantID(): 1, b.TenantID(): 2}, limits)
+}
