@@ -78,8 +78,8 @@ func (s *Store) readKept(ctx context.Context, row *db.CounterChangesRow, kept ke
 	})
 }
 
-// purgedTenants is of how many tenants kept limits are deleted at once: their changes wait, and each
-// may have 1000 rows of 1000 limits.
+// purgedTenants is of how many tenants kept limits are deleted at once: their changes wait, and
+// each may have 1000 rows of 1000 limits.
 const purgedTenants = 20
 
 // purgeKeptLimits deletes limits that no pending change names, of some tenants. The result is most

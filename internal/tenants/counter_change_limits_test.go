@@ -228,7 +228,7 @@ func TestKeptLimitsArePurged(t *testing.T) {
 }
 
 // A tenant that edits plans and moves subjects all the time keeps a bounded number of limits. Its
-// further changes are carried out all the same.
+// further changes are still carried out.
 func TestKeptLimitsAreBounded(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
