@@ -28,14 +28,6 @@ func (f *failingTenants) add(tenant limit.TenantID) {
 	f.tenants[tenant] = struct{}{}
 }
 
-// failed notes that the first load of a tenant has failed. answered is what p.answered was when it
-// was asked for.
-func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, answered int64) {
-	if !e.pinned.Load() && p.answered.Load() != answered {
-		p.failing.add(tenant)
-	}
-}
-
 func (f *failingTenants) forget(tenant limit.TenantID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,6 +39,14 @@ func (f *failingTenants) has(tenant limit.TenantID) bool {
 	defer f.mu.Unlock()
 	_, failed := f.tenants[tenant]
 	return failed
+}
+
+// failed notes that the first load of a tenant has failed. answered is what p.answered was when it
+// was asked for.
+func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, answered int64) {
+	if !e.pinned.Load() && p.answered.Load() != answered {
+		p.failing.add(tenant)
+	}
 }
 
 // queue returns the queue for a first load of a tenant.

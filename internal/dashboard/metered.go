@@ -219,22 +219,19 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		if err := pace.Next(deadline); err != nil {
 			return err
 		}
-		return out.Begin()
+		return unread(out.Begin())
 	}, func(items []tenants.MeteredItem) error {
 		if err := pace.Next(deadline); err != nil {
 			return err
 		}
-		return out.Write(items)
+		return unread(out.Write(items))
 	})
 	switch {
 	case err == nil:
 		pace.Last(deadline)
-		err = out.End()
+		err = unread(out.End())
 	case out == nil:
 		return err
 	}
-	if err != nil {
-		panic(http.ErrAbortHandler) // the status was sent: only an incomplete body can say so
-	}
-	return nil
+	return d.endFile(err, "cannot finish an export of metered usage")
 }
