@@ -26,8 +26,8 @@ func unread(err error) error {
 }
 
 // endFile ends an answer with a file. If there is an error, the answer is incomplete, so that the
-// browser does not treat a part as the complete file. The log says why, unless the browser has ended
-// it.
+// browser does not treat a part as the complete file. The log says why, unless the browser has
+// ended it.
 func (d *dashboard) endFile(err error, failed string) error {
 	if err == nil {
 		return nil
