@@ -337,11 +337,17 @@ func TestCreditsOfManyGrants(t *testing.T) {
 	}
 	stop()
 	work.Wait()
-	f.settle()
+	// Transactions that stop has cut off may hold the lock and rows for a moment, and then there is
+	// nothing to settle for others.
 	stored := int64(0)
-	for _, units := range f.spent() {
-		stored += units
-	}
+	require.Eventually(t, func() bool {
+		f.settle()
+		stored = 0
+		for _, units := range f.spent() {
+			stored += units
+		}
+		return stored >= granted
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, granted, stored)
 }
 
