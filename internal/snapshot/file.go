@@ -81,7 +81,10 @@ func Open(path string, ring *seal.Ring, now time.Time, maxAge time.Duration, max
 	if err != nil {
 		return nil, fmt.Errorf("its secrets cannot be decrypted: %w", err)
 	}
-	return f, strictly(secrets, &f.Deployment)
+	if err := strictly(secrets, &f.Deployment); err != nil {
+		return nil, fmt.Errorf("its secrets cannot be read: %w", err)
+	}
+	return f, nil
 }
 
 // Close closes the file.

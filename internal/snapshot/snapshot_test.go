@@ -3,6 +3,8 @@ package snapshot_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -273,4 +275,28 @@ func TestRefusedSnapshots(t *testing.T) {
 	for _, secret := range []string{f.key.Secret(), fmt.Sprintf("%x", f.of.Secrets.CounterKey), string(f.of.Secrets.CounterKey[:])} {
 		require.NotContains(t, string(valid), secret)
 	}
+}
+
+// With an error, no file is returned, whose reads would fail. This is also so if all of it is valid
+// but what its secrets contain.
+func TestRefusedSnapshotIsNoFile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	f.write(true)
+	content, err := os.ReadFile(f.path)
+	require.NoError(t, err)
+	sealed, err := f.ring.Seal([]byte(`{"Unknown":1}`), "configuration snapshot")
+	require.NoError(t, err)
+	lines := bytes.SplitAfter(content, []byte("\n"))
+	var head map[string]any
+	require.NoError(t, json.Unmarshal(lines[0], &head))
+	head["sealed"] = sealed
+	lines[0], err = json.Marshal(head)
+	require.NoError(t, err)
+	text := bytes.Join(append([][]byte{append(lines[0], '\n')}, lines[1:len(lines)-2]...), nil)
+	text = fmt.Appendf(text, "{\"sha256\":\"%x\"}\n", sha256.Sum256(text))
+	require.NoError(t, os.WriteFile(f.path, text, 0o600))
+	file, err := snapshot.Open(f.path, f.ring, f.now, time.Hour, maxBytes)
+	require.ErrorContains(t, err, "unknown field")
+	require.Nil(t, file)
 }
