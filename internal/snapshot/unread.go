@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"time"
 
 	"weir/internal/check"
@@ -31,12 +32,33 @@ type unread struct {
 	cause *readError
 }
 
+// holds reports whether the tenant has not changed since, and is not to be read again yet.
+func (u unread) holds(c tenants.Change, now time.Time) bool {
+	since := now.Sub(u.at)
+	return u.head == headOf(c) && since >= 0 && since < unreadFor
+}
+
 // before returns what is known of a tenant that could not be read shortly before, and has not
 // changed since.
 func (p *pass) before(c tenants.Change) (u unread, found bool) {
 	u, found = p.w.unread[c.Tenant]
-	since := p.f.TakenAt.Sub(u.at)
-	return u, found && u.head == headOf(c) && since >= 0 && since < unreadFor
+	return u, found && u.holds(c, p.f.TakenAt)
+}
+
+// keeps reports whether a tenant that cannot be read may still keep its part of the file.
+func (w *Writer) keeps(b block, now time.Time) bool { return now.Sub(b.read) < w.MaxAge }
+
+// unchanged reports whether the new file has nothing that the present one has not, because the
+// tenants that were tried again could still not be read. Then it is not needed: otherwise one such
+// tenant would cost a new file, with all others, at each attempt.
+func (p *pass) unchanged() bool {
+	last := p.w.last
+	if last == nil || p.changing > 0 || p.w.moving || p.f.TakenAt.Sub(last.TakenAt) >= writeLatest {
+		return false
+	}
+	return maps.EqualFunc(p.unread, p.w.unread, func(a, b unread) bool { return a.head == b.head }) &&
+		maps.EqualFunc(p.tooLarge, p.w.tooLarge, func(a, b tooLarge) bool { return a.head == b.head }) &&
+		maps.EqualFunc(p.f.blocks, last.blocks, func(a, b block) bool { return a.head == b.head && a.earlier == b.earlier })
 }
 
 // readError is an error of the store that says nothing about whether the tenant exists.
@@ -93,7 +115,7 @@ func (p *pass) older(ctx context.Context, c tenants.Change) (kept bool, err erro
 		return false, nil
 	}
 	b, found := last.blocks[c.Tenant]
-	if !found || p.f.TakenAt.Sub(b.read) >= p.w.MaxAge {
+	if !found || !p.w.keeps(b, p.f.TakenAt) {
 		return false, nil
 	}
 	keys, version, err := p.w.Store.StoredKeys(ctx, c.Tenant)

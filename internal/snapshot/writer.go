@@ -144,6 +144,13 @@ func (w *Writer) Write(ctx context.Context) (written bool, err error) {
 		return false, err
 	}
 	f, p, err := w.fill(ctx, file, list, now)
+	if err == nil && p.unchanged() {
+		w.unread = p.unread
+		return false, errors.Join(file.Close(), os.Remove(next))
+	}
+	if err == nil {
+		err = seal256(file)
+	}
 	if err == nil {
 		err = file.Sync()
 	}
@@ -190,25 +197,39 @@ func (w *Writer) report(ctx context.Context, p *pass) {
 	w.changing.Set(float64(p.changing))
 }
 
-// current reports whether the present file has these versions, except for tenants that do not fit.
+// current reports whether the present file has these versions, except for tenants that do not fit,
+// and for those that cannot be read and are not to be tried again yet.
 func (w *Writer) current(list []tenants.Change, now time.Time) bool {
-	if w.last == nil || len(list) != len(w.last.blocks)+len(w.tooLarge) || now.Sub(w.last.TakenAt) >= writeLatest {
+	if w.last == nil || now.Sub(w.last.TakenAt) >= writeLatest {
 		return false
 	}
+	var written, large, unread int
 	for _, c := range list {
-		b := w.last.blocks[c.Tenant]
-		if h := headOf(c); !b.is(h) && w.tooLarge[c.Tenant].head != h {
+		b, found := w.last.blocks[c.Tenant]
+		over, tooLarge := w.tooLarge[c.Tenant]
+		u, failed := w.unread[c.Tenant]
+		written, large, unread = written+count(found), large+count(tooLarge), unread+count(failed)
+		h := headOf(c)
+		if !b.is(h) && over.head != h && !(u.holds(c, now) && (!found || w.keeps(b, now))) {
 			return false
 		}
 	}
-	return true
+	// Else, one of them is gone.
+	return written == len(w.last.blocks) && large == len(w.tooLarge) && unread == len(w.unread)
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func headOf(c tenants.Change) head {
 	return head{ID: c.Tenant, Policy: c.PolicyVersion, Subjects: c.SubjectsVersion, Keys: c.KeysVersion}
 }
 
-// fill writes all lines.
+// fill writes all lines but the last one.
 func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change, now time.Time) (*File, *pass, error) {
 	f := &File{Deployment: w.Deployment, TakenAt: now, file: file, blocks: make(map[limit.TenantID]block, len(list))}
 	secrets, err := json.Marshal(w.Deployment)
@@ -230,7 +251,7 @@ func (w *Writer) fill(ctx context.Context, file *os.File, list []tenants.Change,
 	if err := p.out.to.Flush(); err != nil {
 		return nil, nil, err
 	}
-	return f, p, seal256(file)
+	return f, p, nil
 }
 
 // trailerBytes is the length of the last line.
