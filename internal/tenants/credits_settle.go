@@ -147,7 +147,8 @@ func (s *Store) settled(
 }
 
 // reopen tells the counters what was spent of grants of which they had less. It returns the grants
-// that a later round must tell: their totals stay in the outbox, where it finds them.
+// that a later round must tell: their totals stay in the outbox, where it finds them. It follows at
+// once if it has to tell some of a tenant for which nothing has failed here.
 func (s *Store) reopen(
 	ctx context.Context, keys check.Keys, counters engine.CreditStore, behind []db.CreditsBehindRow,
 	out *CreditsSettled, failed *UnsettledError,
@@ -158,6 +159,7 @@ func (s *Store) reopen(
 		subject, rule string
 	}
 	told := map[name]bool{} // false: not in this round
+	var own UnsettledError
 	for _, row := range behind {
 		of := name{row.TenantID, row.Subject, row.Rule}
 		now, seen := told[of]
@@ -166,13 +168,14 @@ func (s *Store) reopen(
 			out.Reopened += opened
 			now = err == nil
 			told[of] = now
+			own.add(row.TenantID, err)
 			failed.add(row.TenantID, err)
 		}
 		if !now {
 			later[limit.GrantID(row.ID)] = true
+			out.More = out.More || !slices.Contains(own.Tenants, row.TenantID)
 		}
 	}
-	out.More = out.More || failed.Last == nil && len(later) > 0
 	return later
 }
 
