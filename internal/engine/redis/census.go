@@ -98,12 +98,10 @@ const (
 	// forgetAfter is after how much time without a call a tenant is forgotten.
 	forgetAfter = 10 * time.Minute
 	// tellAgain is how often all counters that are charged are added again.
-	tellAgain = time.Minute
-	// mostLookErrors is after how many errors a look ends: the store is unavailable.
-	mostLookErrors = 3
-	touchQueue     = 1 << 16
-	touchBatch     = 1000
-	longestList    = 1 << 14 // names in a list, at most about twice as many
+	tellAgain   = time.Minute
+	touchQueue  = 1 << 16
+	touchBatch  = 1000
+	longestList = 1 << 14 // names in a list, at most about twice as many
 
 	// unbounded is the bound of a tenant without one, for the sample.
 	unbounded = 1 << 30
@@ -347,18 +345,19 @@ func (c *Census) look(ctx context.Context, now time.Time, all bool) {
 		}
 		found.of.pending = append(found.of.pending, found)
 	}
+	errs := lookErrors{}
 	for len(due) > 0 {
 		n := min(len(due), lookTogether)
-		if !c.lookAt(ctx, now, due[:n], created[:n]) {
-			return
+		unavailable := errs.note(ctx, c, c.lookAt(ctx, now, due[:n], created[:n]))
+		if due, created = due[n:], created[n:]; unavailable {
+			due, created = errs.without(ctx, c, due, created)
 		}
-		due, created = due[n:], created[n:]
 	}
 }
 
 // lookAt looks at the lists of some tenants in one round trip, and more if a list gets very many
-// counters. It returns false if the store is unavailable.
-func (c *Census) lookAt(ctx context.Context, now time.Time, due []*tenantCounters, created []int64) (available bool) {
+// counters. It returns the tenants whose lists could not be read.
+func (c *Census) lookAt(ctx context.Context, now time.Time, due []*tenantCounters, created []int64) (failed []*tenantCounters) {
 	within, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
 	pipe := c.o.Client.Pipeline()
@@ -368,7 +367,6 @@ func (c *Census) lookAt(ctx context.Context, now time.Time, due []*tenantCounter
 		replies[i] = pipe.EvalSha(within, c.list.sha, []string{c.listKey(t.tenant, t.sample.Load())}, t.batch()...)
 	}
 	_, _ = pipe.Exec(within) // each reply has its own error
-	errs := 0
 	for i, t := range due {
 		alive, err := replies[i].Int64()
 		if err == nil {
@@ -379,15 +377,14 @@ func (c *Census) lookAt(ctx context.Context, now time.Time, due []*tenantCounter
 			alive, err = c.tell(ctx, t)
 		}
 		if err != nil {
-			t.pending = t.pending[:min(len(t.pending), touchQueue)] // do not grow for ever
-			t.active.Store(true)                                    // a later look repeats it
-			errs++
+			t.again()
+			failed = append(failed, t)
 			continue
 		}
 		t.looked = now
 		c.grant(t, alive, created[i])
 	}
-	return errs < mostLookErrors
+	return failed
 }
 
 // batch returns the next pending counters as arguments of the script.

@@ -1,0 +1,109 @@
+package redis_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
+)
+
+// listShard is a master of a Cluster that has lists of counters, or answers nothing.
+type listShard struct {
+	mu     sync.Mutex
+	silent bool
+	asked  int // lists
+}
+
+func (s *listShard) answer(cmds []redis.Cmder) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cmd := range cmds {
+		s.asked++
+		if s.silent {
+			cmd.SetErr(errors.New("it does not answer"))
+		} else if list, ok := cmd.(*redis.Cmd); ok {
+			list.SetVal(int64(0))
+		}
+	}
+	return cmds[0].Err()
+}
+
+func (s *listShard) reset(silent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent, s.asked = silent, 0
+}
+
+func (s *listShard) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *listShard) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error { return s.answer([]redis.Cmder{cmd}) }
+}
+
+func (s *listShard) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error { return s.answer(cmds) }
+}
+
+// While one shard is silent, the lists of tenants on the other one are read in each look, and only
+// some of its own ones.
+func TestCensusOfOtherShards(t *testing.T) {
+	t.Parallel()
+	shards := map[string]*listShard{"one:1": {}, "two:1": {}}
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		MaxRetries: -1, MaxRedirects: -1,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{
+				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: "one:1"}}},
+				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: "two:1"}}},
+			}, nil
+		},
+		NewClient: func(o *redis.Options) *redis.Client {
+			node := redis.NewClient(o)
+			node.AddHook(shards[o.Addr])
+			return node
+		},
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	keys := check.NewKeys([16]byte{7})
+	census := redisengine.NewCensus(redisengine.CensusOptions{
+		Client: client, Prefix: keys.Prefix, Instances: func() int { return 1 }, Bound: func(limit.TenantID) (int64, bool) { return 1000, true },
+	})
+	const tenants = 2000
+	granted := func() (full int) {
+		for n := range tenants {
+			tenant := limit.TenantID{15: 1}
+			binary.BigEndian.PutUint64(tenant[:], uint64(n))
+			if census.Left(tenant) == 875 { // a new one has half of that
+				full++
+			}
+		}
+		return full
+	}
+	require.Zero(t, granted())
+	silent, other := shards["one:1"], shards["two:1"]
+	silent.reset(true)
+	census.Look(t.Context())
+	ofOthers := granted()
+	require.InDelta(t, tenants/2, ofOthers, tenants/8, "all of the other shard")
+	require.Equal(t, ofOthers, other.asked)
+	require.Less(t, silent.asked, 3*128, "about 64 of each 128 lists are on this shard")
+	require.Positive(t, silent.asked)
+
+	silent.reset(false)
+	other.reset(true)
+	census.Look(t.Context())
+	require.Equal(t, tenants, granted())
+	require.Equal(t, tenants-ofOthers, silent.asked)
+
+	silent.reset(true)
+	census.Look(t.Context())
+	require.Less(t, silent.asked+other.asked, 3*128, "none answers")
+}
