@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -26,12 +27,29 @@ func slotMoves(err error) bool {
 	return strings.HasPrefix(text, "TRYAGAIN ") || strings.HasPrefix(text, "ASK ") || strings.HasPrefix(text, "MOVED ")
 }
 
-// refundMoving decides refunds whose slot is being moved.
+// refundMoving decides refunds whose slot is being moved, for one deadline, one after the other, in
+// an order that changes. Those that are left are not tried, so they can be sent again.
 func (e *Engine) refundMoving(ctx context.Context, refunds []*engine.Refund) {
-	ctx, cancel := context.WithTimeout(ctx, e.deadline)
+	from := rand.IntN(len(refunds)) // else the last ones would never be tried
+	e.refundEach(slices.Concat(refunds[from:], refunds[:from]), func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, e.deadline)
+	})
+}
+
+// refundEach begins refunds until a bound ends. Each that has begun has a bound of its own: if it
+// were cut off, units of which nobody knows whether they have returned would be lost, or those of
+// its other counters.
+func (e *Engine) refundEach(refunds []*engine.Refund, bound func() (context.Context, context.CancelFunc)) {
+	all, cancel := bound()
 	defer cancel()
 	for _, r := range refunds {
-		e.refundParts(ctx, r)
+		if all.Err() != nil {
+			r.Err = fmt.Errorf("refund counters: %w: %w", engine.ErrMoving, all.Err())
+			continue
+		}
+		own, cancel := bound()
+		e.refundParts(own, r)
+		cancel()
 	}
 }
 
