@@ -107,7 +107,9 @@ func (l *Leases) returnPending() {
 	l.mu.Lock()
 	pending, resets := l.pending, l.resets
 	l.pending = nil
+	l.returning++
 	l.mu.Unlock()
+	defer l.returned()
 	for some := range slices.Chunk(pending, refundChunk) {
 		refunds := make([]*Refund, 0, len(some))
 		for i := range some {
@@ -129,12 +131,25 @@ func (l *Leases) returnPending() {
 	}
 }
 
+// returned ends a call of returnPending. Resets need to be known only as long as one is under way.
+func (l *Leases) returned() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.returning--; l.returning == 0 {
+		l.reset = nil
+	}
+}
+
 // postpone keeps a refund of moving counters for the next inspection, and reports whether it does.
-// If counters were reset since the refund was sent, it may be of the state before.
+// If one of them was reset since the refund was sent, it may be of the state before. resets is the
+// number of resets until then.
 func (l *Leases) postpone(p *pendingRefund, resets int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.tries++; l.closed || l.resets != resets || p.tries == refundTries || len(l.moving) == maxMoving {
+	if p.tries++; l.closed || p.tries == refundTries || len(l.moving) == maxMoving {
+		return false
+	}
+	if slices.ContainsFunc(p.refund.Parts, func(part RefundPart) bool { return l.reset[part.Key] > resets }) {
 		return false
 	}
 	l.moving = append(l.moving, *p)
@@ -247,7 +262,14 @@ func (l *Leases) forget(counters []Counter) {
 		return slices.ContainsFunc(p.refund.Parts, func(part RefundPart) bool { return reset[part.Key] })
 	}
 	l.mu.Lock()
-	l.resets++
+	if l.resets++; l.returning > 0 {
+		if l.reset == nil {
+			l.reset = map[string]int{}
+		}
+		for key := range reset {
+			l.reset[key] = l.resets
+		}
+	}
 	l.pending, l.moving = slices.DeleteFunc(l.pending, of), slices.DeleteFunc(l.moving, of)
 	l.mu.Unlock()
 	l.sets.Range(func(_ uint64, set *leaseSet) bool {

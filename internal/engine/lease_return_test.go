@@ -91,7 +91,25 @@ func TestLeasedUnitsOfMovingCountersAreNotKeptAfterAReset(t *testing.T) {
 	require.Equal(t, 1, resets.tried)
 }
 
-// resetDuringRefund resets the counters while the first refund is on its way.
+// A reset of other counters meanwhile costs no units.
+func TestLeasedUnitsOfMovingCountersAreKeptAfterAResetOfOthers(t *testing.T) {
+	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
+	resets := &resetDuringRefund{movingEngine: movingEngine{Engine: f.store.Engine, moving: true}}
+	resets.reset = func() {
+		_, _, err := f.instances[0].Reset(context.Background(), f.policy, nil, check.Request{Subject: "another"})
+		require.NoError(t, err)
+	}
+	f.store.Engine = resets
+	asked := f.checkUntilLeased(0, "s")
+	f.move(1_000)
+	require.Greater(t, resets.tried, 1)
+	resets.moving = false
+	f.move(50)
+	require.Equal(t, asked, f.used("s"))
+	require.Zero(t, f.metric(0, "weir_lease_units_stranded_total"))
+}
+
+// resetDuringRefund resets counters while the first refund is on its way.
 type resetDuringRefund struct {
 	movingEngine
 	reset func()

@@ -35,7 +35,9 @@ type Leases struct {
 	closed     bool
 	pending    []pendingRefund
 	moving     []pendingRefund // postponed until the next inspection
+	returning  int             // calls of returnPending that are under way
 	resets     int
+	reset      map[string]int // while one is: the number of the last reset of each counter
 	inspecting sync.Mutex
 }
 
