@@ -45,8 +45,10 @@ type countingStore struct {
 	*tenants.Store
 	read   []limit.TenantID
 	before func(tenant limit.TenantID) // called before each; nil: nothing
-	fails  map[limit.TenantID]bool     // whose subjects cannot be read
 	away   bool                        // the versions of no tenant can be read
+
+	// of which the subjects, and which the keys, cannot be read
+	fails, keysFail map[limit.TenantID]bool
 }
 
 func (s *countingStore) LoadPolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {

@@ -76,9 +76,10 @@ func ofStore(err error) error {
 
 // unreadable writes what there is of a tenant that could not be read. If Postgres does not answer
 // either when it is asked for the versions of that tenant, unreadable returns the cause: the
-// present file is better than a new one.
+// present file is better than a new one. So it is, for an hour, if the keys of a tenant that is in
+// it cannot be read: the fault is then hardly that of the tenant.
 func (p *pass) unreadable(ctx context.Context, c tenants.Change, u unread) (fits bool, err error) {
-	_, err = p.w.Store.Versions(ctx, c.Tenant)
+	now, err := p.w.Store.Versions(ctx, c.Tenant)
 	if errors.Is(err, tenants.ErrNotFound) {
 		delete(p.tooLarge, c.Tenant)
 		return true, nil
@@ -87,14 +88,22 @@ func (p *pass) unreadable(ctx context.Context, c tenants.Change, u unread) (fits
 		return false, u.cause.error
 	}
 	begin := p.out.at
-	kept, err := p.older(ctx, c)
+	kept, err := p.older(ctx, now)
 	var failed *readError
 	switch {
 	case err == nil && kept:
-	case err == nil, errors.As(err, &failed) && ctx.Err() == nil:
+	case err == nil:
 		if err := p.out.backTo(begin); err != nil {
 			return false, err
 		}
+	case errors.As(err, &failed) && ctx.Err() == nil:
+		if p.f.TakenAt.Sub(p.present().TakenAt) < writeLatest {
+			return false, u.cause.error
+		}
+		if err := p.out.backTo(begin); err != nil {
+			return false, err
+		}
+		u.at = time.Time{} // the next pass reads it again
 	case errors.Is(err, errFull):
 		p.tooLarge[c.Tenant] = tooLarge{head: headOf(c), over: p.out.most - begin}
 		return false, p.out.backTo(begin)
@@ -118,16 +127,21 @@ func (p *pass) older(ctx context.Context, c tenants.Change) (kept bool, err erro
 	if !found || !p.w.keeps(b, p.f.TakenAt) {
 		return false, nil
 	}
-	keys, version, err := p.w.Store.StoredKeys(ctx, c.Tenant)
-	if err != nil {
-		return false, ofStore(err)
+	begin, from := p.out.at, b.begin
+	if last == p.w.last && b.head.Keys == c.KeysVersion { // in another history, other keys may have that version
+		p.policy = begin + b.policy - b.begin
+	} else {
+		keys, version, err := p.w.Store.StoredKeys(ctx, c.Tenant)
+		if err != nil {
+			return false, ofStore(err)
+		}
+		b.head.Keys = version
+		if err := p.keys(b.head, keys); err != nil {
+			return false, err
+		}
+		from = b.policy
 	}
-	begin := p.out.at
-	b.head.Keys = version
-	if err := p.keys(b.head, keys); err != nil {
-		return false, err
-	}
-	if err := p.out.copy(io.NewSectionReader(last.file, b.policy, b.end-b.policy), b.end-b.policy); err != nil {
+	if err := p.out.copy(io.NewSectionReader(last.file, from, b.end-from), b.end-from); err != nil {
 		return false, err
 	}
 	p.place(block{head: b.head, begin: begin, read: b.read, earlier: b.earlier})

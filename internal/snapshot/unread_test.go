@@ -30,6 +30,13 @@ func (s *countingStore) ListSubjects(ctx context.Context, tenant limit.TenantID,
 	return s.Store.ListSubjects(ctx, tenant, after, each)
 }
 
+func (s *countingStore) StoredKeys(ctx context.Context, tenant limit.TenantID) ([]tenants.StoredKey, int64, error) {
+	if s.keysFail[tenant] {
+		return nil, 0, fmt.Errorf("keys: %w", tenants.ErrUnavailable)
+	}
+	return s.Store.StoredKeys(ctx, tenant)
+}
+
 func (s *countingStore) Versions(ctx context.Context, tenant limit.TenantID) (tenants.Change, error) {
 	if s.away {
 		return tenants.Change{}, tenants.ErrUnavailable
@@ -211,4 +218,63 @@ func TestNoSnapshotWhilePostgresIsAway(t *testing.T) {
 	after, err := os.ReadFile(f.path)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
+}
+
+// A tenant whose keys cannot be read, either, stays in the file: that of before remains for an
+// hour, and longer if its keys have not changed. As soon as it can be read, it is.
+func TestTenantWhoseKeysCannotBeRead(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, maxBytes)
+	a := f.a.TenantID()
+	f.writer.MaxAge = 24 * time.Hour
+	f.write(true)
+	edit := func(units int64) {
+		_, err := f.d.Store.EditRule(t.Context(), f.a, "api", tenants.Match{}, func(r *limit.Rule) error { r.Limit = units; return nil })
+		require.NoError(t, err)
+	}
+	stays := func() {
+		t.Helper()
+		before, err := os.ReadFile(f.path)
+		require.NoError(t, err)
+		_, err = f.writer.Write(t.Context())
+		require.ErrorIs(t, err, tenants.ErrUnavailable)
+		after, err := os.ReadFile(f.path)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+	}
+	edit(11)
+	f.d.Exec("UPDATE tenants SET keys_version = keys_version + 1 WHERE id = $1", a)
+	f.store.keysFail = map[limit.TenantID]bool{a: true}
+	f.now = f.now.Add(time.Minute)
+	stays()
+
+	f.store.keysFail = nil
+	f.write(true)
+	file, err := f.open()
+	require.NoError(t, err)
+	f.same(file, a)
+
+	edit(12)
+	f.unreadable(f.a)
+	f.store.keysFail = map[limit.TenantID]bool{a: true}
+	f.write(true)
+	file, err = f.open()
+	require.NoError(t, err)
+	f.same(file, f.b.TenantID())
+	require.True(t, file.Has(a), "its keys are those of the file")
+
+	f.d.Exec("UPDATE tenants SET keys_version = keys_version + 1 WHERE id = $1", a)
+	f.now = f.now.Add(59 * time.Minute)
+	stays()
+	f.now = f.now.Add(time.Minute)
+	f.write(true)
+	file, err = f.open()
+	require.NoError(t, err)
+	require.False(t, file.Has(a))
+	f.unreadable()
+	f.store.keysFail = nil
+	f.write(true)
+	file, err = f.open()
+	require.NoError(t, err)
+	f.same(file, a)
 }
