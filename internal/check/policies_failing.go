@@ -1,6 +1,7 @@
 package check
 
 import (
+	"errors"
 	"sync"
 
 	"weir/internal/limit"
@@ -11,9 +12,10 @@ import (
 // as a read may, and then fail, would hold all places whenever their checks arrive, and first
 // checks of other tenants would wait for longer than a check does.
 //
-// A load that fails while nothing else can be read says nothing about its tenant: in an outage of
+// A read that fails while nothing else can be read says nothing about its tenant: in an outage of
 // the source, all would be in this queue, and large ones would keep the others waiting there. So it
-// counts only if another load has succeeded since it was asked for.
+// counts only if a load of another tenant has succeeded since that read of the source began. How
+// long the tenant had waited for a place before does not matter.
 type failingTenants struct {
 	mu      sync.Mutex
 	tenants map[limit.TenantID]struct{}
@@ -41,10 +43,25 @@ func (f *failingTenants) has(tenant limit.TenantID) bool {
 	return failed
 }
 
-// failed notes that the first load of a tenant has failed. answered is what p.answered was when it
-// was asked for.
-func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, answered int64) {
-	if !e.pinned.Load() && p.answered.Load() != answered {
+// ownError is an error of a read that says something about its tenant.
+type ownError struct{ error }
+
+func (e *ownError) Unwrap() error { return e.error }
+
+// sourceError returns the error of a read of the source. answered is what p.answered was when the
+// read began.
+func (p *Policies) sourceError(err error, answered int64) error {
+	if err == nil || p.answered.Load() == answered {
+		return err
+	}
+	return &ownError{err}
+}
+
+// failed notes that the first load of a tenant has failed.
+func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, err error) {
+	var own *ownError
+	var compiled *compileError
+	if !e.pinned.Load() && (errors.As(err, &own) || errors.As(err, &compiled)) {
 		p.failing.add(tenant)
 	}
 }

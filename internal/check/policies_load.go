@@ -108,7 +108,7 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	}
 	ended := e.beginFirst()
 	defer ended()
-	began, answered := p.clock(), p.answered.Load()
+	began := p.clock()
 	if err := p.load(ctx, tenant, e, p.queue(tenant), stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
 		switch {
@@ -117,7 +117,7 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 		case errors.Is(err, ErrUnknownTenant):
 			p.failing.forget(tenant)
 		default:
-			p.failed(tenant, e, answered)
+			p.failed(tenant, e, err)
 		}
 		if !e.pinned.Load() {
 			p.remove(tenant, e)
@@ -168,9 +168,10 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	current := e.policy.Load()
 	next := current
 	if what.rules || current == nil {
+		answered := p.answered.Load()
 		data, err := p.source.LoadPolicy(ctx, tenant)
 		if err != nil {
-			return err
+			return p.sourceError(err, answered)
 		}
 		if next, err = CompilePolicy(p.keys, tenant, data); err != nil {
 			return &compileError{version: data.Version, err: err}
@@ -228,12 +229,13 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 	all := &subjects{credits: policy.subjects.credits}
 	var from int64
 	for after, page := "", 0; ; page++ {
+		answered := p.answered.Load()
 		version, more, err := p.source.ListSubjects(ctx, tenant, after, func(d SubjectData) {
 			all.store(d)
 			after = d.Subject
 		})
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, p.sourceError(err, answered)
 		}
 		if page == 0 {
 			from = version
@@ -252,7 +254,9 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 			return nil, 0, err
 		}
 	}
+	answered := p.answered.Load()
 	upTo, err := p.source.LoadSubjects(ctx, tenant, from, all.store)
+	err = p.sourceError(err, answered)
 	all.seal()
 	if err == nil && all.overflown() {
 		err = errTooLarge

@@ -96,6 +96,71 @@ func TestOutageMakesNoTenantFailing(t *testing.T) {
 	require.Empty(t, p.failing.tenants)
 }
 
+// turnedSource answers reads of policies one by one, as a test says.
+type turnedSource struct {
+	*fakeSource
+	entered chan limit.TenantID
+	results map[limit.TenantID]chan error
+}
+
+func (s *turnedSource) LoadPolicy(ctx context.Context, t limit.TenantID) (PolicyData, error) {
+	s.entered <- t
+	if err := <-s.results[t]; err != nil {
+		return PolicyData{}, err
+	}
+	return s.fakeSource.LoadPolicy(ctx, t)
+}
+
+// Nor does a tenant whose load was waiting for its place when the outage began, although loads of
+// others had succeeded in the meantime.
+func TestOutageMakesNoWaitingTenantFailing(t *testing.T) {
+	t.Parallel()
+	a, b := uuid.New(), uuid.New()
+	source := &turnedSource{
+		fakeSource: &fakeSource{data: map[limit.TenantID]PolicyData{a: {Version: 1}, b: {Version: 1}}},
+		entered:    make(chan limit.TenantID), results: map[limit.TenantID]chan error{a: make(chan error), b: make(chan error)},
+	}
+	p, _ := newPolicies(source)
+	defer p.Close()
+	p.coldWait = time.Minute
+	for range cap(p.queues.first) - 1 {
+		p.queues.first <- struct{}{}
+	}
+	loads := map[limit.TenantID]chan error{a: make(chan error), b: make(chan error)}
+	load := func(tenant limit.TenantID) {
+		_, err := p.Get(t.Context(), tenant)
+		loads[tenant] <- err
+	}
+	go load(a)
+	require.Equal(t, a, <-source.entered)
+	go load(b)
+	require.Eventually(t, func() bool {
+		e, found := p.tenants.Load(b)
+		if !found {
+			return false
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.first != nil
+	}, time.Minute, time.Millisecond)
+	source.results[a] <- nil
+	require.NoError(t, <-loads[a])
+	require.Equal(t, b, <-source.entered)
+	source.results[b] <- errAway
+	require.ErrorIs(t, <-loads[b], errAway)
+	require.Empty(t, p.failing.tenants)
+
+	go load(b) // and one that fails while others are read counts
+	require.Equal(t, b, <-source.entered)
+	p.Changed(a, 2, 0)
+	require.Equal(t, a, <-source.entered)
+	source.results[a] <- nil
+	require.NoError(t, p.Settle(t.Context(), a))
+	source.results[b] <- errAway
+	require.ErrorIs(t, <-loads[b], errAway)
+	require.Contains(t, p.failing.tenants, b)
+}
+
 // A pinned tenant never counts as one that fails: the checks of all need it.
 func TestPinnedTenantIsNeverFailing(t *testing.T) {
 	t.Parallel()
