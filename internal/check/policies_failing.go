@@ -13,7 +13,8 @@ import (
 //
 // A load that fails while nothing else can be read says nothing about its tenant: in an outage of
 // the source, all would be in this queue, and large ones would keep the others waiting there. So it
-// counts only if another load has succeeded since it was asked for.
+// counts only if another load has succeeded since it was asked for, or if somebody else knows that
+// the source answers: on a quiet instance, there may be no other load.
 type failingTenants struct {
 	mu      sync.Mutex
 	tenants map[limit.TenantID]struct{}
@@ -47,6 +48,15 @@ func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, answered int64)
 	if !e.pinned.Load() && p.answered.Load() != answered {
 		p.failing.add(tenant)
 	}
+}
+
+// Failing notes that a tenant could not be read although the source has answered others since. It
+// does nothing for a tenant that has been read by now.
+func (p *Policies) Failing(tenant limit.TenantID) {
+	if e, ok := p.tenants.Load(tenant); ok && (e.pinned.Load() || e.policy.Load() != nil) {
+		return
+	}
+	p.failing.add(tenant)
 }
 
 // queue returns the queue for a first load of a tenant.
