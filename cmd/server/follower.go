@@ -246,7 +246,7 @@ func (f *follower) served() bool {
 
 // read loads a tenant before its first check. A tenant that cannot be read is passed if Postgres
 // answers others: else three of them would keep all others from being loaded. It is tried again
-// later.
+// later, and has one of the places for such tenants from then on, also for its checks.
 func (f *follower) read(ctx context.Context, tenant limit.TenantID) {
 	retry := f.pause
 	if tenant == f.platform {
@@ -271,6 +271,7 @@ func (f *follower) read(ctx context.Context, tenant limit.TenantID) {
 		f.log.Warn("load failed; retrying", "what", "policy", "tenant_id", tenant, "error", err)
 		// Postgres may just have become unavailable: what it has answered before says nothing.
 		if retry = pauseBefore(ctx, retry); tenant != f.platform && f.answersSince(failed) {
+			f.policies.Failing(tenant)
 			f.tryAgain(tenant, true)
 			return
 		}

@@ -253,3 +253,79 @@ func TestPassedTenantIsTriedAgainOnce(t *testing.T) {
 	require.NotNil(t, policies.Loaded(tenant))
 	require.Empty(t, following.listFailed())
 }
+
+// heldReads is Postgres whose reads of some tenants fail, or last until they are released. They are
+// released, too, when three of them have begun, so that a test does not wait for ever.
+type heldReads struct {
+	check.PolicySource
+	mu      sync.Mutex
+	fails   map[limit.TenantID]bool
+	held    map[limit.TenantID]bool
+	begun   int
+	entered chan struct{}
+	release func()
+	end     chan struct{}
+}
+
+func (s *heldReads) LoadPolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {
+	s.mu.Lock()
+	fails, held := s.fails[tenant], s.held[tenant]
+	if held {
+		if s.begun++; s.begun == preloaders {
+			s.release()
+		}
+		s.entered <- struct{}{}
+	}
+	s.mu.Unlock()
+	if held {
+		<-s.end
+	}
+	if fails || held {
+		return check.PolicyData{}, tenants.ErrUnavailable
+	}
+	return s.PolicySource.LoadPolicy(ctx, tenant)
+}
+
+// Tenants that were passed have places of their own for the next reads, although no other tenant is
+// read meanwhile. So they do not hold all places, and a tenant that can be read does not wait.
+func TestPassedTenantsHoldNoPlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	good, _ := d.Tenant("good")
+	end := make(chan struct{})
+	source := &heldReads{
+		PolicySource: d.Store, fails: map[limit.TenantID]bool{}, held: map[limit.TenantID]bool{}, entered: make(chan struct{}, 64),
+		end: end, release: sync.OnceFunc(func() { close(end) }),
+	}
+	var failing []limit.TenantID
+	for i := range 2 * preloaders {
+		actor, _ := d.Tenant(fmt.Sprintf("failing-%d", i))
+		failing = append(failing, actor.TenantID())
+		source.fails[actor.TenantID()] = true
+	}
+	log := slog.New(slog.DiscardHandler)
+	policies := check.NewPolicies(source, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	defer policies.Close()
+	defer source.release()
+	following := newFollower(d.Store, tenants.NewAuthenticator(d.Store), policies, limit.TenantID{}, log)
+	following.age, following.pause = func() time.Duration { return 0 }, firstRetry
+	following.readAll(t.Context(), failing)
+	require.Len(t, following.listFailed(), len(failing))
+
+	for _, tenant := range failing {
+		source.held[tenant] = true
+	}
+	var reads sync.WaitGroup
+	for _, tenant := range failing {
+		reads.Go(func() { _ = policies.Preload(t.Context(), tenant) })
+	}
+	for range preloaders - 1 {
+		<-source.entered
+	}
+	require.NoError(t, policies.Preload(t.Context(), good.TenantID()))
+	source.mu.Lock()
+	require.Equal(t, preloaders-1, source.begun, "the others wait for one of these")
+	source.mu.Unlock()
+	source.release()
+	reads.Wait()
+}

@@ -50,7 +50,8 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 	if err != nil {
 		return nil, err
 	}
-	if _, err := until(ctx, a.answers.exports); err != nil {
+	place, err := until(ctx, a.answers.exports)
+	if err != nil {
 		return nil, err
 	}
 	if err := a.store.RecordExport(ctx, actorFrom(ctx), "subjects", in.Format); err != nil {
@@ -60,7 +61,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
 		table := in.wantsCSV(hctx.Header("Accept"))
-		e := newExport(w, d, a.store.ExportPace(w), table)
+		e := newExport(w, d, a.store.ExportPace(w).Beside(place), table)
 		err := a.store.ExportSubjects(e.pace.Within(ctx), actorFrom(ctx), filter, !table, e.write)
 		switch {
 		case err == nil:

@@ -128,13 +128,14 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 		if err := in.asked.pagesOnly(in.Cursor); err != nil {
 			return nil, err
 		}
-		if _, err := until(ctx, a.answers.exports); err != nil {
+		place, err := until(ctx, a.answers.exports)
+		if err != nil {
 			return nil, err
 		}
 		if err := a.store.RecordExport(ctx, actorFrom(ctx), "metered usage", format); err != nil {
 			return nil, err
 		}
-		return a.exportMetered(ctx, query, format), nil
+		return a.exportMetered(ctx, query, format, place), nil
 	}
 	name := "metered:" + in.From + "|" + in.To + "|" + strconv.Quote(in.Subject) + "|" + in.Rule + "|" + in.Grain + "|" + strconv.FormatBool(in.Open)
 	p, err := a.cursors.open(ctx, name, in.PageParams)
@@ -178,12 +179,12 @@ func meteredItem(m *tenants.MeteredItem) MeteredItem {
 	return out
 }
 
-// exportMetered streams all items.
-func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, format string) *huma.StreamResponse {
+// exportMetered streams all items, while the export has a place.
+func (a *admin) exportMetered(ctx context.Context, query tenants.MeteredQuery, format string, place *tenants.ExportPlace) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humachi.Unwrap(hctx)
 		d := deadlinesOf(ctx)
-		e := &meteredExport{w: w, deadlines: d, pace: a.store.ExportPace(w), format: format}
+		e := &meteredExport{w: w, deadlines: d, pace: a.store.ExportPace(w).Beside(place), format: format}
 		err := a.store.ExportMetered(e.pace.Within(ctx), actorFrom(ctx), query, e.begin, e.items)
 		switch {
 		case err == nil:

@@ -14,7 +14,8 @@ import (
 //
 // A read that fails while nothing else can be read says nothing about its tenant: in an outage of
 // the source, all would be in this queue, and large ones would keep the others waiting there. So it
-// counts only if a load of another tenant has succeeded since that read of the source began. How
+// counts only if a load of another tenant has succeeded since that read of the source began, or if
+// somebody else knows that the source answers: on a quiet instance, there may be no other load. How
 // long the tenant had waited for a place before does not matter.
 type failingTenants struct {
 	mu      sync.Mutex
@@ -64,6 +65,15 @@ func (p *Policies) failed(tenant limit.TenantID, e *tenantEntry, err error) {
 	if !e.pinned.Load() && (errors.As(err, &own) || errors.As(err, &compiled)) {
 		p.failing.add(tenant)
 	}
+}
+
+// Failing notes that a tenant could not be read although the source has answered others since. It
+// does nothing for a tenant that has been read by now.
+func (p *Policies) Failing(tenant limit.TenantID) {
+	if e, ok := p.tenants.Load(tenant); ok && (e.pinned.Load() || e.policy.Load() != nil) {
+		return
+	}
+	p.failing.add(tenant)
 }
 
 // queue returns the queue for a first load of a tenant.

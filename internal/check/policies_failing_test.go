@@ -106,6 +106,28 @@ func TestFailingTenantsHoldNoPlacesOfOthers(t *testing.T) {
 	require.Empty(t, p.failing.tenants, "each of them was read")
 }
 
+// A tenant of which it is known that it alone cannot be read has a place of its own, although
+// nothing else is read. One that is in memory, or must be, is not such a tenant.
+func TestFailingTenantOfAQuietInstance(t *testing.T) {
+	t.Parallel()
+	known, pinned, failing := uuid.New(), uuid.New(), uuid.New()
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{known: {Version: 1}, failing: {Version: 1}}}
+	p, _ := newPolicies(source)
+	defer p.Close()
+	p.Pin(pinned)
+	_, err := p.Get(t.Context(), known)
+	require.NoError(t, err)
+	for _, tenant := range []limit.TenantID{known, pinned, failing} {
+		p.Failing(tenant)
+	}
+	require.Equal(t, p.queues.first, p.queue(known))
+	require.Equal(t, p.queues.first, p.queue(pinned))
+	require.Equal(t, p.queues.failing, p.queue(failing))
+	_, err = p.Get(t.Context(), failing)
+	require.NoError(t, err)
+	require.Equal(t, p.queues.first, p.queue(failing))
+}
+
 // Changes of tenants whose last read has failed have places of their own, too. Those of other
 // tenants do not wait for them.
 func TestFailingChangesHoldNoPlacesOfOthers(t *testing.T) {

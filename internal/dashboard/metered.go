@@ -203,7 +203,7 @@ func (d *dashboard) meteredExport(w http.ResponseWriter, r *http.Request, v *vis
 		return err
 	}
 	var out *tenants.MeteredWriter
-	pace, deadline := d.Store.ExportPace(w), deadlineOf(w)
+	pace, deadline := d.Store.ExportPace(w).Beside(place), deadlineOf(w)
 	err = d.Store.ExportMetered(pace.Within(r.Context()), v.actor(), query, func(report tenants.MeteredReport) error {
 		h, ext := w.Header(), "jsonl"
 		if values.Get("format") == "csv" {

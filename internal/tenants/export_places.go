@@ -161,6 +161,7 @@ type ExportPace struct {
 	w       io.Writer
 	exports *ExportPlaces
 	place   *ExportPlace  // nil before the export has one
+	file    *ExportPlace  // nil: it has no other place
 	spent   time.Duration // on writing
 	written int64         // bytes
 	// What they were when another tenant was seen to wait, after a time in which none did.
@@ -181,6 +182,13 @@ func (p *ExportPlace) Pace(w io.Writer) *ExportPace {
 	return &ExportPace{w: w, exports: p.of, place: p}
 }
 
+// Beside notes another place that the export has until its client has read the file. The export
+// then also ends for tenants that wait for that one.
+func (p *ExportPace) Beside(file *ExportPlace) *ExportPace {
+	p.file = file
+	return p
+}
+
 type exportPaceKey struct{}
 
 // Within returns the context for the export that has this pace.
@@ -193,7 +201,8 @@ func (p *ExportPace) Within(ctx context.Context) context.Context {
 // or because the other one has waited for too long. The latter is decided only here, and not by the
 // deadline: all exports would have the same one, and end at once for one that waits.
 func (p *ExportPace) Next(deadline func(within time.Duration)) error {
-	if !p.wait() {
+	here, beside := p.wanted()
+	if p.wait(here || beside); !here && !beside {
 		p.busy = false
 		deadline(exportPatience)
 		return nil
@@ -202,7 +211,7 @@ func (p *ExportPace) Next(deadline func(within time.Duration)) error {
 		p.busy, p.busySpent, p.busyWritten = true, p.spent, p.written
 	}
 	most := exportBusyTime
-	if p.place != nil && p.place.further() {
+	if here && p.place != nil && p.place.further() || beside && p.file.further() {
 		most = exportFurtherTime
 	}
 	paid := exportGrace + time.Duration(p.written-p.busyWritten)*(time.Second/exportBusyRate)
@@ -210,7 +219,7 @@ func (p *ExportPace) Next(deadline func(within time.Duration)) error {
 	switch {
 	case left > 0 && p.waited < most:
 		deadline(min(exportBusyPatience, left))
-	case p.place == nil || p.place.end():
+	case p.end(here, beside):
 		return ErrExportEnds
 	default: // another one ends
 		deadline(exportBusyPatience)
@@ -221,25 +230,40 @@ func (p *ExportPace) Next(deadline func(within time.Duration)) error {
 // Last is Next for the last piece. Only the deadline ends it: the export has left its place, or is
 // about to, and without this piece, the others are useless.
 func (p *ExportPace) Last(deadline func(within time.Duration)) {
-	if p.exports.wanted() {
+	if here, beside := p.wanted(); here || beside {
 		deadline(exportBusyPatience)
 	} else {
 		deadline(exportPatience)
 	}
 }
 
-// wait reports whether another tenant waits, and counts the time since one was last seen to.
-func (p *ExportPace) wait() bool {
-	if !p.exports.wanted() {
+// wanted reports whether another tenant waits for a place like each of the two.
+func (p *ExportPace) wanted() (here, beside bool) {
+	return p.exports.wanted(), p.file != nil && p.file.of.wanted()
+}
+
+// end reports whether the export ends for tenants that wait. It notes that for both of its places.
+func (p *ExportPace) end(here, beside bool) (ends bool) {
+	if here {
+		ends = p.place == nil || p.place.end()
+	}
+	if beside {
+		ends = p.file.end() || ends
+	}
+	return ends
+}
+
+// wait counts the time since another tenant was last seen to wait, if one waits.
+func (p *ExportPace) wait(waits bool) {
+	if !waits {
 		p.since = time.Time{}
-		return false
+		return
 	}
 	now := p.exports.now()
 	if !p.since.IsZero() {
 		p.waited += now.Sub(p.since)
 	}
 	p.since = now
-	return true
 }
 
 // Write writes a part of a piece.

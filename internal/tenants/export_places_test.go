@@ -380,3 +380,69 @@ func TestSendPages(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrExportUnread)
 	require.Equal(t, 8, sent)
 }
+
+// An export of the database that also has a place among files that are sent ends for tenants that
+// wait for either. If some wait for both, one export ends for both.
+func TestExportsEndForThoseWhoWaitForFiles(t *testing.T) {
+	t.Parallel()
+	clock := &exportClock{now: time.Unix(1_800_000_000, 0)}
+	places := func(most int) *tenants.ExportPlaces {
+		return tenants.NewExportPlaces(most, 2, func() time.Time { return clock.now })
+	}
+	begin := func(tenant uuid.UUID, base, files *tenants.ExportPlaces) *tenants.ExportPace {
+		file, err := files.Take(tenant)
+		require.NoError(t, err)
+		place, err := base.Take(tenant)
+		require.NoError(t, err)
+		return place.Pace(clock).Beside(file)
+	}
+	refused := func(tenant uuid.UUID, all ...*tenants.ExportPlaces) {
+		for _, p := range all {
+			_, err := p.Take(tenant)
+			require.ErrorIs(t, err, tenants.ErrTooManyExports)
+		}
+	}
+	next := func(pace *tenants.ExportPace, want time.Duration) {
+		t.Helper()
+		require.NoError(t, pace.Next(func(within time.Duration) { require.Equal(t, want, within) }))
+		pace.Last(func(within time.Duration) { require.Equal(t, want, within) })
+	}
+	ends := func(pace *tenants.ExportPace) {
+		t.Helper()
+		require.ErrorIs(t, pace.Next(func(time.Duration) {}), tenants.ErrExportEnds)
+	}
+	const long, short = 30 * time.Second, 5 * time.Second
+
+	base, files := places(3), places(2)
+	a, waits := uuid.New(), uuid.New()
+	first, second := begin(a, base, files), begin(a, base, files)
+	next(second, long)
+	for range 3 {
+		refused(waits, files)
+		next(first, short)
+		next(second, short)
+		clock.now = clock.now.Add(10 * time.Second)
+	}
+	refused(waits, files)
+	next(first, short)
+	ends(second)
+	next(first, long)
+
+	base, files = places(2), places(2)
+	first, second = begin(a, base, files), begin(uuid.New(), base, files)
+	for range 30 {
+		refused(waits, base, files)
+		next(first, short)
+		next(second, short)
+		clock.now = clock.now.Add(10 * time.Second)
+	}
+	refused(waits, base, files)
+	ends(first)
+	next(second, long)
+	waits = uuid.New()
+	refused(waits, files)
+	next(second, short)
+	clock.now = clock.now.Add(10 * time.Second)
+	refused(waits, files)
+	ends(second)
+}

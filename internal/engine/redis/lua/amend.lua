@@ -155,12 +155,14 @@ local function remember(s, now, to)
 end
 
 local work = 2
-for i = 1, (#ARGV[1] - 7) / 40 do
+
+-- Changes counter i, and notes that.
+local function change(i)
   local number, lim, window, extra, id, to, burst, both = decode('<BI7I5I5c9I7I5B', ARGV[1], 40 * i - 32)
   local over, held = both % 2 == 1, both > 1
   local key = KEYS[2 * i]
   local name = name_to_do(key)
-  done, work = done .. (name or ''), work + 1
+  work = work + 1
   if name and reset then
     call('UNLINK', key, KEYS[2 * i + 1])
     if id ~= NO_ID then group_leave(key_beside(key, id, -1), id) end
@@ -209,6 +211,15 @@ for i = 1, (#ARGV[1] - 7) / 40 do
       end
     end
   end
+  done = done .. (name or '')
 end
-call('SET', KEYS[1], follows and done or '1', 'PX', MARK_LIFE)
+
+-- A run that fails in its middle, such as at a key that is on the other server of a slot that is
+-- being moved, notes what it has changed, because it is repeated. The counter at which it fails is
+-- as it was: what may be on the other server is used before its value is written.
+local complete, failure = pcall(function()
+  for i = 1, (#ARGV[1] - 7) / 40 do change(i) end
+end)
+call('SET', KEYS[1], (follows or not complete) and done or '1', 'PX', MARK_LIFE)
+if not complete then error(failure, 0) end
 return work
