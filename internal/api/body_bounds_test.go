@@ -99,7 +99,7 @@ func TestLargeBodies(t *testing.T) {
 		problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge).Detail, values)
 	require.Contains(t, s.call(s.key, http.MethodPost, "/v1/rules", `{"`+strings.Repeat("k", maxMemberName+1)+`":0}`).
 		problem(http.StatusBadRequest, codeMalformedJSON).Detail, "longer than 1024 bytes")
-	for range 2 * maxTenantLargeBody {
+	for range maxBodyTurns + 1 {
 		require.Equal(t, "More than 10000 fields are not valid; errors names 100 of them.", s.call(s.key, http.MethodPost, "/v1/rules",
 			repeated(`{"slug":"a","limit":1,"window":"1s","by":[`, `0   `, `]}`, maxAdminBody)).problem(422, codeInvalidRequest).Detail)
 		long := s.call(s.readKey, http.MethodPost, "/v1/simulate", repeated(`{"rules":[`, `{   }`, `]}`, maxAdminBody)).problem(422, codeInvalidRequest)
@@ -149,11 +149,37 @@ func TestBytesOfBodies(t *testing.T) {
 	require.Nil(t, p)
 }
 
+// Decoding leaves at least half of the processors to checks, and one tenant leaves turns to others
+// where there are several.
+func TestTurnsOfProcessors(t *testing.T) {
+	t.Parallel()
+	for processors, want := range map[int][2]int{1: {1, 1}, 2: {1, 1}, 4: {2, 1}, 6: {3, 1}, 8: {4, 2}, 64: {4, 2}} {
+		turns := newBodyTurns(processors).json
+		taken := func(tenants int) (count int) {
+			var leave []func()
+			for tenant := range tenants {
+				for range maxBodyTurns + 1 {
+					ended, err := turns.TakeWithin(t.Context(), limit.TenantID{byte(tenant)}, 0)
+					if err == nil {
+						leave = append(leave, ended)
+					}
+				}
+			}
+			for _, ended := range leave {
+				ended()
+			}
+			return len(leave)
+		}
+		require.Equal(t, want, [2]int{taken(10), taken(1)}, processors)
+	}
+}
+
 // A tenant that has all its turns is answered 503, and other tenants are not affected. A request
 // whose client has disconnected does nothing more.
 func TestTurnsOfBodies(t *testing.T) {
 	t.Parallel()
 	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
+	c.bodies = newBodyTurns(2 * maxBodyTurns)
 	c.bodies.wait = 0
 	op := &huma.Operation{RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{jsonType: {}, yamlType: {}}}}
 	send := func(ctx context.Context, tenant limit.TenantID, mediaType, body string) (*request, *Problem) {
@@ -170,11 +196,11 @@ func TestTurnsOfBodies(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, p.Status)
 		require.Positive(t, p.retryAfter)
 	}
-	large := `{"a":"` + strings.Repeat("x", largeBody) + `"}`
+	large := `{"a":"` + strings.Repeat("x", turnBody) + `"}`
 	ada, bob, eve := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
 	var held []*request
 	for _, tenant := range []limit.TenantID{ada, bob} {
-		for range maxTenantLargeBody {
+		for range maxBodyTurns / 2 {
 			q, p := send(t.Context(), tenant, jsonType, large)
 			require.Nil(t, p)
 			held = append(held, q)
@@ -185,7 +211,7 @@ func TestTurnsOfBodies(t *testing.T) {
 		require.Nil(t, p, "small bodies need no turn")
 	}
 	_, p := send(t.Context(), eve, jsonType, large)
-	overloaded(p) // an instance has maxLargeBodies
+	overloaded(p) // all turns are taken
 	held[0].endTurn()
 	held[0].endTurn() // ends once
 	q, p := send(t.Context(), eve, jsonType, large)

@@ -9,37 +9,39 @@ import (
 	"weir/internal/places"
 )
 
-// A decoded body takes many times its size in memory, and decoding uses the processor. Bodies of
-// more than largeBody take turns, from the check of their form until their handler begins. The
-// turns go to tenants: those of one never take all places, and a tenant with few is next.
+// A decoded body takes many times its size in memory, and decoding uses the processor: 50 KB of
+// small objects take some milliseconds. Bodies of more than turnBody take turns, from the check of
+// their form until their handler begins, on at most half of the processors: checks need the others.
+// The turns go to tenants: those of one do not take all places if there are several, and a tenant
+// with few is next.
 //
 // A large body takes memory from its first byte on, also while it arrives slowly or waits for its
 // turn. So the bytes of large bodies are limited by tenant until their requests end.
 const (
-	largeBody           = 64 << 10 // bytes
-	maxLargeBodies      = 4        // on an instance
-	maxTenantLargeBody  = 2
-	maxYAMLBodies       = 2 // of any size, while they are converted to JSON
-	maxTenantYAMLBodies = 1
-	maxBodies           = 256 << 20 // bytes of large bodies on an instance
-	maxTenantBodies     = 32 << 20
+	turnBody        = 4 << 10   // bytes
+	largeBody       = 64 << 10  // bytes
+	maxBodyTurns    = 4         // on an instance with 8 processors or more; a tenant may have half of them
+	maxYAMLBodies   = 2         // of any size, while they are converted to JSON; a tenant may have one
+	maxBodies       = 256 << 20 // bytes of large bodies on an instance
+	maxTenantBodies = 32 << 20
 	// turnWait is how long a request waits for its turn. 4 MiB take less than a second.
 	turnWait = 2 * time.Second
 )
 
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
-	large, yaml *places.Turns[limit.TenantID]
-	held        *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
-	wait        time.Duration
+	json, yaml *places.Turns[limit.TenantID]
+	held       *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
+	wait       time.Duration
 }
 
-func newBodyTurns() bodyTurns {
+func newBodyTurns(processors int) bodyTurns {
+	turns := min(processors/2, maxBodyTurns)
 	return bodyTurns{
-		large: places.NewTurns[limit.TenantID](maxLargeBodies, maxTenantLargeBody, 0),
-		yaml:  places.NewTurns[limit.TenantID](maxYAMLBodies, maxTenantYAMLBodies, 0),
-		held:  places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait:  turnWait,
+		json: places.NewTurns[limit.TenantID](turns, turns/2, 0),
+		yaml: places.NewTurns[limit.TenantID](min(turns, maxYAMLBodies), 1, 0),
+		held: places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
+		wait: turnWait,
 	}
 }
 
@@ -81,10 +83,10 @@ func (q *request) holdBody(r *http.Request, tenant limit.TenantID, most int) *Pr
 	return nil
 }
 
-// takeTurn waits for the turn of a large body. endTurn must follow in any case.
+// takeTurn waits for the turn of a body, unless it is small. endTurn must follow in any case.
 func (q *request) takeTurn(r *http.Request, size int) (p *Problem) {
-	if size > largeBody {
-		q.turn, p = q.capacity.turn(r.Context(), q.capacity.bodies.large, q.actor.TenantID())
+	if size > turnBody {
+		q.turn, p = q.capacity.turn(r.Context(), q.capacity.bodies.json, q.actor.TenantID())
 	}
 	return p
 }

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +70,7 @@ func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
 		arriving: places.NewNested[netip.Prefix](),
-		bodies:   newBodyTurns(), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
+		bodies:   newBodyTurns(runtime.GOMAXPROCS(0)), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
 		long:    places.NewBytes[limit.TenantID](maxLong, maxTenantLong),
 		records: places.New[limit.TenantID](0, 0),
 	}

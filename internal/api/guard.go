@@ -292,7 +292,7 @@ func (a *admin) readBounded(r *http.Request, op *huma.Operation) ([]byte, *Probl
 }
 
 // readDocument reads the body of an operation and checks its form. YAML is converted to JSON. A
-// large body has a turn then, until endTurn.
+// body that is not small has a turn then, until endTurn.
 func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	takes, lim := op.RequestBody, maxAdminBody
 	if most, ok := op.Metadata[metaMaxBody].(int); ok {

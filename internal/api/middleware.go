@@ -37,7 +37,7 @@ type request struct {
 	kind *atomic.Int64
 	// place ends its place among those that others wait for; nil: it has none.
 	place func()
-	// turn ends its turn among large bodies; nil: it has none.
+	// turn ends its turn among bodies that are decoded; nil: it has none.
 	turn func()
 	// end ends what its answer takes until it is sent; nil: nothing.
 	end func()
