@@ -151,11 +151,11 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 	return items, nil
 }
 
-const advanceMeteredPush = `-- name: AdvanceMeteredPush :execrows
+const advanceMeteredPush = `-- name: AdvanceMeteredPush :exec
 UPDATE metered_pushes SET after_subject = $1, pushed = pushed + $2, pushed_units = pushed_units + $3,
     complete = $4, why = $5, attempts = $6, unanswered_at = $7, unanswered_until = $8,
     due_at = $9, updated_at = now()
-WHERE tenant_id = $10 AND id = $11 AND due_at = $12::timestamptz
+WHERE tenant_id = $10 AND id = $11
 `
 
 type AdvanceMeteredPushParams struct {
@@ -170,12 +170,11 @@ type AdvanceMeteredPushParams struct {
 	DueAt           *time.Time
 	TenantID        uuid.UUID
 	ID              uuid.UUID
-	Claimed         time.Time
 }
 
-// Subjects up to after_subject, of a part that is still claimed, were sent, or have a problem.
-func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) (int64, error) {
-	result, err := q.db.Exec(ctx, advanceMeteredPush,
+// Subjects up to after_subject, of a part that is locked, were sent, or have a problem.
+func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) error {
+	_, err := q.db.Exec(ctx, advanceMeteredPush,
 		arg.AfterSubject,
 		arg.Pushed,
 		arg.PushedUnits,
@@ -187,12 +186,8 @@ func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPush
 		arg.DueAt,
 		arg.TenantID,
 		arg.ID,
-		arg.Claimed,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const beginMeteredPush = `-- name: BeginMeteredPush :execrows
@@ -599,6 +594,26 @@ func (q *Queries) ListMeteredPushes(ctx context.Context, arg ListMeteredPushesPa
 		return nil, err
 	}
 	return items, nil
+}
+
+const lockMeteredPush = `-- name: LockMeteredPush :execrows
+SELECT FROM metered_pushes WHERE tenant_id = $1 AND id = $2 AND due_at = $3::timestamptz FOR NO KEY UPDATE
+`
+
+type LockMeteredPushParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Claimed  time.Time
+}
+
+// Locks the push of a part that is still claimed, before its subjects that were not sent: what notes
+// a restore locks them in this order, too.
+func (q *Queries) LockMeteredPush(ctx context.Context, arg LockMeteredPushParams) (int64, error) {
+	result, err := q.db.Exec(ctx, lockMeteredPush, arg.TenantID, arg.ID, arg.Claimed)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const lockMetering = `-- name: LockMetering :exec

@@ -386,12 +386,17 @@ LEFT JOIN LATERAL (
     WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL;
 
--- name: AdvanceMeteredPush :execrows
--- Subjects up to after_subject, of a part that is still claimed, were sent, or have a problem.
+-- name: LockMeteredPush :execrows
+-- Locks the push of a part that is still claimed, before its subjects that were not sent: what notes
+-- a restore locks them in this order, too.
+SELECT FROM metered_pushes WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz FOR NO KEY UPDATE;
+
+-- name: AdvanceMeteredPush :exec
+-- Subjects up to after_subject, of a part that is locked, were sent, or have a problem.
 UPDATE metered_pushes SET after_subject = @after_subject, pushed = pushed + @pushed, pushed_units = pushed_units + @pushed_units,
     complete = @complete, why = @why, attempts = @attempts, unanswered_at = sqlc.narg(unanswered_at), unanswered_until = @unanswered_until,
     due_at = sqlc.narg(due_at), updated_at = now()
-WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz;
+WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PutMeteredPushProblem :exec
 -- A problem that is known keeps since when the subject's units may have been sent.
