@@ -292,6 +292,17 @@ func (q *Queries) CloseMeteringGap(ctx context.Context, writer uuid.UUID) error 
 	return err
 }
 
+const closeMeteringGaps = `-- name: CloseMeteringGaps :exec
+UPDATE metering_gaps SET closed_at = now() WHERE writer = ANY ($1::uuid[]) AND closed_at IS NULL
+`
+
+// A statement of its own, behind the one that has locked the writers: a look may just have opened
+// their gaps, which a statement from before does not see.
+func (q *Queries) CloseMeteringGaps(ctx context.Context, writers []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, closeMeteringGaps, writers)
+	return err
+}
+
 const createMeteredPushes = `-- name: CreateMeteredPushes :many
 WITH page AS MATERIALIZED (
     SELECT t.tenant_id, t.start, t.rule, t.units, t.overage_units, t.free_units, t.billed_units FROM tenants o CROSS JOIN LATERAL (
@@ -421,14 +432,11 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	return items, nil
 }
 
-const endMeteringWriters = `-- name: EndMeteringWriters :exec
-WITH gone AS (
-    UPDATE metering_writers w SET ended = true, missing = false
-    FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::bigint[]) AS acknowledged) AS n
-    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
-    RETURNING w.writer
-)
-UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL
+const endMeteringWriters = `-- name: EndMeteringWriters :many
+UPDATE metering_writers w SET ended = true, missing = false
+FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::bigint[]) AS acknowledged) AS n
+WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+RETURNING w.writer
 `
 
 type EndMeteringWritersParams struct {
@@ -438,9 +446,24 @@ type EndMeteringWritersParams struct {
 
 // Writers that have ended, and have written all if the batch is known that was acknowledged last.
 // Otherwise, the database was restored without it, and they stay as they are.
-func (q *Queries) EndMeteringWriters(ctx context.Context, arg EndMeteringWritersParams) error {
-	_, err := q.db.Exec(ctx, endMeteringWriters, arg.Writers, arg.Acknowledged)
-	return err
+func (q *Queries) EndMeteringWriters(ctx context.Context, arg EndMeteringWritersParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, endMeteringWriters, arg.Writers, arg.Acknowledged)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var writer uuid.UUID
+		if err := rows.Scan(&writer); err != nil {
+			return nil, err
+		}
+		items = append(items, writer)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const extendMeteringGaps = `-- name: ExtendMeteringGaps :exec

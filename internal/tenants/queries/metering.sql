@@ -28,16 +28,18 @@ SELECT n.writer, 0, least(n.since, now()), now(), false
 FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@since::timestamptz[]) AS since) AS n
 ON CONFLICT (writer) DO NOTHING;
 
--- name: EndMeteringWriters :exec
+-- name: EndMeteringWriters :many
 -- Writers that have ended, and have written all if the batch is known that was acknowledged last.
 -- Otherwise, the database was restored without it, and they stay as they are.
-WITH gone AS (
-    UPDATE metering_writers w SET ended = true, missing = false
-    FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@acknowledged::bigint[]) AS acknowledged) AS n
-    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
-    RETURNING w.writer
-)
-UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL;
+UPDATE metering_writers w SET ended = true, missing = false
+FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@acknowledged::bigint[]) AS acknowledged) AS n
+WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+RETURNING w.writer;
+
+-- name: CloseMeteringGaps :exec
+-- A statement of its own, behind the one that has locked the writers: a look may just have opened
+-- their gaps, which a statement from before does not see.
+UPDATE metering_gaps SET closed_at = now() WHERE writer = ANY (@writers::uuid[]) AND closed_at IS NULL;
 
 -- name: ExtendMeteringGaps :exec
 -- Writers that are missing, and still metered at these times.
