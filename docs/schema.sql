@@ -417,6 +417,25 @@ CREATE POLICY own_tenant ON counter_change_limits FOR ALL TO weir_app
 GRANT DELETE, SELECT ON counter_change_limits TO weir_system;
 GRANT INSERT, SELECT ON counter_change_limits TO weir_app;
 
+CREATE TABLE counter_change_own_limits (
+    tenant_id uuid NOT NULL,
+    rule_id uuid NOT NULL,
+    until bigint NOT NULL,
+    limit_units bigint NOT NULL,
+    burst_units bigint,
+    overage text,
+    PRIMARY KEY (tenant_id, rule_id, until),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE
+);
+ALTER TABLE counter_change_own_limits ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY carry_out ON counter_change_own_limits FOR ALL TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON counter_change_own_limits FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, SELECT ON counter_change_own_limits TO weir_system;
+GRANT INSERT, SELECT ON counter_change_own_limits TO weir_app;
+
 CREATE TABLE counter_changes (
     tenant_id uuid NOT NULL,
     id bigint NOT NULL,
@@ -446,6 +465,7 @@ CREATE POLICY own_tenant ON counter_changes FOR ALL TO weir_app
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT DELETE, SELECT ON counter_changes TO weir_system;
 GRANT INSERT ON counter_changes TO weir_app;
+GRANT SELECT (id, tenant_id) ON counter_changes TO weir_app;
 
 CREATE TABLE credit_grants (
     tenant_id uuid NOT NULL,
@@ -1426,6 +1446,7 @@ END))),
     CHECK ((precision_ms >= 1)),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
 );
+CREATE TRIGGER keep_own_limit AFTER UPDATE OF limit_units, burst_units, overage ON rules FOR EACH ROW WHEN ((((old.limit_units IS DISTINCT FROM new.limit_units) OR (old.burst_units IS DISTINCT FROM new.burst_units)) OR (old.overage IS DISTINCT FROM new.overage))) EXECUTE FUNCTION keep_own_limit();
 CREATE TRIGGER note_changed_meter AFTER UPDATE OF slug, metering, meter_event ON rules FOR EACH ROW WHEN (((old.meter_event <> ''::text) AND (((old.slug IS DISTINCT FROM new.slug) OR (old.metering IS DISTINCT FROM new.metering)) OR (old.meter_event IS DISTINCT FROM new.meter_event)))) EXECUTE FUNCTION note_ended_meter();
 CREATE TRIGGER note_created_meter AFTER INSERT ON rules FOR EACH ROW WHEN ((new.meter_event <> ''::text)) EXECUTE FUNCTION note_first_meter();
 CREATE TRIGGER note_deleted_meter AFTER DELETE ON rules FOR EACH ROW WHEN ((old.meter_event <> ''::text)) EXECUTE FUNCTION note_ended_meter();

@@ -38,18 +38,25 @@ END $$;
 
 -- As number 66: it never waits with a lock that others wait for, and not for long.
 DO $$
+DECLARE
+    attempts integer := coalesce(nullif(current_setting('weir.lock_attempts', true), ''), '50');
+    others text;
 BEGIN
     SET LOCAL lock_timeout = '200ms';
-    FOR attempt IN 1..50 LOOP
+    FOR attempt IN 1..attempts LOOP
         BEGIN
             LOCK TABLE config_version IN SHARE ROW EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available THEN
-            IF attempt = 50 THEN
-                RAISE;
+            SELECT string_agg(DISTINCT pid::text, ', ') INTO others FROM pg_locks
+            WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
+                AND relation = 'config_version'::regclass;
+            IF attempt = attempts THEN
+                RAISE lock_not_available USING MESSAGE = 'config_version is used all the time, now by the processes of Postgres: '
+                    || coalesce(others, 'none');
             END IF;
             IF attempt = 1 THEN
-                RAISE WARNING 'migration 70 waits for long changes of the configuration';
+                RAISE WARNING 'migration 70 waits for other processes of Postgres that use config_version: %', coalesce(others, 'none');
             END IF;
             PERFORM pg_sleep(1);
         END;

@@ -190,36 +190,43 @@ func TestUpCancelledBesideAnother(t *testing.T) {
 	require.Contains(t, notes[0], fmt.Sprint(other.PgConn().PID()))
 }
 
-// A migration that waits for an export says so, and after a while fails without having changed
+// A migration that waits for others says so, and after a while fails without having changed
 // anything. A later start carries it out.
-func TestPushPagesWaitEnds(t *testing.T) {
+func TestWaitsOfMigrationsEnd(t *testing.T) {
 	t.Parallel()
-	u := newDatabase(t)
-	require.NoError(t, migrations.Up(t.Context(), u))
-	downTo(t, u, 65)
-	reader := connect(t, u)
-	export := readMetering(t, reader)
-	short, err := url.Parse(u)
-	require.NoError(t, err)
-	query := short.Query()
-	query.Set("options", "-cweir.lock_attempts=2")
-	short.RawQuery = query.Encode()
-	var notes []string
-	err = migrations.UpNoting(t.Context(), short.String(), func(text string) { notes = append(notes, text) })
-	pid := fmt.Sprint(reader.PgConn().PID())
-	require.ErrorContains(t, err, "migration 66")
-	require.ErrorContains(t, err, pid)
-	var failed *migrations.FailedError
-	require.NotErrorAs(t, err, &failed, "it is tried again")
-	require.Len(t, notes, 1)
-	require.Contains(t, notes[0], pid)
-	atVersion(t, u, 65)
+	for number, used := range map[int]string{
+		66: "SELECT sealed_until FROM metering_state", // as an export
+		70: "LOCK TABLE config_version IN ROW EXCLUSIVE MODE",
+		72: "LOCK TABLE rules IN ROW EXCLUSIVE MODE",
+	} {
+		t.Run(fmt.Sprint(number), func(t *testing.T) {
+			t.Parallel()
+			u := newDatabase(t)
+			require.NoError(t, migrations.Up(t.Context(), u))
+			downTo(t, u, number-1)
+			user := connect(t, u)
+			tx, err := user.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), used)
+			require.NoError(t, err)
+			var notes []string
+			err = migrations.UpNoting(t.Context(), withOptions(t, u, "-cweir.lock_attempts=2"), func(text string) { notes = append(notes, text) })
+			pid := fmt.Sprint(user.PgConn().PID())
+			require.ErrorContains(t, err, fmt.Sprint("migration ", number))
+			require.ErrorContains(t, err, pid)
+			var failed *migrations.FailedError
+			require.NotErrorAs(t, err, &failed, "it is tried again")
+			require.Len(t, notes, 1)
+			require.Contains(t, notes[0], pid)
+			atVersion(t, u, number-1)
 
-	require.NoError(t, export.Rollback(t.Context()))
-	require.NoError(t, migrations.Up(t.Context(), u))
-	latest, err := migrations.Latest()
-	require.NoError(t, err)
-	atVersion(t, u, latest)
+			require.NoError(t, tx.Rollback(t.Context()))
+			require.NoError(t, migrations.Up(t.Context(), u))
+			latest, err := migrations.Latest()
+			require.NoError(t, err)
+			atVersion(t, u, latest)
+		})
+	}
 }
 
 // A migration that waits for all statements on tenants holds up none of them: not those that come

@@ -24,7 +24,7 @@ var managedTables = []string{
 var otherTables = []string{
 	"rules", "plans", "plan_limits", "plan_versions", "plan_version_limits", "plan_migrations", "subjects", "subject_labels", "overrides", "subject_tombstones",
 	"routes", "portals", "portal_links", "portal_sessions", "limit_requests", "credit_grants", "idempotency_keys", "audit", "audit_heads", "security_events",
-	"notifications", "notification_deliveries", "counter_changes", "counter_change_limits", "quota_notices", "tier_notices", "billing_notices",
+	"notifications", "notification_deliveries", "counter_changes", "counter_change_limits", "counter_change_own_limits", "quota_notices", "tier_notices", "billing_notices",
 	"usage_minutes", "usage_hours", "usage_days", "usage_subjects", "metered_usage", "metered_totals", "metered_pushes", "metered_push_problems", "ended_meters",
 }
 

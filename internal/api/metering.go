@@ -39,7 +39,7 @@ type MeteredAnswer struct {
 	To          time.Time      `json:"to" doc:"Exclusive. Without open, at most sealed_until"`
 	SealedUntil time.Time      `json:"sealed_until" doc:"Hours before this time are sealed: their numbers never change"`
 	Totals      []MeteredTotal `json:"totals" nullable:"false" doc:"Sums by rule, of all subjects or of the selected one"`
-	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Times in which units may be missing: an instance has not written them, or Postgres has lost them"`
+	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Periods in which units may be missing: an instance has not written them, or Postgres has lost them"`
 	Items       []MeteredItem  `json:"items" nullable:"false" doc:"Ordered by hour, subject and rule; hours without units are omitted"`
 	NextCursor  *string        `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 }
@@ -69,7 +69,7 @@ type MeteredTotal struct {
 	UnattributedUnits int64  `json:"unattributed_units" doc:"Of the units, those that no item has: the tenant had too many subjects at once or in an hour"`
 }
 
-// MeteringGap is a time in which units may be missing.
+// MeteringGap is a period in which units may be missing.
 type MeteringGap struct {
 	From     time.Time  `json:"from" doc:"All units of the instance from before this time are counted"`
 	To       time.Time  `json:"to" doc:"Units up to this time may be missing: until then an instance has not written them, or Postgres has lost them"`

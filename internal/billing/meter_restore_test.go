@@ -1,10 +1,12 @@
 package billing_test
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -119,4 +121,33 @@ func TestPushClaimedBeforeTheRestore(t *testing.T) {
 		require.NotNil(t, noted)
 		require.Equal(t, r.start.Add(time.Hour), noted.UTC())
 	}
+}
+
+// The statement that notes a restore locks pushes and then subjects that were not sent. So does the
+// outcome of a part, or each of them could wait for the other.
+func TestOutcomeLocksItsPushFirst(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	tasks, err := r.store.DueMeterPushes(t.Context(), 1)
+	require.NoError(t, err)
+	work, err := r.store.ClaimMeterPush(t.Context(), tasks[0])
+	require.NoError(t, err)
+	item := &work.Items[0]
+	item.Outcome, item.Why = tenants.PushParked, tenants.PushNoCustomer
+	r.db.Exec(`INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why) VALUES ($1, $2, $3, $4, 'parked', 'before')`,
+		work.Tenant, work.ID, item.Subject, item.Units)
+	done := make(chan error, 1)
+	r.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(ctx) }()
+		_, err = tx.Exec(ctx, "UPDATE metered_pushes SET due_at = due_at")
+		require.NoError(t, err)
+		go func() { done <- r.store.SettleMeterPush(t.Context(), work, tenants.PushResult{Done: 1}) }()
+		r.blocked("metered_pushes")
+		_, err = tx.Exec(ctx, "SELECT FROM metered_push_problems FOR UPDATE NOWAIT")
+		require.NoError(t, err)
+	})
+	require.NoError(t, <-done)
+	require.Equal(t, tenants.PushNoCustomer, r.only().Problems[0].Why)
 }

@@ -34,6 +34,7 @@ func TestPushOfARuleThatLosesItsMeter(t *testing.T) {
 			Metered:  usage.Metered{Units: 10, Overage: 5, Checks: 1},
 		})
 	}
+	r.metersBefore()
 	require.NoError(t, r.store.WriteMetered(t.Context(), batch))
 	put := func(name string, metering limit.Metering, meter string) {
 		t.Helper()

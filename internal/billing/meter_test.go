@@ -88,6 +88,7 @@ func newPushRig(t *testing.T) *pushRig {
 	rule.Window, _ = limit.ParseWindow("1m")
 	_, err := r.store.CreateRule(t.Context(), r.a, rule)
 	require.NoError(t, err)
+	r.metersBefore()
 	rule.Slug, rule.MeterEvent = "unsent", ""
 	_, err = r.store.CreateRule(t.Context(), r.a, rule)
 	require.NoError(t, err)
@@ -113,6 +114,9 @@ func newPushRig(t *testing.T) *pushRig {
 	require.NoError(t, r.store.WriteMetered(t.Context(), batch))
 	return r
 }
+
+// metersBefore makes all rules have their meter as if they had it before the hour with usage.
+func (r *pushRig) metersBefore() { r.db.Exec("DELETE FROM ended_meters") }
 
 // seal seals the hour with usage, and creates its pushes.
 func (r *pushRig) seal() {
@@ -280,6 +284,7 @@ func (r *pushRig) otherTenant(subjects int) {
 	rule.Window, _ = limit.ParseWindow("1m")
 	_, err = r.store.CreateRule(r.t.Context(), other, rule)
 	require.NoError(r.t, err)
+	r.metersBefore()
 	batch := &usage.MeterBatch{Writer: uuid.New(), Sequence: 1, CompleteUntil: time.Now(), Last: true}
 	var lines []tenants.SubjectLine
 	for i := range subjects {

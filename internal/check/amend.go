@@ -23,6 +23,9 @@ type CounterChange struct {
 	FromMultiplier, ToMultiplier int64
 	// The limits of these versions when the subject got the plan, by rule; nil: as the policy has.
 	FromLimits, ToLimits map[string]limit.Limit
+	// OwnLimits are the limits that rules themselves had then; of others: as the policy has. They
+	// count where a plan has none.
+	OwnLimits map[string]limit.Limit
 }
 
 // Amend changes counters, once for each ID. It changes the counters of all rules that count by the
@@ -46,8 +49,8 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	for i := range p.rules {
 		r := &p.rules[i]
 		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
-		from, fits := p.numberOf(i, change.FromLimits, change.From, change.FromVersion, cmp.Or(change.FromMultiplier, subject.factor()))
-		to, fit := p.numberOf(i, change.ToLimits, change.To, change.ToVersion, cmp.Or(change.ToMultiplier, subject.factor()))
+		from, fits := p.numberOf(i, change.OwnLimits, change.FromLimits, change.From, change.FromVersion, cmp.Or(change.FromMultiplier, subject.factor()))
+		to, fit := p.numberOf(i, change.OwnLimits, change.ToLimits, change.To, change.ToVersion, cmp.Or(change.ToMultiplier, subject.factor()))
 		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
 			continue
 		}
@@ -150,22 +153,28 @@ func (p *Policy) planOf(slug string, version int) *planNumbers {
 // numberOf returns the number of rule i for a subject with a plan, a multiplier and no override.
 // limits are those of the plan; nil: as the policy has. fits is false if the limit is none of the
 // rule, which was changed since then.
-func (p *Policy) numberOf(i int, limits map[string]limit.Limit, plan string, version int, multiplier int64) (n number, fits bool) {
+func (p *Policy) numberOf(i int, own, limits map[string]limit.Limit, plan string, version int, multiplier int64) (n number, fits bool) {
 	r := &p.rules[i]
+	n, fits = r.number, true
+	if lim, has := own[r.rule.Slug]; has {
+		if fits = len(lim.Validate(&r.rule)) == 0; fits {
+			n = n.with(lim, n.source)
+		}
+	}
 	if limits != nil {
 		lim, has := limits[r.rule.Slug]
 		if !has {
-			return r.number, true
+			return n, fits
 		}
 		if len(lim.Validate(&r.rule)) > 0 {
-			return r.number, false
+			return n, false
 		}
-		return r.number.with(lim, "plan:"+plan).times(multiplier), true
+		return n.with(lim, "plan:"+plan).times(multiplier), true
 	}
-	if n := p.planOf(plan, version).number(int32(i)); n != nil { // an index of at most MaxRules
-		return n.times(multiplier), true
+	if of := p.planOf(plan, version).number(int32(i)); of != nil { // an index of at most MaxRules
+		return of.times(multiplier), true
 	}
-	return r.number, true
+	return n, fits
 }
 
 // overridden reports whether an override defines the subject's number for rule i.

@@ -29,6 +29,15 @@ func TestAmendByLimitsOfTheChange(t *testing.T) {
 		"a limit that the rule no longer allows": {
 			change: CounterChange{From: "old", To: "pro", FromLimits: map[string]limit.Limit{"api": {Limit: 5, Burst: 7}}, ToLimits: of(100)}, left: 50,
 		},
+		"the limit that the rule had": {
+			change: CounterChange{From: "old", To: "pro", FromMultiplier: 9, ToMultiplier: 1, FromLimits: map[string]limit.Limit{}, ToLimits: of(100), OwnLimits: of(200)}, left: 75,
+		},
+		"one that the rule no longer allows": {
+			change: CounterChange{From: "old", To: "pro", FromLimits: map[string]limit.Limit{}, ToLimits: of(100), OwnLimits: map[string]limit.Limit{"api": {Limit: 5, Burst: 7}}}, left: 50,
+		},
+		"one behind those of plans": {
+			change: CounterChange{From: "old", To: "pro", FromLimits: of(200), ToLimits: of(100), OwnLimits: map[string]limit.Limit{"api": {Limit: 5, Burst: 7}}}, left: 75,
+		},
 		"a deleted plan, nothing kept":        {change: CounterChange{From: "old", FromVersion: 1, To: "pro", ToVersion: 1}, left: 50, kept: 1},
 		"an unknown version, nothing kept":    {change: CounterChange{From: "pro", FromVersion: 1, To: "pro", ToVersion: 2}, left: 50, kept: 1},
 		"an unknown plan, half of it is kept": {change: CounterChange{From: "pro", FromVersion: 1, To: "max", ToVersion: 1, FromLimits: of(1000)}, left: 50, kept: 1},

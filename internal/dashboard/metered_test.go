@@ -41,7 +41,7 @@ func TestMeteredPage(t *testing.T) {
 		s.a.TenantID(), hour)
 
 	got := ann.get("/metered").body
-	for _, words := range []string{"<b>2,345</b>", "<b>4,690</b>", "24,690", "ada &lt;b&gt;", "An instance ended without writing its last units", "retrying", "the provider cannot be reached"} {
+	for _, words := range []string{"<b>2,345</b>", "<b>4,690</b>", "24,690", "ada &lt;b&gt;", "may be missing: an instance has not written them, or Postgres has lost them.", "retrying", "the provider cannot be reached"} {
 		require.Contains(t, got, words)
 	}
 	got = ann.get("/metered?q=ada&rule=api").body

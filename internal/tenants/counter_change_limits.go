@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/limit"
@@ -38,16 +39,18 @@ func (k keptLimits) of(id *int64) map[string]limit.Limit {
 // gone reports whether limits that a change names were deleted.
 func (k keptLimits) gone(id *int64) bool { return id != nil && k[*id] == nil }
 
-// readKept adds the limits that a change names to kept, which has others of the tenant. They may
-// have been deleted if another server has carried out the change.
-func (s *Store) readKept(ctx context.Context, row *db.CounterChangesRow, kept keptLimits) error {
+// readKept adds the limits that a change names to kept, which has others of the tenant, and reads
+// those of rules unless own has them. Limits of plans may have been deleted if another server has
+// carried out the change.
+func (s *Store) readKept(ctx context.Context, row *db.CounterChangesRow, kept keptLimits, own *ownLimits) error {
 	var missing []int64
 	for _, id := range []*int64{row.FromLimits, row.ToLimits} {
 		if id != nil && kept[*id] == nil {
 			missing = append(missing, *id)
 		}
 	}
-	if len(missing) == 0 {
+	noOwn := row.Action == OnChangeScale && own.now == nil
+	if len(missing) == 0 && !noOwn {
 		return nil
 	}
 	if len(kept)+len(missing) > keptAtOnce {
@@ -56,34 +59,46 @@ func (s *Store) readKept(ctx context.Context, row *db.CounterChangesRow, kept ke
 		})
 	}
 	return s.asSystemWithin(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		rows, err := tx.Query(ctx, keptLimitsSQL, row.TenantID, missing)
-		if err != nil {
-			return err
+		if noOwn {
+			if err := own.read(ctx, tx, row.TenantID); err != nil {
+				return err
+			}
 		}
-		var (
-			id            int64
-			rule, overage *string
-			units, burst  *int64
-		)
-		_, err = pgx.ForEachRow(rows, []any{&id, &rule, &units, &burst, &overage}, func() error {
-			if kept[id] == nil {
-				kept[id] = map[string]limit.Limit{}
-			}
-			if rule != nil {
-				kept[id][*rule] = planLimitOf(units, burst, units == nil, nil, overage, nil)
-			}
+		if len(missing) == 0 {
 			return nil
-		})
-		return err
+		}
+		return kept.read(ctx, tx, row.TenantID, missing)
 	})
+}
+
+func (k keptLimits) read(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, ids []int64) error {
+	rows, err := tx.Query(ctx, keptLimitsSQL, tenant, ids)
+	if err != nil {
+		return err
+	}
+	var (
+		id            int64
+		rule, overage *string
+		units, burst  *int64
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &rule, &units, &burst, &overage}, func() error {
+		if k[id] == nil {
+			k[id] = map[string]limit.Limit{}
+		}
+		if rule != nil {
+			k[id][*rule] = planLimitOf(units, burst, units == nil, nil, overage, nil)
+		}
+		return nil
+	})
+	return err
 }
 
 // purgedTenants is of how many tenants kept limits are deleted at once: their changes wait, and
 // each may have 1000 rows of 1000 limits.
 const purgedTenants = 20
 
-// purgeKeptLimits deletes limits that no pending change names, of some tenants. The result is most
-// if there may be more.
+// purgeKeptLimits deletes limits of plans that no pending change names, of some tenants. The result
+// is most if there may be more.
 func purgeKeptLimits(ctx context.Context, q *db.Queries, most int32) (int64, error) {
 	locked, err := q.LockTenantsWithUnusedLimits(ctx, purgedTenants)
 	if err != nil || len(locked) == 0 {

@@ -74,6 +74,16 @@ func (s *scaled) carryOut() {
 	require.NoError(s.T, err)
 }
 
+// ruleLimit gives the rule another limit of its own.
+func (s *scaled) ruleLimit(units int64) {
+	s.T.Helper()
+	_, err := s.s.EditRule(s.T.Context(), s.a, "r", tenants.Match{}, func(r *limit.Rule) error {
+		r.Limit = units
+		return nil
+	})
+	require.NoError(s.T, err)
+}
+
 func (s *scaled) left(subject string) int64 {
 	s.T.Helper()
 	s.load(subject)
@@ -120,6 +130,18 @@ func TestCounterChangesKeepLimits(t *testing.T) {
 				require.NoError(t, err)
 			},
 		},
+		"the rule gets another limit, and the old plan has none": {
+			before: tenants.Subject{Plan: "base"}, used: scaledOwn / 2, after: tenants.Subject{Plan: "new"}, left: half,
+			then: func(_ *testing.T, s *scaled) { s.ruleLimit(scaledOld) },
+		},
+		"the rule gets another limit, and the new plan has none": {
+			before: tenants.Subject{Plan: "old"}, used: scaledOld / 2, after: tenants.Subject{Plan: "base"}, left: 7*scaledOwn - scaledOwn/2,
+			then: func(_ *testing.T, s *scaled) { s.ruleLimit(7 * scaledOwn) },
+		},
+		"the rule's limit is not multiplied": {
+			before: tenants.Subject{Plan: "base", Multiplier: 3}, used: scaledOwn / 2, after: tenants.Subject{Plan: "new"}, left: 3 * half,
+			then: func(_ *testing.T, s *scaled) { s.ruleLimit(scaledOld); s.ruleLimit(scaledNew) },
+		},
 		"multiplied": {
 			before: tenants.Subject{Plan: "old", Multiplier: 2}, used: scaledOld, after: tenants.Subject{Plan: "new", Multiplier: 3}, left: 3 * half,
 			then: func(t *testing.T, s *scaled) {
@@ -147,6 +169,26 @@ func TestCounterChangesKeepLimits(t *testing.T) {
 			s.carryOut()
 			require.Equal(t, c.left, s.left("ada"))
 		})
+	}
+}
+
+// A rule's own limit counts as it was at each change, whatever the instance knows of it.
+func TestCounterChangesKeepOwnLimits(t *testing.T) {
+	t.Parallel()
+	s := newScaled(t)
+	limits := []int64{scaledOwn, 2 * scaledOwn, scaledOld, 4 * scaledOwn}
+	subject := func(n int) string { return fmt.Sprint("s", n) }
+	for n := range limits {
+		s.with(tenants.Subject{Subject: subject(n), Plan: "base"}, scaledOwn/2)
+	}
+	for n, own := range limits {
+		s.ruleLimit(2 * own) // it counts for no change
+		s.ruleLimit(own)
+		mustSubject(t, s.s, s.a, tenants.Subject{Subject: subject(n), Plan: "new"})
+	}
+	s.carryOut()
+	for n, own := range limits {
+		require.Equal(t, scaledNew-scaledNew*(scaledOwn/2)/own, s.left(subject(n)))
 	}
 }
 
@@ -260,4 +302,52 @@ func TestKeptLimitsAreBounded(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, map[uuid.UUID]int{a.TenantID(): 1, b.TenantID(): 2}, limits)
+}
+
+// The limit that a rule had is kept once for all changes that wait, however often it is edited,
+// until none of them needs it. A tenant has a bounded number of them.
+func TestKeptOwnLimits(t *testing.T) {
+	t.Parallel()
+	s := newScaled(t)
+	kept := func() (n int) {
+		t.Helper()
+		s.d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM counter_change_own_limits WHERE limit_units > 0").Scan(&n))
+		})
+		return n
+	}
+	s.ruleLimit(2 * scaledOwn)
+	require.Zero(t, kept(), "no change waits")
+	for n := range 2 {
+		for m := range 3 {
+			mustSubject(t, s.s, s.a, tenants.Subject{Subject: fmt.Sprint("s", n, "-", m), Plan: "new"})
+		}
+		for m := range 3 {
+			s.ruleLimit(int64(10*n + m + 1))
+		}
+	}
+	_, err := s.s.EditRule(t.Context(), s.a, "r", tenants.Match{}, func(r *limit.Rule) error {
+		r.Name = "another one"
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, kept())
+	require.NoError(t, s.s.Purge(t.Context()))
+	require.Equal(t, 2, kept(), "changes wait")
+
+	s.d.Exec("INSERT INTO counter_change_own_limits (tenant_id, rule_id, until, limit_units) SELECT $1, gen_random_uuid(), n, 0 FROM generate_series(1, 998) AS n", s.a.TenantID())
+	mustSubject(t, s.s, s.a, tenants.Subject{Subject: "last", Plan: "new"})
+	s.ruleLimit(scaledOld)
+	require.Equal(t, 2, kept())
+	own := map[string]int64{}
+	_, _, err = s.s.CarryOutCounterChanges(t.Context(), func(_ uuid.UUID, c check.CounterChange) error {
+		own[c.Subject] = c.OwnLimits["r"].Limit
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{
+		"s0-0": 2 * scaledOwn, "s0-1": 2 * scaledOwn, "s0-2": 2 * scaledOwn, "s1-0": 3, "s1-1": 3, "s1-2": 3, "last": scaledOld,
+	}, own)
+	require.NoError(t, s.s.Purge(t.Context()))
+	require.Zero(t, kept())
 }

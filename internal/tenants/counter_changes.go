@@ -133,7 +133,7 @@ func (c *CounterChanges) without() (tenants []uuid.UUID, list bool) {
 // carryOut carries out changes of a tenant in order. After each, other tenants may have its slot.
 func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []db.CounterChangesRow, more bool) {
 	first := true
-	kept := keptLimits{}
+	kept, own := keptLimits{}, &ownLimits{}
 	for i := range rows {
 		select {
 		case c.slots <- struct{}{}:
@@ -147,7 +147,7 @@ func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []
 		if ctx.Err() != nil {
 			break
 		}
-		err := c.carryOne(ctx, &rows[i], kept)
+		err := c.carryOne(ctx, &rows[i], kept, own)
 		<-c.slots
 		c.mu.Lock()
 		if err != nil {
@@ -171,23 +171,23 @@ func (c *CounterChanges) carryOut(ctx context.Context, tenant uuid.UUID, rows []
 	}
 }
 
-// carryOne carries out a change. kept has limits of its tenant that were read before.
-func (c *CounterChanges) carryOne(ctx context.Context, row *db.CounterChangesRow, kept keptLimits) error {
-	if err := c.store.readKept(ctx, row, kept); err != nil {
+// carryOne carries out a change. kept and own have limits of its tenant that were read before.
+func (c *CounterChanges) carryOne(ctx context.Context, row *db.CounterChangesRow, kept keptLimits, own *ownLimits) error {
+	if err := c.store.readKept(ctx, row, kept, own); err != nil {
 		return fmt.Errorf("read the limits of a change of counters: %w", err)
 	}
 	if kept.gone(row.FromLimits) || kept.gone(row.ToLimits) {
 		return nil // another server has carried it out, or they would be there
 	}
-	return c.carry(row.TenantID, changeOf(row, kept))
+	return c.carry(row.TenantID, changeOf(row, kept, own))
 }
 
-func changeOf(row *db.CounterChangesRow, kept keptLimits) check.CounterChange {
+func changeOf(row *db.CounterChangesRow, kept keptLimits, own *ownLimits) check.CounterChange {
 	return check.CounterChange{
 		ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
 		FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
 		FromMultiplier: int64(row.FromMultiplier), ToMultiplier: int64(row.ToMultiplier),
-		FromLimits: kept.of(row.FromLimits), ToLimits: kept.of(row.ToLimits),
+		FromLimits: kept.of(row.FromLimits), ToLimits: kept.of(row.ToLimits), OwnLimits: own.of(row.ID),
 	}
 }
 

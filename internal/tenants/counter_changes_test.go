@@ -114,7 +114,7 @@ func TestCounterChangesMultiplied(t *testing.T) {
 		t.Helper()
 		_, _, err := s.CarryOutCounterChanges(t.Context(), func(_ uuid.UUID, c check.CounterChange) error {
 			require.Equal(t, "ada", c.Subject)
-			c.ID, c.Subject, c.FromLimits, c.ToLimits = 0, "", nil, nil
+			c.ID, c.Subject, c.FromLimits, c.ToLimits, c.OwnLimits = 0, "", nil, nil, nil
 			out = append(out, c)
 			return nil
 		})

@@ -34,6 +34,7 @@ type CreditsSettled struct {
 type UnsettledError struct {
 	Tenants []uuid.UUID
 	Last    error // of the last one
+	noted   map[uuid.UUID]bool
 }
 
 func (e *UnsettledError) Error() string {
@@ -47,7 +48,11 @@ func (e *UnsettledError) add(tenant uuid.UUID, err error) {
 	if err == nil {
 		return
 	}
-	if e.Last = err; !slices.Contains(e.Tenants, tenant) {
+	if e.Last = err; !e.noted[tenant] {
+		if e.noted == nil {
+			e.noted = map[uuid.UUID]bool{}
+		}
+		e.noted[tenant] = true
 		e.Tenants = append(e.Tenants, tenant)
 	}
 }

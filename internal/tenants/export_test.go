@@ -18,6 +18,16 @@ const (
 	ChangedSubjectsSQL = changedSubjectsSQL
 )
 
+// MeteringLock is the lock of writers of metered usage and of sealing.
+const MeteringLock = meteringLock
+
+// EndMeter is what NoteMeters does with a writer that has ended.
+func (s *Store) EndMeter(ctx context.Context, writer uuid.UUID, acknowledged int64) error {
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		return endMeters(ctx, q, db.EndMeteringWritersParams{Writers: []uuid.UUID{writer}, Acknowledged: []int64{acknowledged}})
+	})
+}
+
 // SetLogoWait sets how long a logo waits for its turn.
 func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
 

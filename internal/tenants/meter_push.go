@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -137,14 +136,15 @@ type PushResult struct {
 	Parked time.Duration
 }
 
-// errPartLost: a part of a push is not this server's any more.
-var errPartLost = errors.New("the part is claimed by another server, or the database was restored")
-
 // SettleMeterPush records the outcome of a part of a push, unless the part is not this server's any
 // more. Error: ErrUnavailable. In both cases the part is sent again with the same identifiers.
 func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushResult) error {
-	err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		next := db.AdvanceMeteredPushParams{TenantID: w.Tenant, ID: w.ID, Claimed: w.claimed, Complete: w.parked, Why: r.Why}
+	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		mine, err := q.LockMeteredPush(ctx, db.LockMeteredPushParams{TenantID: w.Tenant, ID: w.ID, Claimed: w.claimed})
+		if err != nil || mine == 0 { // another server has claimed it, or the database was restored
+			return err
+		}
+		next := db.AdvanceMeteredPushParams{TenantID: w.Tenant, ID: w.ID, Complete: w.parked, Why: r.Why}
 		for i := range w.Items[:r.Done] {
 			item := &w.Items[i]
 			if err := w.settleItem(ctx, q, item, &next); err != nil {
@@ -180,26 +180,13 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 				return err
 			}
 			if !parked {
-				return advance(ctx, q, next)
+				return q.AdvanceMeteredPush(ctx, next)
 			}
 			due = w.Now.Add(r.Parked)
 		}
 		next.DueAt = &due
-		return advance(ctx, q, next)
+		return q.AdvanceMeteredPush(ctx, next)
 	})
-	if errors.Is(err, errPartLost) {
-		return nil
-	}
-	return err
-}
-
-// advance records the progress of a part. With an error, nothing of its outcome is recorded.
-func advance(ctx context.Context, q *db.Queries, next db.AdvanceMeteredPushParams) error {
-	advanced, err := q.AdvanceMeteredPush(ctx, next)
-	if err == nil && advanced == 0 {
-		return errPartLost
-	}
-	return err
 }
 
 func (w *MeterPushWork) settleItem(ctx context.Context, q *db.Queries, item *MeterPushItem, next *db.AdvanceMeteredPushParams) error {

@@ -118,12 +118,21 @@ func (s *Store) NoteMeters(ctx context.Context, notes []usage.MeterNote) error {
 			return err
 		}
 		if len(ended.Writers) > 0 {
-			if err := q.EndMeteringWriters(ctx, ended); err != nil {
+			if err := endMeters(ctx, q, ended); err != nil {
 				return err
 			}
 		}
 		return q.ExtendMeteringGaps(ctx, db.ExtendMeteringGapsParams{Writers: in.Writers, At: until})
 	})
+}
+
+// endMeters notes that writers have ended, and closes the gaps of those that have written all.
+func endMeters(ctx context.Context, q *db.Queries, in db.EndMeteringWritersParams) error {
+	ended, err := q.EndMeteringWriters(ctx, in)
+	if err != nil || len(ended) == 0 {
+		return err
+	}
+	return q.CloseMeteringGaps(ctx, ended)
 }
 
 // batchColumns returns rows as columns, and their totals. The driver allocates for each value of a
@@ -174,8 +183,21 @@ func batchColumns(in []usage.MeterRow) (rows db.AddMeteredUsageParams, totals db
 // is sealed, so what may be much, its pushes, comes after it: CreateMeterPushes. Error:
 // ErrUnavailable.
 func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error) {
+	sealed, missed, err := s.lookAtMetering(ctx)
+	if err != nil || missed == 0 || missed == mostMissedWriters {
+		return sealed, err
+	}
+	sealed, _, err = s.lookAtMetering(ctx)
+	return sealed, err
+}
+
+// lookAtMetering reports writers that are missing, and returns their number; if there are none, it
+// seals what can be sealed. A look that has missed writers has locked them, and one may just write,
+// so it does not wait for writers. If there may be more to miss, their gaps come before the hours
+// are sealed: the next look is seconds away, and an invoice is never without them.
+func (s *Store) lookAtMetering(ctx context.Context) (sealed *time.Time, missed int64, err error) {
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		sealed = nil
+		sealed, missed = nil, 0
 		alone, err := q.TryLock(ctx, meteringLookLock)
 		if err != nil || !alone {
 			return err
@@ -184,8 +206,18 @@ func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error)
 		if err != nil {
 			return err
 		}
-		until, since, err := sealable(ctx, q, now)
-		if err != nil || !until.After(since) {
+		state, err := q.LookMetering(ctx, db.LookMeteringParams{Now: now, Unwatched: interval(meteringUnwatched)})
+		if err != nil {
+			return err
+		}
+		missed, err = q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
+			Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence), Most: mostMissedWriters,
+		})
+		if err != nil || missed > 0 {
+			return err
+		}
+		until, err := sealable(ctx, q, now, state.WaitsFrom)
+		if err != nil || !until.After(state.SealedUntil) {
 			return err
 		}
 		if err := q.LockMetering(ctx, meteringLock); err != nil {
@@ -197,34 +229,20 @@ func (s *Store) SealMetering(ctx context.Context) (sealed *time.Time, err error)
 		sealed = &until
 		return nil
 	})
-	return sealed, err
+	return sealed, missed, err
 }
 
-// sealable returns until when hours can be sealed, and until when they are. It reports writers that
-// are missing.
-func sealable(ctx context.Context, q *db.Queries, now time.Time) (until, sealed time.Time, err error) {
-	state, err := q.LookMetering(ctx, db.LookMeteringParams{Now: now, Unwatched: interval(meteringUnwatched)})
-	if err != nil {
-		return until, sealed, err
-	}
-	missed, err := q.MissMeteringWriters(ctx, db.MissMeteringWritersParams{
-		Now: now, WaitsFrom: state.WaitsFrom, Silence: interval(meteringSilence), Most: mostMissedWriters,
-	})
-	if err != nil {
-		return until, sealed, err
-	}
+// sealable returns until when hours can be sealed.
+func sealable(ctx context.Context, q *db.Queries, now, waitsFrom time.Time) (until time.Time, err error) {
 	complete, err := q.MeteringCompleteUntil(ctx, now)
 	if err != nil {
-		return until, sealed, err
+		return until, err
 	}
 	until = earlier(complete, now.Add(-meteringGrace))
-	bound := now.Add(-meteringBound)
-	// If there may be more writers to miss, their gaps come before the hours are sealed: the next
-	// look is seconds away, and an invoice is never without them.
-	if missed < mostMissedWriters && state.WaitsFrom.Before(bound) && bound.After(until) {
+	if bound := now.Add(-meteringBound); waitsFrom.Before(bound) && bound.After(until) {
 		until = bound
 	}
-	return until.UTC().Truncate(time.Hour), state.SealedUntil, nil
+	return until.UTC().Truncate(time.Hour), nil
 }
 
 func earlier(a, b time.Time) time.Time {

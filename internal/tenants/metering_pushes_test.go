@@ -201,6 +201,7 @@ func TestPushesOfRulesThatChangeAfterSealing(t *testing.T) {
 		batch.Rows = append(batch.Rows, meterRow(a, start, "ada", slug, 20))
 	}
 	put("first", limit.MeterUnits, "")
+	d.Exec("DELETE FROM ended_meters") // as if they had their meter before the hour
 	require.NoError(t, s.WriteMetered(t.Context(), batch))
 	remove("lost-before")
 	d.Exec("UPDATE ended_meters SET until = $1", start) // before the hour, of which late units are
@@ -247,4 +248,51 @@ func TestPushesOfRulesThatChangeAfterSealing(t *testing.T) {
 	put("kept", limit.MeterNone, "")
 	put("kept", limit.MeterUnits, "new")
 	require.Equal(t, []string{"old"}, column[string](t, d, "SELECT meter_event FROM ended_meters"), "no note of a first meter once nothing is missing")
+}
+
+// A rule that gets its first meter sends the present hour and later ones, and none before: also
+// those that are not sealed yet.
+func TestFirstMeterBeginsWithThePresentHour(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	start := openHours(t, d, 2)
+	put := func(slug, meter string) {
+		t.Helper()
+		r := rule(slug)
+		r.Metering, r.MeterEvent = limit.MeterUnits, meter
+		_, _, err := s.PutRule(t.Context(), a, r, tenants.Match{})
+		require.NoError(t, err)
+	}
+	w := newMeterWriter()
+	write := func(hour time.Time, slugs ...string) {
+		t.Helper()
+		batch := w.batch()
+		for _, slug := range slugs {
+			batch.Rows = append(batch.Rows, meterRow(a, hour, "ada", slug, 20))
+		}
+		require.NoError(t, s.WriteMetered(t.Context(), batch))
+	}
+	put("kept", "old")
+	put("regained", "old")
+	d.Exec("DELETE FROM ended_meters") // as if they had their meter before
+	put("regained", "")
+	d.Exec("UPDATE ended_meters SET until = $1", start.Add(time.Hour))
+	put("first", "")
+	for hour := range 2 {
+		write(start.Add(time.Duration(hour)*time.Hour), "created", "first", "kept", "regained")
+	}
+	put("first", "new")
+	put("created", "new")
+	put("regained", "new")
+	present := time.Now().UTC().Truncate(time.Hour)
+	write(present, "created", "first", "kept", "regained")
+	d.Exec("UPDATE metering_state SET sealed_until = $1", present.Add(time.Hour))
+	createPushes(t, s, 4)
+
+	of := func(hour time.Time, rest string) string { return hour.Format("15") + " " + rest }
+	require.ElementsMatch(t, []string{
+		of(start, "kept old units"), of(start, "regained old units"), of(start.Add(time.Hour), "kept old units"),
+		of(present, "created new units"), of(present, "first new units"), of(present, "kept old units"), of(present, "regained new units"),
+	}, pushesOf(t, d, a))
 }

@@ -71,6 +71,9 @@ var purges = []purge{
 	{"limits of changed plans", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
 		return purgeKeptLimits(ctx, q, most)
 	}},
+	{"limits of rules beside changed plans", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+		return q.PurgeOwnLimits(ctx, most)
+	}},
 	{"sign-ins of devices", func(ctx context.Context, q *db.Queries, now time.Time, most int32) (int64, error) {
 		return q.PurgeDeviceLogins(ctx, db.PurgeDeviceLoginsParams{Now: now, Most: most})
 	}},

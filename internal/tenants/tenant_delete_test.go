@@ -39,6 +39,7 @@ INSERT INTO billing_notices (tenant_id, endpoint_id, sent_at) VALUES ($1, $2, no
 INSERT INTO billing_days (tenant_id, day, events, bytes) VALUES ($1, '2026-01-01', 1, 1);
 INSERT INTO counter_changes (tenant_id, subject, action, from_plan, to_plan) VALUES ($1, 'alice', 'reset', 'free', 'pro');
 INSERT INTO counter_change_limits (tenant_id, plan_id, number, plan_version, rule_ids, limit_units, burst_units, overages) VALUES ($1, $3, 1, 1, '{}', '{}', '{}', '{}');
+INSERT INTO counter_change_own_limits (tenant_id, rule_id, until, limit_units) VALUES ($1, $4, 1, 1);
 INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, created_at) VALUES ($1, $2, 'alice', $4, 1, now());
 INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
 	VALUES ($1, 'key', sha256(''), 'in_progress', $2, now(), now());

@@ -32,6 +32,7 @@ var tenantTables = []tenantTable{
 	{roleSystem, "notification_deliveries", "id"},
 	{roleSystem, "counter_changes", "id"},
 	{roleSystem, "counter_change_limits", "id"},
+	{roleSystem, "counter_change_own_limits", "rule_id, until"},
 	{roleSystem, "metered_push_problems", "push_id, subject"},
 	{roleSystem, "metered_pushes", "id"},
 	{roleApp, "billing_subscriptions", "endpoint_id, subscription"},

@@ -29,6 +29,7 @@ INSERT INTO subject_tombstones (tenant_id, subject, version) SELECT $1, 't' || n
 INSERT INTO credit_grants (tenant_id, id, subject, rule_id, units, created_at) SELECT $1, gen_random_uuid(), 's' || n, $4, 1, now() FROM generate_series(1, $n) n;
 INSERT INTO counter_changes (tenant_id, subject, action, from_plan, to_plan) SELECT $1, 's' || n, 'reset', 'free', 'pro' FROM generate_series(1, $n) n;
 INSERT INTO counter_change_limits (tenant_id, plan_id, number, plan_version, rule_ids, limit_units, burst_units, overages) SELECT $1, gen_random_uuid(), 1, 1, '{}', '{}', '{}', '{}' FROM generate_series(1, $n) n;
+INSERT INTO counter_change_own_limits (tenant_id, rule_id, until, limit_units) SELECT $1, gen_random_uuid(), 1, 1 FROM generate_series(1, $n) n;
 INSERT INTO limit_requests (tenant_id, id, subject, rule_id, had, asked, note, state, created_at)
 	SELECT $1, gen_random_uuid(), 's' || n, $4, 1, 2, '', 'open', now() FROM generate_series(1, $n) n;
 INSERT INTO portal_links (tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at)

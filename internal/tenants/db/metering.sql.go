@@ -151,11 +151,11 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 	return items, nil
 }
 
-const advanceMeteredPush = `-- name: AdvanceMeteredPush :execrows
+const advanceMeteredPush = `-- name: AdvanceMeteredPush :exec
 UPDATE metered_pushes SET after_subject = $1, pushed = pushed + $2, pushed_units = pushed_units + $3,
     complete = $4, why = $5, attempts = $6, unanswered_at = $7, unanswered_until = $8,
     due_at = $9, updated_at = now()
-WHERE tenant_id = $10 AND id = $11 AND due_at = $12::timestamptz
+WHERE tenant_id = $10 AND id = $11
 `
 
 type AdvanceMeteredPushParams struct {
@@ -170,12 +170,11 @@ type AdvanceMeteredPushParams struct {
 	DueAt           *time.Time
 	TenantID        uuid.UUID
 	ID              uuid.UUID
-	Claimed         time.Time
 }
 
-// Subjects up to after_subject, of a part that is still claimed, were sent, or have a problem.
-func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) (int64, error) {
-	result, err := q.db.Exec(ctx, advanceMeteredPush,
+// Subjects up to after_subject, of a part that is locked, were sent, or have a problem.
+func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPushParams) error {
+	_, err := q.db.Exec(ctx, advanceMeteredPush,
 		arg.AfterSubject,
 		arg.Pushed,
 		arg.PushedUnits,
@@ -187,12 +186,8 @@ func (q *Queries) AdvanceMeteredPush(ctx context.Context, arg AdvanceMeteredPush
 		arg.DueAt,
 		arg.TenantID,
 		arg.ID,
-		arg.Claimed,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const beginMeteredPush = `-- name: BeginMeteredPush :execrows
@@ -294,6 +289,17 @@ UPDATE metering_gaps SET closed_at = now() WHERE writer = $1 AND closed_at IS NU
 
 func (q *Queries) CloseMeteringGap(ctx context.Context, writer uuid.UUID) error {
 	_, err := q.db.Exec(ctx, closeMeteringGap, writer)
+	return err
+}
+
+const closeMeteringGaps = `-- name: CloseMeteringGaps :exec
+UPDATE metering_gaps SET closed_at = now() WHERE writer = ANY ($1::uuid[]) AND closed_at IS NULL
+`
+
+// A statement of its own, behind the one that has locked the writers: a look may just have opened
+// their gaps, which a statement from before does not see.
+func (q *Queries) CloseMeteringGaps(ctx context.Context, writers []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, closeMeteringGaps, writers)
 	return err
 }
 
@@ -426,14 +432,11 @@ func (q *Queries) DueMeteredPushes(ctx context.Context, arg DueMeteredPushesPara
 	return items, nil
 }
 
-const endMeteringWriters = `-- name: EndMeteringWriters :exec
-WITH gone AS (
-    UPDATE metering_writers w SET ended = true, missing = false
-    FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::bigint[]) AS acknowledged) AS n
-    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
-    RETURNING w.writer
-)
-UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL
+const endMeteringWriters = `-- name: EndMeteringWriters :many
+UPDATE metering_writers w SET ended = true, missing = false
+FROM (SELECT unnest($1::uuid[]) AS writer, unnest($2::bigint[]) AS acknowledged) AS n
+WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+RETURNING w.writer
 `
 
 type EndMeteringWritersParams struct {
@@ -443,9 +446,24 @@ type EndMeteringWritersParams struct {
 
 // Writers that have ended, and have written all if the batch is known that was acknowledged last.
 // Otherwise, the database was restored without it, and they stay as they are.
-func (q *Queries) EndMeteringWriters(ctx context.Context, arg EndMeteringWritersParams) error {
-	_, err := q.db.Exec(ctx, endMeteringWriters, arg.Writers, arg.Acknowledged)
-	return err
+func (q *Queries) EndMeteringWriters(ctx context.Context, arg EndMeteringWritersParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, endMeteringWriters, arg.Writers, arg.Acknowledged)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var writer uuid.UUID
+		if err := rows.Scan(&writer); err != nil {
+			return nil, err
+		}
+		items = append(items, writer)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const extendMeteringGaps = `-- name: ExtendMeteringGaps :exec
@@ -599,6 +617,26 @@ func (q *Queries) ListMeteredPushes(ctx context.Context, arg ListMeteredPushesPa
 		return nil, err
 	}
 	return items, nil
+}
+
+const lockMeteredPush = `-- name: LockMeteredPush :execrows
+SELECT FROM metered_pushes WHERE tenant_id = $1 AND id = $2 AND due_at = $3::timestamptz FOR NO KEY UPDATE
+`
+
+type LockMeteredPushParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+	Claimed  time.Time
+}
+
+// Locks the push of a part that is still claimed, before its subjects that were not sent: what notes
+// a restore locks them in this order, too.
+func (q *Queries) LockMeteredPush(ctx context.Context, arg LockMeteredPushParams) (int64, error) {
+	result, err := q.db.Exec(ctx, lockMeteredPush, arg.TenantID, arg.ID, arg.Claimed)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const lockMetering = `-- name: LockMetering :exec

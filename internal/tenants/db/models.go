@@ -213,6 +213,15 @@ type CounterChangeLimit struct {
 	Overages    []string
 }
 
+type CounterChangeOwnLimit struct {
+	TenantID   uuid.UUID
+	RuleID     uuid.UUID
+	Until      int64
+	LimitUnits int64
+	BurstUnits *int64
+	Overage    *string
+}
+
 type CreditGrant struct {
 	TenantID  uuid.UUID
 	ID        uuid.UUID

@@ -373,6 +373,21 @@ func (q *Queries) OverridesOf(ctx context.Context, arg OverridesOfParams) ([]Ove
 	return items, nil
 }
 
+const purgeOwnLimits = `-- name: PurgeOwnLimits :execrows
+DELETE FROM counter_change_own_limits WHERE (tenant_id, rule_id, until) IN (
+    SELECT o.tenant_id, o.rule_id, o.until FROM counter_change_own_limits o
+    WHERE NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = o.tenant_id AND c.id <= o.until) LIMIT $1)
+`
+
+// Limits of rules that no pending change of counters needs. Later changes have greater numbers.
+func (q *Queries) PurgeOwnLimits(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeOwnLimits, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const purgeTombstones = `-- name: PurgeTombstones :execrows
 DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
     SELECT s.tenant_id, s.subject FROM subject_tombstones s JOIN tenants t ON t.id = s.tenant_id

@@ -28,16 +28,18 @@ SELECT n.writer, 0, least(n.since, now()), now(), false
 FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@since::timestamptz[]) AS since) AS n
 ON CONFLICT (writer) DO NOTHING;
 
--- name: EndMeteringWriters :exec
+-- name: EndMeteringWriters :many
 -- Writers that have ended, and have written all if the batch is known that was acknowledged last.
 -- Otherwise, the database was restored without it, and they stay as they are.
-WITH gone AS (
-    UPDATE metering_writers w SET ended = true, missing = false
-    FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@acknowledged::bigint[]) AS acknowledged) AS n
-    WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
-    RETURNING w.writer
-)
-UPDATE metering_gaps g SET closed_at = now() FROM gone WHERE g.writer = gone.writer AND g.closed_at IS NULL;
+UPDATE metering_writers w SET ended = true, missing = false
+FROM (SELECT unnest(@writers::uuid[]) AS writer, unnest(@acknowledged::bigint[]) AS acknowledged) AS n
+WHERE w.writer = n.writer AND NOT w.ended AND w.sequence >= n.acknowledged
+RETURNING w.writer;
+
+-- name: CloseMeteringGaps :exec
+-- A statement of its own, behind the one that has locked the writers: a look may just have opened
+-- their gaps, which a statement from before does not see.
+UPDATE metering_gaps SET closed_at = now() WHERE writer = ANY (@writers::uuid[]) AND closed_at IS NULL;
 
 -- name: ExtendMeteringGaps :exec
 -- Writers that are missing, and still metered at these times.
@@ -386,12 +388,17 @@ LEFT JOIN LATERAL (
     WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL;
 
--- name: AdvanceMeteredPush :execrows
--- Subjects up to after_subject, of a part that is still claimed, were sent, or have a problem.
+-- name: LockMeteredPush :execrows
+-- Locks the push of a part that is still claimed, before its subjects that were not sent: what notes
+-- a restore locks them in this order, too.
+SELECT FROM metered_pushes WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz FOR NO KEY UPDATE;
+
+-- name: AdvanceMeteredPush :exec
+-- Subjects up to after_subject, of a part that is locked, were sent, or have a problem.
 UPDATE metered_pushes SET after_subject = @after_subject, pushed = pushed + @pushed, pushed_units = pushed_units + @pushed_units,
     complete = @complete, why = @why, attempts = @attempts, unanswered_at = sqlc.narg(unanswered_at), unanswered_until = @unanswered_until,
     due_at = sqlc.narg(due_at), updated_at = now()
-WHERE tenant_id = @tenant_id AND id = @id AND due_at = @claimed::timestamptz;
+WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PutMeteredPushProblem :exec
 -- A problem that is known keeps since when the subject's units may have been sent.

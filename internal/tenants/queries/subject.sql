@@ -139,3 +139,9 @@ DELETE FROM counter_change_limits k
 WHERE k.tenant_id = ANY(@tenants::uuid[])
     AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.from_limits = k.id)
     AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.to_limits = k.id);
+
+-- name: PurgeOwnLimits :execrows
+-- Limits of rules that no pending change of counters needs. Later changes have greater numbers.
+DELETE FROM counter_change_own_limits WHERE (tenant_id, rule_id, until) IN (
+    SELECT o.tenant_id, o.rule_id, o.until FROM counter_change_own_limits o
+    WHERE NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = o.tenant_id AND c.id <= o.until) LIMIT @most);
