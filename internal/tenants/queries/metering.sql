@@ -125,6 +125,9 @@ RETURNING sealed_until, waits_from;
 -- name: MissMeteringWriters :one
 -- Opens the gaps of writers that were silent for too long, oldest first, and returns how many there
 -- were, at most as many as asked for. It waits for no writer: one that writes now is not missing.
+-- The row with a writer's id is its newest gap. One that the writer has closed moves to an id of its
+-- own and stays as it is: the units between the two gaps are complete. If the writer has completed
+-- nothing since the closed one began, that was closed too early, and opens again.
 WITH silent AS (
     SELECT w.writer FROM metering_writers w
     WHERE NOT w.ended AND NOT w.missing AND greatest(w.written_at, sqlc.arg(waits_from)::timestamptz) < sqlc.arg(now)::timestamptz - sqlc.arg(silence)::interval
@@ -132,9 +135,14 @@ WITH silent AS (
 ), missed AS (
     UPDATE metering_writers w SET missing = true FROM silent WHERE w.writer = silent.writer
     RETURNING w.writer, w.complete_until
+), moved AS (
+    INSERT INTO metering_gaps (writer, from_at, to_at, closed_at) SELECT gen_random_uuid(), o.from_at, o.to_at, o.closed_at
+    FROM missed m JOIN metering_gaps o ON o.writer = m.writer
+    WHERE o.closed_at IS NOT NULL AND o.from_at < m.complete_until
 ), opened AS (
     INSERT INTO metering_gaps AS g (writer, from_at, to_at) SELECT m.writer, m.complete_until, sqlc.arg(now)::timestamptz FROM missed m
-    ON CONFLICT (writer) DO UPDATE SET from_at = least(g.from_at, excluded.from_at), to_at = excluded.to_at, closed_at = NULL
+    ON CONFLICT (writer) DO UPDATE SET to_at = excluded.to_at, closed_at = NULL,
+        from_at = CASE WHEN g.closed_at IS NULL THEN least(g.from_at, excluded.from_at) ELSE excluded.from_at END
 )
 SELECT count(*) FROM missed;
 
