@@ -39,7 +39,7 @@ type MeteredAnswer struct {
 	To          time.Time      `json:"to" doc:"Exclusive. Without open, at most sealed_until"`
 	SealedUntil time.Time      `json:"sealed_until" doc:"Hours before this time are sealed: their numbers never change"`
 	Totals      []MeteredTotal `json:"totals" nullable:"false" doc:"Sums by rule, of all subjects or of the selected one"`
-	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Periods in which units may be missing: an instance has not written them, or Postgres has lost them"`
+	Gaps        []MeteringGap  `json:"gaps" nullable:"false" doc:"Periods in which units may be missing: an instance has not written them, or Postgres has lost them. At most 1000, closed ones only if there is room; the last spans the rest"`
 	Items       []MeteredItem  `json:"items" nullable:"false" doc:"Ordered by hour, subject and rule; hours without units are omitted"`
 	NextCursor  *string        `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 }

@@ -18,10 +18,12 @@ const auditPurgeRows = 5000
 // PurgeAudit deletes the rows of all trails that are older than before, from the beginning of each
 // trail, and returns their number. The rest of a trail can still be verified, because the mark of
 // the last deleted row is stored. If a trail has a gap, the rows from the gap on are not deleted.
-// Several servers may call it concurrently. Error: ErrUnavailable.
+// A trail that fails does not keep the others. Several servers may call it concurrently. Errors:
+// ErrUnavailable, and that of the first trail that failed.
 func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64, err error) {
 	const most = 1000
 	var after uuid.UUID
+	var failed failedTenants
 	for {
 		var old []uuid.UUID
 		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
@@ -29,20 +31,29 @@ func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64
 			return err
 		})
 		if err != nil {
-			return removed, fmt.Errorf("look for old rows of the audit trails: %w", err)
+			return removed, errors.Join(fmt.Errorf("look for old rows of the audit trails: %w", err), failed.first)
 		}
-		for _, tenant := range old {
-			after = tenant
-			for n := int64(auditPurgeRows); n == auditPurgeRows; removed += n {
-				if n, err = s.purgeAuditOf(ctx, tenant, before); err != nil {
-					return removed, fmt.Errorf("remove old rows of the audit trail of %s: %w", tenant, err)
-				}
+		for _, after = range old {
+			n, err := s.purgeTrail(ctx, after, before)
+			removed += n
+			if err != nil {
+				failed.add(after, err)
 			}
 		}
-		if len(old) < most {
-			return removed, nil
+		if len(old) < most || ctx.Err() != nil {
+			return removed, failed.first
 		}
 	}
+}
+
+// purgeTrail deletes the rows of one trail that are older than before.
+func (s *Store) purgeTrail(ctx context.Context, tenant uuid.UUID, before time.Time) (removed int64, err error) {
+	for n := int64(auditPurgeRows); n == auditPurgeRows; removed += n {
+		if n, err = s.purgeAuditOf(ctx, tenant, before); err != nil {
+			return removed, fmt.Errorf("remove old rows of the audit trail of %s: %w", tenant, err)
+		}
+	}
+	return removed, nil
 }
 
 func (s *Store) purgeAuditOf(ctx context.Context, tenant uuid.UUID, before time.Time) (n int64, err error) {

@@ -363,10 +363,12 @@ type retention struct {
 	days   int
 }
 
-// retentions calls do for each tenant whose tier bounds the retention.
+// retentions calls do for each tenant whose tier bounds the retention, also after an error, and
+// returns the first error.
 func (s *Store) retentions(ctx context.Context, do func(retention) error) error {
 	const most = 1000
 	var after uuid.UUID
+	var failed failedTenants
 	for {
 		var rows []db.TierRetentionsRow
 		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
@@ -374,36 +376,33 @@ func (s *Store) retentions(ctx context.Context, do func(retention) error) error 
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("read the retention of tiers: %w", err)
+			return errors.Join(fmt.Errorf("read the retention of tiers: %w", err), failed.first)
 		}
 		for _, row := range rows {
 			after = row.ID
 			if err := do(retention{row.ID, int(row.Days)}); err != nil {
-				return err
+				failed.add(row.ID, err)
 			}
 		}
-		if len(rows) < most {
-			return nil
+		if len(rows) < most || ctx.Err() != nil {
+			return failed.first
 		}
 	}
 }
 
 // PurgeTiers deletes usage and audit rows that exceed the retention of the tenant's tier, and
 // returns the number of audit rows. Metered usage stays as long as the service keeps it, because
-// invoices depend on it. Several servers may call it concurrently. Error: ErrUnavailable.
+// invoices depend on it. A tenant that fails does not keep the others. Several servers may call it
+// concurrently. Errors: ErrUnavailable, and that of the first tenant that failed.
 func (s *Store) PurgeTiers(ctx context.Context) (audit int64, err error) {
 	err = s.retentions(ctx, func(r retention) error {
 		before := s.instant().AddDate(0, 0, -r.days)
 		if err := s.purgeUsageOf(ctx, r.tenant, before); err != nil {
 			return fmt.Errorf("delete old usage of %s: %w", r.tenant, err)
 		}
-		for n := int64(auditPurgeRows); n == auditPurgeRows; audit += n {
-			var err error
-			if n, err = s.purgeAuditOf(ctx, r.tenant, before); err != nil {
-				return fmt.Errorf("remove old rows of the audit trail of %s: %w", r.tenant, err)
-			}
-		}
-		return nil
+		n, err := s.purgeTrail(ctx, r.tenant, before)
+		audit += n
+		return err
 	})
 	return audit, err
 }

@@ -58,7 +58,8 @@ type MeteredTotal struct {
 	UnattributedUnits int64
 }
 
-// MeteringGap is a time in which an instance may have metered units that are missing.
+// MeteringGap is a time in which an instance may have metered units that are missing. If there are
+// very many, the last one spans the rest of those that are not closed.
 type MeteringGap struct {
 	From, To time.Time
 	ClosedAt *time.Time // when the instance wrote its units after all; nil: it never did

@@ -27,26 +27,32 @@ const peopleAtOnce = 1000
 
 // PurgePeople withdraws invitations whose link expired PeopleRetention ago, each with a row in the
 // tenant's trail, and deletes people who have been in no tenant for PeopleRetention. That time
-// begins when a call first finds them. Several servers may call it concurrently. Error:
-// ErrUnavailable.
+// begins when a call first finds them. A tenant whose invitations cannot be withdrawn does not keep
+// the rest. Several servers may call it concurrently. Errors: ErrUnavailable, and that of the first
+// such tenant.
 func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error) {
 	before := s.instant().Add(-PeopleRetention)
-	if purged.Invitations, err = s.withdrawStale(ctx, before); err != nil {
-		return purged, fmt.Errorf("withdraw expired invitations: %w", err)
+	purged.Invitations, err = s.withdrawStale(ctx, before)
+	if ctx.Err() != nil {
+		return purged, err
 	}
-	if err := s.markPeopleAlone(ctx); err != nil {
-		return purged, fmt.Errorf("find people without a tenant: %w", err)
+	if failed := s.markPeopleAlone(ctx); failed != nil {
+		return purged, errors.Join(err, fmt.Errorf("find people without a tenant: %w", failed))
 	}
 	for n := int64(peopleAtOnce); n == peopleAtOnce; purged.People += n {
-		if n, err = s.forgetPeople(ctx, before); err != nil {
-			return purged, fmt.Errorf("delete people without a tenant: %w", err)
+		var failed error
+		if n, failed = s.forgetPeople(ctx, before); failed != nil {
+			return purged, errors.Join(err, fmt.Errorf("delete people without a tenant: %w", failed))
 		}
 	}
-	return purged, nil
+	return purged, err
 }
 
+// withdrawStale tries no other invitation of a tenant that fails, which is probably locked: to wait
+// for each of them would take very long.
 func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn int64, err error) {
 	var last db.StaleInvitationsRow
+	var failed failedTenants
 	for {
 		var stale []db.StaleInvitationsRow
 		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
@@ -54,19 +60,23 @@ func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn 
 			return err
 		})
 		if err != nil {
-			return withdrawn, err
+			return withdrawn, errors.Join(fmt.Errorf("look for expired invitations: %w", err), failed.first)
 		}
 		for _, last = range stale {
+			if failed.has(last.TenantID) {
+				continue
+			}
 			done, err := s.withdrawIfStale(ctx, last.TenantID, last.ID, before)
 			if err != nil {
-				return withdrawn, err
+				failed.add(last.TenantID, fmt.Errorf("withdraw expired invitations of %s: %w", last.TenantID, err))
+				continue
 			}
 			if done {
 				withdrawn++
 			}
 		}
-		if len(stale) < peopleAtOnce {
-			return withdrawn, nil
+		if len(stale) < peopleAtOnce || ctx.Err() != nil {
+			return withdrawn, failed.first
 		}
 	}
 }

@@ -165,16 +165,18 @@ func personSigningUp(ctx context.Context, q *db.Queries, email, hash string) (uu
 	return id, err
 }
 
-// freeSlug returns an unused slug for a tenant's name.
+// freeSlug returns a slug for a tenant's name that the operator has not prepared and no tenant ever
+// had: in the operator's tenant, the tier, the overrides and the counters of a tenant belong to its
+// slug, and outlive it. Only the operator can use such a slug again.
 func freeSlug(ctx context.Context, q *db.Queries, name string) (string, error) {
 	slug := slugOf(name)
 	if slug != PlatformSlug && uuid.Validate(slug) != nil {
-		_, err := q.TenantBySlug(ctx, slug)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return slug, nil
-		}
+		used, err := q.SlugWasUsed(ctx, db.SlugWasUsedParams{Slug: slug, Platform: PlatformSlug})
 		if err != nil {
 			return "", err
+		}
+		if !used {
+			return slug, nil
 		}
 	}
 	return slug + "-" + strings.ToLower(rand.Text()[:6]), nil // if that is used too, there is a conflict

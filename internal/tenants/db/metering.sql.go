@@ -1194,7 +1194,19 @@ func (q *Queries) MeteringCompleteUntil(ctx context.Context, now time.Time) (tim
 }
 
 const meteringGaps = `-- name: MeteringGaps :many
-SELECT from_at, to_at, closed_at FROM metering_gaps WHERE to_at > $1 AND from_at < $2 ORDER BY from_at, to_at LIMIT $3
+SELECT min(g.from_at)::timestamptz AS from_at, max(g.to_at)::timestamptz AS to_at, g.closed_at
+FROM (
+    SELECT m.from_at, m.to_at, m.closed_at, row_number() OVER (ORDER BY m.closed_at IS NOT NULL, m.from_at, m.to_at) AS place
+    FROM (
+        SELECT o.from_at, o.to_at, o.closed_at FROM metering_gaps o WHERE o.to_at > $1 AND o.from_at < $2 AND o.closed_at IS NULL
+        UNION ALL (
+            SELECT c.from_at, c.to_at, c.closed_at FROM metering_gaps c WHERE c.to_at > $1 AND c.from_at < $2 AND c.closed_at IS NOT NULL
+            ORDER BY c.from_at, c.to_at LIMIT $3::integer
+        )
+    ) AS m
+) AS g
+WHERE g.place <= $3 OR g.closed_at IS NULL
+GROUP BY least(g.place, $3), g.closed_at ORDER BY 1, 2
 `
 
 type MeteringGapsParams struct {
@@ -1209,6 +1221,8 @@ type MeteringGapsRow struct {
 	ClosedAt *time.Time
 }
 
+// At most so many, in the order of time. Those in which units may be missing have the first places,
+// and the last one spans all of them that have no other. Closed gaps have the places that are left.
 func (q *Queries) MeteringGaps(ctx context.Context, arg MeteringGapsParams) ([]MeteringGapsRow, error) {
 	rows, err := q.db.Query(ctx, meteringGaps, arg.Since, arg.Until, arg.Most)
 	if err != nil {

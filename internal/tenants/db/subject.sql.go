@@ -392,9 +392,10 @@ const purgeTombstones = `-- name: PurgeTombstones :execrows
 DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
     SELECT s.tenant_id, s.subject FROM subject_tombstones s JOIN tenants t ON t.id = s.tenant_id
     WHERE s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from
-    ORDER BY s.deleted_at LIMIT $1)
+    ORDER BY s.deleted_at LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED)
 `
 
+// Who changes a tombstone holds the lock of its tenant, so it waits for nobody either.
 func (q *Queries) PurgeTombstones(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeTombstones, most)
 	if err != nil {
@@ -407,13 +408,14 @@ const raiseSubjectsHistory = `-- name: RaiseSubjectsHistory :exec
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
 FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
         SELECT s.tenant_id, s.version FROM subject_tombstones s JOIN tenants x ON x.id = s.tenant_id -- none of a tenant that was deleted
-        WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT $1
+        WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT $1 FOR NO KEY UPDATE OF x SKIP LOCKED
     ) AS o GROUP BY o.tenant_id) AS old
 WHERE t.id = old.tenant_id
 `
 
 // Before the oldest tombstones are purged, stores the version up to which deletions are no longer
-// known.
+// known. It waits for no tenant: those of one that is being changed are left for the next time, and
+// have no part of most.
 func (q *Queries) RaiseSubjectsHistory(ctx context.Context, most int32) error {
 	_, err := q.db.Exec(ctx, raiseSubjectsHistory, most)
 	return err

@@ -195,6 +195,25 @@ func (q *Queries) SeeDeletedTenants(ctx context.Context, value string) error {
 	return err
 }
 
+const slugWasUsed = `-- name: SlugWasUsed :one
+SELECT (EXISTS (SELECT FROM tenants t WHERE t.slug = $1::text) OR EXISTS (SELECT FROM deleted_tenants d WHERE d.slug = $1)
+    OR EXISTS (SELECT FROM tenants o JOIN subjects s ON s.tenant_id = o.id WHERE o.slug = $2 AND s.subject = $1))::boolean AS used
+`
+
+type SlugWasUsedParams struct {
+	Slug     string
+	Platform string
+}
+
+// Whether a tenant has or had this slug, or the operator's tenant has something of that name for a
+// tenant to come. The counters of its rules have no registration: they are named by slug, too.
+func (q *Queries) SlugWasUsed(ctx context.Context, arg SlugWasUsedParams) (bool, error) {
+	row := q.db.QueryRow(ctx, slugWasUsed, arg.Slug, arg.Platform)
+	var used bool
+	err := row.Scan(&used)
+	return used, err
+}
+
 const tenantByID = `-- name: TenantByID :one
 SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version, partitions, partitions_before, partitions_changed_at, deleted_at FROM tenants WHERE id = $1
 `

@@ -215,7 +215,21 @@ UPDATE metering_state SET pushes_until = @until, pushes_tenant = @tenant, pushes
 SELECT sealed_until FROM metering_state;
 
 -- name: MeteringGaps :many
-SELECT from_at, to_at, closed_at FROM metering_gaps WHERE to_at > @since AND from_at < @until ORDER BY from_at, to_at LIMIT @most;
+-- At most so many, in the order of time. Those in which units may be missing have the first places,
+-- and the last one spans all of them that have no other. Closed gaps have the places that are left.
+SELECT min(g.from_at)::timestamptz AS from_at, max(g.to_at)::timestamptz AS to_at, g.closed_at
+FROM (
+    SELECT m.from_at, m.to_at, m.closed_at, row_number() OVER (ORDER BY m.closed_at IS NOT NULL, m.from_at, m.to_at) AS place
+    FROM (
+        SELECT o.from_at, o.to_at, o.closed_at FROM metering_gaps o WHERE o.to_at > @since AND o.from_at < @until AND o.closed_at IS NULL
+        UNION ALL (
+            SELECT c.from_at, c.to_at, c.closed_at FROM metering_gaps c WHERE c.to_at > @since AND c.from_at < @until AND c.closed_at IS NOT NULL
+            ORDER BY c.from_at, c.to_at LIMIT @most::integer
+        )
+    ) AS m
+) AS g
+WHERE g.place <= @most OR g.closed_at IS NULL
+GROUP BY least(g.place, @most), g.closed_at ORDER BY 1, 2;
 
 -- name: MeteredHours :many
 -- One row per hour, subject and rule, in this order, behind the one that is named.

@@ -58,19 +58,21 @@ DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = @subject AND ru
 
 -- name: RaiseSubjectsHistory :exec
 -- Before the oldest tombstones are purged, stores the version up to which deletions are no longer
--- known.
+-- known. It waits for no tenant: those of one that is being changed are left for the next time, and
+-- have no part of most.
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
 FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
         SELECT s.tenant_id, s.version FROM subject_tombstones s JOIN tenants x ON x.id = s.tenant_id -- none of a tenant that was deleted
-        WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT @most
+        WHERE s.deleted_at < now() - interval '24 hours' ORDER BY s.deleted_at LIMIT @most FOR NO KEY UPDATE OF x SKIP LOCKED
     ) AS o GROUP BY o.tenant_id) AS old
 WHERE t.id = old.tenant_id;
 
 -- name: PurgeTombstones :execrows
+-- Who changes a tombstone holds the lock of its tenant, so it waits for nobody either.
 DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
     SELECT s.tenant_id, s.subject FROM subject_tombstones s JOIN tenants t ON t.id = s.tenant_id
     WHERE s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from
-    ORDER BY s.deleted_at LIMIT @most);
+    ORDER BY s.deleted_at LIMIT @most FOR NO KEY UPDATE OF t SKIP LOCKED);
 
 -- name: DuePlans :many
 -- The first subjects of some tenants whose next plan is due, the tenants in turn.

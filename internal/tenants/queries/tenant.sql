@@ -4,6 +4,12 @@ SELECT * FROM tenants WHERE id = @id;
 -- name: TenantBySlug :one
 SELECT * FROM tenants WHERE slug = @slug;
 
+-- name: SlugWasUsed :one
+-- Whether a tenant has or had this slug, or the operator's tenant has something of that name for a
+-- tenant to come. The counters of its rules have no registration: they are named by slug, too.
+SELECT (EXISTS (SELECT FROM tenants t WHERE t.slug = @slug::text) OR EXISTS (SELECT FROM deleted_tenants d WHERE d.slug = @slug)
+    OR EXISTS (SELECT FROM tenants o JOIN subjects s ON s.tenant_id = o.id WHERE o.slug = @platform AND s.subject = @slug))::boolean AS used;
+
 -- name: LockTenant :one
 -- Every change of a tenant's configuration holds this lock, so that counts and checks over several
 -- rows stay valid.
