@@ -3,7 +3,6 @@ package tenants_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
@@ -101,64 +100,4 @@ func TestSettleCreditsOfOtherShards(t *testing.T) {
 	require.ErrorIs(t, err, check.ErrCountersUnavailable)
 	_, err = s.SettleCredits(t.Context(), keys, memory, all)
 	require.NoError(t, err)
-}
-
-// oneAway is a counter store of which one shard, that of a hash tag, is unavailable.
-type oneAway struct {
-	engine.CreditStore
-	tag           string
-	tried, opened []string // keys
-}
-
-func (o *oneAway) OpenCredits(ctx context.Context, openings ...*engine.Opening) (int, error) {
-	for _, opening := range openings {
-		if o.tried = append(o.tried, opening.Key); engine.HashTag(opening.Key) == o.tag {
-			return 0, errAway
-		}
-		o.opened = append(o.opened, opening.Key)
-	}
-	return o.CreditStore.OpenCredits(ctx, openings...)
-}
-
-// New grants of a tenant at a shard that is unavailable do not keep those at other shards. The
-// shard is tried once in a round.
-func TestNewCreditsAtOtherShards(t *testing.T) {
-	t.Parallel()
-	d, a, _ := two(t)
-	mustRule(t, d.Store, a, fixedRule("api"))
-	d.Exec("UPDATE tenants SET partitions = 64 WHERE id = $1", a.TenantID())
-	keys := check.NewKeys([16]byte{3})
-	keyOf := func(subject string) string { return keys.CreditsKey(a.TenantID(), 64, subject, "api") }
-	grant := func(subject string) {
-		t.Helper()
-		_, _, err := d.Store.GrantCredits(t.Context(), a, subject, tenants.NewCredits{Rule: "api", Units: 10})
-		require.NoError(t, err)
-	}
-	away := engine.HashTag(keyOf("s0"))
-	var others []string
-	at := 0
-	for n := 0; at < 3 || len(others) < 4; n++ {
-		subject := fmt.Sprint("s", n)
-		switch {
-		case engine.HashTag(keyOf(subject)) != away && len(others) < 4:
-			others = append(others, keyOf(subject))
-		case engine.HashTag(keyOf(subject)) == away && at < 3:
-			at++
-		default:
-			continue
-		}
-		grant(subject)
-	}
-	counters := &oneAway{CreditStore: engine.NewMemory(engine.MemoryOptions{}), tag: away}
-	for range 2 {
-		_, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
-		require.ErrorIs(t, err, check.ErrCountersUnavailable)
-		require.ErrorContains(t, err, "of 1 tenants, the last one "+a.TenantID().String())
-	}
-	require.ElementsMatch(t, others, counters.opened)
-	require.Len(t, counters.tried, len(others)+2)
-	counters.tag = ""
-	done, _, err := d.Store.SweepCredits(t.Context(), keys, counters, tenants.CreditsSweep{})
-	require.NoError(t, err)
-	require.Equal(t, 3, done.Opened)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 const (
 	openedTenants = 100 // tenants whose new grants are opened in one round
 	openedAtOnce  = 50  // new grants of one tenant in one round
-	mostAway      = 4   // shards of one tenant in one round that are tried and do not answer, each for 250 ms
 
 	// openFor is how long new grants are opened in one round. What was spent is settled behind
 	// that, and must have its turn.
@@ -63,12 +61,10 @@ func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters en
 }
 
 // openNewOf tells the counters of new grants of a tenant. full means that there may be more. A
-// grant of which nothing is left is never told, and counts as opened. With an error of counters,
-// others may have been opened.
+// grant of which nothing is left is never told, and counts as opened.
 func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID) (opened int, full bool, err error) {
-	var away error
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		opened, full, away = 0, false, nil
+		opened, full = 0, false
 		mine, err := q.TryLock(ctx, creditsLock)
 		if err != nil || !mine {
 			return err
@@ -77,8 +73,8 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		var ids []uuid.UUID
-		if ids, away, err = openRows(ctx, q, keys, counters, tenant, rows); err != nil || len(ids) == 0 {
+		ids, err := openRows(ctx, q, keys, counters, tenant, rows)
+		if err != nil {
 			return err
 		}
 		marked, err := q.MarkOpenedCredits(ctx, db.MarkOpenedCreditsParams{TenantID: tenant, Ids: ids})
@@ -89,36 +85,21 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 	if err != nil {
 		return 0, false, err
 	}
-	return opened, full, away
+	return opened, full, nil
 }
 
-// openRows opens grants of a tenant, and returns those that are open now or need not be. Those at
-// shards that are unavailable keep no others: away is the last error of theirs. A round begins with
-// any of the rows, so that others have their turn also if more than mostAway shards do not answer.
-func openRows(
-	ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, rows []db.NewCreditsRow,
-) (ids []uuid.UUID, away, err error) {
+// openRows opens grants of a tenant, and returns those that are open now or need not be.
+func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, rows []db.NewCreditsRow) (ids []uuid.UUID, err error) {
 	isOpen, at := map[CreditsOf]bool{}, &creditPlaces{keys: keys, tenant: tenant}
-	failed := map[string]error{} // by where the grants are
-	first := rand.N(len(rows))
-	for _, row := range slices.Concat(rows[first:], rows[:first]) {
+	for _, row := range rows {
 		of := CreditsOf{row.Subject, row.Rule}
-		if _, done := isOpen[of]; row.Spendable && !done && len(failed) < mostAway {
-			var where string
+		if _, done := isOpen[of]; row.Spendable && !done {
 			// Each statement of the transaction sees what was committed before.
 			_, err := openCredits(ctx, counters, func(ctx context.Context) ([]*creditsOpening, error) {
-				openings, err := readOpenings(ctx, q, at, of)
-				if err != nil || len(openings) == 0 {
-					return nil, err
-				}
-				where = openings[0].where()
-				return openings, failed[where]
+				return readOpenings(ctx, q, at, of)
 			})
-			switch {
-			case errors.Is(err, check.ErrCountersUnavailable):
-				failed[where], away = err, err
-			case err != nil && !errors.Is(err, engine.ErrOpenedSince):
-				return nil, nil, err
+			if err != nil && !errors.Is(err, engine.ErrOpenedSince) {
+				return nil, err
 			}
 			isOpen[of] = err == nil
 		}
@@ -126,7 +107,7 @@ func openRows(
 			ids = append(ids, row.ID)
 		}
 	}
-	return ids, away, nil
+	return ids, nil
 }
 
 // CreditsOf names the grants of a subject of a tenant for a rule.
@@ -137,14 +118,6 @@ type CreditsOf struct{ Subject, Rule string }
 type creditsOpening struct {
 	engine.Opening
 	other string // "": none
-}
-
-// where names the shards of an opening: those with the same name are at the same ones.
-func (o *creditsOpening) where() string {
-	if o.other == "" {
-		return engine.HashTag(o.Key)
-	}
-	return engine.HashTag(o.Key) + engine.HashTag(o.other)
 }
 
 // readOpenings reads what the counters must know of some subjects' grants, in one query. The names
