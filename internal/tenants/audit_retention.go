@@ -18,8 +18,8 @@ const auditPurgeRows = 5000
 // PurgeAudit deletes the rows of all trails that are older than before, from the beginning of each
 // trail, and returns their number. The rest of a trail can still be verified, because the mark of
 // the last deleted row is stored. If a trail has a gap, the rows from the gap on are not deleted.
-// A trail that fails does not keep the others. Several servers may call it concurrently. Errors:
-// ErrUnavailable, and that of the first trail that failed.
+// A trail that fails does not keep the others, unless ten fail one after the other. Several servers
+// may call it concurrently. Errors: ErrUnavailable, and that of the first trail that failed.
 func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64, err error) {
 	const most = 1000
 	var after uuid.UUID
@@ -36,8 +36,12 @@ func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64
 		for _, after = range old {
 			n, err := s.purgeTrail(ctx, after, before)
 			removed += n
-			if err != nil {
-				failed.add(after, err)
+			if err == nil {
+				failed.worked()
+				continue
+			}
+			if failed.add(after, err); failed.all() {
+				return removed, failed.first
 			}
 		}
 		if len(old) < most || ctx.Err() != nil {

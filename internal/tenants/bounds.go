@@ -363,8 +363,8 @@ type retention struct {
 	days   int
 }
 
-// retentions calls do for each tenant whose tier bounds the retention, also after an error, and
-// returns the first error.
+// retentions calls do for each tenant whose tier bounds the retention, also after an error, unless
+// ten fail one after the other, and returns the first error.
 func (s *Store) retentions(ctx context.Context, do func(retention) error) error {
 	const most = 1000
 	var after uuid.UUID
@@ -380,8 +380,13 @@ func (s *Store) retentions(ctx context.Context, do func(retention) error) error 
 		}
 		for _, row := range rows {
 			after = row.ID
-			if err := do(retention{row.ID, int(row.Days)}); err != nil {
-				failed.add(row.ID, err)
+			err := do(retention{row.ID, int(row.Days)})
+			if err == nil {
+				failed.worked()
+				continue
+			}
+			if failed.add(row.ID, err); failed.all() {
+				return failed.first
 			}
 		}
 		if len(rows) < most || ctx.Err() != nil {

@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -100,7 +101,23 @@ func TestPurgeAuditDespiteATenant(t *testing.T) {
 	require.Equal(t, 1, tries())
 }
 
-// The same holds for the retention of tiers.
+// If ten trails fail one after the other, the rest is for the next purge: each may take seconds.
+func TestPurgeAuditEndsIfAllFail(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	for i := range 12 {
+		d.Tenant(fmt.Sprintf("tenant-%d", i))
+	}
+	d.Exec("CREATE SEQUENCE tries")
+	d.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN PERFORM nextval('public.tries'); RAISE 'refused'; END $$`)
+	d.Exec("CREATE TRIGGER refuse BEFORE DELETE ON audit FOR EACH STATEMENT EXECUTE FUNCTION refuse()")
+	_, err := d.Store.PurgeAudit(t.Context(), time.Now().Add(time.Hour))
+	require.ErrorContains(t, err, "refused")
+	require.Equal(t, 10, number(t, d, "SELECT last_value FROM tries"))
+}
+
+// A tenant whose rows exceed the retention of its tier, and cannot be deleted, is tried once, too.
 func TestPurgeTiersDespiteATenant(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Now().UnixMilli()}

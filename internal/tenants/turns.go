@@ -174,13 +174,25 @@ func isFull[T any](tasks []T, most int, share int32, tenant func(T) uuid.UUID) b
 type failedTenants struct {
 	tenants []uuid.UUID
 	first   error
+	inARow  int
 }
+
+// mostInARow is how many tenants fail one after the other until it is hardly their fault. Each may
+// take seconds.
+const mostInARow = 10
 
 func (f *failedTenants) add(tenant uuid.UUID, err error) {
 	f.tenants = append(f.tenants, tenant)
+	f.inARow++
 	if f.first == nil {
 		f.first = err
 	}
 }
+
+// worked notes that a tenant has not failed.
+func (f *failedTenants) worked() { f.inARow = 0 }
+
+// all reports whether it seems that every tenant would fail, because the database does not answer.
+func (f *failedTenants) all() bool { return f.inARow >= mostInARow }
 
 func (f *failedTenants) has(tenant uuid.UUID) bool { return slices.Contains(f.tenants, tenant) }

@@ -376,10 +376,11 @@ func (q *Queries) OverridesOf(ctx context.Context, arg OverridesOfParams) ([]Ove
 const purgeOwnLimits = `-- name: PurgeOwnLimits :execrows
 DELETE FROM counter_change_own_limits WHERE (tenant_id, rule_id, until) IN (
     SELECT o.tenant_id, o.rule_id, o.until FROM counter_change_own_limits o
-    WHERE NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = o.tenant_id AND c.id <= o.until) LIMIT $1)
+    WHERE coalesce((SELECT c.id FROM counter_changes c WHERE c.tenant_id = o.tenant_id ORDER BY c.id LIMIT 1) > o.until, true) LIMIT $1)
 `
 
-// Limits of rules that no pending change of counters needs. Later changes have greater numbers.
+// Limits of rules that no pending change of counters needs. Later changes have greater numbers. The
+// first one is looked up in the index: a join of all changes of a tenant would be quadratic.
 func (q *Queries) PurgeOwnLimits(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeOwnLimits, most)
 	if err != nil {

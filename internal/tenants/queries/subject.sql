@@ -143,7 +143,8 @@ WHERE k.tenant_id = ANY(@tenants::uuid[])
     AND NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = k.tenant_id AND c.to_limits = k.id);
 
 -- name: PurgeOwnLimits :execrows
--- Limits of rules that no pending change of counters needs. Later changes have greater numbers.
+-- Limits of rules that no pending change of counters needs. Later changes have greater numbers. The
+-- first one is looked up in the index: a join of all changes of a tenant would be quadratic.
 DELETE FROM counter_change_own_limits WHERE (tenant_id, rule_id, until) IN (
     SELECT o.tenant_id, o.rule_id, o.until FROM counter_change_own_limits o
-    WHERE NOT EXISTS (SELECT FROM counter_changes c WHERE c.tenant_id = o.tenant_id AND c.id <= o.until) LIMIT @most);
+    WHERE coalesce((SELECT c.id FROM counter_changes c WHERE c.tenant_id = o.tenant_id ORDER BY c.id LIMIT 1) > o.until, true) LIMIT @most);
