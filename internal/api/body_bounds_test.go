@@ -216,6 +216,12 @@ func TestTurnsOfBodies(t *testing.T) {
 	held[0].endTurn() // ends once
 	q, p := send(t.Context(), eve, jsonType, large)
 	require.Nil(t, p)
+	_, p = send(t.Context(), eve, jsonType, large)
+	overloaded(p)
+	require.True(t, c.enter())
+	q.WriteHeader(http.StatusUnprocessableEntity) // and its client does not read the answer
+	q, p = send(t.Context(), eve, jsonType, large)
+	require.Nil(t, p)
 	q.endTurn()
 
 	leave, err := c.bodies.yaml.Take(t.Context(), ada)

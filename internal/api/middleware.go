@@ -65,7 +65,7 @@ func (q *request) Write(b []byte) (int, error) {
 }
 
 // answer begins the answer. From then on, the request waits for nobody but its client, who may
-// never read, so it uses no place that others need. It still counts for its tenant.
+// never read, so it uses no place or turn that others need. It still counts for its tenant.
 //
 // Over HTTP/1.1, a read error, such as a passed deadline, cancels the context of the connection.
 // All later requests on the connection would fail, so it is closed.
@@ -75,6 +75,7 @@ func (q *request) answer(status int) {
 		q.Header()["Connection"] = closeConnection
 	}
 	q.leaveOthers()
+	q.endTurn()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

@@ -348,15 +348,18 @@ func (c *Census) look(ctx context.Context, now time.Time, all bool) {
 	errs := lookErrors{}
 	for len(due) > 0 {
 		n := min(len(due), lookTogether)
-		unavailable := errs.note(ctx, c, c.lookAt(ctx, now, due[:n], created[:n]))
+		unavailable := false
+		for _, part := range c.byServer(ctx, due[:n], created[:n]) {
+			unavailable = errs.note(ctx, c, c.lookAt(ctx, now, part.due, part.created)) || unavailable
+		}
 		if due, created = due[n:], created[n:]; unavailable {
 			due, created = errs.without(ctx, c, due, created)
 		}
 	}
 }
 
-// lookAt looks at the lists of some tenants in one round trip, and more if a list gets very many
-// counters. It returns the tenants whose lists could not be read.
+// lookAt looks at the lists of some tenants, which are on one server, in one round trip, and more
+// if a list gets very many counters. It returns the tenants whose lists could not be read.
 func (c *Census) lookAt(ctx context.Context, now time.Time, due []*tenantCounters, created []int64) (failed []*tenantCounters) {
 	within, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()

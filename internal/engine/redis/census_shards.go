@@ -26,6 +26,37 @@ func (c *Census) serverOf(ctx context.Context, t *tenantCounters) *redis.Client 
 	return master
 }
 
+// serverLists are tenants whose lists are on one server.
+type serverLists struct {
+	due     []*tenantCounters
+	created []int64 // of each
+}
+
+// byServer divides tenants by the servers of their lists. In one pipeline, a server that does not
+// answer would also cost the answers of the others: the client waits before it asks again, the time
+// ends, and then all commands have failed. If there is no slot map, each question for a server
+// would ask for it, so there is only one.
+func (c *Census) byServer(ctx context.Context, due []*tenantCounters, created []int64) []serverLists {
+	if _, ok := c.o.Client.(*redis.ClusterClient); !ok {
+		return []serverLists{{due, created}}
+	}
+	var parts []serverLists
+	at := map[*redis.Client]int{}
+	for i, t := range due {
+		var server *redis.Client
+		if _, unknown := at[nil]; !unknown {
+			server = c.serverOf(ctx, t)
+		}
+		n, known := at[server]
+		if !known {
+			n, at[server] = len(parts), len(parts)
+			parts = append(parts, serverLists{})
+		}
+		parts[n].due, parts[n].created = append(parts[n].due, t), append(parts[n].created, created[i])
+	}
+	return parts
+}
+
 // note counts the errors of some tenants, and reports whether a server is now unavailable. If there
 // is no slot map, each question for a server would ask for it.
 func (e lookErrors) note(ctx context.Context, c *Census, failed []*tenantCounters) (unavailable bool) {

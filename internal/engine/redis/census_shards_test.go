@@ -52,6 +52,26 @@ func (s *listShard) ProcessPipelineHook(redis.ProcessPipelineHook) redis.Process
 	return func(_ context.Context, cmds []redis.Cmder) error { return s.answer(cmds) }
 }
 
+// allFail is what a Cluster client does with a pipeline of several servers if one of them does not
+// answer until the context has ended: it waits before it asks again, and then all commands fail.
+type allFail struct{ redis.Hook }
+
+func (allFail) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (allFail) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (allFail) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+		}
+		return err
+	}
+}
+
 // While one shard is silent, the lists of tenants on the other one are read in each look, and only
 // some of its own ones.
 func TestCensusOfOtherShards(t *testing.T) {
@@ -72,6 +92,7 @@ func TestCensusOfOtherShards(t *testing.T) {
 		},
 	})
 	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(allFail{})
 	keys := check.NewKeys([16]byte{7})
 	census := redisengine.NewCensus(redisengine.CensusOptions{
 		Client: client, Prefix: keys.Prefix, Instances: func() int { return 1 }, Bound: func(limit.TenantID) (int64, bool) { return 1000, true },
