@@ -33,7 +33,7 @@ func boundErrors(registry huma.Registry, op *huma.Operation, body []byte) *Probl
 		return problemOf(err) // checkJSON accepted it
 	}
 	if errs := tooManyErrors(registry, media.Schema, tree); errs != nil {
-		return manyInvalid(validationFields(errs, op))
+		return manyInvalid(shownFields(errs, op))
 	}
 	return nil
 }

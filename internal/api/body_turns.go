@@ -9,8 +9,8 @@ import (
 	"weir/internal/places"
 )
 
-// A decoded body takes many times its size in memory, and decoding uses the processor: 50 KB of
-// small objects take some milliseconds. Bodies of more than turnBody take turns, from the check of
+// A decoded body takes many times its size in memory, and decoding uses the processor: 4 KB with
+// many errors take some milliseconds. Bodies of more than turnBody take turns, from the check of
 // their form until their handler begins, on at most half of the processors: checks need the others.
 // The turns go to tenants: those of one do not take all places if there are several, and a tenant
 // with few is next.
@@ -18,7 +18,7 @@ import (
 // A large body takes memory from its first byte on, also while it arrives slowly or waits for its
 // turn. So the bytes of large bodies are limited by tenant until their requests end.
 const (
-	turnBody        = 4 << 10   // bytes
+	turnBody        = 256       // bytes
 	largeBody       = 64 << 10  // bytes
 	maxBodyTurns    = 4         // on an instance with 8 processors or more; a tenant may have half of them
 	maxYAMLBodies   = 2         // of any size, while they are converted to JSON; a tenant may have one

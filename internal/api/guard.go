@@ -221,11 +221,13 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	var unknown, wrong []ProblemField
+	var unknown, wrong []ProblemField // beyond maxProblemFields, unknown ones are empty
 	for _, name := range names {
 		pointer := "query:" + name
 		takes, isKnown := known[name]
 		switch v := values[name]; {
+		case !isKnown && len(unknown) >= maxProblemFields:
+			unknown = append(unknown, ProblemField{})
 		case !isKnown:
 			unknown = append(unknown, ProblemField{
 				Pointer: strings.ToValidUTF8(pointer, "�"), Message: unknownField.Message, Fix: fixName(name, slices.Collect(maps.Keys(known))),
@@ -242,7 +244,7 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 	}
 	if len(unknown) > 0 {
 		p := newProblem(http.StatusBadRequest, codeUnknownParameter, fieldsDetail(unknown))
-		p.Errors = unknown
+		p.Errors = unknown[:min(len(unknown), maxProblemFields)]
 		return p
 	}
 	if len(wrong) > 0 {

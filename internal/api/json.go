@@ -180,7 +180,7 @@ func jsonPointer(path string) string {
 	if above, key, ok := strings.Cut(path, ".attributes."); ok {
 		return jsonPointer(above) + "/attributes/" + escapePointer(key)
 	}
-	path = strings.NewReplacer("[", ".", "]", "").Replace(path)
+	path = pathIndexes.Replace(path)
 	parts := strings.Split(path, ".")
 	for i := range parts {
 		parts[i] = escapePointer(parts[i])
@@ -190,4 +190,8 @@ func jsonPointer(path string) string {
 
 func escapePointer(s string) string { return pointerEscapes.Replace(s) }
 
-var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+// A replacer takes much longer to make than to use.
+var (
+	pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+	pathIndexes    = strings.NewReplacer("[", ".", "]", "")
+)

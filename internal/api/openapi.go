@@ -83,7 +83,29 @@ func validationProblem(status int, message string, errs []error, op *huma.Operat
 		p.cause = &validatorError{status: status, message: message}
 		return p
 	}
-	return invalid(validationFields(errs, op)...)
+	return invalid(shownFields(errs, op)...)
+}
+
+// shownFields is validationFields where only the first maxProblemFields are needed, and the number
+// of all: the others are empty. A body of 4 KB can have thousands of errors, and to convert them
+// took longer than all the rest.
+func shownFields(errs []error, op *huma.Operation) []ProblemField {
+	if len(errs) <= maxProblemFields {
+		return validationFields(errs, op)
+	}
+	errs = slices.Clone(errs)
+	slices.SortStableFunc(errs, func(a, b error) int { return strings.Compare(locationOf(a), locationOf(b)) })
+	fields := make([]ProblemField, len(errs))
+	copy(fields, validationFields(errs[:maxProblemFields], op))
+	return fields
+}
+
+// locationOf returns where a validation error is.
+func locationOf(err error) string {
+	if d, ok := err.(*huma.ErrorDetail); ok {
+		return d.Location
+	}
+	return ""
 }
 
 // validationFields returns the fields of huma's validation errors. op is the operation, if known.

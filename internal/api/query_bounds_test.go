@@ -1,0 +1,43 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A refusal names at most 100 unknown parameters, and says how many there are. Each name is
+// compared with the known ones, so 4000 would take 20 ms of a processor.
+func TestManyUnknownParameters(t *testing.T) {
+	t.Parallel()
+	known := map[string]parameter{"limit": {}, "after": {}}
+	var names []string
+	for i := range 4000 {
+		names = append(names, fmt.Sprintf("n%d", i))
+	}
+	p := checkQuery(strings.Join(names, "&"), known)
+	require.Equal(t, http.StatusBadRequest, p.Status)
+	require.Len(t, p.Errors, maxProblemFields)
+	require.Equal(t, "4000 fields are not valid; errors names 100 of them.", p.Detail)
+	for _, f := range p.Errors {
+		require.NotEmpty(t, f.Fix)
+	}
+	p = checkQuery("limitt=1", known)
+	require.Equal(t, "query:limitt", p.Errors[0].Pointer)
+}
+
+// Of very many invalid fields, the first 100 are converted, in order.
+func TestManyInvalidFieldsInASmallBody(t *testing.T) {
+	s := newAdminStack(t)
+	p := s.call(s.readKey, http.MethodPost, "/v1/simulate", repeated(`{"rules":[{"slug":"a","limit":1,"window":"1s"}],"requests":[`, `{}`, `]}`, 4000)).
+		problem(422, codeInvalidRequest)
+	require.Len(t, p.Errors, maxProblemFields)
+	require.Regexp(t, `^\d{4} fields are not valid; errors names 100 of them\.$`, p.Detail)
+	for _, f := range p.Errors {
+		require.Regexp(t, `^/requests/\d+/(at_ms|subject)$`, f.Pointer)
+		require.Equal(t, isRequired.Message, f.Message)
+	}
+}
