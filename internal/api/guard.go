@@ -209,9 +209,15 @@ type parameter struct {
 	boolean bool
 }
 
+// maxParameters is the number of parameters of a query, far more than an operation takes.
+const maxParameters = 200
+
 // checkQuery refuses unknown parameters, and duplicates of those that may appear only once, because
 // one of the two values would be ignored.
 func checkQuery(raw string, known map[string]parameter) *Problem {
+	if strings.Count(raw, "&") >= maxParameters {
+		return newProblem(http.StatusBadRequest, codeMalformedQuery, "The query string has more than "+itoa(maxParameters)+" parameters.")
+	}
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return newProblem(http.StatusBadRequest, codeMalformedQuery, "The query string is not well-formed.")
