@@ -163,6 +163,14 @@ func TestTenantsTakeTurnsInAnswers(t *testing.T) {
 		}
 	}
 	require.Eventually(t, func() bool { return a.turns.Waiting() == 97-replyingAtOnce }, 20*time.Second, time.Millisecond)
+	for answered := replyingAtOnce; answered < replyingAtOnce+3; answered++ { // one by one, so that the order is that of the turns
+		require.Eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(order) == answered
+		}, time.Minute, time.Millisecond)
+		free <- struct{}{}
+	}
 	release()
 	require.Eventually(t, func() bool {
 		mu.Lock()
