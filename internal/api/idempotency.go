@@ -36,7 +36,12 @@ func (a *admin) idempotent(w http.ResponseWriter, r *http.Request, op *huma.Oper
 	}
 	rec := &recorder{head: http.Header{}}
 	serve := func(ctx context.Context) (tenants.Answer, error) {
+		q := requestFrom(ctx)
+		if p := q.takeTurn(r, len(body)); p != nil { // next decodes the body again
+			return tenants.Answer{}, p
+		}
 		next.ServeHTTP(rec, r.WithContext(ctx))
+		q.endTurn() // also if it was not valid: the store has its turn
 		return rec.answer(op)
 	}
 	kept, err := a.store.Idempotent(r.Context(), actorFrom(r.Context()), key, requestHash(r, body), serve)
