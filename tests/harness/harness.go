@@ -192,11 +192,12 @@ func Exec(t testing.TB, databaseURL, statement string) {
 	defer conn.Close(ctx)
 	for {
 		_, err = conn.Exec(ctx, statement)
-		var inUse *pgconn.PgError
-		if !errors.As(err, &inUse) || inUse.Code != "55006" {
+		var failed *pgconn.PgError
+		if !errors.As(err, &failed) || failed.Code != "55006" && failed.Code != "40P01" {
 			break
 		}
-		// A session that was told to end has not ended yet, on a machine that is busy.
+		// A session that was told to end has not ended yet, on a machine that is busy, or a server
+		// that is running has locked the same tables in another order.
 		_, err = conn.Exec(ctx, "SELECT pg_sleep(0.05)")
 		require.NoError(t, err)
 	}
