@@ -36,11 +36,7 @@ func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64
 		for _, after = range old {
 			n, err := s.purgeTrail(ctx, after, before)
 			removed += n
-			if err == nil {
-				failed.worked()
-				continue
-			}
-			if failed.add(after, err); failed.all() {
+			if failed.note(after, err) {
 				return removed, failed.first
 			}
 		}

@@ -380,12 +380,7 @@ func (s *Store) retentions(ctx context.Context, do func(retention) error) error 
 		}
 		for _, row := range rows {
 			after = row.ID
-			err := do(retention{row.ID, int(row.Days)})
-			if err == nil {
-				failed.worked()
-				continue
-			}
-			if failed.add(row.ID, err); failed.all() {
+			if failed.note(row.ID, do(retention{row.ID, int(row.Days)})) {
 				return failed.first
 			}
 		}

@@ -68,14 +68,12 @@ func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn 
 			}
 			done, err := s.withdrawIfStale(ctx, last.TenantID, last.ID, before)
 			if err != nil {
-				failed.add(last.TenantID, fmt.Errorf("withdraw expired invitations of %s: %w", last.TenantID, err))
-				if failed.all() {
-					return withdrawn, failed.first
-				}
-				continue
+				err = fmt.Errorf("withdraw expired invitations of %s: %w", last.TenantID, err)
 			}
-			failed.worked()
-			if done {
+			if failed.note(last.TenantID, err) {
+				return withdrawn, failed.first
+			}
+			if done && err == nil {
 				withdrawn++
 			}
 		}

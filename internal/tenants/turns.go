@@ -189,10 +189,15 @@ func (f *failedTenants) add(tenant uuid.UUID, err error) {
 	}
 }
 
-// worked notes that a tenant has not failed.
-func (f *failedTenants) worked() { f.inARow = 0 }
-
-// all reports whether it seems that every tenant would fail, because the database does not answer.
-func (f *failedTenants) all() bool { return f.inARow >= mostInARow }
+// note notes the result of a tenant's task, and reports whether it seems that every other one would
+// fail, too, because the database does not answer.
+func (f *failedTenants) note(tenant uuid.UUID, err error) (all bool) {
+	if err == nil {
+		f.inARow = 0
+		return false
+	}
+	f.add(tenant, err)
+	return f.inARow >= mostInARow
+}
 
 func (f *failedTenants) has(tenant uuid.UUID) bool { return slices.Contains(f.tenants, tenant) }

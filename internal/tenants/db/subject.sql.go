@@ -396,7 +396,7 @@ DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
     ORDER BY s.deleted_at LIMIT $1 FOR NO KEY UPDATE OF t SKIP LOCKED)
 `
 
-// Who changes a tombstone holds the lock of its tenant, so it waits for nobody either.
+// Every change of a tombstone locks its tenant first, so this statement waits for nobody.
 func (q *Queries) PurgeTombstones(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeTombstones, most)
 	if err != nil {

@@ -68,7 +68,7 @@ FROM (SELECT o.tenant_id, max(o.version)::bigint AS version FROM (
 WHERE t.id = old.tenant_id;
 
 -- name: PurgeTombstones :execrows
--- Who changes a tombstone holds the lock of its tenant, so it waits for nobody either.
+-- Every change of a tombstone locks its tenant first, so this statement waits for nobody.
 DELETE FROM subject_tombstones WHERE (tenant_id, subject) IN (
     SELECT s.tenant_id, s.subject FROM subject_tombstones s JOIN tenants t ON t.id = s.tenant_id
     WHERE s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from
