@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
@@ -16,6 +18,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/overload"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -153,9 +156,11 @@ func TestBytesOfBodies(t *testing.T) {
 // where there are several.
 func TestTurnsOfProcessors(t *testing.T) {
 	t.Parallel()
-	for processors, want := range map[int][2]int{1: {1, 1}, 2: {1, 1}, 4: {2, 1}, 6: {3, 1}, 8: {4, 2}, 64: {4, 2}} {
-		turns := newBodyTurns(processors).json
-		taken := func(tenants int) (count int) {
+	for processors, want := range map[int][4]int{ // large and small ones, of several tenants and of one
+		1: {1, 1, 1, 1}, 2: {1, 1, 1, 1}, 3: {1, 1, 1, 1}, 4: {1, 1, 1, 1}, 6: {2, 1, 1, 1}, 8: {2, 1, 2, 1}, 12: {4, 2, 2, 1}, 64: {4, 2, 2, 1},
+	} {
+		bodies := newBodyTurns(processors)
+		taken := func(turns *places.Turns[limit.TenantID], tenants int) (count int) {
 			var leave []func()
 			for tenant := range tenants {
 				for range maxBodyTurns + 1 {
@@ -170,19 +175,18 @@ func TestTurnsOfProcessors(t *testing.T) {
 			}
 			return len(leave)
 		}
-		require.Equal(t, want, [2]int{taken(10), taken(1)}, processors)
+		require.Equal(t, want, [4]int{taken(bodies.large, 10), taken(bodies.large, 1), taken(bodies.small, 10), taken(bodies.small, 1)}, processors)
+		if processors >= 4 {
+			require.LessOrEqual(t, want[0]+want[2], processors/2)
+		}
 	}
 }
 
-// A tenant that has all its turns is answered 503, and other tenants are not affected. A request
-// whose client has disconnected does nothing more.
-func TestTurnsOfBodies(t *testing.T) {
-	t.Parallel()
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-	c.bodies = newBodyTurns(2 * maxBodyTurns)
-	c.bodies.wait = 0
+// sender returns a function that reads the body of a request, and returns the request, which has
+// its turn if the body needs one.
+func sender(t *testing.T, c *capacity) func(ctx context.Context, tenant limit.TenantID, mediaType, body string) (*request, *Problem) {
 	op := &huma.Operation{RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{jsonType: {}, yamlType: {}}}}
-	send := func(ctx context.Context, tenant limit.TenantID, mediaType, body string) (*request, *Problem) {
+	return func(ctx context.Context, tenant limit.TenantID, mediaType, body string) (*request, *Problem) {
 		require.True(t, c.enter())
 		defer c.leave()
 		q := &request{ResponseWriter: httptest.NewRecorder(), capacity: c, authed: true, actor: tenants.AsSystem(tenant, "test")}
@@ -191,12 +195,24 @@ func TestTurnsOfBodies(t *testing.T) {
 		_, p := readDocument(r, op)
 		return q, p
 	}
-	overloaded := func(p *Problem) {
-		require.NotNil(t, p)
-		require.Equal(t, http.StatusServiceUnavailable, p.Status)
-		require.Positive(t, p.retryAfter)
-	}
-	large := `{"a":"` + strings.Repeat("x", turnBody) + `"}`
+}
+
+func requireOverloaded(t *testing.T, p *Problem) {
+	t.Helper()
+	require.NotNil(t, p)
+	require.Equal(t, http.StatusServiceUnavailable, p.Status)
+	require.Positive(t, p.retryAfter)
+}
+
+// A tenant that has all its turns is answered 503, and other tenants are not affected. A request
+// whose client has disconnected does nothing more.
+func TestTurnsOfBodies(t *testing.T) {
+	t.Parallel()
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
+	c.bodies = newBodyTurns(4 * maxBodyTurns)
+	c.bodies.wait = 0
+	send, overloaded := sender(t, c), func(p *Problem) { t.Helper(); requireOverloaded(t, p) }
+	large := `{"a":"` + strings.Repeat("x", smallBody) + `"}`
 	ada, bob, eve := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
 	var held []*request
 	for _, tenant := range []limit.TenantID{ada, bob} {
@@ -224,14 +240,6 @@ func TestTurnsOfBodies(t *testing.T) {
 	require.Nil(t, p)
 	q.endTurn()
 
-	leave, err := c.bodies.yaml.Take(t.Context(), ada)
-	require.NoError(t, err)
-	_, p = send(t.Context(), ada, yamlType, "a: b")
-	overloaded(p)
-	_, p = send(t.Context(), bob, yamlType, "a: b")
-	require.Nil(t, p)
-	leave()
-
 	c.bodies.wait = turnWait
 	gone, stop := context.WithCancel(t.Context())
 	stop()
@@ -240,4 +248,95 @@ func TestTurnsOfBodies(t *testing.T) {
 	_, p = jsonOfYAML(gone, []byte(repeated("[", "0", "]", 4*yamlCheckEvery)))
 	require.NotNil(t, p)
 	require.Contains(t, p.Detail, "ended")
+}
+
+// A body of up to 4 KiB does not wait for large ones, in JSON or YAML. Before, it waited behind
+// each document of 4 MiB of other tenants, up to a second for each, and was answered 503.
+func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
+	t.Parallel()
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
+	c.bodies = newBodyTurns(2)
+	c.bodies.wait = 0
+	send := sender(t, c)
+	ada, bob := limit.TenantID{1}, limit.TenantID{2}
+	json := func(size int) string { return `{"a":"` + strings.Repeat("x", size-8) + `"}` }
+	yaml := func(size int) string { return "a: " + strings.Repeat("x", size-3) }
+
+	large, p := send(t.Context(), ada, jsonType, json(smallBody+1))
+	require.Nil(t, p)
+	_, p = send(t.Context(), bob, jsonType, json(smallBody+1))
+	requireOverloaded(t, p)
+	for _, body := range []struct{ mediaType, text string }{
+		{jsonType, json(turnBody + 1)}, {jsonType, json(smallBody)}, {yamlType, yaml(turnBody + 1)}, {yamlType, yaml(smallBody)}, {yamlType, "a: b"},
+	} {
+		small, p := send(t.Context(), bob, body.mediaType, body.text)
+		require.Nil(t, p, body)
+		require.NotNil(t, small.turn)
+		_, p = send(t.Context(), ada, jsonType, json(smallBody))
+		requireOverloaded(t, p) // small ones take turns, too
+		_, p = send(t.Context(), ada, jsonType, json(turnBody))
+		require.Nil(t, p, "the smallest need none")
+		small.endTurn()
+	}
+	large.endTurn()
+	small, p := send(t.Context(), ada, yamlType, yaml(smallBody))
+	require.Nil(t, p)
+	_, p = send(t.Context(), bob, yamlType, yaml(smallBody+1))
+	require.Nil(t, p, "large ones do not wait for small ones, either")
+	small.endTurn()
+}
+
+// A large body in YAML takes its turn among those before the one among all large bodies. The other
+// way round, bodies in JSON would wait for YAML of other tenants, and it could wait twice as long.
+func TestYAMLTakesItsTurnFirst(t *testing.T) {
+	t.Parallel()
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
+	c.bodies = newBodyTurns(2)
+	c.bodies.wait = time.Hour
+	send := sender(t, c)
+	ada, bob, eve := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
+	large := "a: " + strings.Repeat("x", smallBody)
+	leaveYAML, err := c.bodies.yaml.Take(t.Context(), ada)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	sent := make(chan *Problem)
+	go func() {
+		_, p := send(ctx, bob, yamlType, large)
+		sent <- p
+	}()
+	require.Eventually(t, func() bool { return c.bodies.yaml.Waiting() == 1 }, time.Minute, time.Millisecond)
+	leaveLarge, err := c.bodies.large.TakeWithin(t.Context(), eve, 0)
+	require.NoError(t, err, "the one that waits for YAML has no turn of JSON")
+	leaveYAML()
+	require.Eventually(t, func() bool { return c.bodies.large.Waiting() == 1 }, time.Minute, time.Millisecond)
+	_, err = c.bodies.yaml.TakeWithin(t.Context(), ada, 0)
+	require.Error(t, err, "it has the turn of YAML")
+	stop()
+	requireOverloaded(t, <-sent)
+	leaveYAML, err = c.bodies.yaml.TakeWithin(t.Context(), ada, 0)
+	require.NoError(t, err)
+	leaveYAML()
+	leaveLarge()
+}
+
+// A body in YAML waits for both of its turns no longer than one in JSON for its own.
+func TestYAMLWaitsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
+		c.bodies = newBodyTurns(2)
+		send := sender(t, c)
+		ada, bob := limit.TenantID{1}, limit.TenantID{2}
+		leaveYAML, err := c.bodies.yaml.Take(t.Context(), ada)
+		require.NoError(t, err)
+		leaveLarge, err := c.bodies.large.Take(t.Context(), ada)
+		require.NoError(t, err)
+		time.AfterFunc(turnWait-time.Millisecond, leaveYAML)
+		began := time.Now() // of a clock that stands still
+		_, p := send(t.Context(), bob, yamlType, "a: "+strings.Repeat("x", smallBody))
+		requireOverloaded(t, p)
+		require.Equal(t, turnWait, time.Since(began))
+		leaveLarge()
+	})
 }

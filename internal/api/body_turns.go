@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -10,18 +11,24 @@ import (
 )
 
 // A decoded body takes many times its size in memory, and decoding uses the processor: 4 KB with
-// many errors take some milliseconds. Bodies of more than turnBody take turns, from the check of
-// their form until their handler begins, on at most half of the processors: checks need the others.
+// many errors take some milliseconds, 4 MiB up to a second. Bodies of more than turnBody take
+// turns, from the check of their form until their handler begins, on at most half of the
+// processors: checks need the others. Bodies of up to smallBody have turns of their own, so that
+// the small changes of a tenant wait for none of another's large documents. With two or three
+// processors, each of the two kinds has one turn, so both together can use two processors.
+//
 // The turns go to tenants: those of one do not take all places if there are several, and a tenant
 // with few is next.
 //
 // A large body takes memory from its first byte on, also while it arrives slowly or waits for its
 // turn. So the bytes of large bodies are limited by tenant until their requests end.
 const (
-	turnBody        = 256       // bytes
-	largeBody       = 64 << 10  // bytes
-	maxBodyTurns    = 4         // on an instance with 8 processors or more; a tenant may have half of them
-	maxYAMLBodies   = 2         // of any size, while they are converted to JSON; a tenant may have one
+	turnBody        = 256       // bytes; a body in YAML takes a turn in any case
+	smallBody       = 4 << 10   // bytes; larger ones have other turns
+	largeBody       = 64 << 10  // bytes; those of larger ones are limited by tenant
+	maxSmallTurns   = 2         // on an instance with 8 processors or more; a tenant may have half of them
+	maxBodyTurns    = 4         // of larger bodies, with 12 processors or more; a tenant may have half of them
+	maxYAMLBodies   = 2         // of them, while they are converted to JSON; a tenant may have one
 	maxBodies       = 256 << 20 // bytes of large bodies on an instance
 	maxTenantBodies = 32 << 20
 	// turnWait is how long a request waits for its turn. 4 MiB take less than a second.
@@ -30,28 +37,39 @@ const (
 
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
-	json, yaml *places.Turns[limit.TenantID]
-	held       *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
-	wait       time.Duration
+	small, large, yaml *places.Turns[limit.TenantID]
+	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
+	wait               time.Duration
 }
 
 func newBodyTurns(processors int) bodyTurns {
-	turns := min(processors/2, maxBodyTurns)
+	half := processors / 2
+	small := max(1, min(half/2, maxSmallTurns))
+	large := max(1, min(half-small, maxBodyTurns))
 	return bodyTurns{
-		json: places.NewTurns[limit.TenantID](turns, turns/2, 0),
-		yaml: places.NewTurns[limit.TenantID](min(turns, maxYAMLBodies), 1, 0),
-		held: places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait: turnWait,
+		small: places.NewTurns[limit.TenantID](small, small/2, 0),
+		large: places.NewTurns[limit.TenantID](large, large/2, 0),
+		yaml:  places.NewTurns[limit.TenantID](min(large, maxYAMLBodies), 1, 0),
+		held:  places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
+		wait:  turnWait,
 	}
 }
 
-// turn waits for a turn of the tenant, but not longer than the client. If there is no problem, the
-// caller must call leave once.
+// of returns the turns of bodies of this size.
+func (b *bodyTurns) of(size int) *places.Turns[limit.TenantID] {
+	if size <= smallBody {
+		return b.small
+	}
+	return b.large
+}
+
+// turn waits for a turn of the tenant until ctx ends. If the client has not disconnected, the
+// caller gets a turn that is free in any case. If there is no problem, it must call leave once.
 func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID], tenant limit.TenantID) (leave func(), p *Problem) {
-	if ctx.Err() != nil { // the client has disconnected
+	if errors.Is(ctx.Err(), context.Canceled) { // the client has disconnected
 		return nil, overloaded()
 	}
-	leave, err := turns.TakeWithin(ctx, tenant, a.bodies.wait)
+	leave, err := turns.Take(ctx, tenant)
 	if err != nil {
 		a.refuse()
 		return nil, overloaded()
@@ -83,10 +101,13 @@ func (q *request) holdBody(r *http.Request, tenant limit.TenantID, most int) *Pr
 	return nil
 }
 
-// takeTurn waits for the turn of a body, unless it is small. endTurn must follow in any case.
+// takeTurn waits for the turn of a body, unless it is small enough to need none. endTurn must
+// follow in any case.
 func (q *request) takeTurn(r *http.Request, size int) (p *Problem) {
 	if size > turnBody {
-		q.turn, p = q.capacity.turn(r.Context(), q.capacity.bodies.json, q.actor.TenantID())
+		ctx, cancel := context.WithTimeout(r.Context(), q.capacity.bodies.wait)
+		defer cancel()
+		q.turn, p = q.capacity.turn(ctx, q.capacity.bodies.of(size), q.actor.TenantID())
 	}
 	return p
 }
@@ -99,12 +120,24 @@ func (q *request) endTurn() {
 	}
 }
 
-// convertYAML converts a body to JSON when it is the tenant's turn.
-func (q *request) convertYAML(r *http.Request, body []byte) ([]byte, *Problem) {
-	leave, p := q.capacity.turn(r.Context(), q.capacity.bodies.yaml, q.actor.TenantID())
-	if p != nil {
+// convertYAML converts a body to JSON when it is the tenant's turn. endTurn must follow in any
+// case.
+//
+// A body that is not small waits for a turn among those in YAML first: it would keep others in JSON
+// waiting meanwhile. It waits for both turns no longer than another body for one.
+func (q *request) convertYAML(r *http.Request, body []byte) (out []byte, p *Problem) {
+	bodies, tenant := &q.capacity.bodies, q.actor.TenantID()
+	ctx, cancel := context.WithTimeout(r.Context(), bodies.wait)
+	defer cancel()
+	if len(body) > smallBody {
+		leave, p := q.capacity.turn(ctx, bodies.yaml, tenant)
+		if p != nil {
+			return nil, p
+		}
+		defer leave()
+	}
+	if q.turn, p = q.capacity.turn(ctx, bodies.of(len(body)), tenant); p != nil {
 		return nil, p
 	}
-	defer leave()
 	return jsonOfYAML(r.Context(), body)
 }

@@ -324,13 +324,13 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	if len(body) == 0 && !takes.Required {
 		return nil, nil
 	}
-	if p = q.takeTurn(r, len(body)); p != nil {
-		return nil, p
-	}
 	if mediaType == yamlType {
-		if body, p = q.convertYAML(r, body); p != nil {
-			return nil, p
-		}
+		body, p = q.convertYAML(r, body)
+	} else {
+		p = q.takeTurn(r, len(body))
+	}
+	if p != nil {
+		return nil, p
 	}
 	return body, checkJSON(body)
 }

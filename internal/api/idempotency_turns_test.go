@@ -38,7 +38,7 @@ func TestIdempotentBodiesTakeTurns(t *testing.T) {
 		require.Nil(t, q.turn)
 		return w
 	}
-	leave, err := c.bodies.json.Take(t.Context(), actor.TenantID())
+	leave, err := c.bodies.small.Take(t.Context(), actor.TenantID())
 	require.NoError(t, err)
 	require.Equal(t, http.StatusServiceUnavailable, send().Code)
 	require.Zero(t, runs)
