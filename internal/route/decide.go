@@ -21,8 +21,9 @@ type Compiled struct {
 	subject    []source
 	attributes []attributeSource // by name
 	templates  []template
-	headers    []string // headers that the route reads, in lower case
-	address    bool     // whether the route reads the address
+	index      *pathIndex // of the templates; nil: their paths are compared one after the other
+	headers    []string   // headers that the route reads, in lower case
+	address    bool       // whether the route reads the address
 	byAddress  source
 }
 
@@ -80,6 +81,7 @@ func Compile(r Route) (*Compiled, error) {
 		}
 		c.templates = append(c.templates, made)
 	}
+	c.indexPaths()
 	return c, nil
 }
 
@@ -461,6 +463,9 @@ func (c *Compiled) Bytes() int {
 		if t.descriptor != nil {
 			n += t.descriptor.bytes()
 		}
+	}
+	if c.index != nil {
+		n += c.index.bytes()
 	}
 	return n
 }

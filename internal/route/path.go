@@ -43,7 +43,7 @@ func (c *Compiled) template(in *Input, method, path []byte) (found int, ok bool)
 		if !in.read(path, reading) {
 			return noTemplate, false
 		}
-		here := c.first(method, in.segments)
+		here := c.first(in, method)
 		if here != noTemplate && found != noTemplate && here != found {
 			return noTemplate, false
 		}
@@ -54,9 +54,13 @@ func (c *Compiled) template(in *Input, method, path []byte) (found int, ok bool)
 	return found, true
 }
 
-func (c *Compiled) first(method []byte, path [][]byte) int {
+// first returns the first template that matches the segments in in.
+func (c *Compiled) first(in *Input, method []byte) int {
+	if c.index != nil {
+		return c.firstIndexed(in, method)
+	}
 	for i := range c.templates {
-		if c.templates[i].matches(method, path) {
+		if c.templates[i].matches(method, in.segments) {
 			return i
 		}
 	}

@@ -11,9 +11,9 @@ import (
 
 // pattern is the compiled match of a template: "GET /orders/{id}/items", "/files/{path...}".
 type pattern struct {
-	method   string // in upper case; "" for any
-	segments []segment
-	rest     bool // further segments match, too
+	method   string    // in upper case; "" for any
+	segments []segment // nil for a template of a route with an index
+	rest     bool      // further segments match, too
 	// descriptor is the pattern of a match that begins with ?; nil for a pattern of requests.
 	descriptor *descriptorPattern
 }
@@ -111,13 +111,12 @@ func (p pattern) text() string {
 	return b.String()
 }
 
-// matches reports whether the pattern matches a request. GET also matches HEAD, which has the same
-// cost.
+// matches reports whether the pattern matches a request.
 func (p *pattern) matches(method []byte, path [][]byte) bool {
 	if p.descriptor != nil || len(path) < len(p.segments) || len(path) > len(p.segments) && !p.rest {
 		return false
 	}
-	if p.method != "" && !equalUpper(method, p.method) && !(p.method == "GET" && equalUpper(method, "HEAD")) {
+	if !p.takes(method) {
 		return false
 	}
 	for i := range p.segments {
@@ -126,6 +125,12 @@ func (p *pattern) matches(method []byte, path [][]byte) bool {
 		}
 	}
 	return true
+}
+
+// takes reports whether the pattern matches a method. GET also matches HEAD, which has the same
+// cost.
+func (p *pattern) takes(method []byte) bool {
+	return p.method == "" || equalUpper(method, p.method) || p.method == "GET" && equalUpper(method, "HEAD")
 }
 
 // lower converts A to Z to lower case, and keeps all other bytes.
