@@ -141,13 +141,21 @@ func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamRes
 	if err != nil {
 		return nil, err
 	}
-	body, err := encodeConfig(&d)
-	if err != nil {
-		return nil, err
-	}
-	same, problem := noneMatch(conditionsFrom(ctx).noneMatch, etagOf(version))
+	cond := conditionsFrom(ctx)
+	same, problem := noneMatch(cond.noneMatch, etagOf(version))
 	if problem != nil {
 		return nil, problem
+	}
+	var body []byte
+	contentType := jsonType
+	if !same {
+		inYAML := in.wantsYAML(cond.accept)
+		if inYAML {
+			contentType = yamlType
+		}
+		if body, err = encodeDocument(ctx, &d, inYAML); err != nil {
+			return nil, err
+		}
 	}
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		hctx.SetHeader("ETag", etagOf(version))
@@ -155,10 +163,6 @@ func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamRes
 		if same {
 			hctx.SetStatus(http.StatusNotModified)
 			return
-		}
-		contentType := jsonType
-		if in.wantsYAML(hctx.Header("Accept")) {
-			body, contentType = yamlOf(body), yamlType
 		}
 		hctx.SetHeader("Content-Type", contentType)
 		_, _ = hctx.BodyWriter().Write(body) // if it fails, the client has disconnected

@@ -55,6 +55,7 @@ func (ad *adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { ad.router
 type conditions struct {
 	match     tenants.Match
 	noneMatch []string // values of If-None-Match, read only by GET
+	accept    string   // the header, read only by GET
 	base      string   // scheme and host that the caller used
 }
 
@@ -277,7 +278,7 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		_, p := noneMatch(ifNoneMatch, "")
-		return conditions{noneMatch: ifNoneMatch}, p
+		return conditions{noneMatch: ifNoneMatch, accept: r.Header.Get("Accept")}, p
 	case http.MethodPost:
 		if len(ifMatch) > 0 {
 			return conditions{}, invalidHeader("If-Match", limit.Wrong("Omit it.", "is for PUT, PATCH and DELETE"))

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+	"weir/internal/overload"
+	"weir/internal/tenants"
+)
+
+// encodingRequest returns a request of a tenant on an instance with one turn of each kind. A
+// request that finds it taken is refused at once.
+func encodingRequest(t *testing.T, actor tenants.Actor) (context.Context, *request) {
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
+	c.bodies = newBodyTurns(2)
+	c.bodies.wait = 0
+	q := &request{ResponseWriter: httptest.NewRecorder(), capacity: c, authed: true, actor: actor}
+	return context.WithValue(t.Context(), requestKey{}, q), q
+}
+
+func manyLimits(n int) map[string]limit.Limit {
+	limits := map[string]limit.Limit{}
+	for i := range n {
+		limits[fmt.Sprint("rule-", i)] = limit.Limit{Limit: int64(i + 1)}
+	}
+	return limits
+}
+
+// Lists and documents with very many values are encoded when it is the tenant's turn, and others at
+// once. Before, four requests of a tenant at a time encoded YAML for more than a second each, on
+// all processors.
+func TestLongAnswersTakeTurns(t *testing.T) {
+	t.Parallel()
+	ctx, q := encodingRequest(t, tenants.AsSystem(uuid.UUID{1}, "test"))
+	bodies, other := &q.capacity.bodies, limit.TenantID{2}
+	overloaded := func(err error) {
+		t.Helper()
+		p, _ := err.(*Problem)
+		requireOverloaded(t, p)
+	}
+	plans := func(n int) []Plan {
+		return []Plan{planAnswer(tenants.Plan{}), planAnswer(tenants.Plan{Limits: manyLimits(n)})}
+	}
+	leave, err := bodies.large.Take(t.Context(), other)
+	require.NoError(t, err)
+	overloaded(encodeList(ctx, plans(fewEncoded+1)))
+	overloaded(encodeList(ctx, []AuditEntry{{Before: make([]byte, 100*fewEncoded), After: make([]byte, 100)}}))
+	overloaded(encodeList(ctx, []Subject{{Labels: map[string]string{"a": "b"}, Overrides: make(map[string]Override)}, subjectAnswer(tenants.Subject{
+		Overrides: overridesOf(fewEncoded),
+	})}))
+	require.NoError(t, encodeList(ctx, plans(fewEncoded)))
+	require.NoError(t, encodeList(ctx, []Member{{}}))
+	require.Nil(t, q.turn)
+	leave()
+	require.NoError(t, encodeList(ctx, plans(fewEncoded+1)))
+	_, err = bodies.large.TakeWithin(t.Context(), other, 0)
+	require.Error(t, err)
+	q.capacity.enter()
+	q.WriteHeader(200)
+	leaveLarge, err := bodies.large.TakeWithin(t.Context(), other, 0)
+	require.NoError(t, err, "the turn ends when the answer begins")
+
+	document := func(n int) *tenants.Document {
+		return &tenants.Document{Plans: []tenants.Plan{{Limits: manyLimits(n)}}}
+	}
+	older := &tenants.Document{Plans: []tenants.Plan{{Older: []tenants.PlanVersion{{Limits: manyLimits(fewEncoded + 1)}}}}}
+	const fewYAML = fewEncoded / yamlValue
+	encode := func(d *tenants.Document, inYAML bool) error {
+		body, err := encodeDocument(ctx, d, inYAML)
+		require.Equal(t, err == nil, len(body) > 0)
+		return err
+	}
+	overloaded(encode(document(fewEncoded+1), false))
+	overloaded(encode(older, false))
+	require.NoError(t, encode(document(fewEncoded), false))
+	overloaded(encode(document(fewYAML+1), true))
+	require.NoError(t, encode(document(fewYAML), true))
+	leaveLarge()
+	require.NoError(t, encode(document(fewEncoded+1), false))
+	leave, err = bodies.yaml.TakeWithin(t.Context(), other, 0)
+	require.NoError(t, err)
+	overloaded(encode(document(fewYAML+1), true))
+	leave()
+	require.NoError(t, encode(document(fewYAML+1), true))
+	for _, turns := range []func(context.Context, limit.TenantID) (func(), error){bodies.yaml.Take, bodies.large.Take} {
+		leave, err = turns(t.Context(), other)
+		require.NoError(t, err, "the turns end with the encoding")
+		leave()
+	}
+}
+
+func overridesOf(n int) (overrides []tenants.Override) {
+	for i := range n {
+		overrides = append(overrides, tenants.Override{Rule: fmt.Sprint("rule-", i)})
+	}
+	return overrides
+}
+
+// A document that the client has is not encoded.
+func TestUnchangedDocumentsAreNotEncoded(t *testing.T) {
+	s := newAdminStack(t)
+	rules := make([]obj, 25)
+	for i := range rules {
+		rules[i] = obj{"slug": fmt.Sprint("rule-", i), "limit": 1, "window": "1m"}
+	}
+	s.call(s.key, "PUT", "/v1/config", obj{"rules": rules}).ok(200)
+	ctx, q := encodingRequest(t, s.a)
+	leave, err := q.capacity.bodies.yaml.Take(t.Context(), limit.TenantID{2})
+	require.NoError(t, err)
+	defer leave()
+	a := &admin{store: s.store, answers: newAnswers()}
+	_, version, err := s.store.Document(ctx, s.a, false)
+	require.NoError(t, err)
+	get := func(format string, noneMatch ...string) error {
+		_, err := a.getConfig(context.WithValue(ctx, conditionsKey{}, conditions{noneMatch: noneMatch, accept: yamlType}), &ConfigQuery{Format: format})
+		return err
+	}
+	require.Error(t, get(""))
+	require.Error(t, get("yaml", `"v0"`))
+	require.NoError(t, get("json"))
+	require.NoError(t, get("yaml", etagOf(version)))
+}
