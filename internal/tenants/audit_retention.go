@@ -17,33 +17,30 @@ const auditPurgeRows = 5000
 
 // PurgeAudit deletes the rows of all trails that are older than before, from the beginning of each
 // trail, and returns their number. The rest of a trail can still be verified, because the mark of
-// the last deleted row is stored. If a trail has a gap, the rows from the gap on are not deleted.
-// A trail that fails does not keep the others, unless ten fail one after the other. Several servers
-// may call it concurrently. Errors: ErrUnavailable, and that of the first trail that failed.
+// the last deleted row is stored. If a trail has a gap, the rows from the gap on are not deleted. A
+// trail that fails does not keep the others (purgeRound). Several servers may call it concurrently.
+// Errors: ErrUnavailable, and that of the first trail that failed.
 func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64, err error) {
 	const most = 1000
-	var after uuid.UUID
-	var failed failedTenants
-	for {
-		var old []uuid.UUID
-		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			old, err = q.AuditsBefore(ctx, db.AuditsBeforeParams{After: after, Before: before, Most: most})
-			return err
-		})
-		if err != nil {
-			return removed, errors.Join(fmt.Errorf("look for old rows of the audit trails: %w", err), failed.first)
-		}
-		for _, after = range old {
-			n, err := s.purgeTrail(ctx, after, before)
-			removed += n
-			if failed.note(after, err) {
-				return removed, failed.first
+	itself := func(tenant uuid.UUID) uuid.UUID { return tenant }
+	err = purgeRound[uuid.UUID]{at: &s.turns.trails, most: most, tenant: itself, behind: itself,
+		read: func(after uuid.UUID) (old []uuid.UUID, err error) {
+			err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+				old, err = q.AuditsBefore(ctx, db.AuditsBeforeParams{After: after, Before: before, Most: most})
+				return err
+			})
+			if err != nil {
+				err = fmt.Errorf("look for old rows of the audit trails: %w", err)
 			}
-		}
-		if len(old) < most || ctx.Err() != nil {
-			return removed, failed.first
-		}
-	}
+			return old, err
+		},
+		do: func(tenant uuid.UUID) error {
+			n, err := s.purgeTrail(ctx, tenant, before)
+			removed += n
+			return err
+		},
+	}.run(ctx)
+	return removed, err
 }
 
 // purgeTrail deletes the rows of one trail that are older than before.

@@ -363,31 +363,25 @@ type retention struct {
 	days   int
 }
 
-// retentions calls do for each tenant whose tier bounds the retention, also after an error, unless
-// ten fail one after the other, and returns the first error.
+// retentions calls do for each tenant whose tier bounds the retention, as purgeRound does, and
+// returns the first error.
 func (s *Store) retentions(ctx context.Context, do func(retention) error) error {
 	const most = 1000
-	var after uuid.UUID
-	var failed failedTenants
-	for {
-		var rows []db.TierRetentionsRow
-		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			rows, err = q.TierRetentions(ctx, db.TierRetentionsParams{Platform: PlatformSlug, After: after, Most: most})
-			return err
-		})
-		if err != nil {
-			return errors.Join(fmt.Errorf("read the retention of tiers: %w", err), failed.first)
-		}
-		for _, row := range rows {
-			after = row.ID
-			if failed.note(row.ID, do(retention{row.ID, int(row.Days)})) {
-				return failed.first
+	return purgeRound[db.TierRetentionsRow]{at: &s.turns.tiers, most: most,
+		tenant: func(row db.TierRetentionsRow) uuid.UUID { return row.ID },
+		behind: func(tenant uuid.UUID) db.TierRetentionsRow { return db.TierRetentionsRow{ID: tenant} },
+		read: func(after db.TierRetentionsRow) (rows []db.TierRetentionsRow, err error) {
+			err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+				rows, err = q.TierRetentions(ctx, db.TierRetentionsParams{Platform: PlatformSlug, After: after.ID, Most: most})
+				return err
+			})
+			if err != nil {
+				err = fmt.Errorf("read the retention of tiers: %w", err)
 			}
-		}
-		if len(rows) < most || ctx.Err() != nil {
-			return failed.first
-		}
-	}
+			return rows, err
+		},
+		do: func(row db.TierRetentionsRow) error { return do(retention{row.ID, int(row.Days)}) },
+	}.run(ctx)
 }
 
 // PurgeTiers deletes usage and audit rows that exceed the retention of the tenant's tier, and

@@ -51,36 +51,33 @@ func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error
 // withdrawStale tries no other invitation of a tenant that fails, which is probably locked: to wait
 // for each of them would take very long.
 func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn int64, err error) {
-	var last db.StaleInvitationsRow
-	var failed failedTenants
-	for {
-		var stale []db.StaleInvitationsRow
-		err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			stale, err = q.StaleInvitations(ctx, db.StaleInvitationsParams{Before: before, AfterTenant: last.TenantID, AfterMember: last.ID, Most: peopleAtOnce})
-			return err
-		})
-		if err != nil {
-			return withdrawn, errors.Join(fmt.Errorf("look for expired invitations: %w", err), failed.first)
-		}
-		for _, last = range stale {
-			if failed.has(last.TenantID) {
-				continue
-			}
-			done, err := s.withdrawIfStale(ctx, last.TenantID, last.ID, before)
+	err = purgeRound[db.StaleInvitationsRow]{at: &s.turns.invitations, most: peopleAtOnce,
+		tenant: func(row db.StaleInvitationsRow) uuid.UUID { return row.TenantID },
+		behind: func(tenant uuid.UUID) db.StaleInvitationsRow {
+			return db.StaleInvitationsRow{TenantID: tenant, ID: uuid.Max}
+		},
+		read: func(last db.StaleInvitationsRow) (stale []db.StaleInvitationsRow, err error) {
+			err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+				stale, err = q.StaleInvitations(ctx, db.StaleInvitationsParams{Before: before, AfterTenant: last.TenantID, AfterMember: last.ID, Most: peopleAtOnce})
+				return err
+			})
 			if err != nil {
-				err = fmt.Errorf("withdraw expired invitations of %s: %w", last.TenantID, err)
+				err = fmt.Errorf("look for expired invitations: %w", err)
 			}
-			if failed.note(last.TenantID, err) {
-				return withdrawn, failed.first
+			return stale, err
+		},
+		do: func(row db.StaleInvitationsRow) error {
+			done, err := s.withdrawIfStale(ctx, row.TenantID, row.ID, before)
+			if err != nil {
+				return fmt.Errorf("withdraw expired invitations of %s: %w", row.TenantID, err)
 			}
-			if done && err == nil {
+			if done {
 				withdrawn++
 			}
-		}
-		if len(stale) < peopleAtOnce || ctx.Err() != nil {
-			return withdrawn, failed.first
-		}
-	}
+			return nil
+		},
+	}.run(ctx)
+	return withdrawn, err
 }
 
 // withdrawIfStale does not withdraw the invitation of a tenant's first owner, nor that of a person

@@ -101,20 +101,49 @@ func TestPurgeAuditDespiteATenant(t *testing.T) {
 	require.Equal(t, 1, tries())
 }
 
-// If ten trails fail one after the other, the rest is for the next purge: each may take seconds.
+// If ten trails fail one after the other, the rest is for the next purge: each may take seconds. It
+// begins behind them.
 func TestPurgeAuditEndsIfAllFail(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	for i := range 12 {
 		d.Tenant(fmt.Sprintf("tenant-%d", i))
 	}
+	const tenth = "(SELECT id FROM tenants ORDER BY id OFFSET 9 LIMIT 1)"
 	d.Exec("CREATE SEQUENCE tries")
 	d.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 		BEGIN PERFORM nextval('public.tries'); RAISE 'refused'; END $$`)
-	d.Exec("CREATE TRIGGER refuse BEFORE DELETE ON audit FOR EACH STATEMENT EXECUTE FUNCTION refuse()")
-	_, err := d.Store.PurgeAudit(t.Context(), time.Now().Add(time.Hour))
+	d.Exec("DO $do$ BEGIN EXECUTE format('CREATE TRIGGER refuse BEFORE DELETE ON audit FOR EACH ROW WHEN (OLD.tenant_id <= %L) EXECUTE FUNCTION refuse()', " + tenth + "); END $do$")
+	removed, err := d.Store.PurgeAudit(t.Context(), time.Now().Add(time.Hour))
 	require.ErrorContains(t, err, "refused")
+	require.Zero(t, removed)
 	require.Equal(t, 10, number(t, d, "SELECT last_value FROM tries"))
+	removed, err = d.Store.PurgeAudit(t.Context(), time.Now().Add(time.Hour))
+	require.ErrorContains(t, err, "refused")
+	require.Positive(t, removed)
+	require.Equal(t, 20, number(t, d, "SELECT last_value FROM tries"))
+	require.Zero(t, number(t, d, "SELECT count(*) FROM audit WHERE tenant_id > "+tenth))
+}
+
+// A tenant whose keys cannot be deleted is tried once, and those of others are deleted.
+func TestPurgeKeysDespiteATenant(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	ended := time.Now().Add(-time.Hour)
+	addKeys(d, a, 5100, &ended, nil)
+	addKeys(d, b, 5100, &ended, nil)
+	tries := refuseDeletes(t, d, "api_keys", a)
+	removed, err := d.Store.PurgeKeys(t.Context())
+	require.ErrorContains(t, err, "refused")
+	require.EqualValues(t, 100, removed)
+	require.Equal(t, 1, tries())
+
+	d.Exec("DROP TRIGGER refuse ON api_keys")
+	long := time.Now().Add(-tenants.KeyRetention - time.Hour)
+	addKeys(d, b, 10, &long, nil)
+	removed, err = d.Store.PurgeKeys(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 110, removed)
 }
 
 // A tenant whose rows exceed the retention of its tier, and cannot be deleted, is tried once, too.

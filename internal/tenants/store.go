@@ -85,7 +85,7 @@ type Store struct {
 	logos    *places.Turns[uuid.UUID] // that are decoded
 	logoWait time.Duration            // for a turn
 	// turns are where the loops over tenants continue.
-	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries turn }
+	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries, trails, tiers, invitations, keys turn }
 	metered meteredRows
 
 	deletedPage int64 // rows of a deleted tenant that one statement deletes

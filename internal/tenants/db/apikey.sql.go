@@ -363,18 +363,25 @@ func (q *Queries) PurgeKeysOf(ctx context.Context, arg PurgeKeysOfParams) (int64
 }
 
 const tenantsWithEndedKeys = `-- name: TenantsWithEndedKeys :many
-SELECT tenant_id FROM api_keys WHERE revoked_at IS NOT NULL OR expires_at <= $1::timestamptz
-GROUP BY tenant_id HAVING count(*) > $2::bigint
+SELECT tenant_id FROM api_keys WHERE tenant_id > $1 AND (revoked_at IS NOT NULL OR expires_at <= $2::timestamptz)
+GROUP BY tenant_id HAVING count(*) > $3::bigint ORDER BY tenant_id LIMIT $4
 `
 
 type TenantsWithEndedKeysParams struct {
-	Now  time.Time
-	Kept int64
+	After uuid.UUID
+	Now   time.Time
+	Kept  int64
+	Most  int32
 }
 
-// Tenants with more than @kept keys that have ended.
+// Tenants with more than @kept keys that have ended, in the order of their ids.
 func (q *Queries) TenantsWithEndedKeys(ctx context.Context, arg TenantsWithEndedKeysParams) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, tenantsWithEndedKeys, arg.Now, arg.Kept)
+	rows, err := q.db.Query(ctx, tenantsWithEndedKeys,
+		arg.After,
+		arg.Now,
+		arg.Kept,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

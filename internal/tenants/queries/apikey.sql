@@ -56,9 +56,9 @@ DELETE FROM api_keys WHERE (tenant_id, id) IN (
     LIMIT @most);
 
 -- name: TenantsWithEndedKeys :many
--- Tenants with more than @kept keys that have ended.
-SELECT tenant_id FROM api_keys WHERE revoked_at IS NOT NULL OR expires_at <= @now::timestamptz
-GROUP BY tenant_id HAVING count(*) > @kept::bigint;
+-- Tenants with more than @kept keys that have ended, in the order of their ids.
+SELECT tenant_id FROM api_keys WHERE tenant_id > @after AND (revoked_at IS NOT NULL OR expires_at <= @now::timestamptz)
+GROUP BY tenant_id HAVING count(*) > @kept::bigint ORDER BY tenant_id LIMIT @most;
 
 -- name: PurgeKeysOf :execrows
 -- Keys of a tenant that have ended, except those that ended last.
