@@ -2,8 +2,12 @@ package route
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"weir/internal/limit"
 )
 
 // longRoute has as many templates as possible, of as many segments as possible. They differ only in
@@ -51,6 +55,42 @@ func BenchmarkPath(b *testing.B) {
 				for i := range names {
 					bench.route.Take(in, names[i], values[i])
 				}
+				if bench.route.Decide(in).Verdict != Check {
+					b.Fatal("refused")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkCookies decides requests by their cookies: a route that reads one of five, and one that
+// reads as many as possible, of 16 KiB.
+func BenchmarkCookies(b *testing.B) {
+	one := compiled(b, func(r *Route) { r.Subject = []string{"cookie:session"} })
+	most := compiled(b, func(r *Route) {
+		r.Subject, r.Attributes = []string{"header:X-User"}, map[string]string{}
+		for i := range MaxSources - 1 {
+			r.Subject = slices.Insert(r.Subject, 0, "cookie:s"+strconv.Itoa(i))
+		}
+		for i := range limit.MaxAttributes {
+			r.Attributes["n"+strconv.Itoa(i)] = "cookie:k" + strconv.Itoa(i)
+		}
+	})
+	for _, bench := range []struct {
+		name, cookies string
+		route         *Compiled
+	}{
+		{"one", "theme=dark; lang=en; session=5f1b0b7c; consent=1; _ga=GA1.2.3", one},
+		{"semicolons", strings.Repeat(";", 16<<10), most}, {"names", strings.Repeat("a;", 8<<10), most}, {"values", strings.Repeat("k15=%41;", 2<<10), most},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			in := &Input{}
+			cookie, cookies, user, ada := []byte("cookie"), []byte(bench.cookies), []byte("x-user"), []byte("ada")
+			b.ReportAllocs()
+			for b.Loop() {
+				in.Reset()
+				bench.route.Take(in, cookie, cookies)
+				bench.route.Take(in, user, ada)
 				if bench.route.Decide(in).Verdict != Check {
 					b.Fatal("refused")
 				}

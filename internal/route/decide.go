@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -23,6 +22,7 @@ type Compiled struct {
 	templates  []template
 	index      *pathIndex // of the templates; nil: their paths are compared one after the other
 	headers    []string   // headers that the route reads, in lower case
+	cookies    []string   // cookies that the route reads
 	address    bool       // whether the route reads the address
 	byAddress  source
 }
@@ -97,6 +97,10 @@ func (c *Compiled) place(text string) source {
 		return s
 	case fromCookie:
 		header = "cookie"
+		if s.cookie = slices.Index(c.cookies, s.name); s.cookie < 0 {
+			s.cookie = len(c.cookies)
+			c.cookies = append(c.cookies, s.name)
+		}
 	case fromJWT:
 		header = "authorization"
 	case fromHeader:
@@ -125,6 +129,7 @@ type Input struct {
 	segments   [][]byte
 	text       []byte // decoded and computed texts
 	attributes []Attribute
+	cookies    []cookie // of the route's cookies; empty: not read yet
 	members    []member // of the claims of a token
 	claims     bytes.Buffer
 	decoder    *jsontext.Decoder // reads claims; nil: no token was read yet
@@ -142,13 +147,14 @@ func (in *Input) Reset() {
 	clear(in.lines)
 	clear(in.segments)
 	clear(in.attributes)
+	clear(in.cookies)
 	clear(in.members)
-	*in = Input{lines: in.lines[:0], segments: in.segments[:0], text: in.text[:0], attributes: in.attributes[:0], members: in.members[:0], decoder: in.decoder}
+	*in = Input{lines: in.lines[:0], segments: in.segments[:0], text: in.text[:0], attributes: in.attributes[:0], cookies: in.cookies[:0], members: in.members[:0], decoder: in.decoder}
 }
 
 // Bytes returns the size of the input's memory.
 func (in *Input) Bytes() int {
-	return cap(in.text) + 32*(cap(in.lines)+cap(in.segments)+cap(in.attributes)) + 56*cap(in.members)
+	return cap(in.text) + 32*(cap(in.lines)+cap(in.segments)+cap(in.attributes)+cap(in.cookies)) + 56*cap(in.members)
 }
 
 // Take passes a header field to the input. It must be called for each field of the request, in
@@ -335,7 +341,7 @@ func (c *Compiled) value(in *Input, s source) (value []byte, state presence) {
 			value = credentials(value)
 		}
 	case fromCookie:
-		value, state = in.cookie(s.slot, s.name)
+		value, state = c.cookie(in, s)
 	case fromJWT:
 		value, state = in.claim(s.slot, s.name)
 	case fromDescriptor:
@@ -401,44 +407,6 @@ func credentials(value []byte) []byte {
 	return value
 }
 
-// cookie returns the value of a cookie. Two different values are invalid, because servers disagree
-// on which one counts.
-func (in *Input) cookie(slot int, name string) (value []byte, state presence) {
-	for _, l := range in.lines {
-		if l.slot != slot {
-			continue
-		}
-		for rest := l.value; len(rest) > 0; {
-			var pair []byte
-			pair, rest, _ = bytes.Cut(rest, []byte{';'})
-			key, text, _ := bytes.Cut(pair, []byte{'='})
-			if string(bytes.Trim(key, " \t")) != name {
-				continue
-			}
-			text = in.cookieText(text)
-			if state == there && !bytes.Equal(text, value) {
-				return nil, unusable
-			}
-			if len(text) > 0 {
-				value, state = text, there
-			}
-		}
-	}
-	return value, state
-}
-
-// cookieText decodes what some servers decode: quotes and percent-encoding.
-func (in *Input) cookieText(text []byte) []byte {
-	text = bytes.Trim(text, " \t")
-	if len(text) >= 2 && text[0] == '"' && text[len(text)-1] == '"' {
-		text = text[1 : len(text)-1]
-	}
-	if decoded := in.decoded(text); utf8.Valid(decoded) {
-		return decoded
-	}
-	return text
-}
-
 // Bytes returns the approximate memory of the route, including what it points to and what the
 // allocator rounds up.
 func (c *Compiled) Bytes() int {
@@ -453,7 +421,7 @@ func (c *Compiled) Bytes() int {
 	for name, s := range c.Attributes {
 		n += 4*header + 2*(len(name)+len(s)) + int(reflect.TypeFor[attributeSource]().Size()) + 2*object
 	}
-	for _, name := range c.headers {
+	for _, name := range slices.Concat(c.headers, c.cookies) {
 		n += header + len(name) + object
 	}
 	for i := range c.templates {

@@ -424,6 +424,43 @@ func TestTokensAreReadOnce(t *testing.T) {
 	require.Less(t, allocations, float64(200))
 }
 
+// Cookies are read once for all sources of a route. Before, each source read all of them.
+func TestCookiesAreReadOnce(t *testing.T) {
+	c := compiled(t, func(r *Route) {
+		r.Hash, r.Subject, r.Attributes = HashNone, nil, map[string]string{}
+		for i := range MaxSources {
+			r.Subject = append(r.Subject, "cookie:s"+strconv.Itoa(i))
+		}
+		for i := range limit.MaxAttributes {
+			r.Attributes["n"+strconv.Itoa(i)] = "cookie:k" + strconv.Itoa(i/2)
+		}
+	})
+	const count = 1000
+	value := strings.Repeat(";", count) + strings.Repeat("k0=%41; ", count) + "k2=%42; s1=ada; s7=%62ob; k3=1; k3=2"
+	in, header := &Input{}, []byte("cookie")
+	decide := func(value string) Decision {
+		in.Reset()
+		c.Take(in, header, []byte(value))
+		return c.Decide(in)
+	}
+	require.Equal(t, AttributeInvalid, decide(value).Code, "k3 has two values")
+	d := decide(value[:strings.Index(value, "; k3")])
+	require.Equal(t, "ada", string(d.Subject))
+	require.Equal(t, count+len("B")+len("bob"), len(in.text), "each is decoded once")
+	found := map[string]string{}
+	for _, a := range d.Attributes {
+		found[a.Name] = string(a.Value)
+	}
+	require.Equal(t, map[string]string{"n0": "A", "n1": "A", "n4": "B", "n5": "B"}, found)
+	require.Equal(t, SubjectMissing, decide("").Code, "nothing is left from the request before")
+	few := []byte("s3=eve; k1=%43")
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		in.Reset()
+		c.Take(in, header, few)
+		c.Decide(in)
+	}))
+}
+
 // What precedes an error in a token counts. So a claim is the same, whatever follows it.
 func TestTokensWithErrors(t *testing.T) {
 	for claims, want := range map[string]string{

@@ -25,6 +25,7 @@ type source struct {
 	name   string // of the header in lower case, the cookie or the claim
 	secret bool   // its values are, or may be, secrets
 	slot   int    // slot of its header in a compiled route
+	cookie int    // position of the cookie in a compiled route
 }
 
 var errSource = limit.MustBe("header:NAME, cookie:NAME, jwt:CLAIM, ip or descriptor")
