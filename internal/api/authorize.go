@@ -77,6 +77,11 @@ func (q *authorizeQuestion) credentials() (string, *Problem) {
 
 func (q *authorizeQuestion) read(*scratch) *Problem { return nil } // the body is ignored
 
+// large is false without a route: each header is then read once, as it is.
+func (q *authorizeQuestion) large(*scratch) bool {
+	return q.via.named() && len(q.lines)+len(q.via.path) > largeCheck
+}
+
 func (q *authorizeQuestion) caller() netip.Addr {
 	if q.via.conn != nil {
 		return addressOfConn(q.via.conn)

@@ -17,6 +17,8 @@ import (
 // the small changes of a tenant wait for none of another's large documents. With two or three
 // processors, each of the two kinds has one turn, so both together can use two processors.
 //
+// Large requests of the hot endpoints have turns of their own, too (decode_turns.go).
+//
 // The turns go to tenants: those of one do not take all places if there are several, and a tenant
 // with few is next.
 //
@@ -28,6 +30,7 @@ const (
 	largeBody       = 64 << 10  // bytes; those of larger ones are limited by tenant
 	maxSmallTurns   = 2         // on an instance with 8 processors or more; a tenant may have half of them
 	maxBodyTurns    = 4         // of larger bodies, with 12 processors or more; a tenant may have half of them
+	maxCheckTurns   = 8         // of large requests of the hot endpoints, with 16 processors or more; a tenant may have half
 	maxYAMLBodies   = 2         // of them, while they are converted to JSON; a tenant may have one
 	maxBodies       = 256 << 20 // bytes of large bodies on an instance
 	maxTenantBodies = 32 << 20
@@ -38,6 +41,7 @@ const (
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
 	small, large, yaml *places.Turns[limit.TenantID]
+	checks             *places.Turns[limit.TenantID]
 	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
 	wait               time.Duration
 }
@@ -46,12 +50,14 @@ func newBodyTurns(processors int) bodyTurns {
 	half := processors / 2
 	small := max(1, min(half/2, maxSmallTurns))
 	large := max(1, min(half-small, maxBodyTurns))
+	checks := max(1, min(half, maxCheckTurns))
 	return bodyTurns{
-		small: places.NewTurns[limit.TenantID](small, small/2, 0),
-		large: places.NewTurns[limit.TenantID](large, large/2, 0),
-		yaml:  places.NewTurns[limit.TenantID](min(large, maxYAMLBodies), 1, 0),
-		held:  places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait:  turnWait,
+		small:  places.NewTurns[limit.TenantID](small, small/2, 0),
+		large:  places.NewTurns[limit.TenantID](large, large/2, 0),
+		yaml:   places.NewTurns[limit.TenantID](min(large, maxYAMLBodies), 1, 0),
+		checks: places.NewTurns[limit.TenantID](checks, checks/2, 0),
+		held:   places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
+		wait:   turnWait,
 	}
 }
 

@@ -54,6 +54,9 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	return p
 }
 
+// large is false for a single check, and for a batch that is not longer than one can be.
+func (q *httpQuestion) large(sc *scratch) bool { return len(sc.body) > maxCheckBody }
+
 func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	if q.batch {
 		reqs, p := sc.decoder.decodeBatch(sc.body)

@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	maxCheckBody   = 16 << 10
-	maxBatchBody   = 256 << 10
-	maxBatch       = 100
-	maxCheckDepth  = 16  // levels of objects and arrays; a batch needs four
-	maxFieldErrors = 100 // entries of a problem's errors list
-	maxCost        = limit.MaxFixedLimit
+	maxCheckBody     = 16 << 10
+	maxBatchBody     = 256 << 10
+	maxBatch         = 100
+	maxCheckDepth    = 16  // levels of objects and arrays; a batch needs four
+	maxComparedNames = 100 // of attributes after the 16th that are compared with later ones
+	maxFieldErrors   = 100 // entries of a problem's errors list
+	maxCost          = limit.MaxFixedLimit
 	// defaultResource is the resource of a check that names none.
 	defaultResource = "default"
 )
@@ -273,7 +274,7 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 	if d.peek() != '{' {
 		return d.wrong("attributes", notStrings, depth)
 	}
-	var rest map[string]bool // names after the 16th: they are refused, but duplicates must still be detected
+	var rest map[string]bool // names after the 16th: they are refused, but duplicates among them come first
 	d.pos++                  // {
 	n := 0
 	for ; ; n++ {
@@ -296,7 +297,9 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 			if rest == nil {
 				rest = make(map[string]bool)
 			}
-			rest[string(name)] = true
+			if len(rest) < maxComparedNames {
+				rest[string(name)] = true
+			}
 			if p := d.skip(depth + 1); p != nil {
 				return p
 			}

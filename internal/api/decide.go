@@ -24,6 +24,8 @@ type question interface {
 	caller() netip.Addr
 	// read reads the rest of the request, such as the body. After it, nothing waits for the client.
 	read(sc *scratch) *Problem
+	// large reports whether decode can take long, so that it needs a turn (decode_turns.go).
+	large(sc *scratch) bool
 	// decode returns the checks of the request. They share no memory with it. On failure the
 	// problem lists every invalid field. decode may also store a denial in sc.refused.
 	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
@@ -94,7 +96,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		return nil, policyUnavailable(err)
 	}
 	// 5. Decode.
-	reqs, p := q.decode(policy, sc)
+	reqs, p := s.decodeInTurn(ctx, q, policy, sc)
 	if p != nil {
 		return nil, p
 	}

@@ -58,6 +58,7 @@ type envoyQuestion struct {
 	input       route.Input
 	reqs        []check.Request // of the descriptors that count
 	uncounted   []bool          // of each descriptor
+	size        int             // of the message, in bytes
 	routed      int             // bytes of the entries that the route has read
 	ignored     int             // number of ignored limits and refunds in descriptors
 	held        func()          // ends that the bytes of the message count; nil: they do not
@@ -95,8 +96,11 @@ func (q *envoyQuestion) read(sc *scratch) *Problem {
 	if p != nil {
 		return p
 	}
+	q.size = size
 	return q.parse(arrived[messagePrefix:size])
 }
+
+func (q *envoyQuestion) large(*scratch) bool { return q.size > largeCheck }
 
 // messagePrefix is the length of what precedes a message: whether it is compressed, and its length.
 const messagePrefix = 5

@@ -176,6 +176,8 @@ func (q *http2Question) read(sc *scratch) *Problem {
 	return nil
 }
 
+func (q *http2Question) large(*scratch) bool { return false }
+
 func (q *http2Question) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.decodeDirect(policy, q.body)
 }
