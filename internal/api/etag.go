@@ -51,6 +51,9 @@ func noneMatch(values []string, etag string) (bool, *Problem) {
 	return any, nil
 }
 
+// maxTags is the maximum number of entity tags in the headers of a request.
+const maxTags = 100
+
 // parseTags parses a list of entity tags (RFC 9110 section 8.8.3), or *.
 func parseTags(values []string) (tags []string, any, ok bool) {
 	list := strings.Join(values, ",")
@@ -69,7 +72,7 @@ func parseTags(values []string) (tags []string, any, ok bool) {
 		if !strings.HasPrefix(list, "W/") {
 			start = 0
 		}
-		if start >= len(list) || list[start] != '"' {
+		if start >= len(list) || list[start] != '"' || len(tags) == maxTags {
 			return nil, false, false
 		}
 		end := strings.IndexByte(list[start+1:], '"')

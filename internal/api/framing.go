@@ -11,20 +11,25 @@ import (
 // in which of them they use, so what follows may be part of the body for one and a second request
 // for another (RFC 9112, 6.3). net/http uses Transfer-Encoding, removes the other header and keeps
 // the connection. framing makes the head malformed instead, so that net/http answers 400 and
-// closes.
+// closes. It does the same with a head of more than maxHeadLines lines: to read thousands of short
+// ones takes net/http as long as many requests.
 //
 // It reads the same bytes as net/http, in the same order. What it cannot follow, net/http refuses.
 type framing struct {
-	state    framingState
-	line     [64]byte // the beginning of the current line
-	size     int      // of the current line
-	begun    bool     // the line of the request was read
-	version  int      // how much of oldVersion ends what was read of it
-	length   int64    // Content-Length
-	left     int64    // of the body or the chunk
-	seen     uint8
-	poisoned atomic.Bool // the request has two lengths
+	state   framingState
+	line    [64]byte // the beginning of the current line
+	size    int      // of the current line
+	lines   int      // of the head, before the current one
+	begun   bool     // the line of the request was read
+	version int      // how much of oldVersion ends what was read of it
+	length  int64    // Content-Length
+	left    int64    // of the body or the chunk
+	seen    uint8
+	poison  atomic.Pointer[string] // the status line for a request that net/http must not read
 }
+
+// maxHeadLines is the maximum number of lines in a head, without the line of the request.
+const maxHeadLines = 200
 
 type framingState uint8
 
@@ -37,8 +42,11 @@ const (
 	inTrailer
 )
 
-// twoLengths is the status line in place of the one that net/http gives.
-const twoLengths = "400 Bad Request: it has a Transfer-Encoding, and a Content-Length or the version HTTP/1.0"
+// The status lines in place of those that net/http gives.
+var (
+	twoLengths = "400 Bad Request: it has a Transfer-Encoding, and a Content-Length or the version HTTP/1.0"
+	manyLines  = "431 Request Header Fields Too Large"
+)
 
 // The properties of a head.
 const (
@@ -50,8 +58,8 @@ const (
 
 const oldVersion = " HTTP/1.0"
 
-// follow reads b. It returns how many bytes of it net/http may read: fewer than all only if the
-// request has two lengths, whose last byte is then no longer the end of the head.
+// follow reads b. It returns how many bytes of it net/http may read: fewer than all only if it must
+// not read the request. Its last byte is then a line without a colon, so the head is malformed.
 func (f *framing) follow(b []byte) int {
 	for i := 0; i < len(b); {
 		if f.state == inBody || f.state == inChunk {
@@ -68,10 +76,12 @@ func (f *framing) follow(b []byte) int {
 			i++ // net/http ignores empty lines between two requests, or refuses the second one
 			continue
 		}
-		if f.state == inHead && f.begun && f.size == 0 && (c == '\r' || c == '\n') && f.ambiguous() {
-			b[i] = 'x' // a line without a colon
-			f.poisoned.Store(true)
-			return i + 1
+		if f.state == inHead && f.begun && f.size == 0 {
+			if wrong := f.refusal(c == '\r' || c == '\n'); wrong != nil {
+				b[i] = 'x'
+				f.poison.Store(wrong)
+				return i + 1
+			}
 		}
 		i++
 		if c != '\n' {
@@ -88,6 +98,18 @@ func (f *framing) follow(b []byte) int {
 	return len(b)
 }
 
+// refusal returns the status line for a request that net/http must not read, or nil, at the
+// beginning of a line after the first one.
+func (f *framing) refusal(ends bool) *string {
+	switch {
+	case ends && f.ambiguous():
+		return &twoLengths
+	case !ends && f.lines > maxHeadLines:
+		return &manyLines
+	}
+	return nil
+}
+
 func (f *framing) ambiguous() bool {
 	return f.seen&hasEncoding != 0 && f.seen&(hasLength|isHTTP10) != 0 || f.seen&unclearLength != 0
 }
@@ -102,7 +124,7 @@ func (f *framing) bodyRead() {
 
 // begin begins the next request.
 func (f *framing) begin() {
-	f.state, f.begun, f.version, f.seen, f.length = inHead, false, 0, 0, 0
+	f.state, f.begun, f.version, f.seen, f.length, f.lines = inHead, false, 0, 0, 0, 0
 }
 
 // endLine reads a whole line, of which only the beginning is known.
@@ -141,6 +163,7 @@ func (f *framing) noteVersion(c byte) {
 }
 
 func (f *framing) headLine(line []byte) {
+	f.lines++
 	switch {
 	case !f.begun:
 		if f.begun = true; f.version == len(oldVersion) {

@@ -27,8 +27,8 @@ func readAll(t *testing.T, text string, single bool) (read string, poisoned bool
 		n, err := source(buf)
 		n = f.follow(buf[:n])
 		read += string(buf[:n])
-		if err != nil || f.poisoned.Load() {
-			return read, f.poisoned.Load()
+		if err != nil || f.poison.Load() != nil {
+			return read, f.poison.Load() != nil
 		}
 	}
 }
@@ -65,6 +65,16 @@ func TestFraming(t *testing.T) {
 	}
 	_, poisoned := readAll(t, "GET / HTTP/1.0 HTTP/1.1\r\n"+host+"Transfer-Encoding: chunked\r\n\r\n", false)
 	require.False(t, poisoned)
+	lines := func(count int) string { return "GET / HTTP/1.1\r\n" + strings.Repeat("A:\r\n", count) + "\r\n" }
+	for _, single := range []bool{false, true} {
+		most := lines(maxHeadLines)
+		read, poisoned := readAll(t, most+most, single)
+		require.False(t, poisoned)
+		require.Equal(t, most+most, read)
+		read, poisoned = readAll(t, most+lines(maxHeadLines+1), single)
+		require.True(t, poisoned)
+		require.Equal(t, most+strings.TrimSuffix(most, "\r\n")+"x", read)
+	}
 	// A length that is only known in part would make what follows another request than for
 	// net/http.
 	_, poisoned = readAll(t, "POST / HTTP/1.1\r\n"+host+"Content-Length:"+strings.Repeat(" ", 48)+"12\r\n\r\nhello world!", false)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,18 @@ func depthOf(v any) (depth int) {
 		return 0
 	}
 	return depth + 1
+}
+
+func TestManyEntityTags(t *testing.T) {
+	t.Parallel()
+	tags := strings.Repeat(`"v1",`, maxTags)
+	for _, values := range [][]string{{tags}, {tags[:len(tags)/2], tags[len(tags)/2:]}} {
+		found, _, ok := parseTags(values)
+		require.True(t, ok)
+		require.Len(t, found, maxTags)
+		_, _, ok = parseTags(append(values, `"v2"`))
+		require.False(t, ok)
+	}
 }
 
 // Clients can send any entity tags. Each parsed tag was sent, and a list is never read as *.

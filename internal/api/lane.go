@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -401,7 +402,7 @@ func (c *handedConn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *handedConn) Read(b []byte) (n int, err error) {
-	if c.poisoned.Load() {
+	if c.poison.Load() != nil {
 		return copy(b, "\r\n\r\n"), nil // the head ends, and net/http reads nothing else
 	}
 	if len(c.rest) == 0 {
@@ -423,13 +424,28 @@ func (c *handedConn) Write(b []byte) (int, error) {
 		c.forget()
 		return c.Conn.Write(b)
 	}
-	if c.poisoned.Load() {
-		line = []byte(twoLengths)
+	if wrong := c.poison.Load(); wrong != nil {
+		line = []byte(*wrong)
 	}
 	if _, err := c.Conn.Write(c.lane.answerUnread(line, c.path())); err != nil {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// lingering is how long and how much is read of a client that is still sending a request which was
+// refused, so that it receives the answer. net/http waits as long for one with long headers.
+const (
+	lingering     = 500 * time.Millisecond
+	lingeringMost = 64 << 10
+)
+
+// Close closes the connection, after a request that net/http must not read in two steps.
+func (c *handedConn) Close() error {
+	if c.poison.Load() != nil && c.CloseWrite() == nil && c.Conn.SetReadDeadline(time.Now().Add(lingering)) == nil {
+		_, _ = io.CopyN(io.Discard, c.Conn, lingeringMost)
+	}
+	return c.Conn.Close()
 }
 
 // CloseWrite allows net/http to close a connection in two steps, so that a client that is still

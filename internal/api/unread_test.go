@@ -30,6 +30,7 @@ var unreadable = map[string]struct {
 	"expectation":       {"POST TARGET HTTP/1.1\r\nHost: weir\r\nExpect: much\r\n\r\n", 417, codeMalformedRequest},
 	"long header":       {"POST TARGET HTTP/1.1\r\nHost: weir\r\nX-A: " + strings.Repeat("a", 30<<10) + "\r\n\r\n", 431, codeHeadersTooLarge},
 	"many headers":      {"POST TARGET HTTP/1.1\r\nHost: weir\r\n" + strings.Repeat("X-A: b\r\n", 4<<10) + "\r\n", 431, codeHeadersTooLarge},
+	"many lines":        {"POST TARGET HTTP/1.1\r\nHost: weir\r\n" + strings.Repeat("A:\r\n", maxHeadLines) + "\r\n", 431, codeHeadersTooLarge},
 	"long path":         {"POST TARGET?" + strings.Repeat("a", 30<<10) + " HTTP/1.1\r\nHost: weir\r\n\r\n", 431, codeHeadersTooLarge},
 }
 
