@@ -31,6 +31,7 @@ const (
 	maxSmallTurns   = 2         // on an instance with 8 processors or more; a tenant may have half of them
 	maxBodyTurns    = 4         // of larger bodies, with 12 processors or more; a tenant may have half of them
 	maxCheckTurns   = 8         // of large requests of the hot endpoints, with 16 processors or more; a tenant may have half
+	maxExplainTurns = 4         // of checks with long explanations, with 8 processors or more; a tenant may have half
 	maxYAMLBodies   = 2         // of them, while they are converted to JSON; a tenant may have one
 	maxBodies       = 256 << 20 // bytes of large bodies on an instance
 	maxTenantBodies = 32 << 20
@@ -41,7 +42,7 @@ const (
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
 	small, large, yaml *places.Turns[limit.TenantID]
-	checks             *places.Turns[limit.TenantID]
+	checks, explained  *places.Turns[limit.TenantID]
 	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
 	wait               time.Duration
 }
@@ -51,13 +52,15 @@ func newBodyTurns(processors int) bodyTurns {
 	small := max(1, min(half/2, maxSmallTurns))
 	large := max(1, min(half-small, maxBodyTurns))
 	checks := max(1, min(half, maxCheckTurns))
+	explained := max(1, min(half, maxExplainTurns))
 	return bodyTurns{
-		small:  places.NewTurns[limit.TenantID](small, small/2, 0),
-		large:  places.NewTurns[limit.TenantID](large, large/2, 0),
-		yaml:   places.NewTurns[limit.TenantID](min(large, maxYAMLBodies), 1, 0),
-		checks: places.NewTurns[limit.TenantID](checks, checks/2, 0),
-		held:   places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait:   turnWait,
+		small:     places.NewTurns[limit.TenantID](small, small/2, 0),
+		large:     places.NewTurns[limit.TenantID](large, large/2, 0),
+		yaml:      places.NewTurns[limit.TenantID](min(large, maxYAMLBodies), 1, 0),
+		checks:    places.NewTurns[limit.TenantID](checks, checks/2, 0),
+		explained: places.NewTurns[limit.TenantID](explained, explained/2, 0),
+		held:      places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
+		wait:      turnWait,
 	}
 }
 

@@ -147,6 +147,13 @@ func (s *server) admit(ctx context.Context, policy *check.Policy, reqs []check.R
 
 // count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	if explanations(policy, reqs) > fewExplanations {
+		end, p := s.explainInTurn(ctx, sc.tenant)
+		if p != nil {
+			return nil, p
+		}
+		defer end()
+	}
 	// 7. Check.
 	var decisions []check.Decision
 	var err error

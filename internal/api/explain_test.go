@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 // explainedOf creates rules that do not count, and returns an explained check that lists them.
@@ -38,6 +40,32 @@ func TestExplainedBatches(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, ask(s.other, http.MethodPost, "/v1/check/batch", batch(maxExplained+1)))
 	read()
 	require.Equal(t, http.StatusOK, ask(s.key, http.MethodPost, "/v1/check/batch", batch(1)))
+}
+
+// Checks that list very many rules are decided in turn. Before, a tenant with 1000 rules kept all
+// processors from the checks of others, with 3 KB for each batch.
+func TestLongExplanationsTakeTurns(t *testing.T) {
+	s := newCheckStack(t)
+	explained := explainedOf(t, s, 60)
+	batch := `{"checks":[` + strings.Repeat(explained+`,`, maxExplained-1) + explained + `]}`
+	bodies := &s.lane.server.Load().capacity.bodies
+	wait := bodies.wait
+	bodies.wait = 0
+	var held []func()
+	for i := range 2 * maxExplainTurns {
+		if leave, err := bodies.explained.TakeWithin(t.Context(), limit.TenantID{byte(i + 1)}, 0); err == nil {
+			held = append(held, leave)
+		}
+	}
+	s.post("/v1/check/batch", batch).problem(503, codeOverloaded)
+	require.Equal(t, http.StatusOK, s.check(explained).status, "few rules need no turn")
+	bodies.wait = wait
+	for _, leave := range held {
+		leave()
+	}
+	for range 2 {
+		require.Equal(t, http.StatusOK, s.post("/v1/check/batch", batch).status)
+	}
 }
 
 // The record of an idempotent check is kept in Redis for a minute. It has no list of the rules that
