@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -47,7 +48,7 @@ func mountAdmin(r chi.Router, deps Deps) *huma.OpenAPI {
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
 		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
-		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping, answers: newAnswers(),
+		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping, answers: newAnswers(runtime.GOMAXPROCS(0)),
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}

@@ -29,6 +29,8 @@ type weighted interface {
 
 func (p Plan) weight() int { return len(p.Limits) }
 
+func (r Route) weight() int { return len(r.Resources) }
+
 func (s Subject) weight() int { return len(s.Overrides) + len(s.Labels) }
 
 func (e AuditEntry) weight() int { return (len(e.Before) + len(e.After)) / 100 }

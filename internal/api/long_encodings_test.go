@@ -54,6 +54,7 @@ func TestLongAnswersTakeTurns(t *testing.T) {
 	overloaded(encodeList(ctx, []Subject{{Labels: map[string]string{"a": "b"}, Overrides: make(map[string]Override)}, subjectAnswer(tenants.Subject{
 		Overrides: overridesOf(fewEncoded),
 	})}))
+	overloaded(encodeList(ctx, []Route{{Resources: make([]RouteTemplate, fewEncoded+1)}}))
 	require.NoError(t, encodeList(ctx, plans(fewEncoded)))
 	require.NoError(t, encodeList(ctx, []Member{{}}))
 	require.Nil(t, q.turn)
@@ -114,7 +115,7 @@ func TestUnchangedDocumentsAreNotEncoded(t *testing.T) {
 	leave, err := q.capacity.bodies.yaml.Take(t.Context(), limit.TenantID{2})
 	require.NoError(t, err)
 	defer leave()
-	a := &admin{store: s.store, answers: newAnswers()}
+	a := &admin{store: s.store, answers: newAnswers(2)}
 	_, version, err := s.store.Document(ctx, s.a, false)
 	require.NoError(t, err)
 	get := func(format string, noneMatch ...string) error {

@@ -17,7 +17,8 @@ import (
 // them, which a client can delay until the write timeout. Each of both is limited by tenant:
 //
 //   - Lists, reports and documents are created in turns, four of a tenant at once. This is as many
-//     as it has connections to Postgres, so others would only wait there.
+//     as it has connections to Postgres, so others would only wait there. With fewer processors
+//     than four they are fewer, because creating them uses the processor, too.
 //   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
 //     them. Its next long answer is refused, unless it is the only one.
 //   - Exports, and configurations with subjects, have places until they are sent. A tenant without
@@ -27,9 +28,7 @@ import (
 // of the pages wait for it, and 61 requests get 503. Before, it could make an instance keep all 64.
 // Checks take no part in this.
 const (
-	maxCreated       = 8
-	maxTenantCreated = 4
-	reservedCreated  = 2               // for tenants that create none
+	maxTenantCreated = 4               // on an instance with four processors or more; two with fewer
 	createdWait      = 5 * time.Second // for a turn
 
 	longAnswer       = 64 << 10
@@ -47,9 +46,12 @@ type answers struct {
 	documents *tenants.ExportPlaces    // configurations with subjects until they are sent
 }
 
-func newAnswers() *answers {
+func newAnswers(processors int) *answers {
+	// Two tenants can have as many as possible at once, except for those that are for tenants with
+	// none.
+	each := max(2, min(processors, maxTenantCreated))
 	return &answers{
-		created:   places.NewTurns[uuid.UUID](maxCreated, maxTenantCreated, reservedCreated),
+		created:   places.NewTurns[uuid.UUID](2*each, each, each/2),
 		unread:    places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread),
 		exports:   tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
 		documents: tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
