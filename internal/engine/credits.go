@@ -90,9 +90,9 @@ var ErrOpenedSince = errors.New("the credits have been opened since they were re
 type CreditStore interface {
 	// OpenCredits says what was spent of grants, so that they can be spent. Totals that are known
 	// already are never reduced. It returns how many grants were not open, or had a smaller total.
-	// An opening that fails does not stop the others, nor does a server that does not answer. Error,
-	// also of each opening as its Err: ErrOpenedSince if nothing else failed, and then some grants
-	// still are not open.
+	// An opening that fails does not stop the others, nor does a server that does not answer.
+	// Error, also for each opening as its Err: ErrOpenedSince if nothing else failed, and then some
+	// grants still are not open.
 	OpenCredits(ctx context.Context, openings ...*Opening) (opened int, err error)
 	// CloseCredits makes all grants with the keys of openings unspendable, until they are opened
 	// with these keys again, and raises the totals of the openings, which must have grants, to what
