@@ -108,10 +108,11 @@ func (s *Store) openNewOf(
 	return opened, full, away
 }
 
-// setBehind notes behind which new grant of a tenant the next round begins: if some could not be
-// opened, behind the last one, so that they are not in the way of more; else with the first one.
+// setBehind notes behind which new grant of a tenant the next round begins: once some could not be
+// opened, behind the last one of the round, so that they are not in the way of more, and after the
+// end again with the first one.
 func (c *CreditsSweep) setBehind(tenant, last uuid.UUID, failed bool) {
-	if !failed || last == uuid.Nil {
+	if last == uuid.Nil || !failed && c.behind[tenant] == uuid.Nil {
 		delete(c.behind, tenant)
 		return
 	}

@@ -161,7 +161,7 @@ func (s *Store) reopen(
 	ctx context.Context, keys check.Keys, counters engine.CreditStore, behind []db.CreditsBehindRow,
 	out *CreditsSettled, failed *UnsettledError,
 ) (later map[limit.GrantID]bool) {
-	later = map[limit.GrantID]bool{}
+	later, counters = map[limit.GrantID]bool{}, onceEach(counters)
 	type name struct {
 		tenant        uuid.UUID
 		subject, rule string

@@ -127,8 +127,7 @@ func TestFrozenMasterDelaysNoOtherServer(t *testing.T) {
 	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
 }
 
-// Spent credits on a master that does not answer do not keep those on others from being read,
-// though one pipeline reads them, and ends within its time.
+// Spent credits on a master that does not answer do not keep those on others from being read.
 func TestFrozenMasterHidesNoSpentCredits(t *testing.T) {
 	r := newClusterRig(t, 2, 0, time.Hour, 4*time.Second)
 	frozen := r.cluster.MasterOf(tenantKey(0))

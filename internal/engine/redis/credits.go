@@ -153,7 +153,7 @@ func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) 
 	return out, errs
 }
 
-// spentPatience is how long a server may take to return spent credits, which may be many.
+// spentPatience is how long a server may take to return or settle spent credits, which may be many.
 const spentPatience = time.Second
 
 // onceSpent is not repeated when a server of a Cluster does not answer. The next round reads again,
@@ -184,6 +184,8 @@ func (e *Engine) SettleCredits(ctx context.Context, outbox string, totals []limi
 	for i := range totals {
 		args = append(args, totals[i].ID[:], totals[i].Units)
 	}
+	ctx, cancel := context.WithTimeout(ctx, max(spentPatience, e.deadline))
+	defer cancel()
 	if err := e.runScript(ctx, e.settle, []string{outbox}, args...).Err(); err != nil {
 		return fmt.Errorf("settle credits: %w", err)
 	}
