@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,6 +33,17 @@ func TestManyUnknownParameters(t *testing.T) {
 	require.Equal(t, "query:limitt", p.Errors[0].Pointer)
 }
 
+// countedError is an error of the validator that counts how often one is converted.
+type countedError struct {
+	error
+	converted *int
+}
+
+func (e countedError) ErrorDetail() *huma.ErrorDetail {
+	*e.converted++
+	return &huma.ErrorDetail{Message: "expected string", Location: "body.a"}
+}
+
 // Of very many invalid fields, the first 100 are converted, in order.
 func TestManyInvalidFieldsInASmallBody(t *testing.T) {
 	s := newAdminStack(t)
@@ -43,4 +55,12 @@ func TestManyInvalidFieldsInASmallBody(t *testing.T) {
 		require.Regexp(t, `^/requests/\d+/(at_ms|subject)$`, f.Pointer)
 		require.Equal(t, isRequired.Message, f.Message)
 	}
+
+	var errs []error
+	converted := 0
+	for range 4000 {
+		errs = append(errs, countedError{converted: &converted})
+	}
+	require.Len(t, validationProblem(http.StatusUnprocessableEntity, "", errs, nil).Errors, maxProblemFields)
+	require.Equal(t, maxProblemFields, converted)
 }

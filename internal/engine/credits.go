@@ -74,6 +74,8 @@ type Opening struct {
 	// microseconds by the clock of Postgres. An opening that may be older than the last one opens
 	// and removes nothing, so no grant is opened again with less than was spent of it.
 	AskedUS, ReadUS int64
+
+	Err error // the result of OpenCredits
 }
 
 // SteppedUS is how far the clock of openings must have stepped back for an opening that seems to be
@@ -88,8 +90,9 @@ var ErrOpenedSince = errors.New("the credits have been opened since they were re
 type CreditStore interface {
 	// OpenCredits says what was spent of grants, so that they can be spent. Totals that are known
 	// already are never reduced. It returns how many grants were not open, or had a smaller total.
-	// An opening that fails does not stop the others. Error: ErrOpenedSince if nothing else failed,
-	// and then some grants still are not open.
+	// An opening that fails does not stop the others, nor does a server that does not answer.
+	// Error, also for each opening as its Err: ErrOpenedSince if nothing else failed, and then some
+	// grants still are not open.
 	OpenCredits(ctx context.Context, openings ...*Opening) (opened int, err error)
 	// CloseCredits makes all grants with the keys of openings unspendable, until they are opened
 	// with these keys again, and raises the totals of the openings, which must have grants, to what

@@ -53,8 +53,9 @@ func (e *Memory) spend(c *Credits, p *limit.Purse) {
 // OpenCredits implements CreditStore. The twin is open_credits.lua.
 func (e *Memory) OpenCredits(_ context.Context, openings ...*Opening) (opened int, err error) {
 	for _, o := range openings {
-		n, since := e.openCredits(o)
-		opened, err = opened+n, cmp.Or(err, since)
+		var n int
+		n, o.Err = e.openCredits(o)
+		opened, err = opened+n, cmp.Or(err, o.Err)
 	}
 	return opened, err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,24 +27,34 @@ const (
 	openFor = 3 * time.Second
 )
 
+// mostBehind bounds the tenants of CreditsSweep.behind.
+const mostBehind = 10_000
+
 // openNewCredits tells the counters of new grants of the tenants after one, unless another server
 // does. Each tenant has a small part of a round, in a transaction of its own, so neither many
-// grants of one nor its errors are in the way of others. It returns where the next round begins.
-func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, after uuid.UUID) (opened int, more bool, last uuid.UUID, err error) {
+// grants of one nor its errors are in the way of others. It changes at to where the next round
+// begins.
+func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, at *CreditsSweep) (opened int, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openFor)
 	defer cancel()
 	var of []uuid.UUID
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-		of, err = q.TenantsWithNewCredits(ctx, db.TenantsWithNewCreditsParams{After: after, Most: openedTenants})
+		of, err = q.TenantsWithNewCredits(ctx, db.TenantsWithNewCreditsParams{After: at.Opened, Most: openedTenants})
 		return err
 	})
 	if err != nil {
-		return 0, false, after, fmt.Errorf("open credits: %w", err)
+		return 0, false, fmt.Errorf("open credits: %w", err)
 	}
+	if len(at.behind) > mostBehind {
+		at.behind = nil
+	} else {
+		at.behind = maps.Clone(at.behind)
+	}
+	counters = onceEach(counters)
 	var failed []uuid.UUID
 	for _, tenant := range of {
-		n, full, wrong := s.openNewOf(ctx, keys, counters, tenant)
-		opened, more, last = opened+n, more || full, tenant
+		n, full, wrong := s.openNewOf(ctx, keys, counters, tenant, at)
+		opened, more, at.Opened = opened+n, more || full, tenant
 		if wrong != nil && !errors.Is(wrong, ErrNotFound) { // it was deleted, and its grants are soon
 			failed, err = append(failed, tenant), wrong
 		}
@@ -52,29 +63,37 @@ func (s *Store) openNewCredits(ctx context.Context, keys check.Keys, counters en
 		}
 	}
 	if len(of) < openedTenants && ctx.Err() == nil {
-		last = uuid.Nil // the next round begins with the first tenant
+		at.Opened = uuid.Nil // the next round begins with the first tenant
 	}
 	if n := len(failed); n > 0 {
 		err = fmt.Errorf("open credits of %d tenants, the last one %s: %w", n, failed[n-1], err)
 	}
-	return opened, more || len(of) == openedTenants, last, err
+	return opened, more || len(of) == openedTenants, err
 }
 
 // openNewOf tells the counters of new grants of a tenant. full means that there may be more. A
-// grant of which nothing is left is never told, and counts as opened.
-func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID) (opened int, full bool, err error) {
+// grant of which nothing is left is never told, and counts as opened. With an error of the
+// counters, others may have been opened.
+func (s *Store) openNewOf(
+	ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, at *CreditsSweep,
+) (opened int, full bool, err error) {
+	var away error
+	var last uuid.UUID // if there may be more behind
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		opened, full = 0, false
+		opened, full, away, last = 0, false, nil, uuid.Nil
 		mine, err := q.TryLock(ctx, creditsLock)
 		if err != nil || !mine {
 			return err
 		}
-		rows, err := q.NewCredits(ctx, db.NewCreditsParams{TenantID: tenant, Most: openedAtOnce})
+		rows, err := q.NewCredits(ctx, db.NewCreditsParams{TenantID: tenant, After: at.behind[tenant], Most: openedAtOnce})
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		ids, err := openRows(ctx, q, keys, counters, tenant, rows)
-		if err != nil {
+		if len(rows) == openedAtOnce {
+			last = rows[len(rows)-1].ID
+		}
+		var ids []uuid.UUID
+		if ids, away, err = openRows(ctx, q, keys, counters, tenant, rows); err != nil || len(ids) == 0 {
 			return err
 		}
 		marked, err := q.MarkOpenedCredits(ctx, db.MarkOpenedCreditsParams{TenantID: tenant, Ids: ids})
@@ -85,29 +104,59 @@ func (s *Store) openNewOf(ctx context.Context, keys check.Keys, counters engine.
 	if err != nil {
 		return 0, false, err
 	}
-	return opened, full, nil
+	at.setBehind(tenant, last, away != nil)
+	return opened, full, away
 }
 
-// openRows opens grants of a tenant, and returns those that are open now or need not be.
-func openRows(ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, rows []db.NewCreditsRow) (ids []uuid.UUID, err error) {
-	isOpen, at := map[CreditsOf]bool{}, &creditPlaces{keys: keys, tenant: tenant}
+// setBehind notes behind which new grant of a tenant the next round begins: once some could not be
+// opened, behind the last one of the round, so that they are not in the way of more, and after the
+// end again with the first one.
+func (c *CreditsSweep) setBehind(tenant, last uuid.UUID, failed bool) {
+	if last == uuid.Nil || !failed && c.behind[tenant] == uuid.Nil {
+		delete(c.behind, tenant)
+		return
+	}
+	if c.behind == nil {
+		c.behind = map[uuid.UUID]uuid.UUID{}
+	}
+	c.behind[tenant] = last
+}
+
+// openRows opens grants of a tenant, and returns those that are open now or need not be. Those that
+// the counters could not open keep no others: away is the error of some of them.
+func openRows(
+	ctx context.Context, q *db.Queries, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, rows []db.NewCreditsRow,
+) (ids []uuid.UUID, away, err error) {
+	at := &creditPlaces{keys: keys, tenant: tenant}
+	var of []CreditsOf
+	isOpen := map[CreditsOf]bool{}
 	for _, row := range rows {
-		of := CreditsOf{row.Subject, row.Rule}
-		if _, done := isOpen[of]; row.Spendable && !done {
-			// Each statement of the transaction sees what was committed before.
-			_, err := openCredits(ctx, counters, func(ctx context.Context) ([]*creditsOpening, error) {
-				return readOpenings(ctx, q, at, of)
-			})
-			if err != nil && !errors.Is(err, engine.ErrOpenedSince) {
-				return nil, err
-			}
-			isOpen[of] = err == nil
+		name := CreditsOf{row.Subject, row.Rule}
+		if _, known := isOpen[name]; row.Spendable && !known {
+			of, isOpen[name] = append(of, name), true
 		}
-		if !row.Spendable || isOpen[of] {
+	}
+	if len(of) > 0 {
+		// Each statement of the transaction sees what was committed before.
+		list, _, err := openCredits(ctx, counters, func(ctx context.Context) ([]*creditsOpening, error) {
+			return readOpenings(ctx, q, at, of...)
+		})
+		switch {
+		case errors.Is(err, check.ErrCountersUnavailable):
+			away = err
+		case err != nil && !errors.Is(err, engine.ErrOpenedSince):
+			return nil, nil, err
+		}
+		for i, o := range list { // none: nothing is left of them
+			isOpen[of[i]] = o.Err == nil
+		}
+	}
+	for _, row := range rows {
+		if !row.Spendable || isOpen[CreditsOf{row.Subject, row.Rule}] {
 			ids = append(ids, row.ID)
 		}
 	}
-	return ids, nil
+	return ids, away, nil
 }
 
 // CreditsOf names the grants of a subject of a tenant for a rule.
@@ -224,10 +273,14 @@ func (p *creditPlaces) readNumbers(ctx context.Context, q *db.Queries) error {
 // not both succeed: each has closed the place of the other, so to open it, the other must have
 // asked for the grants after the first one had read them, and the reverse as well. So no unit is
 // spent twice, whatever servers believe to be the place, and whatever their clocks say.
-func openCredits(ctx context.Context, counters engine.CreditStore, read func(context.Context) ([]*creditsOpening, error)) (opened int, err error) {
-	list, err := read(ctx)
-	if err != nil {
-		return 0, err
+//
+// It returns the openings in the order in which they were read. Those that could not be opened have
+// an Err.
+func openCredits(
+	ctx context.Context, counters engine.CreditStore, read func(context.Context) ([]*creditsOpening, error),
+) (list []*creditsOpening, opened int, err error) {
+	if list, err = read(ctx); err != nil {
+		return nil, 0, err
 	}
 	var elsewhere []*engine.Opening
 	of := make([]*creditsOpening, 0, len(list)) // of each that is elsewhere
@@ -246,7 +299,7 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 		}
 		again, err := read(ctx)
 		if err != nil {
-			return 0, err
+			return nil, 0, err
 		}
 		failed = joinOpenings(list, again, of, elsewhere, errs)
 	}
@@ -258,7 +311,7 @@ func openCredits(ctx context.Context, counters engine.CreditStore, read func(con
 	}
 	opened, err = counters.OpenCredits(ctx, openings...)
 	err = ofCounters(ctx, err)
-	return opened, cmp.Or(notSince(failed), notSince(err), failed, err)
+	return list, opened, cmp.Or(notSince(failed), notSince(err), failed, err)
 }
 
 // notSince returns an error unless it is engine.ErrOpenedSince.
@@ -276,7 +329,7 @@ func joinOpenings(list, again, of []*creditsOpening, elsewhere []*engine.Opening
 	for n, o := range of {
 		if errs[n] != nil {
 			failed = cmp.Or(notSince(failed), errs[n], failed)
-			o.Grants = nil
+			o.Grants, o.Err = nil, errs[n]
 			continue
 		}
 		spent := make(map[limit.GrantID]int64, len(o.Grants))
@@ -307,7 +360,7 @@ func joinOpenings(list, again, of []*creditsOpening, elsewhere []*engine.Opening
 // changed, in two. The names must be different. It returns how many grants they did not know.
 func (s *Store) OpenCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, tenant uuid.UUID, of ...CreditsOf) (opened int, err error) {
 	at := &creditPlaces{keys: keys, tenant: tenant}
-	opened, err = openCredits(ctx, counters, func(ctx context.Context) (openings []*creditsOpening, err error) {
+	_, opened, err = openCredits(ctx, counters, func(ctx context.Context) (openings []*creditsOpening, err error) {
 		err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			openings, err = readOpenings(ctx, q, at, of...)
 			return err

@@ -1,6 +1,7 @@
 package tenants_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,13 +42,19 @@ type openings struct {
 
 func (o *openings) OpenCredits(ctx context.Context, openings ...*engine.Opening) (int, error) {
 	o.calls++
+	var others []*engine.Opening
+	var err error
 	for _, opening := range openings {
 		if opening.Key == o.broken {
-			return 0, errors.New("gone")
+			opening.Err = errors.New("gone")
+			err = opening.Err
+			continue
 		}
-		o.seen = append(o.seen, opening)
+		others = append(others, opening)
 	}
-	return o.CreditStore.OpenCredits(ctx, openings...)
+	o.seen = append(o.seen, others...)
+	opened, failed := o.CreditStore.OpenCredits(ctx, others...)
+	return opened, cmp.Or(err, failed)
 }
 
 // grantsOf returns two tenants with a rule and a grant.
@@ -131,6 +138,9 @@ var errSilent = &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 
 func (s *silent) OpenCredits(ctx context.Context, o ...*engine.Opening) (int, error) {
 	if s.opens {
+		for _, opening := range o {
+			opening.Err = errSilent
+		}
 		return 0, errSilent
 	}
 	return s.CreditStore.OpenCredits(ctx, o...)

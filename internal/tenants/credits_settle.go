@@ -70,7 +70,10 @@ func (s *Store) SettleCredits(ctx context.Context, keys check.Keys, counters eng
 
 // CreditsSweep says behind which tenants the next round of a sweep begins; uuid.Nil: with the
 // first.
-type CreditsSweep struct{ Opened, Settled uuid.UUID }
+type CreditsSweep struct {
+	Opened, Settled uuid.UUID
+	behind          map[uuid.UUID]uuid.UUID // grants of tenants behind which their new ones are opened
+}
 
 // SweepCredits tells the counters of new grants, and settles the credits of some tenants, whichever
 // server has spent them. It returns where the next round begins. One server at a time does it, for
@@ -79,8 +82,8 @@ type CreditsSweep struct{ Opened, Settled uuid.UUID }
 func (s *Store) SweepCredits(ctx context.Context, keys check.Keys, counters engine.CreditStore, at CreditsSweep) (out CreditsSettled, next CreditsSweep, err error) {
 	// In transactions of their own: one that has locked new grants must not wait for other grants,
 	// because a server that settles them may wait for the new ones.
-	opened, more, last, unopened := s.openNewCredits(ctx, keys, counters, at.Opened)
-	next = CreditsSweep{Opened: last, Settled: at.Settled}
+	next = at
+	opened, more, unopened := s.openNewCredits(ctx, keys, counters, &next)
 	err = s.settled(ctx, keys, counters, &out, func(ctx context.Context, q *db.Queries) (*totals, error) {
 		mine, err := q.TryLock(ctx, creditsLock)
 		if err != nil || !mine {
@@ -158,7 +161,7 @@ func (s *Store) reopen(
 	ctx context.Context, keys check.Keys, counters engine.CreditStore, behind []db.CreditsBehindRow,
 	out *CreditsSettled, failed *UnsettledError,
 ) (later map[limit.GrantID]bool) {
-	later = map[limit.GrantID]bool{}
+	later, counters = map[limit.GrantID]bool{}, onceEach(counters)
 	type name struct {
 		tenant        uuid.UUID
 		subject, rule string

@@ -44,3 +44,35 @@ func TestAmendmentThatFailsWhileASlotIsBeingMoved(t *testing.T) {
 		r.left(900, c, "each is scaled once")
 	}
 }
+
+// A reset that fails because it cannot be known whether the counter is in its group, which may be
+// on the other master, has not deleted the counter: it would be deleted again each second.
+func TestResetThatFailsWhileASlotIsBeingMoved(t *testing.T) {
+	r := newRefundRig(t)
+	before, c := r.counter("111111111", 100), r.counter("222222222", 100)
+	c.ID = "ruleofnum"
+	own := c
+	own.Key, own.ID = c.OwnKey(), ""
+	r.charge(10, before, own)
+	step := func(follows bool, counters ...engine.Counter) error {
+		a := &engine.Amendment{Once: tenantKey(0) + "amendment", Reset: true, Follows: follows}
+		for _, c := range counters {
+			a.Parts = append(a.Parts, engine.AmendPart{Counter: c, To: c.Numbers})
+		}
+		return r.engine.Amend(t.Context(), a)
+	}
+	require.NoError(t, step(true, before))
+	mark := penaltyKey(own.Key)
+	require.NoError(t, r.engine.client.Set(t.Context(), mark, "", 0).Err())
+	move := r.begin()
+	for range 2 {
+		require.ErrorContains(t, step(false, c), "non local key")
+	}
+	require.EqualValues(t, 2, r.engine.client.Exists(t.Context(), own.Key, mark).Val())
+	move.Finish()
+	require.NoError(t, step(false, c))
+	r.charge(20, own)
+	require.NoError(t, step(false, c))
+	r.left(80, own, "it is reset once")
+	r.left(100, before, "it is reset once")
+}

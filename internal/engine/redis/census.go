@@ -349,8 +349,10 @@ func (c *Census) look(ctx context.Context, now time.Time, all bool) {
 	for len(due) > 0 {
 		n := min(len(due), lookTogether)
 		unavailable := false
-		for _, part := range c.byServer(ctx, due[:n], created[:n]) {
-			unavailable = errs.note(ctx, c, c.lookAt(ctx, now, part.due, part.created)) || unavailable
+		parts := c.byServer(ctx, due[:n], created[:n])
+		atOnce(serversAtOnce, parts, func(p *serverLists) { p.failed = c.lookAt(ctx, now, p.due, p.created) })
+		for _, p := range parts {
+			unavailable = errs.note(ctx, c, p.failed) || unavailable
 		}
 		if due, created = due[n:], created[n:]; unavailable {
 			due, created = errs.without(ctx, c, due, created)

@@ -29,18 +29,20 @@ func (c *Census) serverOf(ctx context.Context, t *tenantCounters) *redis.Client 
 // serverLists are tenants whose lists are on one server.
 type serverLists struct {
 	due     []*tenantCounters
-	created []int64 // of each
+	created []int64           // of each
+	failed  []*tenantCounters // of a look
 }
 
 // byServer divides tenants by the servers of their lists. In one pipeline, a server that does not
 // answer would also cost the answers of the others: the client waits before it asks again, the time
-// ends, and then all commands have failed. If there is no slot map, each question for a server
-// would ask for it, so there is only one.
-func (c *Census) byServer(ctx context.Context, due []*tenantCounters, created []int64) []serverLists {
+// ends, and then all commands have failed. The parts are read at the same time, so the waits for
+// several such servers do not add up. If there is no slot map, each question for a server would ask
+// for it, so there is only one.
+func (c *Census) byServer(ctx context.Context, due []*tenantCounters, created []int64) []*serverLists {
 	if _, ok := c.o.Client.(*redis.ClusterClient); !ok {
-		return []serverLists{{due, created}}
+		return []*serverLists{{due: due, created: created}}
 	}
-	var parts []serverLists
+	var parts []*serverLists
 	at := map[*redis.Client]int{}
 	for i, t := range due {
 		var server *redis.Client
@@ -50,7 +52,7 @@ func (c *Census) byServer(ctx context.Context, due []*tenantCounters, created []
 		n, known := at[server]
 		if !known {
 			n, at[server] = len(parts), len(parts)
-			parts = append(parts, serverLists{})
+			parts = append(parts, &serverLists{})
 		}
 		parts[n].due, parts[n].created = append(parts[n].due, t), append(parts[n].created, created[i])
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -72,11 +73,8 @@ func (allFail) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// While one shard is silent, the lists of tenants on the other one are read in each look, and only
-// some of its own ones.
-func TestCensusOfOtherShards(t *testing.T) {
-	t.Parallel()
-	shards := map[string]*listShard{"one:1": {}, "two:1": {}}
+// twoShards is a Cluster of two masters that are named by their addresses.
+func twoShards(t *testing.T, shards map[string]redis.Hook) *redis.ClusterClient {
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		MaxRetries: -1, MaxRedirects: -1,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
@@ -92,6 +90,15 @@ func TestCensusOfOtherShards(t *testing.T) {
 		},
 	})
 	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// While one shard is silent, the lists of tenants on the other one are read in each look, and only
+// some of its own ones.
+func TestCensusOfOtherShards(t *testing.T) {
+	t.Parallel()
+	shards := map[string]*listShard{"one:1": {}, "two:1": {}}
+	client := twoShards(t, map[string]redis.Hook{"one:1": shards["one:1"], "two:1": shards["two:1"]})
 	client.AddHook(allFail{})
 	keys := check.NewKeys([16]byte{7})
 	census := redisengine.NewCensus(redisengine.CensusOptions{
@@ -127,4 +134,62 @@ func TestCensusOfOtherShards(t *testing.T) {
 	silent.reset(true)
 	census.Look(t.Context())
 	require.Less(t, silent.asked+other.asked, 3*128, "none answers")
+}
+
+// meeting is a shard that answers when each of the shards was asked.
+type meeting struct {
+	redis.Hook
+	asked chan<- string
+	all   <-chan struct{}
+	name  string
+}
+
+func (m *meeting) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *meeting) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (m *meeting) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		m.asked <- m.name
+		select {
+		case <-m.all:
+		case <-time.After(10 * time.Second):
+			return errors.New("the other shard was not asked meanwhile")
+		}
+		for _, cmd := range cmds {
+			cmd.(*redis.Cmd).SetVal(int64(0))
+		}
+		return nil
+	}
+}
+
+// All shards are read at the same time, so several that are silent do not add up.
+func TestCensusOfShardsAtOnce(t *testing.T) {
+	t.Parallel()
+	asked, all := make(chan string, 100), make(chan struct{})
+	shards := map[string]redis.Hook{}
+	for _, name := range []string{"one:1", "two:1"} {
+		shards[name] = &meeting{asked: asked, all: all, name: name}
+	}
+	go func() {
+		names := map[string]bool{}
+		for name := range asked {
+			if names[name] = true; len(names) == len(shards) {
+				close(all)
+				return
+			}
+		}
+	}()
+	keys := check.NewKeys([16]byte{7})
+	census := redisengine.NewCensus(redisengine.CensusOptions{
+		Client: twoShards(t, shards), Prefix: keys.Prefix, Instances: func() int { return 1 }, Bound: func(limit.TenantID) (int64, bool) { return 1000, true },
+	})
+	tenant := func(n int) limit.TenantID { return limit.TenantID{byte(n), 15: 1} }
+	for n := range 20 {
+		census.Left(tenant(n))
+	}
+	census.Look(t.Context())
+	for n := range 20 {
+		require.EqualValues(t, 875, census.Left(tenant(n)))
+	}
 }

@@ -127,8 +127,7 @@ func TestFrozenMasterDelaysNoOtherServer(t *testing.T) {
 	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
 }
 
-// Spent credits on a master that does not answer do not keep those on others from being read,
-// though one pipeline reads them, and ends within its time.
+// Spent credits on a master that does not answer do not keep those on others from being read.
 func TestFrozenMasterHidesNoSpentCredits(t *testing.T) {
 	r := newClusterRig(t, 2, 0, time.Hour, 4*time.Second)
 	frozen := r.cluster.MasterOf(tenantKey(0))
@@ -148,6 +147,55 @@ func TestFrozenMasterHidesNoSpentCredits(t *testing.T) {
 	errs := read()
 	require.Error(t, errs[0])
 	require.NoError(t, errs[1])
+	frozen.Resume()
+}
+
+// Openings and readings of credits on a master that does not answer end long before the time of
+// the caller, and keep none of those on others. Connections of the second round are new: the client
+// asks such a server for its version four times, whatever the command says about repetitions.
+func TestFrozenMasterKeepsNoCreditsOfOthers(t *testing.T) {
+	r := newClusterRig(t, 2, 0, time.Hour, 2*time.Second)
+	frozen := r.cluster.MasterOf(tenantKey(0))
+	other := 1
+	for r.cluster.MasterOf(tenantKey(other)) == frozen {
+		other++
+	}
+	round := func() (openings []*engine.Opening) {
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second) // less than four times the patience
+		defer cancel()
+		for _, n := range []int{0, other} {
+			openings = append(openings, &engine.Opening{
+				Key: tenantKey(n), Outbox: tenantKey(n) + "box", Grants: []limit.Spent{{ID: limit.GrantID{1}, Units: 1}}, AskedUS: 1, ReadUS: 2, Whole: true,
+			})
+		}
+		_, _ = r.engine.OpenCredits(ctx, openings...)
+		require.NoError(t, ctx.Err())
+		return openings
+	}
+	for _, o := range round() {
+		require.NoError(t, o.Err)
+	}
+	frozen.Pause()
+	for range 2 {
+		openings := round()
+		require.Error(t, openings[0].Err)
+		require.NoError(t, openings[1].Err)
+	}
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		_, errs := r.engine.SpentCredits(ctx, []string{tenantKey(0) + "box", tenantKey(other) + "box"}, 1)
+		require.NoError(t, ctx.Err())
+		cancel()
+		require.Error(t, errs[0])
+		require.NoError(t, errs[1])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	errs := r.engine.CloseCredits(ctx, round()...)
+	require.NoError(t, ctx.Err())
+	require.Error(t, errs[0])
+	require.NotErrorIs(t, errs[0], engine.ErrOpenedSince)
+	require.ErrorIs(t, errs[1], engine.ErrOpenedSince, "the server has answered")
 	frozen.Resume()
 }
 

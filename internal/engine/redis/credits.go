@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,22 +31,15 @@ func (e *Engine) OpenCredits(ctx context.Context, openings ...*engine.Opening) (
 	if len(openings) == 0 {
 		return 0, nil
 	}
-	pipe := e.client.Pipeline()
-	cmds := make([]*redis.Cmd, len(openings))
-	for i, o := range openings {
-		cmds[i] = pipe.EvalSha(ctx, e.open.sha, []string{o.Key, o.Outbox}, e.openingArg(o))
-	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	cmds := e.runOpenings(ctx, e.open, openings, e.openingArg)
 	var since, failed error
 	for i, o := range openings {
-		if unknownScript(cmds[i].Err()) {
-			cmds[i] = e.runScript(ctx, e.open, []string{o.Key, o.Outbox}, e.openingArg(o))
-		}
+		o.Err = nil
 		switch n, err := cmds[i].Int(); {
 		case err != nil:
-			failed = err
+			o.Err, failed = fmt.Errorf("open credits: %w", err), err
 		case n < 0:
-			since = engine.ErrOpenedSince
+			o.Err, since = engine.ErrOpenedSince, engine.ErrOpenedSince
 		default:
 			opened += n
 		}
@@ -55,6 +49,51 @@ func (e *Engine) OpenCredits(ctx context.Context, openings ...*engine.Opening) (
 	}
 	return opened, nil
 }
+
+// openPatience is how long a server may take to open or close credits. It is less than what a round
+// has for all tenants, so it is known that this server has not answered.
+const openPatience = 250 * time.Millisecond
+
+// runOpenings runs a script for each opening. The next round repeats what has failed.
+func (e *Engine) runOpenings(ctx context.Context, s *script, openings []*engine.Opening, argOf func(*engine.Opening) []byte) []*redis.Cmd {
+	cmds, keys := make([]*redis.Cmd, len(openings)), make([]string, len(openings))
+	for i, o := range openings {
+		keys[i] = o.Key
+	}
+	e.eachServer(ctx, openPatience, keys, func(ctx context.Context, at []int) {
+		if unknown := e.sendOpenings(ctx, "evalsha", s.sha, openings, argOf, at, cmds); len(unknown) > 0 {
+			e.loads.Add(int64(len(unknown)))
+			e.sendOpenings(ctx, "eval", s.text, openings, argOf, unknown, cmds)
+		}
+	})
+	return cmds
+}
+
+// sendOpenings runs a script for the openings at some indexes, which are of one server, and returns
+// those for which the server does not know it.
+func (e *Engine) sendOpenings(
+	ctx context.Context, command, script string, openings []*engine.Opening, argOf func(*engine.Opening) []byte, at []int, cmds []*redis.Cmd,
+) (unknown []int) {
+	pipe := e.client.Pipeline()
+	for _, i := range at {
+		o := openings[i]
+		cmds[i] = redis.NewCmd(ctx, command, script, 2, o.Key, o.Outbox, argOf(o))
+		_ = pipe.Process(ctx, onceOpening{cmds[i]})
+	}
+	_, _ = pipe.Exec(ctx) // each command has its error
+	for _, i := range at {
+		if unknownScript(cmds[i].Err()) {
+			unknown = append(unknown, i)
+		}
+	}
+	return unknown
+}
+
+// onceOpening is not repeated, as onceSpent is not.
+type onceOpening struct{ *redis.Cmd }
+
+// NoRetry implements redis.Cmder.
+func (onceOpening) NoRetry() bool { return true }
 
 // openingArg encodes an opening for open_credits.lua.
 func (e *Engine) openingArg(o *engine.Opening) []byte {
@@ -69,16 +108,8 @@ func (e *Engine) openingArg(o *engine.Opening) []byte {
 
 // CloseCredits implements engine.CreditStore.
 func (e *Engine) CloseCredits(ctx context.Context, openings ...*engine.Opening) []error {
-	pipe := e.client.Pipeline()
-	cmds, errs := make([]*redis.Cmd, len(openings)), make([]error, len(openings))
+	cmds, errs := e.runOpenings(ctx, e.shut, openings, closingArg), make([]error, len(openings))
 	for i, o := range openings {
-		cmds[i] = pipe.EvalSha(ctx, e.shut.sha, []string{o.Key, o.Outbox}, closingArg(o))
-	}
-	_, _ = pipe.Exec(ctx) // each command has its error
-	for i, o := range openings {
-		if unknownScript(cmds[i].Err()) {
-			cmds[i] = e.runScript(ctx, e.shut, []string{o.Key, o.Outbox}, closingArg(o))
-		}
 		switch totals, err := cmds[i].Int64Slice(); {
 		case err != nil:
 			errs[i] = fmt.Errorf("close credits: %w", err)
@@ -104,13 +135,15 @@ func closingArg(o *engine.Opening) []byte {
 
 // SpentCredits implements engine.CreditStore.
 func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) ([][]limit.Spent, []error) {
-	pipe := e.client.Pipeline()
 	cmds := make([]*redis.KeyValueSliceCmd, len(outboxes))
-	for i, box := range outboxes {
-		cmds[i] = redis.NewKeyValueSliceCmd(ctx, "hrandfield", box, most, "withvalues")
-		_ = pipe.Process(ctx, onceSpent{cmds[i]})
-	}
-	_, _ = pipe.Exec(ctx) // each outbox has its own error
+	e.eachServer(ctx, spentPatience, outboxes, func(ctx context.Context, at []int) {
+		pipe := e.client.Pipeline()
+		for _, i := range at {
+			cmds[i] = redis.NewKeyValueSliceCmd(ctx, "hrandfield", outboxes[i], most, "withvalues")
+			_ = pipe.Process(ctx, onceSpent{cmds[i]})
+		}
+		_, _ = pipe.Exec(ctx) // each outbox has its own error
+	})
 	out, errs := make([][]limit.Spent, len(outboxes)), make([]error, len(outboxes))
 	for i, cmd := range cmds {
 		if out[i], errs[i] = spentOf(cmd); errs[i] != nil {
@@ -119,6 +152,9 @@ func (e *Engine) SpentCredits(ctx context.Context, outboxes []string, most int) 
 	}
 	return out, errs
 }
+
+// spentPatience is how long a server may take to return or settle spent credits, which may be many.
+const spentPatience = time.Second
 
 // onceSpent is not repeated when a server of a Cluster does not answer. The next round reads again,
 // and if the time ended during a repetition, the answers of other servers would be lost.
@@ -148,6 +184,8 @@ func (e *Engine) SettleCredits(ctx context.Context, outbox string, totals []limi
 	for i := range totals {
 		args = append(args, totals[i].ID[:], totals[i].Units)
 	}
+	ctx, cancel := context.WithTimeout(ctx, max(spentPatience, e.deadline))
+	defer cancel()
 	if err := e.runScript(ctx, e.settle, []string{outbox}, args...).Err(); err != nil {
 		return fmt.Errorf("settle credits: %w", err)
 	}

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,6 +83,49 @@ func (e *Engine) serverTo(master *redis.Client) *server {
 		go s.tryAcrossSlots()
 	}
 	return s
+}
+
+// serversAtOnce bounds how many servers are sent pipelines at once by one caller.
+const serversAtOnce = 64
+
+// atOnce calls do for each of some things, for a few of them at the same time, and waits.
+func atOnce[T any](most int, things []T, do func(T)) {
+	if len(things) == 1 {
+		do(things[0])
+		return
+	}
+	var work sync.WaitGroup
+	places := make(chan struct{}, most)
+	for _, thing := range things {
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			do(thing)
+		})
+	}
+	work.Wait()
+}
+
+// eachServer calls do for the indexes of the keys of each server, at the same time, each with a
+// time of its own, and waits. In one pipeline, a server that does not answer would be asked four
+// times, and if the time ended meanwhile, the answers of the others would be lost.
+func (e *Engine) eachServer(ctx context.Context, patience time.Duration, keys []string, do func(ctx context.Context, at []int)) {
+	var parts [][]int
+	part := map[*server]int{}
+	for i, key := range keys {
+		s := e.serverOf(key)
+		n, known := part[s]
+		if !known {
+			n, part[s] = len(parts), len(parts)
+			parts = append(parts, nil)
+		}
+		parts[n] = append(parts[n], i)
+	}
+	atOnce(serversAtOnce, parts, func(at []int) {
+		ctx, cancel := context.WithTimeout(ctx, max(patience, e.deadline))
+		defer cancel()
+		do(ctx, at)
+	})
 }
 
 // Only implements engine.Servers.

@@ -518,11 +518,12 @@ const newCredits = `-- name: NewCredits :many
 SELECT g.id, g.subject, r.slug AS rule,
     (g.revoked_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now()))::boolean AS spendable
 FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
-WHERE g.tenant_id = $1 AND NOT g.opened ORDER BY g.id LIMIT $2
+WHERE g.tenant_id = $1 AND NOT g.opened AND g.id > $2 ORDER BY g.id LIMIT $3
 `
 
 type NewCreditsParams struct {
 	TenantID uuid.UUID
+	After    uuid.UUID
 	Most     int32
 }
 
@@ -533,10 +534,10 @@ type NewCreditsRow struct {
 	Spendable bool
 }
 
-// Grants of a tenant that are not opened, oldest first. Of one that is not spendable nothing is
-// left, so the counters need not know it.
+// Grants of a tenant behind the one that is named that are not opened, oldest first. Of one that is
+// not spendable nothing is left, so the counters need not know it.
 func (q *Queries) NewCredits(ctx context.Context, arg NewCreditsParams) ([]NewCreditsRow, error) {
-	rows, err := q.db.Query(ctx, newCredits, arg.TenantID, arg.Most)
+	rows, err := q.db.Query(ctx, newCredits, arg.TenantID, arg.After, arg.Most)
 	if err != nil {
 		return nil, err
 	}

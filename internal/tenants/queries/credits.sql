@@ -66,12 +66,12 @@ WITH RECURSIVE with_new AS (
 SELECT tenant_id::uuid AS tenant_id FROM with_new WHERE tenant_id IS NOT NULL;
 
 -- name: NewCredits :many
--- Grants of a tenant that are not opened, oldest first. Of one that is not spendable nothing is
--- left, so the counters need not know it.
+-- Grants of a tenant behind the one that is named that are not opened, oldest first. Of one that is
+-- not spendable nothing is left, so the counters need not know it.
 SELECT g.id, g.subject, r.slug AS rule,
     (g.revoked_at IS NULL AND g.spent < g.units AND (g.expires_at IS NULL OR g.expires_at > now()))::boolean AS spendable
 FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
-WHERE g.tenant_id = @tenant_id AND NOT g.opened ORDER BY g.id LIMIT @most;
+WHERE g.tenant_id = @tenant_id AND NOT g.opened AND g.id > @after ORDER BY g.id LIMIT @most;
 
 -- name: MarkOpenedCredits :execrows
 -- The rows are locked in the order of the key, as those of SettleCredits. Rows that others have

@@ -164,8 +164,8 @@ local function change(i)
   local name = name_to_do(key)
   work = work + 1
   if name and reset then
+    if id ~= NO_ID then group_leave(key_beside(key, id, -1), id) end -- first: this may fail, see below
     call('UNLINK', key, KEYS[2 * i + 1])
-    if id ~= NO_ID then group_leave(key_beside(key, id, -1), id) end
   elseif name then
     local s = {
       key = key, number = number, limit = lim, window = window, extra = extra, id = id, used = 0, index = 0, cur = 0, prev = 0,
