@@ -1,16 +1,20 @@
 package dashboard
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -385,3 +389,53 @@ type status struct {
 func (s *status) Header() http.Header         { return s.header }
 func (s *status) Write(p []byte) (int, error) { return len(p), nil }
 func (s *status) WriteHeader(code int)        { s.code = code }
+
+// Each form, and the address of each page, has at most 200 fields, which are counted before they
+// are parsed and before anything is read for them. Before, pages repeated thousands of parameters
+// in each of their addresses, and looked for each of thousands of values among all names.
+func TestManyFieldsOfForms(t *testing.T) {
+	s := newStack(t)
+	many := strings.Repeat("a=b&", maxFields)
+	parameters := regexp.MustCompile(`\{[^}]*\}|\*`)
+	forms, pages := 0, 0
+	ask := func(method, path, kind, body string) page {
+		r, err := http.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+		require.NoError(t, err)
+		r.RemoteAddr = "192.0.2.1:1234"
+		if kind != "" {
+			r.Header.Set("Content-Type", kind)
+		}
+		w := httptest.NewRecorder()
+		s.server.Config.Handler.ServeHTTP(w, r)
+		return page{w.Code, w.Header(), w.Body.String()}
+	}
+	const form = "application/x-www-form-urlencoded"
+	require.NoError(t, chi.Walk(s.server.Config.Handler.(chi.Routes), func(method, pattern string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		path := parameters.ReplaceAllString(pattern, "x")
+		if method == http.MethodPost {
+			got := ask(method, path, form, many)
+			require.Equal(t, http.StatusBadRequest, got.status, pattern)
+			require.Contains(t, got.body, "The form has more than 200 fields.", pattern)
+			require.NotContains(t, ask(method, path, form, strings.TrimSuffix(many, "&")).body, "200 fields", pattern)
+			forms++
+		}
+		got := ask(method, path+"?"+many, "", "")
+		require.Equal(t, http.StatusBadRequest, got.status, pattern)
+		require.Contains(t, got.body, "The address has more than 200 parameters.", pattern)
+		pages++
+		return nil
+	}))
+	require.Greater(t, forms, 40)
+	require.Greater(t, pages, forms+40)
+
+	for fields, refused := range map[int]bool{maxFields: false, maxFields + 1: true} {
+		var b bytes.Buffer
+		w := multipart.NewWriter(&b)
+		for range fields {
+			require.NoError(t, w.WriteField("offered_plans", "x"))
+		}
+		require.NoError(t, w.Close())
+		got := ask(http.MethodPost, customerPageURL, w.FormDataContentType(), b.String())
+		require.Equal(t, refused, strings.Contains(got.body, "The form has more than 200 fields."), "%d parts", fields)
+	}
+}
