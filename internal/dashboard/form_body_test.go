@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -274,6 +276,7 @@ func TestWorkOfOneTenant(t *testing.T) {
 	s := newStack(t)
 	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
 	s.pages.verifyWait = 0
+	s.pages.verifying, s.pages.trying = places.NewTurns[uuid.UUID](2, 1, 0), places.NewTurns[uuid.UUID](2, 1, 0)
 	verified, err := s.pages.verifying.Take(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
 	previewed, err := s.pages.trying.Take(t.Context(), s.a.TenantID())
@@ -294,7 +297,7 @@ func TestVerificationsTakeTurns(t *testing.T) {
 	s := newStack(t)
 	s.pages.verifyWait = time.Hour
 	var leave func()
-	for range maxVerifying {
+	for range places.OnHalf(runtime.GOMAXPROCS(0), maxVerifying) {
 		var err error
 		leave, err = s.pages.verifyTurn(t.Context(), uuid.New())
 		require.NoError(t, err)
@@ -336,6 +339,7 @@ func (p *timedPage) SetWriteDeadline(by time.Time) error {
 // Of a tenant, two verifications wait for the one that runs. Further ones are refused at once.
 func TestVerificationsOfATenantThatWait(t *testing.T) {
 	s := newStack(t)
+	s.pages.verifying = places.NewTurns[uuid.UUID](2, 1, 0)
 	s.pages.verifyWait = time.Hour
 	leave, err := s.pages.verifyTurn(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
@@ -437,5 +441,20 @@ func TestManyFieldsOfForms(t *testing.T) {
 		require.NoError(t, w.Close())
 		got := ask(http.MethodPost, customerPageURL, w.FormDataContentType(), b.String())
 		require.Equal(t, refused, strings.Contains(got.body, "The form has more than 200 fields."), "%d parts", fields)
+	}
+}
+
+// Previews of rules and verifications of audit trails run on at most half of the processors.
+// Before, four of each did, however few processors there were.
+func TestPagesOnHalfOfTheProcessors(t *testing.T) {
+	s := newStack(t)
+	for _, turns := range []*places.Turns[uuid.UUID]{s.pages.trying, s.pages.verifying} {
+		taken := 0
+		for range 10 {
+			if _, err := turns.TakeWithin(t.Context(), uuid.New(), 0); err == nil {
+				taken++
+			}
+		}
+		require.Equal(t, places.OnHalf(runtime.GOMAXPROCS(0), 4), taken)
 	}
 }
