@@ -146,7 +146,7 @@ func (a *admin) routes() {
 	a.creditsRoutes()
 	a.configRoutes()
 
-	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate, about(
+	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator(runtime.GOMAXPROCS(0)).simulate, about(
 		"simulate", "Subjects have no credits in a simulation: a request that does not fit in the window is denied."))
 
 	a.decisionRoutes()

@@ -94,7 +94,7 @@ func (a *admin) createPlanMigration(ctx context.Context, in *struct {
 }
 
 func (a *admin) dryRunMigration(ctx context.Context, asked tenants.NewPlanMigration) (*object[PlanMigration], error) {
-	end, err := a.checker.BeginPreview(actorFrom(ctx).TenantID())
+	end, err := a.checker.BeginPreview(ctx, actorFrom(ctx).TenantID())
 	if err != nil {
 		return nil, err
 	}

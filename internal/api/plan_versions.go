@@ -144,7 +144,7 @@ func (a *admin) previewPlan(ctx context.Context, in *struct {
 	if err := a.store.CheckPlanLimits(ctx, actor, limits); err != nil {
 		return nil, err
 	}
-	end, err := a.checker.BeginPreview(actor.TenantID())
+	end, err := a.checker.BeginPreview(ctx, actor.TenantID())
 	if err != nil {
 		return nil, err
 	}

@@ -94,7 +94,7 @@ func TestPreviewsTakePlaces(t *testing.T) {
 			s.call(s.key, http.MethodGet, "/v1/plan-changes", nil),
 		}
 	}
-	end, err := s.checker.BeginPreview(s.a.TenantID())
+	end, err := s.checker.BeginPreview(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
 	for _, refused := range previews() {
 		refused.problem(503, codeOverloaded)

@@ -99,6 +99,7 @@ type simulator struct {
 }
 
 const (
+	// maxSimulations is how many run at once, on at most half of the processors.
 	maxSimulations = 2
 	// maxTenantSimulations leaves a place for other tenants.
 	maxTenantSimulations = 1
@@ -121,9 +122,9 @@ const (
 	oneSubject         = "user_1"
 )
 
-func newSimulator() *simulator {
+func newSimulator(processors int) *simulator {
 	return &simulator{
-		slots: places.NewTurns[limit.TenantID](maxSimulations, maxTenantSimulations, 0), wait: simulationWait,
+		slots: places.NewTurns[limit.TenantID](places.OnHalf(processors, maxSimulations), maxTenantSimulations, 0), wait: simulationWait,
 		answers: places.New[limit.TenantID](maxSimulationAnswers, maxTenantSimulationAnswers),
 		asking:  places.New[limit.TenantID](maxSimulationsAsking, maxTenantSimulationAnswers),
 		budget:  simulationBudget, timeout: simulationTimeout,

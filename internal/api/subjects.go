@@ -218,7 +218,7 @@ func (a *admin) foreseeChanges(ctx context.Context, changes []PlanChange) error 
 	if len(subjects) == 0 {
 		return nil
 	}
-	end, err := a.checker.BeginPreview(actorFrom(ctx).TenantID())
+	end, err := a.checker.BeginPreview(ctx, actorFrom(ctx).TenantID())
 	if err != nil {
 		return err
 	}

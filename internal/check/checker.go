@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -28,7 +29,7 @@ type Checker struct {
 	metrics   *Metrics
 	observers []Observer
 	credits   func(tenant limit.TenantID, subject string, r *RuleDecision)
-	previews  *turn.Places[limit.TenantID]
+	previews  *previews
 	amends    *turn.Pace[limit.TenantID]
 	instances func() int
 }
@@ -63,7 +64,7 @@ func NewChecker(o CheckerOptions) *Checker {
 		o.Instances = func() int { return 1 }
 	}
 	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, storeMS: storeMS(o.Engine), metrics: o.Metrics, observers: o.Observers,
-		credits: o.Credits, previews: turn.New[limit.TenantID](maxPreviews, maxTenantPreviews),
+		credits: o.Credits, previews: newPreviews(runtime.GOMAXPROCS(0)),
 		amends: turn.NewPace[limit.TenantID](amendRest, amendFree), instances: o.Instances}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	turn "weir/internal/places" // a policy has places, too
 )
 
 // The work of one Foresee is bounded, because it takes processor time and calls of Redis that
@@ -18,22 +20,50 @@ const (
 	// MaxOver is the maximum length of Foresight.Over.
 	MaxOver = 1_000
 
-	maxPreviews       = 2 // at once
-	maxTenantPreviews = 1 // leaves a place for other tenants
+	// maxPreviews is how many previews run at once, on at most half of the processors: one of a
+	// tenant. One of another tenant waits in turn for previewWait, so that a tenant with one
+	// preview after the other does not keep out those of others, even if there is only one place.
+	maxPreviews = 2
+	previewWait = time.Second
+	// maxPreviewsAsking is how many tenants have a preview that runs or waits.
+	maxPreviewsAsking = 64
 )
+
+// previews are the places for calls of Foresee on an instance.
+type previews struct {
+	asking *turn.Places[limit.TenantID] // that run or wait, one of a tenant
+	slots  *turn.Turns[limit.TenantID]
+	wait   time.Duration
+}
+
+func newPreviews(processors int) *previews {
+	return &previews{
+		asking: turn.New[limit.TenantID](maxPreviewsAsking, 1), slots: turn.NewTurns[limit.TenantID](turn.OnHalf(processors, maxPreviews), 1, 0),
+		wait: previewWait,
+	}
+}
 
 // ErrTooManyPreviews is the error of BeginPreview.
 var ErrTooManyPreviews = errors.New("too many concurrent previews")
 
 // BeginPreview takes one of the few places of this instance for calls of Foresee with many
-// subjects. The caller must call end once. It fails with ErrTooManyPreviews if all places are
-// taken, or that of the tenant.
-func (c *Checker) BeginPreview(tenant limit.TenantID) (end func(), err error) {
-	end, ok := c.previews.Take(tenant)
+// subjects. The caller must call end once. It fails with ErrTooManyPreviews if the tenant has its
+// place, or if all places are taken for a while.
+func (c *Checker) BeginPreview(ctx context.Context, tenant limit.TenantID) (end func(), err error) {
+	p := c.previews
+	answered, ok := p.asking.Take(tenant)
 	if !ok {
 		return nil, ErrTooManyPreviews
 	}
-	return end, nil
+	leave, err := p.slots.TakeWithin(ctx, tenant, p.wait)
+	if err != nil {
+		answered()
+		return nil, ErrTooManyPreviews
+	}
+	return func() {
+		leave()
+		answered()
+	}, nil
 }
 
 // PlanChange is what subjects are to have: a plan in one of its versions.

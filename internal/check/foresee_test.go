@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -178,19 +179,35 @@ func TestForeseeEndsWithItsClient(t *testing.T) {
 	require.Equal(t, int64(2*compareChunk), r.store.calls.Load())
 }
 
-// An instance has two places for previews, and a tenant one of them.
+// An instance has two places for previews, or one if it has few processors, and a tenant has one of
+// them: another one of the tenant is refused at once. Before, two tenants took two processors of
+// two, and kept out a third one.
 func TestPreviewPlaces(t *testing.T) {
-	r := newRig(t, inspected())
-	first, second, third := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
-	end, err := r.checker.BeginPreview(first)
-	require.NoError(t, err)
-	_, err = r.checker.BeginPreview(first)
-	require.ErrorIs(t, err, ErrTooManyPreviews)
-	_, err = r.checker.BeginPreview(second)
-	require.NoError(t, err)
-	_, err = r.checker.BeginPreview(third)
-	require.ErrorIs(t, err, ErrTooManyPreviews)
-	end()
-	_, err = r.checker.BeginPreview(third)
-	require.NoError(t, err)
+	for processors, places := range map[int]byte{1: 1, 2: 1, 4: 2, 64: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &Checker{previews: newPreviews(processors)}
+			var last func()
+			for tenant := range places {
+				end, err := c.BeginPreview(t.Context(), limit.TenantID{tenant})
+				require.NoError(t, err)
+				_, err = c.BeginPreview(t.Context(), limit.TenantID{tenant})
+				require.ErrorIs(t, err, ErrTooManyPreviews, "its second one")
+				last = end
+			}
+			_, err := c.BeginPreview(t.Context(), limit.TenantID{100})
+			require.ErrorIs(t, err, ErrTooManyPreviews, "no place was left for %s", previewWait)
+			waits := make(chan error)
+			go func() {
+				_, err := c.BeginPreview(t.Context(), limit.TenantID{100})
+				waits <- err
+			}()
+			synctest.Wait()
+			last()
+			_, err = c.BeginPreview(t.Context(), limit.TenantID{100})
+			require.ErrorIs(t, err, ErrTooManyPreviews)
+			require.NoError(t, <-waits, "it has the place of the one that ended")
+			_, err = c.BeginPreview(t.Context(), limit.TenantID{places - 1})
+			require.ErrorIs(t, err, ErrTooManyPreviews)
+		})
+	}
 }

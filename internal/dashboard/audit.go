@@ -17,9 +17,9 @@ import (
 const (
 	auditPage      = 50
 	auditPageBytes = 1 << 20 // with more, a page has fewer rows
-	// maxVerifying is the maximum number of audit trails that pages verify at the same time, one of
-	// each tenant. Further ones wait in turn for verifyWait, so that four tenants with one after
-	// the other do not keep out a fifth one.
+	// maxVerifying is the maximum number of audit trails that pages verify at the same time, on
+	// at most half of the processors, one of each tenant. Further ones wait in turn for
+	// verifyWait, so that four tenants with one after the other do not keep out a fifth one.
 	maxVerifying = 4
 	verifyWait   = 2 * verifyTime
 	// maxTenantVerifying is the maximum number of verifications of a tenant that run or wait, so

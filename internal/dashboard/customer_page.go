@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -116,7 +117,7 @@ func (d *dashboard) changeCustomerPage(w http.ResponseWriter, r *http.Request, v
 		} else if f.Checked("remove_logo", false) {
 			p.Logo = nil
 		}
-		p.FrameOrigins, p.OfferedPlans = strings.Fields(f.Get("frame_origins")), f.all("offered_plans")
+		p.FrameOrigins, p.OfferedPlans = f.words("frame_origins", tenants.MaxFrameOrigins, unicode.IsSpace), f.all("offered_plans")
 		p.Requests, p.AutoPercent = f.Checked("requests", false), int(min(percent, tenants.MaxAutoPercent+1))
 		p.AutoFor.Text, p.AutoEvery.Text = f.Get("auto_approve_for"), f.Get("auto_approve_every")
 		return nil

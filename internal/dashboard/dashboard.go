@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -177,9 +178,10 @@ func newDashboard(deps Deps) *dashboard {
 	d.portals, d.portalLoads = places.New[uuid.UUID](0, 0), d.newThrottle("portal", portalRules...) // TakeShare has the numbers
 	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
-	d.trying = places.NewTurns[uuid.UUID](maxTrying, 1, 0)
+	processors := runtime.GOMAXPROCS(0)
+	d.trying = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTrying), 1, 0)
 	d.verifications = places.New[uuid.UUID](maxWorking, maxTenantVerifying)
-	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](maxVerifying, 1, 0), verifyWait
+	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxVerifying), 1, 0), verifyWait
 	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers
 	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)
 	return d

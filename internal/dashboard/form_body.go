@@ -5,6 +5,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strings"
 	"time"
 
 	"weir/internal/tenants"
@@ -47,8 +48,27 @@ func (d *dashboard) readForm(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Connection", "close")
 		return errForm
 	}
+	if hasManyFields(r.Header.Get("Content-Type"), body) {
+		return errManyFields
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
+}
+
+// maxFields is the maximum number of fields of a form, and of parameters of an address. The largest
+// form, of the customer page, has MaxOfferedPlans and ten more.
+const maxFields = 200
+
+// hasManyParameters reports whether a query has more than maxFields parameters, before it is
+// parsed. Most handlers parse it again, and pages repeat it in their addresses.
+func hasManyParameters(query string) bool { return strings.Count(query, "&") >= maxFields }
+
+// hasManyFields reports whether a form has more than maxFields fields, before it is parsed.
+func hasManyFields(contentType string, body []byte) bool {
+	if media, params, _ := mime.ParseMediaType(contentType); media == "multipart/form-data" {
+		return bytes.Count(body, []byte("--"+params["boundary"])) > maxFields+1 // one ends the form
+	}
+	return bytes.Count(body, []byte("&")) >= maxFields
 }
 
 // maxUploadForm is the maximum number of bytes of a form with a picture.

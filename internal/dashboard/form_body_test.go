@@ -1,22 +1,28 @@
 package dashboard
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -270,6 +276,7 @@ func TestWorkOfOneTenant(t *testing.T) {
 	s := newStack(t)
 	ann, bob := s.as("ann@example.com"), s.as("bob@example.com")
 	s.pages.verifyWait = 0
+	s.pages.verifying, s.pages.trying = places.NewTurns[uuid.UUID](2, 1, 0), places.NewTurns[uuid.UUID](2, 1, 0)
 	verified, err := s.pages.verifying.Take(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
 	previewed, err := s.pages.trying.Take(t.Context(), s.a.TenantID())
@@ -290,7 +297,7 @@ func TestVerificationsTakeTurns(t *testing.T) {
 	s := newStack(t)
 	s.pages.verifyWait = time.Hour
 	var leave func()
-	for range maxVerifying {
+	for range places.OnHalf(runtime.GOMAXPROCS(0), maxVerifying) {
 		var err error
 		leave, err = s.pages.verifyTurn(t.Context(), uuid.New())
 		require.NoError(t, err)
@@ -332,6 +339,7 @@ func (p *timedPage) SetWriteDeadline(by time.Time) error {
 // Of a tenant, two verifications wait for the one that runs. Further ones are refused at once.
 func TestVerificationsOfATenantThatWait(t *testing.T) {
 	s := newStack(t)
+	s.pages.verifying = places.NewTurns[uuid.UUID](2, 1, 0)
 	s.pages.verifyWait = time.Hour
 	leave, err := s.pages.verifyTurn(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
@@ -385,3 +393,68 @@ type status struct {
 func (s *status) Header() http.Header         { return s.header }
 func (s *status) Write(p []byte) (int, error) { return len(p), nil }
 func (s *status) WriteHeader(code int)        { s.code = code }
+
+// Each form, and the address of each page, has at most 200 fields, which are counted before they
+// are parsed and before anything is read for them. Before, pages repeated thousands of parameters
+// in each of their addresses, and looked for each of thousands of values among all names.
+func TestManyFieldsOfForms(t *testing.T) {
+	s := newStack(t)
+	many := strings.Repeat("a=b&", maxFields)
+	parameters := regexp.MustCompile(`\{[^}]*\}|\*`)
+	forms, pages := 0, 0
+	ask := func(method, path, kind, body string) page {
+		r, err := http.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+		require.NoError(t, err)
+		r.RemoteAddr = "192.0.2.1:1234"
+		if kind != "" {
+			r.Header.Set("Content-Type", kind)
+		}
+		w := httptest.NewRecorder()
+		s.server.Config.Handler.ServeHTTP(w, r)
+		return page{w.Code, w.Header(), w.Body.String()}
+	}
+	const form = "application/x-www-form-urlencoded"
+	require.NoError(t, chi.Walk(s.server.Config.Handler.(chi.Routes), func(method, pattern string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		path := parameters.ReplaceAllString(pattern, "x")
+		if method == http.MethodPost {
+			got := ask(method, path, form, many)
+			require.Equal(t, http.StatusBadRequest, got.status, pattern)
+			require.Contains(t, got.body, "The form has more than 200 fields.", pattern)
+			require.NotContains(t, ask(method, path, form, strings.TrimSuffix(many, "&")).body, "200 fields", pattern)
+			forms++
+		}
+		got := ask(method, path+"?"+many, "", "")
+		require.Equal(t, http.StatusBadRequest, got.status, pattern)
+		require.Contains(t, got.body, "The address has more than 200 parameters.", pattern)
+		pages++
+		return nil
+	}))
+	require.Greater(t, forms, 40)
+	require.Greater(t, pages, forms+40)
+
+	for fields, refused := range map[int]bool{maxFields: false, maxFields + 1: true} {
+		var b bytes.Buffer
+		w := multipart.NewWriter(&b)
+		for range fields {
+			require.NoError(t, w.WriteField("offered_plans", "x"))
+		}
+		require.NoError(t, w.Close())
+		got := ask(http.MethodPost, customerPageURL, w.FormDataContentType(), b.String())
+		require.Equal(t, refused, strings.Contains(got.body, "The form has more than 200 fields."), "%d parts", fields)
+	}
+}
+
+// Previews of rules and verifications of audit trails run on at most half of the processors.
+// Before, four of each did, however few processors there were.
+func TestPagesOnHalfOfTheProcessors(t *testing.T) {
+	s := newStack(t)
+	for _, turns := range []*places.Turns[uuid.UUID]{s.pages.trying, s.pages.verifying} {
+		taken := 0
+		for range 10 {
+			if _, err := turns.TakeWithin(t.Context(), uuid.New(), 0); err == nil {
+				taken++
+			}
+		}
+		require.Equal(t, places.OnHalf(runtime.GOMAXPROCS(0), 4), taken)
+	}
+}

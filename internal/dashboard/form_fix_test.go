@@ -21,7 +21,7 @@ func TestFormFixes(t *testing.T) {
 	}{
 		{limit.Wrong("Use a later time.", "must be in the future"), "Use a later time."},
 		{limit.MustBe("a whole number, such as 100"), ""},
-		{formLine{2, "x"}.problem(limit.MustBe("NAME = SOURCE")), ""},
+		{formLine{Number: 2, Text: "x"}.problem(limit.MustBe("NAME = SOURCE")), ""},
 		{limit.OneOf("allow, deny, local"), ""},
 		{limit.NotListed("GET /v1/plans", "Use the slug of a plan %s.", "must be the slug of a plan"), "Use the slug of a plan that exists."},
 		{limit.NotListed("GET /v1/plans/{plan}/versions", "Use one %s, or omit it.", "names no version of this plan"), "Use one that exists, or omit it."},

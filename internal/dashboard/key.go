@@ -95,11 +95,9 @@ func keyID(r *http.Request) (uuid.UUID, error) {
 // bounds reads the networks and resources of a key's form, one per line. Networks may also be
 // separated by commas or spaces, which resources such as "GET /orders" can contain.
 func (f *form) bounds() (b tenants.KeyBounds) {
-	b.Addresses = strings.FieldsFunc(f.Get("addresses"), func(c rune) bool { return c == ',' || unicode.IsSpace(c) })
-	for line := range strings.Lines(f.Get("resources")) {
-		if line = strings.TrimSpace(line); line != "" {
-			b.Resources = append(b.Resources, line)
-		}
+	b.Addresses = f.words("addresses", tenants.MaxKeyBounds, func(c rune) bool { return c == ',' || unicode.IsSpace(c) })
+	for _, line := range f.lines("resources", tenants.MaxKeyBounds) {
+		b.Resources = append(b.Resources, line.Text)
 	}
 	return b
 }

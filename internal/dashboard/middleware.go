@@ -25,8 +25,11 @@ const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; 
 var (
 	errMethod = errors.New("method not allowed")
 	errForm   = errors.New("the form cannot be read")
-	errBusy   = errors.New("too many concurrent requests")
-	errUnread = errors.New("too many bytes of long pages are not read")
+	// errManyFields and errManyParameters: more than maxFields.
+	errManyFields     = errors.New("the form has too many fields")
+	errManyParameters = errors.New("the address has too many parameters")
+	errBusy           = errors.New("too many concurrent requests")
+	errUnread         = errors.New("too many bytes of long pages are not read")
 	// errOtherTenant: the form was created while another tenant was the current one.
 	errOtherTenant = errors.New("the form belongs to another tenant")
 )
@@ -52,6 +55,10 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		if err := crossOrigin.Check(r); err != nil {
 			d.fail(w, r, http.StatusForbidden, "Request from another site",
 				"Another website sent this request. Nothing was changed.")
+			return
+		}
+		if hasManyParameters(r.URL.RawQuery) {
+			d.answer(w, r, errManyParameters)
 			return
 		}
 		if r.Method == http.MethodPost { // a slow sender must not use a place for pages

@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/a-h/templ"
 )
@@ -83,20 +84,41 @@ func (d *dashboard) slugsOfNames(ctx context.Context, v *visit, f *form) {
 }
 
 func (f *form) replaceNames(fields []string, read func() map[string]string) {
-	var names map[string]string
+	var slugs map[string]string // made once: a form has many values, and a tenant many names
 	for _, field := range fields {
 		for i, value := range f.values[field] {
 			if value = strings.TrimSpace(value); slugText.MatchString(value) {
 				continue
 			}
-			if names == nil {
-				names = read()
+			if slugs == nil {
+				slugs = slugsByName(read())
 			}
-			for slug, name := range names {
-				if strings.EqualFold(name, value) {
-					f.values[field][i] = slug
-				}
+			if slug, found := slugs[folded(value)]; found {
+				f.values[field][i] = slug
 			}
 		}
 	}
+}
+
+// slugsByName returns slugs by folded names. Of several with the same name it has the first one.
+func slugsByName(names map[string]string) map[string]string {
+	slugs := make(map[string]string, len(names))
+	for slug, name := range names {
+		name = folded(name)
+		if other, twice := slugs[name]; !twice || slug < other {
+			slugs[name] = slug
+		}
+	}
+	return slugs
+}
+
+// folded returns a text that is the same for texts that strings.EqualFold calls equal.
+func folded(text string) string {
+	return strings.Map(func(c rune) rune {
+		least := c
+		for other := unicode.SimpleFold(c); other != c; other = unicode.SimpleFold(other) {
+			least = min(least, other)
+		}
+		return least
+	}, text)
 }

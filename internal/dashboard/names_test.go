@@ -88,3 +88,18 @@ func TestNamesNotSlugs(t *testing.T) {
 		require.NotRegexp(t, `zq-(rule|plan)`, got.said(), path)
 	}
 }
+
+// The names of a tenant are read and folded once, however many values a form has. Of several with
+// the same name, a form means the first one. Before, it was any of them.
+func TestNamesAreFoldedOnce(t *testing.T) {
+	for range 20 {
+		f := &form{values: url.Values{"plan": {"Pro plan", "PRO PLAN", " pro plan ", "pro", "Other"}, "tier": {"Straße", "K"}}}
+		reads := 0
+		f.replaceNames(planNameFields, func() map[string]string {
+			reads++
+			return map[string]string{"pro-2": "Pro Plan", "pro-1": "pro plan", "way": "STRAßE", "kelvin": "\u212a"}
+		})
+		require.Equal(t, 1, reads)
+		require.Equal(t, url.Values{"plan": {"pro-1", "pro-1", "pro-1", "pro", "Other"}, "tier": {"way", "kelvin"}}, f.values)
+	}
+}

@@ -261,7 +261,7 @@ func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *
 	if err != nil {
 		return err
 	}
-	end, err := d.Checker.BeginPreview(v.actor().TenantID())
+	end, err := d.Checker.BeginPreview(r.Context(), v.actor().TenantID())
 	if err != nil {
 		return err
 	}
@@ -385,7 +385,7 @@ func (d *dashboard) scheduledLines(
 	}
 	plans, rules := d.planNames(ctx, v.actor()), d.ruleNames(ctx, v.actor().TenantID())
 	// Without a place the page shows its changes, but not what they would do.
-	end, err := d.Checker.BeginPreview(v.actor().TenantID())
+	end, err := d.Checker.BeginPreview(ctx, v.actor().TenantID())
 	busy := err != nil
 	if !busy {
 		defer end()

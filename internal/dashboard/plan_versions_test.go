@@ -54,7 +54,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	require.Contains(t, got.body, `<td class="num">12</td>`)
 	require.NotContains(t, got.body, "/subjects/light")
 
-	end, err := s.checker.BeginPreview(s.a.TenantID())
+	end, err := s.checker.BeginPreview(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
 	got = b.post("/plans/free/migrations/preview", s.planForm("from_version", "1", "to", "free", "at", "now"))
 	require.Equal(t, http.StatusServiceUnavailable, got.status, got.body)

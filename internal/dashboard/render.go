@@ -103,6 +103,10 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusConflict, "You switched to another tenant", "The form belongs to a different tenant. Nothing was changed. Switch back and submit it again.")
 	case errors.Is(err, errForm):
 		d.fail(w, r, http.StatusBadRequest, "Invalid form", "Go back and submit it again.")
+	case errors.Is(err, errManyFields):
+		d.fail(w, r, http.StatusBadRequest, "Invalid form", "The form has more than "+itoa(maxFields)+" fields. Nothing was changed. Go back, and send fewer.")
+	case errors.Is(err, errManyParameters):
+		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has more than "+itoa(maxFields)+" parameters. Nothing was changed. Go back, and choose fewer.")
 	case errors.Is(err, errMethod):
 		d.fail(w, r, http.StatusMethodNotAllowed, "Method not allowed", "This page does not support this kind of request.")
 	case errors.Is(err, errStreams):

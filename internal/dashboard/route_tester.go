@@ -190,7 +190,7 @@ func (f *form) triedRequest() (t triedRequest) {
 	case !targetPattern.MatchString(t.target):
 		f.wrong("path", limit.Wrong("Correct the path.", "must begin with / and have no blanks, such as /orders/7?page=2"))
 	}
-	for _, line := range f.lines("headers") {
+	for _, line := range f.lines("headers", maxTestHeaders) {
 		name, value, found := strings.Cut(line.Text, ":")
 		switch {
 		case !found || !headerPattern.MatchString(name):

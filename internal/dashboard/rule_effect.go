@@ -35,8 +35,9 @@ type try struct {
 	Scale string // what one request of the picture stands for; "": for itself
 }
 
-// maxTrying limits concurrent previews, so that enough CPU time is left for checks. A tenant has
-// one of them, so that its members cannot use up those of others. Further ones wait for tryingWait.
+// maxTrying limits concurrent previews, which use at most half of the processors, so that enough
+// CPU time is left for checks. A tenant has one of them, so that its members cannot use up those
+// of others. Further ones wait for tryingWait.
 const (
 	maxTrying  = 4
 	tryingWait = time.Second

@@ -122,7 +122,7 @@ func byOf(f *form, before []string) []string {
 			by = append(by, field)
 		}
 	}
-	for _, name := range strings.FieldsFunc(f.Get("attributes"), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
+	for _, name := range f.words("attributes", limit.MaxBy, func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
 		name = "attributes." + strings.TrimPrefix(name, "attributes.")
 		if slices.Contains(by, name) {
 			f.wrong(attributesField, limit.Wrong(limit.Duplicate.Fix, "must name each attribute once"))

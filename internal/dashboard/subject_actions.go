@@ -340,11 +340,8 @@ func anchorValue(t *time.Time) string {
 // labels reads labels, one per line, as "name: value".
 func (f *form) labels() map[string]string {
 	labels := map[string]string{}
-	for line := range strings.Lines(f.values.Get("labels")) {
-		if line = strings.TrimSpace(line); line == "" {
-			continue
-		}
-		name, value, ok := strings.Cut(line, ":")
+	for _, line := range f.lines("labels", tenants.MaxLabels) {
+		name, value, ok := strings.Cut(line.Text, ":")
 		name = strings.TrimSpace(name)
 		if _, twice := labels[name]; !ok || twice {
 			f.wrong("labels", limit.MustBe("one “name: value” per line, each name once"))

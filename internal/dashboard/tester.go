@@ -181,12 +181,8 @@ func (f *form) check(attributes []string) check.Request {
 			f.attribute(&r, attributeField+name, name, value)
 		}
 	}
-	for line := range strings.Lines(f.values.Get("attributes")) {
-		line = strings.TrimRight(line, "\r\n")
-		if strings.TrimSpace(line) == "" {
-			continue
-		}
-		name, value, found := strings.Cut(line, "=")
+	for _, line := range f.lines("attributes", limit.MaxAttributes) {
+		name, value, found := strings.Cut(line.raw, "=")
 		if !found {
 			f.wrong("attributes", limit.MustBe("lines of name=value"))
 			continue

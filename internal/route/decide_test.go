@@ -492,3 +492,15 @@ func BenchmarkClaim(b *testing.B) {
 		}
 	}
 }
+
+// A route with too many attributes has one problem, not one of each of them.
+func TestManyAttributes(t *testing.T) {
+	r := New("edge")
+	r.Subject, r.Attributes = []string{"ip"}, map[string]string{}
+	for i := range 16_000 {
+		r.Attributes["a b"+strconv.Itoa(i)] = "x"
+	}
+	errs := r.Validate()
+	require.Len(t, errs, 1)
+	require.Equal(t, "attributes may be at most 16", errs[0].Error())
+}

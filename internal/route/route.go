@@ -181,6 +181,7 @@ func (r *Route) validateSources(errs *limit.FieldErrors) {
 	}
 	if len(r.Attributes) > limit.MaxAttributes {
 		errs.Add("attributes", limit.Wrong("Send fewer.", "may be at most %d", limit.MaxAttributes))
+		return // a problem for each of them would be work, and an answer, without a bound
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Attributes)) {
 		field := "attributes." + name

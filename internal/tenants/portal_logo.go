@@ -30,13 +30,13 @@ const (
 
 // A picture of 2048 by 2048 pixels takes up to 100 MB and 0.2 seconds while it is decoded.
 const (
-	maxLogosAtOnce       = 2
+	maxLogosAtOnce       = 2 // on at most half of the processors
 	maxTenantLogosAtOnce = 1
 	logoWait             = 5 * time.Second // for a turn
 )
 
-func newLogoTurns() *places.Turns[uuid.UUID] {
-	return places.NewTurns[uuid.UUID](maxLogosAtOnce, maxTenantLogosAtOnce, 0)
+func newLogoTurns(processors int) *places.Turns[uuid.UUID] {
+	return places.NewTurns[uuid.UUID](places.OnHalf(processors, maxLogosAtOnce), maxTenantLogosAtOnce, 0)
 }
 
 // preparedLogo is a logo that was decoded for a change of a tenant, before the change.

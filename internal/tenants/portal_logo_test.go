@@ -110,6 +110,7 @@ func TestLogosAtOnce(t *testing.T) {
 	d := tenantstest.New(t)
 	a, _ := d.Tenant("tenant-a")
 	b, _ := d.Tenant("tenant-b")
+	d.Store.SetLogoTurns(4)
 	leave, err := d.Store.TakeLogoTurn(t.Context(), a.TenantID())
 	require.NoError(t, err)
 	edit := func(actor tenants.Actor) error {

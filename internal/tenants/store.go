@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -139,7 +140,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
-		exports: newExports(int(config.MaxConns), config.Now), logos: newLogoTurns(), logoWait: logoWait, largePlans: make(chan struct{}, 1),
+		exports: newExports(int(config.MaxConns), config.Now), logos: newLogoTurns(runtime.GOMAXPROCS(0)), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		deletedPage: deletedPage, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)

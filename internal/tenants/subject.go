@@ -49,7 +49,7 @@ type Subject struct {
 }
 
 const (
-	maxLabels     = 32
+	MaxLabels     = 32
 	maxLabelValue = 256 // bytes
 	maxBillingRef = 256 // bytes
 	maxMultiplier = subscription.MaxMultiplier
@@ -82,8 +82,8 @@ func (s *Subject) validate() error {
 	case at != nil && (at.Year() < 1 || at.Year() > maxYear):
 		add("next_plan_at", notAnyYear)
 	}
-	if len(s.Labels) > maxLabels {
-		add("labels", limit.Wrong("Remove labels.", "may be at most %d", maxLabels))
+	if len(s.Labels) > MaxLabels {
+		add("labels", limit.Wrong("Remove labels.", "may be at most %d", MaxLabels))
 		return invalidIf(fields)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
