@@ -146,7 +146,7 @@ func markLink(l *auditLine) string {
 // limitParts returns a limit over time: the present one, and before each change of the rule in the
 // period the one of that time.
 func (d *dashboard) limitParts(ctx context.Context, a tenants.Actor, s stretch, rule string, now int64, scale func(int64) int64) ([]limitPart, error) {
-	changes, _, err := d.Store.Audit(ctx, a, tenants.AuditFilter{Kind: "rule", Target: rule, From: &s.From, To: &s.To}, tenants.Page{Limit: mostMarks})
+	changes, _, err := d.Store.Audit(ctx, a, tenants.AuditFilter{Kind: "rule", Target: rule, From: &s.From, To: &s.To}, tenants.Page{Limit: mostMarks, Fields: sentenceFields})
 	if err != nil {
 		return nil, err
 	}
@@ -173,8 +173,8 @@ func limitBefore(e *tenants.AuditEntry) (before int64, changed bool) {
 		Window *json.RawMessage
 	}
 	var was, is numbers
-	if e.Before == nil {
-		return 0, true
+	if e.Whole() { // also one with very many limits of plans
+		return 0, e.Before == nil && e.BeforeBytes == 0
 	}
 	if json.Unmarshal(e.Before, &was) != nil || json.Unmarshal(e.After, &is) != nil {
 		return 0, false

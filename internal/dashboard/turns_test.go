@@ -54,7 +54,7 @@ func TestPagesTakeTurns(t *testing.T) {
 	s.fill(s.a, "turn")
 	b := s.as("ann@example.com")
 	leave := s.turnless()
-	for _, path := range []string{"/", "/usage", "/audit", "/subjects/nobody", "/plans", "/account"} {
+	for _, path := range []string{"/", "/usage", "/audit", "/subjects/nobody", "/plans", "/rules/requests/history", "/account"} {
 		got := b.get(path)
 		require.Equal(t, http.StatusServiceUnavailable, got.status, path)
 		require.Equal(t, "1", got.header.Get("Retry-After"), path)
@@ -64,7 +64,7 @@ func TestPagesTakeTurns(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, got.status, "without a tenant")
 	require.Equal(t, http.StatusUnprocessableEntity, b.write("/rules", map[string][]string{"slug": {"?"}}).status)
 	leave()
-	for _, path := range []string{"/", "/usage", "/audit", "/subjects/nobody", "/rules/new", "/plans", "/account"} {
+	for _, path := range []string{"/", "/usage", "/audit", "/subjects/nobody", "/rules/new", "/plans", "/rules/requests/history", "/account"} {
 		require.Equal(t, http.StatusOK, b.get(path).status, path)
 	}
 }
