@@ -15,8 +15,14 @@ import (
 )
 
 const (
-	auditPage      = 50
-	auditPageBytes = 1 << 20 // with more, a page has fewer rows
+	auditPage       = 50
+	auditPageBytes  = 64 << 10 // of fields; with more, a page has fewer rows
+	auditPageFields = 16 << 10 // of a row; with more, it has only their size
+	// mostRowChanges is the maximum number of changes of a row, and mostPageChanges that of a page.
+	// When a page has so many, each further row has fewRowChanges.
+	mostRowChanges  = 40
+	mostPageChanges = 500
+	fewRowChanges   = 4
 	// maxVerifying is the maximum number of audit trails that pages verify at the same time, on
 	// at most half of the processors, one of each tenant. Further ones wait in turn for
 	// verifyWait, so that four tenants with one after the other do not keep out a fifth one.
@@ -104,16 +110,8 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	}
 	status := http.StatusOK
 	if !f.invalid() {
-		rows, next, err := d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditPage, Bytes: auditPageBytes, After: f.Get("after")})
-		if err != nil && f.refuse(err) == 0 {
+		if err := d.readAudit(r.Context(), v, &view, filter); err != nil {
 			return err
-		}
-		view.Rows, view.Later = auditLines(rows, d.ruleNames(r.Context(), v.actor().TenantID()), d.planNames(r.Context(), v.actor())), f.Get("after") != ""
-		if err := d.nameObjects(r.Context(), v.actor(), view.Rows); err != nil {
-			return err
-		}
-		if next != "" {
-			view.Next = auditAddress(f.values, "after", next, "")
 		}
 		view.CSV, view.JSON = auditAddress(f.values, "format", "csv", "after"), auditAddress(f.values, "format", "jsonl", "after")
 		view.Verify = auditAddress(f.values, "verify", "1", "")
@@ -126,6 +124,44 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) (err
 	}
 	v.frame.Title = "Audit trail"
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
+}
+
+// readAudit reads the rows of a page.
+func (d *dashboard) readAudit(ctx context.Context, v *visit, view *auditView, filter tenants.AuditFilter) error {
+	after := view.Form.Get("after")
+	rows, next, err := d.Store.Audit(ctx, v.actor(), filter, tenants.Page{Limit: auditPage, Bytes: auditPageBytes, Fields: auditPageFields, After: after})
+	if err != nil && view.Form.refuse(err) == 0 {
+		return err
+	}
+	names, plans := d.ruleNames(ctx, v.actor().TenantID()), d.planNames(ctx, v.actor())
+	if err := d.turns.do(ctx, v.actor().TenantID(), func() { view.Rows = auditLines(rows, names, plans) }); err != nil {
+		return err
+	}
+	if err := d.nameObjects(ctx, v.actor(), view.Rows); err != nil {
+		return err
+	}
+	foldChanges(view.Rows)
+	view.Later = after != ""
+	if next != "" {
+		view.Next = auditAddress(view.Form.values, "after", next, "")
+	}
+	return nil
+}
+
+// foldChanges bounds the changes that a page shows. The export has all of them.
+func foldChanges(lines []auditLine) {
+	shown := 0
+	for i := range lines {
+		most := mostRowChanges
+		if shown >= mostPageChanges {
+			most = fewRowChanges
+		}
+		l := &lines[i]
+		if more := len(l.Changes) - most; more > 1 { // the line about one would be as long
+			l.Changes = append(l.Changes[:most:most], fieldChange{Name: "Further fields", After: grouped(int64(more)) + "; the export has them"})
+		}
+		shown += len(l.Changes)
+	}
 }
 
 // nameObjects adds the names of API keys and billing endpoints, whose targets are IDs.
@@ -302,8 +338,8 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames, plans planNames) 
 		e := &entries[i]
 		lines[i] = auditLine{
 			ID: "row-" + itoa(e.Sequence), Who: e.ActorName, WhoKind: e.ActorKind, What: auditVerb(e), Kind: e.Kind, Target: e.Target, Link: auditLink(e),
-			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: fieldChanges(e.Before, e.After),
-			Whole: e.Before == nil || e.After == nil, Deleted: e.Action == "delete", Action: e.Action,
+			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: changesOf(e),
+			Whole: e.Whole(), Deleted: e.Action == "delete", Action: e.Action,
 		}
 		switch e.Kind {
 		case "rule":

@@ -101,6 +101,10 @@ type boundLine struct {
 
 // boundsOf returns the bounds of a tenant's tier, or nil if it has none.
 func (d *dashboard) boundsOf(ctx context.Context, tenant uuid.UUID) (*boundsView, error) {
+	tier, err := d.Store.TierOf(ctx, tenant)
+	if err != nil || tier.Bounds == (tenants.Bounds{}) { // most have none, and no rules to count for them
+		return nil, err
+	}
 	use, err := d.Store.TierUse(ctx, tenant)
 	if err != nil || use.Bounds == (tenants.Bounds{}) {
 		return nil, err

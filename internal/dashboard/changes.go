@@ -1,12 +1,16 @@
 package dashboard
 
 import (
+	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"weir/internal/limit"
+	"weir/internal/tenants"
 )
 
 // fieldChange is one field of an object before and after a change, in words.
@@ -18,65 +22,110 @@ type fieldChange struct {
 
 // maxCompared is the size of two objects whose fields are compared, in bytes. A plan with a
 // thousand limits has less. Rows from before the trail had counts and digests of older versions can
-// have megabytes, and a page of such rows gigabytes.
+// have megabytes, and a page of such rows gigabytes. Pages read fewer (tenants.Page.Fields).
 const maxCompared = 256 << 10
 
+// changesOf returns the changes of an entry, or the sizes of what is not compared.
+func changesOf(e *tenants.AuditEntry) []fieldChange {
+	if e.Omitted() {
+		return sizesOf(e.BeforeBytes, e.AfterBytes)
+	}
+	return fieldChanges(e.Before, e.After)
+}
+
 // fieldChanges compares two JSON objects field by field, including nested objects. Either may be
-// missing.
+// missing. It opens no nested object that did not change: most changes of a plan with hundreds of
+// limits are of one of them.
 func fieldChanges(before, after json.RawMessage) []fieldChange {
 	if len(before)+len(after) > maxCompared {
-		return []fieldChange{{Name: "All fields; the export has them", Before: lengthOf(before), After: lengthOf(after)}}
+		return sizesOf(len(before), len(after))
 	}
-	was, is := map[string]string{}, map[string]string{}
-	flatten("", before, was)
-	flatten("", after, is)
-	paths := make([]string, 0, len(was)+len(is))
-	for path := range was {
-		paths = append(paths, path)
-	}
-	for path := range is {
-		if _, both := was[path]; !both {
-			paths = append(paths, path)
-		}
-	}
-	slices.Sort(paths)
+	found := map[string]*fieldChange{}
+	compare("", before, after, found)
 	var out []fieldChange
-	for _, path := range paths {
-		if c := (fieldChange{Path: path, Name: fieldName(path), Before: was[path], After: is[path]}); c.Before != c.After {
-			out = append(out, c)
+	for _, path := range slices.Sorted(maps.Keys(found)) {
+		if c := found[path]; c.Before != c.After {
+			c.Path, c.Name = path, fieldName(path)
+			out = append(out, *c)
 		}
 	}
 	return out
 }
 
-// lengthOf stands for an object that is too long to be shown.
-func lengthOf(object json.RawMessage) string {
-	if len(object) == 0 {
-		return ""
-	}
-	return grouped(int64(len(object))) + " bytes"
+// sizesOf stands for the changes of objects that are too large to be shown.
+func sizesOf(before, after int) []fieldChange {
+	return []fieldChange{{Name: "All fields; the export has them", Before: lengthOf(before), After: lengthOf(after)}}
 }
 
-// flatten adds the leaves of a JSON value to out, by path.
-func flatten(path string, raw json.RawMessage, out map[string]string) {
-	var object map[string]json.RawMessage
-	if json.Unmarshal(raw, &object) == nil {
-		for name, value := range object {
-			inner := name
-			if path != "" {
-				inner = path + "\x00" + name // keys of labels and limits may contain dots
-			}
-			flatten(inner, value, out)
-		}
+// lengthOf stands for an object that is too long to be shown.
+func lengthOf(size int) string {
+	if size == 0 {
+		return ""
+	}
+	return grouped(int64(size)) + " bytes"
+}
+
+// compare adds the leaves that two JSON values do not have in common to found, by path. A value
+// that is missing is nil.
+func compare(path string, before, after json.RawMessage, found map[string]*fieldChange) {
+	if bytes.Equal(before, after) {
 		return
 	}
-	if text := leaf(raw); text != "" && path != "" {
-		out[path] = text
+	was, is := objectOf(before), objectOf(after)
+	if was == nil {
+		note(path, before, found, func(c *fieldChange) *string { return &c.Before })
 	}
+	if is == nil {
+		note(path, after, found, func(c *fieldChange) *string { return &c.After })
+	}
+	for name, value := range was {
+		compare(inner(path, name), value, is[name], found)
+	}
+	for name, value := range is {
+		if _, both := was[name]; !both {
+			compare(inner(path, name), nil, value, found)
+		}
+	}
+}
+
+// objectOf returns the members of a JSON object; nil: it is none.
+func objectOf(raw json.RawMessage) (members map[string]json.RawMessage) {
+	if len(raw) == 0 || raw[0] != '{' || json.Unmarshal(raw, &members) != nil {
+		return nil
+	}
+	return members
+}
+
+// inner returns the path of a member. Keys of labels and limits may contain dots.
+func inner(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "\x00" + name
+}
+
+// note sets one side of a leaf, unless it is nothing.
+func note(path string, raw json.RawMessage, found map[string]*fieldChange, side func(*fieldChange) *string) {
+	text := leaf(raw)
+	if text == "" || path == "" {
+		return
+	}
+	c := found[path]
+	if c == nil {
+		c = &fieldChange{}
+		found[path] = c
+	}
+	*side(c) = text
 }
 
 // leaf returns a value in the form for people.
 func leaf(raw json.RawMessage) string {
+	switch n, err := strconv.ParseInt(string(raw), 10, 64); { // most leaves, without a decoder
+	case len(raw) == 0:
+		return ""
+	case err == nil:
+		return grouped(n)
+	}
 	var value any
 	decoder := json.NewDecoder(strings.NewReader(string(raw)))
 	decoder.UseNumber()

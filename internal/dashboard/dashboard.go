@@ -89,6 +89,7 @@ type dashboard struct {
 	working    *networkPlaces            // places for pages that are created
 	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant, by tenant
 	exports    *tenants.ExportPlaces     // places for files that are created and sent
+	turns      pageTurns                 // for what takes a processor
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
 	observers  map[string]observer       // by pattern of the route
@@ -179,6 +180,7 @@ func newDashboard(deps Deps) *dashboard {
 	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	processors := runtime.GOMAXPROCS(0)
+	d.turns = newPageTurns(processors)
 	d.trying = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTrying), 1, 0)
 	d.verifications = places.New[uuid.UUID](maxWorking, maxTenantVerifying)
 	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxVerifying), 1, 0), verifyWait

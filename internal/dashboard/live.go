@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -234,9 +235,9 @@ func (h *hub) run(ctx context.Context, t *topic, from source) {
 	for tick := 0; ; tick++ {
 		parts, err := from(ctx, tick)
 		if err == nil {
-			err = t.take(ctx, parts)
+			err = h.show(ctx, t, parts)
 		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, tenants.ErrUnavailable) { // that is logged often enough
+		if err != nil && ctx.Err() == nil && !errors.Is(err, tenants.ErrUnavailable) && !errors.Is(err, errBusy) { // those are noted elsewhere
 			h.d.Logger.Error("cannot update a live page", "error", err)
 		}
 		select {
@@ -247,16 +248,35 @@ func (h *hub) run(ctx context.Context, t *topic, from source) {
 	}
 }
 
-// take renders parts, and notifies the streams if anything has changed.
-func (t *topic) take(ctx context.Context, parts []part) error {
+// show renders parts when it is the tenant's turn, for which it waits as long as a stream uses the
+// topic: a source may omit parts until they change again.
+func (h *hub) show(ctx context.Context, t *topic, parts []part) error {
+	if len(parts) == 0 {
+		return nil
+	}
+	var drawn []livePart
+	var err error
+	if over := h.d.turns.await(ctx, t.key.tenant, func() { drawn, err = drawParts(ctx, parts) }); over != nil || err != nil {
+		return cmp.Or(over, err)
+	}
+	t.take(drawn)
+	return nil
+}
+
+func drawParts(ctx context.Context, parts []part) ([]livePart, error) {
 	drawn := make([]livePart, len(parts))
 	for i, p := range parts {
 		var b bytes.Buffer
 		if err := p.page.Render(ctx, &b); err != nil {
-			return err
+			return nil, err
 		}
 		drawn[i] = livePart{name: p.name, html: b.Bytes()}
 	}
+	return drawn, nil
+}
+
+// take notifies the streams if anything has changed.
+func (t *topic) take(drawn []livePart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed := false
@@ -267,7 +287,6 @@ func (t *topic) take(ctx context.Context, parts []part) error {
 		close(t.changed)
 		t.changed = make(chan struct{})
 	}
-	return nil
 }
 
 // put reports whether the part is new or has changed.

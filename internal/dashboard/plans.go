@@ -14,6 +14,15 @@ import (
 // maxPlanColumns limits the matrix; a pricing page has only a few plans.
 const maxPlanColumns = 100
 
+// maxPlanCells limits the cells of the matrix: with many plans, a page has fewer rules, but at
+// least ten.
+const maxPlanCells = 1000
+
+// planRows returns the maximum number of rules of a page with so many plans.
+func planRows(plans int) int {
+	return min(pageSize, max(maxPlanCells/max(plans, 1), 10))
+}
+
 type planColumn struct {
 	Slug, Name string
 	Default    bool
@@ -47,7 +56,11 @@ const mostScheduled = 20
 // plans shows the matrix of limits: rules as rows, plans as columns, oldest plan first.
 func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) error {
 	after := r.URL.Query().Get("after")
-	rules, next, err := d.Store.Rules(r.Context(), v.actor(), tenants.RuleFilter{}, tenants.Page{Limit: pageSize, After: after})
+	heads, _, err := d.Store.PlanHeads(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return err
+	}
+	rules, next, err := d.Store.Rules(r.Context(), v.actor(), tenants.RuleFilter{}, tenants.Page{Limit: planRows(len(heads)), After: after})
 	if err != nil {
 		return err
 	}
@@ -71,8 +84,13 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 		}
 		view.Plans = append(view.Plans, column)
 	}
-	for i := range rules {
-		view.Lines = append(view.Lines, lineOf(&rules[i].Rule, plans))
+	err = d.turns.do(r.Context(), v.actor().TenantID(), func() {
+		for i := range rules {
+			view.Lines = append(view.Lines, lineOf(&rules[i].Rule, plans))
+		}
+	})
+	if err != nil {
+		return err
 	}
 	v.frame.Title = "Plans"
 	scheduled, more, err := d.Store.ScheduledPlans(r.Context(), v.actor(), tenants.Page{Limit: mostScheduled})

@@ -18,20 +18,33 @@ import (
 	"weir/web"
 )
 
-// render writes a complete page, or nothing.
-func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
-	var b bytes.Buffer
-	if err := page.Render(r.Context(), &b); err != nil {
+// render writes a complete page, or nothing. It creates the page when it is the tenant's turn. The
+// page about a change is never refused.
+func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) (err error) {
+	var p *drawnPage
+	draw := func() { p, err = drawPage(w.Header(), r, page) }
+	tenant := requestOf(r.Context()).tenant
+	if r.Method == http.MethodPost {
+		d.turns.always(r.Context(), tenant, draw)
+	} else if busy := d.turns.do(r.Context(), tenant, draw); busy != nil {
+		return busy
+	}
+	if err != nil {
 		return err
 	}
-	if b.Len() > longPage {
-		leave, ok := d.keepUnread(r, b.Len())
+	return d.send(w, r, status, p)
+}
+
+// send writes a page that was created.
+func (d *dashboard) send(w http.ResponseWriter, r *http.Request, status int, p *drawnPage) error {
+	if p.size > longPage {
+		leave, ok := d.keepUnread(r, p.size)
 		if !ok {
 			return errUnread
 		}
 		defer leave()
 	}
-	writePage(w, r, status, b.Bytes())
+	p.write(w, status)
 	return nil
 }
 
@@ -56,18 +69,42 @@ var gzipWriters = sync.Pool{New: func() any {
 	return z
 }}
 
-// writePage writes HTML, compressed if the browser supports it and the page shows no secret.
-func writePage(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+// drawnPage is HTML in the form for its browser.
+type drawnPage struct {
+	body []byte
+	gzip bool
+	size int // before the compression
+}
+
+// drawPage creates a page. h are the headers of its answer.
+func drawPage(h http.Header, r *http.Request, page templ.Component) (*drawnPage, error) {
+	var b bytes.Buffer
+	if err := page.Render(r.Context(), &b); err != nil {
+		return nil, err
+	}
+	return packed(h, r, b.Bytes()), nil
+}
+
+// packed compresses HTML if the browser supports it and the page shows no secret.
+func packed(h http.Header, r *http.Request, body []byte) *drawnPage {
+	p := &drawnPage{body: body, size: len(body)}
+	if len(body) >= minGzip && !strings.Contains(h.Get("Cache-Control"), noTransform) && web.AcceptsGzip(r) {
+		p.body, p.gzip = compressed(body), true
+	}
+	return p
+}
+
+// write answers with the page.
+func (p *drawnPage) write(w http.ResponseWriter, status int) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Add("Vary", "Accept-Encoding")
-	if len(body) >= minGzip && !strings.Contains(h.Get("Cache-Control"), noTransform) && web.AcceptsGzip(r) {
-		body = compressed(body)
+	if p.gzip {
 		h.Set("Content-Encoding", "gzip")
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Content-Length", strconv.Itoa(len(p.body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // if this fails, the browser has disconnected
+	_, _ = w.Write(p.body) // if this fails, the browser has disconnected
 }
 
 func compressed(body []byte) []byte {
@@ -148,14 +185,19 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail writes a page about a failed request, within the frame if a person is signed in.
+// fail writes a page about a failed request, within the frame if a person is signed in. It is
+// short, and takes no turn, because it also says that there was none.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, title, text string) {
 	page := plainFailure(title, text)
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
 		v.frame.Title = title
 		page = framedFailure(v.frame, text)
 	}
-	if err := d.render(w, r, status, page); err != nil {
+	p, err := drawPage(w.Header(), r, page)
+	if err == nil {
+		err = d.send(w, r, status, p)
+	}
+	if err != nil {
 		if r.Context().Err() == nil { // else the client has gone
 			d.Logger.Error("cannot render an error page", "error", err)
 		}

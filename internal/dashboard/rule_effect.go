@@ -1,7 +1,9 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -75,17 +77,25 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Warnings = warningTexts(&draft, d.Instances())
 	view.Windows = windowsOf(f, &draft, v.now)
 	view.Resets = saved != nil && resetsCounters(saved, &draft)
-	leave, err := d.trying.TakeWithin(r.Context(), v.actor().TenantID(), tryingWait)
+	err := d.try(r.Context(), v, view, &draft, saved)
+	if errors.Is(err, errBusy) {
+		view.Busy, err = true, nil
+	}
+	return view, err
+}
+
+// try simulates a draft. Error: errBusy, and those of a simulation.
+func (d *dashboard) try(ctx context.Context, v *visit, view *effectView, draft, saved *limit.Rule) error {
+	leave, err := d.trying.TakeWithin(ctx, v.actor().TenantID(), tryingWait)
 	if err != nil {
-		view.Busy = true
-		return view, nil
+		return errBusy
 	}
 	defer leave()
-	if view.Tries, err = tries(r.Context(), &draft, v.now); err != nil {
-		return nil, err
+	if busy := d.turns.do(ctx, v.actor().TenantID(), func() { view.Tries, err = tries(ctx, draft, v.now) }); busy != nil || err != nil {
+		return cmp.Or(busy, err)
 	}
-	view.Replay, err = d.replay(r.Context(), v, &draft, saved)
-	return view, err
+	view.Replay, err = d.replay(ctx, v, draft, saved)
+	return err
 }
 
 // resetsCounters reports whether a change of a rule resets its counters.

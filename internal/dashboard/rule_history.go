@@ -90,7 +90,8 @@ func (d *dashboard) showHistory(w http.ResponseWriter, r *http.Request, v *visit
 	return d.render(w, r, status, historyPageOf(v.frame, &view))
 }
 
-// eachChange goes back over the changes of a rule, newest first, until each returns false.
+// eachChange goes back over the changes of a rule, newest first, until each returns false. each
+// must only compute. Errors include errBusy.
 func (d *dashboard) eachChange(ctx context.Context, v *visit, now *limit.Rule, each func(*ruleChange) bool) error {
 	var state map[string]json.RawMessage // the rule after the current change; nil: unknown
 	filter, page := tenants.AuditFilter{Kind: "rule", Target: now.Slug}, tenants.Page{Limit: 200}
@@ -99,17 +100,21 @@ func (d *dashboard) eachChange(ctx context.Context, v *visit, now *limit.Rule, e
 		if err != nil {
 			return err
 		}
-		for i := range entries {
-			first := seen == 0
-			seen++
-			change, before := changeOf(&entries[i], state, first, now)
-			if !each(&change) {
-				return nil
+		more := next != ""
+		err = d.turns.do(ctx, v.actor().TenantID(), func() {
+			for i := range entries {
+				first := seen == 0
+				seen++
+				change, before := changeOf(&entries[i], state, first, now)
+				if !each(&change) {
+					more = false
+					return
+				}
+				state = before
 			}
-			state = before
-		}
-		if next == "" {
-			return nil
+		})
+		if err != nil || !more {
+			return err
 		}
 		page.After = next
 	}

@@ -78,17 +78,18 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 		}
 	}
 	view.note(draft, &rule, demand, misfits)
-	view.columnsFor(demand)
-	view.thin(demand)
-	if err := view.run(ctx, sim, demand); err != nil {
-		return nil, err
-	}
-	if was != nil {
-		before := replayView{}
-		if err := before.run(ctx, earlier, demand); err != nil {
-			return nil, err
+	simulate := func() {
+		view.columnsFor(demand)
+		view.thin(demand)
+		if err = view.run(ctx, sim, demand); err != nil || was == nil {
+			return
 		}
+		before := replayView{}
+		err = before.run(ctx, earlier, demand)
 		view.Before = &before.Denied
+	}
+	if busy := d.turns.do(ctx, v.actor().TenantID(), simulate); busy != nil || err != nil {
+		return nil, cmp.Or(busy, err)
 	}
 	return view, nil
 }

@@ -126,6 +126,7 @@ func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*De
 		change(&deps)
 	}
 	s.pages = newDashboard(deps)
+	s.pages.turns.wait = time.Minute // however busy the machine is
 	s.server = httptest.NewTLSServer(s.pages.handler())
 	s.t.Cleanup(s.server.Close)
 	s.url = s.server.URL

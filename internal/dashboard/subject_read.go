@@ -55,14 +55,22 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 		return err
 	}
 	view.Denied, view.Watching, view.AllDenied = d.recentDenials(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied, view.plans)
-	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
+	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit, Fields: sentenceFields})
 	names := d.ruleNames(ctx, v.actor().TenantID())
 	if len(entries) > 0 {
 		view.Freed = entries[0].At
 	}
+	if busy := d.turns.do(ctx, v.actor().TenantID(), func() { view.tell(entries, names) }); busy != nil {
+		return busy
+	}
+	return err
+}
+
+// tell adds entries about the subject in words.
+func (view *subjectView) tell(entries []tenants.AuditEntry, names ruleNames) {
 	for i := range entries {
 		e := &entries[i]
-		what := subjectVerb(e, fieldChanges(e.Before, e.After), names, view.plans)
+		what := subjectVerb(e, changesOf(e), names, view.plans)
 		if what == "" {
 			what = auditVerb(e)
 			if what == "registered" || what == "changed" { // the name does not follow here
@@ -71,7 +79,6 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 		}
 		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: strings.TrimSuffix(strings.TrimSuffix(what, " for"), " of"), Reason: e.Reason})
 	}
-	return err
 }
 
 // readDenied reads what the badge of the page needs: the latest denials, and when somebody changed

@@ -172,7 +172,7 @@ func TestLimitFollowsTheTrail(t *testing.T) {
 		_, err := s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *limit.Rule) error { r.Limit = units; return nil })
 		require.NoError(t, err)
 	}
-	d := &dashboard{Deps: Deps{Store: s.store, Policies: s.policies, Now: s.clock.Now}}
+	d := s.pages
 	span := stretchUntil(s.clock.Now().Add(time.Minute), usage.Minute, 60)
 	parts, err := d.limitParts(context.Background(), s.a, span, "requests", 80, func(n int64) int64 { return n })
 	require.NoError(t, err)

@@ -36,8 +36,19 @@ type AuditEntry struct {
 	// Before and After are JSON objects with the fields that differ; null means not set. Before is
 	// nil for a created object, After for a deleted one.
 	Before, After json.RawMessage
-	Reason        string // if one was given
-	Hash          [32]byte
+	// BeforeBytes and AfterBytes are the sizes of Before and After if they are omitted, because
+	// they have more bytes than Page.Fields permits. Otherwise they are 0.
+	BeforeBytes, AfterBytes int
+	Reason                  string // if one was given
+	Hash                    [32]byte
+}
+
+// Omitted reports whether the entry has only the sizes of Before and After.
+func (e *AuditEntry) Omitted() bool { return e.BeforeBytes+e.AfterBytes > 0 }
+
+// Whole reports whether the change created or deleted an object, or has no fields.
+func (e *AuditEntry) Whole() bool {
+	return e.Before == nil && e.BeforeBytes == 0 || e.After == nil && e.AfterBytes == 0
 }
 
 // AuditFilter selects the rows of a trail that meet all of its conditions. Texts are compared
@@ -239,6 +250,20 @@ func auditListSQL(tenant uuid.UUID, f AuditFilter, before *int64, most int32) (s
 FROM audit WHERE ` + where + " ORDER BY sequence DESC LIMIT $" + strconv.Itoa(len(args)), args
 }
 
+// boundedAuditSQL is the statement for rows whose fields have no more bytes than Page.Fields. It
+// compares the sizes of the rows of the page only, whatever plan selects them.
+func boundedAuditSQL(sql string, args []any, fields int) (bounded string, with []any) {
+	with = append(args, fields)
+	most := "$" + strconv.Itoa(len(with)) + "::int"
+	return `SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target,
+    CASE WHEN fits THEN before END AS before, CASE WHEN fits THEN after END AS after, reason, hash,
+    CASE WHEN fits THEN 0 ELSE was END AS before_bytes, CASE WHEN fits THEN 0 ELSE has END AS after_bytes
+FROM (SELECT page.*, was, has, was + has <= CASE WHEN before IS NULL OR after IS NULL THEN ` + most + ` / 4 ELSE ` + most + ` END AS fits
+    FROM (` + sql + `) page,
+    LATERAL (SELECT coalesce(octet_length(before::text), 0) AS was, coalesce(octet_length(after::text), 0) AS has) size) sized
+ORDER BY sequence DESC`, with
+}
+
 // Audit lists the trail of the actor's tenant, newest first, and returns where the next page
 // begins.
 func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out []AuditEntry, next string, err error) {
@@ -255,6 +280,9 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		sql, args := auditListSQL(a.tenant, f, before, p.most())
+		if p.Fields > 0 {
+			sql, args = boundedAuditSQL(sql, args, p.Fields)
+		}
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
@@ -265,6 +293,12 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 	return out, next, err
 }
 
+// listedAudit is a row of a page. The statement of a page without a bound has no sizes.
+type listedAudit struct {
+	db.Audit
+	BeforeBytes, AfterBytes int
+}
+
 // auditPage reads the rows of a page.
 func auditPage(rows pgx.Rows, p Page) (out []AuditEntry, next string, err error) {
 	defer rows.Close()
@@ -273,11 +307,13 @@ func auditPage(rows pgx.Rows, p Page) (out []AuditEntry, next string, err error)
 		if len(out) == most || p.Bytes > 0 && size >= p.Bytes { // one more row exists
 			return out, strconv.FormatInt(out[len(out)-1].Sequence, 10), nil
 		}
-		row, err := pgx.RowToStructByName[db.Audit](rows)
+		row, err := pgx.RowToStructByNameLax[listedAudit](rows)
 		if err != nil {
 			return nil, "", err
 		}
-		out = append(out, auditEntryOf(row))
+		entry := auditEntryOf(row.Audit)
+		entry.BeforeBytes, entry.AfterBytes = row.BeforeBytes, row.AfterBytes
+		out = append(out, entry)
 		size += len(row.Before) + len(row.After) + len(row.Target) + len(row.Reason) + len(row.UserAgent)
 	}
 	return out, "", rows.Err()

@@ -425,3 +425,41 @@ func TestAuditPagesOfAnExport(t *testing.T) {
 	require.Greater(t, len(seen), rows)
 	require.Equal(t, 2, pages)
 }
+
+// A page with a bound has only the sizes of the fields of larger rows, and of created objects those
+// beyond a quarter. It differs in nothing else.
+func TestAuditFieldsAreBounded(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	const most = 4000
+	add := func(before, after any) {
+		d.Exec(`INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_name, address, user_agent, request_id, action, kind, target, before, after, reason, hash)
+			SELECT tenant_id, sequence + 1, gen_random_uuid(), at, actor_kind, actor_name, address, user_agent, request_id, action, kind, target,
+				$2::json, $3::json, reason, hash FROM audit WHERE tenant_id = $1 ORDER BY sequence DESC LIMIT 1`, a.TenantID(), before, after)
+	}
+	object := func(size int) string { return `{"x":"` + strings.Repeat("x", size-8) + `"}` }
+	add(object(most/2), object(most/2))
+	add(object(most/2), object(most/2+1))
+	add(nil, object(most/4))
+	add(nil, object(most/4+1))
+	add(object(most/4+1), nil)
+	add(nil, nil)
+	all, _, err := d.Store.Audit(t.Context(), a, tenants.AuditFilter{}, tenants.Page{Limit: 7})
+	require.NoError(t, err)
+	bounded, next, err := d.Store.Audit(t.Context(), a, tenants.AuditFilter{}, tenants.Page{Limit: 6, Fields: most})
+	require.NoError(t, err)
+	require.NotEmpty(t, next)
+	for i, omitted := range []bool{false, true, true, false, true, false} {
+		full, row := all[i], bounded[i]
+		require.Equal(t, omitted, row.Omitted(), i)
+		require.Equal(t, full.Whole(), row.Whole(), i)
+		if omitted {
+			require.Nil(t, row.Before, i)
+			require.Nil(t, row.After, i)
+			require.Equal(t, []int{len(full.Before), len(full.After)}, []int{row.BeforeBytes, row.AfterBytes}, i)
+			full.Before, full.After, full.BeforeBytes, full.AfterBytes = nil, nil, row.BeforeBytes, row.AfterBytes
+		}
+		require.Equal(t, full, row, i)
+	}
+}

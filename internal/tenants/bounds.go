@@ -281,6 +281,15 @@ type TierUse struct {
 	LongestWindow                 limit.Window // of a rule; zero without rules
 }
 
+// TierOf returns the tier of a tenant. Errors: ErrUnavailable.
+func (s *Store) TierOf(ctx context.Context, tenant uuid.UUID) (tier Tier, err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		tier, err = readTier(ctx, q, tenant)
+		return err
+	})
+	return tier, err
+}
+
 // TierUse returns the tier of a tenant, and what the tenant has of it. Errors: ErrUnavailable.
 func (s *Store) TierUse(ctx context.Context, tenant uuid.UUID) (out TierUse, err error) {
 	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {

@@ -13,6 +13,10 @@ type Page struct {
 	// Bytes ends a page of the audit trail before it has Limit rows: after the row with which the
 	// rows take so many bytes. 0: no bound.
 	Bytes int
+	// Fields bounds the bytes of Before and After of each row of the audit trail. Beyond it, a row
+	// has only their sizes. Of a created or a deleted object, of which all fields are listed and
+	// nothing must be found, it is a quarter. 0: no bound.
+	Fields int
 }
 
 const (

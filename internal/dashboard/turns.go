@@ -1,0 +1,62 @@
+package dashboard
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/places"
+)
+
+// The creation of a page from what was read takes some milliseconds of a processor: the comparison
+// of fields in the audit trail, simulations, HTML, and its compression. It takes turns on at most
+// half of the processors, because checks need the others. The turns go to tenants: those of one do
+// not take all places if there are several, and a tenant with few is next. Pages without a tenant,
+// such as that for signing in, have the turns of the nil UUID together.
+//
+// Nobody has a turn while it waits for Postgres, for Redis or for a browser, and nobody takes a
+// second turn while it has one, for which it could wait forever.
+
+// turnWait is how long a page waits for each of its turns.
+const turnWait = 2 * time.Second
+
+// pageTurns are the turns of one instance.
+type pageTurns struct {
+	turns *places.Turns[uuid.UUID]
+	wait  time.Duration
+}
+
+func newPageTurns(processors int) pageTurns {
+	return pageTurns{places.NewTurns[uuid.UUID](places.OnHalf(processors, processors), processors/4, 0), turnWait}
+}
+
+// do calls f when it is the tenant's turn. f must only compute, and must not call do. Error:
+// errBusy; f was not called.
+func (p *pageTurns) do(ctx context.Context, tenant uuid.UUID, f func()) error {
+	leave, err := p.turns.TakeWithin(ctx, tenant, p.wait)
+	if err != nil {
+		return errBusy
+	}
+	defer leave()
+	f()
+	return nil
+}
+
+// always is do for what must not be refused: it calls f after the wait, too.
+func (p *pageTurns) always(ctx context.Context, tenant uuid.UUID, f func()) {
+	if p.do(ctx, tenant, f) != nil {
+		f()
+	}
+}
+
+// await is do for what no request waits for: it waits as long as ctx lasts. Error: that of ctx.
+func (p *pageTurns) await(ctx context.Context, tenant uuid.UUID, f func()) error {
+	leave, err := p.turns.Take(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	f()
+	return nil
+}
