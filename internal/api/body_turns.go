@@ -44,7 +44,7 @@ type bodyTurns struct {
 	small, large, yaml *places.Turns[limit.TenantID]
 	checks, explained  *places.Turns[limit.TenantID]
 	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
-	wait               time.Duration
+	wait, reading      time.Duration                 // for a turn: of a body, and to encode a long answer
 }
 
 func newBodyTurns(processors int) bodyTurns {
@@ -60,7 +60,7 @@ func newBodyTurns(processors int) bodyTurns {
 		checks:    places.NewTurns[limit.TenantID](checks, checks/2, 0),
 		explained: places.NewTurns[limit.TenantID](explained, explained/2, 0),
 		held:      places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait:      turnWait,
+		wait:      turnWait, reading: createdWait,
 	}
 }
 

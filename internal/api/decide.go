@@ -147,13 +147,6 @@ func (s *server) admit(ctx context.Context, policy *check.Policy, reqs []check.R
 
 // count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
-	if explanations(policy, reqs) > fewExplanations {
-		end, p := s.explainInTurn(ctx, sc.tenant)
-		if p != nil {
-			return nil, p
-		}
-		defer end()
-	}
 	// 7. Check.
 	var decisions []check.Decision
 	var err error
@@ -166,6 +159,9 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 		return nil, checkFailed(q, err)
 	}
 	// 8. Encode.
+	if explanations(policy, reqs) > fewExplanations {
+		defer s.explainTurn(ctx, sc.tenant)()
+	}
 	q.encode(s.style, decisions, sc)
 	return decisions, nil
 }

@@ -49,7 +49,7 @@ func encodeList[T any](ctx context.Context, items []T) error {
 	if values <= fewEncoded || q == nil {
 		return nil
 	}
-	wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.wait)
+	wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.reading)
 	defer cancel()
 	leave, p := q.capacity.turn(wait, q.capacity.bodies.large, q.actor.TenantID())
 	if p != nil {
@@ -69,7 +69,7 @@ func encodeDocument(ctx context.Context, d *tenants.Document, inYAML bool) (body
 		values *= yamlValue
 	}
 	if values > fewEncoded {
-		wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.wait)
+		wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.reading)
 		defer cancel()
 		for _, turns := range kinds {
 			leave, p := q.capacity.turn(wait, turns, q.actor.TenantID())

@@ -19,7 +19,7 @@ import (
 func encodingRequest(t *testing.T, actor tenants.Actor) (context.Context, *request) {
 	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
 	c.bodies = newBodyTurns(2)
-	c.bodies.wait = 0
+	c.bodies.wait, c.bodies.reading = 0, 0
 	q := &request{ResponseWriter: httptest.NewRecorder(), capacity: c, authed: true, actor: actor}
 	return context.WithValue(t.Context(), requestKey{}, q), q
 }

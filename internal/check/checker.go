@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -64,7 +63,7 @@ func NewChecker(o CheckerOptions) *Checker {
 		o.Instances = func() int { return 1 }
 	}
 	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, storeMS: storeMS(o.Engine), metrics: o.Metrics, observers: o.Observers,
-		credits: o.Credits, previews: newPreviews(runtime.GOMAXPROCS(0)),
+		credits: o.Credits, previews: newPreviews(),
 		amends: turn.NewPace[limit.TenantID](amendRest, amendFree), instances: o.Instances}
 }
 

@@ -20,11 +20,11 @@ const (
 	// MaxOver is the maximum length of Foresight.Over.
 	MaxOver = 1_000
 
-	// maxPreviews is how many previews run at once, on at most half of the processors: one of a
-	// tenant. One of another tenant waits in turn for previewWait, so that a tenant with one
-	// preview after the other does not keep out those of others, even if there is only one place.
+	// maxPreviews is how many previews run at once, one of a tenant. They wait for Redis half of
+	// the time. One of another tenant waits in turn for previewWait, so that two tenants with one
+	// preview after the other do not keep out those of others: the largest one takes a second.
 	maxPreviews = 2
-	previewWait = time.Second
+	previewWait = 2 * time.Second
 	// maxPreviewsAsking is how many tenants have a preview that runs or waits.
 	maxPreviewsAsking = 64
 )
@@ -36,9 +36,9 @@ type previews struct {
 	wait   time.Duration
 }
 
-func newPreviews(processors int) *previews {
+func newPreviews() *previews {
 	return &previews{
-		asking: turn.New[limit.TenantID](maxPreviewsAsking, 1), slots: turn.NewTurns[limit.TenantID](turn.OnHalf(processors, maxPreviews), 1, 0),
+		asking: turn.New[limit.TenantID](maxPreviewsAsking, 1), slots: turn.NewTurns[limit.TenantID](maxPreviews, 1, 0),
 		wait: previewWait,
 	}
 }

@@ -179,35 +179,32 @@ func TestForeseeEndsWithItsClient(t *testing.T) {
 	require.Equal(t, int64(2*compareChunk), r.store.calls.Load())
 }
 
-// An instance has two places for previews, or one if it has few processors, and a tenant has one of
-// them: another one of the tenant is refused at once. Before, two tenants took two processors of
-// two, and kept out a third one.
+// An instance has two places for previews, and a tenant has one of them: another one of the tenant
+// is refused at once. Before, two tenants kept out a third one.
 func TestPreviewPlaces(t *testing.T) {
-	for processors, places := range map[int]byte{1: 1, 2: 1, 4: 2, 64: 2} {
-		synctest.Test(t, func(t *testing.T) {
-			c := &Checker{previews: newPreviews(processors)}
-			var last func()
-			for tenant := range places {
-				end, err := c.BeginPreview(t.Context(), limit.TenantID{tenant})
-				require.NoError(t, err)
-				_, err = c.BeginPreview(t.Context(), limit.TenantID{tenant})
-				require.ErrorIs(t, err, ErrTooManyPreviews, "its second one")
-				last = end
-			}
+	synctest.Test(t, func(t *testing.T) {
+		c := &Checker{previews: newPreviews()}
+		var last func()
+		for tenant := range byte(maxPreviews) {
+			end, err := c.BeginPreview(t.Context(), limit.TenantID{tenant})
+			require.NoError(t, err)
+			_, err = c.BeginPreview(t.Context(), limit.TenantID{tenant})
+			require.ErrorIs(t, err, ErrTooManyPreviews, "its second one")
+			last = end
+		}
+		_, err := c.BeginPreview(t.Context(), limit.TenantID{100})
+		require.ErrorIs(t, err, ErrTooManyPreviews, "no place was left for %s", previewWait)
+		waits := make(chan error)
+		go func() {
 			_, err := c.BeginPreview(t.Context(), limit.TenantID{100})
-			require.ErrorIs(t, err, ErrTooManyPreviews, "no place was left for %s", previewWait)
-			waits := make(chan error)
-			go func() {
-				_, err := c.BeginPreview(t.Context(), limit.TenantID{100})
-				waits <- err
-			}()
-			synctest.Wait()
-			last()
-			_, err = c.BeginPreview(t.Context(), limit.TenantID{100})
-			require.ErrorIs(t, err, ErrTooManyPreviews)
-			require.NoError(t, <-waits, "it has the place of the one that ended")
-			_, err = c.BeginPreview(t.Context(), limit.TenantID{places - 1})
-			require.ErrorIs(t, err, ErrTooManyPreviews)
-		})
-	}
+			waits <- err
+		}()
+		synctest.Wait()
+		last()
+		_, err = c.BeginPreview(t.Context(), limit.TenantID{100})
+		require.ErrorIs(t, err, ErrTooManyPreviews)
+		require.NoError(t, <-waits, "it has the place of the one that ended")
+		_, err = c.BeginPreview(t.Context(), limit.TenantID{maxPreviews - 1})
+		require.ErrorIs(t, err, ErrTooManyPreviews)
+	})
 }

@@ -24,9 +24,11 @@ const (
 	mostPageChanges = 500
 	fewRowChanges   = 4
 	// maxVerifying is the maximum number of audit trails that pages verify at the same time, on
-	// at most half of the processors, one of each tenant. Further ones wait in turn for
-	// verifyWait, so that four tenants with one after the other do not keep out a fifth one.
+	// at most half of the processors, but two in any case, one of each tenant. Further ones wait in
+	// turn for verifyWait, so that three tenants with one after the other do not keep out a fourth
+	// one.
 	maxVerifying = 4
+	minVerifying = 2
 	verifyWait   = 2 * verifyTime
 	// maxTenantVerifying is the maximum number of verifications of a tenant that run or wait, so
 	// that few pages wait for one tenant.

@@ -183,7 +183,7 @@ func newDashboard(deps Deps) *dashboard {
 	d.turns = newPageTurns(processors)
 	d.trying = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTrying), 1, 0)
 	d.verifications = places.New[uuid.UUID](maxWorking, maxTenantVerifying)
-	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxVerifying), 1, 0), verifyWait
+	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](max(minVerifying, places.OnHalf(processors, maxVerifying)), 1, 0), verifyWait
 	d.visiting = places.New[uuid.UUID](0, 0) // TakeShare has the numbers
 	d.hub, d.unread = newHub(d), places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread)
 	return d

@@ -79,10 +79,11 @@ func (s *Store) openNewOf(
 ) (opened int, full bool, err error) {
 	var away error
 	var last uuid.UUID // if there may be more behind
+	mine := false
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		opened, full, away, last = 0, false, nil, uuid.Nil
-		mine, err := q.TryLock(ctx, creditsLock)
-		if err != nil || !mine {
+		var err error
+		if mine, err = q.TryLock(ctx, creditsLock); err != nil || !mine {
 			return err
 		}
 		rows, err := q.NewCredits(ctx, db.NewCreditsParams{TenantID: tenant, After: at.behind[tenant], Most: openedAtOnce})
@@ -101,7 +102,7 @@ func (s *Store) openNewOf(
 		opened, full = int(marked), marked > 0 && len(ids) == openedAtOnce
 		return err
 	})
-	if err != nil {
+	if err != nil || !mine {
 		return 0, false, err
 	}
 	at.setBehind(tenant, last, away != nil)
