@@ -86,14 +86,14 @@ func (a *admin) routes() {
 	patch(a, "/v1/rules/{rule}", "patch-rule", "Change a rule", a.patchRule)
 	remove(a, "/v1/rules/{rule}", "delete-rule", "Delete a rule, its limits and overrides", a.deleteRule)
 
-	list(a, "/v1/routes", "list-routes", "List routes", a.listRoutes)
+	list(a, "/v1/routes", "list-routes", "List routes", a.listRoutes, usesProcessor)
 	create(a, "/v1/routes", "create-route", "Create a route", a.createRoute)
 	read(a, "/v1/routes/{route}", "get-route", "Get a route", a.getRoute)
 	put(a, "/v1/routes/{route}", "put-route", "Create or replace a route", a.putRoute)
 	patch(a, "/v1/routes/{route}", "patch-route", "Change a route", a.patchRoute)
 	remove(a, "/v1/routes/{route}", "delete-route", "Delete a route", a.deleteRoute)
 
-	list(a, "/v1/plans", "list-plans", "List plans", a.listPlans)
+	list(a, "/v1/plans", "list-plans", "List plans", a.listPlans, usesProcessor)
 	create(a, "/v1/plans", "create-plan", "Create a plan", a.createPlan)
 	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan)
 	put(a, "/v1/plans/{plan}", "put-plan", "Create or replace a plan", a.putPlan)
@@ -202,6 +202,7 @@ const (
 	metaShown    = "shown"    // map[string]bool: the fields of answers about the same object
 	metaReset    = "reset"    // true: resets counters
 	metaInTurns  = "inTurns"  // true: its answer may be long, and is created in turns
+	metaLarge    = "large"    // true: creating its answer can take a processor for long
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 

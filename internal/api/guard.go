@@ -71,7 +71,10 @@ func conditionsFrom(ctx context.Context) conditions {
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
 	if op.Metadata[metaInTurns] == true {
-		next = a.answers.inTurn(next)
+		next = inTurn(a.answers.created, next)
+	}
+	if op.Metadata[metaLarge] == true {
+		next = inTurn(a.answers.large, next)
 	}
 	query := queryParameters(op)
 	kind := tenants.OrdinaryWrite

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 
 	"github.com/google/uuid"
@@ -11,6 +13,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/overload"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -126,4 +129,43 @@ func TestUnchangedDocumentsAreNotEncoded(t *testing.T) {
 	require.Error(t, get("yaml", `"v0"`))
 	require.NoError(t, get("json"))
 	require.NoError(t, get("yaml", etagOf(version)))
+}
+
+// The lists of plans and routes, and the configuration, are created on half of the processors, from
+// the first row that is read of them until the answer begins.
+func TestLargeListsTakeTurns(t *testing.T) {
+	t.Parallel()
+	actor, other := tenants.AsSystem(uuid.UUID{1}, "test"), uuid.UUID{2}
+	ctx, q := encodingRequest(t, actor)
+	a := newAnswers(2)
+	free := func(turns *places.Turns[uuid.UUID]) bool {
+		leave, err := turns.TakeWithin(t.Context(), other, 0)
+		if err == nil {
+			leave()
+		}
+		return err == nil
+	}
+	h := inTurn(a.large, inTurn(a.created, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		require.False(t, free(a.large))
+		require.True(t, free(a.created), "that is for other lists")
+		q.capacity.enter()
+		w.WriteHeader(http.StatusOK)
+		require.True(t, free(a.large), "the turn ends when the answer begins")
+	})))
+	leave, err := a.large.Take(t.Context(), other)
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.ServeHTTP(q, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/plans", nil))
+	}()
+	for a.large.Waiting() == 0 {
+		runtime.Gosched()
+	}
+	leave()
+	<-done
+	for range 4 {
+		_, err := a.created.TakeWithin(t.Context(), uuid.New(), 0)
+		require.NoError(t, err, "no turn is lost")
+	}
 }

@@ -19,6 +19,9 @@ import (
 //   - Lists, reports and documents are created in turns, four of a tenant at once. This is as many
 //     as it has connections to Postgres, so others would only wait there. With fewer processors
 //     than four they are fewer, because creating them uses the processor, too.
+//   - Of these, lists of plans and routes and the configuration can have 100 000 values, which take a
+//     processor a tenth of a second from their first row on. They have turns on half of the
+//     processors.
 //   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
 //     them. Its next long answer is refused, unless it is the only one.
 //   - Exports, and configurations with subjects, have places until they are sent. A tenant without
@@ -41,6 +44,7 @@ const (
 // answers limits the answers of the admin API.
 type answers struct {
 	created   *places.Turns[uuid.UUID] // lists and documents that are created
+	large     *places.Turns[uuid.UUID] // of these, those that can take a processor for long
 	unread    *places.Bytes[uuid.UUID] // bytes of long answers that are sent
 	exports   *tenants.ExportPlaces    // exports until they are sent
 	documents *tenants.ExportPlaces    // configurations with subjects until they are sent
@@ -52,6 +56,7 @@ func newAnswers(processors int) *answers {
 	each := max(2, min(processors, maxTenantCreated))
 	return &answers{
 		created:   places.NewTurns[uuid.UUID](2*each, each, each/2),
+		large:     places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTenantCreated), processors/4, 0),
 		unread:    places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread),
 		exports:   tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
 		documents: tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
@@ -61,18 +66,19 @@ func newAnswers(processors int) *answers {
 // inTurns marks an operation whose answer may be long.
 func inTurns(op *huma.Operation) { op.Metadata[metaInTurns] = true }
 
+// usesProcessor marks an operation inTurns that can take a processor for long.
+func usesProcessor(op *huma.Operation) { op.Metadata[metaLarge] = true }
+
 // inTurn runs next when the tenant has a turn, which ends when the answer begins.
-func (a *answers) inTurn(next http.Handler) http.Handler {
+func inTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := requestFrom(r.Context())
-		ctx, cancel := context.WithTimeout(r.Context(), createdWait)
-		defer cancel()
-		leave, err := a.created.Take(ctx, q.actor.TenantID())
+		leave, err := turns.TakeWithin(r.Context(), q.actor.TenantID(), createdWait)
 		if err != nil {
 			q.capacity.turnAway(w, r)
 			return
 		}
-		q.place = leave
+		q.untilAnswer(leave)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"weir/internal/limit"
-	"weir/internal/route"
 	"weir/internal/tenants"
 )
 
@@ -325,7 +324,7 @@ func (d *dashboard) findRoutes(ctx context.Context, v *visit, query string) (out
 	if query == "" {
 		return nil, nil
 	}
-	routes, _, err := d.Store.Routes(ctx, v.actor(), tenants.Page{Limit: route.MaxRoutes})
+	routes, err := d.Store.RouteHeads(ctx, v.actor())
 	for i := range routes {
 		r := &routes[i]
 		if len(out) < mostFound && holds(query, r.Slug, r.Name) {

@@ -125,6 +125,25 @@ func (s *Store) Routes(ctx context.Context, a Actor, p Page) (out []Route, next 
 	return out, next, err
 }
 
+// RouteHead is a route without its templates and attributes, which can be a megabyte together.
+type RouteHead struct {
+	Slug, Name string
+	Subject    []string
+}
+
+// RouteHeads returns all routes, newest first.
+func (s *Store) RouteHeads(ctx context.Context, a Actor) (out []RouteHead, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.RouteHeads(ctx, db.RouteHeadsParams{TenantID: a.tenant, Most: route.MaxRoutes})
+		out = make([]RouteHead, len(rows))
+		for i, r := range rows {
+			out[i] = RouteHead{r.Slug, r.Name, r.Subject}
+		}
+		return err
+	})
+	return out, err
+}
+
 // DeleteRoute deletes a route. Errors: ErrNotFound, ErrPreconditionFailed.
 func (s *Store) DeleteRoute(ctx context.Context, a Actor, slug string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {

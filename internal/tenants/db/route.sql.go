@@ -180,6 +180,41 @@ func (q *Queries) RouteBySlug(ctx context.Context, arg RouteBySlugParams) (Route
 	return i, err
 }
 
+const routeHeads = `-- name: RouteHeads :many
+SELECT slug, name, subject FROM routes WHERE tenant_id = $1 ORDER BY id DESC LIMIT $2
+`
+
+type RouteHeadsParams struct {
+	TenantID uuid.UUID
+	Most     int32
+}
+
+type RouteHeadsRow struct {
+	Slug    string
+	Name    string
+	Subject []string
+}
+
+func (q *Queries) RouteHeads(ctx context.Context, arg RouteHeadsParams) ([]RouteHeadsRow, error) {
+	rows, err := q.db.Query(ctx, routeHeads, arg.TenantID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RouteHeadsRow
+	for rows.Next() {
+		var i RouteHeadsRow
+		if err := rows.Scan(&i.Slug, &i.Name, &i.Subject); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const routes = `-- name: Routes :many
 SELECT tenant_id, id, slug, name, description, subject, hash, no_subject, resources, default_resource, cost, attributes, denied_status, fail, created_at, updated_at, version FROM routes
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)

@@ -20,6 +20,9 @@ SELECT * FROM routes
 WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
 ORDER BY id DESC LIMIT @most;
 
+-- name: RouteHeads :many
+SELECT slug, name, subject FROM routes WHERE tenant_id = @tenant_id ORDER BY id DESC LIMIT @most;
+
 -- name: CountRoutes :one
 SELECT count(*) FROM routes WHERE tenant_id = @tenant_id;
 
