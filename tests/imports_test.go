@@ -49,7 +49,7 @@ var importRules = []importRule{
 	{"internal/overload", []string{"cmd/server", "internal/api"}, true, "only HTTP refuses requests; the waits come as functions"},
 	{"internal/conns", []string{"cmd/server"}, false, "it bounds the connections of the process, before any layer has them"},
 	{"internal/h2", []string{"internal/api"}, true, "it is a transport, which knows neither calls nor decisions"},
-	{"internal/places", []string{"cmd/server", "internal/api", "internal/billing", "internal/check", "internal/dashboard", "internal/h2", "internal/mail", "internal/notify", "internal/recent", "internal/records", "internal/tenants"}, false, "only requests, and tasks that wait for others, have places; a decision waits for none"},
+	{"internal/places", []string{"cmd/server", "internal/api", "internal/billing", "internal/check", "internal/dashboard", "internal/h2", "internal/mail", "internal/notify", "internal/once", "internal/recent", "internal/records", "internal/tenants"}, false, "only requests, and tasks that wait for others, have places; a decision waits for none"},
 	{"internal/seal", []string{"cmd/server", "internal/snapshot", "internal/tenants", "internal/seal", "internal/once", "internal/leases", "internal/recent"}, true, "secrets are encrypted where they are stored or sent; no other package needs a key"},
 	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "only billing and its store need the events of providers"},
 	{"internal/billing", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/billing"}, false, "it works through the store, and the store must not know who calls it"},

@@ -79,7 +79,7 @@ func (a *admin) routes() {
 	remove(a, "/v1/keys/{id}", "revoke-key", "Revoke an API key", a.revokeKey)
 	create(a, "/v1/keys/{id}/rotate", "rotate-key", "Replace an API key by a new one", a.rotateKey, redacts(redactKey))
 
-	list(a, "/v1/rules", "list-rules", "List rules", a.listRules)
+	list(a, "/v1/rules", "list-rules", "List rules", a.listRules, usesProcessor)
 	create(a, "/v1/rules", "create-rule", "Create a rule", a.createRule)
 	read(a, "/v1/rules/{rule}", "get-rule", "Get a rule", a.getRule)
 	put(a, "/v1/rules/{rule}", "put-rule", "Create or replace a rule", a.putRule)
@@ -115,7 +115,7 @@ func (a *admin) routes() {
 	act(a, "/v1/plans/{plan}/migrations/{id}/cancel", "cancel-plan-migration", "Cancel a migration", a.cancelPlanMigration, about(
 		"plans", "Subjects that were moved stay where they are. Changes that the migration scheduled are canceled."))
 
-	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects)
+	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects, usesProcessor)
 	list(a, "/v1/plan-changes", "list-plan-changes", "List scheduled plan changes", a.listPlanChanges, about(
 		"plans", "The next change comes first. To schedule, move or cancel one, change next_plan and next_plan_at of the subject. A change with a billing_event comes from an event with a later time: dismiss the event to cancel it."))
 	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject)

@@ -113,7 +113,7 @@ func (AuditFields) Schema(huma.Registry) *huma.Schema {
 
 // trail registers the list of audit rows, which can also be a table or lines of JSON.
 func (a *admin) trail(path, id, summary string) {
-	op := a.operation(http.MethodGet, path, id, summary, []option{inTurns})
+	op := a.operation(http.MethodGet, path, id, summary, []option{inTurns, usesProcessor})
 	op.Responses["200"] = exportableResponse[AuditEntry](a)
 	register(a, op, a.listAudit)
 }

@@ -54,8 +54,10 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	return p
 }
 
-// large is false for a single check, and for a batch that is not longer than one can be.
-func (q *httpQuestion) large(sc *scratch) bool { return len(sc.body) > maxCheckBody }
+// large is false for a batch that is not longer than a check can be: it has many short checks.
+func (q *httpQuestion) large(sc *scratch) bool {
+	return len(sc.body) > maxCheckBody || !q.batch && len(sc.body) > largeCheck
+}
 
 func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	if q.batch {

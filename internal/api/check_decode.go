@@ -285,6 +285,12 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 		if done {
 			break
 		}
+		if n >= limit.MaxAttributes+maxComparedNames {
+			if p := d.skip(depth + 1); p != nil {
+				return p
+			}
+			continue
+		}
 		for i := range f.attributeCount {
 			if bytes.Equal(f.attributes[i].name, name) {
 				return d.duplicateField([]byte("attributes"), name)
@@ -297,9 +303,7 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 			if rest == nil {
 				rest = make(map[string]bool)
 			}
-			if len(rest) < maxComparedNames {
-				rest[string(name)] = true
-			}
+			rest[string(name)] = true
 			if p := d.skip(depth + 1); p != nil {
 				return p
 			}

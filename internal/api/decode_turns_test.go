@@ -43,6 +43,9 @@ func TestLargeChecksTakeTurns(t *testing.T) {
 	batch := func(padding int) (status int) {
 		return s.post("/v1/check/batch", `{"checks":[{"subject":"ada","resource":"bulk"}]`+strings.Repeat(" ", padding)+`}`).status
 	}
+	single := func(padding int) int {
+		return s.check(`{"subject":"ada","resource":"bulk"` + strings.Repeat(" ", padding) + `}`).status
+	}
 	through := func(cookie string) int {
 		c := s.dial()
 		c.send(s.askRoute(http.MethodGet, "/edge", "X-User: ada", "Cookie: a="+cookie))
@@ -50,13 +53,16 @@ func TestLargeChecksTakeTurns(t *testing.T) {
 	}
 	free := takeChecks(t, s.lane.server.Load().capacity)
 	require.Equal(t, http.StatusServiceUnavailable, batch(maxCheckBody))
+	require.Equal(t, http.StatusServiceUnavailable, single(largeCheck))
 	require.Equal(t, http.StatusServiceUnavailable, through(long))
 	require.Equal(t, http.StatusOK, batch(maxCheckBody/2), "small ones need no turn")
+	require.Equal(t, http.StatusOK, single(largeCheck/2))
 	require.Equal(t, http.StatusNoContent, through(few))
 	require.Equal(t, http.StatusNoContent, s.authorize(http.MethodGet, "Weir-Subject: ada", "Cookie: a="+long).status, "without a route, headers are read once")
 	free()
 	for range 2 { // no turn is lost
 		require.Equal(t, http.StatusOK, batch(maxCheckBody))
+		require.Equal(t, http.StatusOK, single(largeCheck))
 		require.Equal(t, http.StatusNoContent, through(long))
 	}
 }

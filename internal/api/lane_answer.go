@@ -25,7 +25,7 @@ func (c *laneConn) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (c *laneConn) large(*scratch) bool { return false }
+func (c *laneConn) large(*scratch) bool { return len(c.head.body) > largeCheck }
 
 func (c *laneConn) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.decodeDirect(policy, c.head.body)

@@ -176,7 +176,7 @@ func (q *http2Question) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (q *http2Question) large(*scratch) bool { return false }
+func (q *http2Question) large(*scratch) bool { return len(q.body) > largeCheck }
 
 func (q *http2Question) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.decodeDirect(policy, q.body)

@@ -19,9 +19,9 @@ import (
 //   - Lists, reports and documents are created in turns, four of a tenant at once. This is as many
 //     as it has connections to Postgres, so others would only wait there. With fewer processors
 //     than four they are fewer, because creating them uses the processor, too.
-//   - Of these, lists of plans and routes and the configuration can have 100 000 values, which take a
-//     processor a tenth of a second from their first row on. They have turns on half of the
-//     processors.
+//   - Of these, the configuration and lists of what can be large have turns on half of the
+//     processors. 100 000 limits of plans take a processor a tenth of a second from their first row
+//     on, 200 rules some milliseconds.
 //   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
 //     them. Its next long answer is refused, unless it is the only one.
 //   - Exports, and configurations with subjects, have places until they are sent. A tenant without

@@ -23,7 +23,7 @@ func BenchmarkRecord(b *testing.B) {
 			for b.Loop() {
 				claim.print = r.keyed(claim.name, print1)
 				claim.pending = pendingRecord(claim.print)
-				got, err := r.readRecord(claim.name, r.answerRecord(claim, []byte(answer)), claim.print)
+				got, err := r.readRecord(b.Context(), claim, r.answerRecord(claim, []byte(answer)))
 				if err != nil {
 					b.Fatal(err)
 				}

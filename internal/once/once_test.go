@@ -3,6 +3,7 @@ package once
 import (
 	"bytes"
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -336,6 +337,56 @@ func TestUnreadableRecords(t *testing.T) {
 		require.Error(t, err, "%q", record)
 		require.NotErrorIs(t, err, ErrPending)
 	}
+}
+
+// Long answers are compressed, and read for repeats, in turn of tenants: a repeat of 20 KB, which
+// counts as nothing, took a processor two milliseconds. After the wait, they are used without a
+// turn.
+func TestLongRecordsTakeTurns(t *testing.T) {
+	r := New(Options{Client: newRedis(t), Timeout: testenv.RedisTimeout})
+	long := make([]byte, packsInTurn)
+	for i := range long {
+		long[i] = byte(i * i >> 8)
+	}
+	record := r.answerRecord(&Claim{name: "x", tenant: tenant}, long)
+	require.Greater(t, len(record), unpackInTurn+1000)
+	var held []func()
+	for range 2 * maxPacking {
+		if leave, err := r.packing.TakeWithin(ctx, uuid.New(), 0); err == nil {
+			held = append(held, leave)
+		}
+	}
+	free := func() {
+		for _, leave := range held {
+			leave()
+		}
+	}
+	key := uuid.NewString()
+	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	r.wait = 0
+	r.Finish(claim, long)
+	r.wait = time.Hour
+	answers := make(chan []byte)
+	go func() {
+		_, answer, _ := r.Begin(ctx, tenant, key, print1)
+		answers <- answer
+	}()
+	for r.packing.Waiting() == 0 {
+		runtime.Gosched()
+	}
+	short := uuid.NewString()
+	claim, _, err = r.Begin(ctx, tenant, short, print1)
+	require.NoError(t, err)
+	r.Finish(claim, []byte("short"))
+	_, answer, err := r.Begin(ctx, tenant, short, print1)
+	require.NoError(t, err)
+	require.Equal(t, "short", string(answer), "it needs no turn")
+	free()
+	require.Equal(t, long, <-answers)
+	_, answer, err = r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.Equal(t, long, answer)
 }
 
 // A key that was used for another request is refused before the answer of the first is decrypted,
