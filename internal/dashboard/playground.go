@@ -304,7 +304,7 @@ func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error
 		return d.playFailed(w, r, err)
 	}
 	status := playHeaders(w, view)
-	return d.render(w, r, status, playgroundPage(d.openFrame(w, r, "Playground"), view))
+	return d.renderFor(playgroundTurns, w, r, status, playgroundPage(d.openFrame(w, r, "Playground"), view))
 }
 
 // playgroundStage returns the parts of the page that depend on the settings, for the script.
@@ -313,7 +313,7 @@ func (d *dashboard) playgroundStage(w http.ResponseWriter, r *http.Request) erro
 	if err != nil {
 		return d.playFailed(w, r, err)
 	}
-	return d.render(w, r, playHeaders(w, view), playPieces(view))
+	return d.renderFor(playgroundTurns, w, r, playHeaders(w, view), playPieces(view))
 }
 
 func playHeaders(w http.ResponseWriter, view *playView) (status int) {

@@ -128,7 +128,7 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 		}
 	}
 	w.Header().Set("Cache-Control", playFresh)
-	return d.render(w, r, http.StatusOK, algorithmPage(d.openFrame(w, r, view.Title), &view))
+	return d.renderFor(playgroundTurns, w, r, http.StatusOK, algorithmPage(d.openFrame(w, r, view.Title), &view))
 }
 
 var playLengths = []option{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/a-h/templ"
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 
 	"weir/internal/check"
 	"weir/internal/tenants"
@@ -19,15 +20,25 @@ import (
 )
 
 // render writes a complete page, or nothing. It creates the page when it is the tenant's turn. The
-// page about a change is never refused.
-func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) (err error) {
+// page about a change is never refused. Pages without a tenant, such as that for signing in, are
+// short and take no turn, so that nobody can keep people from it.
+func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
+	return d.renderFor(requestOf(r.Context()).tenant, w, r, status, page)
+}
+
+// renderFor is render in a turn of another holder than the tenant.
+func (d *dashboard) renderFor(holder uuid.UUID, w http.ResponseWriter, r *http.Request, status int, page templ.Component) (err error) {
 	var p *drawnPage
 	draw := func() { p, err = drawPage(w.Header(), r, page) }
-	tenant := requestOf(r.Context()).tenant
-	if r.Method == http.MethodPost {
-		d.turns.always(r.Context(), tenant, draw)
-	} else if busy := d.turns.do(r.Context(), tenant, draw); busy != nil {
-		return busy
+	switch {
+	case holder == uuid.Nil:
+		draw()
+	case r.Method == http.MethodPost:
+		d.turns.always(r.Context(), holder, draw)
+	default:
+		if busy := d.turns.do(r.Context(), holder, draw); busy != nil {
+			return busy
+		}
 	}
 	if err != nil {
 		return err

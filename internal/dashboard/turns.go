@@ -12,11 +12,14 @@ import (
 // The creation of a page from what was read takes some milliseconds of a processor: the comparison
 // of fields in the audit trail, simulations, HTML, and its compression. It takes turns on at most
 // half of the processors, because checks need the others. The turns go to tenants: those of one do
-// not take all places if there are several, and a tenant with few is next. Pages without a tenant,
-// such as that for signing in, have the turns of the nil UUID together.
+// not take all places if there are several, and a tenant with few is next. The playground, which
+// anybody can use, has turns like a tenant; other pages without a tenant take none.
 //
 // Nobody has a turn while it waits for Postgres, for Redis or for a browser, and nobody takes a
 // second turn while it has one, for which it could wait forever.
+
+// playgroundTurns stands for a tenant in the turns of the playground.
+var playgroundTurns = uuid.UUID{15: 1}
 
 // turnWait is how long a page waits for each of its turns.
 const turnWait = 2 * time.Second
