@@ -21,6 +21,7 @@ import (
 	"weir/internal/notify"
 	"weir/internal/once"
 	"weir/internal/overload"
+	"weir/internal/places"
 	"weir/internal/records"
 	"weir/internal/tenants"
 )
@@ -185,13 +186,14 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	})
 	s.late = api.NewLateReturns(httpMetrics, s.log)
 	secrets := c.from.Secrets
-	turns := records.NewTurns()
+	turns, processors := records.NewTurns(), places.NewProcessors(runtime.GOMAXPROCS(0))
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
 		Store: s.store, Authenticator: c.authenticator, Policies: c.policies, Checker: c.checker, Instances: c.instances.Count,
 		Quota:  check.NewQuota(c.checker, c.policies, c.from.Platform),
-		Budget: c.records,
+		Budget: c.records, Processors: processors,
 		Once: once.New(once.Options{
 			Client: s.records, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Turns: turns, Budget: c.records,
+			Packing: processors.Short,
 		}),
 		Leases: leases.New(leases.Options{
 			Client: s.records, Secret: secrets.CounterKey, Timeout: s.cfg.RedisTimeout, Away: s.engine.Away, Turns: turns,
@@ -213,6 +215,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: c.following.now, Observe: httpMetrics.Route,
 		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Platform: c.from.Platform, Signup: dashboard.Signup(s.cfg.Signup),
 		Stopping: ctx.Done(), Counters: s.engine, Alive: c.census.Alive, Keys: c.keys,
+		Processors: processors,
 	})
 	s.front.handle(securityText(s.cfg.SecurityContact, s.cfg.PublicURL, beside(public, pages)))
 	return nil

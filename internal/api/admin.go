@@ -48,7 +48,7 @@ func mountAdmin(r chi.Router, deps Deps) *huma.OpenAPI {
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
 		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
-		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping, answers: newAnswers(runtime.GOMAXPROCS(0)),
+		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping, answers: newAnswers(runtime.GOMAXPROCS(0), deps.Processors),
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}
@@ -155,7 +155,7 @@ func (a *admin) routes() {
 	a.meterRoutes()
 
 	a.trail("/v1/audit", "list-audit", "List the audit trail")
-	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Verify the audit trail", a.verifyAudit)
+	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Verify the audit trail", a.verifyAudit, usesProcessor)
 
 	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
 	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))

@@ -24,6 +24,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +42,7 @@ import (
 	"weir/internal/once"
 	"weir/internal/origin"
 	"weir/internal/overload"
+	"weir/internal/places"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 )
@@ -69,12 +71,13 @@ type Deps struct {
 	Authenticator *tenants.Authenticator
 	Policies      *check.Policies
 	Checker       *check.Checker
-	Quota         *check.Quota    // limits the checks of each tenant; nil: no limit
-	Instances     func() int      // the number of instances that share the limits during an outage
-	Once          *once.Records   // answers of idempotent checks; nil: stored only in this process
-	Leases        *leases.Records // of clients; nil: stored only in this process
-	Late          *LateReturns    // of leases; nil: new ones, for which nothing waits
-	Budget        *budget.Budget  // of the bytes of records in Redis; nil: no bound. Once has it, too
+	Quota         *check.Quota       // limits the checks of each tenant; nil: no limit
+	Instances     func() int         // the number of instances that share the limits during an outage
+	Once          *once.Records      // answers of idempotent checks; nil: stored only in this process
+	Leases        *leases.Records    // of clients; nil: stored only in this process
+	Late          *LateReturns       // of leases; nil: new ones, for which nothing waits
+	Budget        *budget.Budget     // of the bytes of records in Redis; nil: no bound. Once has it, too
+	Processors    *places.Processors // nil: own turns
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // for /readyz; called from any goroutine
@@ -149,7 +152,10 @@ func New(cfg Config, deps Deps) chi.Router {
 	if cfg.Bound == nil {
 		cfg.Bound = overload.Fixed(int64(cfg.MaxInFlight))
 	}
-	s.capacity = newCapacity(s.metrics, cfg.Bound)
+	if deps.Processors == nil {
+		deps.Processors = places.NewProcessors(runtime.GOMAXPROCS(0))
+	}
+	s.capacity = newCapacity(s.metrics, cfg.Bound, deps.Processors)
 	r := chi.NewRouter()
 	r.Use(s.track, s.gateways)
 	r.NotFound(notFound)

@@ -20,6 +20,7 @@ import (
 	"weir/internal/engine"
 	"weir/internal/limit"
 	"weir/internal/overload"
+	"weir/internal/places"
 )
 
 func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
@@ -150,7 +151,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 // One tenant can use at most half of the concurrent requests.
 func TestShareOfATenant(t *testing.T) {
 	t.Parallel()
-	a := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(10))
+	a := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(10), places.NewProcessors(2))
 	one, two := limit.TenantID{1}, limit.TenantID{2}
 	first, second := a.of(one), a.of(two)
 	if first == second {
@@ -179,7 +180,7 @@ func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
 	s := &server{logger: logger, access: accesslog.New(logger), metrics: NewMetrics(prometheusRegistry())}
-	s.capacity = newCapacity(s.metrics, overload.Fixed(10))
+	s.capacity = newCapacity(s.metrics, overload.Fixed(10), places.NewProcessors(2))
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)

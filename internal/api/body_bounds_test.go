@@ -32,7 +32,7 @@ func repeated(before, item, after string, size int) string {
 // with less than 200 bytes allocated for each of its bytes, most of them to decode it. Not
 // parallel, because it counts all that is allocated.
 func TestInvalidBodiesCost(t *testing.T) {
-	doc := mountAdmin(chi.NewRouter(), Deps{Logger: slog.New(slog.DiscardHandler)})
+	doc := mountAdmin(chi.NewRouter(), Deps{Logger: slog.New(slog.DiscardHandler), Processors: places.NewProcessors(2)})
 	config, simulate, rules := doc.Paths["/v1/config"].Put, doc.Paths["/v1/simulate"].Post, doc.Paths["/v1/rules"].Post
 	const rule = `{"slug":"a","limit":1,"window":"1s","by":`
 	for name, c := range map[string]struct {
@@ -102,7 +102,7 @@ func TestLargeBodies(t *testing.T) {
 		problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge).Detail, values)
 	require.Contains(t, s.call(s.key, http.MethodPost, "/v1/rules", `{"`+strings.Repeat("k", maxMemberName+1)+`":0}`).
 		problem(http.StatusBadRequest, codeMalformedJSON).Detail, "longer than 1024 bytes")
-	for range maxBodyTurns + 1 {
+	for range 5 {
 		require.Equal(t, "More than 10000 fields are not valid; errors names 100 of them.", s.call(s.key, http.MethodPost, "/v1/rules",
 			repeated(`{"slug":"a","limit":1,"window":"1s","by":[`, `0   `, `]}`, maxAdminBody)).problem(422, codeInvalidRequest).Detail)
 		long := s.call(s.readKey, http.MethodPost, "/v1/simulate", repeated(`{"rules":[`, `{   }`, `]}`, maxAdminBody)).problem(422, codeInvalidRequest)
@@ -121,7 +121,7 @@ func TestLargeBodies(t *testing.T) {
 // instance keep 64 of 4 MiB, and each further tenant as many again.
 func TestBytesOfBodies(t *testing.T) {
 	t.Parallel()
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1000))
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1000), places.NewProcessors(2))
 	take := func(tenant limit.TenantID, length int64) (*request, *Problem) {
 		q := &request{ResponseWriter: httptest.NewRecorder(), capacity: c, authed: true, actor: tenants.AsSystem(tenant, "test")}
 		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), requestKey{}, q), http.MethodPut, "/", http.NoBody)
@@ -152,36 +152,6 @@ func TestBytesOfBodies(t *testing.T) {
 	require.Nil(t, p)
 }
 
-// Decoding leaves at least half of the processors to checks, and one tenant leaves turns to others
-// where there are several.
-func TestTurnsOfProcessors(t *testing.T) {
-	t.Parallel()
-	for processors, want := range map[int][4]int{ // large and small ones, of several tenants and of one
-		1: {1, 1, 1, 1}, 2: {1, 1, 1, 1}, 3: {1, 1, 1, 1}, 4: {1, 1, 1, 1}, 6: {2, 1, 1, 1}, 8: {2, 1, 2, 1}, 12: {4, 2, 2, 1}, 64: {4, 2, 2, 1},
-	} {
-		bodies := newBodyTurns(processors)
-		taken := func(turns *places.Turns[limit.TenantID], tenants int) (count int) {
-			var leave []func()
-			for tenant := range tenants {
-				for range maxBodyTurns + 1 {
-					ended, err := turns.TakeWithin(t.Context(), limit.TenantID{byte(tenant)}, 0)
-					if err == nil {
-						leave = append(leave, ended)
-					}
-				}
-			}
-			for _, ended := range leave {
-				ended()
-			}
-			return len(leave)
-		}
-		require.Equal(t, want, [4]int{taken(bodies.large, 10), taken(bodies.large, 1), taken(bodies.small, 10), taken(bodies.small, 1)}, processors)
-		if processors >= 4 {
-			require.LessOrEqual(t, want[0]+want[2], processors/2)
-		}
-	}
-}
-
 // sender returns a function that reads the body of a request, and returns the request, which has
 // its turn if the body needs one.
 func sender(t *testing.T, c *capacity) func(ctx context.Context, tenant limit.TenantID, mediaType, body string) (*request, *Problem) {
@@ -208,15 +178,15 @@ func requireOverloaded(t *testing.T, p *Problem) {
 // whose client has disconnected does nothing more.
 func TestTurnsOfBodies(t *testing.T) {
 	t.Parallel()
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-	c.bodies = newBodyTurns(4 * maxBodyTurns)
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100), places.NewProcessors(2))
+	c.bodies = newBodyTurns(places.NewProcessors(16))
 	c.bodies.wait = 0
 	send, overloaded := sender(t, c), func(p *Problem) { t.Helper(); requireOverloaded(t, p) }
 	large := `{"a":"` + strings.Repeat("x", smallBody) + `"}`
 	ada, bob, eve := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
 	var held []*request
 	for _, tenant := range []limit.TenantID{ada, bob} {
-		for range maxBodyTurns / 2 {
+		for range 2 {
 			q, p := send(t.Context(), tenant, jsonType, large)
 			require.Nil(t, p)
 			held = append(held, q)
@@ -254,8 +224,8 @@ func TestTurnsOfBodies(t *testing.T) {
 // each document of 4 MiB of other tenants, up to a second for each, and was answered 503.
 func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 	t.Parallel()
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-	c.bodies = newBodyTurns(2)
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100), places.NewProcessors(2))
+	c.bodies = newBodyTurns(places.NewProcessors(2))
 	c.bodies.wait = 0
 	send := sender(t, c)
 	ada, bob := limit.TenantID{1}, limit.TenantID{2}
@@ -290,8 +260,8 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 // way round, bodies in JSON would wait for YAML of other tenants, and it could wait twice as long.
 func TestYAMLTakesItsTurnFirst(t *testing.T) {
 	t.Parallel()
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-	c.bodies = newBodyTurns(2)
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100), places.NewProcessors(2))
+	c.bodies = newBodyTurns(places.NewProcessors(2))
 	c.bodies.wait = time.Hour
 	send := sender(t, c)
 	ada, bob, eve := limit.TenantID{1}, limit.TenantID{2}, limit.TenantID{3}
@@ -324,8 +294,8 @@ func TestYAMLTakesItsTurnFirst(t *testing.T) {
 func TestYAMLWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-		c.bodies = newBodyTurns(2)
+		c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100), places.NewProcessors(2))
+		c.bodies = newBodyTurns(places.NewProcessors(2))
 		send := sender(t, c)
 		ada, bob := limit.TenantID{1}, limit.TenantID{2}
 		leaveYAML, err := c.bodies.yaml.Take(t.Context(), ada)

@@ -12,26 +12,20 @@ import (
 
 // A decoded body takes many times its size in memory, and decoding uses the processor: 4 KB with
 // many errors take some milliseconds, 4 MiB up to a second. Bodies of more than turnBody take
-// turns, from the check of their form until their handler begins, on at most half of the
-// processors: checks need the others. Bodies of up to smallBody have turns of their own, so that
-// the small changes of a tenant wait for none of another's large documents. With two or three
-// processors, each of the two kinds has one turn, so both together can use two processors.
-//
-// Large requests of the hot endpoints have turns of their own, too (decode_turns.go).
+// turns, from the check of their form until their handler begins: those of up to smallBody among
+// short work (places.Processors), so that the small changes of a tenant wait for none of another's
+// large documents, and larger ones among long work. Large requests of the hot endpoints
+// (decode_turns.go) and long explanations (explain.go) take turns among short work, too.
 //
 // The turns go to tenants: those of one do not take all places if there are several, and a tenant
-// with few is next.
+// with few is next. Nobody waits for anything but a turn while having one among short work.
 //
 // A large body takes memory from its first byte on, also while it arrives slowly or waits for its
 // turn. So the bytes of large bodies are limited by tenant until their requests end.
 const (
 	turnBody        = 256       // bytes; a body in YAML takes a turn in any case
-	smallBody       = 4 << 10   // bytes; larger ones have other turns
+	smallBody       = 4 << 10   // bytes; larger ones are long work
 	largeBody       = 64 << 10  // bytes; those of larger ones are limited by tenant
-	maxSmallTurns   = 2         // on an instance with 8 processors or more; a tenant may have half of them
-	maxBodyTurns    = 4         // of larger bodies, with 12 processors or more; a tenant may have half of them
-	maxCheckTurns   = 8         // of large requests of the hot endpoints, with 16 processors or more; a tenant may have half
-	maxExplainTurns = 4         // of checks with long explanations, with 8 processors or more; a tenant may have half
 	maxYAMLBodies   = 2         // of them, while they are converted to JSON; a tenant may have one
 	maxBodies       = 256 << 20 // bytes of large bodies on an instance
 	maxTenantBodies = 32 << 20
@@ -41,26 +35,17 @@ const (
 
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
-	small, large, yaml *places.Turns[limit.TenantID]
-	checks, explained  *places.Turns[limit.TenantID]
+	small, large, yaml *places.Turns[limit.TenantID] // small are those of all short work, large of all long work
 	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
-	wait, reading      time.Duration                 // for a turn: of a body, and to encode a long answer
+	wait, reading      time.Duration                 // for a turn: of a body, and to encode a document
 }
 
-func newBodyTurns(processors int) bodyTurns {
-	half := processors / 2
-	small := max(1, min(half/2, maxSmallTurns))
-	large := max(1, min(half-small, maxBodyTurns))
-	checks := max(1, min(half, maxCheckTurns))
-	explained := max(1, min(half, maxExplainTurns))
+func newBodyTurns(processors *places.Processors) bodyTurns {
 	return bodyTurns{
-		small:     places.NewTurns[limit.TenantID](small, small/2, 0),
-		large:     places.NewTurns[limit.TenantID](large, large/2, 0),
-		yaml:      places.NewTurns[limit.TenantID](min(large, maxYAMLBodies), 1, 0),
-		checks:    places.NewTurns[limit.TenantID](checks, checks/2, 0),
-		explained: places.NewTurns[limit.TenantID](explained, explained/2, 0),
-		held:      places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait:      turnWait, reading: createdWait,
+		small: processors.Short, large: processors.Long,
+		yaml: places.NewTurns[limit.TenantID](min(maxYAMLBodies, processors.Long.Most()), 1, 0),
+		held: places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
+		wait: turnWait, reading: createdWait,
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"hash/maphash"
 	"net/http"
 	"net/netip"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -65,12 +64,12 @@ type share struct {
 	_                       [40]byte // a cache line each
 }
 
-func newCapacity(metrics *Metrics, bound *overload.Bound) *capacity {
+func newCapacity(metrics *Metrics, bound *overload.Bound, processors *places.Processors) *capacity {
 	return &capacity{
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
 		arriving: places.NewNested[netip.Prefix](),
-		bodies:   newBodyTurns(runtime.GOMAXPROCS(0)), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
+		bodies:   newBodyTurns(processors), explained: places.New[limit.TenantID](maxExplainedBatches, maxTenantExplained),
 		long:    places.NewBytes[limit.TenantID](maxLong, maxTenantLong),
 		records: places.New[limit.TenantID](0, 0),
 	}

@@ -24,7 +24,7 @@ func (s *server) decodeInTurn(ctx context.Context, q question, policy *check.Pol
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.capacity.bodies.wait)
 	defer cancel()
-	leave, p := s.capacity.turn(ctx, s.capacity.bodies.checks, sc.tenant)
+	leave, p := s.capacity.turn(ctx, s.capacity.bodies.small, sc.tenant)
 	if p != nil {
 		return nil, p
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -14,12 +15,12 @@ import (
 	"weir/internal/route"
 )
 
-// takeChecks takes all turns of large checks for other tenants. Requests do not wait for them.
+// takeChecks takes all turns of short work for other tenants. Requests do not wait for them.
 func takeChecks(t *testing.T, c *capacity) (free func()) {
 	c.bodies.wait = 0
 	var held []func()
-	for i := range 2 * maxCheckTurns {
-		if leave, err := c.bodies.checks.TakeWithin(t.Context(), limit.TenantID{byte(i + 1)}, 0); err == nil {
+	for i := range 2 * runtime.GOMAXPROCS(0) {
+		if leave, err := c.bodies.small.TakeWithin(t.Context(), limit.TenantID{byte(i + 1)}, 0); err == nil {
 			held = append(held, leave)
 		}
 	}

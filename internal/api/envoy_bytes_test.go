@@ -17,6 +17,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/overload"
+	"weir/internal/places"
 )
 
 // A tenant sends many long messages, slowly. Each takes its length in memory, so only some of them
@@ -113,7 +114,7 @@ func TestBytesThatARouteReads(t *testing.T) {
 // Batches over HTTP, which may have 256 KiB, are bounded like long messages.
 func TestBytesOfBatches(t *testing.T) {
 	t.Parallel()
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1000))
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1000), places.NewProcessors(2))
 	read := func(length int64) (*request, *Problem) {
 		require.True(t, c.enter())
 		defer c.leave()

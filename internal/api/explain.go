@@ -60,7 +60,7 @@ func explanations(policy *check.Policy, reqs []check.Request) (n int) {
 // rules take some milliseconds of processor, and a body of 3 KB. The checks are counted already, so
 // they are answered without a turn after the wait.
 func (s *server) explainTurn(ctx context.Context, tenant limit.TenantID) (end func()) {
-	leave, err := s.capacity.bodies.explained.TakeWithin(ctx, tenant, s.capacity.bodies.wait)
+	leave, err := s.capacity.bodies.small.TakeWithin(ctx, tenant, s.capacity.bodies.wait)
 	if err != nil {
 		return func() {}
 	}

@@ -74,7 +74,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		next = inTurn(a.answers.created, next)
 	}
 	if op.Metadata[metaLarge] == true {
-		next = inTurn(a.answers.large, next)
+		next = inLongTurn(a.answers.large, next)
 	}
 	query := queryParameters(op)
 	kind := tenants.OrdinaryWrite

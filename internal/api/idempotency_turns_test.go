@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/overload"
+	"weir/internal/places"
 )
 
 // A body is decoded again after the store has looked for an answer, in a turn like the first time.
@@ -18,8 +19,8 @@ import (
 func TestIdempotentBodiesTakeTurns(t *testing.T) {
 	s := newAdminStack(t)
 	actor, _ := s.db.Tenant("turns")
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-	c.bodies = newBodyTurns(2)
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100), places.NewProcessors(2))
+	c.bodies = newBodyTurns(places.NewProcessors(2))
 	c.bodies.wait = 0
 	a := &admin{store: s.store}
 	body := []byte(strings.Repeat("x", turnBody+1))

@@ -253,8 +253,8 @@ func jsonAnswer(body []byte) *huma.StreamResponse {
 }
 
 // watch registers a GET of live data, which has no entity tag. The answer is a T, encoded by hand.
-func watch[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
-	op := a.operation(http.MethodGet, path, id, summary, nil)
+func watch[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error), opts ...option) {
+	op := a.operation(http.MethodGet, path, id, summary, opts)
 	op.Responses["200"] = jsonResponse[T](a.api, "OK")
 	register(a, op, h)
 }

@@ -8,9 +8,10 @@ import (
 	"weir/internal/tenants"
 )
 
-// To encode a long answer uses the processor as long as to decode a large body: 100 000 limits of
-// plans take 80 ms in a list, 160 ms in a document, and more than a second in YAML. Such answers
-// take turns with large bodies, after they are read from Postgres and until they begin.
+// To encode a document uses the processor as long as to decode a large body: 100 000 limits of
+// plans take 160 ms, and more than a second in YAML. Lists have a turn until their answers begin
+// (inLongTurn). A document gives it back when it is read, and takes another one, so that nobody's
+// lists wait until one in YAML has its turn.
 //
 // Exports have no turns. They encode one page at a time, after reading it, wait for their clients
 // in between, and have few places of their own.
@@ -22,47 +23,11 @@ const (
 	yamlValue = 10
 )
 
-// weighted is an item of lists that may have very many values.
-type weighted interface {
-	weight() int // about the number of values, of a microsecond each
-}
-
-func (p Plan) weight() int { return len(p.Limits) }
-
-func (r Route) weight() int { return len(r.Resources) }
-
-func (s Subject) weight() int { return len(s.Overrides) + len(s.Labels) }
-
-func (e AuditEntry) weight() int { return (len(e.Before) + len(e.After)) / 100 }
-
-// encodeList waits for a turn if a page has very many values. It ends when the answer begins.
-func encodeList[T any](ctx context.Context, items []T) error {
-	values := 0
-	for i := range items {
-		item, ok := any(&items[i]).(weighted)
-		if !ok {
-			return nil
-		}
-		values += item.weight()
-	}
-	q := requestFrom(ctx)
-	if values <= fewEncoded || q == nil {
-		return nil
-	}
-	wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.reading)
-	defer cancel()
-	leave, p := q.capacity.turn(wait, q.capacity.bodies.large, q.actor.TenantID())
-	if p != nil {
-		return p
-	}
-	q.turn = leave
-	return nil
-}
-
 // encodeDocument encodes a document, in turns if it has very many values: first among those in
 // YAML, as convertYAML does.
 func encodeDocument(ctx context.Context, d *tenants.Document, inYAML bool) (body []byte, err error) {
 	q, values := requestFrom(ctx), documentValues(d)
+	q.endList()
 	kinds := []*places.Turns[limit.TenantID]{q.capacity.bodies.large}
 	if inYAML {
 		kinds = []*places.Turns[limit.TenantID]{q.capacity.bodies.yaml, q.capacity.bodies.large}

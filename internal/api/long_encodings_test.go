@@ -20,8 +20,8 @@ import (
 // encodingRequest returns a request of a tenant on an instance with one turn of each kind. A
 // request that finds it taken is refused at once.
 func encodingRequest(t *testing.T, actor tenants.Actor) (context.Context, *request) {
-	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100))
-	c.bodies = newBodyTurns(2)
+	c := newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(100), places.NewProcessors(2))
+	c.bodies = newBodyTurns(places.NewProcessors(2))
 	c.bodies.wait, c.bodies.reading = 0, 0
 	q := &request{ResponseWriter: httptest.NewRecorder(), capacity: c, authed: true, actor: actor}
 	return context.WithValue(t.Context(), requestKey{}, q), q
@@ -35,8 +35,7 @@ func manyLimits(n int) map[string]limit.Limit {
 	return limits
 }
 
-// Lists and documents with very many values are encoded when it is the tenant's turn, and others at
-// once. Before, four requests of a tenant at a time encoded YAML for more than a second each, on
+// Documents with very many values are encoded when it is the tenant's turn, others at once. Before, four requests of a tenant at a time encoded YAML for more than a second each, on
 // all processors.
 func TestLongAnswersTakeTurns(t *testing.T) {
 	t.Parallel()
@@ -47,29 +46,8 @@ func TestLongAnswersTakeTurns(t *testing.T) {
 		p, _ := err.(*Problem)
 		requireOverloaded(t, p)
 	}
-	plans := func(n int) []Plan {
-		return []Plan{planAnswer(tenants.Plan{}), planAnswer(tenants.Plan{Limits: manyLimits(n)})}
-	}
-	leave, err := bodies.large.Take(t.Context(), other)
+	leaveLarge, err := bodies.large.Take(t.Context(), other)
 	require.NoError(t, err)
-	overloaded(encodeList(ctx, plans(fewEncoded+1)))
-	overloaded(encodeList(ctx, []AuditEntry{{Before: make([]byte, 100*fewEncoded), After: make([]byte, 100)}}))
-	overloaded(encodeList(ctx, []Subject{{Labels: map[string]string{"a": "b"}, Overrides: make(map[string]Override)}, subjectAnswer(tenants.Subject{
-		Overrides: overridesOf(fewEncoded),
-	})}))
-	overloaded(encodeList(ctx, []Route{{Resources: make([]RouteTemplate, fewEncoded+1)}}))
-	require.NoError(t, encodeList(ctx, plans(fewEncoded)))
-	require.NoError(t, encodeList(ctx, []Member{{}}))
-	require.Nil(t, q.turn)
-	leave()
-	require.NoError(t, encodeList(ctx, plans(fewEncoded+1)))
-	_, err = bodies.large.TakeWithin(t.Context(), other, 0)
-	require.Error(t, err)
-	q.capacity.enter()
-	q.WriteHeader(200)
-	leaveLarge, err := bodies.large.TakeWithin(t.Context(), other, 0)
-	require.NoError(t, err, "the turn ends when the answer begins")
-
 	document := func(n int) *tenants.Document {
 		return &tenants.Document{Plans: []tenants.Plan{{Limits: manyLimits(n)}}}
 	}
@@ -87,7 +65,7 @@ func TestLongAnswersTakeTurns(t *testing.T) {
 	require.NoError(t, encode(document(fewYAML), true))
 	leaveLarge()
 	require.NoError(t, encode(document(fewEncoded+1), false))
-	leave, err = bodies.yaml.TakeWithin(t.Context(), other, 0)
+	leave, err := bodies.yaml.TakeWithin(t.Context(), other, 0)
 	require.NoError(t, err)
 	overloaded(encode(document(fewYAML+1), true))
 	leave()
@@ -97,13 +75,6 @@ func TestLongAnswersTakeTurns(t *testing.T) {
 		require.NoError(t, err, "the turns end with the encoding")
 		leave()
 	}
-}
-
-func overridesOf(n int) (overrides []tenants.Override) {
-	for i := range n {
-		overrides = append(overrides, tenants.Override{Rule: fmt.Sprint("rule-", i)})
-	}
-	return overrides
 }
 
 // A document that the client has is not encoded.
@@ -118,7 +89,7 @@ func TestUnchangedDocumentsAreNotEncoded(t *testing.T) {
 	leave, err := q.capacity.bodies.yaml.Take(t.Context(), limit.TenantID{2})
 	require.NoError(t, err)
 	defer leave()
-	a := &admin{store: s.store, answers: newAnswers(2)}
+	a := &admin{store: s.store, answers: newAnswers(2, places.NewProcessors(2))}
 	_, version, err := s.store.Document(ctx, s.a, false)
 	require.NoError(t, err)
 	get := func(format string, noneMatch ...string) error {
@@ -137,7 +108,7 @@ func TestLargeListsTakeTurns(t *testing.T) {
 	t.Parallel()
 	actor, other := tenants.AsSystem(uuid.UUID{1}, "test"), uuid.UUID{2}
 	ctx, q := encodingRequest(t, actor)
-	a := newAnswers(2)
+	a := newAnswers(2, places.NewProcessors(2))
 	free := func(turns *places.Turns[uuid.UUID]) bool {
 		leave, err := turns.TakeWithin(t.Context(), other, 0)
 		if err == nil {
@@ -145,7 +116,7 @@ func TestLargeListsTakeTurns(t *testing.T) {
 		}
 		return err == nil
 	}
-	h := inTurn(a.large, inTurn(a.created, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := inLongTurn(a.large, inTurn(a.created, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		require.False(t, free(a.large))
 		require.True(t, free(a.created), "that is for other lists")
 		q.capacity.enter()
@@ -168,4 +139,11 @@ func TestLargeListsTakeTurns(t *testing.T) {
 		_, err := a.created.TakeWithin(t.Context(), uuid.New(), 0)
 		require.NoError(t, err, "no turn is lost")
 	}
+
+	// A document gives its turn back before it takes that in which it is encoded.
+	inLongTurn(a.large, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		_, err := encodeDocument(ctx, &tenants.Document{Plans: []tenants.Plan{{Limits: manyLimits(fewEncoded)}}}, true)
+		require.NoError(t, err)
+		require.True(t, free(a.large))
+	})).ServeHTTP(q, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/config", nil))
 }

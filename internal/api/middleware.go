@@ -37,6 +37,8 @@ type request struct {
 	kind *atomic.Int64
 	// place ends its place among those that others wait for; nil: it has none.
 	place func()
+	// list ends its turn among lists and documents that are created; nil: it has none.
+	list func()
 	// turn ends its turn among bodies that are decoded; nil: it has none.
 	turn func()
 	// end ends what its answer takes until it is sent; nil: nothing.

@@ -223,7 +223,7 @@ func TestAdminShareEnds(t *testing.T) {
 // Before, two of its 65,536 networks had all of them.
 func TestKeylessPlacesOfWideNetworks(t *testing.T) {
 	t.Parallel()
-	a := newCapacity(&Metrics{}, overload.Fixed(10_000))
+	a := newCapacity(&Metrics{}, overload.Fixed(10_000), places.NewProcessors(2))
 	take := func(address string) bool {
 		r := httptest.NewRequest(http.MethodGet, "/docs", nil)
 		r.RemoteAddr = net.JoinHostPort(address, "1234")

@@ -19,9 +19,9 @@ import (
 //   - Lists, reports and documents are created in turns, four of a tenant at once. This is as many
 //     as it has connections to Postgres, so others would only wait there. With fewer processors
 //     than four they are fewer, because creating them uses the processor, too.
-//   - Of these, the configuration and lists of what can be large have turns on half of the
-//     processors. 100 000 limits of plans take a processor a tenth of a second from their first row
-//     on, 200 rules some milliseconds.
+//   - Of these, the configuration and lists of what can be large have turns among long work
+//     (places.Processors). 100 000 limits of plans take a processor a tenth of a second from their
+//     first row on, 200 rules some milliseconds.
 //   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
 //     them. Its next long answer is refused, unless it is the only one.
 //   - Exports, and configurations with subjects, have places until they are sent. A tenant without
@@ -50,13 +50,13 @@ type answers struct {
 	documents *tenants.ExportPlaces    // configurations with subjects until they are sent
 }
 
-func newAnswers(processors int) *answers {
+func newAnswers(processors int, turns *places.Processors) *answers {
 	// Two tenants can have as many as possible at once, except for those that are for tenants with
 	// none.
 	each := max(2, min(processors, maxTenantCreated))
 	return &answers{
 		created:   places.NewTurns[uuid.UUID](2*each, each, each/2),
-		large:     places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTenantCreated), processors/4, 0),
+		large:     turns.Long,
 		unread:    places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread),
 		exports:   tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
 		documents: tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
@@ -72,15 +72,40 @@ func usesProcessor(op *huma.Operation) { op.Metadata[metaLarge] = true }
 // inTurn runs next when the tenant has a turn, which ends when the answer begins.
 func inTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := requestFrom(r.Context())
-		leave, err := turns.TakeWithin(r.Context(), q.actor.TenantID(), createdWait)
-		if err != nil {
-			q.capacity.turnAway(w, r)
-			return
+		if leave, ok := takeList(turns, w, r); ok {
+			requestFrom(r.Context()).untilAnswer(leave)
+			next.ServeHTTP(w, r)
 		}
-		q.untilAnswer(leave)
-		next.ServeHTTP(w, r)
 	})
+}
+
+// inLongTurn is inTurn for turns among long work, which a handler can end before its answer.
+func inLongTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if leave, ok := takeList(turns, w, r); ok {
+			q := requestFrom(r.Context())
+			q.list = leave
+			q.untilAnswer(q.endList)
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// endList ends the turn of a list or a document, if it has one.
+func (q *request) endList() {
+	if q.list != nil {
+		q.list()
+		q.list = nil
+	}
+}
+
+func takeList(turns *places.Turns[uuid.UUID], w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+	q := requestFrom(r.Context())
+	leave, err := turns.TakeWithin(r.Context(), q.actor.TenantID(), createdWait)
+	if err != nil {
+		q.capacity.turnAway(w, r)
+	}
+	return leave, err == nil
 }
 
 // until takes a place of the tenant that ends with the request, when its answer was sent.

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"weir/internal/overload"
+	"weir/internal/places"
 )
 
 // startHTTP2 sends the preface of a client and its settings on a connection, which the end of the
@@ -302,7 +303,7 @@ func TestUnreadImportsUseNoSlots(t *testing.T) {
 // The lines of an import are freed when its answer begins, because then it has no slot that bounds
 // them.
 func TestUnreadImportsKeepNoLines(t *testing.T) {
-	q := &request{ResponseWriter: httptest.NewRecorder(), capacity: newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1))}
+	q := &request{ResponseWriter: httptest.NewRecorder(), capacity: newCapacity(NewMetrics(prometheusRegistry()), overload.Fixed(1), places.NewProcessors(2))}
 	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), requestKey{}, q), http.MethodPost, bulkPath, strings.NewReader("subject\nada\n"))
 	ended := false
 	q.untilAnswer(func() { ended = true })

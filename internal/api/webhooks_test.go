@@ -367,7 +367,7 @@ func TestSlowWebhooks(t *testing.T) {
 func TestPlacesOfWebhooks(t *testing.T) {
 	t.Parallel()
 	w := &webhooks{
-		server: &server{capacity: newCapacity(NewMetrics(prometheusRegistry()), overload.New(DefaultMaxInFlight, 64, 0))},
+		server: &server{capacity: newCapacity(NewMetrics(prometheusRegistry()), overload.New(DefaultMaxInFlight, 64, 0), places.NewProcessors(2))},
 		bodies: places.New[limit.TenantID](0, 0),
 	}
 	var first []int

@@ -68,8 +68,9 @@ type Deps struct {
 	Platform uuid.UUID
 	// Stopping is closed when the process is about to end: live pages must connect elsewhere. nil:
 	// never.
-	Stopping <-chan struct{}
-	Now      func() time.Time // nil: time.Now
+	Stopping   <-chan struct{}
+	Now        func() time.Time   // nil: time.Now
+	Processors *places.Processors // nil: own turns
 	// Counters has the counters of failed sign-ins and of requested mails. Keys names them, and
 	// signs the cookies of browsers. nil: counters of this process.
 	Counters engine.Engine
@@ -180,7 +181,10 @@ func newDashboard(deps Deps) *dashboard {
 	d.logos = places.NewBytes[uuid.UUID](maxLogosUnread, maxTenantLogosUnread)
 	d.requestMails, d.opened = d.newThrottle("request-mail", requestMailRules...), newOpenedCounts(deps.Now)
 	processors := runtime.GOMAXPROCS(0)
-	d.turns = newPageTurns(processors)
+	if deps.Processors == nil {
+		deps.Processors = places.NewProcessors(processors)
+	}
+	d.turns = newPageTurns(deps.Processors)
 	d.trying = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTrying), 1, 0)
 	d.verifications = places.New[uuid.UUID](maxWorking, maxTenantVerifying)
 	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](max(minVerifying, places.OnHalf(processors, maxVerifying)), 1, 0), verifyWait

@@ -10,10 +10,10 @@ import (
 )
 
 // The creation of a page from what was read takes some milliseconds of a processor: the comparison
-// of fields in the audit trail, simulations, HTML, and its compression. It takes turns on at most
-// half of the processors, because checks need the others. The turns go to tenants: those of one do
-// not take all places if there are several, and a tenant with few is next. The playground, which
-// anybody can use, has turns like a tenant; other pages without a tenant take none.
+// of fields in the audit trail, simulations, HTML, and its compression. It takes turns among short
+// work (places.Processors), on at most half of the processors, because checks need the others. The
+// playground, which anybody can use, has turns like a tenant; other pages without a tenant take
+// none.
 //
 // Nobody has a turn while it waits for Postgres, for Redis or for a browser, and nobody takes a
 // second turn while it has one, for which it could wait forever.
@@ -30,8 +30,8 @@ type pageTurns struct {
 	wait  time.Duration
 }
 
-func newPageTurns(processors int) pageTurns {
-	return pageTurns{places.NewTurns[uuid.UUID](places.OnHalf(processors, processors), processors/4, 0), turnWait}
+func newPageTurns(processors *places.Processors) pageTurns {
+	return pageTurns{processors.Short, turnWait}
 }
 
 // do calls f when it is the tenant's turn. f must only compute, and must not call do. Error:

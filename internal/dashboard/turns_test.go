@@ -10,37 +10,14 @@ import (
 	"github.com/a-h/templ"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-)
 
-// Pages leave at least half of the processors to checks, and one tenant leaves turns to others
-// where there are several.
-func TestPageTurnsOfProcessors(t *testing.T) {
-	t.Parallel()
-	for processors, want := range map[int][2]int{1: {1, 1}, 2: {1, 1}, 4: {2, 1}, 6: {3, 1}, 8: {4, 2}, 64: {32, 16}} {
-		turns := newPageTurns(processors).turns
-		taken := func(tenants int) (count int) {
-			var leave []func()
-			for tenant := range tenants {
-				for range processors {
-					ended, err := turns.TakeWithin(t.Context(), uuid.UUID{byte(tenant)}, 0)
-					if err == nil {
-						leave = append(leave, ended)
-					}
-				}
-			}
-			for _, ended := range leave {
-				ended()
-			}
-			return len(leave)
-		}
-		require.Equal(t, want, [2]int{taken(10), taken(1)}, processors)
-	}
-}
+	"weir/internal/places"
+)
 
 // turnless is the dashboard of a stack whose turns are all taken.
 func (s *stack) turnless() (leave func()) {
 	s.t.Helper()
-	s.pages.turns = newPageTurns(2)
+	s.pages.turns = newPageTurns(places.NewProcessors(2))
 	s.pages.turns.wait = 0
 	leave, err := s.pages.turns.turns.Take(s.t.Context(), s.b.TenantID())
 	require.NoError(s.t, err)
@@ -72,7 +49,7 @@ func TestPagesTakeTurns(t *testing.T) {
 // A turn ends with a panic of the page.
 func TestTurnsEndWithAPanic(t *testing.T) {
 	t.Parallel()
-	d := &dashboard{turns: newPageTurns(2)}
+	d := &dashboard{turns: newPageTurns(places.NewProcessors(2))}
 	d.turns.wait = 0
 	page := templ.ComponentFunc(func(context.Context, io.Writer) error { panic("broken") })
 	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
@@ -84,7 +61,7 @@ func TestTurnsEndWithAPanic(t *testing.T) {
 // A live page waits for its turn, and loses nothing meanwhile.
 func TestLivePagesTakeTurns(t *testing.T) {
 	t.Parallel()
-	d := &dashboard{turns: newPageTurns(2)}
+	d := &dashboard{turns: newPageTurns(places.NewProcessors(2))}
 	h := newHub(d)
 	leave, err := d.turns.turns.Take(t.Context(), uuid.UUID{1})
 	require.NoError(t, err)

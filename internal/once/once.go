@@ -95,13 +95,14 @@ type Records struct {
 
 // Options are the parts and settings of Records.
 type Options struct {
-	Client  redis.UniversalClient // nil: records are stored only in this process
-	Secret  [16]byte              // of the deployment
-	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
-	Turns   *records.Turns        // of calls to Redis; nil: no call waits for a turn
-	Timeout time.Duration         // of one call to Redis, and of the wait for its turn; 0: 100 ms
-	Wait    time.Duration         // how long a repeat waits for the first request; 0: one second
-	Budget  *budget.Budget        // bounds the records of a tenant in Redis; nil: no bound
+	Client  redis.UniversalClient    // nil: records are stored only in this process
+	Secret  [16]byte                 // of the deployment
+	Away    func(key string) bool    // reports whether the server of a key is known to be unavailable; nil: never
+	Turns   *records.Turns           // of calls to Redis; nil: no call waits for a turn
+	Timeout time.Duration            // of one call to Redis, and of the wait for its turn; 0: 100 ms
+	Wait    time.Duration            // how long a repeat waits for the first request; 0: one second
+	Budget  *budget.Budget           // bounds the records of a tenant in Redis; nil: no bound
+	Packing *places.Turns[uuid.UUID] // to compress and read long answers; nil: own turns
 }
 
 // New returns Records.
@@ -116,8 +117,9 @@ func New(o Options) *Records {
 	if r.wait == 0 {
 		r.wait = time.Second
 	}
-	half := places.OnHalf(runtime.GOMAXPROCS(0), maxPacking)
-	r.packing = places.NewTurns[uuid.UUID](half, half/2, 0)
+	if r.packing = o.Packing; r.packing == nil {
+		r.packing = places.NewProcessors(runtime.GOMAXPROCS(0)).Short
+	}
 	r.prints = seal.Derive("prints of idempotent checks ", o.Secret)
 	r.aead = seal.AEAD(seal.Derive("answers of idempotent checks ", o.Secret))
 	return r
@@ -334,9 +336,8 @@ const packFrom = 1 << 10
 
 // To compress the answer to a batch of a hundred checks with 30 rules, of 600 KB, takes a processor
 // three milliseconds, and to read it for a repeat, which counts as nothing, two. So long answers
-// take turns by tenant, on at most half of the processors.
+// take turns among short work (places.Processors).
 const (
-	maxPacking   = 8        // with 16 processors or more; a tenant may have half of them
 	packsInTurn  = 64 << 10 // bytes of an answer
 	unpackInTurn = 4 << 10  // bytes of a compressed one
 )

@@ -351,7 +351,7 @@ func TestLongRecordsTakeTurns(t *testing.T) {
 	record := r.answerRecord(&Claim{name: "x", tenant: tenant}, long)
 	require.Greater(t, len(record), unpackInTurn+1000)
 	var held []func()
-	for range 2 * maxPacking {
+	for range 2 * runtime.GOMAXPROCS(0) {
 		if leave, err := r.packing.TakeWithin(ctx, uuid.New(), 0); err == nil {
 			held = append(held, leave)
 		}

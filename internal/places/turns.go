@@ -53,6 +53,9 @@ func NewTurns[K comparable](most, each, reserved int) *Turns[K] {
 	return &Turns[K]{most: max(1, most), each: max(1, each), shared: max(1, most-reserved), of: map[K]*queue[K]{}}
 }
 
+// Most returns how many places there are.
+func (t *Turns[K]) Most() int { return t.most }
+
 // Take waits for a place of the holder, until ctx ends. If it returns no error, the caller must
 // call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
