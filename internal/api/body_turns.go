@@ -18,7 +18,7 @@ import (
 // (decode_turns.go) and long explanations (explain.go) take turns among short work, too.
 //
 // The turns go to tenants: those of one do not take all places if there are several, and a tenant
-// with few is next. Nobody waits for anything but a turn while having one among short work.
+// with few is next. While one among short work is taken, its request waits for nothing else.
 //
 // A large body takes memory from its first byte on, also while it arrives slowly or waits for its
 // turn. So the bytes of large bodies are limited by tenant until their requests end.

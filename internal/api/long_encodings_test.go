@@ -35,8 +35,8 @@ func manyLimits(n int) map[string]limit.Limit {
 	return limits
 }
 
-// Documents with very many values are encoded when it is the tenant's turn, others at once. Before, four requests of a tenant at a time encoded YAML for more than a second each, on
-// all processors.
+// Documents with very many values are encoded when it is the tenant's turn, others at once. Before,
+// four requests of a tenant at a time encoded YAML for more than a second each, on all processors.
 func TestLongAnswersTakeTurns(t *testing.T) {
 	t.Parallel()
 	ctx, q := encodingRequest(t, tenants.AsSystem(uuid.UUID{1}, "test"))
