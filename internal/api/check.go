@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -16,7 +17,8 @@ type httpQuestion struct {
 	batch        bool
 	keyless      bool // neither Weir-Denied-Status nor Idempotency-Key is for it
 	deniedStatus int
-	held         int // bytes of its answer that count, by the estimate; 0: none (holdLong)
+	explains     bool // it has a place for explained checks
+	held         int  // bytes of its answer that count, by the estimate; 0: none (holdLong)
 }
 
 func (q *httpQuestion) credentials() (string, *Problem) { return bearer(q.r.Header["Authorization"]) }
@@ -61,9 +63,14 @@ func (q *httpQuestion) large(sc *scratch) bool {
 
 func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	if q.batch {
+		if bytes.Contains(sc.body, explainName) { // a refusal costs less before the checks are decoded
+			if p := q.holdExplained(policy.Tenant()); p != nil {
+				return nil, p
+			}
+		}
 		reqs, p := sc.decoder.decodeBatch(sc.body)
 		if p == nil {
-			p = q.holdExplained(policy.Tenant(), reqs)
+			p = q.boundExplained(policy.Tenant(), reqs)
 		}
 		if p == nil {
 			p = q.holdLong(policy.Tenant(), answerBytes(policy, reqs))

@@ -19,8 +19,12 @@ const (
 
 var tooManyExplained = limit.Wrong("Omit it, or explain the other checks in further requests.", "may be true in at most %d checks of a batch", maxExplained)
 
-// holdExplained takes a place for a batch with explained checks, until its answer is sent.
-func (q *httpQuestion) holdExplained(tenant limit.TenantID, reqs []check.Request) *Problem {
+// explainName is how nearly every client writes the name of the field.
+var explainName = []byte(`"explain"`)
+
+// boundExplained refuses a batch with too many explained checks, and takes its place if it needs
+// one and has none.
+func (q *httpQuestion) boundExplained(tenant limit.TenantID, reqs []check.Request) *Problem {
 	explained := 0
 	for i := range reqs {
 		if !reqs[i].Explain {
@@ -30,9 +34,14 @@ func (q *httpQuestion) holdExplained(tenant limit.TenantID, reqs []check.Request
 			return invalid(wrongField("/checks/"+itoa(int64(i))+"/explain", tooManyExplained))
 		}
 	}
-	if explained == 0 {
+	if explained == 0 || q.explains {
 		return nil
 	}
+	return q.holdExplained(tenant)
+}
+
+// holdExplained takes a place for a batch with explained checks, until its answer is sent.
+func (q *httpQuestion) holdExplained(tenant limit.TenantID) *Problem {
 	request := requestFrom(q.r.Context())
 	leave, ok := request.capacity.explained.Take(tenant)
 	if !ok {
@@ -40,6 +49,7 @@ func (q *httpQuestion) holdExplained(tenant limit.TenantID, reqs []check.Request
 		return overloaded()
 	}
 	request.atEnd(leave)
+	q.explains = true
 	return nil
 }
 

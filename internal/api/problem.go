@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -313,6 +314,25 @@ func (p *Problem) withHeader(name, value string) *Problem {
 // characters can take several bytes in JSON.
 const maxInstance = 256
 
+// beginningOf returns at least the part of an escaped path that instanceOf keeps: to escape and
+// compare the whole of a long one takes as long as to read the request.
+func beginningOf(u *url.URL) string {
+	const enough = 4 * maxInstance
+	switch {
+	case len(u.RawPath) > enough:
+		raw := u.RawPath[:enough]
+		if at := strings.LastIndexByte(raw, '%'); at > enough-len("%41") {
+			raw = raw[:at]
+		}
+		if path, err := url.PathUnescape(raw); err == nil {
+			return (&url.URL{Path: path, RawPath: raw}).EscapedPath()
+		}
+	case u.RawPath == "" && len(u.Path) > enough:
+		return (&url.URL{Path: u.Path[:enough]}).EscapedPath()
+	}
+	return u.EscapedPath()
+}
+
 // instanceOf returns the path of a request, or its beginning without half an escaped byte.
 func instanceOf(path string) string {
 	if len(path) <= maxInstance {
@@ -328,7 +348,7 @@ func instanceOf(path string) string {
 // writeProblem answers r with p. It fills in the instance and the request id.
 func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	answer := *p
-	answer.Instance = instanceOf(r.URL.EscapedPath())
+	answer.Instance = instanceOf(beginningOf(r.URL))
 	answer.RequestID = requestID(r.Context())
 	body, err := json.Marshal(&answer)
 	if err != nil { // only strings and numbers: cannot fail

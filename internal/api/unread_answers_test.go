@@ -150,6 +150,10 @@ func TestLongInstance(t *testing.T) {
 		{"/" + strings.Repeat("%C3", 100), "/" + strings.Repeat("%C3", 85)},
 		{"/a" + strings.Repeat("%C3", 100), "/a" + strings.Repeat("%C3", 84)},
 		{"/aa" + strings.Repeat("%C3", 100), "/aa" + strings.Repeat("%C3", 84)},
+		{"/" + strings.Repeat("a", 2000), "/" + strings.Repeat("a", 255)},
+		{"/" + strings.Repeat("%61", 2000), "/" + strings.Repeat("%61", 85)},
+		{"/a" + strings.Repeat("%2F", 2000), "/a" + strings.Repeat("%2F", 84)},
+		{"/aa" + strings.Repeat("%C3%BC", 1000), "/aa" + strings.Repeat("%C3%BC", 42)},
 	} {
 		r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, s.contract.url+ask.path, nil)
 		require.NoError(t, err)
