@@ -70,11 +70,7 @@ func explanations(policy *check.Policy, reqs []check.Request) (n int) {
 // rules take some milliseconds of processor, and a body of 3 KB. The checks are counted already, so
 // they are answered without a turn after the wait.
 func (s *server) explainTurn(ctx context.Context, tenant limit.TenantID) (end func()) {
-	leave, err := s.capacity.bodies.small.TakeWithin(ctx, tenant, s.capacity.bodies.wait)
-	if err != nil {
-		return func() {}
-	}
-	return leave
+	return s.capacity.bodies.small.TryWithin(ctx, tenant, s.capacity.bodies.wait)
 }
 
 // maxExplainedRecord is the size of an explained answer, in bytes, from which on its record has no

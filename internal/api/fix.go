@@ -17,7 +17,7 @@ var (
 	notBoolean    = limit.Wrong("Write true or false, without quotes.", "must be true or false")
 	notInteger    = limit.MustBe("a whole number")
 	notObject     = limit.Wrong("Write it in braces: {...}.", "must be an object")
-	notTags       = limit.Wrong("Send the ETag of an earlier answer unchanged.", `must be * or a list of at most 100 entity tags such as "v7"`)
+	notTags       = limit.Wrong("Send the ETag of an earlier answer unchanged.", `must be * or a list of at most %d entity tags such as "v7"`, maxTags)
 	notNull       = limit.Wrong("Send a value, or omit it.", "is required and cannot be null")
 	isEmpty       = limit.Wrong("Give it a value, or omit it.", "must not be empty")
 	isRepeated    = limit.Wrong("Send it once.", "may appear only once")

@@ -440,7 +440,8 @@ const (
 	lingeringMost = 64 << 10
 )
 
-// Close closes the connection, after a request that net/http must not read in two steps.
+// Close closes the connection. After a request that net/http must not read, it does so in two
+// steps, and reads for up to lingering what the client is still sending.
 func (c *handedConn) Close() error {
 	if c.poison.Load() != nil && c.CloseWrite() == nil && c.Conn.SetReadDeadline(time.Now().Add(lingering)) == nil {
 		_, _ = io.CopyN(io.Discard, c.Conn, lingeringMost)

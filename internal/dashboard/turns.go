@@ -48,9 +48,8 @@ func (p *pageTurns) do(ctx context.Context, tenant uuid.UUID, f func()) error {
 
 // always is do for what must not be refused: it calls f after the wait, too.
 func (p *pageTurns) always(ctx context.Context, tenant uuid.UUID, f func()) {
-	if p.do(ctx, tenant, f) != nil {
-		f()
-	}
+	defer p.turns.TryWithin(ctx, tenant, p.wait)()
+	f()
 }
 
 // await is do for what no request waits for: it waits as long as ctx lasts. Error: that of ctx.

@@ -345,11 +345,7 @@ const (
 // packTurn waits for a turn of the tenant. The answer is needed in any case, so it is packed or
 // read without one after the wait.
 func (r *Records) packTurn(ctx context.Context, tenant uuid.UUID) (leave func()) {
-	leave, err := r.packing.TakeWithin(ctx, tenant, r.wait)
-	if err != nil {
-		return func() {}
-	}
-	return leave
+	return r.packing.TryWithin(ctx, tenant, r.wait)
 }
 
 func (r *Records) answerRecord(claim *Claim, answer []byte) []byte {

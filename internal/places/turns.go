@@ -82,6 +82,16 @@ func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration)
 	return t.Take(ctx, holder)
 }
 
+// TryWithin waits for a place of the holder like TakeWithin, for what must be done in any case:
+// after the wait, or when ctx ends, the caller continues without a place. It must call leave once.
+func (t *Turns[K]) TryWithin(ctx context.Context, holder K, most time.Duration) (leave func()) {
+	leave, err := t.TakeWithin(ctx, holder, most)
+	if err != nil {
+		return func() {}
+	}
+	return leave
+}
+
 // arrive takes a place, and returns nil, or begins to wait for one. Of those who wait already,
 // nobody can get a place, because each that becomes free is given at once. So only the holder
 // itself decides.
