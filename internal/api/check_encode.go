@@ -48,9 +48,7 @@ func appendDecision(b []byte, d *check.Decision) []byte {
 		b = appendRule(b, &d.Rules[i], d.Allowed)
 	}
 	b = append(b, ']')
-	if len(d.Skipped) > 0 {
-		b = appendSkipped(b, d.Skipped)
-	}
+	b = appendSkipped(b, d)
 	b = append(b, `,"degraded":`...)
 	b = strconv.AppendBool(b, d.Degraded)
 	if d.Warning {
@@ -136,23 +134,24 @@ func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
 	return append(b, '}')
 }
 
-func appendSkipped(b []byte, skipped []check.SkippedRule) []byte {
-	b = append(b, `,"skipped":[`...)
-	for i := range skipped {
-		if i > 0 {
-			b = append(b, ',')
+// appendSkipped appends the rules that were not evaluated, if there are any. Slugs and reasons need
+// no escape.
+func appendSkipped(b []byte, d *check.Decision) []byte {
+	end := "" // of the list
+	for s := range d.EachSkipped() {
+		if end == "" {
+			b, end = append(b, `,"skipped":[{"rule":"`...), "]"
+		} else {
+			b = append(b, `,{"rule":"`...)
 		}
-		b = append(b, `{"rule":`...)
-		b = appendString(b, skipped[i].Rule.Slug)
-		b = append(b, `,"reason":`...)
-		b = appendString(b, string(skipped[i].Reason))
-		if skipped[i].Attribute != "" {
-			b = append(b, `,"attribute":`...)
-			b = appendString(b, skipped[i].Attribute)
+		b = append(append(append(b, s.Rule.Slug...), `","reason":"`...), s.Reason...)
+		if s.Attribute != "" {
+			b = append(appendString(append(b, `","attribute":`...), s.Attribute), '}')
+			continue
 		}
-		b = append(b, '}')
+		b = append(b, `"}`...)
 	}
-	return append(b, ']')
+	return append(b, end...)
 }
 
 // appendDenial appends the reason of a denial, in a form that can be shown to an end user.

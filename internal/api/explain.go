@@ -84,15 +84,14 @@ func (s *server) record(q question, reqs []check.Request, decisions []check.Deci
 		return sc.appendRecord(nil, decisions)
 	}
 	answer := slices.Clone(sc.out)
-	skipped := make([][]check.SkippedRule, len(decisions))
+	all := make([]check.Decision, len(decisions))
 	for i := range decisions {
-		skipped[i], decisions[i].Skipped = decisions[i].Skipped, nil
+		all[i] = decisions[i]
+		decisions[i].Skipped, decisions[i].Explains = nil, nil
 	}
 	q.encode(s.style, decisions, sc)
 	record := sc.appendRecord(nil, decisions)
-	for i := range decisions {
-		decisions[i].Skipped = skipped[i]
-	}
+	copy(decisions, all)
 	sc.out = append(sc.out[:0], answer...)
 	return record
 }

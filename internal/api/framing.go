@@ -83,19 +83,33 @@ func (f *framing) follow(b []byte) int {
 				return i + 1
 			}
 		}
-		i++
-		if c != '\n' {
-			if f.size < len(f.line) {
-				f.line[f.size] = c
-			}
-			f.size++
-			f.noteVersion(c)
-			continue
+		part, _, ends := bytes.Cut(b[i:], []byte{'\n'})
+		i += len(part)
+		f.addToLine(part)
+		if ends {
+			i++
+			f.endLine(bytes.TrimSuffix(f.line[:min(f.size, len(f.line))], []byte{'\r'}))
+			f.size = 0
 		}
-		f.endLine(bytes.TrimSuffix(f.line[:min(f.size, len(f.line))], []byte{'\r'}))
-		f.size = 0
 	}
 	return len(b)
+}
+
+// addToLine reads a part of a line.
+func (f *framing) addToLine(part []byte) {
+	if f.size < len(f.line) {
+		copy(f.line[f.size:], part)
+	}
+	f.size += len(part)
+	if f.begun {
+		return
+	}
+	if len(part) > len(f.line) { // its end decides: the path can be long
+		f.version, part = 0, part[len(part)-len(f.line):]
+	}
+	for _, c := range part {
+		f.noteVersion(c)
+	}
 }
 
 // refusal returns the status line for a request that net/http must not read, or nil, at the
@@ -152,7 +166,7 @@ func (f *framing) endLine(line []byte) {
 // noteVersion looks for oldVersion at the end of the request line, which may be longer than f.line.
 func (f *framing) noteVersion(c byte) {
 	switch {
-	case f.begun || c == '\r':
+	case c == '\r':
 	case f.version < len(oldVersion) && c == oldVersion[f.version]:
 		f.version++
 	case c == oldVersion[0]:

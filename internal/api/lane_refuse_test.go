@@ -150,6 +150,28 @@ func TestRefusedConnectionPauses(t *testing.T) {
 	require.False(t, <-ended)
 }
 
+// The same is true of a connection that net/http reads, where a refusal takes as long as several on
+// the lane.
+func TestRefusedConnectionPausesOverNetHTTP(t *testing.T) {
+	s := newCheckStack(t)
+	bound := overload.New(DefaultMaxInFlight, 1, 50*time.Millisecond)
+	for range 3 {
+		bound.Adjust(overload.Signals{Runnable: time.Second, Refused: 1_000_000})
+	}
+	s.deps.Metrics = NewMetrics(prometheusRegistry())
+	s.serve(Config{Headers: bothStyles, Bound: bound}, s.deps)
+	free := s.crowd()
+	c := s.dial()
+	start := time.Now()
+	c.send(s.laneRequest(`{"subject":"full"}`, "X-Unknown: 1"))
+	c.receive().problem(503, codeOverloaded)
+	free()
+	c.send(s.laneRequest(`{"subject":"full"}`, "X-Unknown: 1"))
+	c.receive().decision(200)
+	require.GreaterOrEqual(t, time.Since(start), bound.Pause())
+	require.EqualValues(t, netHTTPRefusals, bound.TakeRefused())
+}
+
 // A tenant that has its share of the requests in flight is refused on the lane, too.
 func TestLaneRefusesAboveTheShare(t *testing.T) {
 	s := newCheckStack(t)

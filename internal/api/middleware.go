@@ -33,6 +33,7 @@ type request struct {
 	code     string // of the problem that a hot route answered; "" for none
 	left     bool   // it no longer counts as in flight
 	unread   bool   // its body was refused because it is too large, and is not read to its end
+	refused  bool   // because too many requests are in flight
 	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
 	// place ends its place among those that others wait for; nil: it has none.
@@ -167,6 +168,7 @@ func (s *server) track(next http.Handler) http.Handler {
 		}
 		SetBrowserHeaders(w.Header(), r)
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
+		defer q.rest(r)
 		defer q.discardRest(r)
 		defer s.finish(q, r, start)
 
@@ -444,6 +446,26 @@ func (q *request) discardRest(r *http.Request) {
 	connection := http.NewResponseController(q.ResponseWriter)
 	if connection.Flush() == nil && connection.SetReadDeadline(time.Now().Add(discardTimeout)) == nil {
 		_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded)
+	}
+}
+
+// netHTTPRefusals is how many refusals of the lane take as long as one over net/http, whose body was
+// often read and decoded.
+const netHTTPRefusals = 8
+
+// rest keeps the connection, after a request that was refused because too many are in flight, from
+// its next one, as on the lane. Over HTTP/2 that is a stream. Nothing else is kept meanwhile.
+func (q *request) rest(r *http.Request) {
+	if !q.refused {
+		return
+	}
+	pause := q.capacity.bound.RefuseMore(netHTTPRefusals - 1)
+	if pause == 0 || http.NewResponseController(q.ResponseWriter).Flush() != nil {
+		return
+	}
+	select {
+	case <-time.After(pause):
+	case <-r.Context().Done():
 	}
 }
 

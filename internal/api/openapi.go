@@ -297,8 +297,10 @@ func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transform
 		ctx.SetHeader("Cache-Control", "no-store")
 		u := ctx.URL()
 		answer := *p
-		answer.Instance = instanceOf(u.EscapedPath())
-		answer.RequestID = requestID(ctx.Context())
+		answer.Instance = instanceOf(beginningOf(&u))
+		if q := requestFrom(ctx.Context()); q != nil {
+			answer.RequestID, q.refused = q.id, p.Code == codeOverloaded
+		}
 		answer.Errors = fixUnknown(registry, ctx.Operation(), p.Errors)
 		var unexpected *validatorError
 		if errors.As(p.cause, &unexpected) { // errors that handlers return are logged there

@@ -349,7 +349,9 @@ func instanceOf(path string) string {
 func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	answer := *p
 	answer.Instance = instanceOf(beginningOf(r.URL))
-	answer.RequestID = requestID(r.Context())
+	if q := requestFrom(r.Context()); q != nil {
+		answer.RequestID, q.refused = q.id, p.Code == codeOverloaded
+	}
 	body, err := json.Marshal(&answer)
 	if err != nil { // only strings and numbers: cannot fail
 		panic(err)

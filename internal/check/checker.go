@@ -205,13 +205,11 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, started time.Ti
 	if plan != nil {
 		d.Plan = plan.slug
 	}
+	if req.Explain {
+		d.Explains = p
+	}
 	if e.denied = subject != nil && subject.state == Blocked && !req.reported; e.denied {
 		d.Allowed, d.Code = false, SubjectBlocked
-		if req.Explain {
-			for i := range p.rules {
-				d.Skipped = append(d.Skipped, SkippedRule{Rule: &p.rules[i].rule, Reason: BlockedSubject})
-			}
-		}
 		return true
 	}
 	var buf [limit.MaxMatchingRules]int32
@@ -227,9 +225,6 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, started time.Ti
 	}
 	e.call.Counters = append(e.call.Counters, e.next...)
 	e.call.Spread = p.places.spread(&e.call)
-	if req.Explain {
-		e.explain(matching)
-	}
 	return true
 }
 
@@ -237,7 +232,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, started time.Ti
 func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, nowMS int64) {
 	d, r := &e.decision, &e.policy.rules[i]
 	if r.rule.Mode == limit.Off {
-		return // explain lists it
+		return // Decision.EachSkipped yields it
 	}
 	num := e.policy.number(i, plan, subject, nowMS)
 	if r.cycle != nil {
@@ -285,25 +280,6 @@ func (e *evaluation) missing(r *RuleDecision, attribute string) {
 	d.Rules = append(d.Rules, *r)
 	if r.Mode == limit.Enforce {
 		e.call.Cost, e.denied = 0, true
-	}
-}
-
-// explain lists every rule of the policy that is not evaluated, with the reason.
-func (e *evaluation) explain(matching []int32) {
-	next := 0
-	for i := range e.policy.rules {
-		r := &e.policy.rules[i].rule
-		switch {
-		case next < len(matching) && int(matching[next]) == i:
-			next++
-			if r.Mode == limit.Off {
-				e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ModeOff})
-			}
-		case r.Mode == limit.Off:
-			e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ModeOff})
-		default:
-			e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ResourceMismatch})
-		}
 	}
 }
 

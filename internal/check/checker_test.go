@@ -249,7 +249,7 @@ func TestMatchingAndSkipping(t *testing.T) {
 		for _, rd := range d.Rules {
 			rules = append(rules, rd.Rule.Slug)
 		}
-		for _, s := range d.Skipped {
+		for s := range d.EachSkipped() {
 			skipped = append(skipped, s.Rule.Slug+":"+string(s.Reason))
 		}
 		return rules, skipped

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"iter"
+
 	"weir/internal/engine"
 	"weir/internal/limit"
 )
@@ -13,7 +15,7 @@ type Request struct {
 	Plan       string      // "": the subject's own, or else the tenant's default
 	Attributes []Attribute // at most MaxAttributes, names unique
 	DryRun     bool        // return what would happen, consume nothing
-	Explain    bool        // list in Skipped all rules that were not evaluated, not only those for which an attribute is missing
+	Explain    bool        // EachSkipped has all rules that were not evaluated, not only those for which an attribute is missing
 
 	reported bool // the check was decided by a client, when the subject was not blocked
 }
@@ -47,7 +49,10 @@ type Decision struct {
 	// smallest share remaining. It is -1 if no enforcing rule with a limit matched.
 	Deciding int
 	Rules    []RuleDecision
-	Skipped  []SkippedRule
+	Skipped  []SkippedRule // because an attribute is missing: EachSkipped has all
+	// Explains has the other rules that were not evaluated, if the check was to be explained. They
+	// are up to 1000, so they are not listed before they are needed.
+	Explains *Policy
 	Degraded bool  // at least one rule was answered by its OnUnavailable
 	NowMS    int64 // the instant of the decision, milliseconds since 1970
 	DelayMS  int64 // the longest delay of queue rules; valid if HasDelay
@@ -110,6 +115,46 @@ type SkippedRule struct {
 	Rule      *limit.Rule
 	Reason    SkipReason
 	Attribute string // the missing attribute, with MissingAttribute
+}
+
+// EachSkipped yields the rules that were not evaluated: those of Skipped, and if the check was to be
+// explained also those of other resources, those that are off and those of a blocked subject.
+func (d *Decision) EachSkipped() iter.Seq[SkippedRule] {
+	return func(yield func(SkippedRule) bool) {
+		for _, s := range d.Skipped {
+			if !yield(s) {
+				return
+			}
+		}
+		if d.Explains != nil {
+			d.Explains.eachIdle(d.Resource, d.Code == SubjectBlocked, yield)
+		}
+	}
+}
+
+// eachIdle yields the rules that no check of the resource evaluates, whatever its attributes are.
+func (p *Policy) eachIdle(resource string, blocked bool, yield func(SkippedRule) bool) {
+	var buf [limit.MaxMatchingRules]int32
+	matching := p.matching(buf[:0], resource)
+	for i := range p.rules {
+		r := &p.rules[i].rule
+		matches := len(matching) > 0 && int(matching[0]) == i
+		if matches {
+			matching = matching[1:]
+		}
+		reason := ResourceMismatch
+		switch {
+		case blocked:
+			reason = BlockedSubject
+		case r.Mode == limit.Off:
+			reason = ModeOff
+		case matches:
+			continue
+		}
+		if !yield(SkippedRule{Rule: r, Reason: reason}) {
+			return
+		}
+	}
 }
 
 // SkipReason says why a rule was not evaluated.

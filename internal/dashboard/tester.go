@@ -224,7 +224,7 @@ func verdictOf(d *check.Decision, plans planNames) *testerVerdict {
 		v.Rules = append(v.Rules, testerRuleOf(d, i, plans))
 	}
 	slices.SortStableFunc(v.Rules, func(a, b testerRule) int { return b.rank() - a.rank() })
-	for _, s := range d.Skipped {
+	for s := range d.EachSkipped() {
 		switch s.Reason {
 		case check.ResourceMismatch:
 			if len(v.Elsewhere) == maxTesterSkipped {
