@@ -187,6 +187,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 	s.late = api.NewLateReturns(httpMetrics, s.log)
 	secrets := c.from.Secrets
 	turns, processors := records.NewTurns(), places.NewProcessors(runtime.GOMAXPROCS(0))
+	s.store.TakeTurns(processors)
 	public := api.New(api.Config{Headers: s.style, Bound: bound, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
 		Store: s.store, Authenticator: c.authenticator, Policies: c.policies, Checker: c.checker, Instances: c.instances.Count,
 		Quota:  check.NewQuota(c.checker, c.policies, c.from.Platform),

@@ -15,6 +15,7 @@ import (
 	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 )
@@ -39,6 +40,7 @@ type admin struct {
 	recent         *recent.Log
 	stopping       <-chan struct{}
 	answers        *answers
+	processors     *places.Processors
 	api            huma.API
 }
 
@@ -49,6 +51,7 @@ func mountAdmin(r chi.Router, deps Deps) *huma.OpenAPI {
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow, counters: deps.Counters,
 		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
 		authenticator: deps.Authenticator, recent: deps.Recent, stopping: deps.Stopping, answers: newAnswers(runtime.GOMAXPROCS(0), deps.Processors),
+		processors: deps.Processors,
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}
@@ -146,7 +149,7 @@ func (a *admin) routes() {
 	a.creditsRoutes()
 	a.configRoutes()
 
-	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator(runtime.GOMAXPROCS(0)).simulate, about(
+	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator(a.processors).simulate, about(
 		"simulate", "Subjects have no credits in a simulation: a request that does not fit in the window is denied."))
 
 	a.decisionRoutes()

@@ -453,8 +453,8 @@ func (q *request) discardRest(r *http.Request) {
 // often read and decoded.
 const netHTTPRefusals = 8
 
-// rest keeps the connection, after a request that was refused because too many are in flight, from
-// its next one, as on the lane. Over HTTP/2 that is a stream. Nothing else is kept meanwhile.
+// rest makes the connection pause after a request that was refused because too many are in flight,
+// as on the lane. Over HTTP/2, its stream pauses. Nothing else is kept meanwhile.
 func (q *request) rest(r *http.Request) {
 	if !q.refused {
 		return

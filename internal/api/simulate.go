@@ -90,7 +90,7 @@ type SimulateRuleSummary struct {
 // simulator runs simulations: few at the same time, and each for a short time, because they use CPU
 // time that checks need.
 type simulator struct {
-	slots   *places.Turns[limit.TenantID]
+	slots   *places.Turns[limit.TenantID]  // those of all long work
 	wait    time.Duration                  // for a slot
 	asking  *places.Places[limit.TenantID] // that wait for a slot or have one
 	answers *places.Places[limit.TenantID] // that are computed or sent
@@ -99,10 +99,6 @@ type simulator struct {
 }
 
 const (
-	// maxSimulations is how many run at once, on at most half of the processors.
-	maxSimulations = 2
-	// maxTenantSimulations leaves a place for other tenants.
-	maxTenantSimulations = 1
 	// simulationWait is how long one waits for a slot, in turn, so that two tenants with one
 	// simulation after the other do not keep out a third one.
 	simulationWait = 2 * time.Second
@@ -122,9 +118,9 @@ const (
 	oneSubject         = "user_1"
 )
 
-func newSimulator(processors int) *simulator {
+func newSimulator(processors *places.Processors) *simulator {
 	return &simulator{
-		slots: places.NewTurns[limit.TenantID](places.OnHalf(processors, maxSimulations), maxTenantSimulations, 0), wait: simulationWait,
+		slots: processors.Long, wait: simulationWait,
 		answers: places.New[limit.TenantID](maxSimulationAnswers, maxTenantSimulationAnswers),
 		asking:  places.New[limit.TenantID](maxSimulationsAsking, maxTenantSimulationAnswers),
 		budget:  simulationBudget, timeout: simulationTimeout,

@@ -18,6 +18,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -228,7 +229,7 @@ func TestSimulateIsBounded(t *testing.T) {
 		require.ErrorAs(t, err, &p)
 		return p
 	}
-	sim := newSimulator(4)
+	sim := newSimulator(places.NewProcessors(8))
 	sim.budget, sim.wait = 0, 0
 	p := refused(sim, input(1, 1))
 	require.Equal(t, codeSimulationTooLarge, p.Code)
@@ -261,7 +262,7 @@ func TestSimulateIsBounded(t *testing.T) {
 func TestSimulationsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		sim := newSimulator(4)
+		sim := newSimulator(places.NewProcessors(8))
 		first, err := sim.slots.Take(t.Context(), limit.TenantID{1})
 		require.NoError(t, err)
 		_, err = sim.slots.Take(t.Context(), limit.TenantID{2})
@@ -296,24 +297,10 @@ func TestSimulationsTakeTurns(t *testing.T) {
 	})
 }
 
-// Simulations run on at most half of the processors.
-func TestSimulationsOfProcessors(t *testing.T) {
-	t.Parallel()
-	for processors, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 64: 2} {
-		sim, taken := newSimulator(processors), 0
-		for tenant := range 2 * maxSimulations {
-			if _, err := sim.slots.TakeWithin(t.Context(), limit.TenantID{byte(tenant)}, 0); err == nil {
-				taken++
-			}
-		}
-		require.Equal(t, want, taken, "of %d", processors)
-	}
-}
-
 // A simulation that panics keeps no place.
 func TestSimulationsThatPanic(t *testing.T) {
 	t.Parallel()
-	sim, tenant := newSimulator(4), limit.TenantID{1}
+	sim, tenant := newSimulator(places.NewProcessors(8)), limit.TenantID{1}
 	ctx := context.WithValue(t.Context(), requestKey{}, &request{authed: true, actor: tenants.AsSystem(uuid.UUID(tenant), "test")})
 	require.Panics(t, func() { _, _ = sim.simulate(ctx, nil) })
 	require.Zero(t, sim.answers.Held(tenant))

@@ -117,8 +117,8 @@ type SkippedRule struct {
 	Attribute string // the missing attribute, with MissingAttribute
 }
 
-// EachSkipped yields the rules that were not evaluated: those of Skipped, and if the check was to be
-// explained also those of other resources, those that are off and those of a blocked subject.
+// EachSkipped yields the rules that were not evaluated: those of Skipped, and if the check was to
+// be explained also those of other resources, those that are off and those of a blocked subject.
 func (d *Decision) EachSkipped() iter.Seq[SkippedRule] {
 	return func(yield func(SkippedRule) bool) {
 		for _, s := range d.Skipped {

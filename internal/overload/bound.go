@@ -126,8 +126,8 @@ func (b *Bound) Small() int64 { return min(max(leastSmall, b.Limit()/8), mostSma
 // Refuse notes a refusal, and returns how long the connection must pause.
 func (b *Bound) Refuse() time.Duration { return b.RefuseMore(1) }
 
-// RefuseMore notes that a refusal takes as long as so many more, and returns how long the connection
-// must pause.
+// RefuseMore notes that a refusal takes as long as so many more, and returns how long the
+// connection must pause.
 func (b *Bound) RefuseMore(refusals int64) time.Duration {
 	b.refused.Add(refusals)
 	return time.Duration(b.pause.Load())

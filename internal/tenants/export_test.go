@@ -31,12 +31,9 @@ func (s *Store) EndMeter(ctx context.Context, writer uuid.UUID, acknowledged int
 // SetLogoWait sets how long a logo waits for its turn.
 func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
 
-// SetLogoTurns sets the turns for logos to those of an instance with so many processors.
-func (s *Store) SetLogoTurns(processors int) { s.logos = newLogoTurns(processors) }
-
 // TakeLogoTurn takes the turn of a tenant to decode a logo.
 func (s *Store) TakeLogoTurn(ctx context.Context, tenant uuid.UUID) (leave func(), err error) {
-	return s.logos.Take(ctx, tenant)
+	return s.logos.Load().Take(ctx, tenant)
 }
 
 // KeyExpiresAt returns when the actor's key expires; the zero time means never.

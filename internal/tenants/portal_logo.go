@@ -9,7 +9,6 @@ import (
 	"image/png"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/image/draw"
 	_ "golang.org/x/image/webp" // decodes WebP
 
@@ -28,16 +27,13 @@ const (
 	maxLogoScans = 32
 )
 
-// A picture of 2048 by 2048 pixels takes up to 100 MB and 0.2 seconds while it is decoded.
-const (
-	maxLogosAtOnce       = 2 // on at most half of the processors
-	maxTenantLogosAtOnce = 1
-	logoWait             = 5 * time.Second // for a turn
-)
+// logoWait is how long a logo waits for its turn among long work: a picture of 2048 by 2048 pixels
+// takes up to 100 MB and 0.2 seconds while it is decoded.
+const logoWait = 5 * time.Second
 
-func newLogoTurns(processors int) *places.Turns[uuid.UUID] {
-	return places.NewTurns[uuid.UUID](places.OnHalf(processors, maxLogosAtOnce), maxTenantLogosAtOnce, 0)
-}
+// TakeTurns makes the store share the turns of the instance for work that uses a processor for
+// long. Otherwise it has turns of its own.
+func (s *Store) TakeTurns(processors *places.Processors) { s.logos.Store(processors.Long) }
 
 // preparedLogo is a logo that was decoded for a change of a tenant, before the change.
 type preparedLogo struct {
@@ -68,7 +64,7 @@ func (s *Store) withLogo(ctx context.Context, a Actor, change func(*preparedLogo
 }
 
 func (s *Store) prepareLogo(ctx context.Context, a Actor, file []byte, out *preparedLogo) error {
-	leave, err := s.logos.TakeWithin(ctx, a.tenant, s.logoWait)
+	leave, err := s.logos.Load().TakeWithin(ctx, a.tenant, s.logoWait)
 	if err != nil {
 		return ErrTooManyLogos
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -110,7 +111,7 @@ func TestLogosAtOnce(t *testing.T) {
 	d := tenantstest.New(t)
 	a, _ := d.Tenant("tenant-a")
 	b, _ := d.Tenant("tenant-b")
-	d.Store.SetLogoTurns(4)
+	d.Store.TakeTurns(places.NewProcessors(8))
 	leave, err := d.Store.TakeLogoTurn(t.Context(), a.TenantID())
 	require.NoError(t, err)
 	edit := func(actor tenants.Actor) error {

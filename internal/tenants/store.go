@@ -83,8 +83,8 @@ type Store struct {
 	busyDays dayLists // for BusySubjects
 	looks    sync.Map // of LookAtBilling: a startedLook for the ID of each endpoint with an unfinished one
 	exports  *ExportPlaces
-	logos    *places.Turns[uuid.UUID] // that are decoded
-	logoWait time.Duration            // for a turn
+	logos    atomic.Pointer[places.Turns[uuid.UUID]] // of those that are decoded
+	logoWait time.Duration                           // for a turn
 	// turns are where the loops over tenants continue.
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries, trails, tiers, invitations, keys turn }
 	metered meteredRows
@@ -140,8 +140,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
-		exports: newExports(int(config.MaxConns), config.Now), logos: newLogoTurns(runtime.GOMAXPROCS(0)), logoWait: logoWait, largePlans: make(chan struct{}, 1),
+		exports: newExports(int(config.MaxConns), config.Now), logoWait: logoWait, largePlans: make(chan struct{}, 1),
 		deletedPage: deletedPage, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
+	s.TakeTurns(places.NewProcessors(runtime.GOMAXPROCS(0)))
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)
 	s.watcher.credentials = listenCredentials
