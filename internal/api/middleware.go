@@ -449,8 +449,8 @@ func (q *request) discardRest(r *http.Request) {
 	}
 }
 
-// netHTTPRefusals is how many refusals of the lane take as long as one over net/http, whose body was
-// often read and decoded.
+// netHTTPRefusals is how many refusals of the lane take as long as one over net/http, whose body
+// was often read and decoded.
 const netHTTPRefusals = 8
 
 // rest makes the connection pause after a request that was refused because too many are in flight,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"weir/internal/check"
 	"weir/internal/limit"
@@ -133,7 +134,7 @@ func (s *subjectChange) undoOverride(rule string, before *tenants.Override) {
 
 // resetSubject resets the limits of the subject: those of the rules in the form, or all of them.
 func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string, error) {
-	rules := s.form.values["rule"]
+	rules := append(s.form.words("rules", limit.MaxRules, unicode.IsSpace), s.form.values["rule"]...)
 	if len(rules) == 0 || slices.Contains(rules, "") {
 		s.wrong("rule", limit.Wrong("Choose a limit, or all limits.", "is required"))
 		return "", nil

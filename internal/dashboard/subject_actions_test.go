@@ -28,7 +28,7 @@ func TestSupportFreesACustomer(t *testing.T) {
 	got := b.get("/subjects/user_7")
 	require.Contains(t, got.body, "Denied by")
 	require.Contains(t, got.body, "Reset 1 limit")
-	require.Contains(t, got.body, `<input type="hidden" name="rule" value="requests">`, "a paid quota is not reset with it")
+	require.Contains(t, got.body, `<input type="hidden" name="rules" value="requests">`, "a paid quota is not reset with it")
 	got = b.write("/subjects/user_7", url.Values{"do": {"reset"}, "reason": {"they wrote in"}})
 	require.Equal(t, http.StatusUnprocessableEntity, got.status, "a reset names its limits")
 	require.Contains(t, got.body, "Choose a limit, or all limits.")
@@ -61,6 +61,20 @@ func TestResetOfSeveralLimits(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Equal(t, 1, strings.Count(b.get("/subjects/user_7").body, "user_7 reset: Rule mark."))
 	require.True(t, s.check("user_7", 1).Allowed)
+}
+
+// The form for all limits that deny a subject has one field for them, because a form may have 200.
+// Before, it was refused if there were more.
+func TestResetOfManyDenyingLimits(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	require.True(t, s.check("user_7", 20).Allowed)
+	many := strings.Repeat("requests ", maxFields+1)
+	got := s.as("support@example.com").write("/subjects/user_7", url.Values{"do": {"reset"}, "rules": {many}, "reason": {"they wrote in"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.True(t, s.check("user_7", 1).Allowed)
+	require.Equal(t, "a b", slugsOf([]limitView{{Rule: "a"}, {Rule: "b"}}))
 }
 
 // Values that are no text are no fault of the server. Before, the answer was 500.

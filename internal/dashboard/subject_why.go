@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/internal/check"
@@ -19,6 +20,15 @@ func (view *subjectView) Denying() (out []limitView) {
 	}
 	slices.SortStableFunc(out, func(a, b limitView) int { return cmp.Compare(b.waitMS, a.waitMS) })
 	return out
+}
+
+// slugsOf returns the rules of limits as one field of a form has them, for any number of limits.
+func slugsOf(limits []limitView) string {
+	slugs := make([]string, len(limits))
+	for i := range limits {
+		slugs[i] = limits[i].Rule
+	}
+	return strings.Join(slugs, " ")
 }
 
 // DeniedElsewhere returns the last denial by a rule that does not count by the subject alone, if
