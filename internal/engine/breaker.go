@@ -26,6 +26,11 @@ var ErrNotSent = errors.New("the call waited behind other calls for too long and
 // waited for its turn. That is a failure of the store, but it has not counted the call.
 var ErrNotReached = errors.New("the call did not reach the counter store")
 
+// ErrStoreSilent is wrapped, with ErrNotReached, by the error of a call that waited for its turn
+// while the store was silent. How many such calls there are says how many waited, and nothing more
+// about the store than those that were sent.
+var ErrStoreSilent = errors.New("the counter store was silent while the call waited for its turn")
+
 // ErrMoving is wrapped by the error of a refund that no server could decide while its counters are
 // moving to another one. Nothing was returned, and no server has failed.
 var ErrMoving = fmt.Errorf("no units were returned: %w", ErrRedirected)

@@ -74,6 +74,25 @@ func TestBreakerIgnoresOverload(t *testing.T) {
 	require.Equal(t, int32(breakerClosed), r.state.Load())
 }
 
+// Calls that waited while the store was silent for a moment are as many as a tenant sends at once.
+// The store has answered since, and one more failure is no outage. Before, it was one for all
+// tenants. If the store stays silent, calls that wait find that, too.
+func TestBreakerIgnoresAQueueBehindAPause(t *testing.T) {
+	r := newBreakerRig(t)
+	waited := errors.Join(ErrNotReached, ErrStoreSilent, os.ErrDeadlineExceeded)
+	r.done(nil)
+	r.fail(60, waited)
+	for range 40 {
+		r.move(4 * time.Millisecond)
+		r.done(nil)
+	}
+	r.fail(1, os.ErrDeadlineExceeded)
+	require.Equal(t, int32(breakerClosed), r.state.Load())
+	r.move(breakerTimedOut)
+	r.fail(breakerInARow, waited)
+	require.Equal(t, int32(breakerOpen), r.state.Load())
+}
+
 // Refunds that cannot be decided while their counters move to another server say nothing about the
 // store.
 func TestBreakerIgnoresMovingRefunds(t *testing.T) {

@@ -14,7 +14,8 @@ import (
 // if calls are refused. If calls time out, it is longer than one timeout, because a short pause of
 // the machine is not an outage. The circuit also opens when at least half of 20 or more calls
 // failed over that time. Calls that were not sent, because others were before them, say nothing
-// about the server.
+// about the server. Of those that waited for their turn while it was silent, the number says
+// nothing: a pause of 50 ms would be an outage for all tenants if a queue of one of them is long.
 //
 // While it is open, only probes are sent. The first one is sent soon, because most outages are
 // short: a server that forks answers again after 200 ms. The interval grows only while probes fail.
@@ -117,7 +118,9 @@ func (c *circuit) done(err error) {
 	if now.Sub(c.window) > breakerWindow {
 		c.window, c.failed, c.before = now, 0, c.succeeded.Load()
 	}
-	c.failed++
+	if !errors.Is(err, ErrStoreSilent) {
+		c.failed++
+	}
 	while := breakerRefused
 	if timedOut(err) {
 		while = breakerTimedOut

@@ -19,6 +19,12 @@ type notReached struct{ error }
 
 func (e notReached) Unwrap() []error { return []error{engine.ErrNotReached, e.error} }
 
+// behindSilence is the error of a request that was not sent, because the server answered nothing
+// meanwhile.
+type behindSilence struct{ notReached }
+
+func (e behindSilence) Unwrap() []error { return append(e.notReached.Unwrap(), engine.ErrStoreSilent) }
+
 // poolTimeout makes a long wait for a connection a timeout for callers.
 type poolTimeout struct{ error }
 

@@ -199,7 +199,7 @@ func (q *queue) lookAfter(r *request, now time.Duration) {
 	case !queued:
 		r.err = context.DeadlineExceeded
 	case q.life.silent(r.patience):
-		r.err = notReached{context.DeadlineExceeded}
+		r.err = behindSilence{notReached{context.DeadlineExceeded}}
 	default:
 		r.err = engine.ErrNotSent
 		q.noteUnsent(r, now)

@@ -221,6 +221,7 @@ func TestRequestsThatWereNotSent(t *testing.T) {
 	silent := late(waitingState, 2*patience)
 	require.ErrorIs(t, silent, context.DeadlineExceeded)
 	require.ErrorIs(t, silent, engine.ErrNotReached)
+	require.ErrorIs(t, silent, engine.ErrStoreSilent)
 	require.NotErrorIs(t, silent, engine.ErrNotSent)
 	require.Equal(t, failTimeout, classOf(silent))
 	require.Zero(t, q.waits.read())
