@@ -98,14 +98,14 @@ func (a *admin) routes() {
 
 	list(a, "/v1/plans", "list-plans", "List plans", a.listPlans, usesProcessor)
 	create(a, "/v1/plans", "create-plan", "Create a plan", a.createPlan)
-	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan)
+	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan, usesProcessor)
 	put(a, "/v1/plans/{plan}", "put-plan", "Create or replace a plan", a.putPlan)
 	patch(a, "/v1/plans/{plan}", "patch-plan", "Change a plan", a.patchPlan)
 	remove(a, "/v1/plans/{plan}", "delete-plan", "Delete a plan", a.deletePlan)
 	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get a plan limit", a.getPlanLimit)
 	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set a plan limit", a.putPlanLimit)
 	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Delete a plan limit", a.deletePlanLimit)
-	list(a, "/v1/plans/{plan}/versions", "list-plan-versions", "List the versions of a plan", a.listPlanVersions, about(
+	list(a, "/v1/plans/{plan}/versions", "list-plan-versions", "List the versions of a plan", a.listPlanVersions, usesProcessor, about(
 		"plans", "Newest first. Subjects keep the version that they have until they are migrated."))
 	create(a, "/v1/plans/{plan}/versions", "publish-plan", "Publish a new version of a plan", a.publishPlan, about(
 		"plans", "Subjects that have the plan keep its present limits; subjects that get it from now on, and those without a plan if it is the default, get the new ones."))

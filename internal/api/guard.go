@@ -70,12 +70,7 @@ func conditionsFrom(ctx context.Context) conditions {
 // permissions, then whether the request can be parsed.
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
-	if op.Metadata[metaInTurns] == true {
-		next = inTurn(a.answers.created, next)
-	}
-	if op.Metadata[metaLarge] == true {
-		next = inLongTurn(a.answers.large, next)
-	}
+	next = a.answers.inTurnsOf(op, next)
 	query := queryParameters(op)
 	kind := tenants.OrdinaryWrite
 	if op.Metadata[metaReset] == true {

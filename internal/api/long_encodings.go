@@ -13,6 +13,10 @@ import (
 // (inLongTurn). A document gives it back when it is read, and takes another one, so that nobody's
 // lists wait until one in YAML has its turn.
 //
+// All kinds are taken in one order: a turn of what is created (answers.created), which is the only
+// one that is kept meanwhile, one in YAML, one among long work. In another order, three documents of
+// a tenant could wait for each other.
+//
 // Exports have no turns. They encode one page at a time, after reading it, wait for their clients
 // in between, and have few places of their own.
 
@@ -48,6 +52,22 @@ func encodeDocument(ctx context.Context, d *tenants.Document, inYAML bool) (body
 		body = yamlOf(body)
 	}
 	return body, err
+}
+
+// encodeLong runs encode, which encodes about so many values, in turn of tenants if they are many.
+func encodeLong(ctx context.Context, values int, encode func()) error {
+	if values > fewEncoded {
+		q := requestFrom(ctx)
+		wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.reading)
+		defer cancel()
+		leave, p := q.capacity.turn(wait, q.capacity.bodies.large, q.actor.TenantID())
+		if p != nil {
+			return p
+		}
+		defer leave()
+	}
+	encode()
+	return nil
 }
 
 // documentValues returns about how many values a document has.

@@ -3,14 +3,17 @@ package api
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"testing"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/overload"
 	"weir/internal/places"
@@ -116,13 +119,14 @@ func TestLargeListsTakeTurns(t *testing.T) {
 		}
 		return err == nil
 	}
-	h := inLongTurn(a.large, inTurn(a.created, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	op := &huma.Operation{Metadata: map[string]any{metaInTurns: true, metaLarge: true}}
+	h := a.inTurnsOf(op, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		require.False(t, free(a.large))
 		require.True(t, free(a.created), "that is for other lists")
 		q.capacity.enter()
 		w.WriteHeader(http.StatusOK)
 		require.True(t, free(a.large), "the turn ends when the answer begins")
-	})))
+	}))
 	leave, err := a.large.Take(t.Context(), other)
 	require.NoError(t, err)
 	done := make(chan struct{})
@@ -133,6 +137,14 @@ func TestLargeListsTakeTurns(t *testing.T) {
 	for a.large.Waiting() == 0 {
 		runtime.Gosched()
 	}
+	// Before, two documents that waited to be encoded, with the turns of their tenant in what is
+	// created, waited for a third one that had the long turn and waited for such a turn: for five
+	// seconds, in which no other tenant's long work had its turn.
+	ownTurn, err := a.created.TakeWithin(t.Context(), actor.TenantID(), 0)
+	require.NoError(t, err)
+	_, err = a.created.TakeWithin(t.Context(), actor.TenantID(), 0)
+	require.Error(t, err, "the request that waits has one of two")
+	ownTurn()
 	leave()
 	<-done
 	for range 4 {
@@ -146,4 +158,31 @@ func TestLargeListsTakeTurns(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, free(a.large))
 	})).ServeHTTP(q, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/config", nil))
+}
+
+// The limits of a subject under many rules, and long reports of usage, are encoded in turn.
+func TestLongReportsTakeTurns(t *testing.T) {
+	s := newAdminStack(t)
+	rules := make([]obj, fewEncoded/limitValues+1)
+	for i := range rules {
+		rules[i] = obj{"slug": fmt.Sprint("rule-", i), "limit": 1, "window": "1m", "resource": fmt.Sprint("r", i)}
+	}
+	s.call(s.key, "PUT", "/v1/config", obj{"rules": rules}).ok(200)
+	ctx, q := encodingRequest(t, s.a)
+	ctx = context.WithValue(ctx, conditionsKey{}, conditions{})
+	leave, err := q.capacity.bodies.large.Take(t.Context(), limit.TenantID{2})
+	require.NoError(t, err)
+	policies := check.NewPolicies(s.store, check.NewKeys([16]byte{}), slog.New(slog.DiscardHandler), check.NewMetrics(prometheusRegistry()))
+	a := &admin{store: s.store, policies: policies, checker: s.checker}
+	limits := func() error {
+		_, err := a.getLimits(ctx, &LimitsQuery{SubjectPath: SubjectPath{Subject: "ada"}})
+		return err
+	}
+	require.Error(t, limits())
+	require.Error(t, encodeLong(ctx, fewEncoded+1, func() { t.Error("without a turn") }))
+	encoded := false
+	require.NoError(t, encodeLong(ctx, fewEncoded, func() { encoded = true }))
+	require.True(t, encoded)
+	leave()
+	require.NoError(t, limits())
 }

@@ -69,6 +69,18 @@ func inTurns(op *huma.Operation) { op.Metadata[metaInTurns] = true }
 // usesProcessor marks an operation inTurns that can take a processor for long.
 func usesProcessor(op *huma.Operation) { op.Metadata[metaLarge] = true }
 
+// inTurnsOf runs next, the handler of op, in its turns. One of what is created is taken first, and
+// kept while those among long work are waited for (long_encodings.go).
+func (a *answers) inTurnsOf(op *huma.Operation, next http.Handler) http.Handler {
+	if op.Metadata[metaLarge] == true {
+		next = inLongTurn(a.large, next)
+	}
+	if op.Metadata[metaInTurns] == true {
+		next = inTurn(a.created, next)
+	}
+	return next
+}
+
 // inTurn runs next when the tenant has a turn, which ends when the answer begins.
 func inTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -80,24 +80,31 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 	if err != nil {
 		return nil, queryErrors(err)
 	}
-	answer := usageAnswer(in, query, report)
-	return &huma.StreamResponse{Body: func(hctx huma.Context) {
-		hctx.SetHeader(completeUntilHeader, answer.CompleteUntil.Format(time.RFC3339Nano))
-		hctx.SetHeader("Vary", "Accept")
-		w := hctx.BodyWriter()
-		// If writing fails, the client has disconnected.
-		if in.wantsCSV(hctx.Header("Accept")) {
-			hctx.SetHeader("Content-Type", csvType+"; charset=utf-8")
-			hctx.SetHeader("Content-Disposition", `attachment; filename="usage-`+answer.Grain+`.csv"`)
-			var table bytes.Buffer // whole, because its bytes are counted before it is sent
-			_ = report.WriteCSV(&table, &query)
-			_, _ = w.Write(table.Bytes())
-			return
+	inCSV := in.wantsCSV(conditionsFrom(ctx).accept)
+	var body bytes.Buffer // whole, because its bytes are counted before it is sent
+	if err := encodeLong(ctx, usageValues*len(report.Items), func() {
+		if inCSV {
+			_ = report.WriteCSV(&body, &query)
+		} else {
+			_ = jsonFormat.Marshal(&body, usageAnswer(in, query, report))
 		}
+	}); err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		hctx.SetHeader(completeUntilHeader, report.CompleteUntil.Format(time.RFC3339Nano))
+		hctx.SetHeader("Vary", "Accept")
 		hctx.SetHeader("Content-Type", jsonType)
-		_ = jsonFormat.Marshal(w, answer)
+		if inCSV {
+			hctx.SetHeader("Content-Type", csvType+"; charset=utf-8")
+			hctx.SetHeader("Content-Disposition", `attachment; filename="usage-`+query.Grain.String()+`.csv"`)
+		}
+		_, _ = hctx.BodyWriter().Write(body.Bytes()) // if it fails, the client has disconnected
 	}}, nil
 }
+
+// usageValues is the number of values of an item.
+const usageValues = 10
 
 func (in *UsageParams) query() (tenants.UsageQuery, error) {
 	q := tenants.UsageQuery{
