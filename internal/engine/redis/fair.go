@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,9 @@ type fairness struct {
 	flows  map[limit.TenantID]*flow // of tenants that wait; empty while everything fits
 	active []*flow                  // in the order of their turns
 	spare  []*flow
+	// light leaves out heavy requests, and those of the same tenant behind them.
+	light bool
+	held  []*flow // that are left out
 }
 
 // flow has the waiting requests of one tenant.
@@ -37,13 +41,17 @@ const (
 	// about 1.3 ms.
 	maxBatchWork = 256
 	fairQuantum  = 8
+	// heavyWork is the work of a request from which on only one is in flight. With one in each
+	// pipeline, a call of another tenant would wait for one of them to end, and for the other one in
+	// Redis.
+	heavyWork = 128
 )
 
 // pick moves waiting requests into b: up to most calls, and up to maxBatchWork. It returns the
 // others, and the wait of the pipeline, which is that of its oldest request.
 func (f *fairness) pick(b *batch, waiting []*request, most int) (left []*request, wait time.Duration) {
 	now := engine.Awake()
-	if fitting(waiting, most) {
+	if f.fitting(waiting, most) {
 		for _, r := range waiting {
 			if b.take(r) {
 				wait = max(wait, now-r.began)
@@ -73,9 +81,12 @@ func (f *fairness) serve(b *batch, most int, now time.Duration) (wait time.Durat
 		turn := f.active[0]
 		f.active = f.active[:copy(f.active, f.active[1:])]
 		turn.deficit += fairQuantum
-		next := 0
+		next, held := 0, false
 		for ; next < len(turn.reqs) && turn.reqs[next].work <= turn.deficit; next++ {
 			r := turn.reqs[next]
+			if held = f.light && r.work >= heavyWork; held {
+				break
+			}
 			if full = calls > 0 && (calls+len(r.calls) > most || work+r.work > maxBatchWork); full {
 				break
 			}
@@ -93,6 +104,9 @@ func (f *fairness) serve(b *batch, most int, now time.Duration) (wait time.Durat
 		switch {
 		case len(turn.reqs) == 0:
 			f.leave(turn)
+		case held: // it has its turn in the next pipeline that may have heavy requests
+			turn.deficit -= fairQuantum
+			f.held = append(f.held, turn)
 		case full: // it continues its turn in the next pipeline
 			turn.deficit -= fairQuantum
 			f.active = append(f.active, nil)
@@ -102,15 +116,18 @@ func (f *fairness) serve(b *batch, most int, now time.Duration) (wait time.Durat
 			f.active = append(f.active, turn)
 		}
 	}
+	f.active = slices.Insert(f.active, 0, f.held...)
+	clear(f.held)
+	f.held = f.held[:0]
 	return wait
 }
 
-// fitting reports whether all waiting requests fit into one pipeline.
-func fitting(waiting []*request, most int) bool {
+// fitting reports whether all waiting requests may be sent in one pipeline.
+func (f *fairness) fitting(waiting []*request, most int) bool {
 	calls, work := 0, int64(0)
 	for i, r := range waiting {
 		calls, work = calls+len(r.calls), work+r.work
-		if i > 0 && (calls > most || work > maxBatchWork) {
+		if i > 0 && (calls > most || work > maxBatchWork) || f.light && r.work >= heavyWork {
 			return false
 		}
 	}
@@ -123,6 +140,7 @@ func (b *batch) take(r *request) bool {
 		return false
 	}
 	b.reqs = append(b.reqs, r)
+	b.heavy = b.heavy || r.work >= heavyWork
 	return true
 }
 

@@ -58,6 +58,45 @@ func TestNeighbourIsNotDelayed(t *testing.T) {
 	}
 }
 
+// While a heavy request is in flight, others of any tenant wait, and keep their turns. Light ones of
+// other tenants do not. Before, each pipeline had one, and a call waited for two of them.
+func TestOneHeavyRequestIsInFlight(t *testing.T) {
+	f := fairness{light: true}
+	first, second, quiet := requestsOf(1, 2, maxBatchWork), requestsOf(2, 1, heavyWork), requestsOf(3, 2, heavyWork-1)
+	behind := requestsOf(1, 1, 1)
+	waiting := append(append(append(append([]*request(nil), first...), behind...), second...), quiet...)
+	var b batch
+	waiting, _ = f.pick(&b, waiting, 128)
+	require.Equal(t, quiet, b.reqs)
+	require.False(t, b.heavy)
+	require.Empty(t, f.held)
+	b = batch{}
+	waiting, _ = f.pick(&b, waiting, 128)
+	require.Empty(t, b.reqs)
+	f.light = false
+	pipelines := drain(t, &f, waiting, 128)
+	require.Equal(t, map[*request]int{second[0]: 1, first[0]: 2, first[1]: 3, behind[0]: 4}, pipelines)
+
+	g := newGate()
+	q := g.sender(time.Minute, 128, 2)
+	done := make(chan error)
+	send := func(r *request) { go func() { done <- q.send(t.Context(), r) }() }
+	first, second, quiet = requestsOf(1, 1, maxBatchWork), requestsOf(2, 1, maxBatchWork), requestsOf(3, 1, 1)
+	send(first[0])
+	require.Equal(t, first, <-g.batches)
+	send(second[0])
+	waitQueued(t, q, 1)
+	send(quiet[0])
+	require.Equal(t, quiet, <-g.batches)
+	g.through <- true // of one of the two
+	g.through <- true
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	require.Equal(t, second, <-g.batches)
+	g.through <- true
+	require.NoError(t, <-done)
+}
+
 // Tenants whose calls always wait get the same amount of work, not the same number of calls.
 func TestTenantsShareWork(t *testing.T) {
 	var f fairness

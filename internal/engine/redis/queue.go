@@ -35,7 +35,8 @@ type queue struct {
 	answered atomic.Bool // by the last pipeline
 
 	mu       sync.Mutex
-	busy     int // pipelines in flight
+	busy     int  // pipelines in flight
+	heavy    bool // one of them has a heavy request
 	fair     fairness
 	unsent   map[limit.TenantID]unsent // since they were last read
 	waiting  []*request
@@ -45,7 +46,10 @@ type queue struct {
 }
 
 // batch has the requests of one pipeline.
-type batch struct{ reqs []*request }
+type batch struct {
+	reqs  []*request
+	heavy bool // one of them is
+}
 
 // The states of a request. The first change from waitingState determines whether it is sent.
 const (
@@ -121,6 +125,7 @@ func (q *queue) exchangeBatch(b *batch) (more bool) {
 		q.trips.note(trip)
 	}
 	q.underway = slices.DeleteFunc(q.underway, func(other *batch) bool { return other == b })
+	q.heavy = q.heavy && !b.heavy
 	if more = len(q.waiting) > 0 && q.worth(q.busy-1); !more {
 		q.busy--
 	}
@@ -141,7 +146,8 @@ func (q *queue) worth(others int) bool { return others == 0 || len(q.waiting) >=
 func (q *queue) take(b *batch) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	b.reqs = b.reqs[:0]
+	b.reqs, b.heavy = b.reqs[:0], false
+	q.fair.light = q.heavy
 	var wait time.Duration
 	q.waiting, wait = q.fair.pick(b, q.waiting, q.maxBatch)
 	if len(b.reqs) == 0 {
@@ -151,6 +157,7 @@ func (q *queue) take(b *batch) bool {
 	if q.answered.Load() {
 		q.waits.note(wait)
 	}
+	q.heavy = q.heavy || b.heavy
 	q.underway = append(q.underway, b)
 	return true
 }
