@@ -279,9 +279,9 @@ func (d *dashboard) portalFailure(w http.ResponseWriter, r *http.Request, link *
 	case errors.Is(err, tenants.ErrUnavailable), errors.Is(err, check.ErrPolicyUnavailable):
 		w.Header().Set("Retry-After", "5")
 		status, title, text = http.StatusServiceUnavailable, "Not available right now", "Your limits still apply. Try again in a few seconds."
-		d.Logger.Error("a customer page cannot be read", "request_id", requestOf(r.Context()).id, "route", patternOf(r), "error", err)
+		d.Logger.Log(r.Context(), errorLevel(r), "a customer page cannot be read", "request_id", requestOf(r.Context()).id, "route", patternOf(r), "error", err)
 	default:
-		d.Logger.Error("a customer page failed", "request_id", requestOf(r.Context()).id, "route", patternOf(r), "error", err)
+		d.Logger.Log(r.Context(), errorLevel(r), "a customer page failed", "request_id", requestOf(r.Context()).id, "route", patternOf(r), "error", err)
 	}
 	if failed := d.render(w, r, status, portalMessagePage(f, title, text)); failed != nil {
 		http.Error(w, title, status)
