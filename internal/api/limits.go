@@ -65,7 +65,7 @@ func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamRes
 		return nil, err
 	}
 	var body []byte
-	// With 1000 rules, their keys, numbers and lines in JSON take ten milliseconds of the processor.
+	// With 1000 rules, their keys, numbers and lines in JSON take ten milliseconds of a processor.
 	err = encodeLong(ctx, limitValues*policy.Rules(), func() {
 		limits := a.checker.Inspect(ctx, policy, values)
 		body = appendLimits(nil, &limits)

@@ -14,8 +14,8 @@ import (
 // lists wait until one in YAML has its turn.
 //
 // All kinds are taken in one order: a turn of what is created (answers.created), which is the only
-// one that is kept meanwhile, one in YAML, one among long work. In another order, three documents of
-// a tenant could wait for each other.
+// one that is kept meanwhile, one in YAML, one among long work. In another order, three documents
+// of a tenant could wait for each other.
 //
 // Exports have no turns. They encode one page at a time, after reading it, wait for their clients
 // in between, and have few places of their own.

@@ -42,8 +42,8 @@ const (
 	maxBatchWork = 256
 	fairQuantum  = 8
 	// heavyWork is the work of a request from which on only one is in flight. With one in each
-	// pipeline, a call of another tenant would wait for one of them to end, and for the other one in
-	// Redis.
+	// pipeline, a call of another tenant would wait for one of them to end, and for the other one
+	// in Redis.
 	heavyWork = 128
 )
 

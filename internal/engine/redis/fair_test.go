@@ -58,8 +58,8 @@ func TestNeighbourIsNotDelayed(t *testing.T) {
 	}
 }
 
-// While a heavy request is in flight, others of any tenant wait, and keep their turns. Light ones of
-// other tenants do not. Before, each pipeline had one, and a call waited for two of them.
+// While a heavy request is in flight, others of any tenant wait, and keep their turns. Light ones
+// of other tenants do not. Before, each pipeline had one, and a call waited for two of them.
 func TestOneHeavyRequestIsInFlight(t *testing.T) {
 	f := fairness{light: true}
 	first, second, quiet := requestsOf(1, 2, maxBatchWork), requestsOf(2, 1, heavyWork), requestsOf(3, 2, heavyWork-1)
