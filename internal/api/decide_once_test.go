@@ -307,6 +307,37 @@ func TestPlacesOfRecords(t *testing.T) {
 	require.Eventually(t, func() bool { return places.Held(s.actor.TenantID()) == 0 }, time.Minute, time.Millisecond)
 }
 
+// A lease that gets no turn in time does not count in the tenant's own quota.
+func TestLeaseWithoutATurnTakesNoQuota(t *testing.T) {
+	s := newCheckStack(t)
+	platform, err := s.db.Store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	_, err = s.db.Store.CreateRule(t.Context(), tenants.AsSystem(platform.ID, "test"), hourly("checks-an-hour", check.QuotaResource, 1, "subject"))
+	require.NoError(t, err)
+	_, err = s.db.Store.CreateRule(t.Context(), s.actor, leasedRule("leased", 1000))
+	require.NoError(t, err)
+	turns := records.NewTurns()
+	s.registry = prometheus.NewRegistry()
+	deps := s.redisDeps(t, time.Minute)
+	deps.Leases = leases.New(leases.Options{Client: testenv.RedisClient(t), Timeout: time.Second, Turns: turns})
+	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
+	s.serve(Config{}, deps)
+
+	let := make(chan struct{})
+	var held sync.WaitGroup
+	for turns.Do(t.Context(), s.actor.TenantID(), 0, func() {}) == nil {
+		has := make(chan struct{})
+		held.Go(func() { _ = turns.Do(t.Context(), s.actor.TenantID(), time.Minute, func() { close(has); <-let }) })
+		<-has
+	}
+	const body = `{"subject":"l","resource":"leased","units":10}`
+	s.post(leasesPath, body).problem(http.StatusServiceUnavailable, codeOverloaded)
+	close(let)
+	held.Wait()
+	s.post(leasesPath, body).lease()
+	s.post(leasesPath, body).problem(http.StatusTooManyRequests, codeTenantQuotaExceeded)
+}
+
 // callsOf counts the commands of a client of Redis.
 type callsOf struct{ n atomic.Int64 }
 

@@ -10,8 +10,8 @@ import (
 // it takes. A batch of 256 KiB, or a head of 16 KiB that a route reads for 24 sources and compares
 // with 100 templates in several ways, takes up to some milliseconds. A tenant that sends many of
 // these at once would keep all processors from the checks of others. So batches that are longer
-// than any check, and checks and what a route reads of more than largeCheck, are decoded on at most
-// half of the processors, in turn of tenants, as the bodies of the admin API are.
+// than any check, and checks, messages and what a route reads of more than largeCheck, are decoded
+// on at most half of the processors, in turn of tenants, as the bodies of the admin API are.
 
 // largeCheck is the length of the body of a check, of a head for a route, or of a message of Envoy,
 // in bytes. A check with 16 attributes of a usual length has less than 1 KiB.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
 	"runtime"
 	"strings"
@@ -75,11 +76,17 @@ func TestLargeCallsTakeTurns(t *testing.T) {
 		_, err := s.call(asking(described("x-user", "ada", "cookie", "a="+strings.Repeat("x", size))))
 		return status.Code(err)
 	}
+	malformed := func() codes.Code {
+		_, err := s.callRaw(append(bytes.Repeat([]byte{0x0a, 0}, largeCheck/2), 0xff))
+		return status.Code(err)
+	}
 	free := takeChecks(t, s.grpc.server.Load().capacity)
 	require.Equal(t, codes.Unavailable, call(largeCheck))
+	require.Equal(t, codes.Unavailable, malformed(), "a message is parsed in its turn")
 	require.Equal(t, codes.OK, call(largeCheck/2))
 	free()
 	require.Equal(t, codes.OK, call(largeCheck))
+	require.Equal(t, codes.InvalidArgument, malformed())
 }
 
 // Of an object of very many attributes, few names are compared. Before, a body of 195 KB took 6 ms.

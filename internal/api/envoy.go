@@ -58,7 +58,8 @@ type envoyQuestion struct {
 	input       route.Input
 	reqs        []check.Request // of the descriptors that count
 	uncounted   []bool          // of each descriptor
-	size        int             // of the message, in bytes
+	message     []byte          // valid until the call is answered
+	fieldsRead  int             // of the message
 	routed      int             // bytes of the entries that the route has read
 	ignored     int             // number of ignored limits and refunds in descriptors
 	held        func()          // ends that the bytes of the message count; nil: they do not
@@ -96,11 +97,12 @@ func (q *envoyQuestion) read(sc *scratch) *Problem {
 	if p != nil {
 		return p
 	}
-	q.size = size
-	return q.parse(arrived[messagePrefix:size])
+	q.message = arrived[messagePrefix:size]
+	return nil
 }
 
-func (q *envoyQuestion) large(*scratch) bool { return q.size > largeCheck }
+// large decides by the message before it is parsed: already that takes a while.
+func (q *envoyQuestion) large(*scratch) bool { return len(q.message) > largeCheck }
 
 // messagePrefix is the length of what precedes a message: whether it is compressed, and its length.
 const messagePrefix = 5

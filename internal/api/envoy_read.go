@@ -21,7 +21,6 @@ type descriptor struct {
 	hits         int64 // its own hits; valid if ownHits
 	ownHits      bool
 	routed       bool // the route of the domain decided it
-	full         bool // it has more than maxEntries entries, and the others are not kept
 }
 
 // maxDescriptors is the maximum number of descriptors of one request. Their checks are one script
@@ -31,6 +30,11 @@ const maxDescriptors = 16
 // maxEntries is the maximum number of entries of one descriptor: its attributes, subject, resource
 // and plan. An entry without a key and a value takes two bytes of a message, and 48 in memory.
 const maxEntries = limit.MaxAttributes + 3
+
+// maxFields is the maximum number of fields of one message, with those of its descriptors, entries
+// and groups. maxDescriptors with maxEntries have less than a thousand. A field can be as short as
+// two bytes, so a message can have half a million, which take some 10 ms.
+const maxFields = 4096
 
 // maxRouted is the maximum number of bytes in the entries of a request that a route reads. A route
 // may read them once for each of its sources.
@@ -58,15 +62,18 @@ const (
 	planEntry     = "plan"
 )
 
-// fields calls f for every field of a message, with its number or its bytes. It reports whether the
-// message is well-formed and f always returned true.
-func fields(b []byte, f func(number protowire.Number, n uint64, bytes []byte) bool) bool {
+// fields calls f for every field of a message, with its number or its bytes, until f returns a
+// problem.
+func (q *envoyQuestion) fields(b []byte, f func(number protowire.Number, n uint64, bytes []byte) *Problem) *Problem {
 	for len(b) > 0 {
 		number, kind, size := protowire.ConsumeTag(b)
 		if size < 0 {
-			return false
+			return notARequest()
 		}
 		b = b[size:]
+		if q.fieldsRead++; q.fieldsRead > maxFields {
+			return tooManyFields()
+		}
 		var n uint64
 		var bytes []byte
 		switch kind {
@@ -77,53 +84,104 @@ func fields(b []byte, f func(number protowire.Number, n uint64, bytes []byte) bo
 			if bytes == nil {
 				bytes = []byte{}
 			}
+		case protowire.StartGroupType:
+			size = q.skipGroup(number, b)
 		default:
 			size = protowire.ConsumeFieldValue(number, kind, b)
 		}
-		if size < 0 || !f(number, n, bytes) {
-			return false
+		if q.fieldsRead > maxFields {
+			return tooManyFields()
+		}
+		if size < 0 {
+			return notARequest()
+		}
+		if p := f(number, n, bytes); p != nil {
+			return p
 		}
 		b = b[size:]
-	}
-	return true
-}
-
-// parse decodes a RateLimitRequest. It keeps slices of b.
-func (q *envoyQuestion) parse(b []byte) *Problem {
-	q.domain, q.hits, q.descriptors, q.entries, q.ignored = nil, 0, q.descriptors[:0], q.entries[:0], 0
-	ok := fields(b, func(number protowire.Number, n uint64, bytes []byte) bool {
-		switch {
-		case number == fieldDomain && bytes != nil:
-			q.domain = bytes
-		case number == fieldDescriptors && bytes != nil:
-			return len(q.descriptors) > maxDescriptors || q.parseDescriptor(bytes)
-		case number == fieldHitsAddend && bytes == nil:
-			q.hits = int64(uint32(n)) // like every reader of a uint32
-		}
-		return true
-	})
-	if q.hits == 0 {
-		q.hits = 1
-	}
-	switch {
-	case !ok:
-		return newProblem(http.StatusBadRequest, codeMalformedMessage, "The message is not a RateLimitRequest.")
-	case len(q.descriptors) == 0:
-		return invalid(wrongField("/descriptors", limit.Wrong(isRequired.Fix, "is required: a list of 1 to %d descriptors", maxDescriptors)))
-	case len(q.descriptors) > maxDescriptors:
-		return invalid(wrongField("/descriptors", limit.Wrong("Send fewer.", "may have at most %d descriptors", maxDescriptors)))
 	}
 	return nil
 }
 
-func (q *envoyQuestion) parseDescriptor(b []byte) bool {
+// skipGroup returns the length of a group, or less than 0 if it is malformed or has too many
+// fields. No version of the message has groups. But the library, too, ignores them if they are
+// unknown.
+func (q *envoyQuestion) skipGroup(group protowire.Number, b []byte) (size int) {
+	rest := b
+	for {
+		number, kind, n := protowire.ConsumeTag(rest)
+		if n < 0 {
+			return n
+		}
+		rest = rest[n:]
+		if kind == protowire.EndGroupType {
+			if number != group {
+				return -1
+			}
+			return len(b) - len(rest)
+		}
+		if q.fieldsRead++; q.fieldsRead > maxFields {
+			return -1
+		}
+		if kind == protowire.StartGroupType {
+			n = q.skipGroup(number, rest)
+		} else {
+			n = protowire.ConsumeFieldValue(number, kind, rest)
+		}
+		if n < 0 {
+			return n
+		}
+		rest = rest[n:]
+	}
+}
+
+func notARequest() *Problem {
+	return newProblem(http.StatusBadRequest, codeMalformedMessage, "The message is not a RateLimitRequest.")
+}
+
+func tooManyFields() *Problem {
+	return newProblem(http.StatusBadRequest, codeMalformedMessage, "The message has more than "+itoa(maxFields)+" fields.")
+}
+
+func tooManyDescriptors() *Problem {
+	return invalid(wrongField("/descriptors", limit.Wrong("Send fewer.", "may have at most %d descriptors", maxDescriptors)))
+}
+
+// parse decodes a RateLimitRequest. It keeps slices of b. It stops at the first descriptor or entry
+// that is one too many.
+func (q *envoyQuestion) parse(b []byte) *Problem {
+	q.domain, q.hits, q.descriptors, q.entries, q.ignored, q.fieldsRead = nil, 0, q.descriptors[:0], q.entries[:0], 0, 0
+	p := q.fields(b, func(number protowire.Number, n uint64, bytes []byte) *Problem {
+		switch {
+		case number == fieldDomain && bytes != nil:
+			q.domain = bytes
+		case number == fieldDescriptors && bytes != nil:
+			if len(q.descriptors) == maxDescriptors {
+				return tooManyDescriptors()
+			}
+			return q.parseDescriptor(bytes)
+		case number == fieldHitsAddend && bytes == nil:
+			q.hits = int64(uint32(n)) // like every reader of a uint32
+		}
+		return nil
+	})
+	if q.hits == 0 {
+		q.hits = 1
+	}
+	if p == nil && len(q.descriptors) == 0 {
+		p = invalid(wrongField("/descriptors", limit.Wrong(isRequired.Fix, "is required: a list of 1 to %d descriptors", maxDescriptors)))
+	}
+	return p
+}
+
+func (q *envoyQuestion) parseDescriptor(b []byte) *Problem {
 	d := descriptor{first: len(q.entries)}
 	negative := false
-	ok := fields(b, func(number protowire.Number, n uint64, bytes []byte) bool {
+	p := q.fields(b, func(number protowire.Number, n uint64, bytes []byte) *Problem {
 		switch {
 		case number == fieldEntries && bytes != nil:
-			if d.full = d.count == maxEntries; d.full {
-				return true
+			if d.count == maxEntries {
+				return tooManyEntries(len(q.descriptors))
 			}
 			d.count++
 			return q.parseEntry(bytes)
@@ -131,43 +189,46 @@ func (q *envoyQuestion) parseDescriptor(b []byte) bool {
 			q.ignored++
 		case number == fieldDescriptorHits && bytes != nil:
 			d.ownHits, d.hits = true, 0
-			return fields(bytes, func(number protowire.Number, n uint64, bytes []byte) bool {
+			return q.fields(bytes, func(number protowire.Number, n uint64, bytes []byte) *Problem {
 				if number == fieldWrappedValue && bytes == nil {
 					d.hits = int64(min(n, uint64(maxCost)))
 				}
-				return true
+				return nil
 			})
 		case number == fieldIsNegativeHits && bytes == nil:
 			negative = n != 0
 		}
-		return true
+		return nil
 	})
 	if negative {
 		q.ignored++
 		d.ownHits, d.hits = true, 0
 	}
 	q.descriptors = append(q.descriptors, d)
-	return ok
+	return p
 }
 
-func (q *envoyQuestion) parseEntry(b []byte) bool {
+func (q *envoyQuestion) parseEntry(b []byte) *Problem {
 	var e route.Entry
-	ok := fields(b, func(number protowire.Number, _ uint64, bytes []byte) bool {
+	p := q.fields(b, func(number protowire.Number, _ uint64, bytes []byte) *Problem {
 		switch {
 		case number == fieldEntryKey && bytes != nil:
 			e.Key = bytes
 		case number == fieldEntryValue && bytes != nil:
 			e.Value = bytes
 		}
-		return true
+		return nil
 	})
 	q.entries = append(q.entries, e)
-	return ok
+	return p
 }
 
-// decode converts each descriptor to a check. An unusable value that a customer may have sent
-// denies the whole request.
+// decode parses the message and converts each descriptor to a check. An unusable value that a
+// customer may have sent denies the whole request.
 func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	if p := q.parse(q.message); p != nil {
+		return nil, p
+	}
 	q.reqs, q.uncounted, q.routed = q.reqs[:0], q.uncounted[:0], 0
 	q.route = policy.Route(route.DomainSlug(nil, q.domain))
 	refused := false
@@ -219,9 +280,6 @@ func (q *envoyQuestion) dropUncounted() {
 // decodeDescriptor converts descriptor i to a check, or returns why it is denied.
 func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch) (refused check.Code, p *Problem) {
 	d := &q.descriptors[i]
-	if d.full {
-		return check.NoCode, tooManyEntries(i)
-	}
 	entries := q.entries[d.first : d.first+d.count]
 	f := &sc.decoder.fields
 	*f = checkFields{}

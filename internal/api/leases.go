@@ -89,11 +89,13 @@ func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Pol
 		return nil, problemOf(err)
 	}
 	defer hold.Cancel()
-	if p := s.admitLease(ctx, policy, &reqs[0]); p != nil {
-		return nil, p
-	}
 	var decisions []check.Decision
-	if s.leases.Turn(ctx, policy.Tenant(), func() { decisions, p = q.grant(ctx, s, policy, reqs, &hold, sc) }) != nil {
+	if s.leases.Turn(ctx, policy.Tenant(), func() {
+		// Not before the turn: a lease that gets none would count in the tenant's quota.
+		if p = s.admitLease(ctx, policy, &reqs[0]); p == nil {
+			decisions, p = q.grant(ctx, s, policy, reqs, &hold, sc)
+		}
+	}) != nil {
 		return nil, s.crowded(sc)
 	}
 	return decisions, p

@@ -16,6 +16,9 @@ import (
 
 const (
 	maxForm = 4 << 10 // bytes; forms are shorter
+	// maxNext is the maximum length of the page to which a sign-in leads, in bytes. It is read and
+	// shown without an account.
+	maxNext = 2 << 10
 	// loginWait is how long a sign-in waits for its password to be hashed.
 	loginWait = 2 * time.Second
 )
@@ -33,7 +36,7 @@ type loginView struct {
 }
 
 func (d *dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
-	next := localPath(r.URL.Query().Get("next"))
+	next := destination(r.URL.Query().Get("next"))
 	if _, err := d.session(r); err == nil {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return nil
@@ -47,7 +50,7 @@ func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
 	}
-	view := loginView{Email: r.PostForm.Get("email"), Next: localPath(r.PostForm.Get("next"))}
+	view := loginView{Email: r.PostForm.Get("email"), Next: destination(r.PostForm.Get("next"))}
 	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
 	defer cancel()
 	person, wait, err := d.prove(ctx, r, view.Email, r.PostForm.Get("password"))
@@ -180,6 +183,15 @@ func readForm(w http.ResponseWriter, r *http.Request) error {
 		return errForm
 	}
 	return nil
+}
+
+// destination returns where a sign-in leads: to next, or to "/" if that is no page of the dashboard
+// or is too long.
+func destination(next string) string {
+	if len(next) > maxNext {
+		return "/"
+	}
+	return localPath(next)
 }
 
 // localPath returns next if it is the path of a page of the dashboard, and otherwise "/", so that a

@@ -243,6 +243,19 @@ func TestNextStaysHere(t *testing.T) {
 	}
 }
 
+// Anybody may request the sign-in page with a destination, so a long one is not used.
+func TestNextIsBounded(t *testing.T) {
+	s := newStack(t)
+	b := s.browser()
+	longest := "/subjects?q=" + strings.Repeat("%", maxNext-len("/subjects?q="))
+	page := func(next string) string { return b.get("/login?next=" + url.QueryEscape(next)).body }
+	require.Contains(t, page(longest), `value="`+longest+`"`)
+	require.Contains(t, page(longest+"%"), `name="next" value="/"`)
+	got := b.post("/login", url.Values{"email": {"ann@example.com"}, "password": {"wrong"}, "next": {"/rules?after=" + strings.Repeat("x", maxNext)}})
+	require.Contains(t, got.body, `name="next" value="/"`)
+	require.Equal(t, "/login", b.get("/rules?after="+strings.Repeat("x", maxNext)).header.Get("Location"))
+}
+
 // A token that somebody planted before the sign-in is invalid after it.
 func TestSessionFixation(t *testing.T) {
 	s := newStack(t)

@@ -209,7 +209,7 @@ func (d *dashboard) session(r *http.Request) (tenants.Session, error) {
 
 // loginURL returns the sign-in page, with the requested page as its destination.
 func loginURL(r *http.Request) string {
-	if r.Method != http.MethodGet || r.URL.Path == "/" && r.URL.RawQuery == "" {
+	if r.Method != http.MethodGet || r.URL.Path == "/" && r.URL.RawQuery == "" || len(r.RequestURI) > maxNext {
 		return "/login"
 	}
 	return "/login?next=" + url.QueryEscape(r.URL.RequestURI())
