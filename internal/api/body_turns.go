@@ -38,6 +38,7 @@ type bodyTurns struct {
 	small, large, yaml *places.Turns[limit.TenantID] // small are those of all short work, large of all long work
 	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
 	wait, reading      time.Duration                 // for a turn: of a body, and to encode a document
+	piece              time.Duration                 // for a turn of a piece of an import
 }
 
 func newBodyTurns(processors *places.Processors) bodyTurns {
@@ -45,7 +46,7 @@ func newBodyTurns(processors *places.Processors) bodyTurns {
 		small: processors.Short, large: processors.Long,
 		yaml: places.NewTurns[limit.TenantID](min(maxYAMLBodies, processors.Long.Most()), 1, 0),
 		held: places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
-		wait: turnWait, reading: createdWait,
+		wait: turnWait, reading: createdWait, piece: importTurnWait,
 	}
 }
 

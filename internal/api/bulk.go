@@ -46,7 +46,7 @@ type BulkSubject struct {
 	CycleAnchor Optional[time.Time]                           `json:"cycle_anchor,omitempty" doc:"RFC 3339: where the windows of rules with the anchor subject begin; null: by the calendar"`
 	Labels      Optional[map[string]string]                   `json:"labels,omitempty" doc:"All of its labels, at most 32; null: none"`
 	Multiplier  Optional[int64]                               `json:"multiplier,omitempty" minimum:"1" maximum:"1000000" doc:"Multiplies the limits that the plan gives; null: 1"`
-	Overrides   Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; omitted overrides are unchanged, null deletes one"`
+	Overrides   Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule, at most 1000; omitted overrides are unchanged, null deletes one"`
 }
 
 // ImportAnswer has the counts of an import or of its dry run.

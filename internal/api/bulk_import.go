@@ -38,6 +38,7 @@ const (
 	importGrace       = 10 * time.Second  // before importLeastRate counts
 	importLeastRate   = 64 << 10          // bytes per second, on average: an import uses one of few slots
 	importBusyRate    = 1 << 20           // the same while another tenant waits for the slot
+	importTurnTimeout = 10 * time.Minute  // for all that is decoded meanwhile: 1024 pieces
 	importRunTimeout  = 210 * time.Second // from the end of the body to the end of the answer; longer than the store's timeout
 )
 
@@ -47,20 +48,22 @@ func (a *admin) readImport(r *http.Request, mediaType string, places *slots) (co
 	if r.ContentLength > maxImportBody {
 		return nil, nil, bodyTooLarge(r, maxImportBody)
 	}
-	d := deadlinesOf(r.Context())
-	d.write(importReadTimeout + importRunTimeout)
+	d, q := deadlinesOf(r.Context()), requestFrom(r.Context())
+	d.write(importReadTimeout + importTurnTimeout + importRunTimeout)
 	hash := sha256.New()
-	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody, ended: r.ContentLength == 0, wanted: places.wanted}
+	body := &pacedBody{body: r.Body, deadlines: d, left: maxImportBody, ended: r.ContentLength == 0, wanted: places.wanted}
 	f := &importFile{registry: a.api.OpenAPI().Components.Schemas}
-	requestFrom(r.Context()).untilAnswer(f.forget) // as many files as there are slots stay in memory
+	q.untilAnswer(f.forget) // as many files as there are slots stay in memory
 	_, _ = io.WriteString(hash, mediaType+"\n")
-	source := io.TeeReader(body, hash)
+	defer q.endTurn()
+	source := &piecesInTurn{ctx: r.Context(), q: q, body: io.TeeReader(body, hash)}
 	var err error
 	if mediaType == csvType {
 		err = f.readCSV(source)
 	} else {
 		err = f.readLines(source)
 	}
+	d.write(importRunTimeout)
 	var p *Problem
 	switch {
 	case body.left < 0:
@@ -84,13 +87,15 @@ func malformedCode(mediaType string) string {
 	return codeMalformedJSON
 }
 
-// pacedBody is a body with limits for its time, its rate and its size.
+// pacedBody is a body with limits for its time, its rate and its size. Only the time counts in
+// which the import waits for the client, and not that in which its lines are decoded or wait for
+// their turn.
 type pacedBody struct {
 	body      io.Reader
 	deadlines deadlines
-	started   time.Time
-	read      int64 // bytes
-	left      int64 // remaining bytes; negative: too many
+	spent     time.Duration // waiting for the client
+	read      int64         // bytes
+	left      int64         // remaining bytes; negative: too many
 	ended     bool
 	failed    bool
 	late      bool        // it failed because of the time
@@ -102,8 +107,10 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.ended { // a deadline would apply to all that follows on the connection (setBodyDeadline)
 		return 0, io.EOF
 	}
-	b.deadlines.read(b.patience(time.Now()))
+	b.deadlines.read(b.patience())
+	started := time.Now()
 	n, err := b.body.Read(p)
+	b.spent += time.Since(started)
 	b.read += int64(n)
 	b.ended = err == io.EOF
 	b.failed = err != nil && err != io.EOF // a wrapped io.EOF would be an early end
@@ -116,20 +123,20 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 
 // patience returns how long to wait for the next byte. A body is refused if it stops, takes too
 // long, or has a low average rate.
-func (b *pacedBody) patience(now time.Time) time.Duration {
-	spent := now.Sub(b.started)
+func (b *pacedBody) patience() time.Duration {
 	patience, rate := importIdleTimeout, time.Duration(importLeastRate)
 	if b.wanted() {
 		patience, rate = importBusyIdle, importBusyRate
 	}
 	paid := importGrace + time.Duration(b.read)*time.Second/rate
-	return min(patience, importReadTimeout-spent, paid-spent)
+	return min(patience, importReadTimeout-b.spent, paid-b.spent)
 }
 
 // importFile is an import that is being read.
 type importFile struct {
 	registry  huma.Registry
 	lines     []tenants.SubjectLine
+	seen      int // lines, also invalid ones
 	overrides int
 	wrong     tenants.LinesError // errors that the store does not see, because they are not in lines
 }
@@ -138,14 +145,23 @@ type importFile struct {
 func (f *importFile) forget() { f.lines = nil }
 
 func (f *importFile) add(l tenants.SubjectLine) error {
-	f.overrides += len(l.Overrides)
+	if err := f.count(len(l.Overrides)); err != nil {
+		return err
+	}
+	f.lines = append(f.lines, l)
+	return nil
+}
+
+// count counts a line with so many overrides, which may be invalid.
+func (f *importFile) count(overrides int) error {
+	f.seen++
+	f.overrides += overrides
 	switch {
-	case len(f.lines) >= maxImportLines:
+	case f.seen > maxImportLines:
 		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("The body may have at most %d lines.", maxImportLines))
 	case f.overrides > maxImportOverrides:
 		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("The body may have at most %d overrides.", maxImportOverrides))
 	}
-	f.lines = append(f.lines, l)
 	return nil
 }
 
@@ -319,7 +335,11 @@ func (f *importFile) readLines(body io.Reader) error {
 		}
 		before := f.wrong.Total
 		l, err := f.lineOfJSON(number, lines.Bytes(), schema)
-		if err == nil && f.wrong.Total == before { // if the line is not a subject, there is nothing else to validate
+		switch {
+		case err != nil:
+		case f.wrong.Total > before: // it is not a subject, so there is nothing else to validate
+			err = f.count(0)
+		default:
 			err = f.add(l)
 		}
 		if err != nil {
@@ -335,6 +355,10 @@ func (f *importFile) readLines(body io.Reader) error {
 // lineOfJSON converts a line of JSON, which has passed checkJSON. It is validated like a body.
 func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (tenants.SubjectLine, error) {
 	l := tenants.SubjectLine{Line: number}
+	if wrong := tooManyMembers(data); len(wrong) > 0 {
+		f.wrong.Add(number, wrong...)
+		return l, nil
+	}
 	var tree any
 	if err := jsonFormat.Unmarshal(data, &tree); err != nil {
 		return l, err

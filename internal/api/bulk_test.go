@@ -194,7 +194,7 @@ func TestImportRefusals(t *testing.T) {
 func TestImportBounds(t *testing.T) {
 	s := newSubjectStack(t)
 	line := tenants.SubjectLine{Line: 1, Subject: "s"}
-	f := &importFile{lines: make([]tenants.SubjectLine, maxImportLines-1, maxImportLines)}
+	f := &importFile{seen: maxImportLines - 1}
 	require.NoError(t, f.add(line), "the last one that fits")
 	require.ErrorContains(t, f.add(line), "at most 200000 lines")
 	line.Overrides = make([]tenants.OverrideLine, 2)

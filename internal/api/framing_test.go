@@ -185,14 +185,14 @@ func TestSlotsInTurn(t *testing.T) {
 		release[tenant] = done
 	}
 	require.False(t, s.wanted())
-	slow := pacedBody{started: now.Add(-30 * time.Second), read: 30 * importLeastRate, wanted: s.wanted}
-	require.Positive(t, slow.patience(now))
+	slow := pacedBody{spent: 30 * time.Second, read: 30 * importLeastRate, wanted: s.wanted}
+	require.Positive(t, slow.patience())
 	_, p := take("c")
 	require.Equal(t, codeBulkBusy, p.Code)
 	require.True(t, s.wanted())
-	require.Negative(t, slow.patience(now), "it makes room")
-	fast := pacedBody{started: now.Add(-30 * time.Second), read: 60 << 20, wanted: s.wanted}
-	require.Positive(t, fast.patience(now))
+	require.Negative(t, slow.patience(), "it makes room")
+	fast := pacedBody{spent: 30 * time.Second, read: 60 << 20, wanted: s.wanted}
+	require.Positive(t, fast.patience())
 
 	release["a"]()
 	_, p = take("a")

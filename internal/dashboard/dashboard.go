@@ -91,6 +91,7 @@ type dashboard struct {
 	visiting   *places.Places[uuid.UUID] // of these, for pages of a tenant, by tenant
 	exports    *tenants.ExportPlaces     // places for files that are created and sent
 	turns      pageTurns                 // for what takes a processor
+	longTurns  pageTurns                 // for what takes it for long
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
 	observers  map[string]observer       // by pattern of the route
@@ -184,7 +185,7 @@ func newDashboard(deps Deps) *dashboard {
 	if deps.Processors == nil {
 		deps.Processors = places.NewProcessors(processors)
 	}
-	d.turns = newPageTurns(deps.Processors)
+	d.turns, d.longTurns = newPageTurns(deps.Processors.Short), newPageTurns(deps.Processors.Long)
 	d.trying = places.NewTurns[uuid.UUID](places.OnHalf(processors, maxTrying), 1, 0)
 	d.verifications = places.New[uuid.UUID](maxWorking, maxTenantVerifying)
 	d.verifying, d.verifyWait = places.NewTurns[uuid.UUID](max(minVerifying, places.OnHalf(processors, maxVerifying)), 1, 0), verifyWait

@@ -195,17 +195,18 @@ func (d *dashboard) readLimits(ctx context.Context, a tenants.Actor, s stretch, 
 	if err != nil {
 		return nil, err
 	}
-	out.override = history(override, trail.Overrides, s.From)
-	out.plan = history(planField(registered.Plan), trail.Plans, s.From)
-	out.defaults = history(planField(trail.DefaultNow), trail.Defaults, s.From)
-	for slug, plan := range trail.Limits {
-		var now map[string]json.RawMessage
-		if plan.Now != nil {
-			now = fieldsOf(limitThen{Limit: plan.Now.Limit, Unlimited: plan.Now.Unlimited})
+	return out, d.turns.do(ctx, a.TenantID(), func() {
+		out.override = history(override, trail.Overrides, s.From)
+		out.plan = history(planField(registered.Plan), trail.Plans, s.From)
+		out.defaults = history(planField(trail.DefaultNow), trail.Defaults, s.From)
+		for slug, plan := range trail.Limits {
+			var now map[string]json.RawMessage
+			if plan.Now != nil {
+				now = fieldsOf(limitThen{Limit: plan.Now.Limit, Unlimited: plan.Now.Unlimited})
+			}
+			out.plans[slug] = history(now, plan.Changes, s.From)
 		}
-		out.plans[slug] = history(now, plan.Changes, s.From)
-	}
-	return out, nil
+	})
 }
 
 // planField returns the fields that name a plan; nil for none.

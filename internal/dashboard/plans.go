@@ -101,7 +101,7 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 		return err
 	}
 	view.MoreScheduled = more != ""
-	return d.render(w, r, http.StatusOK, plansPage(v.frame, &view))
+	return d.renderRows(len(view.Lines)*len(view.Plans), w, r, http.StatusOK, plansPage(v.frame, &view))
 }
 
 func lineOf(rule *limit.Rule, plans []tenants.Plan) planLine {

@@ -26,17 +26,30 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 	return d.renderFor(requestOf(r.Context()).tenant, w, r, status, page)
 }
 
+// renderRows is render of a page with so many rows. If these are many, it is long work.
+func (d *dashboard) renderRows(rows int, w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
+	turns := &d.turns
+	if rows > fewRows {
+		turns = &d.longTurns
+	}
+	return d.renderIn(turns, requestOf(r.Context()).tenant, w, r, status, page)
+}
+
 // renderFor is render in a turn of another holder than the tenant.
-func (d *dashboard) renderFor(holder uuid.UUID, w http.ResponseWriter, r *http.Request, status int, page templ.Component) (err error) {
+func (d *dashboard) renderFor(holder uuid.UUID, w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
+	return d.renderIn(&d.turns, holder, w, r, status, page)
+}
+
+func (d *dashboard) renderIn(turns *pageTurns, holder uuid.UUID, w http.ResponseWriter, r *http.Request, status int, page templ.Component) (err error) {
 	var p *drawnPage
 	draw := func() { p, err = drawPage(w.Header(), r, page) }
 	switch {
 	case holder == uuid.Nil:
 		draw()
 	case r.Method == http.MethodPost:
-		d.turns.always(r.Context(), holder, draw)
+		turns.always(r.Context(), holder, draw)
 	default:
-		if busy := d.turns.do(r.Context(), holder, draw); busy != nil {
+		if busy := turns.do(r.Context(), holder, draw); busy != nil {
 			return busy
 		}
 	}

@@ -91,6 +91,7 @@ func (d *dashboard) try(ctx context.Context, v *visit, view *effectView, draft, 
 		return errBusy
 	}
 	defer leave()
+	// Some 1500 requests with one rule are short work, unlike the replay.
 	if busy := d.turns.do(ctx, v.actor().TenantID(), func() { view.Tries, err = tries(ctx, draft, v.now) }); busy != nil || err != nil {
 		return cmp.Or(busy, err)
 	}

@@ -88,7 +88,7 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 		err = before.run(ctx, earlier, demand)
 		view.Before = &before.Denied
 	}
-	if busy := d.turns.do(ctx, v.actor().TenantID(), simulate); busy != nil || err != nil {
+	if busy := d.longTurns.do(ctx, v.actor().TenantID(), simulate); busy != nil || err != nil {
 		return nil, cmp.Or(busy, err)
 	}
 	return view, nil

@@ -72,7 +72,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 			return err
 		}
 		view.Unseen = query.Get("unseen") != "" && len(view.Denied) == 0
-		return d.render(w, r, status, subjectLive(v.frame, &view))
+		return d.renderRows(view.rows(), w, r, status, subjectLive(v.frame, &view))
 	}
 	if err := d.readSubject(r.Context(), v, &view); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 		return err
 	}
 	v.frame.Title = name
-	return d.render(w, r, status, subjectPage(v.frame, &view))
+	return d.renderRows(view.rows(), w, r, status, subjectPage(v.frame, &view))
 }
 
 // askedQuery returns the requested values in the form for an address.

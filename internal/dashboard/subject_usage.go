@@ -308,7 +308,8 @@ func (d *dashboard) limitLineOf(ctx context.Context, a tenants.Actor, s stretch,
 	if err != nil {
 		return nil, err
 	}
-	return &limitLine{Text: nameOr(r.Rule.Name, r.Rule.Slug) + ": " + text, Parts: limitsThen.parts(s, r.Limit, scale)}, nil
+	line := &limitLine{Text: nameOr(r.Rule.Name, r.Rule.Slug) + ": " + text}
+	return line, d.turns.do(ctx, a.TenantID(), func() { line.Parts = limitsThen.parts(s, r.Limit, scale) })
 }
 
 // readSubjectChart reads the chart of a subject's page.
@@ -322,7 +323,9 @@ func (d *dashboard) readSubjectChart(ctx context.Context, v *visit, view *subjec
 		live = d.watch(ctx, v.actor().TenantID(), view.Subject)
 	}
 	drawn.log, drawn.scale = view.Log, view.with(view.Tab, view.Period.Value, !view.Log)
-	view.Chart = drawn.at(v.now, live)
+	if err := d.turns.do(ctx, v.actor().TenantID(), func() { view.Chart = drawn.at(v.now, live) }); err != nil {
+		return err
+	}
 	for _, p := range periods {
 		view.Chart.Periods = append(view.Chart.Periods, chartPeriod{p.Name, view.PeriodPath(p.Value), p.Value == view.Period.Value})
 	}
@@ -407,7 +410,10 @@ func (d *dashboard) liveSubject(w http.ResponseWriter, r *http.Request, v *visit
 			}
 			drawn.log = scale == scaleLog
 		}
-		c := drawn.at(now, d.watch(ctx, actor.TenantID(), subject))
+		live, c := d.watch(ctx, actor.TenantID(), subject), chart{}
+		if err := d.turns.do(ctx, actor.TenantID(), func() { c = drawn.at(now, live) }); err != nil {
+			return nil, err
+		}
 		return []part{{"sums", chartSums(&c)}, {"plot", chartPlot(&c)}, {"series", chartSeries(&c)}}, nil
 	})
 }

@@ -85,6 +85,9 @@ func (view *subjectView) Shown() (shown []limitView, more int) {
 	return shown[:mostLimits], len(shown) - mostLimits
 }
 
+// rows returns how many limits the page names: in its tables, and in the choices of its forms.
+func (view *subjectView) rows() int { return len(view.Limits) + len(view.Hidden) }
+
 // rank orders limits by what is left of them, in thousandths.
 func (l *limitView) rank() int64 {
 	switch {

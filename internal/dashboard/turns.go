@@ -10,10 +10,14 @@ import (
 )
 
 // The creation of a page from what was read takes some milliseconds of a processor: the comparison
-// of fields in the audit trail, simulations, HTML, and its compression. It takes turns among short
-// work (places.Processors), on at most half of the processors, because checks need the others. The
-// playground, which anybody can use, has turns like a tenant; other pages without a tenant take
-// none.
+// of fields in the audit trail, short simulations, HTML, and its compression. It takes turns among
+// short work (places.Processors), on at most half of the processors, because checks need the
+// others. The playground, which anybody can use, has turns like a tenant; other pages without a
+// tenant take none.
+//
+// Large checks take turns among short work, too, and must not wait for long. So what takes more
+// than some ten milliseconds is long work: replays, of up to 20 000 requests with each of two
+// rules, and pages of more than fewRows.
 //
 // Nobody has a turn while it waits for Postgres, for Redis or for a browser, and nobody takes a
 // second turn while it has one, for which it could wait forever.
@@ -24,15 +28,17 @@ var playgroundTurns = uuid.UUID{15: 1}
 // turnWait is how long a page waits for each of its turns.
 const turnWait = 2 * time.Second
 
-// pageTurns are the turns of one instance.
+// fewRows is how many rows a page among short work has: limits of a subject, or cells of the
+// matrix of plans. 1000 limits have 670 KB of HTML, which take up to 40 ms.
+const fewRows = 250
+
+// pageTurns are the turns of one instance for one kind of work.
 type pageTurns struct {
 	turns *places.Turns[uuid.UUID]
 	wait  time.Duration
 }
 
-func newPageTurns(processors *places.Processors) pageTurns {
-	return pageTurns{processors.Short, turnWait}
-}
+func newPageTurns(turns *places.Turns[uuid.UUID]) pageTurns { return pageTurns{turns, turnWait} }
 
 // do calls f when it is the tenant's turn. f must only compute, and must not call do. Error:
 // errBusy; f was not called.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/a-h/templ"
 	"github.com/google/uuid"
@@ -17,7 +18,7 @@ import (
 // turnless is the dashboard of a stack whose turns are all taken.
 func (s *stack) turnless() (leave func()) {
 	s.t.Helper()
-	s.pages.turns = newPageTurns(places.NewProcessors(2))
+	s.pages.turns = newPageTurns(places.NewProcessors(2).Short)
 	s.pages.turns.wait = 0
 	leave, err := s.pages.turns.turns.Take(s.t.Context(), s.b.TenantID())
 	require.NoError(s.t, err)
@@ -49,7 +50,7 @@ func TestPagesTakeTurns(t *testing.T) {
 // A turn ends with a panic of the page.
 func TestTurnsEndWithAPanic(t *testing.T) {
 	t.Parallel()
-	d := &dashboard{turns: newPageTurns(places.NewProcessors(2))}
+	d := &dashboard{turns: newPageTurns(places.NewProcessors(2).Short)}
 	d.turns.wait = 0
 	page := templ.ComponentFunc(func(context.Context, io.Writer) error { panic("broken") })
 	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
@@ -61,7 +62,7 @@ func TestTurnsEndWithAPanic(t *testing.T) {
 // A live page waits for its turn, and loses nothing meanwhile.
 func TestLivePagesTakeTurns(t *testing.T) {
 	t.Parallel()
-	d := &dashboard{turns: newPageTurns(places.NewProcessors(2))}
+	d := &dashboard{turns: newPageTurns(places.NewProcessors(2).Short)}
 	h := newHub(d)
 	leave, err := d.turns.turns.Take(t.Context(), uuid.UUID{1})
 	require.NoError(t, err)
@@ -87,4 +88,73 @@ func TestLivePagesTakeTurns(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, h.show(over, shown, []part{{"rows", templ.Raw("more")}}), context.Canceled)
+}
+
+// Pages of many rows are long work, so that those of few rows do not wait for them.
+func TestPagesOfManyRowsAreLongWork(t *testing.T) {
+	t.Parallel()
+	processors := places.NewProcessors(2)
+	d := &dashboard{turns: newPageTurns(processors.Short), longTurns: newPageTurns(processors.Long)}
+	d.turns.wait, d.longTurns.wait = 0, 0
+	render := func(rows int) error {
+		ctx := context.WithValue(t.Context(), trackedKey{}, &tracked{tenant: uuid.UUID{1}})
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+		return d.renderRows(rows, httptest.NewRecorder(), r, http.StatusOK, templ.Raw("rows"))
+	}
+	leave, err := processors.Long.Take(t.Context(), uuid.UUID{2})
+	require.NoError(t, err)
+	require.NoError(t, render(fewRows))
+	require.ErrorIs(t, render(fewRows+1), errBusy)
+	leave()
+	leave, err = processors.Short.Take(t.Context(), uuid.UUID{2})
+	require.NoError(t, err)
+	require.ErrorIs(t, render(fewRows), errBusy)
+	require.NoError(t, render(fewRows+1))
+	leave()
+}
+
+// A replay is long work. Before, 40 000 requests had a turn of short work, and large checks waited.
+func TestReplaysAreLongWork(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.asked(30*time.Minute, "orders:create", map[string]int64{"heavy": 50})
+	b := s.as("ann@example.com")
+	s.pages.longTurns = newPageTurns(places.NewProcessors(2).Long)
+	s.pages.longTurns.wait = 0
+	const replay, tries = "Replay of the last", "requests allowed."
+	leave, err := s.pages.longTurns.turns.Take(t.Context(), s.b.TenantID())
+	require.NoError(t, err)
+	got := b.preview("rule", "requests", "limit", "7")
+	require.Equal(t, http.StatusOK, got.status)
+	require.Contains(t, got.body, "Too many previews")
+	require.NotContains(t, got.body, replay)
+	require.Contains(t, b.preview("resource", "other:*").body, tries, "without checks, there is no replay")
+	leave()
+	require.Contains(t, b.preview("rule", "requests", "limit", "7").body, replay)
+}
+
+// What the limit of a chart was is computed in turns, too.
+func TestLimitsOfChartsTakeTurns(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.follow(t.Context())
+	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	values, _, err := countedValues("user_7", nil)
+	require.NoError(t, err)
+	limits := s.checker.Inspect(t.Context(), policy, values).Rules
+	kept := &keptTrail{marks: []chartMark{}} // these take a turn of their own
+	draw := func() error {
+		_, err := s.pages.subjectChart(t.Context(), s.a, "user_7", periods[0], limits, s.clock.Now(), kept)
+		return err
+	}
+	leave := s.turnless()
+	require.ErrorIs(t, draw(), errBusy, "the history of the limit")
+	leave()
+	require.NoError(t, draw())
+	require.NotNil(t, kept.limits)
+	leave = s.turnless()
+	require.ErrorIs(t, draw(), errBusy, "its line")
+	leave()
+	require.NoError(t, draw())
 }

@@ -31,9 +31,12 @@ func (s *Store) EndMeter(ctx context.Context, writer uuid.UUID, acknowledged int
 // SetLogoWait sets how long a logo waits for its turn.
 func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
 
+// SetLineWait sets how long lines of an import wait for their turn.
+func (s *Store) SetLineWait(d time.Duration) { s.lineWait = d }
+
 // TakeLogoTurn takes the turn of a tenant to decode a logo.
 func (s *Store) TakeLogoTurn(ctx context.Context, tenant uuid.UUID) (leave func(), err error) {
-	return s.logos.Load().Take(ctx, tenant)
+	return s.long.Load().Take(ctx, tenant)
 }
 
 // KeyExpiresAt returns when the actor's key expires; the zero time means never.

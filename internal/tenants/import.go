@@ -1,7 +1,6 @@
 package tenants
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -155,6 +154,10 @@ func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine
 		if err != nil {
 			return err
 		}
+		m.inTurn = func(ctx context.Context, f func()) {
+			defer s.long.Load().TryWithin(ctx, a.tenant, s.lineWait)()
+			f()
+		}
 		for batch := range slices.Chunk(lines, importBatch) {
 			if err := m.batch(ctx, batch); err != nil {
 				return err
@@ -183,6 +186,7 @@ func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine
 // subjectImport is an import while it runs.
 type subjectImport struct {
 	*change
+	inTurn  func(ctx context.Context, f func()) // calls f, if possible in a turn
 	mode    ImportMode
 	version int64
 	plans   map[string]*Plan // by slug
@@ -265,16 +269,10 @@ func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 		return err
 	}
 	w := importWrites{tenant: m.tenant, version: m.version, createdBy: m.actor.label()}
-	for i := range lines {
-		l := &lines[i]
-		if first := m.seen[l.Subject]; first != 0 {
-			m.wrong.Add(l.Line, limit.FieldProblem("subject", limit.Wrong(limit.Duplicate.Fix, "is a duplicate of line %d", first)))
-			continue
-		}
-		m.seen[l.Subject] = l.Line
-		old, exists := registered[l.Subject]
-		wrong := m.compare(l, old, exists, &w)
-		m.wrong.Add(l.Line, wrong...)
+	for len(lines) > 0 {
+		n := pieceOf(lines)
+		m.inTurn(ctx, func() { m.compareLines(lines[:n], registered, &w) })
+		lines = lines[n:]
 	}
 	if m.mode.DryRun || m.wrong.Total > 0 { // the rest is only checked for further errors
 		return nil
@@ -308,97 +306,6 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 		byName[s.Subject] = s
 	}
 	return byName, nil
-}
-
-// compare adds the differences between the line and the subject to w, and returns the line's
-// errors.
-func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *importWrites) []limit.FieldError {
-	wrong := l.Validate()
-	if exists && m.mode.CreateOnly {
-		wrong = append(wrong, limit.FieldProblem("subject", limit.Wrong("Remove the line, or import with mode=upsert.", "is already registered")))
-	}
-	if !exists {
-		old = Subject{Subject: l.Subject}
-	}
-	now := l.over(old)
-	plan := m.plans[now.Plan]
-	switch {
-	case now.Plan == "":
-		if now.PlanVersion = 0; now.GivePlanVersion != 0 {
-			wrong = append(wrong, limit.FieldProblem("plan_version", limit.Wrong("Send plan, too, or omit it.", "requires a plan")))
-		}
-	case plan == nil:
-		wrong = append(wrong, limit.FieldProblem("plan", noSuchPlan))
-	default:
-		if p := plan.chooseVersion(&now, &old); p != nil {
-			wrong = append(wrong, limit.FieldProblem("plan_version", p))
-		}
-	}
-	if other := m.refs.taker(l.Subject, now.BillingRef, old.BillingRef); other != "" {
-		wrong = append(wrong, limit.FieldProblem("billing_ref", refTaken(other)))
-	}
-	put, removed, more := m.compareOverrides(l, old)
-	if wrong = append(wrong, more...); len(wrong) > 0 {
-		return wrong
-	}
-	same := now.same(&old)
-	left := now.leaveMigration(&old)
-	moved := now.followCycle(&old, m.now)
-	switch {
-	case !exists:
-		m.counts.Created++
-		w.created.add(now, plan)
-		w.ids = append(w.ids, newID())
-	case same && len(put)+len(removed) == 0:
-		m.counts.Unchanged++
-		return nil
-	default:
-		m.counts.Updated++
-		w.changed.add(now, plan)
-	}
-	if left {
-		w.left = append(w.left, now.Subject)
-	}
-	if moved {
-		w.moved, w.movedTo = append(w.moved, now.Subject), append(w.movedTo, instantText(now.NextPlanAt))
-	}
-	row := importRow{old: old, now: now, exists: exists, overrides: len(put)+len(removed) > 0}
-	for _, o := range put {
-		w.put(l.Subject, m.rules[o.Rule].ID, o)
-		row.reason = cmp.Or(o.Reason, row.reason)
-	}
-	w.rows = append(w.rows, row)
-	for _, rule := range removed {
-		w.removedFrom, w.removedRules = append(w.removedFrom, l.Subject), append(w.removedRules, m.rules[rule].ID)
-	}
-	return nil
-}
-
-// compareOverrides returns the overrides of a line that the subject does not have, and the rules
-// whose overrides are deleted.
-func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Override, removed []string, wrong []limit.FieldError) {
-	for _, given := range l.Overrides {
-		o, at := given.Override, "overrides."+given.Rule
-		r, known := m.rules[o.Rule]
-		if !known {
-			wrong = append(wrong, limit.FieldProblem(at, noSuchRule))
-			continue
-		}
-		o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
-		before, has := old.override(o.Rule)
-		switch {
-		case given.Remove:
-			if has {
-				removed = append(removed, o.Rule)
-			}
-			continue
-		case has && before.same(o): // an expired override may stay in a file
-			continue
-		}
-		wrong = append(wrong, prefixed(at+".", append(o.Limit.Validate(&r.Rule), o.validate(m.now)...))...)
-		put = append(put, o)
-	}
-	return put, removed, wrong
 }
 
 // importWrites are the rows that a batch writes.

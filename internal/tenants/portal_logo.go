@@ -33,7 +33,7 @@ const logoWait = 5 * time.Second
 
 // TakeTurns makes the store share the turns of the instance for work that uses a processor for
 // long. Otherwise it has turns of its own.
-func (s *Store) TakeTurns(processors *places.Processors) { s.logos.Store(processors.Long) }
+func (s *Store) TakeTurns(processors *places.Processors) { s.long.Store(processors.Long) }
 
 // preparedLogo is a logo that was decoded for a change of a tenant, before the change.
 type preparedLogo struct {
@@ -64,7 +64,7 @@ func (s *Store) withLogo(ctx context.Context, a Actor, change func(*preparedLogo
 }
 
 func (s *Store) prepareLogo(ctx context.Context, a Actor, file []byte, out *preparedLogo) error {
-	leave, err := s.logos.Load().TakeWithin(ctx, a.tenant, s.logoWait)
+	leave, err := s.long.Load().TakeWithin(ctx, a.tenant, s.logoWait)
 	if err != nil {
 		return ErrTooManyLogos
 	}

@@ -55,6 +55,9 @@ const (
 	maxMultiplier = subscription.MaxMultiplier
 )
 
+// TooManyLabels is the error of a subject with more than MaxLabels.
+var TooManyLabels = limit.Wrong("Remove labels.", "may be at most %d", MaxLabels)
+
 var labelKeyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
 
 func (s *Subject) validate() error {
@@ -83,7 +86,7 @@ func (s *Subject) validate() error {
 		add("next_plan_at", notAnyYear)
 	}
 	if len(s.Labels) > MaxLabels {
-		add("labels", limit.Wrong("Remove labels.", "may be at most %d", MaxLabels))
+		add("labels", TooManyLabels)
 		return invalidIf(fields)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
