@@ -25,6 +25,8 @@ type tracked struct {
 	tenant uuid.UUID       // current tenant; the nil UUID: nobody is signed in, or there is no tenant
 	place  func()          // ends its place among the pages that are created; nil: it has none
 	ctx    context.Context // the context that net/http gave the request; nil: none, in tests
+
+	refused bool // because too many pages are requested
 }
 
 // WriteHeader stores the status.
@@ -75,6 +77,23 @@ func (t *tracked) leave() {
 	}
 }
 
+// refusedRest is how long a connection pauses after a page was refused on it because too many are
+// requested. A page that says so takes a third of a millisecond, so a client that asks again at
+// once on 64 connections would take a processor.
+const refusedRest = 200 * time.Millisecond
+
+// rest pauses after an answer that was a refusal. Over HTTP/2, only its stream pauses. The request
+// keeps no place meanwhile.
+func (t *tracked) rest(ctx context.Context) {
+	if !t.refused || http.NewResponseController(t.ResponseWriter).Flush() != nil {
+		return
+	}
+	select {
+	case <-time.After(refusedRest):
+	case <-ctx.Done():
+	}
+}
+
 // Unwrap lets http.ResponseController reach the connection.
 func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
@@ -105,6 +124,7 @@ func (d *dashboard) track(next http.Handler) http.Handler {
 			t.status = http.StatusOK
 		}
 		d.finish(t, r, time.Since(start))
+		t.rest(r.Context())
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/a-h/templ"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/places"
+	"weir/internal/tenants"
 )
 
 // turnless is the dashboard of a stack whose turns are all taken.
@@ -45,6 +47,33 @@ func TestPagesTakeTurns(t *testing.T) {
 	for _, path := range []string{"/", "/usage", "/audit", "/subjects/nobody", "/rules/new", "/plans", "/rules/requests/history", "/account"} {
 		require.Equal(t, http.StatusOK, b.get(path).status, path)
 	}
+}
+
+// A connection pauses after a page that was refused, and not after others: refusals take a
+// processor, too. A browser that leaves ends the pause.
+func TestRefusedPagesPause(t *testing.T) {
+	s := newStack(t)
+	refused := func(err error) bool {
+		state := &tracked{ResponseWriter: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), trackedKey{}, state), http.MethodGet, "/", nil)
+		s.pages.answer(state, r, err)
+		return state.refused
+	}
+	require.True(t, refused(errBusy))
+	require.True(t, refused(errUnread))
+	require.False(t, refused(tenants.ErrNotFound))
+	synctest.Test(t, func(t *testing.T) {
+		rests := func(ctx context.Context, refused bool) time.Duration {
+			start := time.Now()
+			(&tracked{ResponseWriter: httptest.NewRecorder(), refused: refused}).rest(ctx)
+			return time.Since(start)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		require.Equal(t, refusedRest, rests(t.Context(), true))
+		require.Zero(t, rests(t.Context(), false))
+		require.Zero(t, rests(gone, true))
+	})
 }
 
 // A turn ends with a panic of the page.
