@@ -168,6 +168,15 @@ func (p *Policies) boundsOf(platform, tenant limit.TenantID) (bounds TierBounds,
 	return tiers.tierBounds(own.slug), true
 }
 
+// Places returns the beginnings of the keys of a tenant with several partitions, or nil if it has
+// one or is not loaded.
+func (p *Policies) Places(tenant limit.TenantID) []string {
+	if own := p.Loaded(tenant); own != nil && len(own.places.prefixes) > 1 {
+		return own.places.prefixes
+	}
+	return nil
+}
+
 // HasPlan reports whether a check may name this plan; "" (no plan) is always valid.
 func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] != nil }
 
