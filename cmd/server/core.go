@@ -142,6 +142,7 @@ func (s *service) startJobs(working context.Context, c *core) {
 		func() { sealMetering(working, s.store, c.notes, s.log) },
 		func() { createMeterPushes(working, s.store, s.log) },
 		func() { purgeUsage(working, s.store, s.log) },
+		func() { warnOfSignupTier(working, s.cfg, c.policies, c.from.Platform, s.log) },
 	} {
 		s.background.Go(func() {
 			if c.from.isPrepared(working) {
