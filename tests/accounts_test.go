@@ -107,3 +107,13 @@ func TestOperatorLink(t *testing.T) {
 	require.Zero(t, i.Stop())
 	require.NotContains(t, i.Log(), strings.TrimPrefix(second, "/invitation/"), "links are not logged")
 }
+
+// Open sign-up without a bound of counters is reported at the start, and so is a tier that does not
+// exist.
+func TestUnboundedSignUpIsReported(t *testing.T) {
+	s := newSettings(t).With(settings{"WEIR_SIGNUP": "open"})
+	start(t, s).AwaitLog(`"msg":"WEIR_SIGNUP is open, and the tier of sign-ups has no bound of counters`)
+	start(t, s.With(settings{"WEIR_SIGNUP_TIER": "gold"})).AwaitLog(`"msg":"WEIR_SIGNUP_TIER is not a plan`)
+	bounded := start(t, s.With(settings{"WEIR_SIGNUP_TIER": "free"})).AwaitReady()
+	require.NotContains(t, bounded.Log(), "WEIR_SIGNUP")
+}

@@ -103,6 +103,19 @@ func TestEvictingRedisIsReported(t *testing.T) {
 	require.Contains(t, i.Metrics(), "weir_redis_servers_evicting 1")
 }
 
+// A Redis that is nearly full is reported when this begins and when it ends.
+func TestNearlyFullRedisIsReported(t *testing.T) {
+	r := testenv.StartRedis(t)
+	require.NoError(t, redisAdmin(t, r).Set(t.Context(), "other", strings.Repeat("x", 32<<20), 0).Err())
+	require.NoError(t, redisAdmin(t, r).ConfigSet(t.Context(), "maxmemory", "45mb").Err())
+	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})).AwaitReady()
+	i.AwaitLog(`"msg":"redis is nearly full`)
+	require.Regexp(t, `weir_redis_memory_ratio 0\.[89]`, i.Metrics())
+	require.Contains(t, i.Metrics(), "weir_tenants_memory_full 0")
+	require.NoError(t, redisAdmin(t, r).ConfigSet(t.Context(), "maxmemory", "0").Err())
+	i.AwaitLog(`"msg":"redis is no longer nearly full"`)
+}
+
 // Lost counters are lost limits, so the operator must be notified.
 func TestLostCountersAreReported(t *testing.T) {
 	r := testenv.StartRedis(t)

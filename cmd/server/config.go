@@ -19,6 +19,7 @@ import (
 
 	"weir/internal/api"
 	"weir/internal/dashboard"
+	"weir/internal/limit"
 	"weir/internal/mail"
 	"weir/internal/notify"
 	"weir/internal/origin"
@@ -59,7 +60,8 @@ type Config struct {
 	PublicURL       string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Public address of the dashboard. Links in mails begin with it."`
 	SecurityContact string `env:"WEIR_SECURITY_CONTACT" placeholder:"mailto:security@example.com" help:"Where to report vulnerabilities: mailto:, tel: or https:. It is served at /.well-known/security.txt. By default, nothing is."`
 
-	Signup string `env:"WEIR_SIGNUP" default:"closed" help:"Who may create a tenant on the dashboard: open (everybody), invite (people with a link of server signup-link) or closed (nobody)."`
+	Signup     string `env:"WEIR_SIGNUP" default:"closed" help:"Who may create a tenant on the dashboard: open (everybody), invite (people with a link of server signup-link) or closed (nobody)."`
+	SignupTier string `env:"WEIR_SIGNUP_TIER" placeholder:"PLAN" help:"Tier of tenants that people create by sign-up: a plan of the operator's tenant. By default, its default plan."`
 
 	EncryptionKey Secret `env:"WEIR_ENCRYPTION_KEY" placeholder:"BASE64,..." help:"Keys that encrypt the secrets of billing endpoints and notification endpoints: 32 random bytes in base64 each, separated by commas. The first one encrypts, all decrypt. Without it, neither can be created."`
 	StripeURL     string `env:"WEIR_STRIPE_URL" name:"stripe-url" default:"https://api.stripe.com" help:"Address of Stripe's API."`
@@ -151,6 +153,7 @@ func (c *Config) Validate() error {
 		checkText("WEIR_SECURITY_CONTACT", c.SecurityContact, checkContact),
 		checkText("WEIR_PUBLIC_URL", c.PublicURL, func(text string) error { _, err := mail.ParsePublicURL(text); return err }),
 		bad(!slices.Contains(dashboard.Signups, dashboard.Signup(c.Signup)), "WEIR_SIGNUP", c.Signup, "must be open, invite or closed"),
+		bad(c.SignupTier != "" && !limit.ValidSlug(c.SignupTier), "WEIR_SIGNUP_TIER", c.SignupTier, "must be 1 to 63 of a-z, 0-9 and -"),
 		ringErr,
 		checkText("WEIR_STRIPE_URL", c.StripeURL, checkHTTPURL),
 		bad(networksErr != nil, "WEIR_NOTIFICATION_NETWORKS", c.NotificationNetworks, fmt.Sprint(networksErr)),

@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 	text, err := json.Marshal(cfg)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"DatabaseURL":"","DatabaseURLFile":"","RedisURLFile":"","MigrateDatabaseURL":"","DatabaseListenURL":"","Migrate":true,"AllowSuperuser":false,"RedisURL":"","RedisTimeout":50000000,"PolicyMemory":536870912,
-		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","GRPCAddr":"","GRPCTLS":false,"EncryptionKey":"","StripeURL":"https://api.stripe.com","NotificationNetworks":"","InternalAddr":"127.0.0.1:9090","InternalHosts":"","ProfileContention":false,"TrustedProxies":"","SMTPURL":"","MailFrom":"","PublicURL":"","SecurityContact":"","Signup":"closed","Headers":"draft,x","MaxInFlight":10000,"MaxConnections":20000,"MaxConfigAge":0,"SnapshotFile":"","SnapshotMaxAge":86400000000000,"SnapshotSize":268435456,"Drain":5000000000,"WriteRate":100,"ResetRate":20,"BillingDayEvents":500000,"BillingDaySize":2147483648,"TenantCounters":10000000,"TenantRecords":268435456,"AuditRetention":0,"AuditDaySize":1073741824,"LogLevel":"info"}`, string(text))
+		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","GRPCAddr":"","GRPCTLS":false,"EncryptionKey":"","StripeURL":"https://api.stripe.com","NotificationNetworks":"","InternalAddr":"127.0.0.1:9090","InternalHosts":"","ProfileContention":false,"TrustedProxies":"","SMTPURL":"","MailFrom":"","PublicURL":"","SecurityContact":"","Signup":"closed","SignupTier":"","Headers":"draft,x","MaxInFlight":10000,"MaxConnections":20000,"MaxConfigAge":0,"SnapshotFile":"","SnapshotMaxAge":86400000000000,"SnapshotSize":268435456,"Drain":5000000000,"WriteRate":100,"ResetRate":20,"BillingDayEvents":500000,"BillingDaySize":2147483648,"TenantCounters":10000000,"TenantRecords":268435456,"AuditRetention":0,"AuditDaySize":1073741824,"LogLevel":"info"}`, string(text))
 }
 
 func TestFlagWinsOverVariable(t *testing.T) {
@@ -83,6 +83,7 @@ func TestUnknownVariables(t *testing.T) {
 func TestMailSettings(t *testing.T) {
 	for variable, value := range map[string]string{
 		"WEIR_SMTP_URL": "mail.example", "WEIR_MAIL_FROM": "nobody", "WEIR_PUBLIC_URL": "weir.example", "WEIR_SIGNUP": "everybody",
+		"WEIR_SIGNUP_TIER": "Free tier",
 	} {
 		t.Run(variable, func(t *testing.T) {
 			_, _, err := parse(t, map[string]string{variable: value})

@@ -53,7 +53,8 @@ func (s *service) newCore(from *startup) *core {
 	c.policies.Pin(from.Platform) // its rules are the quotas of all tenants
 	c.census = redisengine.NewCensus(redisengine.CensusOptions{
 		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: s.cfg.TenantCounters,
-		Bound: func(tenant limit.TenantID) (int64, bool) { return c.policies.CounterBound(from.Platform, tenant) },
+		Bound:  func(tenant limit.TenantID) (int64, bool) { return c.policies.CounterBound(from.Platform, tenant) },
+		Places: c.policies.Places, Operator: from.Platform,
 	})
 	c.records = budget.New(budget.Options{
 		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: int64(s.cfg.TenantRecords),
@@ -63,7 +64,7 @@ func (s *service) newCore(from *startup) *core {
 	s.engine = engine.NewStack(engine.StackOptions{
 		Shared: c.counters, Local: engine.NewMemory(engine.MemoryOptions{}), Share: c.instances.Share, Metrics: engine.NewMetrics(s.registry),
 	})
-	c.redisState = newRedisState(s.engine, c.counters, s.registry, s.log)
+	c.redisState = newRedisState(s.engine, c.counters, c.census, s.registry, s.log)
 	s.store.FollowWriters(c.instances.Alive)
 	c.recorder = usage.New(usage.Options{
 		Sink: s.store, Registerer: s.registry, Logger: s.log, Writer: c.instances.UUID(), Looked: func() []limit.TenantID { return c.decisions.Looked() },
@@ -141,6 +142,7 @@ func (s *service) startJobs(working context.Context, c *core) {
 		func() { sealMetering(working, s.store, c.notes, s.log) },
 		func() { createMeterPushes(working, s.store, s.log) },
 		func() { purgeUsage(working, s.store, s.log) },
+		func() { warnOfSignupTier(working, s.cfg, c.policies, c.from.Platform, s.log) },
 	} {
 		s.background.Go(func() {
 			if c.from.isPrepared(working) {

@@ -76,6 +76,12 @@ func watchCensus(registry *prometheus.Registry, census *redisengine.Census) {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_tenants_full", Help: "Tenants that have as many counters alive as their tier allows.",
 		}, func() float64 { return float64(census.Full()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_redis_memory_ratio", Help: "Part of its maxmemory that the fullest Redis server uses; 0 if there is no maxmemory or it cannot be read.",
+		}, func() float64 { return census.Memory().Used }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_tenants_memory_full", Help: "Tenants that may have no further counters on a Redis server that is nearly full.",
+		}, func() float64 { return float64(census.Memory().Bounded) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "weir_census_dropped_total", Help: "Charged counters that were not added to the estimate of counters alive.",
 		}, func() float64 { return float64(census.Dropped()) }),

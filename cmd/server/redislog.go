@@ -37,17 +37,19 @@ const (
 type redisState struct {
 	engine      *engine.Stack
 	counters    *redisengine.Engine
+	census      *redisengine.Census
 	log         *slog.Logger
 	evicting    atomic.Int64 // servers that may evict counters
 	bySlot      atomic.Int64 // masters of a Cluster that do not run scripts across slots
 	losses      int64        // losses that were logged
 	unavailable bool
+	full        bool      // its memory is nearly
 	asked       time.Time // when the eviction policies were read
 	policies    string    // policies that were logged
 }
 
-func newRedisState(stack *engine.Stack, counters *redisengine.Engine, registry *prometheus.Registry, log *slog.Logger) *redisState {
-	r := &redisState{engine: stack, counters: counters, log: log}
+func newRedisState(stack *engine.Stack, counters *redisengine.Engine, census *redisengine.Census, registry *prometheus.Registry, log *slog.Logger) *redisState {
+	r := &redisState{engine: stack, counters: counters, census: census, log: log}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "weir_redis_servers_evicting", Help: "Redis servers whose maxmemory-policy lets them evict counters.",
 	}, func() float64 { return float64(r.evicting.Load()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -102,10 +104,24 @@ func (r *redisState) update(ctx context.Context) {
 	if !unavailable && time.Since(r.asked) >= evictionLook {
 		r.readEviction(ctx)
 	}
+	r.reportMemory(ctx)
 	nodes, err := r.counters.RunsBySlot()
 	if before := r.bySlot.Swap(int64(nodes)); nodes > 0 && before == 0 {
 		r.log.WarnContext(ctx, "redis does not run scripts across slots; each tenant has a run of its own, which costs more",
 			"masters", nodes, "error", err)
+	}
+}
+
+// reportMemory logs when the memory of Redis begins or ends to bound tenants.
+func (r *redisState) reportMemory(ctx context.Context) {
+	switch memory := r.census.Memory(); {
+	case memory.Full && !r.full:
+		r.full = true
+		r.log.WarnContext(ctx, "redis is nearly full; new subjects of the tenants with the most counters share counters until others expire; raise maxmemory, or lower the bounds of tiers",
+			"used", memory.Used, "tenants", memory.Bounded)
+	case !memory.Full && r.full:
+		r.full = false
+		r.log.InfoContext(ctx, "redis is no longer nearly full", "used", memory.Used)
 	}
 }
 

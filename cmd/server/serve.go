@@ -249,6 +249,7 @@ func openStore(ctx context.Context, cfg *Config, log *slog.Logger, wait time.Dur
 	}
 	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{
 		DatabaseURL: string(cfg.DatabaseURL), ListenURL: string(cfg.DatabaseListenURL), Logger: log, Seal: ring, Credentials: credentials, Acquire: wait,
+		SignupTier: cfg.SignupTier,
 		WriteRates: tenants.WriteRates{Writes: cfg.WriteRate, Resets: cfg.ResetRate},
 		Volume:     tenants.BillingVolume{Events: cfg.BillingDayEvents, Bytes: int64(cfg.BillingDaySize)}, AuditDay: int64(cfg.AuditDaySize),
 	})

@@ -134,6 +134,16 @@ type TierBounds struct{ Counters, RecordBytes int64 }
 // by its tier in this policy of the operator's tenant; 0: no bound of the tier.
 func (p *Policy) TierCounters(slug string) int64 { return p.tierBounds(slug).Counters }
 
+// PlanCounters returns how many counters a tenant with this plan of the operator's tenant ("": the
+// default plan) may have alive; 0: no bound. It is not known if there is no such plan.
+func (p *Policy) PlanCounters(slug string) (bound int64, known bool) {
+	plan, known := p.plan(slug, nil)
+	if plan == nil {
+		return 0, known
+	}
+	return plan.bounds.Counters, known
+}
+
 func (p *Policy) tierBounds(slug string) TierBounds {
 	subject, _ := p.subjects.Load(slug)
 	plan, _ := p.plan("", subject)
@@ -166,6 +176,15 @@ func (p *Policies) boundsOf(platform, tenant limit.TenantID) (bounds TierBounds,
 		return TierBounds{}, false
 	}
 	return tiers.tierBounds(own.slug), true
+}
+
+// Places returns the beginnings of the keys of a tenant with several partitions, or nil if it has
+// one or is not loaded.
+func (p *Policies) Places(tenant limit.TenantID) []string {
+	if own := p.Loaded(tenant); own != nil && len(own.places.prefixes) > 1 {
+		return own.places.prefixes
+	}
+	return nil
 }
 
 // HasPlan reports whether a check may name this plan; "" (no plan) is always valid.

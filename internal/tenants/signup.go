@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -120,6 +121,10 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 	if err != nil {
 		return Person{}, err
 	}
+	slug, undo, err := s.prepareTier(ctx, n.Tenant)
+	if err != nil {
+		return Person{}, err
+	}
 	var person uuid.UUID
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := prove(ctx, q); err != nil {
@@ -129,9 +134,10 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 		if err != nil {
 			return err
 		}
-		slug, err := freeSlug(ctx, q, n.Tenant)
-		if err != nil {
-			return err
+		if slug == "" {
+			if slug, err = freeSlug(ctx, q, n.Tenant); err != nil {
+				return err
+			}
 		}
 		self := Actor{kind: MemberActor, id: newID(), name: email}
 		c, row, err := s.insertTenant(ctx, tx, q, self, NewTenant{Slug: slug, Name: n.Tenant})
@@ -147,9 +153,53 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 		})
 	})
 	if err != nil {
+		if conflict := (*ConflictError)(nil); errors.As(err, &conflict) || errors.Is(err, ErrNotFound) {
+			undo() // after any other error, the tenant may exist, and keeps its tier
+		}
 		return Person{}, err
 	}
 	return s.person(ctx, person)
+}
+
+// prepareTier gives the tier of sign-ups to a slug that is free for a tenant of this name, before
+// the tenant exists, so that it never has another one. undo takes it back. If sign-ups have the
+// default tier, it returns no slug.
+func (s *Store) prepareTier(ctx context.Context, name string) (slug string, undo func(), err error) {
+	if s.signupTier == "" {
+		return "", func() {}, nil
+	}
+	var platform uuid.UUID
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.TenantBySlug(ctx, PlatformSlug)
+		if err != nil {
+			return err
+		}
+		platform = row.ID
+		slug, err = freeSlug(ctx, q, name)
+		return err
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	a := AsSystem(platform, "sign-up")
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
+		_, err := readSubject(ctx, c.Queries, c.tenant, slug)
+		if err == nil {
+			return &ConflictError{CodeSlugTaken, "somebody else signs up with this name: try again"}
+		}
+		if errors.Is(err, ErrNotFound) {
+			_, err = c.createSubject(ctx, Subject{Subject: slug, Plan: s.signupTier})
+		}
+		return err
+	})
+	if wrong := (*InvalidError)(nil); errors.As(err, &wrong) { // it is not about what the person has sent
+		err = fmt.Errorf("WEIR_SIGNUP_TIER %q: %s", s.signupTier, wrong)
+	}
+	return slug, func() {
+		if err := s.DeleteSubject(context.WithoutCancel(ctx), a, slug, Match{}); err != nil && s.log != nil {
+			s.log.WarnContext(ctx, "the tier of a tenant that was not created is left", "slug", slug, "error", err)
+		}
+	}, err
 }
 
 // personSigningUp creates a person with this login, or adds it to an invited person.

@@ -50,3 +50,38 @@ func TestSignUpInheritsNothing(t *testing.T) {
 		require.Equal(t, "scale", use.Tier.Plan)
 	}
 }
+
+// With a tier of sign-ups, a new tenant has it from the start, also if its name was used before. A
+// sign-up that fails leaves nothing. Without such a plan, nobody can sign up.
+func TestSignUpTier(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	ctx := t.Context()
+	platform, err := d.Store.EnsurePlatform(ctx)
+	require.NoError(t, err)
+	require.NoError(t, d.Store.ProposeTiers(ctx, platform))
+	s := d.Open(tenants.Config{SignupTier: "free"})
+	slugs := map[string]bool{}
+	for _, email := range []string{"ada@example.com", "eve@example.com"} {
+		person, err := s.SignUpUnproved(ctx, email, tenants.NewSignup{Tenant: "Acme", Password: "correct horse"})
+		require.NoError(t, err)
+		m := person.Memberships[0]
+		slugs[m.Slug] = true
+		use, err := s.TierUse(ctx, m.TenantID)
+		require.NoError(t, err)
+		require.Equal(t, "free", use.Tier.Plan)
+	}
+	require.Len(t, slugs, 2)
+	require.True(t, slugs["acme"])
+
+	_, err = s.SignUpUnproved(ctx, "ada@example.com", tenants.NewSignup{Tenant: "Other", Password: "correct horse"})
+	var conflict *tenants.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	_, err = s.SubjectByName(ctx, tenants.AsSystem(platform.ID, "test"), "other")
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+
+	_, err = d.Open(tenants.Config{SignupTier: "gold"}).SignUpUnproved(ctx, "new@example.com", tenants.NewSignup{Tenant: "New", Password: "correct horse"})
+	require.ErrorContains(t, err, "WEIR_SIGNUP_TIER")
+	var invalid *tenants.InvalidError
+	require.NotErrorAs(t, err, &invalid, "it is nothing that the person can change")
+}

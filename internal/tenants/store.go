@@ -50,6 +50,7 @@ type Config struct {
 	Seal        *seal.Ring       // encrypts the secrets of billing endpoints; nil: they cannot be stored
 	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests use a lower one
 	Logger      *slog.Logger     // nil: none
+	SignupTier  string           // the plan of the operator's tenant of tenants of sign-ups; "": the default one
 	// Credentials returns user and password for each new connection to DatabaseURL; "" for those of
 	// the URL. nil: those of the URL always.
 	Credentials func() (user, password string)
@@ -90,6 +91,7 @@ type Store struct {
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries, trails, tiers, invitations, keys turn }
 	metered meteredRows
 
+	signupTier  string
 	deletedPage int64 // rows of a deleted tenant that one statement deletes
 
 	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
@@ -142,7 +144,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
 		exports: newExports(int(config.MaxConns), config.Now), logoWait: logoWait, lineWait: lineWait, largePlans: make(chan struct{}, 1),
-		deletedPage: deletedPage, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
+		deletedPage: deletedPage, signupTier: config.SignupTier, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.TakeTurns(places.NewProcessors(runtime.GOMAXPROCS(0)))
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)

@@ -16,7 +16,7 @@ import (
 	"weir/internal/paced"
 )
 
-// CensusOptions are the parts of a Census. All fields but Default are required.
+// CensusOptions are the parts of a Census. Fields are required if nothing else is said.
 type CensusOptions struct {
 	Client redis.UniversalClient
 	// Bound returns how many counters a tenant may have alive at the same time, 0 for Default, or
@@ -27,6 +27,10 @@ type CensusOptions struct {
 	Prefix func(limit.TenantID) string
 	// Instances returns how many instances share the store.
 	Instances func() int
+	// Places returns the beginnings of a tenant's keys if it has several partitions; optional.
+	Places func(limit.TenantID) []string
+	// Operator is the tenant of the operator, which the memory of Redis does not bound; optional.
+	Operator limit.TenantID
 }
 
 // Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here
@@ -46,6 +50,9 @@ type CensusOptions struct {
 // so a subject with a counter of its own never gets more than its limit. A spare counter can deny
 // early. Long logs of a bounded call become coarse, so that they hardly grow (limit.Growing).
 //
+// If the memory of a server is nearly full, its tenants with the most counters are bounded sooner
+// (census_memory.go).
+//
 // Attempts of people, such as sign-ins, have no tenant. They have a list and a bound of their own
 // (census_throttles.go).
 //
@@ -59,6 +66,8 @@ type Census struct {
 	touches *xsync.MPMCQueue[touch]
 	told    [1 << 14]toldCell // what was added to the lists last, by hash
 	loop    *paced.Loop       // looks at the lists
+	memory  atomic.Pointer[memoryState]
+	servers map[*redis.Client]*serverMemory // nil: the only one; only the goroutine of Run uses it
 	bounded atomic.Int64
 	dropped atomic.Int64
 }
@@ -71,12 +80,15 @@ type tenantCounters struct {
 	sample  atomic.Uint32 // zero bits of the names in the list
 	active  atomic.Bool   // since the last look
 	alive   atomic.Int64  // as of the last look
+	lowered atomic.Bool   // a server of its counters is nearly full
 	tenant  limit.TenantID
 
 	// Only the goroutine of Run uses these.
 	granted, seen int64
 	looked        time.Time
 	pending       []touch
+	on            []*redis.Client // the servers of its places; nil: the only one, or not known
+	memory        memoryLimit
 }
 
 // touch is a counter of a list that was charged.
@@ -113,10 +125,13 @@ const (
 
 // NewCensus returns a Census. Run must run.
 func NewCensus(o CensusOptions) *Census {
-	return &Census{
+	c := &Census{
 		o: o, list: newScript("census"), tenants: xsync.NewMap[limit.TenantID, *tenantCounters](),
 		touches: xsync.NewMPMCQueue[touch](touchQueue), loop: paced.New(lookEvery, lookGap),
+		servers: map[*redis.Client]*serverMemory{},
 	}
+	c.memory.Store(&memoryState{lowest: noLimit})
+	return c
 }
 
 // Bounded returns how many calls found too few new counters left.
@@ -142,11 +157,12 @@ func (c *Census) of(tenant limit.TenantID) *tenantCounters {
 		return t
 	}
 	t, _ := c.tenants.LoadOrCompute(tenant, func() (*tenantCounters, bool) {
-		t := &tenantCounters{tenant: tenant}
+		t := &tenantCounters{tenant: tenant, on: []*redis.Client{nil}, memory: c.memory.Load().lowest}
+		t.lowered.Store(t.memory.full)
 		bound, _ := c.boundOf(tenant)
 		t.setBound(bound)
 		// Until the first look: a part, since other instances may know more.
-		t.granted = t.usable() / int64(2*max(c.o.Instances(), 1))
+		t.granted = min(t.usable()/int64(2*max(c.o.Instances(), 1)), t.memory.level, t.memory.portion)
 		t.left.Store(t.granted)
 		return t, false
 	})
@@ -201,6 +217,9 @@ func (t *tenantCounters) spares() int64 {
 		return throttleSlots
 	}
 	most := min(t.bound.Load()/(spareShare*limit.MaxMatchingRules), mostSpares)
+	if t.lowered.Load() {
+		most = min(most, fullSlots)
+	}
 	return 1 << max(bits.Len64(uint64(max(most, 1)))-1, 0)
 }
 
@@ -314,7 +333,8 @@ func (c *Census) Run(ctx context.Context) {
 
 // due reports whether it is time to look at the tenant's list.
 func (t *tenantCounters) due(now time.Time, created int64) bool {
-	return t.looked.IsZero() || t.left.Load() <= 0 || (created-t.seen)*lookSoon > t.granted || now.Sub(t.looked) >= lookLatest && t.active.Load()
+	full := t.left.Load() <= 0 && (!t.lowered.Load() || now.Sub(t.looked) >= lookEvery) // many may be lowered
+	return full || t.looked.IsZero() || (created-t.seen)*lookSoon > t.granted || now.Sub(t.looked) >= lookLatest && t.active.Load()
 }
 
 // idle reports whether the tenant has made no call for forgetAfter, so that its list is not needed
@@ -326,6 +346,7 @@ func (t *tenantCounters) idle(now time.Time) bool {
 // look adds charged counters to the lists, and reads how many are alive, of all tenants or those
 // that are due.
 func (c *Census) look(ctx context.Context, now time.Time, all bool) {
+	c.measure(ctx, now)
 	var due []*tenantCounters
 	var created []int64
 	c.tenants.Range(func(tenant limit.TenantID, t *tenantCounters) bool {
@@ -416,12 +437,7 @@ func (c *Census) grant(t *tenantCounters, alive, created int64) {
 	if bound, known := c.boundOf(t.tenant); known && bound != t.bound.Load() {
 		t.setBound(bound)
 	}
-	granted := max(t.usable()-alive, 0)
-	if n := int64(c.o.Instances()); n > 1 { // others may have created some since, and will
-		granted /= 2 * n
-	}
-	t.left.Add(granted - t.granted + created - t.seen)
-	t.granted, t.seen = granted, created
+	c.setGrant(t, created)
 }
 
 // tell adds the pending counters to the list of a tenant, and returns how many are alive.

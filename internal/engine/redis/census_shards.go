@@ -26,6 +26,26 @@ func (c *Census) serverOf(ctx context.Context, t *tenantCounters) *redis.Client 
 	return master
 }
 
+// serversOf returns the masters of the tenant's places, which has its list on one of them.
+func (c *Census) serversOf(ctx context.Context, t *tenantCounters, list *redis.Client) []*redis.Client {
+	var places []string
+	if c.o.Places != nil {
+		places = c.o.Places(t.tenant)
+	}
+	if list == nil || len(places) < 2 {
+		return []*redis.Client{list}
+	}
+	on := make([]*redis.Client, len(places))
+	for i, place := range places {
+		server, err := c.o.Client.(*redis.ClusterClient).MasterForKey(ctx, place)
+		if err != nil {
+			server = list
+		}
+		on[i] = server
+	}
+	return on
+}
+
 // serverLists are tenants whose lists are on one server.
 type serverLists struct {
 	due     []*tenantCounters
@@ -48,6 +68,7 @@ func (c *Census) byServer(ctx context.Context, due []*tenantCounters, created []
 		var server *redis.Client
 		if _, unknown := at[nil]; !unknown {
 			server = c.serverOf(ctx, t)
+			t.on = c.serversOf(ctx, t, server)
 		}
 		n, known := at[server]
 		if !known {

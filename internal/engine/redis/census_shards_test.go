@@ -20,18 +20,31 @@ import (
 type listShard struct {
 	mu     sync.Mutex
 	silent bool
-	asked  int // lists
+	asked  int    // lists
+	info   string // the reply to INFO
+	alive  int64  // of the tenant of each list
+}
+
+func (s *listShard) set(change func(*listShard)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
 }
 
 func (s *listShard) answer(cmds []redis.Cmder) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, cmd := range cmds {
-		s.asked++
+		list, ok := cmd.(*redis.Cmd)
+		if ok {
+			s.asked++
+		}
 		if s.silent {
 			cmd.SetErr(errors.New("it does not answer"))
-		} else if list, ok := cmd.(*redis.Cmd); ok {
-			list.SetVal(int64(0))
+		} else if ok {
+			list.SetVal(s.alive >> 10) // of a bound of 16 million
+		} else if info, ok := cmd.(*redis.StringCmd); ok {
+			info.SetVal(s.info)
 		}
 	}
 	return cmds[0].Err()
@@ -146,7 +159,9 @@ type meeting struct {
 
 func (m *meeting) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (m *meeting) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (m *meeting) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error { return nil } // it tells nothing of its memory
+}
 
 func (m *meeting) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(_ context.Context, cmds []redis.Cmder) error {

@@ -1,0 +1,247 @@
+package redis_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
+	"weir/internal/testenv"
+)
+
+// nearlyFull is the part of the memory from which on tenants are bounded.
+const nearlyFull = 0.8
+
+// smallStack is a censusStack whose Redis has a maximum of memory.
+func smallStack(t testing.TB, megabytes int, settings ...string) *censusStack {
+	server := testenv.StartRedis(t, append(settings, fmt.Sprintf("maxmemory %dmb", megabytes))...)
+	return &censusStack{t: t, server: server, keys: check.NewKeys([16]byte{7}), n: 1}
+}
+
+// inUse returns the part of the maximum memory that is in use.
+func (s *censusStack) inUse() float64 {
+	info, err := clientOf(s.t, s.server.URL).Info(s.t.Context(), "memory").Result()
+	require.NoError(s.t, err)
+	number := func(name string) float64 {
+		_, rest, _ := strings.Cut(info, "\n"+name+":")
+		text, _, _ := strings.Cut(rest, "\r")
+		n, err := strconv.ParseFloat(text, 64)
+		require.NoError(s.t, err)
+		return n
+	}
+	return number("used_memory") / number("maxmemory")
+}
+
+// floodLooking checks new subjects, with a look after so many as an instance checks in a second.
+func (s *censusStack) floodLooking(i instance, tenant limit.TenantID, from, subjects int) {
+	const second = 5000
+	for first := from; first < from+subjects; first += second {
+		s.flood(i, tenant, first, min(second, from+subjects-first), aYear)
+		i.census.Look(s.t.Context())
+	}
+}
+
+// A tenant whose bound is more than fits into Redis gets no new counters before it is full, and no
+// check fails. Other tenants get theirs. When Redis has memory again, it gets new ones, too.
+func TestMemoryBoundsTheLargestTenant(t *testing.T) {
+	s := smallStack(t, 16)
+	i := s.instance()
+	large, small := s.tenant(1_000_000), s.tenant(1_000_000)
+	s.flood(i, small, 0, 100, aYear)
+	s.floodLooking(i, large, 0, 200_000)
+	require.LessOrEqual(t, i.census.Left(large), int64(0))
+	require.Greater(t, s.inUse(), nearlyFull)
+	require.Less(t, s.inUse(), 0.97)
+	memory := i.census.Memory()
+	require.Greater(t, memory.Used, nearlyFull)
+	require.True(t, memory.Full)
+	require.Equal(t, 1, memory.Bounded)
+
+	s.flood(i, small, 100, 1000, aYear)
+	keys, lists := s.keysOf(small)
+	require.Equal(t, 1100, keys-lists, "each has its own counter")
+	fresh := s.tenant(1_000_000)
+	s.flood(i, fresh, 0, 500, aYear)
+	keys, lists = s.keysOf(fresh)
+	require.Equal(t, 500, keys-lists, "also of a tenant that begins now")
+	one := s.call(large, 1, s.counter(large, 1, aYear))
+	require.True(t, i.admits(t, one))
+	require.EqualValues(t, aYear.Limit-2, one.Outcome.Verdicts[0].Remaining, "existing counters count on")
+
+	require.NoError(t, clientOf(t, s.server.URL).FlushAll(t.Context()).Err())
+	i.census.Look(t.Context())
+	require.Greater(t, i.census.Left(large), int64(10_000))
+	memory = i.census.Memory()
+	require.False(t, memory.Full)
+	require.Zero(t, memory.Bounded)
+}
+
+// Any number of tenants, one after the other, do not fill Redis: each gets less than the one
+// before. An instance that has just started, and knows none of them, bounds them as well.
+func TestMemoryBoundsManyTenants(t *testing.T) {
+	s := smallStack(t, 64, "enable-debug-command yes")
+	i := s.instance()
+	require.NoError(t, clientOf(t, s.server.URL).Do(t.Context(), "DEBUG", "POPULATE", 400_000, "other", 30).Err())
+	before := s.inUse()
+	require.Greater(t, before, 0.5)
+	for n := range 8 {
+		s.floodLooking(i, s.tenant(1_000_000), 0, 40_000)
+		if n%4 == 3 {
+			i = s.instance()
+			i.census.Look(t.Context())
+		}
+	}
+	require.Greater(t, s.inUse(), nearlyFull)
+	require.Less(t, s.inUse(), 0.97)
+	small := s.tenant(1_000_000)
+	s.flood(i, small, 0, 60, aYear)
+	i.census.Look(t.Context())
+	s.flood(i, small, 60, 60, aYear)
+	keys, lists := s.keysOf(small)
+	require.Equal(t, 120, keys-lists)
+}
+
+// Between two looks, an instance gives a tenant a part of what is left of the memory, so that it
+// does not fill Redis before its memory is read again.
+func TestMemoryBetweenTwoLooks(t *testing.T) {
+	s := smallStack(t, 16)
+	i := s.instance()
+	for s.inUse() < 0.6 {
+		s.flood(i, s.tenant(1_000_000), 0, 10_000, aYear)
+	}
+	i.census.Look(t.Context())
+	before := s.inUse()
+	fresh, known := s.tenant(1_000_000), s.tenant(1_000_000)
+	s.flood(i, known, 0, 1, aYear)
+	i.census.Look(t.Context())
+	s.flood(i, known, 1, 50_000, aYear)
+	s.flood(i, fresh, 0, 50_000, aYear)
+	require.Less(t, s.inUse(), before+2*(1-before)/6, "at most an eighth for each, and spare counters")
+}
+
+// Without a maximum of memory, it bounds nobody.
+func TestNoMaximumOfMemory(t *testing.T) {
+	s := newCensusStack(t)
+	i := s.instance()
+	tenant := s.tenant(1000)
+	s.flood(i, tenant, 0, 100, aYear)
+	i.census.Look(t.Context())
+	require.Zero(t, i.census.Memory())
+	require.EqualValues(t, 775, i.census.Left(tenant))
+}
+
+// The level bounds the tenants with the most counters only.
+func TestWaterLevel(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		counters []int64
+		fits     int64
+		want     int64
+	}{
+		{nil, 0, redisengine.NoLevel},
+		{[]int64{10, 20, 30}, 60, redisengine.NoLevel},
+		{[]int64{10, 20, 30}, 59, 29},
+		{[]int64{30, 10, 20}, 40, 15},
+		{[]int64{1000, 1, 2, 3}, 500, 494},
+		{[]int64{1000, 1000, 10}, 110, 50},
+		{[]int64{5, 5}, 0, 0},
+	} {
+		require.Equal(t, c.want, redisengine.WaterLevel(c.counters, c.fits), c)
+	}
+}
+
+const (
+	shardEmpty = "# Memory\r\nused_memory:1000000\r\nmaxmemory:1000000000\r\n"
+	shardFull  = "# Memory\r\nused_memory:940000000\r\nused_memory_startup:1000000\r\nmaxmemory:1000000000\r\n# Keyspace\r\ndb0:keys=4000000,expires=4000000\r\n"
+)
+
+// shardsOfMemory has two masters, of which one is nearly full. All lists say that a tenant has many
+// counters.
+func shardsOfMemory(t *testing.T, o redisengine.CensusOptions) (census *redisengine.Census, full *listShard) {
+	full = &listShard{info: shardFull, alive: 100_000}
+	client := twoShards(t, map[string]redis.Hook{"one:1": full, "two:1": &listShard{info: shardEmpty, alive: 100_000}})
+	o.Client, o.Instances = client, func() int { return 1 }
+	o.Bound = func(limit.TenantID) (int64, bool) { return 16_000_000, true }
+	return redisengine.NewCensus(o), full
+}
+
+// A master that is nearly full bounds its own tenants only, and of a tenant with partitions on
+// several masters what is on it. The operator's tenant has the quotas of all others, and is not
+// bounded.
+func TestMemoryOfShards(t *testing.T) {
+	t.Parallel()
+	const prefixOne, prefixTwo = "w{b}", "w{a}" // slots 3300 and 15495
+	onOne, onTwo, both, operator := limit.TenantID(uuid.New()), limit.TenantID(uuid.New()), limit.TenantID(uuid.New()), limit.TenantID(uuid.New())
+	census, full := shardsOfMemory(t, redisengine.CensusOptions{
+		Operator: operator,
+		Prefix: func(tenant limit.TenantID) string {
+			if tenant == onTwo || tenant == both {
+				return prefixTwo
+			}
+			return prefixOne
+		},
+		Places: func(tenant limit.TenantID) []string {
+			if tenant == both {
+				return []string{prefixTwo, prefixOne, prefixTwo, prefixTwo}
+			}
+			return nil
+		},
+	})
+	all := []limit.TenantID{onOne, onTwo, both, operator}
+	look := func(now time.Time) {
+		for _, tenant := range all {
+			census.Left(tenant)
+		}
+		census.LookAt(t.Context(), now)
+	}
+	now := time.Now()
+	look(now) // finds the masters
+	look(now.Add(time.Second))
+	// 10 MB are left, so 5.3 × 10 MB / 234 bytes fit: 227 917 counters. The tenants have 100 000
+	// and a quarter of that, so nobody is bounded by the level, and each may create an eighth of
+	// the rest.
+	require.EqualValues(t, 5341, census.Left(onOne))
+	require.EqualValues(t, 4*5341, census.Left(both))
+	require.Greater(t, census.Left(onTwo), int64(1_000_000))
+	require.Greater(t, census.Left(operator), int64(1_000_000))
+	require.Equal(t, redisengine.MemoryUse{Used: 0.94, Full: true}, census.Memory())
+
+	full.set(func(s *listShard) { s.info = strings.Replace(s.info, "used_memory:940", "used_memory:949", 1) })
+	look(now.Add(2 * time.Second))
+	// 1 MB is left, so 22 577 counters fit, and the level is half of that.
+	require.LessOrEqual(t, census.Left(onOne), int64(0))
+	require.LessOrEqual(t, census.Left(both), int64(0))
+	require.Greater(t, census.Left(onTwo), int64(1_000_000))
+	require.Greater(t, census.Left(operator), int64(1_000_000))
+	require.EqualValues(t, 256, census.Spares(onOne), "many tenants may need them")
+	require.EqualValues(t, 4096, census.Spares(onTwo))
+	require.Equal(t, redisengine.MemoryUse{Used: 0.949, Full: true, Bounded: 2}, census.Memory())
+}
+
+// While a server does not tell its memory, what it said last is used for some seconds. What is
+// created until it does again is no more than before.
+func TestMemoryThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	census, full := shardsOfMemory(t, redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }})
+	tenant := limit.TenantID(uuid.New())
+	now := time.Now()
+	census.Left(tenant)
+	census.LookAt(t.Context(), now)
+	census.LookAt(t.Context(), now.Add(time.Second))
+	require.EqualValues(t, 5341, census.Left(tenant))
+	full.set(func(s *listShard) { s.info = "" })
+	census.LookAt(t.Context(), now.Add(2*time.Second))
+	require.EqualValues(t, 2670, census.Left(tenant))
+	census.LookAt(t.Context(), now.Add(9*time.Second))
+	require.EqualValues(t, 1335, census.Left(tenant))
+	census.LookAt(t.Context(), now.Add(12*time.Second))
+	require.Greater(t, census.Left(tenant), int64(1_000_000))
+}
