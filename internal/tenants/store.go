@@ -279,7 +279,8 @@ func (p *pool) acquireFor(ctx context.Context, tenant uuid.UUID) (conn *pgxpool.
 type txFunc func(ctx context.Context, tx pgx.Tx, q *db.Queries) error
 
 // inTx runs fn for a tenant in one transaction, and releases its connection; uuid.Nil: for none or
-// all.
+// all. The end of ctx ends the wait for a connection and those of fn, and otherwise takes effect
+// between statements.
 func inTx(ctx context.Context, from *pool, tenant uuid.UUID, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -288,7 +289,9 @@ func inTx(ctx context.Context, from *pool, tenant uuid.UUID, timeout time.Durati
 		return translate(err)
 	}
 	defer release()
-	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error { return fn(ctx, tx, db.New(tx)) })
+	statements, stop := unbroken(ctx)
+	defer stop()
+	err = pgx.BeginTxFunc(statements, conn, options, func(tx pgx.Tx) error { return inUnbroken(ctx, statements, tx, fn) })
 	return translate(err)
 }
 
