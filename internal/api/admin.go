@@ -121,7 +121,7 @@ func (a *admin) routes() {
 	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects, usesProcessor)
 	list(a, "/v1/plan-changes", "list-plan-changes", "List scheduled plan changes", a.listPlanChanges, about(
 		"plans", "The next change comes first. To schedule, move or cancel one, change next_plan and next_plan_at of the subject. A change with a billing_event comes from an event with a later time: dismiss the event to cancel it."))
-	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject)
+	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject, inTurns, usesProcessor)
 	put(a, "/v1/subjects/{subject}", "put-subject", "Register or replace a subject", a.putSubject)
 	patch(a, "/v1/subjects/{subject}", "patch-subject", "Change a registered subject", a.patchSubject)
 	remove(a, "/v1/subjects/{subject}", "delete-subject", "Delete a subject and its overrides", a.deleteSubject)

@@ -52,16 +52,11 @@ func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[Su
 // getOverride returns an override, including one that has not started or has expired. It has its
 // own entity tag, as for a write.
 func (a *admin) getOverride(ctx context.Context, in *OverridePath) (*object[Override], error) {
-	s, err := a.store.SubjectByName(ctx, actorFrom(ctx), in.Subject)
+	o, err := a.store.Override(ctx, actorFrom(ctx), in.Subject, in.Rule)
 	if err != nil {
 		return nil, err
 	}
-	for _, o := range s.Overrides {
-		if o.Rule == in.Rule {
-			return found(overrideAnswer(o), o.Version), nil
-		}
-	}
-	return nil, tenants.ErrNotFound
+	return found(overrideAnswer(o), o.Version), nil
 }
 
 func subjectOverrideAnswer(o tenants.SubjectOverride) SubjectOverride {

@@ -2,13 +2,17 @@ package api
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/places"
 )
 
 func newSubjectStack(t *testing.T) *adminStack {
@@ -179,4 +183,30 @@ func TestOverrides(t *testing.T) {
 	s.call(s.key, http.MethodDelete, "/v1/rules/api", nil).ok(204)
 	s.call(s.key, http.MethodDelete, path, nil).problem(404, codeNotFound)
 	require.Equal(t, obj{}, s.call(s.key, http.MethodGet, "/v1/subjects/user_42", nil).ok(200).json()["overrides"], "a deleted rule takes its overrides along")
+}
+
+// One override is read without the others of its subject, of which there may be a thousand: one
+// that cannot be decoded does not matter.
+func TestOneOverrideIsRead(t *testing.T) {
+	s := newAdminStack(t)
+	for _, rule := range []string{"wanted", "other"} {
+		s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": rule, "limit": 1, "window": "1m"}).ok(201)
+		s.call(s.key, http.MethodPut, "/v1/subjects/ada/overrides/"+rule, obj{"limit": 7}).ok(201)
+	}
+	s.db.Exec("UPDATE overrides SET created_at = 'infinity' WHERE rule_id = (SELECT id FROM rules WHERE slug = 'other')")
+	require.EqualValues(t, 7, s.call(s.readKey, http.MethodGet, "/v1/subjects/ada/overrides/wanted", nil).ok(200).json()["limit"])
+	for _, path := range []string{"ada/overrides/unknown", "bob/overrides/wanted", "ada/overrides/%00", "%00/overrides/wanted"} {
+		require.NotEqual(t, http.StatusOK, s.call(s.readKey, http.MethodGet, "/v1/subjects/"+path, nil).status, path)
+	}
+}
+
+// A subject may have a thousand overrides, so it takes a turn like a list.
+func TestSubjectTakesTurns(t *testing.T) {
+	t.Parallel()
+	doc := mountAdmin(chi.NewRouter(), Deps{Logger: slog.New(slog.DiscardHandler), Processors: places.NewProcessors(2)})
+	for _, path := range []string{"/v1/subjects/{subject}", "/v1/subjects"} {
+		op := doc.Paths[path].Get
+		require.Equal(t, true, op.Metadata[metaInTurns], path)
+		require.Equal(t, true, op.Metadata[metaLarge], path)
+	}
 }

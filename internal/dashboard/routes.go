@@ -27,7 +27,7 @@ type routesView struct {
 // routes lists the tenant's routes.
 func (d *dashboard) routes(w http.ResponseWriter, r *http.Request, v *visit) error {
 	after := r.URL.Query().Get("after")
-	routes, next, err := d.Store.Routes(r.Context(), v.actor(), tenants.Page{Limit: pageSize, After: after})
+	routes, next, err := d.Store.RouteSummaries(r.Context(), v.actor(), tenants.Page{Limit: pageSize, After: after})
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (d *dashboard) routes(w http.ResponseWriter, r *http.Request, v *visit) err
 		s := &routes[i]
 		view.Routes = append(view.Routes, routeRow{
 			Slug: s.Slug, Name: nameOr(s.Name, s.Slug), Path: routeURL(s.Slug), Subject: strings.Join(s.Subject, ", "),
-			Resources: plural(int64(len(s.Resources)), "template", "templates"), NoSubject: noSubjectText(s.NoSubject), Fail: failText(s.Fail),
+			Resources: plural(int64(s.Templates), "template", "templates"), NoSubject: noSubjectText(s.NoSubject), Fail: failText(s.Fail),
 		})
 	}
 	v.frame.Title = "Routes"

@@ -287,3 +287,17 @@ func TestArrowsOfTemplates(t *testing.T) {
 		require.Equal(t, []string{"POST /orders", "orders:create", "5"}, []string{match, resource, cost})
 	}
 }
+
+// The list of routes reads how many templates each has, not the templates, which can be a hundred
+// KB: some that cannot be decoded do not matter.
+func TestRoutesAreListedWithoutTemplates(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	require.Equal(t, http.StatusSeeOther, b.post("/routes", s.routeForm()).status)
+	s.db.Exec("UPDATE routes SET resources = '[1, 2, 3, 4]'")
+	got := b.get("/routes")
+	require.Equal(t, http.StatusOK, got.status)
+	for _, words := range []string{"Shop", "header:X-User, ip", "4 templates", "Fail open (204)"} {
+		require.Contains(t, got.body, words)
+	}
+}

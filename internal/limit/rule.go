@@ -474,24 +474,6 @@ func (l Limit) Validate(r *Rule) []FieldError {
 	return errs
 }
 
-// MaxMatching returns the maximum number of rules, without those that are off, that match one
-// resource, and a pattern for which it is reached.
-func MaxMatching(rules []Rule) (most int, pattern string) {
-	for i := range rules {
-		base := strings.TrimSuffix(rules[i].Resource, "*")
-		n := 0
-		for j := range rules {
-			if rules[j].Mode != Off && Matches(rules[j].Resource, base) {
-				n++
-			}
-		}
-		if n > most {
-			most, pattern = n, rules[i].Resource
-		}
-	}
-	return most, pattern
-}
-
 // ValidPattern reports whether a text can be the resource of a rule: exact, a prefix and *, or *.
 func ValidPattern(pattern string) bool {
 	at := strings.IndexByte(pattern, '*')

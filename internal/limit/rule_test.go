@@ -120,16 +120,6 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// The number of rules that a check evaluates is limited by the script.
-func TestMaxMatching(t *testing.T) {
-	rules := []Rule{{Resource: "*"}, {Resource: "orders:*"}, {Resource: "orders:create"}, {Resource: "orders:create*"}, {Resource: "billing"}, {Resource: "orders:*", Mode: Off}}
-	most, pattern := MaxMatching(rules)
-	require.Equal(t, 4, most)
-	require.Contains(t, []string{"orders:create", "orders:create*"}, pattern)
-	most, _ = MaxMatching(nil)
-	require.Zero(t, most)
-}
-
 // perMinute returns a rule of limit units a minute.
 func perMinute(slug string, limit int64) Rule {
 	return Rule{Slug: slug, Resource: "*", Algorithm: FixedWindow, Limit: limit, Window: Window{Duration: Duration{"1m", 60_000}}, By: []string{"subject"}}

@@ -283,7 +283,7 @@ type TierUse struct {
 
 // TierOf returns the tier of a tenant. Errors: ErrUnavailable.
 func (s *Store) TierOf(ctx context.Context, tenant uuid.UUID) (tier Tier, err error) {
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.readAsSystem(ctx, tenant, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		tier, err = readTier(ctx, q, tenant)
 		return err
 	})
@@ -292,7 +292,8 @@ func (s *Store) TierOf(ctx context.Context, tenant uuid.UUID) (tier Tier, err er
 
 // TierUse returns the tier of a tenant, and what the tenant has of it. Errors: ErrUnavailable.
 func (s *Store) TierUse(ctx context.Context, tenant uuid.UUID) (out TierUse, err error) {
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	var rows []db.TierRulesRow
+	err = s.readAsSystem(ctx, tenant, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if out.Tier, err = readTier(ctx, q, tenant); err != nil {
 			return err
 		}
@@ -300,30 +301,36 @@ func (s *Store) TierUse(ctx context.Context, tenant uuid.UUID) (out TierUse, err
 		if err != nil {
 			return err
 		}
-		rows, err := q.TierRules(ctx, tenant)
+		out.Members = int(members)
+		rows, err = q.TierRules(ctx, tenant)
+		return err
+	})
+	if err != nil {
+		return out, err
+	}
+	return out, out.countRules(rows) // without a connection, because it takes a processor
+}
+
+// countRules sets what follows from the rules of the tenant.
+func (u *TierUse) countRules(rows []db.TierRulesRow) error {
+	rules := make([]limit.Rule, len(rows))
+	for i, row := range rows {
+		mode, err := limit.ParseMode(row.Mode)
 		if err != nil {
 			return err
 		}
-		out.Members, out.Rules = int(members), len(rows)
-		rules := make([]limit.Rule, len(rows))
-		for i, row := range rows {
-			mode, err := limit.ParseMode(row.Mode)
-			if err != nil {
-				return err
-			}
-			window, err := limit.ParseWindow(row.WindowText)
-			if err != nil {
-				return err
-			}
-			rules[i] = limit.Rule{Resource: row.Resource, Mode: mode}
-			if window.LongestMS() > out.LongestWindow.LongestMS() {
-				out.LongestWindow = window
-			}
+		window, err := limit.ParseWindow(row.WindowText)
+		if err != nil {
+			return err
 		}
-		out.MatchingRules, _ = limit.MaxMatching(rules)
-		return nil
-	})
-	return out, err
+		rules[i] = limit.Rule{Resource: row.Resource, Mode: mode}
+		if window.LongestMS() > u.LongestWindow.LongestMS() {
+			u.LongestWindow = window
+		}
+	}
+	u.Rules = len(rules)
+	u.MatchingRules, _ = limit.MaxMatching(rules)
+	return nil
 }
 
 // Over says what the tenant has more of than the tier includes, which happens after the tier or a

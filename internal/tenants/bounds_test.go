@@ -3,6 +3,7 @@ package tenants_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -324,4 +325,43 @@ func TestTierRetention(t *testing.T) {
 	removed, err = s.PurgeTiers(ctx)
 	require.NoError(t, err)
 	require.Zero(t, removed)
+}
+
+// What a tenant has of its tier is read with its own share of the connections.
+func TestConnectionsOfTierUse(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.NewWith(t, tenants.Config{MaxConns: 4})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	type held struct{}
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 3)
+	require.NoError(t, tenants.TraceStatements(t.Context(), d.Store, func(ctx context.Context, sql string) {
+		if ctx.Value(held{}) != nil && strings.HasPrefix(sql, "-- name: TierRules ") {
+			begun <- struct{}{}
+			<-end
+		}
+	}))
+	use := func(ctx context.Context) {
+		_, err := d.Store.TierUse(context.WithValue(ctx, held{}, true), a.TenantID())
+		ended <- err
+	}
+	for range 2 {
+		go use(t.Context())
+		<-begun
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	go use(ctx)
+	select {
+	case <-begun:
+		require.Fail(t, "the tenant uses more than half of the connections")
+	case err := <-ended:
+		require.ErrorIs(t, err, tenants.ErrUnavailable)
+	}
+	_, err := d.Store.TierUse(t.Context(), b.TenantID())
+	require.NoError(t, err)
+	close(end)
+	for range 2 {
+		require.NoError(t, <-ended)
+	}
 }

@@ -189,11 +189,13 @@ func (p *post) run(ctx context.Context, role string, timeout time.Duration, fn t
 	if err := p.begin(ctx); err != nil {
 		return translate(err)
 	}
-	return translate(pgx.BeginFunc(ctx, p.tx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+role); err != nil {
+	statements, stop := unbroken(ctx)
+	defer stop()
+	return translate(pgx.BeginFunc(statements, p.tx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(statements, "SET LOCAL ROLE "+role); err != nil {
 			return err
 		}
-		return fn(ctx, tx, db.New(tx))
+		return inUnbroken(ctx, statements, tx, fn)
 	}))
 }
 
@@ -207,6 +209,8 @@ func (p *post) begin(ctx context.Context) (err error) {
 		return err
 	}
 	p.release = release
+	ctx, stop := unbroken(ctx)
+	defer stop()
 	if p.tx, err = conn.Begin(ctx); err != nil {
 		p.rollback()
 		return err

@@ -139,3 +139,41 @@ func (c *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (*Statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceStatements calls started at the start of each statement of a store, with the context of the
+// statement and its text. No operation of the store may be in progress.
+func TraceStatements(ctx context.Context, s *Store, started func(ctx context.Context, sql string)) error {
+	for _, p := range []*pool{s.app, s.system} {
+		config := p.Config() // a copy
+		config.ConnConfig.Tracer = starts(started)
+		traced, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return err
+		}
+		p.Close()
+		p.Pool = traced
+	}
+	return nil
+}
+
+// Connections returns how many connections a store has opened.
+func Connections(s *Store) int64 {
+	return s.app.Stat().NewConnsCount() + s.system.Stat().NewConnsCount()
+}
+
+type starts func(ctx context.Context, sql string)
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (f starts) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	f(ctx, data.SQL)
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (starts) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Unbroken is unbroken.
+var Unbroken = unbroken
+
+// GoneTimeout is goneTimeout.
+const GoneTimeout = goneTimeout

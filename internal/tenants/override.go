@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"weir/internal/limit"
 	"weir/internal/tenants/db"
@@ -55,6 +56,26 @@ func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 		fields = append(fields, limit.FieldProblem("expires_at", limit.Wrong("Use an earlier time, or ask an editor.", "must be within 30 days: with the role support, an override is temporary")))
 	}
 	return fields
+}
+
+func overrideOf(o db.OverridesOfRow) Override {
+	return Override{
+		Rule: o.Rule, Limit: limitOf(o.LimitUnits, o.BurstUnits, o.Unlimited), Reason: o.Reason, CreatedBy: o.CreatedBy,
+		StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt, Version: o.Version, CreatedAt: o.CreatedAt,
+	}
+}
+
+// Override returns the override of a subject for a rule, even if it has expired, or ErrNotFound.
+func (s *Store) Override(ctx context.Context, a Actor, subject, rule string) (out Override, err error) {
+	if limit.ValidName(subject) != nil || !limit.ValidSlug(rule) {
+		return Override{}, ErrNotFound // Postgres cannot store NUL or invalid UTF-8
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.OverrideOf(ctx, db.OverrideOfParams{TenantID: a.tenant, Subject: subject, Rule: rule})
+		out = overrideOf(db.OverridesOfRow(row))
+		return err
+	})
+	return out, err
 }
 
 // mayTouch reports whether the actor may replace or delete this override. An actor who may create

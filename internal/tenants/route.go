@@ -125,6 +125,36 @@ func (s *Store) Routes(ctx context.Context, a Actor, p Page) (out []Route, next 
 	return out, next, err
 }
 
+// RouteSummary is a route without what it matches, which can be a hundred KB.
+type RouteSummary struct {
+	Slug, Name string
+	Subject    []string
+	NoSubject  route.NoSubject
+	Fail       route.Fail
+	Templates  int // how many it has
+}
+
+// RouteSummaries is Routes with summaries.
+func (s *Store) RouteSummaries(ctx context.Context, a Actor, p Page) (out []RouteSummary, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.RouteSummaries(ctx, db.RouteSummariesParams{TenantID: a.tenant, After: after, Most: p.most()})
+		if err != nil {
+			return err
+		}
+		rows, next = cut(p, rows, func(r db.RouteSummariesRow) uuid.UUID { return r.ID })
+		out = make([]RouteSummary, len(rows))
+		for i, r := range rows {
+			out[i] = RouteSummary{r.Slug, r.Name, r.Subject, route.NoSubject(r.NoSubject), route.Fail(r.Fail), int(r.Templates)}
+		}
+		return nil
+	})
+	return out, next, err
+}
+
 // RouteHead is a route without its templates and attributes, which can be a megabyte together.
 type RouteHead struct {
 	Slug, Name string

@@ -279,10 +279,14 @@ func (p *pool) acquireFor(ctx context.Context, tenant uuid.UUID) (conn *pgxpool.
 	return conn, func() { conn.Release(); leave() }, nil
 }
 
+// oneInstant is for transactions that only read, all of one instant.
+var oneInstant = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+
 type txFunc func(ctx context.Context, tx pgx.Tx, q *db.Queries) error
 
 // inTx runs fn for a tenant in one transaction, and releases its connection; uuid.Nil: for none or
-// all.
+// all. The end of ctx ends the wait for a connection and those of fn, and otherwise takes effect
+// between statements.
 func inTx(ctx context.Context, from *pool, tenant uuid.UUID, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -291,7 +295,9 @@ func inTx(ctx context.Context, from *pool, tenant uuid.UUID, timeout time.Durati
 		return translate(err)
 	}
 	defer release()
-	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error { return fn(ctx, tx, db.New(tx)) })
+	statements, stop := unbroken(ctx)
+	defer stop()
+	err = pgx.BeginTxFunc(statements, conn, options, func(tx pgx.Tx) error { return inUnbroken(ctx, statements, tx, fn) })
 	return translate(err)
 }
 
@@ -304,8 +310,13 @@ func (s *Store) asSystemWithin(ctx context.Context, timeout time.Duration, acces
 	if access != pgx.ReadOnly {
 		return s.write(ctx, roleSystem, uuid.Nil, timeout, fn)
 	}
-	// All statements see one instant.
-	return inTx(ctx, s.system, uuid.Nil, timeout, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
+	return inTx(ctx, s.system, uuid.Nil, timeout, oneInstant, fn)
+}
+
+// readAsSystem runs fn with read access to all tenants for one of them, of whose connections it
+// takes one.
+func (s *Store) readAsSystem(ctx context.Context, tenant uuid.UUID, fn txFunc) error {
+	return inTx(ctx, s.system, tenant, s.operation, oneInstant, fn)
 }
 
 // write runs fn for a tenant as one of the roles, in a new transaction or in that of the idempotent
@@ -327,12 +338,11 @@ func (s *Store) read(ctx context.Context, a Actor, fn txFunc) error {
 }
 
 func (s *Store) readWithin(ctx context.Context, a Actor, timeout time.Duration, fn txFunc) error {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	turn := a.tenant
 	if p, ok := ctx.Value(postKey{}).(*post); ok && p.tx != nil {
 		turn = uuid.Nil // its request has one already, and would wait for itself
 	}
-	return inTx(ctx, s.app, turn, timeout, options, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return inTx(ctx, s.app, turn, timeout, oneInstant, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

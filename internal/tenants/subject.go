@@ -246,10 +246,7 @@ func withOverrides(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []
 	}
 	for _, o := range overrides {
 		s := &subjects[index[o.Subject]]
-		s.Overrides = append(s.Overrides, Override{
-			Rule: o.Rule, Limit: limitOf(o.LimitUnits, o.BurstUnits, o.Unlimited), Reason: o.Reason, CreatedBy: o.CreatedBy,
-			StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt, Version: o.Version, CreatedAt: o.CreatedAt,
-		})
+		s.Overrides = append(s.Overrides, overrideOf(o))
 	}
 	return subjects, nil
 }

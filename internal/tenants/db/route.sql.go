@@ -215,6 +215,56 @@ func (q *Queries) RouteHeads(ctx context.Context, arg RouteHeadsParams) ([]Route
 	return items, nil
 }
 
+const routeSummaries = `-- name: RouteSummaries :many
+SELECT id, slug, name, subject, no_subject, fail, jsonb_array_length(resources)::int AS templates FROM routes
+WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
+ORDER BY id DESC LIMIT $3
+`
+
+type RouteSummariesParams struct {
+	TenantID uuid.UUID
+	After    *uuid.UUID
+	Most     int32
+}
+
+type RouteSummariesRow struct {
+	ID        uuid.UUID
+	Slug      string
+	Name      string
+	Subject   []string
+	NoSubject string
+	Fail      string
+	Templates int32
+}
+
+func (q *Queries) RouteSummaries(ctx context.Context, arg RouteSummariesParams) ([]RouteSummariesRow, error) {
+	rows, err := q.db.Query(ctx, routeSummaries, arg.TenantID, arg.After, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RouteSummariesRow
+	for rows.Next() {
+		var i RouteSummariesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Slug,
+			&i.Name,
+			&i.Subject,
+			&i.NoSubject,
+			&i.Fail,
+			&i.Templates,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const routes = `-- name: Routes :many
 SELECT tenant_id, id, slug, name, description, subject, hash, no_subject, resources, default_resource, cost, attributes, denied_status, fail, created_at, updated_at, version FROM routes
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)

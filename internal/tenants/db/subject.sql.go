@@ -307,6 +307,54 @@ func (q *Queries) LockTenantsWithUnusedLimits(ctx context.Context, most int32) (
 	return items, nil
 }
 
+const overrideOf = `-- name: OverrideOf :one
+SELECT o.tenant_id, o.subject, o.rule_id, o.limit_units, o.burst_units, o.unlimited, o.reason, o.created_by, o.starts_at, o.expires_at, o.created_at, o.version, r.slug AS rule FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
+WHERE o.tenant_id = $1 AND o.subject = $2 AND r.slug = $3
+`
+
+type OverrideOfParams struct {
+	TenantID uuid.UUID
+	Subject  string
+	Rule     string
+}
+
+type OverrideOfRow struct {
+	TenantID   uuid.UUID
+	Subject    string
+	RuleID     uuid.UUID
+	LimitUnits *int64
+	BurstUnits *int64
+	Unlimited  bool
+	Reason     string
+	CreatedBy  string
+	StartsAt   *time.Time
+	ExpiresAt  *time.Time
+	CreatedAt  time.Time
+	Version    int64
+	Rule       string
+}
+
+func (q *Queries) OverrideOf(ctx context.Context, arg OverrideOfParams) (OverrideOfRow, error) {
+	row := q.db.QueryRow(ctx, overrideOf, arg.TenantID, arg.Subject, arg.Rule)
+	var i OverrideOfRow
+	err := row.Scan(
+		&i.TenantID,
+		&i.Subject,
+		&i.RuleID,
+		&i.LimitUnits,
+		&i.BurstUnits,
+		&i.Unlimited,
+		&i.Reason,
+		&i.CreatedBy,
+		&i.StartsAt,
+		&i.ExpiresAt,
+		&i.CreatedAt,
+		&i.Version,
+		&i.Rule,
+	)
+	return i, err
+}
+
 const overridesOf = `-- name: OverridesOf :many
 SELECT o.tenant_id, o.subject, o.rule_id, o.limit_units, o.burst_units, o.unlimited, o.reason, o.created_by, o.starts_at, o.expires_at, o.created_at, o.version, ((SELECT jsonb_object_agg(r.id, r.slug) FROM rules r WHERE r.tenant_id = $1) ->> o.rule_id::text)::text AS rule
 FROM (SELECT unnest($2::text[]) AS subject) AS n

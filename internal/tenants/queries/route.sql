@@ -20,6 +20,11 @@ SELECT * FROM routes
 WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
 ORDER BY id DESC LIMIT @most;
 
+-- name: RouteSummaries :many
+SELECT id, slug, name, subject, no_subject, fail, jsonb_array_length(resources)::int AS templates FROM routes
+WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
+ORDER BY id DESC LIMIT @most;
+
 -- name: RouteHeads :many
 SELECT slug, name, subject FROM routes WHERE tenant_id = @tenant_id ORDER BY id DESC LIMIT @most;
 

@@ -42,6 +42,10 @@ CROSS JOIN LATERAL ( -- by the primary key, subject by subject, however many the
 ) AS o
 ORDER BY rule;
 
+-- name: OverrideOf :one
+SELECT o.*, r.slug AS rule FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
+WHERE o.tenant_id = @tenant_id AND o.subject = @subject AND r.slug = @rule;
+
 -- name: UpsertOverride :one
 INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
     starts_at, expires_at, version)
