@@ -289,22 +289,29 @@ func TestPlacesOfRecords(t *testing.T) {
 		l()
 	}
 
-	let := make(chan struct{})
-	var held sync.WaitGroup
-	for turns.Do(t.Context(), s.actor.TenantID(), 0, func() {}) == nil {
-		has := make(chan struct{})
-		held.Go(func() { _ = turns.Do(t.Context(), s.actor.TenantID(), time.Minute, func() { close(has); <-let }) })
-		<-has
-	}
+	let := s.holdTurns(turns)
 	refused()
-	close(let)
-	held.Wait()
+	let()
 
 	s.untouched("a")
 	require.Equal(t, http.StatusNoContent, s.giveBack(id, `{"units":10}`).status)
 	require.EqualValues(t, 1000, s.remaining("l", "leased"), "a lease without a record was returned")
 	require.False(t, s.check(`{"subject":"a"}`, withKey("k")).decision(200).Replayed, "nothing was claimed")
 	require.Eventually(t, func() bool { return places.Held(s.actor.TenantID()) == 0 }, time.Minute, time.Millisecond)
+}
+
+// holdTurns takes all turns of the tenant, until let is called.
+func (s *checkStack) holdTurns(turns *records.Turns) (let func()) {
+	open := make(chan struct{})
+	var held sync.WaitGroup
+	for turns.Do(s.t.Context(), s.actor.TenantID(), 0, func() {}) == nil {
+		has := make(chan struct{})
+		held.Go(func() {
+			_ = turns.Do(s.t.Context(), s.actor.TenantID(), time.Minute, func() { close(has); <-open })
+		})
+		<-has
+	}
+	return func() { close(open); held.Wait() }
 }
 
 // A lease that gets no turn in time does not count in the tenant's own quota.
@@ -323,17 +330,10 @@ func TestLeaseWithoutATurnTakesNoQuota(t *testing.T) {
 	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
 	s.serve(Config{}, deps)
 
-	let := make(chan struct{})
-	var held sync.WaitGroup
-	for turns.Do(t.Context(), s.actor.TenantID(), 0, func() {}) == nil {
-		has := make(chan struct{})
-		held.Go(func() { _ = turns.Do(t.Context(), s.actor.TenantID(), time.Minute, func() { close(has); <-let }) })
-		<-has
-	}
+	let := s.holdTurns(turns)
 	const body = `{"subject":"l","resource":"leased","units":10}`
 	s.post(leasesPath, body).problem(http.StatusServiceUnavailable, codeOverloaded)
-	close(let)
-	held.Wait()
+	let()
 	s.post(leasesPath, body).lease()
 	s.post(leasesPath, body).problem(http.StatusTooManyRequests, codeTenantQuotaExceeded)
 }
