@@ -30,6 +30,7 @@ const (
 	evictionLook   = time.Minute // how often an available Redis is asked whether it evicts counters
 	evictionWait   = time.Second
 	warnOfEviction = "redis_eviction"
+	warnOfMemory   = "redis_nearly_full"
 )
 
 // redisState reports the state of Redis in the log, in /readyz and in metrics. Checks themselves
@@ -43,9 +44,9 @@ type redisState struct {
 	bySlot      atomic.Int64 // masters of a Cluster that do not run scripts across slots
 	losses      int64        // losses that were logged
 	unavailable bool
-	full        bool      // its memory is nearly
-	asked       time.Time // when the eviction policies were read
-	policies    string    // policies that were logged
+	full        atomic.Bool // its memory is nearly
+	asked       time.Time   // when the eviction policies were read
+	policies    string      // policies that were logged
 }
 
 func newRedisState(stack *engine.Stack, counters *redisengine.Engine, census *redisengine.Census, registry *prometheus.Registry, log *slog.Logger) *redisState {
@@ -67,6 +68,9 @@ func (r *redisState) report(to *api.Readiness) {
 	}
 	if r.evicting.Load() > 0 {
 		to.Warnings = append(to.Warnings, warnOfEviction)
+	}
+	if r.full.Load() {
+		to.Warnings = append(to.Warnings, warnOfMemory)
 	}
 }
 
@@ -115,12 +119,10 @@ func (r *redisState) update(ctx context.Context) {
 // reportMemory logs when the memory of Redis begins or ends to bound tenants.
 func (r *redisState) reportMemory(ctx context.Context) {
 	switch memory := r.census.Memory(); {
-	case memory.Full && !r.full:
-		r.full = true
+	case memory.Full && r.full.CompareAndSwap(false, true):
 		r.log.WarnContext(ctx, "redis is nearly full; new subjects of the tenants with the most counters share counters until others expire; raise maxmemory, or lower the bounds of tiers",
 			"used", memory.Used, "tenants", memory.Bounded)
-	case !memory.Full && r.full:
-		r.full = false
+	case !memory.Full && r.full.CompareAndSwap(true, false):
 		r.log.InfoContext(ctx, "redis is no longer nearly full", "used", memory.Used)
 	}
 }

@@ -107,7 +107,7 @@ type Readiness struct {
 	Reason   string   // why it cannot now, for people; "" when it can
 	Degraded []string // parts that are unavailable while checks are still answered, such as "redis"
 	Causes   []Cause  // why parts are degraded, where that is known
-	Warnings []string // what is set up so that checks may be wrong one day
+	Warnings []string // what may make checks wrong one day
 }
 
 // Cause is the class of the failure that degrades a part.

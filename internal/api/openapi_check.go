@@ -100,7 +100,7 @@ type Health struct {
 	Degraded []string `json:"degraded,omitempty" doc:"Unavailable parts, while checks are still answered"`
 	// Causes and Warnings are of /readyz alone.
 	Causes   map[string]string `json:"causes,omitempty" doc:"The class of the failure of a degraded part, such as wrong_credentials"`
-	Warnings []string          `json:"warnings,omitempty" doc:"Settings that make decisions wrong one day: redis_eviction, if Redis may evict counters"`
+	Warnings []string          `json:"warnings,omitempty" doc:"What makes decisions wrong one day: redis_eviction, if Redis may evict counters; redis_nearly_full, if new subjects of the largest tenants share counters"`
 }
 
 // describeChecks adds the operations that are not served by huma to its document.

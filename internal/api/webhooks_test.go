@@ -214,6 +214,17 @@ func TestNewSigningSecretWorksAtOnce(t *testing.T) {
 	s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_guess", time.Now())).problem(400, codeInvalidSignature)
 }
 
+// Customers pay and cancel while the tenant is suspended, so its events are stored and applied.
+func TestSuspendedTenantFollowsPayments(t *testing.T) {
+	s, endpoint := billingStack(t)
+	s.call(s.operator, http.MethodPatch, "/v1/tenants/tenant-a", obj{"state": "suspended"}).ok(200)
+	body := subscriptionEvent("evt_1", "ada", "price_pro", time.Now())
+	s.call("", http.MethodPost, hookOf(t, endpoint), body, stripeSignature(body, stripeSecret, time.Now())).ok(200)
+	s.settle()
+	s.call(s.operator, http.MethodPatch, "/v1/tenants/tenant-a", obj{"state": "active"}).ok(200)
+	require.Equal(t, "pro", s.planOf("ada"))
+}
+
 // A deleted endpoint is gone at once, although it is cached.
 func TestDeletedEndpointIsGone(t *testing.T) {
 	s, endpoint := billingStack(t)

@@ -377,7 +377,7 @@ func (s *Store) RecordBillingRefusal(ctx context.Context, w Webhook, why string)
 	})
 }
 
-// Webhook returns the endpoint with this id, of any active tenant. Errors: ErrNotFound,
+// Webhook returns the endpoint with this id, of any tenant. Errors: ErrNotFound,
 // ErrUnavailable, and an error if its secrets cannot be decrypted.
 func (s *Store) Webhook(ctx context.Context, id uuid.UUID) (out Webhook, err error) {
 	err = s.asSystemWithin(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {

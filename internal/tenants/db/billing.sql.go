@@ -2457,7 +2457,7 @@ func (q *Queries) WakeBillingSubscription(ctx context.Context, arg WakeBillingSu
 const webhookEndpoint = `-- name: WebhookEndpoint :one
 SELECT e.tenant_id, e.id, e.provider, e.signing_secrets, e.live, e.version FROM billing_endpoints e
 JOIN tenants t ON t.id = e.tenant_id
-WHERE e.id = $1 AND t.state = 'active'
+WHERE e.id = $1
 `
 
 type WebhookEndpointRow struct {
@@ -2469,7 +2469,8 @@ type WebhookEndpointRow struct {
 	Version        int64
 }
 
-// In any tenant, because the sender of an event belongs to none.
+// In any tenant, because the sender of an event belongs to none. Also in a suspended one: its
+// customers pay and cancel meanwhile. A deleted one is hidden (tenants.deleted_at).
 func (q *Queries) WebhookEndpoint(ctx context.Context, id uuid.UUID) (WebhookEndpointRow, error) {
 	row := q.db.QueryRow(ctx, webhookEndpoint, id)
 	var i WebhookEndpointRow

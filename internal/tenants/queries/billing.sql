@@ -88,10 +88,11 @@ WHERE tenant_id = @tenant_id AND id = @id AND api_key IS NOT NULL;
 UPDATE billing_endpoints SET refused_at = @at, refused_why = @why WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: WebhookEndpoint :one
--- In any tenant, because the sender of an event belongs to none.
+-- In any tenant, because the sender of an event belongs to none. Also in a suspended one: its
+-- customers pay and cancel meanwhile. A deleted one is hidden (tenants.deleted_at).
 SELECT e.tenant_id, e.id, e.provider, e.signing_secrets, e.live, e.version FROM billing_endpoints e
 JOIN tenants t ON t.id = e.tenant_id
-WHERE e.id = @id AND t.state = 'active';
+WHERE e.id = @id;
 
 -- name: UpsertBillingPrice :one
 INSERT INTO billing_prices (tenant_id, price, id, endpoint_id, plan_id, rule_id, units, expires_days, multiply, priority,
