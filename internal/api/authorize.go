@@ -165,6 +165,9 @@ func (s *server) undecided(r *http.Request, ask *authorizeQuestion, p *Problem) 
 func (s *server) answerUndecided(r *http.Request, p *Problem, open bool) {
 	q := requestFrom(r.Context())
 	if open {
+		if p.Code == codeOverloaded {
+			q.rest(r.Context())
+		}
 		q.code = p.Code
 		q.Header()["Cache-Control"] = noStore
 		q.WriteHeader(http.StatusNoContent)

@@ -231,7 +231,7 @@ func (s *share) hurry(q *request, r *http.Request) {
 }
 
 // refuse counts a request that is refused because too many are in flight. It returns how long its
-// connection should pause.
+// answer should wait.
 func (a *capacity) refuse() time.Duration {
 	a.shed.Inc()
 	return a.bound.Refuse()

@@ -202,9 +202,8 @@ type laneConn struct {
 	host   string // of the last request
 	remote bool   // host is not this machine
 
-	// pause is how long to wait before the next request is read, after a refusal.
-	pause time.Duration
-	timer *time.Timer // of pauses; nil: there was none
+	timer  *time.Timer     // of pauses; nil: there was none
+	closed <-chan struct{} // closed with the listener
 
 	startedAt  time.Time // when the request in head had arrived; zero: it has not
 	unanswered bool      // nothing has been written for the current request
@@ -261,14 +260,11 @@ func (l *laneListener) serve(c *laneConn) {
 			return
 		}
 	}
-	c.in = make([]byte, 0, laneBuffer)
+	c.in, c.closed = make([]byte, 0, laneBuffer), l.done
 	c.headBy = time.Now().Add(readHeaderTimeout)
 	c.waitUntil(c.headBy)
 	for first := true; ; first = false {
 		c.startedAt, c.unanswered = time.Time{}, true
-		if c.pause > 0 && !c.rest(l.done) {
-			return
-		}
 		verdict := c.next(first)
 		s := l.lane.server.Load()
 		switch {

@@ -126,7 +126,7 @@ func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 	c.asked = q
 	decisions, p := s.decide(context.Background(), q, sc)
 	if p != nil && p.Code == codeOverloaded {
-		s.refuseGateway(c, q, sc, sc.pause)
+		s.refuseLane(c, sc.pause)
 		return true
 	}
 	if p != nil || len(sc.refused) > 0 && !q.via.named() {

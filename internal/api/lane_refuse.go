@@ -62,45 +62,49 @@ func (r *refusal) append(b, id []byte, c *laneConn) []byte {
 	return append(append(append(b, r.body...), id...), refusalBodyEnd...)
 }
 
-// refuseLane answers a request before anything of it is used but its length. The connection pauses
-// after it.
+// refuseLane answers a request before anything of it is used but its length, after a pause. The
+// request keeps no place and no memory meanwhile. If the connection paused after the answer, a
+// proxy would send the requests of others on it, and they would wait.
 func (s *server) refuseLane(c *laneConn, pause time.Duration) {
+	took := time.Since(c.startedAt)
+	c.leave()
+	c.release()
+	c.rest(pause)
 	sc := scratches.get()
 	defer scratches.put(sc)
+	s.metrics.overloaded.Inc()
 	if c.head.authorize {
 		c.key = string(c.head.key)
 		sc.authorize = c.authorizeQuestion(s)
-		s.refuseGateway(c, &sc.authorize, sc, pause)
+		status := s.refuseGateway(c, &sc.authorize, sc)
+		s.metrics.observe(routeAuthorize, "", status, took)
 		return
 	}
 	r := &laneRefusals[0]
 	if !bytes.HasPrefix(c.in, laneLines[0]) {
 		r = &laneRefusals[1]
 	}
-	s.sendRefusal(c, r, sc, pause)
-	s.metrics.overloaded.Inc()
-	s.metrics.observe(routeCheck, "", http.StatusServiceUnavailable, time.Since(c.startedAt))
+	s.sendRefusal(c, r, sc)
+	s.metrics.observe(routeCheck, "", http.StatusServiceUnavailable, took)
 }
 
-func (s *server) sendRefusal(c *laneConn, r *refusal, sc *scratch, pause time.Duration) {
+func (s *server) sendRefusal(c *laneConn, r *refusal, sc *scratch) {
 	id := c.head.requestID
 	if id == nil {
 		sc.out = origin.AppendID(sc.out[:0])
 		id = sc.out
 	}
 	sc.wire = r.append(sc.wire[:0], id, c)
-	c.pause = pause
 	c.send(sc.wire, c.head.size)
 }
 
 // refuseGateway answers a request to /v1/authorize. The route's fail setting says how, so the key
-// and the route are read.
-func (s *server) refuseGateway(c *laneConn, q *authorizeQuestion, sc *scratch, pause time.Duration) {
+// and the route are read. It returns the status.
+func (s *server) refuseGateway(c *laneConn, q *authorizeQuestion, sc *scratch) (status int) {
 	p := overloaded()
-	status := p.Status
+	status = p.Status
 	if s.failsOpen(context.Background(), q, p) {
 		status = http.StatusNoContent
-		c.pause = pause
 		sc.wire = append(sc.wire[:0], "HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\n"+decisionHeader+": "+decisionNone+"\r\n"...)
 		sc.wire = append(append(sc.wire, c.browserLines()...), "X-Request-Id: "...)
 		if c.head.requestID != nil {
@@ -113,25 +117,24 @@ func (s *server) refuseGateway(c *laneConn, q *authorizeQuestion, sc *scratch, p
 	} else {
 		path, _, _ := bytes.Cut(c.head.path, []byte{'?'})
 		r := newRefusal(p, authorizePath+string(path))
-		s.sendRefusal(c, &r, sc, pause)
+		s.sendRefusal(c, &r, sc)
 	}
-	s.metrics.overloaded.Inc()
-	s.metrics.observe(routeAuthorize, "", status, time.Since(c.startedAt))
+	return status
 }
 
-// rest waits for the pause after a refusal. It returns false if the listener was closed.
-func (c *laneConn) rest(closed <-chan struct{}) bool {
-	if c.timer == nil {
-		c.timer = time.NewTimer(c.pause)
-	} else {
-		c.timer.Reset(c.pause)
+// rest waits for the pause before a refusal, or until the listener is closed.
+func (c *laneConn) rest(pause time.Duration) {
+	if pause == 0 {
+		return
 	}
-	c.pause = 0
+	if c.timer == nil {
+		c.timer = time.NewTimer(pause)
+	} else {
+		c.timer.Reset(pause)
+	}
 	select {
 	case <-c.timer.C:
-		return true
-	case <-closed:
+	case <-c.closed:
 		c.timer.Stop()
-		return false
 	}
 }

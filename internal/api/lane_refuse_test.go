@@ -121,8 +121,8 @@ func TestHealthUnderOverload(t *testing.T) {
 	}
 }
 
-// If refusals use up the processors, a refused connection pauses. Its next request is answered, and
-// a listener that is closed does not wait for it.
+// If refusals use up the processors, a request that is refused waits for its answer: after it, a
+// proxy would use the connection for requests of others. A listener that is closed does not wait.
 func TestRefusedConnectionPauses(t *testing.T) {
 	s := newCheckStack(t)
 	bound := overload.New(DefaultMaxInFlight, 1, 50*time.Millisecond)
@@ -134,8 +134,10 @@ func TestRefusedConnectionPauses(t *testing.T) {
 	s.serve(Config{Headers: bothStyles, Bound: bound}, s.deps)
 	free := s.crowd()
 	c := s.dial()
+	start := time.Now()
 	c.send(s.laneRequest(`{"subject":"full"}`))
 	c.receive().problem(503, codeOverloaded)
+	require.GreaterOrEqual(t, time.Since(start), bound.Pause())
 	free()
 	before := s.ordinary.Load()
 	c.send(s.laneRequest(`{"subject":"full"}`))
@@ -143,11 +145,8 @@ func TestRefusedConnectionPauses(t *testing.T) {
 	require.Equal(t, before, s.ordinary.Load())
 
 	closed := make(chan struct{})
-	paused := &laneConn{pause: time.Hour}
-	ended := make(chan bool)
-	go func() { ended <- paused.rest(closed) }()
 	close(closed)
-	require.False(t, <-ended)
+	(&laneConn{closed: closed}).rest(time.Hour)
 }
 
 // The same is true of a connection that net/http reads, where a refusal takes as long as several on
@@ -165,10 +164,10 @@ func TestRefusedConnectionPausesOverNetHTTP(t *testing.T) {
 	start := time.Now()
 	c.send(s.laneRequest(`{"subject":"full"}`, "X-Unknown: 1"))
 	c.receive().problem(503, codeOverloaded)
+	require.GreaterOrEqual(t, time.Since(start), bound.Pause())
 	free()
 	c.send(s.laneRequest(`{"subject":"full"}`, "X-Unknown: 1"))
 	c.receive().decision(200)
-	require.GreaterOrEqual(t, time.Since(start), bound.Pause())
 	require.EqualValues(t, netHTTPRefusals, bound.TakeRefused())
 }
 

@@ -30,10 +30,10 @@ type request struct {
 	hot      hotRoute
 	actor    tenants.Actor
 	authed   bool
-	code     string // of the problem that a hot route answered; "" for none
-	left     bool   // it no longer counts as in flight
-	unread   bool   // its body was refused because it is too large, and is not read to its end
-	refused  bool   // because too many requests are in flight
+	code     string        // of the problem that a hot route answered; "" for none
+	left     bool          // it no longer counts as in flight
+	unread   bool          // its body was refused because it is too large, and is not read to its end
+	rested   time.Duration // before its answer, because too many requests are in flight
 	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
 	// place ends its place among those that others wait for; nil: it has none.
@@ -168,7 +168,6 @@ func (s *server) track(next http.Handler) http.Handler {
 		}
 		SetBrowserHeaders(w.Header(), r)
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
-		defer q.rest(r)
 		defer q.discardRest(r)
 		defer s.finish(q, r, start)
 
@@ -211,7 +210,7 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 	if q.status == 0 {
 		q.status = http.StatusOK
 	}
-	took := time.Since(start)
+	took := time.Since(start) - q.rested
 	if q.hot != coldRoute {
 		s.metrics.observe(q.hot, "", q.status, took)
 		if q.code != "" {
@@ -453,20 +452,21 @@ func (q *request) discardRest(r *http.Request) {
 // was often read and decoded.
 const netHTTPRefusals = 8
 
-// rest makes the connection pause after a request that was refused because too many are in flight,
-// as on the lane. Over HTTP/2, its stream pauses. Nothing else is kept meanwhile.
-func (q *request) rest(r *http.Request) {
-	if !q.refused {
-		return
-	}
+// rest pauses before the answer to a request that is refused because too many are in flight, as on
+// the lane. The request keeps nothing that others need meanwhile.
+func (q *request) rest(ctx context.Context) {
 	pause := q.capacity.bound.RefuseMore(netHTTPRefusals - 1)
-	if pause == 0 || http.NewResponseController(q.ResponseWriter).Flush() != nil {
+	if pause == 0 {
 		return
 	}
+	q.leaveOthers()
+	q.endTurn()
+	began := time.Now()
 	select {
 	case <-time.After(pause):
-	case <-r.Context().Done():
+	case <-ctx.Done():
 	}
+	q.rested += time.Since(began)
 }
 
 // closing closes the connection after the answer.

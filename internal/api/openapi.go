@@ -299,7 +299,10 @@ func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transform
 		answer := *p
 		answer.Instance = instanceOf(beginningOf(&u))
 		if q := requestFrom(ctx.Context()); q != nil {
-			answer.RequestID, q.refused = q.id, p.Code == codeOverloaded
+			answer.RequestID = q.id
+			if p.Code == codeOverloaded {
+				q.rest(ctx.Context())
+			}
 		}
 		answer.Errors = fixUnknown(registry, ctx.Operation(), p.Errors)
 		var unexpected *validatorError

@@ -350,7 +350,10 @@ func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	answer := *p
 	answer.Instance = instanceOf(beginningOf(r.URL))
 	if q := requestFrom(r.Context()); q != nil {
-		answer.RequestID, q.refused = q.id, p.Code == codeOverloaded
+		answer.RequestID = q.id
+		if p.Code == codeOverloaded {
+			q.rest(r.Context())
+		}
 	}
 	body, err := json.Marshal(&answer)
 	if err != nil { // only strings and numbers: cannot fail

@@ -22,7 +22,7 @@ type scratch struct {
 	http    httpQuestion
 	tenant  limit.TenantID
 	share   *share // of the tenant
-	// pause is how long the connection should pause, after OVERLOADED.
+	// pause is how long the answer OVERLOADED should wait.
 	pause time.Duration
 	// idempotencyKey is the key of the request, set by read; "": none.
 	idempotencyKey string

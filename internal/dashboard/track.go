@@ -26,7 +26,7 @@ type tracked struct {
 	place  func()          // ends its place among the pages that are created; nil: it has none
 	ctx    context.Context // the context that net/http gave the request; nil: none, in tests
 
-	refused bool // because too many pages are requested
+	rested time.Duration // before the answer, because too many pages are requested
 }
 
 // WriteHeader stores the status.
@@ -77,21 +77,21 @@ func (t *tracked) leave() {
 	}
 }
 
-// refusedRest is how long a connection pauses after a page was refused on it because too many are
-// requested. A page that says so takes a third of a millisecond, so a client that asks again at
-// once on 64 connections would take a processor.
+// refusedRest is how long a request waits for its answer if too many pages are requested. A page
+// that says so takes a third of a millisecond, so a client that asks again at once on 64
+// connections would take a processor.
 const refusedRest = 200 * time.Millisecond
 
-// rest pauses after an answer that was a refusal. Over HTTP/2, only its stream pauses. The request
-// keeps no place meanwhile.
-func (t *tracked) rest(ctx context.Context) {
-	if !t.refused || http.NewResponseController(t.ResponseWriter).Flush() != nil {
-		return
-	}
+// refuse waits before the answer of a refusal. The request keeps no place meanwhile. After the
+// answer, a proxy would use the connection for requests of others, and they would wait.
+func (t *tracked) refuse(ctx context.Context) {
+	t.leave()
+	began := time.Now()
 	select {
 	case <-time.After(refusedRest):
 	case <-ctx.Done():
 	}
+	t.rested = time.Since(began)
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -123,8 +123,7 @@ func (d *dashboard) track(next http.Handler) http.Handler {
 		if t.status == 0 {
 			t.status = http.StatusOK
 		}
-		d.finish(t, r, time.Since(start))
-		t.rest(r.Context())
+		d.finish(t, r, time.Since(start)-t.rested)
 	})
 }
 

@@ -49,31 +49,40 @@ func TestPagesTakeTurns(t *testing.T) {
 	}
 }
 
-// A connection pauses after a page that was refused, and not after others: refusals take a
-// processor, too. A browser that leaves ends the pause.
+// A page that is refused waits for its answer, and others do not: refusals take a processor, too.
+// After the answer, a proxy would use the connection for requests of others. A browser that leaves
+// ends the wait.
 func TestRefusedPagesPause(t *testing.T) {
 	s := newStack(t)
-	refused := func(err error) bool {
-		state := &tracked{ResponseWriter: httptest.NewRecorder()}
-		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), trackedKey{}, state), http.MethodGet, "/", nil)
-		s.pages.answer(state, r, err)
-		return state.refused
-	}
-	require.True(t, refused(errBusy))
-	require.True(t, refused(errUnread))
-	require.False(t, refused(tenants.ErrNotFound))
 	synctest.Test(t, func(t *testing.T) {
-		rests := func(ctx context.Context, refused bool) time.Duration {
+		waits := func(ctx context.Context, err error) time.Duration {
+			answered := &answeredAt{ResponseRecorder: httptest.NewRecorder()}
+			left := false
+			state := &tracked{ResponseWriter: answered, place: func() { left = true }}
 			start := time.Now()
-			(&tracked{ResponseWriter: httptest.NewRecorder(), refused: refused}).rest(ctx)
-			return time.Since(start)
+			s.pages.answer(state, httptest.NewRequestWithContext(context.WithValue(ctx, trackedKey{}, state), http.MethodGet, "/", nil), err)
+			require.True(t, left)
+			require.Equal(t, state.rested, answered.at.Sub(start))
+			return state.rested
 		}
+		require.Equal(t, refusedRest, waits(t.Context(), errBusy))
+		require.Equal(t, refusedRest, waits(t.Context(), errUnread))
+		require.Zero(t, waits(t.Context(), tenants.ErrNotFound))
 		gone, leave := context.WithCancel(t.Context())
 		leave()
-		require.Equal(t, refusedRest, rests(t.Context(), true))
-		require.Zero(t, rests(t.Context(), false))
-		require.Zero(t, rests(gone, true))
+		require.Zero(t, waits(gone, errBusy))
 	})
+}
+
+// answeredAt notes when the answer began.
+type answeredAt struct {
+	*httptest.ResponseRecorder
+	at time.Time
+}
+
+func (a *answeredAt) WriteHeader(status int) {
+	a.at = time.Now()
+	a.ResponseRecorder.WriteHeader(status)
 }
 
 // A turn ends with a panic of the page.

@@ -18,9 +18,10 @@
 // A refusal is cheaper than a check, but not free: most of its cost is reading and writing on the
 // connection. Clients that ignore Retry-After and repeat at once can therefore use up a processor
 // with refusals. If goroutines wait although the number of requests in flight is bounded, the
-// refused connections are the load. They then pause: the next request on such a connection is read
-// later. The pause limits refusals to perThread per second and thread, and to twice that number if
-// no goroutine waits: another process, such as Redis, may need the processor.
+// refused connections are the load. Refusals are then answered after a pause. It limits them to
+// perThread per second and thread, and to twice that number if no goroutine waits: another process,
+// such as Redis, may need the processor. If the pause came after the answer, a proxy would send
+// requests of others on the connection, and they would wait.
 //
 // An example, with two threads and checks of 50 µs each: capacity is 40 000 checks per second.
 // 4 000 clients send without a pause. Each check waits 100 ms, and goroutines wait 25 ms per turn.
@@ -52,8 +53,7 @@ const (
 	// maxPause is the Retry-After of a refusal.
 	maxPause = time.Second
 	minPause = time.Millisecond
-	// maxIdlePause is the longest pause while no goroutine waits. A connection of a proxy also
-	// carries requests that would not be refused.
+	// maxIdlePause is the longest pause while no goroutine waits.
 	maxIdlePause = 200 * time.Millisecond
 	// startPerThread is the bound at the start. It is also the smallest bound for the wait for
 	// processors, because this wait has other causes, such as other processes of the machine.
@@ -123,7 +123,7 @@ func (b *Bound) Share() int64 {
 // a few connections to Postgres, so more of them would only wait longer.
 func (b *Bound) Small() int64 { return min(max(leastSmall, b.Limit()/8), mostSmall, b.Share()) }
 
-// Refuse notes a refusal, and returns how long the connection must pause.
+// Refuse notes a refusal, and returns how long the connection must pause before the answer.
 func (b *Bound) Refuse() time.Duration { return b.RefuseMore(1) }
 
 // RefuseMore notes that a refusal takes as long as so many more, and returns how long the
