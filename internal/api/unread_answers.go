@@ -84,7 +84,7 @@ func (a *answers) inTurnsOf(op *huma.Operation, next http.Handler) http.Handler 
 // inTurn runs next when the tenant has a turn, which ends when the answer begins.
 func inTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if leave, ok := takeList(turns, w, r); ok {
+		if leave, ok := takeList(turns.TakeWithin, w, r); ok {
 			requestFrom(r.Context()).untilAnswer(leave)
 			next.ServeHTTP(w, r)
 		}
@@ -94,7 +94,7 @@ func inTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 // inLongTurn is inTurn for turns among long work, which a handler can end before its answer.
 func inLongTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if leave, ok := takeList(turns, w, r); ok {
+		if leave, ok := takeList(turns.TakePausing, w, r); ok {
 			q := requestFrom(r.Context())
 			q.list = leave
 			q.untilAnswer(q.endList)
@@ -111,9 +111,10 @@ func (q *request) endList() {
 	}
 }
 
-func takeList(turns *places.Turns[uuid.UUID], w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+// takeList takes a turn with one of the methods of Turns, or refuses the request.
+func takeList(take func(context.Context, uuid.UUID, time.Duration) (func(), error), w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
 	q := requestFrom(r.Context())
-	leave, err := turns.TakeWithin(r.Context(), q.actor.TenantID(), createdWait)
+	leave, err := take(r.Context(), q.actor.TenantID(), createdWait)
 	if err != nil {
 		q.capacity.turnAway(w, r)
 	}

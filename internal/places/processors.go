@@ -1,13 +1,18 @@
 package places
 
-import "github.com/google/uuid"
+import (
+	"math"
+
+	"github.com/google/uuid"
+)
 
 // Processors are the turns of an instance for work that uses a processor without a pause, by
 // tenant. All kinds of such work share them: if each kind had turns of its own, a tenant that uses
 // several kinds would have all processors, which checks need.
 //
-// On an instance with two or three processors, one holder has a turn for short work and one for
-// long work at the same time.
+// On an instance with fewer than fewProcessors, a tenant also has only one turn of both kinds at the
+// same time. So its short work can wait for its long work, but that of others does not: for short
+// work, the tenant's own one is waited for first, and for long work at last.
 type Processors struct {
 	// Short is for work of up to some ten milliseconds: pages, bodies of up to 4 KiB, large
 	// requests of the hot endpoints. There are turns for half of the processors.
@@ -17,6 +22,9 @@ type Processors struct {
 	Long *Turns[uuid.UUID]
 }
 
+// fewProcessors are so many that one turn of each kind leaves half of them to checks.
+const fewProcessors = 4
+
 // maxLong is the maximum number of turns for long work, which needs much memory, too.
 const maxLong = 4
 
@@ -24,5 +32,10 @@ const maxLong = 4
 // the turns of a kind, and at least one.
 func NewProcessors(processors int) *Processors {
 	short, long := OnHalf(processors, processors), OnHalf(processors/2, maxLong)
-	return &Processors{Short: NewTurns[uuid.UUID](short, short/2, 0), Long: NewTurns[uuid.UUID](long, long/2, 0)}
+	p := &Processors{Short: NewTurns[uuid.UUID](short, short/2, 0), Long: NewTurns[uuid.UUID](long, long/2, 0)}
+	if processors < fewProcessors {
+		single := NewTurns[uuid.UUID](math.MaxInt, 1, 0)
+		p.Short.single, p.Short.singleFirst, p.Long.single = single, true, single
+	}
+	return p
 }

@@ -1,9 +1,15 @@
 package places_test
 
 import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/places"
@@ -33,8 +39,80 @@ func TestTurnsOfProcessors(t *testing.T) {
 			return len(leave)
 		}
 		require.Equal(t, want, [4]int{taken(turns.Short, 10), taken(turns.Short, 1), taken(turns.Long, 10), taken(turns.Long, 1)}, processors)
+		short, err := turns.Short.TakeWithin(t.Context(), uuid.UUID{1}, 0)
+		require.NoError(t, err)
+		long, err := turns.Long.TakeWithin(t.Context(), uuid.UUID{1}, 0)
+		require.Equal(t, processors < 4, err != nil, "one tenant has a turn of each kind: %d", processors)
+		if err == nil {
+			long()
+		}
+		for _, take := range []func(context.Context, uuid.UUID, time.Duration) (func(), error){turns.Long.TakeWithin, turns.Long.TakePausing} {
+			long, err = take(t.Context(), uuid.UUID{2}, 0)
+			require.NoError(t, err, "another tenant has its turn")
+			long()
+		}
+		long, err = turns.Long.TakePausing(t.Context(), uuid.UUID{1}, 0)
+		require.NoError(t, err, "also while it waits for others")
+		long()
+		short()
 		if processors >= 4 {
 			require.LessOrEqual(t, want[0]+want[2], processors-processors/4)
+		}
+	}
+}
+
+// With few processors, short and long work of one tenant alternate, and neither is refused.
+func TestOneTurnOfBothKinds(t *testing.T) {
+	t.Parallel()
+	turns := places.NewProcessors(2)
+	tenant := uuid.UUID{1}
+	var running, most, done atomic.Int64
+	var all sync.WaitGroup
+	for _, kind := range []*places.Turns[uuid.UUID]{turns.Short, turns.Long} {
+		for range 8 {
+			all.Go(func() {
+				for range 50 {
+					leave, err := kind.Take(t.Context(), tenant)
+					if !assert.NoError(t, err) {
+						return
+					}
+					now := running.Add(1)
+					for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+					}
+					runtime.Gosched()
+					running.Add(-1)
+					leave()
+					done.Add(1)
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.EqualValues(t, 1, most.Load())
+	require.EqualValues(t, 2*8*50, done.Load())
+}
+
+// Who waits for the tenant's own turn keeps no turn of short work, for which other tenants wait,
+// and one who gives up leaves nothing behind.
+func TestWaitForTheOwnTurn(t *testing.T) {
+	t.Parallel()
+	turns := places.NewProcessors(2)
+	mine, other := uuid.UUID{1}, uuid.UUID{2}
+	long, err := turns.Long.Take(t.Context(), mine)
+	require.NoError(t, err)
+	_, err = turns.Short.TakeWithin(t.Context(), mine, 0)
+	require.Error(t, err)
+	short, err := turns.Short.TakeWithin(t.Context(), other, 0)
+	require.NoError(t, err)
+	_, err = turns.Long.TakeWithin(t.Context(), other, 0)
+	require.Error(t, err)
+	short()
+	long()
+	for _, tenant := range []uuid.UUID{mine, other} {
+		for _, kind := range []*places.Turns[uuid.UUID]{turns.Short, turns.Long} {
+			leave, err := kind.TakeWithin(t.Context(), tenant, 0)
+			require.NoError(t, err)
+			leave()
 		}
 	}
 }

@@ -22,6 +22,10 @@ type Turns[K comparable] struct {
 	most   int
 	each   int // most places of one holder
 	shared int // most places that are taken when a holder that has some gets another one
+	// single lets a holder have one place of several kinds; nil: it may have some of each. It is
+	// waited for before a place of this kind, or after it.
+	single      *Turns[K]
+	singleFirst bool
 
 	mu       sync.Mutex
 	used     int
@@ -59,6 +63,27 @@ func (t *Turns[K]) Most() int { return t.most }
 // Take waits for a place of the holder, until ctx ends. If it returns no error, the caller must
 // call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
+	if t.single == nil {
+		return t.take(ctx, holder)
+	}
+	first, second := t, t.single
+	if t.singleFirst {
+		first, second = second, first
+	}
+	leaveFirst, err := first.take(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	leaveSecond, err := second.take(ctx, holder)
+	if err != nil {
+		leaveFirst()
+		return nil, err
+	}
+	return func() { leaveSecond(); leaveFirst() }, nil
+}
+
+// take is Take for this kind alone.
+func (t *Turns[K]) take(ctx context.Context, holder K) (leave func(), err error) {
 	w := t.arrive(holder)
 	leave = func() { t.leave(holder) }
 	if w == nil {
@@ -80,6 +105,14 @@ func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration)
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	return t.Take(ctx, holder)
+}
+
+// TakePausing is TakeWithin for work that also waits for others, such as Postgres. The holder may
+// have a place of another kind meanwhile.
+func (t *Turns[K]) TakePausing(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return t.take(ctx, holder)
 }
 
 // TryWithin waits for a place of the holder like TakeWithin, for what must be done in any case:
