@@ -10,9 +10,9 @@ import (
 // tenant. All kinds of such work share them: if each kind had turns of its own, a tenant that uses
 // several kinds would have all processors, which checks need.
 //
-// On an instance with fewer than fewProcessors, a tenant also has only one turn of both kinds at the
-// same time. So its short work can wait for its long work, but that of others does not: for short
-// work, the tenant's own one is waited for first, and for long work at last.
+// On an instance with fewer than fewProcessors, a tenant also has only one turn of both kinds at
+// the same time. So its short work can wait for its long work, but that of others does not: for
+// short work, the tenant's own one is waited for first, and for long work at last.
 type Processors struct {
 	// Short is for work of up to some ten milliseconds: pages, bodies of up to 4 KiB, large
 	// requests of the hot endpoints. There are turns for half of the processors.
