@@ -3,6 +3,7 @@ package billing_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v85"
@@ -48,4 +49,32 @@ func TestCustomerEventsOfOneSecond(t *testing.T) {
 			require.Equal(t, map[string]int{c.want: 1}, s.subjectsOf())
 		})
 	}
+}
+
+// The end of a subscription whose price is not mapped takes the plan away that an earlier event
+// gave, also if that event arrives later.
+func TestEndWithoutMappingArrivesFirst(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, nil)
+	began := s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pro"))
+	other := s.event("customer.subscription.created", sub("sub_2", "cus_1", "active", "bob", "price_pro"))
+	unmapped := s.event("customer.subscription.created", sub("sub_3", "cus_1", "active", "cy", "price_other"))
+	for _, subject := range []string{"ada", "bob", "cy"} {
+		_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: subject, Plan: "late"}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	s.pass(time.Minute)
+	changed := s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_new"))
+	s.pass(time.Minute)
+	end := func(id, user string) []byte {
+		return s.event("customer.subscription.deleted", sub(id, "cus_1", "canceled", user, "price_new"))
+	}
+	for _, body := range [][]byte{end("sub_1", "ada"), end("sub_2", "dot"), end("sub_3", "cy"), changed} {
+		s.send(body)
+	}
+	require.Equal(t, []string{"late", "late", "late"}, []string{s.plan("ada"), s.plan("bob"), s.plan("cy")}, "nothing says that they had one")
+	s.outcome(tenants.EventApplied, s.send(began))
+	require.Contains(t, s.last().Why, "moved from late to free")
+	s.send(other)
+	s.send(unmapped)
+	require.Equal(t, []string{"free", "late", "late"}, []string{s.plan("ada"), s.plan("bob"), s.plan("cy")}, "of another subject, or without a plan")
 }
