@@ -26,7 +26,7 @@ import (
 var http2Limits = h2.Limits{
 	Handlers: maxHandlers, HandlersOf: leastHandlers, Unread: maxUnreadAnswers, Rest: maxUnreadRests,
 	Streams: maxStreams, HeaderBytes: maxHeaderBytes, Window: 64 << 10, ConnWindow: 1 << 20,
-	Head: readHeaderTimeout, Body: checkBodyTimeout, Write: writeTimeout, Request: readTimeout, Response: writeTimeout,
+	Head: readHeaderTimeout, Body: checkBodyTimeout, BodyEnd: 20 * time.Millisecond, Write: writeTimeout, Request: readTimeout, Response: writeTimeout,
 	Idle: idleTimeout, Ping: callPing, Pong: callPong, LeastPing: time.Second, Drain: callDrain,
 	Frames: h2.Budget{Burst: 1000, PerSecond: 100, PerAnswer: 40},
 	Resets: h2.Budget{Burst: 500, PerSecond: 100, PerAnswer: 1},

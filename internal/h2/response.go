@@ -293,10 +293,14 @@ func (w *responseWriter) FlushError() error {
 
 // finish ends the answer. A handler that was cancelled has answered only if it has set a trailer.
 func (w *responseWriter) finish(cancelled bool) {
-	w.endPlace() // before the rest is written, which a client that does not read can delay
 	s := w.call
 	c := s.conn
-	if w.failed == 0 && (!cancelled || len(w.trailerFields()) > 0) {
+	answers := w.failed == 0 && (!cancelled || len(w.trailerFields()) > 0)
+	if answers && !w.sent {
+		s.awaitEnd()
+	}
+	w.endPlace() // before the rest is written, which a client that does not read can delay
+	if answers {
 		w.end()
 	}
 	c.mu.Lock()

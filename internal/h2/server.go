@@ -35,6 +35,7 @@ type Limits struct {
 	ConnWindow  int           // the same for all requests of a connection
 	Head        time.Duration // for the handshake, the preface, and the rest of a frame or header block
 	Body        time.Duration // for the body of a direct call, once it is waited for
+	BodyEnd     time.Duration // for a short rest of a body of a request to the handler that was not read; 0: none
 	Write       time.Duration // for a client to accept anything, or the rest of an answer
 	Request     time.Duration // for the body of a request to the handler, unless it sets another deadline; 0: no limit
 	Response    time.Duration // for the handler's answer, unless it sets another deadline; 0: no limit

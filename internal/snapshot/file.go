@@ -45,6 +45,10 @@ type block struct {
 // is reports whether the block has what Postgres has at these versions.
 func (b *block) is(h head) bool { return b.head == h && !b.earlier }
 
+// maxAhead is how far in the future a file may be: clocks are corrected. A file that is further
+// ahead would be accepted for longer than its maximum age.
+const maxAhead = 5 * time.Minute
+
 // Open opens the file at path, which must be at most maxAge old and at most maxBytes long. It reads
 // all of it, to verify its checksum. The error says why the file cannot be used.
 func Open(path string, ring *seal.Ring, now time.Time, maxAge time.Duration, maxBytes int64) (f *File, err error) {
@@ -73,8 +77,11 @@ func Open(path string, ring *seal.Ring, now time.Time, maxAge time.Duration, max
 	if err != nil {
 		return nil, err
 	}
-	if age := now.Sub(head.TakenAt); age > maxAge {
+	switch age := now.Sub(head.TakenAt); {
+	case age > maxAge:
 		return nil, fmt.Errorf("it is %s old, more than %s", age.Truncate(time.Second), maxAge)
+	case age < -maxAhead:
+		return nil, fmt.Errorf("it was written %s in the future: a clock was or is wrong, so its age is unknown", (-age).Truncate(time.Second))
 	}
 	f.TakenAt = head.TakenAt
 	secrets, err := ring.Open(head.Sealed, place)

@@ -230,7 +230,7 @@ weir_snapshot_omitted_tenants 1
 }
 
 // A file that was changed in any place, cut or continued is refused, and so are one that others can
-// read, an old one and one of another deployment.
+// read, an old one, one of the future and one of another deployment.
 func TestRefusedSnapshots(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, maxBytes)
@@ -268,7 +268,14 @@ func TestRefusedSnapshots(t *testing.T) {
 	f.now = f.now.Add(time.Hour + time.Second)
 	_, err = f.open()
 	require.ErrorContains(t, err, "old, more than 1h0m0s")
-	f.now = f.now.Add(-time.Hour)
+	taken := f.now.Add(-time.Hour - time.Second)
+	f.now = taken.Add(-5 * time.Minute)
+	_, err = f.open()
+	require.NoError(t, err, "the clock was corrected")
+	f.now = f.now.Add(-time.Second)
+	_, err = f.open()
+	require.ErrorContains(t, err, "written 5m1s in the future")
+	f.now = taken
 	other, err := seal.Parse(seal.NewKey())
 	require.NoError(t, err)
 	f.ring = other

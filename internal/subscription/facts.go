@@ -10,11 +10,15 @@ import (
 type Facts struct {
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	MetadataAt int64             `json:"metadata_at,omitempty"`
+	// Second has the descriptions of MetadataAt, in the order of their ids: a later event of this
+	// second can decide which one is the newest. Facts of earlier releases have none.
+	Second []Description `json:"second,omitempty"`
 
 	// From the newest checkout.
-	Reference string            `json:"reference,omitempty"`
-	Linked    map[string]string `json:"linked,omitempty"` // its metadata
-	LinkedAt  int64             `json:"linked_at,omitempty"`
+	Reference   string            `json:"reference,omitempty"`
+	Linked      map[string]string `json:"linked,omitempty"` // its metadata
+	LinkedAt    int64             `json:"linked_at,omitempty"`
+	LinkedEvent string            `json:"linked_event,omitempty"` // its id, which orders those of one second
 
 	Gone int64 `json:"gone,omitempty"` // when the customer was deleted; 0 for never
 
@@ -34,18 +38,17 @@ type Passed struct {
 	Why    string `json:"why,omitempty"`
 }
 
-// Merge adds an event and reports whether it is the newest of its kind.
+// Merge adds an event and reports whether the facts are those of the event, or have changed.
 func (f *Facts) Merge(e *Event) (newest bool) {
 	at := e.At.Unix()
 	switch {
 	case e.Kind == Customer && e.Gone:
 		f.Gone = max(f.Gone, at)
 		return f.Gone == at
-	case e.Kind == Customer && at >= f.MetadataAt:
-		f.Metadata, f.MetadataAt = e.Metadata, at
-		return true
-	case e.Kind == Linked && at >= f.LinkedAt:
-		f.Reference, f.Linked, f.LinkedAt = e.Reference, e.Metadata, at
+	case e.Kind == Customer:
+		return f.Describe(at, Description{Event: e.ID, Rank: e.Rank, Was: e.Was, Metadata: e.Metadata})
+	case e.Kind == Linked && cmp.Or(cmp.Compare(at, f.LinkedAt), strings.Compare(e.ID, f.LinkedEvent)) >= 0:
+		f.Reference, f.Linked, f.LinkedAt, f.LinkedEvent = e.Reference, e.Metadata, at, e.ID
 		return true
 	}
 	return false

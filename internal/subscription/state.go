@@ -40,6 +40,8 @@ type Event struct {
 	Subscription string
 	Snapshot     *Snapshot         // of Changed
 	Metadata     map[string]string // of Customer
+	Rank         int               // of Customer: orders those of one second
+	Was          string            // of Customer: the key of the previous metadata; "" if unknown
 	Gone         bool              // of Customer: whether it was deleted
 	Reference    string            // of Linked: the subject
 	Effective    time.Time         // of a generic event: when it takes effect; zero for immediately

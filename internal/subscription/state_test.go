@@ -206,7 +206,6 @@ func TestFailureInTheSecondOfAChange(t *testing.T) {
 // years, and those of a subject are read together.
 func TestStateIsBounded(t *testing.T) {
 	t.Parallel()
-	type obj = map[string]any
 	long := strings.Repeat("x", 249)
 	var items []obj
 	for n := range 101 {

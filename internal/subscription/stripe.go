@@ -98,7 +98,7 @@ func stripeEvent(in *stripe.Event) (Event, error) {
 	case "invoice.payment_failed", "invoice.paid", "invoice.payment_succeeded":
 		e.invoice(in.Data.Raw)
 	case "customer.created", "customer.updated", "customer.deleted":
-		e.customer(in.Data.Raw)
+		e.customer(in)
 	case "checkout.session.completed", "checkout.session.async_payment_succeeded":
 		e.checkout(in.Data.Raw)
 	case "invoice_payment.paid":
@@ -361,17 +361,20 @@ func (e *Event) invoice(raw json.RawMessage) {
 	}
 }
 
-func (e *Event) customer(raw json.RawMessage) {
+func (e *Event) customer(in *stripe.Event) {
 	var customer struct {
 		ID       string            `json:"id"`
 		Metadata map[string]string `json:"metadata"`
 	}
-	if err := json.Unmarshal(raw, &customer); err != nil || customer.ID == "" {
+	if err := json.Unmarshal(in.Data.Raw, &customer); err != nil || customer.ID == "" {
 		e.unreadable("the customer is not of a known form")
 		return
 	}
 	e.Kind, e.Customer, e.Metadata = Customer, customer.ID, shortMetadata(customer.Metadata)
 	e.Gone = e.Type == "customer.deleted"
+	if e.Type == "customer.updated" {
+		e.Rank, e.Was = 1, previousMetadata(customer.Metadata, in.Data.PreviousAttributes)
+	}
 }
 
 func (e *Event) checkout(raw json.RawMessage) {

@@ -104,7 +104,7 @@ func (st *settling) standingOf(ctx context.Context, row *db.BillingSubscription,
 		of = &settling{change: st.change, endpoint: endpoint}
 		endpoints[row.EndpointID] = of
 	}
-	standing, err = of.standing(ctx, &state)
+	standing, err = of.standing(ctx, &state, st.now)
 	return standing, state, err
 }
 

@@ -172,6 +172,11 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 	if facts.Gone != 0 {
 		state.Gone = facts.Gone
 	}
+	if !newest {
+		if err := st.gaveBefore(ctx, e, &row, &state, facts); err != nil {
+			return verdict{}, err
+		}
+	}
 	st.newest = state.Newest
 	if row.State, err = json.Marshal(state); err != nil {
 		return verdict{}, err
@@ -184,6 +189,24 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 		v.outcome, v.why = EventStale, st.staleWhy(&state)
 	}
 	return v, err
+}
+
+// gaveBefore notes that a subscription had given its subject a plan before its newest event, if
+// that one arrived first: its end needs no mapped price then, as if the events had arrived in
+// order.
+func (st *settling) gaveBefore(ctx context.Context, e *subscription.Event, row *db.BillingSubscription, state *subscription.State, facts subscription.Facts) error {
+	if state.Gave || row.Subject == "" || e.Kind != subscription.Changed || st.endpoint.Provider == GenericProvider {
+		return nil
+	}
+	var then subscription.State
+	then.Observe(e.Snapshot)
+	subject, err := st.subjectOf(ctx, row, &then, facts)
+	if err != nil || subject != row.Subject {
+		return err
+	}
+	standing, err := st.standing(ctx, &then, e.At)
+	state.Gave = err == nil && standing.Right == subscription.Entitled
+	return err
 }
 
 // placed is a subscription that is stored with its subject. The plans of the subjects are not
@@ -244,7 +267,7 @@ func (st *settling) place(ctx context.Context, row db.BillingSubscription, facts
 		}
 		state.Gave, state.Kept = false, nil
 	}
-	if p.standing, err = st.standing(ctx, state); err != nil {
+	if p.standing, err = st.standing(ctx, state, st.now); err != nil {
 		return p, err
 	}
 	if p.standing.Right == subscription.Entitled && row.Subject != "" {
@@ -348,11 +371,11 @@ func (st *settling) registered(ctx context.Context, customer string) (string, er
 	return name, err
 }
 
-func (st *settling) standing(ctx context.Context, state *subscription.State) (subscription.Standing, error) {
+func (st *settling) standing(ctx context.Context, state *subscription.State, at time.Time) (subscription.Standing, error) {
 	if err := st.readPrices(ctx); err != nil {
 		return subscription.Standing{}, err
 	}
-	return state.Standing(st.now, st.grace(), func(price string) (subscription.Tier, bool) {
+	return state.Standing(at, st.grace(), func(price string) (subscription.Tier, bool) {
 		tier, ok := st.tiers[price]
 		return tier, ok
 	}), nil

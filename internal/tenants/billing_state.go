@@ -47,8 +47,8 @@ func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, st
 		changed = facts.Gone != 0
 		state.Gone, facts.Gone = 0, 0
 	}
-	if f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt {
-		facts.Metadata, facts.MetadataAt, changed = f.Metadata, f.Snapshot.At, true
+	if f.Metadata != nil && facts.Describe(f.Snapshot.At, subscription.Description{Event: f.Snapshot.Event, Rank: 1, Metadata: f.Metadata}) {
+		changed = true
 	}
 	if !changed {
 		return nil

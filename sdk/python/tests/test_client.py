@@ -5,8 +5,10 @@ import os
 import pickle
 import threading
 import unittest
+from unittest import mock
 
 from weir_client import AsyncClient, Begun, Check, Client, Hooks, MisuseError
+from weir_client._clock import Clock
 from weir_client._errors import Undecided
 from weir_client._http import Reading, _Malformed, failed
 from weir_client.otel import OtelHooks
@@ -45,6 +47,25 @@ def long(**options):
 
 def open_files():
     return len(os.listdir("/proc/self/fd"))
+
+
+class LongSleepTest(unittest.TestCase):
+    """The longest delay that an answer can have holds the caller. It raises nothing."""
+
+    def test_threads(self):
+        with mock.patch("time.sleep") as sleep:
+            Clock().sleep(2**63 - 1)
+        self.fits(sleep)
+
+    def test_tasks(self):
+        with mock.patch("asyncio.sleep") as sleep:
+            asyncio.run(Clock().sleep_async(2**63 - 1))
+        self.fits(sleep)
+
+    def fits(self, sleep):
+        (seconds,) = sleep.call_args.args
+        self.assertGreater(seconds, 10**9)
+        self.assertLess(seconds * 10**9, 2**63)  # Python counts nanoseconds
 
 
 class ManyCallersTest(unittest.TestCase):

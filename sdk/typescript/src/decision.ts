@@ -173,6 +173,9 @@ function decodeDenial(value: unknown): Denial {
   return { code: w.text("code") ?? "", message: w.text("message") ?? "", retryAfter: w.number("retry_after") };
 }
 
+/** The greatest number of 64 bits, rounded as all numbers of this size are. */
+const greatest = 2 ** 63;
+
 /** Reads a field with its type. null is the same as a missing field. */
 class Fields<Name extends string> {
   readonly #fields: Readonly<Record<string, unknown>>;
@@ -208,6 +211,7 @@ class Fields<Name extends string> {
     const value = this.#fields[name] ?? null;
     if (value === null) return null;
     if (!Number.isInteger(value)) throw this.#wrong(name, "whole number");
+    if (Math.abs(value as number) > greatest) throw this.#wrong(name, "number of 64 bits");
     return value as number;
   }
 

@@ -3,6 +3,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+_LONGEST_SLEEP_MS = 2**31 * 1000
+"""68 years. A longer sleep may raise OverflowError."""
+
 
 class Clock:
     """The clock of a client, in milliseconds. Tests can replace it."""
@@ -16,7 +19,7 @@ class Clock:
         return time.time() * 1000
 
     def sleep(self, ms: float) -> None:
-        time.sleep(ms / 1000)
+        time.sleep(min(ms, _LONGEST_SLEEP_MS) / 1000)
 
     async def sleep_async(self, ms: float) -> None:
-        await asyncio.sleep(ms / 1000)
+        await asyncio.sleep(min(ms, _LONGEST_SLEEP_MS) / 1000)

@@ -113,6 +113,8 @@ def parse(body: bytes) -> object:
         return json.loads(body)
     except ValueError as error:  # of JSON and of UTF-8
         raise Nonsense(f"the answer is not JSON: {error}") from None
+    except RecursionError:
+        raise Nonsense("the answer is nested too deeply") from None
 
 
 def decode_decision(value: object, headers: Mapping[str, str]) -> Decision:
@@ -222,6 +224,8 @@ class Fields:
         value = self._fields.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise self._wrong(name, "whole number")
+        if value is not None and not -(2**63) <= value < 2**63:
+            raise self._wrong(name, "number of 64 bits")
         return value
 
     def list(self, name: str) -> list[object]:
