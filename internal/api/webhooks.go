@@ -30,7 +30,7 @@ import (
 const (
 	maxWebhookBody = 256 << 10 // bytes; no provider sends larger events
 
-	webhookBodies    = 64              // concurrent requests after the lookup, of all tenants; as many more are for tenants with one
+	webhookBodies    = 64              // concurrent requests for known endpoints, of all tenants; as many more are for tenants with one
 	webhookWrites    = 3               // concurrent writes of events, of one tenant one; the other connections to Postgres are for the admin API
 	webhookWait      = 2 * time.Second // for a turn
 	webhookRate      = 50              // events per second of one endpoint that an instance stores
