@@ -27,7 +27,7 @@ import (
 // Requests that are no checks take longer, because most of them wait for Postgres. A tenant has at
 // most 64 requests to the admin API in flight. Clients without a key have at most 64 of each kind
 // together, those of one network 32, and those of one site 48: clients who use up the places for
-// webhooks of unknown endpoints do not affect device logins.
+// documents do not affect device logins.
 //
 // A request whose answer has begun uses none of these places, because its client may never read the
 // answer. Batches and requests to the admin API still count for their tenant until they end.
@@ -38,8 +38,9 @@ type capacity struct {
 	seed     maphash.Seed
 	shares   [shareCells]share
 
-	webhooks, devices, docs keyless
-	arriving                keyless // bodies of requests without a key: see readKeyless
+	devices, docs keyless
+	arriving      keyless // bodies of requests without a key: see readKeyless
+	webhooks      keyless // webhooks that wait for the lookup of their endpoint: see takeWaiting
 
 	bodies bodyTurns
 	// explained are the places for batches with explained checks until their answers are sent.
@@ -142,7 +143,7 @@ func (a *capacity) takeKeyless(kind keyless, r *http.Request) (leave func(), ok 
 }
 
 // The bodies of requests without a key that arrive at once, of all networks and of one, which many
-// people may share. With all of them, they use 4 MiB.
+// people may share. With all of them, they use 4 MiB. Webhooks of unknown endpoints have as many.
 const (
 	maxArriving        = 1024
 	maxNetworkArriving = 32
@@ -154,8 +155,7 @@ func (a *capacity) readKeyless(r *http.Request, limit int) ([]byte, *Problem) {
 	if r.ContentLength == 0 {
 		return readBody(r, nil, limit)
 	}
-	most := min(maxArriving, max(1, int(a.bound.Most()/4)))
-	leave, ok := a.arriving.Take(networksOf(r), most, max(1, most*maxNetworkArriving/maxArriving))
+	leave, ok := a.takeWaiting(a.arriving, r)
 	if !ok {
 		a.refuse()
 		return nil, closing(r, overloaded())
@@ -168,6 +168,13 @@ func (a *capacity) readKeyless(r *http.Request, limit int) ([]byte, *Problem) {
 		p = overloaded()
 	}
 	return body, p
+}
+
+// takeWaiting takes a place for a request without a key that is not in flight while it waits: for
+// its body, or for its turn at Postgres. If it returns true, the caller must call leave once.
+func (a *capacity) takeWaiting(kind keyless, r *http.Request) (leave func(), ok bool) {
+	most := min(maxArriving, max(1, int(a.bound.Most()/4)))
+	return kind.Take(networksOf(r), most, max(1, most*maxNetworkArriving/maxArriving))
 }
 
 // turnAway refuses a request outside the hot path.

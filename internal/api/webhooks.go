@@ -6,12 +6,10 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
-	"github.com/google/uuid"
 
 	"weir/internal/engine"
 	"weir/internal/limit"
@@ -32,17 +30,12 @@ import (
 const (
 	maxWebhookBody = 256 << 10 // bytes; no provider sends larger events
 
-	webhookLookups   = 2                // concurrent lookups of endpoints
-	webhookBodies    = 64               // concurrent requests after the lookup, of all tenants; as many more are for tenants with one
-	webhookWrites    = 3                // concurrent writes of events, of one tenant one; the other connections to Postgres are for the admin API
-	webhookWait      = 2 * time.Second  // for a turn
-	webhookRate      = 50               // events per second of one endpoint that an instance stores
-	webhookBurst     = 1000             // and at once
-	webhookFresh     = time.Second      // how long an endpoint is cached: a change of its secrets takes effect within this time
-	webhookAgain     = time.Second / 10 // how often at most it is looked up again, for a secret that is not known yet
-	webhookUnknown   = 5 * time.Second  // how long an unknown id is cached
-	webhookRemember  = 10_000           // ids
-	webhookReadLimit = 5 * time.Second  // for a body
+	webhookBodies    = 64              // concurrent requests for known endpoints, of all tenants; as many more are for tenants with one
+	webhookWrites    = 3               // concurrent writes of events, of one tenant one; the other connections to Postgres are for the admin API
+	webhookWait      = 2 * time.Second // for a turn
+	webhookRate      = 50              // events per second of one endpoint that an instance stores
+	webhookBurst     = 1000            // and at once
+	webhookReadLimit = 5 * time.Second // for a body
 )
 
 // The results of a webhook, for the metric.
@@ -71,23 +64,11 @@ var webhookResults = []string{
 // webhooks receives events.
 type webhooks struct {
 	*server
-	lookups, refusals chan struct{}
+	*webhookEndpoints
+	refusals          chan struct{}
 	verifying, writes *places.Turns[limit.TenantID]
 	bodies            *places.Places[limit.TenantID]
 	rates             *engine.Memory
-
-	mu    sync.Mutex
-	known map[uuid.UUID]*knownWebhook
-}
-
-// knownWebhook is the cached result of a lookup.
-type knownWebhook struct {
-	tenants.Webhook
-	err   error
-	until time.Time
-	again time.Time // when it may be looked up again before that
-	// refusal means that the refusal of an event was recorded since the lookup.
-	refusal bool
 }
 
 // WebhookPath is the address of an endpoint below the installation's.
@@ -97,12 +78,11 @@ func WebhookPath(e tenants.BillingEndpoint) string {
 
 func newWebhooks(s *server) *webhooks {
 	return &webhooks{
-		server: s, lookups: make(chan struct{}, webhookLookups), refusals: make(chan struct{}, 1), bodies: places.New[limit.TenantID](0, 0),
+		server: s, webhookEndpoints: newWebhookEndpoints(), refusals: make(chan struct{}, 1), bodies: places.New[limit.TenantID](0, 0),
 		verifying: places.NewTurns[limit.TenantID](runtime.GOMAXPROCS(0)/2, runtime.GOMAXPROCS(0)/4, 0),
 		// The events of a tenant lock its row, so a second place would only wait for the first one.
 		writes: places.NewTurns[limit.TenantID](webhookWrites, 1, 0),
 		rates:  engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
-		known:  map[uuid.UUID]*knownWebhook{},
 	}
 }
 
@@ -126,16 +106,12 @@ func mountWebhooks(r chi.Router, s *server) {
 // receive stores the event of a request, or answers with a problem. known is the endpoint, or nil.
 func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider string) (known *knownWebhook, result string, p *Problem) {
 	ctx := r.Context()
-	known, p = w.endpoint(r, chi.URLParam(r, "endpoint"), provider)
+	known, leave, p := w.endpoint(r, chi.URLParam(r, "endpoint"), provider)
 	if p != nil {
 		if p.Status == http.StatusServiceUnavailable {
-			p = closing(r, p)
+			p = closing(r, p) // or the connection would wait for a body that nobody reads
 		}
 		return nil, resultOf(p), p
-	}
-	leave, ok := w.place(known.Tenant)
-	if !ok {
-		return nil, webhookBusy, closing(r, busyWebhook()) // or the connection would wait for a body that nobody reads
 	}
 	defer leave()
 	setBodyDeadline(writer, r, webhookReadLimit)
@@ -279,108 +255,6 @@ func take(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 }
 
 func give(places chan struct{}) { <-places }
-
-// endpoint looks up the endpoint of a path.
-func (w *webhooks) endpoint(r *http.Request, text, provider string) (*knownWebhook, *Problem) {
-	id, err := objectID(text)
-	if err != nil || id.Version() != 4 {
-		return nil, noWebhook()
-	}
-	known, p := w.find(r, id)
-	if p != nil {
-		return nil, p
-	}
-	if known.Provider != provider {
-		return nil, noWebhook()
-	}
-	return known, nil
-}
-
-// find returns the cached result for an id, or looks it up. Until the id is known, the request has
-// a place of its network.
-func (w *webhooks) find(r *http.Request, id uuid.UUID) (*knownWebhook, *Problem) {
-	known := w.remembered(id)
-	if known == nil {
-		leave, ok := w.capacity.takeKeyless(w.capacity.webhooks, r)
-		if !ok {
-			w.capacity.refuse()
-			return nil, overloaded()
-		}
-		defer leave()
-		ctx := r.Context()
-		if !take(ctx, w.lookups, webhookWait) {
-			return nil, busyWebhook()
-		}
-		if known = w.remembered(id); known == nil { // another request may have looked it up
-			known = w.lookUp(ctx, id)
-		}
-		give(w.lookups)
-	}
-	switch {
-	case known.err == nil:
-		return known, nil
-	case errors.Is(known.err, tenants.ErrNotFound):
-		return nil, noWebhook()
-	}
-	return nil, problemOf(known.err)
-}
-
-func (w *webhooks) remembered(id uuid.UUID) *knownWebhook {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if known := w.known[id]; known != nil && time.Now().Before(known.until) {
-		return known
-	}
-	return nil
-}
-
-func (w *webhooks) lookUp(ctx context.Context, id uuid.UUID) *knownWebhook {
-	found, err := w.Store.Webhook(ctx, id)
-	known := &knownWebhook{Webhook: found, err: err, until: time.Now().Add(webhookFresh)}
-	switch {
-	case errors.Is(err, tenants.ErrNotFound):
-		known.until = time.Now().Add(webhookUnknown)
-	case err != nil:
-		if !errors.Is(err, tenants.ErrUnavailable) {
-			w.logger.ErrorContext(ctx, "webhook endpoint cannot be used", "endpoint", id, "error", err)
-		}
-		return known // the next request tries again
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.known) >= webhookRemember {
-		for other := range w.known { // an arbitrary entry
-			delete(w.known, other)
-			break
-		}
-	}
-	w.known[id] = known
-	return known
-}
-
-// again looks up an endpoint again that was looked up a moment ago. It returns nil if that was done
-// less than webhookAgain ago, so forged events cause few lookups.
-func (w *webhooks) again(ctx context.Context, known *knownWebhook) *knownWebhook {
-	if !take(ctx, w.lookups, webhookWait) {
-		return nil
-	}
-	defer give(w.lookups)
-	if other := w.remembered(known.Endpoint); other != nil && other != known {
-		return other // another request was faster
-	}
-	now := time.Now()
-	if now.Before(known.again) {
-		return nil
-	}
-	fresh := w.lookUp(ctx, known.Endpoint)
-	if fresh.err != nil {
-		return nil
-	}
-	w.mu.Lock()
-	fresh.refusal, fresh.until, fresh.again = known.refusal, known.until, now.Add(webhookAgain)
-	w.mu.Unlock()
-	return fresh
-}
 
 // verify verifies the signature over the raw body, and decodes the event.
 func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebhook, body []byte) (e subscription.Event, result string, p *Problem) {

@@ -121,12 +121,13 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 	if err != nil {
 		return Person{}, err
 	}
-	slug, undo, err := s.prepareTier(ctx, n.Tenant)
-	if err != nil {
-		return Person{}, err
-	}
 	var person uuid.UUID
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		// Locked before the person, as by an invitation to it.
+		platform, err := s.lockTiers(ctx, tx, q)
+		if err != nil {
+			return err
+		}
 		if err := prove(ctx, q); err != nil {
 			return err
 		}
@@ -134,10 +135,12 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 		if err != nil {
 			return err
 		}
-		if slug == "" {
-			if slug, err = freeSlug(ctx, q, n.Tenant); err != nil {
-				return err
-			}
+		slug, err := freeSlug(ctx, q, n.Tenant)
+		if err != nil {
+			return err
+		}
+		if err := s.giveTier(ctx, platform, slug); err != nil {
+			return err
 		}
 		self := Actor{kind: MemberActor, id: newID(), name: email}
 		c, row, err := s.insertTenant(ctx, tx, q, self, NewTenant{Slug: slug, Name: n.Tenant})
@@ -153,53 +156,66 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 		})
 	})
 	if err != nil {
-		if conflict := (*ConflictError)(nil); errors.As(err, &conflict) || errors.Is(err, ErrNotFound) {
-			undo() // after any other error, the tenant may exist, and keeps its tier
-		}
 		return Person{}, err
 	}
 	return s.person(ctx, person)
 }
 
-// prepareTier gives the tier of sign-ups to a slug that is free for a tenant of this name, before
-// the tenant exists, so that it never has another one. undo takes it back. If sign-ups have the
-// default tier, it returns no slug.
-func (s *Store) prepareTier(ctx context.Context, name string) (slug string, undo func(), err error) {
+// lockTiers locks the operator's tenant, and returns the change of it that gives a tenant the tier
+// of sign-ups. If sign-ups have the default tier, it returns nil.
+func (s *Store) lockTiers(ctx context.Context, tx pgx.Tx, q *db.Queries) (*change, error) {
 	if s.signupTier == "" {
-		return "", func() {}, nil
+		return nil, nil
 	}
-	var platform uuid.UUID
-	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		row, err := q.TenantBySlug(ctx, PlatformSlug)
-		if err != nil {
-			return err
-		}
-		platform = row.ID
-		slug, err = freeSlug(ctx, q, name)
-		return err
-	})
+	row, err := q.TenantBySlug(ctx, PlatformSlug)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	a := AsSystem(platform, "sign-up")
-	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
-		_, err := readSubject(ctx, c.Queries, c.tenant, slug)
-		if err == nil {
-			return &ConflictError{CodeSlugTaken, "somebody else signs up with this name: try again"}
-		}
-		if errors.Is(err, ErrNotFound) {
-			_, err = c.createSubject(ctx, Subject{Subject: slug, Plan: s.signupTier})
-		}
+	if _, err := q.LockTenant(ctx, row.ID); err != nil {
+		return nil, err
+	}
+	c := s.newChange(q, tx, AsSystem(row.ID, "sign-up"), row.ID, s.instant())
+	c.chain = true
+	return c, nil
+}
+
+// giveTier gives the tier of sign-ups to a slug, in the transaction that creates its tenant: the
+// tenant never has another one, and a sign-up that fails leaves nothing.
+func (s *Store) giveTier(ctx context.Context, platform *change, slug string) error {
+	if platform == nil {
+		return nil
+	}
+	err := platform.asOwn(ctx, func() error {
+		_, err := platform.createSubject(ctx, Subject{Subject: slug, Plan: s.signupTier})
 		return err
 	})
 	if wrong := (*InvalidError)(nil); errors.As(err, &wrong) { // it is not about what the person has sent
-		err = fmt.Errorf("WEIR_SIGNUP_TIER %q: %s", s.signupTier, wrong)
+		return fmt.Errorf("WEIR_SIGNUP_TIER %q: %s", s.signupTier, wrong)
 	}
-	return slug, func() {
-		if err := s.DeleteSubject(context.WithoutCancel(ctx), a, slug, Match{}); err != nil && s.log != nil {
-			s.log.WarnContext(ctx, "the tier of a tenant that was not created is left", "slug", slug, "error", err)
-		}
-	}, err
+	return err
+}
+
+// asOwn runs fn as weir_app in the tenant of a change, with its trail, for a transaction of all
+// tenants.
+func (c *change) asOwn(ctx context.Context, fn func() error) error {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
+		return err
+	}
+	if err := c.SetTenant(ctx, c.tenant.String()); err != nil {
+		return err
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	rows, err := c.trail.rows(ctx)
+	if err != nil {
+		return err
+	}
+	if err := appendAudit(ctx, c.Queries, c.tenant, c.actor, c.now, c.auditDay, rows); err != nil {
+		return err
+	}
+	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem)
+	return err
 }
 
 // personSigningUp creates a person with this login, or adds it to an invited person.

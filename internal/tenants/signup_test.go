@@ -1,8 +1,11 @@
 package tenants_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -80,8 +83,48 @@ func TestSignUpTier(t *testing.T) {
 	_, err = s.SubjectByName(ctx, tenants.AsSystem(platform.ID, "test"), "other")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 
+	require.True(t, trailIsIntact(t, s, tenants.AsSystem(platform.ID, "test")).Valid, "of the tiers and the tenants")
+
 	_, err = d.Open(tenants.Config{SignupTier: "gold"}).SignUpUnproved(ctx, "new@example.com", tenants.NewSignup{Tenant: "New", Password: "correct horse"})
 	require.ErrorContains(t, err, "WEIR_SIGNUP_TIER")
 	var invalid *tenants.InvalidError
 	require.NotErrorAs(t, err, &invalid, "it is nothing that the person can change")
+}
+
+// A sign-up that its client leaves in the middle writes nothing. Before, the operator's tenant kept
+// a subject with the tier, and the operator's next tenant of that slug would have had it.
+func TestLeftSignUpWritesNothing(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	platform, err := d.Store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, d.Store.ProposeTiers(t.Context(), platform))
+	s := d.Open(tenants.Config{SignupTier: "free"})
+	ctx, leave := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	d.Conn(func(owner context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(owner)
+		require.NoError(t, err)
+		_, err = tx.Exec(owner, "LOCK TABLE people")
+		require.NoError(t, err)
+		go func() {
+			done <- second(s.SignUpUnproved(ctx, "ada@example.com", tenants.NewSignup{Tenant: "Fresh", Password: "correct horse"}))
+		}()
+		d.Conn(func(owner context.Context, other *pgx.Conn) {
+			require.Eventually(t, func() (waits bool) {
+				err := other.QueryRow(owner, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waits)
+				return err == nil && waits
+			}, time.Minute, time.Millisecond)
+		})
+		leave()
+		require.NoError(t, tx.Rollback(owner))
+	})
+	require.ErrorIs(t, <-done, context.Canceled)
+	_, err = s.SubjectByName(t.Context(), tenants.AsSystem(platform.ID, "test"), "fresh")
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	made, _, _, err := s.CreateTenant(t.Context(), operator, tenants.NewTenant{Slug: "fresh", Name: "Fresh"})
+	require.NoError(t, err)
+	use, err := s.TierUse(t.Context(), made.ID)
+	require.NoError(t, err)
+	require.Equal(t, "custom", use.Tier.Plan)
 }
