@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/limit"
+	"weir/internal/waterlevel"
 )
 
 // A full Redis degrades every tenant, for as long as its counters live, and the bounds of tenants
@@ -57,7 +57,7 @@ const (
 	memoryWait   = 250 * time.Millisecond
 	memoryLatest = 10 * time.Second
 
-	noLevel = math.MaxInt64 / 4
+	noLevel = waterlevel.None
 )
 
 // memoryLimit is what the memory of its servers lets a tenant have.
@@ -112,7 +112,7 @@ func (c *Census) Memory() MemoryUse {
 func (c *Census) measure(ctx context.Context, now time.Time) {
 	c.readMemory(ctx, now)
 	state, before := memoryState{lowest: noLimit}, c.memory.Load().lowest
-	counters := c.countersByServer()
+	counters, fullest := c.countersByServer(), &serverMemory{}
 	for server, m := range c.servers {
 		if m.read.Equal(now) {
 			m.limit = m.limitOf(counters[server], c.o.Instances())
@@ -120,11 +120,12 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 			m.limit.portion = max(m.limit.portion/2, leastPortion)
 		}
 		state.lowest = state.lowest.or(m.limit)
-		if m.most > 0 {
-			state.used = max(state.used, float64(m.used)/float64(m.most))
+		if used := m.part(); used > state.used {
+			state.used, fullest = used, m
 		}
 	}
 	c.memory.Store(&state)
+	c.tellMeasured(now, fullest)
 	if state.lowest == noLimit && before == noLimit {
 		return
 	}
@@ -135,6 +136,14 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 		}
 		return true
 	})
+}
+
+// tellMeasured passes the memory of the fullest server on. What it said before says nothing about
+// what was written since.
+func (c *Census) tellMeasured(now time.Time, fullest *serverMemory) {
+	if c.o.Measured != nil && (fullest.most == 0 || fullest.read.Equal(now)) {
+		c.o.Measured(fullest.used, fullest.most)
+	}
 }
 
 // readMemory reads the memory of the servers on which there are tenants.
@@ -261,10 +270,16 @@ func (t *tenantCounters) placesOn(server *redis.Client) (n int64) {
 	return n
 }
 
-// uses reports whether more than this part of the maximum memory is in use.
-func (m *serverMemory) uses(part float64) bool {
-	return m.most > 0 && float64(m.used) > part*float64(m.most)
+// part returns the part of the maximum memory that is in use, or 0 if there is no maximum.
+func (m *serverMemory) part() float64 {
+	if m.most == 0 {
+		return 0
+	}
+	return float64(m.used) / float64(m.most)
 }
+
+// uses reports whether more than this part of the maximum memory is in use.
+func (m *serverMemory) uses(part float64) bool { return m.part() > part }
 
 // limitOf returns the limit of a tenant on this server, whose tenants have so many counters.
 func (m *serverMemory) limitOf(counters []int64, instances int) memoryLimit {
@@ -277,21 +292,9 @@ func (m *serverMemory) limitOf(counters []int64, instances int) memoryLimit {
 	l.portion = max(rest/m.counter/int64(portionShare*max(instances, 1)), leastPortion)
 	if m.uses(nearlyFull) {
 		fits := nearlyFull / (mostFull - nearlyFull) * float64(rest) / float64(m.counter)
-		l.level = max(waterLevel(counters, int64(fits)), leastLevel)
+		l.level = max(waterlevel.Of(counters, int64(fits)), leastLevel)
 	}
 	return l
-}
-
-// waterLevel returns the largest level with which the sum of min(counters, level) is at most fits.
-func waterLevel(counters []int64, fits int64) int64 {
-	slices.Sort(counters)
-	for i, n := range counters {
-		if others := int64(len(counters) - i); n*others > fits {
-			return fits / others
-		}
-		fits -= n
-	}
-	return noLevel
 }
 
 // isOperator reports whether the counters of a tenant are the quotas of all tenants. Each tenant

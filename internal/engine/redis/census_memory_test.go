@@ -138,26 +138,6 @@ func TestNoMaximumOfMemory(t *testing.T) {
 	require.EqualValues(t, 775, i.census.Left(tenant))
 }
 
-// The level bounds the tenants with the most counters only.
-func TestWaterLevel(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		counters []int64
-		fits     int64
-		want     int64
-	}{
-		{nil, 0, redisengine.NoLevel},
-		{[]int64{10, 20, 30}, 60, redisengine.NoLevel},
-		{[]int64{10, 20, 30}, 59, 29},
-		{[]int64{30, 10, 20}, 40, 15},
-		{[]int64{1000, 1, 2, 3}, 500, 494},
-		{[]int64{1000, 1000, 10}, 110, 50},
-		{[]int64{5, 5}, 0, 0},
-	} {
-		require.Equal(t, c.want, redisengine.WaterLevel(c.counters, c.fits), c)
-	}
-}
-
 const (
 	shardEmpty = "# Memory\r\nused_memory:1000000\r\nmaxmemory:1000000000\r\n"
 	shardFull  = "# Memory\r\nused_memory:940000000\r\nused_memory_startup:1000000\r\nmaxmemory:1000000000\r\n# Keyspace\r\ndb0:keys=4000000,expires=4000000\r\n"
@@ -244,4 +224,28 @@ func TestMemoryThatCannotBeRead(t *testing.T) {
 	require.EqualValues(t, 1335, census.Left(tenant))
 	census.LookAt(t.Context(), now.Add(12*time.Second))
 	require.Greater(t, census.Left(tenant), int64(1_000_000))
+}
+
+// What else needs the memory is told of that of the fullest master when it was read, and not while
+// the master does not answer: then it is unknown what was written since.
+func TestMemoryIsTold(t *testing.T) {
+	t.Parallel()
+	var told [][2]int64
+	census, full := shardsOfMemory(t, redisengine.CensusOptions{
+		Prefix: func(tenant limit.TenantID) string {
+			return map[bool]string{true: "w{a}", false: "w{b}"}[tenant[0] == 0]
+		},
+		Measured: func(used, most int64) { told = append(told, [2]int64{used, most}) },
+	})
+	now := time.Now()
+	for n := range 2 {
+		census.Left(limit.TenantID{byte(n), 15: 1})
+	}
+	for n := range 3 {
+		census.LookAt(t.Context(), now.Add(time.Duration(n)*time.Second))
+	}
+	require.Equal(t, [][2]int64{{0, 0}, {940_000_000, 1_000_000_000}, {940_000_000, 1_000_000_000}}, told)
+	full.set(func(s *listShard) { s.info = "" })
+	census.LookAt(t.Context(), now.Add(3*time.Second))
+	require.Len(t, told, 3)
 }
