@@ -53,7 +53,7 @@ const (
 	fullSlots = 256
 
 	// memoryWait is how long a look waits for the memory of a server, and memoryLatest after how
-	// much time what it said is not used any more.
+	// much time what it said is not used any more, unless it was nearly full.
 	memoryWait   = 250 * time.Millisecond
 	memoryLatest = 10 * time.Second
 
@@ -116,7 +116,7 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 	for server, m := range c.servers {
 		if m.read.Equal(now) {
 			m.limit = m.limitOf(counters[server], c.o.Instances())
-		} else { // it did not answer: until it does, portions add up to one more
+		} else if m.limit.portion < noLevel { // it did not answer: until it does, portions add up to one more
 			m.limit.portion = max(m.limit.portion/2, leastPortion)
 		}
 		state.lowest = state.lowest.or(m.limit)
@@ -185,7 +185,7 @@ func (c *Census) readMemory(ctx context.Context, now time.Time) {
 		}
 	}
 	for server, m := range c.servers {
-		if now.Sub(m.read) > memoryLatest || !found[server] {
+		if !found[server] || now.Sub(m.read) > memoryLatest && !m.limit.full {
 			delete(c.servers, server)
 		}
 	}
@@ -318,7 +318,9 @@ func (c *Census) limitOf(t *tenantCounters) memoryLimit {
 		if of.level < noLevel {
 			of.level = of.level * int64(len(t.on)) / places
 		}
-		of.portion = of.portion * int64(len(t.on)) / places
+		if of.portion < noLevel {
+			of.portion = of.portion * int64(len(t.on)) / places
+		}
 		l = l.or(of)
 	}
 	return l

@@ -206,24 +206,69 @@ func TestMemoryOfShards(t *testing.T) {
 	require.Equal(t, redisengine.MemoryUse{Used: 0.949, Full: true, Bounded: 2}, census.Memory())
 }
 
-// While a server does not tell its memory, what it said last is used for some seconds. What is
-// created until it does again is no more than before.
+// While a server does not tell its memory, what it said last is used: for some seconds, or until it
+// answers if it was nearly full. What is created until then is no more than before.
 func TestMemoryThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	census, full := shardsOfMemory(t, redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }})
 	tenant := limit.TenantID(uuid.New())
 	now := time.Now()
+	tell := func(info string, after time.Duration) (left int64) {
+		full.set(func(s *listShard) { s.info = info })
+		census.LookAt(t.Context(), now.Add(after))
+		return census.Left(tenant)
+	}
 	census.Left(tenant)
+	tell(shardFull, 0)
+	require.EqualValues(t, 5341, tell(shardFull, time.Second))
+	require.EqualValues(t, 2670, tell("", 2*time.Second))
+	require.EqualValues(t, 1335, tell("", 9*time.Second))
+	require.EqualValues(t, 667, tell("", time.Minute), "it was nearly full")
+	require.True(t, census.Memory().Full)
+
+	half := strings.Replace(shardFull, "used_memory:940", "used_memory:740", 1)
+	less := tell(half, 2*time.Minute)
+	require.Greater(t, less, int64(100_000))
+	require.EqualValues(t, less/2, tell("", 2*time.Minute+time.Second))
+	require.Greater(t, tell("", 2*time.Minute+12*time.Second), int64(1_000_000), "it was not")
+}
+
+// A server with much memory that does not answer bounds nobody, also if it has one of many places.
+func TestEmptyMemoryThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	places := make([]string, 64)
+	for i := range places {
+		places[i] = "w{a}"
+	}
+	places[0] = "w{b}"
+	census, other := shardsOfMemory(t, redisengine.CensusOptions{
+		Prefix: func(limit.TenantID) string { return "w{b}" },
+		Places: func(limit.TenantID) []string { return places },
+	})
+	other.set(func(s *listShard) { s.info = shardEmpty })
+	tenant, now := limit.TenantID(uuid.New()), time.Now()
+	for n := range 6 {
+		if n == 2 {
+			other.set(func(s *listShard) { s.info = "" })
+		}
+		census.Left(tenant)
+		census.LookAt(t.Context(), now.Add(time.Duration(n)*time.Second))
+		require.Greater(t, census.Left(tenant), int64(1_000_000))
+	}
+}
+
+// The first look at a tenant finds its servers, and bounds it by what is known of their memory.
+func TestMemoryOfANewTenant(t *testing.T) {
+	t.Parallel()
+	census, _ := shardsOfMemory(t, redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }})
+	known, fresh := limit.TenantID(uuid.New()), limit.TenantID(uuid.New())
+	now := time.Now()
+	census.Left(known)
 	census.LookAt(t.Context(), now)
 	census.LookAt(t.Context(), now.Add(time.Second))
-	require.EqualValues(t, 5341, census.Left(tenant))
-	full.set(func(s *listShard) { s.info = "" })
+	census.Left(fresh)
 	census.LookAt(t.Context(), now.Add(2*time.Second))
-	require.EqualValues(t, 2670, census.Left(tenant))
-	census.LookAt(t.Context(), now.Add(9*time.Second))
-	require.EqualValues(t, 1335, census.Left(tenant))
-	census.LookAt(t.Context(), now.Add(12*time.Second))
-	require.Greater(t, census.Left(tenant), int64(1_000_000))
+	require.EqualValues(t, 5341, census.Left(fresh))
 }
 
 // What else needs the memory is told of that of the fullest master when it was read, and not while
