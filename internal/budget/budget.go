@@ -9,9 +9,9 @@
 //
 // Each time an instance reads the hash, it grants itself a part of what is left of the bound: all
 // of it if it is the only instance, and otherwise half of its share. Before a record is created, it
-// reserves the usual size of the last ones of its tenant. So no request waits for this, and a tenant
-// can exceed its bound by the records of its requests in flight only, as far as they are larger than
-// that.
+// reserves the usual size of one, by the last ones of its tenant. So no request waits for this, and
+// a tenant can exceed its bound by the records of its requests in flight only, as far as they are
+// larger than usual.
 //
 // Example: a tenant may have 64 MiB, and 60 MiB are alive, 20 of them written by this instance.
 // There are two instances, so this one grants itself 1 MiB and may have 21 MiB alive until it reads
@@ -129,8 +129,8 @@ type Hold struct {
 	bytes  int64
 }
 
-// Reserve reserves bytes for a record of a tenant, or more if its last ones were larger. Wrote or Cancel must follow. The error is a
-// *FullError.
+// Reserve reserves bytes for a record of a tenant, or more if its last ones were larger. Wrote or
+// Cancel must follow. The error is a *FullError.
 func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 	if b == nil {
 		return Hold{}, nil

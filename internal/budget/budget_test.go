@@ -138,8 +138,8 @@ func TestReservations(t *testing.T) {
 	require.EqualValues(t, 99, written.Load(), "all of the bound, and no more")
 }
 
-// Many requests at the same time, whose records are longer than they could know, exceed the bound by
-// little: each reserves what the last records of the tenant took.
+// Many requests at the same time, whose records are longer than they could know, exceed the bound
+// by little: each reserves what the last records of the tenant took.
 func TestReservationsOfLongRecords(t *testing.T) {
 	t.Parallel()
 	const long = 40 * kilobyte
