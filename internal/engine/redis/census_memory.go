@@ -35,11 +35,13 @@ import (
 
 const (
 	// Above nearlyFull of the maximum, the water level bounds tenants; from halfFull on, what a
-	// tenant creates between two looks is bounded. Until emptyAgain, spare counters stay few, since
-	// they begin at zero when their number changes.
+	// tenant creates between two looks is bounded.
 	nearlyFull = 0.8
-	emptyAgain = 0.75
 	halfFull   = 0.5
+	// emptyAgain is where a server is no longer nearly full. From there on, spare counters are few.
+	// They begin at zero when their number changes, so it does not change where the water level
+	// keeps the memory. It depends on the last reading only, so all instances have the same ones.
+	emptyAgain = 0.75
 	// mostFull is for counters. The rest is for the buffers of connections, records and others.
 	mostFull = 0.95
 	// leastLevel is as many counters as the least bound that a tier can have.
@@ -64,13 +66,13 @@ const (
 type memoryLimit struct {
 	level   int64 // counters
 	portion int64 // new counters until the next look
-	full    bool  // a server is nearly full, or was: spare counters are few
+	few     bool  // spare counters are few
 }
 
 var noLimit = memoryLimit{level: noLevel, portion: noLevel}
 
 func (l memoryLimit) or(o memoryLimit) memoryLimit {
-	return memoryLimit{min(l.level, o.level), min(l.portion, o.portion), l.full || o.full}
+	return memoryLimit{min(l.level, o.level), min(l.portion, o.portion), l.few || o.few}
 }
 
 // serverMemory is the memory of one server. Only the goroutine of Run uses it.
@@ -85,6 +87,7 @@ type serverMemory struct {
 type memoryState struct {
 	lowest memoryLimit // for tenants whose server is not known yet
 	used   float64     // the largest part in use; 0: no maximum is known
+	full   bool        // it is nearly full, or was and is not much emptier
 }
 
 // MemoryUse is how far the memory of the servers is in use.
@@ -98,7 +101,10 @@ type MemoryUse struct {
 // Memory returns how far the memory of the servers is in use.
 func (c *Census) Memory() MemoryUse {
 	state := c.memory.Load()
-	m := MemoryUse{Used: state.used, Full: state.lowest.full}
+	m := MemoryUse{Used: state.used, Full: state.full}
+	if !m.Full {
+		return m
+	}
 	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
 		if t.lowered.Load() && t.left.Load() <= 0 {
 			m.Bounded++
@@ -111,7 +117,7 @@ func (c *Census) Memory() MemoryUse {
 // measure reads the memory of the servers of the tenants, and bounds these by it.
 func (c *Census) measure(ctx context.Context, now time.Time) {
 	c.readMemory(ctx, now)
-	state, before := memoryState{lowest: noLimit}, c.memory.Load().lowest
+	state, before := memoryState{lowest: noLimit}, c.memory.Load()
 	counters, fullest := c.countersByServer(), &serverMemory{}
 	for server, m := range c.servers {
 		if m.read.Equal(now) {
@@ -124,9 +130,10 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 			state.used, fullest = used, m
 		}
 	}
+	state.full = state.used > nearlyFull || before.full && state.used > emptyAgain
 	c.memory.Store(&state)
 	c.tellMeasured(now, fullest)
-	if state.lowest == noLimit && before == noLimit {
+	if state.lowest == noLimit && before.lowest == noLimit {
 		return
 	}
 	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
@@ -177,15 +184,12 @@ func (c *Census) readMemory(ctx context.Context, now time.Time) {
 	})
 	for _, r := range readings {
 		if r.memory != nil {
-			if before := c.servers[r.of]; before != nil {
-				r.memory.limit.full = before.limit.full
-			}
 			r.memory.read = now
 			c.servers[r.of] = r.memory
 		}
 	}
 	for server, m := range c.servers {
-		if !found[server] || now.Sub(m.read) > memoryLatest && !m.limit.full {
+		if !found[server] || now.Sub(m.read) > memoryLatest && !m.uses(nearlyFull) {
 			delete(c.servers, server)
 		}
 	}
@@ -287,7 +291,7 @@ func (m *serverMemory) limitOf(counters []int64, instances int) memoryLimit {
 	if !m.uses(halfFull) {
 		return l
 	}
-	l.full = m.uses(nearlyFull) || m.limit.full && m.uses(emptyAgain)
+	l.few = m.uses(emptyAgain)
 	rest := max(int64(mostFull*float64(m.most))-m.used, 0)
 	l.portion = max(rest/m.counter/int64(portionShare*max(instances, 1)), leastPortion)
 	if m.uses(nearlyFull) {
@@ -329,8 +333,8 @@ func (c *Census) limitOf(t *tenantCounters) memoryLimit {
 // setGrant sets how many counters the tenant may create since it had created so many: what its
 // bound and the memory of its servers leave.
 func (c *Census) setGrant(t *tenantCounters, created int64) {
-	if t.memory.full != t.lowered.Load() {
-		t.lowered.Store(t.memory.full)
+	if t.memory.few != t.lowered.Load() {
+		t.lowered.Store(t.memory.few)
 	}
 	granted := max(min(t.usable(), t.memory.level)-t.alive.Load(), 0)
 	if n := int64(c.o.Instances()); n > 1 { // others may have created some since, and will

@@ -271,6 +271,37 @@ func TestMemoryOfANewTenant(t *testing.T) {
 	require.EqualValues(t, 5341, census.Left(fresh))
 }
 
+// All instances use the same number of shared counters, whatever they have read before: each number
+// has counters of its own.
+func TestSparesAreTheSameOnAllInstances(t *testing.T) {
+	t.Parallel()
+	o := redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }}
+	old, ofOld := shardsOfMemory(t, o)
+	fresh, ofFresh := shardsOfMemory(t, o)
+	tenant, now := limit.TenantID(uuid.New()), time.Now()
+	look := func(census *redisengine.Census, server *listShard, used string) {
+		server.set(func(s *listShard) { s.info = strings.Replace(shardFull, "used_memory:940", "used_memory:"+used, 1) })
+		for range 2 { // the first one finds the server
+			census.Left(tenant)
+			now = now.Add(time.Second)
+			census.LookAt(t.Context(), now)
+		}
+	}
+	look(old, ofOld, "810")
+	for _, c := range []struct {
+		used      string
+		spares    int64
+		full, was bool
+	}{{"780", 256, false, true}, {"740", 4096, false, false}, {"760", 256, false, false}, {"810", 256, true, true}} {
+		look(old, ofOld, c.used)
+		look(fresh, ofFresh, c.used)
+		require.EqualValues(t, c.spares, old.Spares(tenant), c.used)
+		require.EqualValues(t, c.spares, fresh.Spares(tenant), c.used)
+		require.Equal(t, c.was, old.Memory().Full, "the log has no line for each small change")
+		require.Equal(t, c.full, fresh.Memory().Full)
+	}
+}
+
 // What else needs the memory is told of that of the fullest master when it was read, and not while
 // the master does not answer: then it is unknown what was written since.
 func TestMemoryIsTold(t *testing.T) {
