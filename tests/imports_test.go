@@ -43,6 +43,7 @@ var importRules = []importRule{
 	{"internal/importer", []string{"cmd/server"}, true, "it converts files into documents, and needs no running service"},
 	{"internal/budget", []string{"cmd/server", "internal/api", "internal/once", "internal/leases"}, true, "it counts bytes of records, and does not depend on what is in them"},
 	{"internal/paced", []string{"internal/budget", "internal/engine/redis"}, false, "only background work has a pace"},
+	{"internal/waterlevel", []string{"internal/budget", "internal/engine/redis"}, false, "only what the memory of Redis bounds has a level"},
 	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it stores responses, and does not depend on checks"},
 	{"internal/leases", []string{"cmd/server", "internal/api"}, true, "it stores records, and does not depend on checks"},
 	{"internal/records", []string{"cmd/server", "internal/api", "internal/leases", "internal/once"}, true, "only records have these turns; a check without them waits for none"},

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -122,6 +123,35 @@ func TestNearlyFullRedisIsReported(t *testing.T) {
 	require.NotContains(t, readiness(t, i), "warnings")
 }
 
+// A Redis that is nearly full gets no further records, and repeats of earlier checks are answered.
+func TestNearlyFullRedisTakesNoRecords(t *testing.T) {
+	r := testenv.StartRedis(t, "enable-debug-command yes")
+	s := newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})
+	i := start(t, s).AwaitReady()
+	tenant := newTenant(t, s, i)
+	keyed := func(key string) answer {
+		got, err := tenant.tryWith(http.MethodPost, i.URL()+"/v1/check", `{"subject":"s","resource":"none"}`, http.Header{"Idempotency-Key": {key}})
+		require.NoError(t, err)
+		return got
+	}
+	require.Equal(t, http.StatusOK, keyed("before").status)
+	admin := redisAdmin(t, r)
+	require.NoError(t, admin.Do(t.Context(), "DEBUG", "POPULATE", 4000, "other", 16<<10).Err())
+	used := admin.InfoMap(t.Context(), "memory").Item("Memory", "used_memory")
+	bytes, err := strconv.Atoi(used)
+	require.NoError(t, err)
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(bytes*100/97)).Err())
+	i.AwaitLog(`"msg":"redis is nearly full`)
+	refused := keyed("new")
+	require.Equal(t, http.StatusTooManyRequests, refused.status)
+	require.Contains(t, string(refused.body), "TENANT_RECORDS_EXCEEDED")
+	require.Equal(t, http.StatusOK, keyed("before").status)
+
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	i.AwaitLog(`"msg":"redis is no longer nearly full"`)
+	require.Eventually(t, func() bool { return keyed("new").status == http.StatusOK }, patience, tick)
+}
+
 // Lost counters are lost limits, so the operator must be notified.
 func TestLostCountersAreReported(t *testing.T) {
 	r := testenv.StartRedis(t)
@@ -142,7 +172,7 @@ func TestLostCountersAreReported(t *testing.T) {
 // A customer spends credits. Redis is killed and returns with a dump of before, as after a restore:
 // the credits that were spent are not there again.
 func TestSpentCreditsDoNotComeBackWithAnOlderDump(t *testing.T) {
-	r := testenv.StartRedis(t)
+	r := testenv.StartRedis(t, "enable-debug-command yes")
 	s := newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})
 	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)

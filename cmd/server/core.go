@@ -51,14 +51,14 @@ func (s *service) newCore(from *startup) *core {
 	c.policies = check.NewPolicies(c.source, c.keys, s.log, metrics)
 	c.policies.Limit(int64(s.cfg.PolicyMemory))
 	c.policies.Pin(from.Platform) // its rules are the quotas of all tenants
-	c.census = redisengine.NewCensus(redisengine.CensusOptions{
-		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: s.cfg.TenantCounters,
-		Bound:  func(tenant limit.TenantID) (int64, bool) { return c.policies.CounterBound(from.Platform, tenant) },
-		Places: c.policies.Places, Operator: from.Platform,
-	})
 	c.records = budget.New(budget.Options{
 		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: int64(s.cfg.TenantRecords),
 		Bound: func(tenant limit.TenantID) (int64, bool) { return c.policies.RecordBound(from.Platform, tenant) },
+	})
+	c.census = redisengine.NewCensus(redisengine.CensusOptions{
+		Client: s.redis, Prefix: c.keys.Prefix, Instances: c.instances.Count, Default: s.cfg.TenantCounters,
+		Bound:  func(tenant limit.TenantID) (int64, bool) { return c.policies.CounterBound(from.Platform, tenant) },
+		Places: c.policies.Places, Operator: from.Platform, Measured: c.records.Measured,
 	})
 	c.counters = redisengine.New(s.redis, redisengine.Options{Deadline: s.cfg.RedisTimeout, Census: c.census, Refunds: s.records})
 	s.engine = engine.NewStack(engine.StackOptions{

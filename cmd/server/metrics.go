@@ -92,7 +92,7 @@ func watchCensus(registry *prometheus.Registry, census *redisengine.Census) {
 func watchRecords(registry *prometheus.Registry, records *budget.Budget) {
 	registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_records_refused_total", Help: "Checks with an Idempotency-Key, and leases, of tenants that had as many bytes of records alive as their tier allows.",
+			Name: "weir_records_refused_total", Help: "Checks with an Idempotency-Key, and leases, of tenants that had as many bytes of records alive as their tier, or the memory of Redis, allows.",
 		}, func() float64 { return float64(records.Refused()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_record_bytes", Help: "Estimate of the bytes in Redis of records that this instance has written: answers of checks with an Idempotency-Key, and leases.",
@@ -101,7 +101,7 @@ func watchRecords(registry *prometheus.Registry, records *budget.Budget) {
 			return float64(bytes)
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "weir_tenants_records_full", Help: "Tenants that have as many bytes of records alive as their tier allows.",
+			Name: "weir_tenants_records_full", Help: "Tenants that have as many bytes of records alive as their tier, or the memory of Redis, allows.",
 		}, func() float64 {
 			_, full := records.Alive()
 			return float64(full)

@@ -9,8 +9,9 @@
 //
 // Each time an instance reads the hash, it grants itself a part of what is left of the bound: all
 // of it if it is the only instance, and otherwise half of its share. Before a record is created, it
-// reserves the usual size of one. So no request waits for this, and a tenant can exceed its bound
-// by the records of its requests in flight only, as far as they are larger than usual.
+// reserves the usual size of one, by the last ones of its tenant. So no request waits for this, and
+// a tenant can exceed its bound by the records of its requests in flight only, as far as they are
+// larger than usual.
 //
 // Example: a tenant may have 64 MiB, and 60 MiB are alive, 20 of them written by this instance.
 // There are two instances, so this one grants itself 1 MiB and may have 21 MiB alive until it reads
@@ -31,6 +32,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/paced"
+	"weir/internal/waterlevel"
 )
 
 // Options are the parts of a Budget. All fields but Default and Now are required.
@@ -50,12 +52,14 @@ type Options struct {
 // Budget has the bytes of records of all tenants, as this instance knows them. A nil Budget has no
 // bound. It is safe for concurrent use. Run must run.
 type Budget struct {
-	o       Options
-	name    string // of this instance
-	begun   time.Time
-	tenants *xsync.Map[limit.TenantID, *tenant]
-	loop    *paced.Loop // looks at the hashes
-	refused atomic.Int64
+	o         Options
+	name      string // of this instance
+	begun     time.Time
+	tenants   *xsync.Map[limit.TenantID, *tenant]
+	loop      *paced.Loop // looks at the hashes
+	refused   atomic.Int64
+	level     atomic.Int64 // bytes that the memory of Redis lets a tenant have alive
+	allowance atomic.Int64 // bytes that this instance may write until the memory is read again
 }
 
 // tenant has the bytes of a tenant. Requests with records take the lock for an addition.
@@ -63,12 +67,13 @@ type tenant struct {
 	id limit.TenantID
 
 	mu       sync.Mutex
-	gone     bool            // no longer among the tenants
-	bound    int64           // 0: none
+	gone     bool // no longer among the tenants
+	bound    int64
 	own      map[int64]int64 // bytes that this instance wrote and that are alive, by the period of their expiry
 	alive    int64           // the sum of own
 	period   int64           // in which own was cleaned
 	reserved int64           // by requests in flight
+	usual    int64           // size of a record, by the last ones
 	most     int64           // how many bytes this instance may have alive and reserved, until the next look
 	granted  int64           // by the last look
 	others   int64           // bytes of the other instances, as of the last look
@@ -86,6 +91,8 @@ const (
 	// forgetAfter is after how much time without a record a tenant is forgotten. Its hash has
 	// expired by then.
 	forgetAfter = 2 * longest
+	// unbounded is the bound of a tenant without one.
+	unbounded = waterlevel.None
 )
 
 //go:embed records.lua
@@ -98,10 +105,12 @@ func New(o Options) *Budget {
 	}
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // it never fails
-	return &Budget{
+	b := &Budget{
 		o: o, name: hex.EncodeToString(name[:]), begun: o.Now(),
 		tenants: xsync.NewMap[limit.TenantID, *tenant](), loop: paced.New(lookEvery, lookGap),
 	}
+	b.setLeft(unbounded, unbounded)
+	return b
 }
 
 // FullError is the error of a request whose record would exceed the budget of its tenant.
@@ -120,8 +129,8 @@ type Hold struct {
 	bytes  int64
 }
 
-// Reserve reserves bytes for a record of a tenant. Wrote or Cancel must follow. The error is a
-// *FullError.
+// Reserve reserves bytes for a record of a tenant, or more if its last ones were larger. Wrote or
+// Cancel must follow. The error is a *FullError.
 func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 	if b == nil {
 		return Hold{}, nil
@@ -134,7 +143,8 @@ func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 			t.mu.Unlock()
 			continue
 		}
-		wait := t.reserve(now, b.periodOf(now), bytes)
+		bytes := max(bytes, t.usual)
+		wait := b.reserve(t, now, bytes)
 		soon := t.soon
 		t.mu.Unlock()
 		if soon {
@@ -149,16 +159,18 @@ func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 }
 
 // reserve reserves bytes, or returns the time until some of the tenant expire. The caller holds the
-// lock.
-func (t *tenant) reserve(now time.Time, at, bytes int64) (wait time.Duration) {
+// lock of the tenant.
+func (b *Budget) reserve(t *tenant, now time.Time, bytes int64) (wait time.Duration) {
+	at := b.periodOf(now)
 	t.clean(at)
 	t.used = now
 	left := t.most - t.alive - t.reserved - bytes
-	if t.bound > 0 && left < t.granted/2 {
+	if left < t.granted/2 {
 		t.soon = true
 	}
-	if t.bound == 0 || left >= 0 {
+	if left >= 0 && b.fits(t, bytes) {
 		t.reserved += bytes
+		b.allowance.Add(-bytes)
 		return 0
 	}
 	first := at + int64(longest/period)
@@ -183,8 +195,10 @@ func (h *Hold) Wrote(bytes int64, life time.Duration) {
 	defer t.mu.Unlock()
 	t.clean(h.of.periodOf(now))
 	t.reserved -= h.bytes
+	h.of.allowance.Add(h.bytes - bytes)
 	t.own[expires] += bytes
 	t.alive += bytes
+	t.usual += (bytes - t.usual) / 8
 	t.used = now
 	*h = Hold{}
 }
@@ -197,6 +211,7 @@ func (h *Hold) Cancel() {
 	h.tenant.mu.Lock()
 	defer h.tenant.mu.Unlock()
 	h.tenant.reserved -= h.bytes
+	h.of.allowance.Add(h.bytes)
 	*h = Hold{}
 }
 
@@ -214,7 +229,7 @@ func (b *Budget) of(id limit.TenantID) *tenant {
 		bound, _ := b.o.Bound(id)
 		t.bound = b.boundOr(bound)
 		// Until the first look: a part, since other instances may have written more.
-		t.granted = t.bound / int64(2*max(b.o.Instances(), 1))
+		t.granted = min(t.bound/int64(2*max(b.o.Instances(), 1)), b.share())
 		t.most = t.granted
 		return t, false
 	})
@@ -223,7 +238,10 @@ func (b *Budget) of(id limit.TenantID) *tenant {
 
 func (b *Budget) boundOr(bound int64) int64 {
 	if bound <= 0 {
-		return max(b.o.Default, 0)
+		bound = b.o.Default
+	}
+	if bound <= 0 {
+		bound = unbounded
 	}
 	return bound
 }
@@ -258,7 +276,7 @@ func (b *Budget) Alive() (bytes int64, full int) {
 		defer t.mu.Unlock()
 		t.clean(at)
 		bytes += t.alive
-		if t.bound > 0 && t.alive+t.reserved >= t.most {
+		if t.alive+t.reserved >= t.most || !b.fits(t, 1) {
 			full++
 		}
 		return true

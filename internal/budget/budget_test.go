@@ -138,6 +138,37 @@ func TestReservations(t *testing.T) {
 	require.EqualValues(t, 99, written.Load(), "all of the bound, and no more")
 }
 
+// Many requests at the same time, whose records are longer than they could know, exceed the bound
+// by little: each reserves what the last records of the tenant took.
+func TestReservationsOfLongRecords(t *testing.T) {
+	t.Parallel()
+	const long = 40 * kilobyte
+	f := newFleet(t, 100*long)
+	b := f.instance()
+	tenant := uuid.New()
+	for range 40 {
+		hold, err := b.Reserve(tenant, kilobyte)
+		require.NoError(t, err)
+		hold.Wrote(long, time.Minute)
+	}
+	b.Look(t.Context())
+	var holds []budget.Hold
+	for {
+		hold, err := b.Reserve(tenant, kilobyte)
+		if err != nil {
+			break
+		}
+		holds = append(holds, hold)
+	}
+	require.InDelta(t, 60, len(holds), 2)
+	for i := range holds {
+		holds[i].Cancel()
+	}
+	again, err := b.Reserve(tenant, kilobyte)
+	require.NoError(t, err, "what was not written is returned")
+	again.Cancel()
+}
+
 // Without a bound, and without a budget, nothing is refused.
 func TestUnbounded(t *testing.T) {
 	t.Parallel()

@@ -99,7 +99,8 @@ func (b *Budget) args(t *tenant, now time.Time) []any {
 	return args
 }
 
-// grant sets how many bytes this instance may have alive, by those of the others.
+// grant sets how many bytes this instance may have alive, by those of the others and by the memory
+// of Redis.
 func (b *Budget) grant(t *tenant, now time.Time, others int64) {
 	bound, known := b.o.Bound(t.id)
 	n := int64(b.o.Instances())
@@ -111,9 +112,11 @@ func (b *Budget) grant(t *tenant, now time.Time, others int64) {
 		t.bound = b.boundOr(bound)
 	}
 	t.looked, t.others = now, others
-	t.granted = max(t.bound-others-t.alive, 0)
+	most := min(t.bound, b.level.Load())
+	t.granted = max(most-others-t.alive, 0)
 	if n > 1 { // others may have written some since, and will
 		t.granted /= 2 * n
 	}
+	t.granted = min(t.granted, b.share())
 	t.most = min(t.alive+t.granted, t.bound)
 }

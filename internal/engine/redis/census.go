@@ -31,6 +31,9 @@ type CensusOptions struct {
 	Places func(limit.TenantID) []string
 	// Operator is the tenant of the operator, which the memory of Redis does not bound; optional.
 	Operator limit.TenantID
+	// Measured is called with the memory of the fullest server each time it was read, in bytes;
+	// most is 0 if no maximum is known. It must not wait. Optional.
+	Measured func(used, most int64)
 }
 
 // Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here
@@ -80,7 +83,7 @@ type tenantCounters struct {
 	sample  atomic.Uint32 // zero bits of the names in the list
 	active  atomic.Bool   // since the last look
 	alive   atomic.Int64  // as of the last look
-	lowered atomic.Bool   // a server of its counters is nearly full
+	lowered atomic.Bool   // a server of its counters is nearly full: spare counters are few
 	tenant  limit.TenantID
 
 	// Only the goroutine of Run uses these.
@@ -158,7 +161,7 @@ func (c *Census) of(tenant limit.TenantID) *tenantCounters {
 	}
 	t, _ := c.tenants.LoadOrCompute(tenant, func() (*tenantCounters, bool) {
 		t := &tenantCounters{tenant: tenant, on: []*redis.Client{nil}, memory: c.memory.Load().lowest}
-		t.lowered.Store(t.memory.full)
+		t.lowered.Store(t.memory.few)
 		bound, _ := c.boundOf(tenant)
 		t.setBound(bound)
 		// Until the first look: a part, since other instances may know more.

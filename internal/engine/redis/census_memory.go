@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/limit"
+	"weir/internal/waterlevel"
 )
 
 // A full Redis degrades every tenant, for as long as its counters live, and the bounds of tenants
@@ -35,11 +35,13 @@ import (
 
 const (
 	// Above nearlyFull of the maximum, the water level bounds tenants; from halfFull on, what a
-	// tenant creates between two looks is bounded. Until emptyAgain, spare counters stay few, since
-	// they begin at zero when their number changes.
+	// tenant creates between two looks is bounded.
 	nearlyFull = 0.8
-	emptyAgain = 0.75
 	halfFull   = 0.5
+	// emptyAgain is where a server is no longer nearly full. From there on, spare counters are few.
+	// They begin at zero when their number changes, so it does not change where the water level
+	// keeps the memory. It depends on the last reading only, so all instances have the same ones.
+	emptyAgain = 0.75
 	// mostFull is for counters. The rest is for the buffers of connections, records and others.
 	mostFull = 0.95
 	// leastLevel is as many counters as the least bound that a tier can have.
@@ -53,24 +55,24 @@ const (
 	fullSlots = 256
 
 	// memoryWait is how long a look waits for the memory of a server, and memoryLatest after how
-	// much time what it said is not used any more.
+	// much time what it said is not used any more, unless it was nearly full.
 	memoryWait   = 250 * time.Millisecond
 	memoryLatest = 10 * time.Second
 
-	noLevel = math.MaxInt64 / 4
+	noLevel = waterlevel.None
 )
 
 // memoryLimit is what the memory of its servers lets a tenant have.
 type memoryLimit struct {
 	level   int64 // counters
 	portion int64 // new counters until the next look
-	full    bool  // a server is nearly full, or was: spare counters are few
+	few     bool  // spare counters are few
 }
 
 var noLimit = memoryLimit{level: noLevel, portion: noLevel}
 
 func (l memoryLimit) or(o memoryLimit) memoryLimit {
-	return memoryLimit{min(l.level, o.level), min(l.portion, o.portion), l.full || o.full}
+	return memoryLimit{min(l.level, o.level), min(l.portion, o.portion), l.few || o.few}
 }
 
 // serverMemory is the memory of one server. Only the goroutine of Run uses it.
@@ -85,6 +87,7 @@ type serverMemory struct {
 type memoryState struct {
 	lowest memoryLimit // for tenants whose server is not known yet
 	used   float64     // the largest part in use; 0: no maximum is known
+	full   bool        // it is nearly full, or was and is not much emptier
 }
 
 // MemoryUse is how far the memory of the servers is in use.
@@ -98,7 +101,10 @@ type MemoryUse struct {
 // Memory returns how far the memory of the servers is in use.
 func (c *Census) Memory() MemoryUse {
 	state := c.memory.Load()
-	m := MemoryUse{Used: state.used, Full: state.lowest.full}
+	m := MemoryUse{Used: state.used, Full: state.full}
+	if !m.Full {
+		return m
+	}
 	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
 		if t.lowered.Load() && t.left.Load() <= 0 {
 			m.Bounded++
@@ -111,21 +117,23 @@ func (c *Census) Memory() MemoryUse {
 // measure reads the memory of the servers of the tenants, and bounds these by it.
 func (c *Census) measure(ctx context.Context, now time.Time) {
 	c.readMemory(ctx, now)
-	state, before := memoryState{lowest: noLimit}, c.memory.Load().lowest
-	counters := c.countersByServer()
+	state, before := memoryState{lowest: noLimit}, c.memory.Load()
+	counters, fullest := c.countersByServer(), &serverMemory{}
 	for server, m := range c.servers {
 		if m.read.Equal(now) {
 			m.limit = m.limitOf(counters[server], c.o.Instances())
-		} else { // it did not answer: until it does, portions add up to one more
+		} else if m.limit.portion < noLevel { // it did not answer: until it does, portions add up to one more
 			m.limit.portion = max(m.limit.portion/2, leastPortion)
 		}
 		state.lowest = state.lowest.or(m.limit)
-		if m.most > 0 {
-			state.used = max(state.used, float64(m.used)/float64(m.most))
+		if used := m.part(); used > state.used {
+			state.used, fullest = used, m
 		}
 	}
+	state.full = state.used > nearlyFull || before.full && state.used > emptyAgain
 	c.memory.Store(&state)
-	if state.lowest == noLimit && before == noLimit {
+	c.tellMeasured(now, fullest)
+	if state.lowest == noLimit && before.lowest == noLimit {
 		return
 	}
 	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
@@ -135,6 +143,14 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 		}
 		return true
 	})
+}
+
+// tellMeasured passes the memory of the fullest server on. What it said before says nothing about
+// what was written since.
+func (c *Census) tellMeasured(now time.Time, fullest *serverMemory) {
+	if c.o.Measured != nil && (fullest.most == 0 || fullest.read.Equal(now)) {
+		c.o.Measured(fullest.used, fullest.most)
+	}
 }
 
 // readMemory reads the memory of the servers on which there are tenants.
@@ -168,15 +184,12 @@ func (c *Census) readMemory(ctx context.Context, now time.Time) {
 	})
 	for _, r := range readings {
 		if r.memory != nil {
-			if before := c.servers[r.of]; before != nil {
-				r.memory.limit.full = before.limit.full
-			}
 			r.memory.read = now
 			c.servers[r.of] = r.memory
 		}
 	}
 	for server, m := range c.servers {
-		if now.Sub(m.read) > memoryLatest || !found[server] {
+		if !found[server] || now.Sub(m.read) > memoryLatest && !m.uses(nearlyFull) {
 			delete(c.servers, server)
 		}
 	}
@@ -261,10 +274,16 @@ func (t *tenantCounters) placesOn(server *redis.Client) (n int64) {
 	return n
 }
 
-// uses reports whether more than this part of the maximum memory is in use.
-func (m *serverMemory) uses(part float64) bool {
-	return m.most > 0 && float64(m.used) > part*float64(m.most)
+// part returns the part of the maximum memory that is in use, or 0 if there is no maximum.
+func (m *serverMemory) part() float64 {
+	if m.most == 0 {
+		return 0
+	}
+	return float64(m.used) / float64(m.most)
 }
+
+// uses reports whether more than this part of the maximum memory is in use.
+func (m *serverMemory) uses(part float64) bool { return m.part() > part }
 
 // limitOf returns the limit of a tenant on this server, whose tenants have so many counters.
 func (m *serverMemory) limitOf(counters []int64, instances int) memoryLimit {
@@ -272,26 +291,14 @@ func (m *serverMemory) limitOf(counters []int64, instances int) memoryLimit {
 	if !m.uses(halfFull) {
 		return l
 	}
-	l.full = m.uses(nearlyFull) || m.limit.full && m.uses(emptyAgain)
+	l.few = m.uses(emptyAgain)
 	rest := max(int64(mostFull*float64(m.most))-m.used, 0)
 	l.portion = max(rest/m.counter/int64(portionShare*max(instances, 1)), leastPortion)
 	if m.uses(nearlyFull) {
 		fits := nearlyFull / (mostFull - nearlyFull) * float64(rest) / float64(m.counter)
-		l.level = max(waterLevel(counters, int64(fits)), leastLevel)
+		l.level = max(waterlevel.Of(counters, int64(fits)), leastLevel)
 	}
 	return l
-}
-
-// waterLevel returns the largest level with which the sum of min(counters, level) is at most fits.
-func waterLevel(counters []int64, fits int64) int64 {
-	slices.Sort(counters)
-	for i, n := range counters {
-		if others := int64(len(counters) - i); n*others > fits {
-			return fits / others
-		}
-		fits -= n
-	}
-	return noLevel
 }
 
 // isOperator reports whether the counters of a tenant are the quotas of all tenants. Each tenant
@@ -315,7 +322,9 @@ func (c *Census) limitOf(t *tenantCounters) memoryLimit {
 		if of.level < noLevel {
 			of.level = of.level * int64(len(t.on)) / places
 		}
-		of.portion = of.portion * int64(len(t.on)) / places
+		if of.portion < noLevel {
+			of.portion = of.portion * int64(len(t.on)) / places
+		}
 		l = l.or(of)
 	}
 	return l
@@ -324,8 +333,8 @@ func (c *Census) limitOf(t *tenantCounters) memoryLimit {
 // setGrant sets how many counters the tenant may create since it had created so many: what its
 // bound and the memory of its servers leave.
 func (c *Census) setGrant(t *tenantCounters, created int64) {
-	if t.memory.full != t.lowered.Load() {
-		t.lowered.Store(t.memory.full)
+	if t.memory.few != t.lowered.Load() {
+		t.lowered.Store(t.memory.few)
 	}
 	granted := max(min(t.usable(), t.memory.level)-t.alive.Load(), 0)
 	if n := int64(c.o.Instances()); n > 1 { // others may have created some since, and will

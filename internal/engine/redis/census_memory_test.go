@@ -138,26 +138,6 @@ func TestNoMaximumOfMemory(t *testing.T) {
 	require.EqualValues(t, 775, i.census.Left(tenant))
 }
 
-// The level bounds the tenants with the most counters only.
-func TestWaterLevel(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		counters []int64
-		fits     int64
-		want     int64
-	}{
-		{nil, 0, redisengine.NoLevel},
-		{[]int64{10, 20, 30}, 60, redisengine.NoLevel},
-		{[]int64{10, 20, 30}, 59, 29},
-		{[]int64{30, 10, 20}, 40, 15},
-		{[]int64{1000, 1, 2, 3}, 500, 494},
-		{[]int64{1000, 1000, 10}, 110, 50},
-		{[]int64{5, 5}, 0, 0},
-	} {
-		require.Equal(t, c.want, redisengine.WaterLevel(c.counters, c.fits), c)
-	}
-}
-
 const (
 	shardEmpty = "# Memory\r\nused_memory:1000000\r\nmaxmemory:1000000000\r\n"
 	shardFull  = "# Memory\r\nused_memory:940000000\r\nused_memory_startup:1000000\r\nmaxmemory:1000000000\r\n# Keyspace\r\ndb0:keys=4000000,expires=4000000\r\n"
@@ -226,22 +206,122 @@ func TestMemoryOfShards(t *testing.T) {
 	require.Equal(t, redisengine.MemoryUse{Used: 0.949, Full: true, Bounded: 2}, census.Memory())
 }
 
-// While a server does not tell its memory, what it said last is used for some seconds. What is
-// created until it does again is no more than before.
+// While a server does not tell its memory, what it said last is used: for some seconds, or until it
+// answers if it was nearly full. What is created until then is no more than before.
 func TestMemoryThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	census, full := shardsOfMemory(t, redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }})
 	tenant := limit.TenantID(uuid.New())
 	now := time.Now()
+	tell := func(info string, after time.Duration) (left int64) {
+		full.set(func(s *listShard) { s.info = info })
+		census.LookAt(t.Context(), now.Add(after))
+		return census.Left(tenant)
+	}
 	census.Left(tenant)
+	tell(shardFull, 0)
+	require.EqualValues(t, 5341, tell(shardFull, time.Second))
+	require.EqualValues(t, 2670, tell("", 2*time.Second))
+	require.EqualValues(t, 1335, tell("", 9*time.Second))
+	require.EqualValues(t, 667, tell("", time.Minute), "it was nearly full")
+	require.True(t, census.Memory().Full)
+
+	half := strings.Replace(shardFull, "used_memory:940", "used_memory:740", 1)
+	less := tell(half, 2*time.Minute)
+	require.Greater(t, less, int64(100_000))
+	require.EqualValues(t, less/2, tell("", 2*time.Minute+time.Second))
+	require.Greater(t, tell("", 2*time.Minute+12*time.Second), int64(1_000_000), "it was not")
+}
+
+// A server with much memory that does not answer bounds nobody, also if it has one of many places.
+func TestEmptyMemoryThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	places := make([]string, 64)
+	for i := range places {
+		places[i] = "w{a}"
+	}
+	places[0] = "w{b}"
+	census, other := shardsOfMemory(t, redisengine.CensusOptions{
+		Prefix: func(limit.TenantID) string { return "w{b}" },
+		Places: func(limit.TenantID) []string { return places },
+	})
+	other.set(func(s *listShard) { s.info = shardEmpty })
+	tenant, now := limit.TenantID(uuid.New()), time.Now()
+	for n := range 6 {
+		if n == 2 {
+			other.set(func(s *listShard) { s.info = "" })
+		}
+		census.Left(tenant)
+		census.LookAt(t.Context(), now.Add(time.Duration(n)*time.Second))
+		require.Greater(t, census.Left(tenant), int64(1_000_000))
+	}
+}
+
+// The first look at a tenant finds its servers, and bounds it by what is known of their memory.
+func TestMemoryOfANewTenant(t *testing.T) {
+	t.Parallel()
+	census, _ := shardsOfMemory(t, redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }})
+	known, fresh := limit.TenantID(uuid.New()), limit.TenantID(uuid.New())
+	now := time.Now()
+	census.Left(known)
 	census.LookAt(t.Context(), now)
 	census.LookAt(t.Context(), now.Add(time.Second))
-	require.EqualValues(t, 5341, census.Left(tenant))
-	full.set(func(s *listShard) { s.info = "" })
+	census.Left(fresh)
 	census.LookAt(t.Context(), now.Add(2*time.Second))
-	require.EqualValues(t, 2670, census.Left(tenant))
-	census.LookAt(t.Context(), now.Add(9*time.Second))
-	require.EqualValues(t, 1335, census.Left(tenant))
-	census.LookAt(t.Context(), now.Add(12*time.Second))
-	require.Greater(t, census.Left(tenant), int64(1_000_000))
+	require.EqualValues(t, 5341, census.Left(fresh))
+}
+
+// All instances use the same number of shared counters, whatever they have read before: each number
+// has counters of its own.
+func TestSparesAreTheSameOnAllInstances(t *testing.T) {
+	t.Parallel()
+	o := redisengine.CensusOptions{Prefix: func(limit.TenantID) string { return "w{b}" }}
+	old, ofOld := shardsOfMemory(t, o)
+	fresh, ofFresh := shardsOfMemory(t, o)
+	tenant, now := limit.TenantID(uuid.New()), time.Now()
+	look := func(census *redisengine.Census, server *listShard, used string) {
+		server.set(func(s *listShard) { s.info = strings.Replace(shardFull, "used_memory:940", "used_memory:"+used, 1) })
+		for range 2 { // the first one finds the server
+			census.Left(tenant)
+			now = now.Add(time.Second)
+			census.LookAt(t.Context(), now)
+		}
+	}
+	look(old, ofOld, "810")
+	for _, c := range []struct {
+		used      string
+		spares    int64
+		full, was bool
+	}{{"780", 256, false, true}, {"740", 4096, false, false}, {"760", 256, false, false}, {"810", 256, true, true}} {
+		look(old, ofOld, c.used)
+		look(fresh, ofFresh, c.used)
+		require.EqualValues(t, c.spares, old.Spares(tenant), c.used)
+		require.EqualValues(t, c.spares, fresh.Spares(tenant), c.used)
+		require.Equal(t, c.was, old.Memory().Full, "the log has no line for each small change")
+		require.Equal(t, c.full, fresh.Memory().Full)
+	}
+}
+
+// What else needs the memory is told of that of the fullest master when it was read, and not while
+// the master does not answer: then it is unknown what was written since.
+func TestMemoryIsTold(t *testing.T) {
+	t.Parallel()
+	var told [][2]int64
+	census, full := shardsOfMemory(t, redisengine.CensusOptions{
+		Prefix: func(tenant limit.TenantID) string {
+			return map[bool]string{true: "w{a}", false: "w{b}"}[tenant[0] == 0]
+		},
+		Measured: func(used, most int64) { told = append(told, [2]int64{used, most}) },
+	})
+	now := time.Now()
+	for n := range 2 {
+		census.Left(limit.TenantID{byte(n), 15: 1})
+	}
+	for n := range 3 {
+		census.LookAt(t.Context(), now.Add(time.Duration(n)*time.Second))
+	}
+	require.Equal(t, [][2]int64{{0, 0}, {940_000_000, 1_000_000_000}, {940_000_000, 1_000_000_000}}, told)
+	full.set(func(s *listShard) { s.info = "" })
+	census.LookAt(t.Context(), now.Add(3*time.Second))
+	require.Len(t, told, 3)
 }

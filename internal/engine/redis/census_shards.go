@@ -69,6 +69,7 @@ func (c *Census) byServer(ctx context.Context, due []*tenantCounters, created []
 		if _, unknown := at[nil]; !unknown {
 			server = c.serverOf(ctx, t)
 			t.on = c.serversOf(ctx, t, server)
+			t.memory = c.limitOf(t) // the one of before may be that of no known server
 		}
 		n, known := at[server]
 		if !known {

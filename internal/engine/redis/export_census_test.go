@@ -47,9 +47,3 @@ func (c *Census) Queued() (n int) {
 
 // LookAt is Look at another time.
 func (c *Census) LookAt(ctx context.Context, now time.Time) { c.look(ctx, now, true) }
-
-// WaterLevel is waterLevel.
-func WaterLevel(counters []int64, fits int64) int64 { return waterLevel(counters, fits) }
-
-// NoLevel is the level that bounds no tenant.
-const NoLevel = noLevel

@@ -1,0 +1,80 @@
+package budget
+
+import (
+	"weir/internal/limit"
+	"weir/internal/waterlevel"
+)
+
+// The bounds of all tenants together may be more than the memory of Redis. So each time it is read
+// (Measured), the tenants with the most bytes of records are bounded sooner, if it is nearly full:
+// with a water level L, a tenant writes no further records from L bytes on, as at its own bound.
+//
+//	L    the largest one with: the sum of min(bytes, L) of all tenants is at most T
+//	T    at 80 % of the memory as many bytes as 80 %, at 90 % none, linear between
+//
+// T falls faster than the memory fills, so records do not fill it beyond 90 %, also if each
+// instance knows other tenants. The rest is for counters, and for small records: those of a tenant
+// that has few bytes in all are written until 95 %.
+//
+// Between two readings, an instance writes a part of what is left below 90 % only, besides small
+// records, and a tenant gets a part of that each time its hash is read.
+//
+// Example: 1000 MB, of which 860 MB are in use. T is 320 MB. One tenant has 400 MB of records, and
+// others have 20 MB. L is 300 MB, so the large tenant gets no further ones until 100 MB of its own
+// have expired. All others may write 20 MB until the memory is read again.
+
+const (
+	mostFull  = 0.90 // for records
+	smallFull = 0.95 // for small records
+	// steep is how much faster T falls than the memory fills.
+	steep = 8
+	// tenantShare is the part of what an instance may write that a tenant is granted at once.
+	tenantShare = 8
+	// small is how many bytes a tenant may have alive until smallFull.
+	small = 100 << 10
+)
+
+// Measured bounds tenants by the memory of the fullest server of Redis; most is 0 if no maximum is
+// known. What was written before is part of what is in use.
+func (b *Budget) Measured(used, most int64) {
+	if most == 0 {
+		b.setLeft(unbounded, unbounded)
+		return
+	}
+	left := max(int64(mostFull*float64(most))-used, 0)
+	level := max(waterlevel.Of(b.bytesOfTenants(), steep*left), small)
+	if float64(used) >= smallFull*float64(most) {
+		level = 0
+	}
+	// Half of it: some of what was written when the memory was read is not in use yet.
+	b.setLeft(level, left/int64(2*max(b.o.Instances(), 1)))
+}
+
+func (b *Budget) setLeft(level, allowance int64) {
+	b.level.Store(level)
+	b.allowance.Store(allowance)
+}
+
+// bytesOfTenants returns how many bytes each tenant has alive, on all instances.
+func (b *Budget) bytesOfTenants() []int64 {
+	at := b.periodOf(b.o.Now())
+	bytes := make([]int64, 0, b.tenants.Size())
+	b.tenants.Range(func(_ limit.TenantID, t *tenant) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.clean(at)
+		bytes = append(bytes, t.alive+t.others)
+		return true
+	})
+	return bytes
+}
+
+// share returns how many bytes a tenant is granted at most.
+func (b *Budget) share() int64 { return max(b.allowance.Load()/tenantShare, small) }
+
+// fits reports whether the memory of Redis allows further bytes of a tenant. The caller holds the
+// lock of the tenant.
+func (b *Budget) fits(t *tenant, bytes int64) bool {
+	all := t.others + t.alive + t.reserved + bytes
+	return all <= b.level.Load() && (all <= small || bytes <= b.allowance.Load())
+}

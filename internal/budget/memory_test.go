@@ -1,0 +1,107 @@
+package budget_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/budget"
+	"weir/internal/limit"
+)
+
+const megabyte = 1000 * kilobyte
+
+// writeLarge writes records of 100 kilobytes until the budget refuses one, and returns their bytes.
+func writeLarge(t *testing.T, b *budget.Budget, tenant limit.TenantID, most int64) (bytes int64) {
+	t.Helper()
+	const size = 100 * kilobyte
+	for bytes < most {
+		hold, err := b.Reserve(tenant, size)
+		if err != nil {
+			return bytes
+		}
+		hold.Wrote(size, time.Minute)
+		bytes += size
+	}
+	return bytes
+}
+
+// Records do not fill Redis beyond 90 % of its memory, however much tenants may have, and also if
+// each instance has other tenants. Those with fewer bytes than the largest ones get their records.
+func TestMemoryBoundsRecords(t *testing.T) {
+	t.Parallel()
+	const memory, other = 1000 * megabyte, 750 * megabyte
+	f := newFleet(t, memory)
+	f.n = 2
+	instances := []*budget.Budget{f.instance(), f.instance()}
+	large := []limit.TenantID{uuid.New(), uuid.New()}
+	fair := uuid.New()
+	used, fairBytes := int64(other), int64(0)
+	for range 40 { // seconds
+		for _, b := range instances {
+			b.Measured(used, memory)
+			b.Look(t.Context())
+		}
+		for i, b := range instances {
+			used += writeLarge(t, b, large[i], memory)
+		}
+		written := writeLarge(t, instances[0], fair, 200*kilobyte)
+		used, fairBytes = used+written, fairBytes+written
+		require.Less(t, used, int64(900*megabyte))
+		f.now.Add(int64(time.Second))
+	}
+	require.Greater(t, used, int64(860*megabyte), "most of the room is used")
+	require.EqualValues(t, 40*200*kilobyte, fairBytes, "none of the smaller tenant is refused")
+	require.Zero(t, writeLarge(t, instances[0], large[0], memory))
+}
+
+// Small records are written until 95 % of the memory are in use, and then none.
+func TestMemoryForSmallRecords(t *testing.T) {
+	t.Parallel()
+	const memory = 1000 * megabyte
+	f := newFleet(t, memory)
+	b := f.instance()
+	known, fresh := uuid.New(), uuid.New()
+	b.Measured(949*megabyte, memory)
+	require.Equal(t, 102, write(t, b, known, 1000))
+	b.Look(t.Context())
+	require.Zero(t, write(t, b, known, 1000))
+	b.Measured(951*megabyte, memory)
+	require.Zero(t, write(t, b, fresh, 1000))
+	_, full := b.Alive()
+	require.Equal(t, 2, full)
+	b.Measured(0, 0) // it has no maximum
+	f.now.Add(int64(time.Second))
+	b.Look(t.Context())
+	require.Equal(t, 1000, write(t, b, known, 1000))
+	require.Equal(t, 1000, write(t, b, fresh, 1000))
+}
+
+// Until the memory is read again, an instance writes half of its share of what is left, besides
+// small records, for however many tenants, and however often it reads what the others have written.
+// Each tenant is granted a part of that.
+func TestRecordsBetweenTwoReadings(t *testing.T) {
+	t.Parallel()
+	const memory, tenants = 1000 * megabyte, 20
+	f := newFleet(t, memory)
+	f.n = 2
+	b := f.instance()
+	b.Measured(500*megabyte, memory) // 400 are left, so 100 of them may be written
+	first := writeLarge(t, b, uuid.New(), memory)
+	require.InDelta(t, 100*megabyte/8, first, megabyte)
+	all := first
+	for range tenants {
+		tenant := uuid.New()
+		for range 10 {
+			all += writeLarge(t, b, tenant, memory)
+			b.Look(t.Context())
+		}
+	}
+	require.Greater(t, all, int64(95*megabyte))
+	require.LessOrEqual(t, all, int64(100*megabyte+tenants*100<<10))
+	b.Measured(500*megabyte+all, memory)
+	b.Look(t.Context())
+	require.Positive(t, writeLarge(t, b, uuid.New(), memory), "after the next reading")
+}
