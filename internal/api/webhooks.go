@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"runtime"
 	"slices"
 	"time"
 
@@ -79,7 +78,7 @@ func WebhookPath(e tenants.BillingEndpoint) string {
 func newWebhooks(s *server) *webhooks {
 	return &webhooks{
 		server: s, webhookEndpoints: newWebhookEndpoints(), refusals: make(chan struct{}, 1), bodies: places.New[limit.TenantID](0, 0),
-		verifying: places.NewTurns[limit.TenantID](runtime.GOMAXPROCS(0)/2, runtime.GOMAXPROCS(0)/4, 0),
+		verifying: s.capacity.bodies.small,
 		// The events of a tenant lock its row, so a second place would only wait for the first one.
 		writes: places.NewTurns[limit.TenantID](webhookWrites, 1, 0),
 		rates:  engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
