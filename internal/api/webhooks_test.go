@@ -286,8 +286,8 @@ func TestWebhookRate(t *testing.T) {
 	require.Zero(t, w.overRate(t.Context(), other))
 }
 
-// The verification of an event waits for the tenant's turn among all short work: an event of 256 KiB
-// takes ten milliseconds of a processor.
+// The verification of an event waits for the tenant's turn among all short work: an event of 256
+// KiB takes ten milliseconds of a processor.
 func TestWebhooksTakeTurns(t *testing.T) {
 	s, _, _, id := hooks(t)
 	short := s.lane.server.Load().capacity.bodies.small
