@@ -34,7 +34,7 @@ func TestIdempotentBodiesTakeTurns(t *testing.T) {
 		a.idempotent(q, r, &huma.Operation{}, body, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			runs++
 			require.NotNil(t, q.turn)
-			w.WriteHeader(http.StatusUnprocessableEntity)
+			w.WriteHeader(http.StatusConflict)
 		}))
 		require.Nil(t, q.turn)
 		return w
@@ -44,7 +44,7 @@ func TestIdempotentBodiesTakeTurns(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, send().Code)
 	require.Zero(t, runs)
 	leave()
-	require.Equal(t, http.StatusUnprocessableEntity, send().Code)
-	require.Equal(t, http.StatusUnprocessableEntity, send().Code)
+	require.Equal(t, http.StatusConflict, send().Code)
+	require.Equal(t, http.StatusConflict, send().Code)
 	require.Equal(t, 1, runs, "the second time, the answer is the stored one")
 }

@@ -38,7 +38,7 @@ type Answer struct {
 // context, is committed together with the returned answer. If a server crashes, either both are
 // stored or nothing. For 24 hours, a repeat of the request gets the answer as replay, which is nil
 // for the first. An answer with status 400 or more undoes the changes. An answer with 500 or more,
-// 401, 403 or 429 is not stored, so that a repeat tries again.
+// 400, 401, 403, 422 or 429 is not stored, so that a repeat tries again.
 //
 // The answer for one API key is never returned to another one, which may have other permissions. An
 // API key and those that it was rotated to count as one, so that a repeat during a rotation is not
@@ -82,10 +82,11 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	return nil, translate(p.finish(ctx, answer))
 }
 
-// kept reports whether an answer would be the same the next time.
+// kept reports whether an answer is stored. The list of what is invalid in a request can be long,
+// and costs its sender nothing: no row of the audit trail counts it.
 func kept(status int) bool {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 		return false
 	}
 	return status < http.StatusInternalServerError

@@ -70,6 +70,19 @@ func TestIdempotency(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, replay, "after a day the key is new")
 
+	for _, status := range []int{400, 401, 403, 422, 429, 500} {
+		for range 2 {
+			replay, err = s.Idempotent(ctx, a, "refused", request, answers(status, nil))
+			require.NoError(t, err)
+			require.Nil(t, replay, "%d is not stored", status)
+		}
+	}
+	_, err = s.Idempotent(ctx, a, "refused", other, answers(409, nil))
+	require.NoError(t, err, "a corrected request may have the same key")
+	replay, err = s.Idempotent(ctx, a, "refused", other, never(t))
+	require.NoError(t, err)
+	require.Equal(t, 409, replay.Status)
+
 	for _, key := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
 		_, err := s.Idempotent(ctx, a, key, request, never(t))
 		requireInvalid(t, err, "header:Idempotency-Key")
@@ -137,7 +150,7 @@ func TestIdempotencyIsOneTransaction(t *testing.T) {
 		return tenants.Answer{}, errors.Join(failed, during("error")(ctx))
 	})
 	require.ErrorIs(t, err, failed)
-	for key, status := range map[string]int{"refused": 422, "broken": 500} {
+	for key, status := range map[string]int{"refused": 409, "broken": 500} {
 		replay, err := s.Idempotent(ctx, a, key, [32]byte{}, answers(status, during(key)))
 		require.NoError(t, err)
 		require.Nil(t, replay)
@@ -146,7 +159,7 @@ func TestIdempotencyIsOneTransaction(t *testing.T) {
 	require.Equal(t, before, versionsOf(t, d, a))
 	replay, err := s.Idempotent(ctx, a, "refused", [32]byte{}, never(t))
 	require.NoError(t, err)
-	require.Equal(t, 422, replay.Status)
+	require.Equal(t, 409, replay.Status)
 	replay, err = s.Idempotent(ctx, a, "broken", [32]byte{}, answers(201, during("broken")))
 	require.NoError(t, err, "a failed request can be retried")
 	require.Nil(t, replay)
