@@ -112,8 +112,10 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var person tenants.Person
+	joined := false // with the session that the browser has
 	switch {
 	case err == nil && session.PersonID == i.PersonID:
+		joined = true
 		person, err = d.Store.Join(ctx, token, session.PersonID)
 	case i.HasLogin:
 		var wait time.Duration
@@ -140,7 +142,12 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return busyOr(err)
 	}
-	if err := d.signIn(w, r, person, i.TenantID, "invitation"); err != nil {
+	if joined { // nobody has proved anything: a new session would count as a fresh sign-in
+		err = d.Store.ChooseTenant(r.Context(), session, i.TenantID)
+	} else {
+		err = d.signIn(w, r, person, i.TenantID, "invitation")
+	}
+	if err != nil {
 		return err
 	}
 	return d.done(w, r, "/", "Welcome to "+i.Tenant+".")
