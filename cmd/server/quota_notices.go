@@ -75,9 +75,15 @@ func (n *quotaNotices) once(ctx context.Context) error {
 	})
 }
 
-// each calls do for each tenant with a tier or its own quota.
+// mostNoticeErrors is how many tenants may fail in a round, until it is hardly their fault.
+const mostNoticeErrors = 10
+
+// each calls do for each tenant with a tier or its own quota. A tenant that fails, for example
+// because it is locked, does not keep the others. The error is the first one.
 func (n *quotaNotices) each(ctx context.Context, do func(tenants.TenantInTier) error) error {
 	const page = 1000
+	var first error
+	failed := 0
 	for after := ""; ; {
 		list, err := n.store.TenantsInTiers(ctx, n.platform, after, page)
 		if err != nil {
@@ -85,12 +91,15 @@ func (n *quotaNotices) each(ctx context.Context, do func(tenants.TenantInTier) e
 		}
 		for _, t := range list {
 			if err := do(t); err != nil {
-				return err
+				first = cmp.Or(first, err)
+				if failed++; failed == mostNoticeErrors || ctx.Err() != nil {
+					return first
+				}
 			}
 			after = t.Slug
 		}
 		if len(list) < page {
-			return nil
+			return first
 		}
 	}
 }

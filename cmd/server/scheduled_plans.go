@@ -55,6 +55,6 @@ func runPlanMigrations(ctx context.Context, store *tenants.Store, log *slog.Logg
 		if err != nil && ctx.Err() == nil {
 			log.Warn("plan migrations failed; retrying", "error", err)
 		}
-		return more && err == nil
+		return more
 	})
 }

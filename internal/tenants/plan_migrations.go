@@ -266,8 +266,8 @@ const (
 
 // RunPlanMigrations executes the due part of the migrations of all tenants, and returns the number
 // of moved subjects. more reports whether more can be done immediately. Several servers may call it
-// concurrently. An error of one migration does not stop the others. Errors: ErrUnavailable, and the
-// first error of a migration.
+// concurrently. After an error, the other migrations of the tenant wait for the next round, and
+// those of others do not. Errors: ErrUnavailable, and those of tenants.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
 	open, err := s.openPlanMigrations(ctx)
 	if err != nil {
@@ -275,8 +275,9 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 	}
 	more = len(open) == openMigrations
 	batches := map[uuid.UUID]int{} // of each tenant that succeeded
+	var without failedTenants
 	for _, m := range open {
-		for left := true; left; {
+		for left := !without.has(m.TenantID); left; {
 			if batches[m.TenantID] == migrationBatches {
 				more = true
 				break
@@ -286,13 +287,14 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 			n, left, failed = s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID)
 			moved += n
 			if failed != nil {
-				err = errors.Join(err, fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed))
+				// Each of its migrations could wait for the same lock.
+				without.add(m.TenantID, fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed))
 				break
 			}
 			batches[m.TenantID]++
 		}
 	}
-	return moved, more, err
+	return moved, more && len(batches) > 0, without.first
 }
 
 // openPlanMigrations lists the migrations of one step.
