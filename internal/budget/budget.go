@@ -173,6 +173,7 @@ func (b *Budget) reserve(t *tenant, now time.Time, bytes int64) (wait time.Durat
 		b.allowance.Add(-bytes)
 		return 0
 	}
+	t.usual /= 2 // or a tenant whose records were long could never write a short one again
 	first := at + int64(longest/period)
 	for expires := range t.own {
 		first = min(first, expires)

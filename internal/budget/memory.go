@@ -10,11 +10,11 @@ import (
 // with a water level L, a tenant writes no further records from L bytes on, as at its own bound.
 //
 //	L    the largest one with: the sum of min(bytes, L) of all tenants is at most T
-//	T    at 80 % of the memory as many bytes as 80 %, at 90 % none, linear between
+//	T    at 80 % of the memory as many bytes as 80 %, at 90 % none, linear between, and 4 % at least
 //
 // T falls faster than the memory fills, so records do not fill it beyond 90 %, also if each
-// instance knows other tenants. The rest is for counters, and for small records: those of a tenant
-// that has few bytes in all are written until 95 %.
+// instance knows other tenants. The rest is for counters, and until 95 % for what counters must not
+// keep out: records of 4 % of the memory in all, and those of a tenant that has few bytes.
 //
 // Between two readings, an instance writes a part of what is left below 90 % only, besides small
 // records, and a tenant gets a part of that each time its hash is read.
@@ -26,6 +26,9 @@ import (
 const (
 	mostFull  = 0.90 // for records
 	smallFull = 0.95 // for small records
+	// ownPart is the part of the memory that records may have until smallFull, also if counters
+	// use the rest.
+	ownPart = 0.04
 	// steep is how much faster T falls than the memory fills.
 	steep = 8
 	// tenantShare is the part of what an instance may write that a tenant is granted at once.
@@ -41,13 +44,19 @@ func (b *Budget) Measured(used, most int64) {
 		b.setLeft(unbounded, unbounded)
 		return
 	}
-	left := max(int64(mostFull*float64(most))-used, 0)
-	level := max(waterlevel.Of(b.bytesOfTenants(), steep*left), small)
 	if float64(used) >= smallFull*float64(most) {
-		level = 0
+		b.setLeft(0, 0)
+		return
 	}
+	tenants, own := b.bytesOfTenants(), int64(ownPart*float64(most))
+	var records int64
+	for _, bytes := range tenants {
+		records += bytes
+	}
+	left := max(int64(mostFull*float64(most))-used, 0)
+	level := max(waterlevel.Of(tenants, max(steep*left, own)), small)
 	// Half of it: some of what was written when the memory was read is not in use yet.
-	b.setLeft(level, left/int64(2*max(b.o.Instances(), 1)))
+	b.setLeft(level, max(left, own-records)/int64(2*max(b.o.Instances(), 1)))
 }
 
 func (b *Budget) setLeft(level, allowance int64) {

@@ -64,6 +64,10 @@ func TestMemoryForSmallRecords(t *testing.T) {
 	f := newFleet(t, memory)
 	b := f.instance()
 	known, fresh := uuid.New(), uuid.New()
+	b.Measured(500*megabyte, memory)
+	for range 2 { // together more than the part of records
+		require.Greater(t, writeLarge(t, b, uuid.New(), memory), int64(20*megabyte))
+	}
 	b.Measured(949*megabyte, memory)
 	require.Equal(t, 102, write(t, b, known, 1000))
 	b.Look(t.Context())
@@ -71,7 +75,7 @@ func TestMemoryForSmallRecords(t *testing.T) {
 	b.Measured(951*megabyte, memory)
 	require.Zero(t, write(t, b, fresh, 1000))
 	_, full := b.Alive()
-	require.Equal(t, 2, full)
+	require.Equal(t, 4, full)
 	b.Measured(0, 0) // it has no maximum
 	f.now.Add(int64(time.Second))
 	b.Look(t.Context())
@@ -104,4 +108,47 @@ func TestRecordsBetweenTwoReadings(t *testing.T) {
 	b.Measured(500*megabyte+all, memory)
 	b.Look(t.Context())
 	require.Positive(t, writeLarge(t, b, uuid.New(), memory), "after the next reading")
+}
+
+// Counters may use more of the memory than records, and do not keep them out: records have a part
+// of their own, which tenants share.
+func TestRecordsHaveTheirOwnPart(t *testing.T) {
+	t.Parallel()
+	const memory, part = 1000 * megabyte, 40 * megabyte
+	f := newFleet(t, memory)
+	b := f.instance()
+	large, other := uuid.New(), uuid.New()
+	for range 60 { // seconds, in which nothing expires
+		b.Measured(949*megabyte, memory)
+		b.Look(t.Context())
+		writeLarge(t, b, large, memory)
+	}
+	bytes, _ := b.Alive()
+	require.Greater(t, bytes, int64(part/2))
+	require.Less(t, bytes, int64(part))
+	b.Measured(949*megabyte, memory)
+	require.Positive(t, writeLarge(t, b, other, 200*kilobyte), "the largest one is bounded first")
+	b.Measured(951*megabyte, memory)
+	require.Zero(t, writeLarge(t, b, other, memory))
+}
+
+// A tenant whose last records were long writes short ones where a long one does not fit.
+func TestShortRecordsAfterLongOnes(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1000*kilobyte)
+	b, tenant := f.instance(), uuid.New()
+	for n := range int64(10) {
+		hold, err := b.Reserve(tenant, kilobyte)
+		require.NoError(t, err)
+		hold.Wrote((100-n)*kilobyte, time.Minute) // 45 are left
+		b.Look(t.Context())
+	}
+	var err error
+	for range 10 {
+		var hold budget.Hold
+		if hold, err = b.Reserve(tenant, kilobyte); err == nil {
+			hold.Wrote(kilobyte, time.Minute)
+		}
+	}
+	require.NoError(t, err)
 }
