@@ -21,7 +21,8 @@ RACE = GOFLAGS="$$(go env GOFLAGS) -ldflags=-w $(NO_RACE:%=-gcflags=%=-race=fals
 # there are processors: many tests wait, for a browser or for a server that was killed. Processes
 # with the race detector end at once: they would wait a second each for other reports. Their garbage
 # is collected at half the usual growth: memory that is used again is cheaper than more memory,
-# because the detector keeps four times the size beside it.
+# because the detector keeps four times the size beside it. The server is compiled before: three
+# packages need it at once, and each would compile it.
 SLOWEST := ./tests/browser ./tests ./tests/gateways ./internal/api
 PACKAGES = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
@@ -39,6 +40,7 @@ test: ## run all tests under the race detector, with a private PostgreSQL and Re
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test gateways
 	@scripts/dev.sh --test node
+	@$(RACE) go build -race -o /dev/null ./cmd/server
 	@scripts/dev.sh --test with env GORACE=atexit_sleep_ms=0 $(RACE) \
 		$(GOTESTSUM) --format standard-quiet -- -race -vet=off -exec 'env GOGC=50' -timeout 60m -p $(PACKAGES) $(SLOWEST) ./...
 	@scripts/dev.sh --test with go test ./internal/engine ./internal/engine/redis -run '^TestLeasesNeverExceed$$|^TestGrantsNeverExceed$$|^TestRandomSequences$$'
