@@ -79,6 +79,7 @@ test("express", async (t) => {
   const server = await served(t, ["allowed"]);
   const { app } = await import("./samples/express.js");
   assert.deepEqual(await (await order(createServer(app))).json(), { id: "7" });
+  await server.await(1);
   assert.equal(await resource(server), "GET /orders/:id");
 });
 
@@ -87,6 +88,7 @@ test("fastify", async (t) => {
   const { app } = await import("./samples/fastify.js");
   await app.ready();
   assert.deepEqual(await (await order(app.server)).json(), { ok: true });
+  await server.await(1);
   assert.equal(await resource(server), "GET /orders/:id");
 });
 
@@ -96,6 +98,7 @@ test("hono", async (t) => {
   const server = await served(t, ["allowed"]);
   const { app } = await import("./samples/hono.js");
   assert.deepEqual(await (await app.request(request("/orders/7"))).json(), { id: "7" });
+  await server.await(1);
   assert.equal(await resource(server), "GET /orders/:id");
 });
 
