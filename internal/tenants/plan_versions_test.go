@@ -449,7 +449,7 @@ func TestMigrationsOfALockedTenant(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	impatient := d.Open(tenants.Config{Operation: time.Second})
+	impatient := d.Open(tenants.Config{Operation: 5 * time.Second})
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		tx, err := conn.Begin(ctx)
 		require.NoError(t, err)
