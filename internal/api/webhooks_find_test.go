@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/limit"
 	"weir/internal/origin"
 	"weir/internal/tenants"
 )
@@ -121,4 +122,27 @@ func TestRememberedEndpointsAreBounded(t *testing.T) {
 		e.remember(tenants.Webhook{Endpoint: uuid.New()})
 	}
 	require.Len(t, e.known, webhookRemember)
+}
+
+// The verification of an event waits for the tenant's turn among all short work: an event of 256
+// KiB takes ten milliseconds of a processor.
+func TestWebhooksTakeTurns(t *testing.T) {
+	s, _, _, id := hooks(t)
+	short := s.lane.server.Load().capacity.bodies.small
+	var leave []func()
+	for range short.Most() {
+		done, err := short.Take(t.Context(), limit.TenantID{byte(len(leave)), 1})
+		require.NoError(t, err)
+		leave = append(leave, done)
+	}
+	body := subscriptionEvent("evt_1", "ada", "price_pro", time.Now())
+	answered := make(chan answer)
+	go func() {
+		answered <- s.contract.call("", http.MethodPost, "/v1/webhooks/stripe/"+id.String(), body, stripeSignature(body, stripeSecret, time.Now()))
+	}()
+	require.Eventually(t, func() bool { return short.Waiting() == 1 }, time.Minute, time.Millisecond)
+	for _, done := range leave {
+		done()
+	}
+	(<-answered).ok(200)
 }

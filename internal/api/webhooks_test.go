@@ -286,29 +286,6 @@ func TestWebhookRate(t *testing.T) {
 	require.Zero(t, w.overRate(t.Context(), other))
 }
 
-// The verification of an event waits for the tenant's turn among all short work: an event of 256
-// KiB takes ten milliseconds of a processor.
-func TestWebhooksTakeTurns(t *testing.T) {
-	s, _, _, id := hooks(t)
-	short := s.lane.server.Load().capacity.bodies.small
-	var leave []func()
-	for range short.Most() {
-		done, err := short.Take(t.Context(), limit.TenantID{byte(len(leave)), 1})
-		require.NoError(t, err)
-		leave = append(leave, done)
-	}
-	body := subscriptionEvent("evt_1", "ada", "price_pro", time.Now())
-	answered := make(chan answer)
-	go func() {
-		answered <- s.contract.call("", http.MethodPost, "/v1/webhooks/stripe/"+id.String(), body, stripeSignature(body, stripeSecret, time.Now()))
-	}()
-	require.Eventually(t, func() bool { return short.Waiting() == 1 }, time.Minute, time.Millisecond)
-	for _, done := range leave {
-		done()
-	}
-	(<-answered).ok(200)
-}
-
 // However many events of one tenant wait to be written, those of another one have their turn: of
 // one tenant, one is written at a time.
 func TestWritesOfWebhooksByTenant(t *testing.T) {

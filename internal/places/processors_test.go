@@ -92,8 +92,8 @@ func TestOneTurnOfBothKinds(t *testing.T) {
 	require.EqualValues(t, 2*8*50, done.Load())
 }
 
-// Who waits for the tenant's own turn keeps no turn of short work, for which other tenants wait,
-// and one who gives up leaves nothing behind.
+// Short work that waits for long work of its own tenant does not keep out the short work of other
+// tenants. Work that gives up waiting leaves nothing behind.
 func TestWaitForTheOwnTurn(t *testing.T) {
 	t.Parallel()
 	turns := places.NewProcessors(2)
