@@ -165,9 +165,7 @@ func (s *server) undecided(r *http.Request, ask *authorizeQuestion, p *Problem) 
 func (s *server) answerUndecided(r *http.Request, p *Problem, open bool) {
 	q := requestFrom(r.Context())
 	if open {
-		if p.Code == codeOverloaded {
-			q.rest(r.Context())
-		}
+		q.rest(r.Context(), p)
 		q.code = p.Code
 		q.Header()["Cache-Control"] = noStore
 		q.WriteHeader(http.StatusNoContent)

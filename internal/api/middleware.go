@@ -452,9 +452,12 @@ func (q *request) discardRest(r *http.Request) {
 // was often read and decoded.
 const netHTTPRefusals = 8
 
-// rest pauses before the answer to a request that is refused because too many are in flight, as on
-// the lane. The request keeps nothing that others need meanwhile.
-func (q *request) rest(ctx context.Context) {
+// rest pauses before the answer p if that is a refusal because too many requests are in flight, as
+// on the lane. The request keeps no place and no turn meanwhile.
+func (q *request) rest(ctx context.Context, p *Problem) {
+	if p.Code != codeOverloaded {
+		return
+	}
 	pause := q.capacity.bound.RefuseMore(netHTTPRefusals - 1)
 	if pause == 0 {
 		return
