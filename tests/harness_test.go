@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +49,9 @@ type client struct {
 }
 
 func newClient(t testing.TB, key string) *client {
-	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	// The transport may dial more connections than it uses, and the server closes one that has sent
+	// nothing for 5 s. A POST that is sent at that moment is not repeated.
+	transport := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &client{t: t, key: key, http: &http.Client{Transport: transport, Timeout: patience}}
 }
