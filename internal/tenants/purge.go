@@ -13,8 +13,8 @@ import (
 )
 
 // purgeRows is the maximum number of rows that one statement deletes: none takes long, and none
-// keeps rows locked that others wait for.
-const purgeRows = 5000
+// keeps rows locked that others wait for. A row can have hundreds of KiB.
+const purgeRows = 1000
 
 // BillingEventRetention is how long billing events are kept after they were decided. A duplicate of
 // an event that was deleted is taken for a new one, so it is longer than any provider sends an
@@ -110,8 +110,11 @@ func (s *Store) Purge(ctx context.Context) (err error) {
 // delete the same rows in different orders would deadlock, so one does it.
 func (s *Store) purgeAlone(ctx context.Context, purge func(context.Context, *db.Queries) (int64, error)) (removed int64, err error) {
 	for n := int64(purgeRows); n == purgeRows; removed += n {
-		err := s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		err := s.asSystemWithin(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 			n = 0
+			if err := longStatements(ctx, tx); err != nil {
+				return err
+			}
 			mine, err := q.TryLock(ctx, purgeLock)
 			if err == nil && mine {
 				n, err = purge(ctx, q)

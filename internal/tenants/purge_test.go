@@ -43,10 +43,10 @@ var expired = map[string]string{
 		SELECT t.id, gen_random_uuid(), t.id, 'evt' || n, 'x', now(), now(), '', 'applied', now() - interval '91 days' FROM tenants t, generate_series(1, $1::int) n`,
 }
 
-// No statement of Purge deletes more than 5000 rows, and all of them delete what has expired.
+// No statement of Purge deletes more than 1000 rows, and all of them delete what has expired.
 func TestPurgeInBatches(t *testing.T) {
 	t.Parallel()
-	const rows = 5001
+	const rows = 1001
 	d := tenantstest.New(t)
 	d.Tenant("tenant-a")
 	d.Exec("CREATE TABLE deleted_rows (of text, n bigint)")
@@ -68,7 +68,7 @@ func TestPurgeInBatches(t *testing.T) {
 			require.NoError(t, err)
 			batches, err := pgx.CollectRows(found, pgx.RowTo[int64])
 			require.NoError(t, err)
-			require.Equal(t, []int64{5000, 1}, batches, table)
+			require.Equal(t, []int64{1000, 1}, batches, table)
 		}
 	})
 }
