@@ -78,7 +78,14 @@ func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *vi
 	if person == nil {
 		return err
 	}
+	change, wait := d.limits.newPasswords.Begin(ctx, person.ID.String())
+	if change == nil {
+		return d.renderAccount(w, r, v, tooMany(w, &f, wait), &f)
+	}
 	err = d.Store.ChangePassword(ctx, *person, f.values.Get("password"))
+	if err != nil { // nothing was changed, or that is not known
+		change.Undecided(ctx)
+	}
 	if status := f.refuse(err); status != 0 {
 		return d.renderAccount(w, r, v, status, &f)
 	}

@@ -586,3 +586,22 @@ func TestCrossSiteAccounts(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, ann.send(r).status, path)
 	}
 }
+
+// Each new password is a mail, so a person cannot change it without an end.
+func TestNewPasswordsAreLimited(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	b := s.as("ann@example.com")
+	change := func(current, next string) page {
+		return b.post("/account/password", url.Values{"current": {current}, "password": {next}})
+	}
+	words := []string{password, "another good horse"}
+	require.Equal(t, http.StatusUnprocessableEntity, change(password, "short").status, "it does not count")
+	for n := range 20 {
+		require.Equal(t, http.StatusSeeOther, change(words[n%2], words[(n+1)%2]).status)
+	}
+	got := change(password, words[1])
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.NotEmpty(t, got.header.Get("Retry-After"))
+	require.Len(t, box.settled(), 20)
+}

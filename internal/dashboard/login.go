@@ -96,8 +96,9 @@ func (d *dashboard) prove(ctx context.Context, r *http.Request, email, password 
 		err = busyOr(err)
 	default:
 		try.Succeeded(ctx)
+		_, wait = d.limits.proved.Begin(ctx, person.ID.String())
 	}
-	return person, 0, err
+	return person, wait, err
 }
 
 // recordOfEmail records a security event after the answer, so that the time of the answer does not

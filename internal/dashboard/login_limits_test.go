@@ -225,3 +225,26 @@ func TestUnknownClientsCannotLockOut(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, home.post(link, url.Values{"password": {"a better horse"}}).status)
 	home.signedIn(true, "with the link that she requested herself")
 }
+
+// A person who signs in without an end does not fill the security events of their tenants. Nobody
+// else can use up their sign-ins.
+func TestSignInsOfAPersonAreLimited(t *testing.T) {
+	s := newStack(t)
+	b := s.browser()
+	for range 5 {
+		b.login("ann@example.com", "guess")
+	}
+	ann, err := s.store.VerifyPassword(t.Context(), "ann@example.com", password)
+	require.NoError(t, err)
+	for range 299 {
+		try, _ := s.pages.limits.proved.Begin(t.Context(), ann.ID.String())
+		require.NotNil(t, try)
+	}
+	require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", password).status)
+	got := b.login("ann@example.com", password)
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.Equal(t, "288", got.header.Get("Retry-After"))
+	require.Equal(t, http.StatusSeeOther, s.browser().login("bob@example.com", password).status, "another person")
+	s.clock.move(288 * time.Second)
+	require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", password).status)
+}

@@ -28,6 +28,13 @@ var (
 	}
 )
 
+// provedRules limit how often a person proves to be one, with the right password: each time is an
+// event in all of their tenants. Nobody else can use this up.
+var provedRules = []limit.Rule{{Slug: "proved", Algorithm: limit.TokenBucket, Limit: 300, Window: throttle.Every(24 * time.Hour)}}
+
+// newPasswordRules limit how often a person changes the password, because a mail reports it.
+var newPasswordRules = []limit.Rule{{Slug: "password", Algorithm: limit.TokenBucket, Limit: 20, Window: throttle.Every(24 * time.Hour)}}
+
 // askRules limit the sign-ups that create a login without a mail.
 var askRules = throttle.ByNetwork(
 	limit.Rule{Slug: "account-address", Algorithm: limit.FixedWindowFirstHit, Limit: 3, Window: throttle.Every(15 * time.Minute)},
@@ -68,6 +75,7 @@ var blockedRules = append([]limit.Rule{
 // signInLimits are the throttles of sign-ins and of the mails for them.
 type signInLimits struct {
 	unknown, own            *throttle.Throttle
+	proved, newPasswords    *throttle.Throttle
 	asked, askedFrom        *throttle.Throttle
 	mailed, mailedOwn       *throttle.Throttle
 	signupMails, ownSignups *throttle.Throttle
@@ -78,6 +86,7 @@ type signInLimits struct {
 func (d *dashboard) newSignInLimits() signInLimits {
 	return signInLimits{
 		unknown: d.newThrottle("sign-in", unknownRules...), own: d.newThrottle("sign-in", ownRules...),
+		proved: d.newThrottle("signed-in", provedRules...), newPasswords: d.newThrottle("new-password", newPasswordRules...),
 		blocked: d.newThrottle("sign-in-blocked", blockedRules...), emailMails: d.newThrottle("mail-email", emailRules...),
 		asked: d.newThrottle("ask", askRules...), askedFrom: d.newThrottle("ask-mail", askAddressRules...),
 		mailed: d.newThrottle("mail-password", mailRules...), mailedOwn: d.newThrottle("mail-password", ownMailRules...),

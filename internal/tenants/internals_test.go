@@ -13,6 +13,12 @@ import (
 	"weir/internal/tenants/db"
 )
 
+// The bounds that tests reach.
+const (
+	MaxMemberships           = maxMemberships
+	MaxSecurityNotifications = maxSecurityNotifications
+)
+
 // AuditListSQL is the statement of Store.Audit, from its start.
 func AuditListSQL(tenant uuid.UUID, f AuditFilter) (sql string, args []any) {
 	return auditListSQL(tenant, f, nil, 51)

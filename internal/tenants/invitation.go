@@ -3,6 +3,7 @@ package tenants
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -228,7 +229,7 @@ func (s *Store) InvitationByToken(ctx context.Context, token string) (out Invita
 
 // Join accepts the invitation of a link for person, who was authenticated by a password or a
 // session. Errors: ErrNotFound as InvitationByToken, also for an invitation of another person;
-// ErrUnavailable.
+// *ConflictError of a person who is in maxMemberships tenants; ErrUnavailable.
 func (s *Store) Join(ctx context.Context, token string, person uuid.UUID) (Person, error) {
 	i, err := s.InvitationByToken(ctx, token)
 	if err != nil {
@@ -282,6 +283,9 @@ func (s *Store) join(ctx context.Context, i Invitation, token string, password *
 		if taken != 1 || m.State != MemberInvited {
 			return ErrNotFound
 		}
+		if err := c.mayJoin(ctx, i.PersonID); err != nil {
+			return err
+		}
 		if password != nil {
 			if err := c.firstPassword(ctx, i.PersonID, *password); err != nil {
 				return err
@@ -296,19 +300,37 @@ func (s *Store) join(ctx context.Context, i Invitation, token string, password *
 	return s.person(ctx, i.PersonID)
 }
 
-// firstPassword creates the login of a person who has none. People belong to no tenant, so another
-// role of the database writes them.
+// firstPassword creates the login of a person who has none.
 func (c *change) firstPassword(ctx context.Context, person uuid.UUID, hash string) error {
+	return c.asPeople(ctx, func() error {
+		n, err := c.SetFirstPassword(ctx, db.SetFirstPasswordParams{ID: person, PasswordHash: &hash})
+		if err == nil && n != 1 { // by another invitation, at the same time
+			err = errHasLogin()
+		}
+		return err
+	})
+}
+
+// mayJoin refuses a person who is in as many tenants as a person may be in.
+func (c *change) mayJoin(ctx context.Context, person uuid.UUID) error {
+	return c.asPeople(ctx, func() error {
+		n, err := c.CountJoined(ctx, person)
+		if err == nil && n >= maxMemberships {
+			err = &ConflictError{CodeConflict, fmt.Sprintf("you are a member of %d tenants, the most that a login can have: leave one first", n)}
+		}
+		return err
+	})
+}
+
+// asPeople runs fn as weir_system, which people and their sessions need because they belong to no
+// tenant.
+func (c *change) asPeople(ctx context.Context, fn func() error) error {
 	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
 		return err
 	}
-	n, err := c.SetFirstPassword(ctx, db.SetFirstPasswordParams{ID: person, PasswordHash: &hash})
-	if err != nil {
+	if err := fn(); err != nil {
 		return err
 	}
-	if n != 1 { // by another invitation, at the same time
-		return errHasLogin()
-	}
-	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
+	_, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
 	return err
 }

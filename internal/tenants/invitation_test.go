@@ -187,3 +187,34 @@ func TestInvitationsByRole(t *testing.T) {
 		require.ErrorIs(t, err, tenants.ErrForbidden)
 	}
 }
+
+// A person joins a bounded number of tenants: each event of a login is written to all of them.
+func TestMembershipsOfAPersonAreBounded(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	invited, err := s.InviteMember(ctx, a, "zoe@example.com", tenants.Editor)
+	require.NoError(t, err)
+	person, err := s.JoinNew(ctx, invited.Token, "zoe's own horse")
+	require.NoError(t, err)
+	d.Exec(`WITH made AS (
+			INSERT INTO tenants (id, slug, version, policy_version, subjects_version, keys_version)
+			SELECT gen_random_uuid(), 'other-' || n, 1, 1, 1, 1 FROM generate_series(1, $2::int) n RETURNING id
+		)
+		INSERT INTO members (tenant_id, person_id, id, role, joined_at, version)
+		SELECT id, $1, gen_random_uuid(), 'viewer', now(), 1 FROM made`, person.ID, tenants.MaxMemberships-2)
+	join := func(slug string) error {
+		other, _ := d.Tenant(slug)
+		made, err := s.InviteMember(ctx, other, "zoe@example.com", tenants.Editor)
+		require.NoError(t, err)
+		_, err = s.Join(ctx, made.Token, person.ID)
+		return err
+	}
+	require.NoError(t, join("tenant-y"))
+	requireConflict(t, join("tenant-z"), tenants.CodeConflict)
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		var joined int
+		require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM members WHERE person_id = $1 AND joined_at IS NOT NULL", person.ID).Scan(&joined))
+		require.Equal(t, tenants.MaxMemberships, joined)
+	})
+}

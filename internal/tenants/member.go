@@ -125,6 +125,9 @@ func (m *Membership) sessions() sessionLimits {
 const (
 	maxEmail   = 254  // bytes
 	maxMembers = 1000 // of a tenant
+	// maxMemberships is how many tenants a person can join: each event of a login is written to all
+	// of them, and each request with a session reads them.
+	maxMemberships = 200
 )
 
 // CreateMember makes the person with this email an active member of the actor's tenant, or gives a

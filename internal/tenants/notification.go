@@ -49,6 +49,9 @@ const (
 	// maxNotifications is how many notifications a tenant may have in an hour. Further ones are not
 	// stored, and counted at the endpoints.
 	maxNotifications = 1000
+	// maxSecurityNotifications is how many of them may be security events, of which any member can
+	// cause many.
+	maxSecurityNotifications = maxNotifications / 2
 	// maxNotificationBytes limits a body.
 	maxNotificationBytes = 64 << 10
 	// NotificationRetention is how long a notification is kept, with its deliveries.
@@ -81,11 +84,11 @@ func notify(ctx context.Context, q *db.Queries, tenant uuid.UUID, now time.Time,
 	if err != nil || len(endpoints) == 0 {
 		return err
 	}
-	recent, err := q.CountRecentNotifications(ctx, db.CountRecentNotificationsParams{TenantID: tenant, Since: now.Add(-time.Hour)})
+	stored, err := q.CountRecentNotifications(ctx, db.CountRecentNotificationsParams{Type: n.Type, TenantID: tenant, Since: now.Add(-time.Hour)})
 	if err != nil {
 		return err
 	}
-	if recent >= maxNotifications {
+	if stored.Recent >= maxNotifications || n.Type == SecurityEventAdded && stored.OfType >= maxSecurityNotifications {
 		return q.RecordDroppedNotification(ctx, db.RecordDroppedNotificationParams{TenantID: tenant, Ids: endpoints, Now: &now})
 	}
 	_, err = insertNotification(ctx, q, tenant, now, n, endpoints)

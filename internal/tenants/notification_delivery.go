@@ -134,7 +134,7 @@ func (s *Store) TestNotificationEndpoint(ctx context.Context, a Actor, id uuid.U
 		if err != nil {
 			return err
 		}
-		if recent >= maxNotifications {
+		if recent.Recent >= maxNotifications {
 			return &ConflictError{CodeConflict, "the tenant has had too many notifications in the last hour: try again later"}
 		}
 		delivery, err := insertNotification(ctx, c.Queries, c.tenant, c.now, Notification{TestNotification, struct {

@@ -256,3 +256,25 @@ func TestDeliveryBacklogIsBounded(t *testing.T) {
 	deliver(b, tenants.DeliveryPending, 6_000)
 	require.EqualValues(t, tenants.MostDeliveryBacklog, backlog())
 }
+
+// Members who sign in very often do not keep other notifications of their tenant from being sent.
+func TestSecurityEventsLeaveRoomForNotifications(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	mustNotified(t, d.Store, a)
+	stored := func(kind string) (n int) {
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM notifications WHERE tenant_id = $1 AND type = $2", a.TenantID(), kind).Scan(&n))
+		})
+		return n
+	}
+	first := stored(tenants.SecurityEventAdded)
+	d.Exec(`INSERT INTO notifications (tenant_id, id, type, body, created_at)
+		SELECT $1, gen_random_uuid(), 'security.event', '{}', now() FROM generate_series(1, $2::int)`, a.TenantID(), tenants.MaxSecurityNotifications-first-1)
+	for range 3 {
+		require.NoError(t, d.Store.Notify(t.Context(), a.TenantID(), tenants.Notification{Type: tenants.SecurityEventAdded}))
+	}
+	require.Equal(t, tenants.MaxSecurityNotifications, stored(tenants.SecurityEventAdded))
+	require.NoError(t, d.Store.Notify(t.Context(), a.TenantID(), tenants.Notification{Type: tenants.QuotaReached}))
+	require.Equal(t, 1, stored(tenants.QuotaReached))
+}

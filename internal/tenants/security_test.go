@@ -1,6 +1,7 @@
 package tenants_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -93,4 +94,17 @@ func TestRepeatedExportsAreOneEvent(t *testing.T) {
 	now = now.Add(time.Minute)
 	require.NoError(t, d.Store.RecordExport(t.Context(), a, "subjects", "csv"))
 	require.Equal(t, 4, count(a))
+}
+
+// Nor does a key whose client has a new address for each export.
+func TestExportsFromManyAddresses(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	for n := range 20 {
+		from := tenants.WithOrigin(t.Context(), tenants.Origin{Address: fmt.Sprintf("2001:db8::%x", n/2)})
+		require.NoError(t, d.Store.RecordExport(from, a, "subjects", "csv"))
+	}
+	events, _, err := d.Store.SecurityEvents(t.Context(), a, tenants.EventFilter{Kind: tenants.EventExported}, tenants.Page{Limit: 20})
+	require.NoError(t, err)
+	require.Len(t, events, 5)
 }

@@ -340,14 +340,9 @@ func (s *Store) EndOtherSessions(ctx context.Context, session Session) error {
 // endSessionsHere ends the person's sessions in this tenant, because the person's rights there have
 // changed. Another role of the database writes sessions, as for people.
 func (c *change) endSessionsHere(ctx context.Context, person uuid.UUID) error {
-	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
-		return err
-	}
-	if err := c.DeleteSessionsIn(ctx, db.DeleteSessionsInParams{PersonID: person, TenantID: &c.tenant}); err != nil {
-		return err
-	}
-	_, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
-	return err
+	return c.asPeople(ctx, func() error {
+		return c.DeleteSessionsIn(ctx, db.DeleteSessionsInParams{PersonID: person, TenantID: &c.tenant})
+	})
 }
 
 func sessionHash(secret []byte) []byte {

@@ -12,6 +12,17 @@ import (
 	"github.com/google/uuid"
 )
 
+const countJoined = `-- name: CountJoined :one
+SELECT count(*) FROM members WHERE person_id = $1 AND joined_at IS NOT NULL
+`
+
+func (q *Queries) CountJoined(ctx context.Context, personID uuid.UUID) (int64, error) {
+	row := q.db.QueryRow(ctx, countJoined, personID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const countMembers = `-- name: CountMembers :one
 SELECT count(*) FROM members WHERE tenant_id = $1
 `

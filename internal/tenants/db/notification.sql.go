@@ -120,19 +120,26 @@ func (q *Queries) CountNotificationEndpoints(ctx context.Context, tenantID uuid.
 }
 
 const countRecentNotifications = `-- name: CountRecentNotifications :one
-SELECT count(*) FROM notifications WHERE tenant_id = $1 AND created_at > $2
+SELECT count(*) AS recent, count(*) FILTER (WHERE type = $1) AS of_type
+FROM notifications WHERE tenant_id = $2 AND created_at > $3
 `
 
 type CountRecentNotificationsParams struct {
+	Type     string
 	TenantID uuid.UUID
 	Since    time.Time
 }
 
-func (q *Queries) CountRecentNotifications(ctx context.Context, arg CountRecentNotificationsParams) (int64, error) {
-	row := q.db.QueryRow(ctx, countRecentNotifications, arg.TenantID, arg.Since)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+type CountRecentNotificationsRow struct {
+	Recent int64
+	OfType int64
+}
+
+func (q *Queries) CountRecentNotifications(ctx context.Context, arg CountRecentNotificationsParams) (CountRecentNotificationsRow, error) {
+	row := q.db.QueryRow(ctx, countRecentNotifications, arg.Type, arg.TenantID, arg.Since)
+	var i CountRecentNotificationsRow
+	err := row.Scan(&i.Recent, &i.OfType)
+	return i, err
 }
 
 const deleteNotificationEndpoint = `-- name: DeleteNotificationEndpoint :exec

@@ -47,6 +47,9 @@ SELECT count(*) FROM members WHERE tenant_id = @tenant_id;
 SELECT count(*) FROM members
 WHERE tenant_id = @tenant_id AND role = 'owner' AND joined_at IS NOT NULL AND id <> @id;
 
+-- name: CountJoined :one
+SELECT count(*) FROM members WHERE person_id = @person_id AND joined_at IS NOT NULL;
+
 -- name: Memberships :many
 SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at,
     s.session_idle_ms, s.session_life_ms, s.confirm_after_ms

@@ -32,7 +32,8 @@ SELECT id FROM notification_endpoints
 WHERE tenant_id = @tenant_id AND enabled AND (cardinality(types) = 0 OR @type::text = ANY(types));
 
 -- name: CountRecentNotifications :one
-SELECT count(*) FROM notifications WHERE tenant_id = @tenant_id AND created_at > @since;
+SELECT count(*) AS recent, count(*) FILTER (WHERE type = @type) AS of_type
+FROM notifications WHERE tenant_id = @tenant_id AND created_at > @since;
 
 -- name: RecordDroppedNotification :exec
 UPDATE notification_endpoints SET dropped = dropped + 1, dropped_at = @now WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
