@@ -26,7 +26,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-var newTenants = flag.Int64("new-tenants", 1000, "how many tenants TestWritesOfNewTenantsAreInForce creates")
+var newTenants = flag.Int64("new-tenants", 400, "how many tenants TestWritesOfNewTenantsAreInForce creates")
 
 // A new customer's first key works, and each of their writes is in force for the next check at the
 // same instance, while other tenants sign up, are loaded and are evicted. The test has a thousand
