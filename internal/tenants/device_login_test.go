@@ -191,3 +191,18 @@ func TestDeviceLoginSlowsDown(t *testing.T) {
 		require.LessOrEqual(t, polled(t, s, code).Interval, time.Minute)
 	}
 }
+
+// A new password ends what somebody who was signed in with the old one has approved.
+func TestNewPasswordEndsApprovedDevices(t *testing.T) {
+	t.Parallel()
+	d, _, _, _, ann := sessionStack(t)
+	s, ctx := d.Store, t.Context()
+	login, code := asked(t, s, tenants.ScopeRead)
+	token, err := s.StartSession(ctx, ann, "", "")
+	require.NoError(t, err)
+	session, err := s.Session(ctx, token)
+	require.NoError(t, err)
+	require.NoError(t, s.ApproveDeviceLogin(ctx, session, login))
+	require.NoError(t, s.ChangePassword(ctx, ann, "a better horse"))
+	require.Equal(t, tenants.DevicePoll{State: tenants.DeviceExpired}, polled(t, s, code))
+}

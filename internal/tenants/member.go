@@ -241,11 +241,11 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 		if err := c.keepAnOwner(ctx, old); err != nil {
 			return err
 		}
-		version, err := c.next(ctx, parts{})
-		if err != nil {
+		if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
 			return err
 		}
-		if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
+		version, err := c.next(ctx, parts{})
+		if err != nil {
 			return err
 		}
 		row, err := c.UpdateMemberRole(ctx, db.UpdateMemberRoleParams{TenantID: c.tenant, ID: id, Role: string(in.Role), Version: version})
@@ -297,10 +297,10 @@ func (c *change) remove(ctx context.Context, old Member) error {
 	if err := c.keepAnOwner(ctx, old); err != nil {
 		return err
 	}
-	if _, err := c.next(ctx, parts{}); err != nil {
+	if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
 		return err
 	}
-	if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
+	if _, err := c.next(ctx, parts{}); err != nil {
 		return err
 	}
 	return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: old.ID})

@@ -49,6 +49,15 @@ func (q *Queries) DeleteDeviceLogin(ctx context.Context, id uuid.UUID) error {
 	return err
 }
 
+const deleteDeviceLoginsOf = `-- name: DeleteDeviceLoginsOf :exec
+DELETE FROM device_logins WHERE person_id = $1
+`
+
+func (q *Queries) DeleteDeviceLoginsOf(ctx context.Context, personID *uuid.UUID) error {
+	_, err := q.db.Exec(ctx, deleteDeviceLoginsOf, personID)
+	return err
+}
+
 const denyDeviceLogin = `-- name: DenyDeviceLogin :execrows
 UPDATE device_logins SET state = 'denied'
 WHERE user_hash = $1 AND id = $2 AND state = 'pending' AND expires_at > $3

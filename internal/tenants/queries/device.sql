@@ -24,5 +24,8 @@ UPDATE device_logins SET polled_at = @now, interval_s = @interval_s WHERE id = @
 -- name: DeleteDeviceLogin :exec
 DELETE FROM device_logins WHERE id = @id;
 
+-- name: DeleteDeviceLoginsOf :exec
+DELETE FROM device_logins WHERE person_id = @person_id;
+
 -- name: PurgeDeviceLogins :execrows
 DELETE FROM device_logins WHERE id IN (SELECT o.id FROM device_logins o WHERE o.expires_at <= @now LIMIT @most);
