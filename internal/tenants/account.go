@@ -136,8 +136,8 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	return s.person(ctx, person)
 }
 
-// setPassword replaces a password and ends all sessions and links of the person, and the sign-ins of
-// devices that the person has approved. No browser and no address is known any more.
+// setPassword replaces a password and ends all sessions and links of the person, and the sign-ins
+// of devices that the person has approved. No browser and no address is known any more.
 func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash string, now time.Time) error {
 	if err := q.UpdatePassword(ctx, db.UpdatePasswordParams{ID: person, PasswordHash: &hash}); err != nil {
 		return err
