@@ -119,7 +119,12 @@ func (a *admin) listDecisions(ctx context.Context, in *DecisionsParams) (*answer
 		}
 		q.Since = since
 	}
-	list := a.recent.List(ctx, actorFrom(ctx).TenantID(), q)
+	tenant := actorFrom(ctx).TenantID()
+	others := a.recent.Others(ctx, tenant)
+	if err := turnUntilAnswer(ctx); err != nil {
+		return nil, err
+	}
+	list := a.recent.Merge(tenant, others, q)
 	answer := DecisionsAnswer{Items: make([]RecentDecision, len(list.Decisions)), Instances: list.Instances, Answered: list.Answered}
 	for i := range list.Decisions {
 		answer.Items[i] = recentAnswer(&list.Decisions[i])

@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/peers"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 )
@@ -178,4 +180,29 @@ func TestStreamEndsWithTheProcess(t *testing.T) {
 	s.stop()
 	name, _ := stream.next()
 	require.Empty(t, name)
+}
+
+// A list of decisions is created in the tenant's turn, which is not kept while other instances are
+// asked, and ends when the answer begins: hundreds of long items take a millisecond, and no
+// database limits how often.
+func TestListedDecisionsTakeTurns(t *testing.T) {
+	t.Parallel()
+	ctx, q := encodingRequest(t, tenants.AsSystem(uuid.UUID{1}, "test"))
+	a := &admin{recent: recent.New(recent.Options{Peers: peers.New(1, nil, prometheusRegistry())})}
+	short, other := q.capacity.bodies.small, limit.TenantID{2}
+	leave, err := short.Take(t.Context(), other)
+	require.NoError(t, err)
+	_, err = a.listDecisions(ctx, &DecisionsParams{})
+	p, _ := err.(*Problem)
+	requireOverloaded(t, p)
+	leave()
+	_, err = a.listDecisions(ctx, &DecisionsParams{})
+	require.NoError(t, err)
+	_, err = short.TakeWithin(t.Context(), other, 0)
+	require.Error(t, err, "it is encoded in the same turn")
+	q.capacity.enter()
+	q.WriteHeader(http.StatusOK)
+	leave, err = short.TakeWithin(t.Context(), other, 0)
+	require.NoError(t, err)
+	leave()
 }

@@ -88,3 +88,17 @@ func documentValues(d *tenants.Document) int {
 	}
 	return n
 }
+
+// turnUntilAnswer waits for a turn of the tenant among short work, which ends when the answer
+// begins. The request must wait for nothing else until then.
+func turnUntilAnswer(ctx context.Context) error {
+	q := requestFrom(ctx)
+	wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.wait)
+	defer cancel()
+	leave, p := q.capacity.turn(wait, q.capacity.bodies.small, q.actor.TenantID())
+	if p != nil {
+		return p
+	}
+	q.untilAnswer(leave)
+	return nil
+}

@@ -94,6 +94,7 @@ type dashboard struct {
 	longTurns  pageTurns                 // for what takes it for long
 	trying     *places.Turns[uuid.UUID]  // places for previews of rules, by tenant
 	unread     *places.Bytes[uuid.UUID]  // bytes of long pages that are sent, by tenant
+	paused     pausedRefusals            // before their answers
 	observers  map[string]observer       // by pattern of the route
 	access     *accesslog.Budget         // of log lines about requests
 	hub        *hub

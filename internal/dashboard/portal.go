@@ -272,7 +272,7 @@ func (d *dashboard) portalFailure(w http.ResponseWriter, r *http.Request, link *
 	case errors.Is(err, errPortalEnded):
 		status, title, text = http.StatusNotFound, "This link has ended", "It has expired, was already used, or was revoked. "+ask
 	case errors.Is(err, errPortalBusy), errors.Is(err, errBusy), errors.Is(err, errUnread):
-		requestOf(r.Context()).refuse(r.Context())
+		d.paused.rest(r)
 		w.Header().Set("Retry-After", "10")
 		status, title, text = http.StatusTooManyRequests, "Too many requests", "This page is loaded too often. Try again in a few seconds."
 	case errors.Is(err, errForm):

@@ -193,7 +193,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many previews", "Only a few previews of plans can run at once, one of them of one tenant. Nothing was changed. Try again in a few seconds.")
 	case errors.Is(err, errBusy), errors.Is(err, errUnread):
-		requestOf(r.Context()).refuse(r.Context())
+		d.paused.rest(r)
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")
 	case errors.Is(err, check.ErrPolicyUnavailable):

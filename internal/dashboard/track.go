@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -77,19 +78,29 @@ func (t *tracked) leave() {
 	}
 }
 
-// refusedRest is how long a request waits for its answer if too many pages are requested. A page
-// that says so takes a third of a millisecond, so a client that asks again at once on 64
-// connections would take a processor.
-const refusedRest = 200 * time.Millisecond
+// How long a request waits for its answer if too many pages are requested. A page that says so
+// takes a third of a millisecond, so clients that ask again at once would take a processor on 64
+// connections. With more of them, each waits longer, so that they get 300 of them a second in all.
+const (
+	refusedRest     = 200 * time.Millisecond
+	refusedMostRest = 5 * time.Second
+	refusedEach     = time.Second / 300
+)
 
-// refuse waits before the answer of a refusal. The request keeps no place meanwhile. After the
+// pausedRefusals has the requests that wait for the answer of a refusal.
+type pausedRefusals struct{ waiting atomic.Int64 }
+
+// rest waits before the answer of a refusal. The request keeps no place meanwhile. After the
 // answer, a proxy would use the connection for requests of others, and they would wait.
-func (t *tracked) refuse(ctx context.Context) {
+func (f *pausedRefusals) rest(r *http.Request) {
+	t := requestOf(r.Context())
 	t.leave()
 	began := time.Now()
+	waiting := time.Duration(f.waiting.Add(1))
+	defer f.waiting.Add(-1)
 	select {
-	case <-time.After(refusedRest):
-	case <-ctx.Done():
+	case <-time.After(min(max(refusedRest, waiting*refusedEach), refusedMostRest)):
+	case <-r.Context().Done():
 	}
 	t.rested = time.Since(began)
 }

@@ -403,7 +403,12 @@ func (k *keptDecision) note() NearLimit {
 }
 
 // list returns this process's entries, newest first.
-func (r *Log) list(tenant limit.TenantID, q Query) (out []Decision) {
+func (r *Log) list(tenant limit.TenantID, q Query) []Decision {
+	return newestFirst(r.entries(tenant, q), q.Most)
+}
+
+// entries returns this process's entries in no order.
+func (r *Log) entries(tenant limit.TenantID, q Query) (out []Decision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.tenants[tenant]
@@ -425,7 +430,7 @@ func (r *Log) list(tenant limit.TenantID, q Query) (out []Decision) {
 			}
 		}
 	}
-	return newestFirst(out, q.Most)
+	return out
 }
 
 func newestFirst(list []Decision, most int) []Decision {

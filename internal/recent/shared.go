@@ -32,12 +32,23 @@ type shared struct {
 // other instances may be half a second old. It never fails: if Redis is unavailable, and before
 // Run, it returns those of this instance.
 func (r *Log) List(ctx context.Context, tenant limit.TenantID, q Query) List {
+	return r.Merge(tenant, r.Others(ctx, tenant), q)
+}
+
+// Others returns the decisions of the other instances that answer in time, for Merge. It waits for
+// them.
+func (r *Log) Others(ctx context.Context, tenant limit.TenantID) List {
+	return r.share(ctx, sharedKey{tenant: tenant})
+}
+
+// Merge is List with what the others have answered. It waits for nothing, and takes the processor
+// for up to a millisecond.
+func (r *Log) Merge(tenant limit.TenantID, others List, q Query) List {
 	if q.Most <= 0 || q.Most > recentMost {
 		q.Most = recentMost
 	}
-	out := r.share(ctx, sharedKey{tenant: tenant})
-	out.Decisions = newestFirst(append(selected(out.Decisions, q), r.list(tenant, q)...), q.Most)
-	return out
+	others.Decisions = newestFirst(append(selected(others.Decisions, q), r.entries(tenant, q)...), q.Most)
+	return others
 }
 
 // selected returns a new list of the decisions that meet the conditions.
