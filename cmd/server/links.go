@@ -44,7 +44,7 @@ func (c operatorLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Log
 		if created, err = inviteOwner(ctx, store, tenants.AsSystem(platform.ID, "operator-link"), c.Email); err != nil {
 			return mail.Letter{}, err
 		}
-		return mail.Invitation(created.Email, created.Tenant, "", "an owner", post.Link("/invitation/"+created.Token), "7 days"), nil
+		return mail.Invitation(created.Email, created.Tenant, "The operator", "an owner", post.Link("/invitation/"+created.Token), "7 days"), nil
 	}, func(store *tenants.Store, state tenants.MailState) error {
 		return store.RecordInvitation(ctx, created, state)
 	})

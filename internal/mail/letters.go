@@ -23,14 +23,15 @@ type Letter struct {
 type Link struct{ Text, URL string }
 
 // Invitation invites a person to join a tenant with a role, such as "an editor". by is the person
-// who invites, or "" for the operator.
+// who invites, or "" if a program does.
 func Invitation(to, tenant, by, role, link, lasts string) Letter {
-	if by == "" {
-		by = "The operator"
+	invited := "You are invited"
+	if by != "" {
+		invited = by + " has invited you"
 	}
 	return Letter{
 		Kind: "invitation", To: to, Subject: fmt.Sprintf("Join %s on Weir", short(tenant)),
-		Before: []string{fmt.Sprintf("%s has invited you to work in %s on Weir, as %s.", by, short(tenant), role)},
+		Before: []string{fmt.Sprintf("%s to work in %s on Weir, as %s.", invited, short(tenant), role)},
 		Link:   Link{"Accept the invitation", link},
 		After: []string{
 			fmt.Sprintf("The link is single-use, for this address, and valid for %s.", lasts),
@@ -220,8 +221,11 @@ func short(name string) string {
 // oneLine removes line breaks, which could end a header field.
 func oneLine(s string) string {
 	return strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) || c == '\u2028' || c == '\u2029' {
+		switch {
+		case unicode.IsControl(c) || c == '\u2028' || c == '\u2029':
 			return ' '
+		case unicode.Is(unicode.Bidi_Control, c): // it would turn the text around it
+			return -1
 		}
 		return c
 	}, s)

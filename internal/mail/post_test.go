@@ -134,6 +134,13 @@ func TestNoHeaderInjection(t *testing.T) {
 	require.Empty(t, server.taken)
 }
 
+// A program that invites people is not said to be the operator.
+func TestInvitationByAProgram(t *testing.T) {
+	l := Invitation("ann@example.com", "Acme\u202e", "", "a viewer", "/x", "7 days")
+	require.Equal(t, "You are invited to work in Acme on Weir, as a viewer.", l.Before[0])
+	require.Equal(t, "Join Acme on Weir", l.Subject)
+}
+
 func TestLongNamesAreCut(t *testing.T) {
 	l := Invitation("ann@example.com", strings.Repeat("ä", 1000), "bob", "a viewer", "/x", "7 days")
 	require.Less(t, len([]rune(l.Subject)), 120)

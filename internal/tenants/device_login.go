@@ -126,7 +126,7 @@ func (s *Store) StartDeviceLogin(ctx context.Context, n NewDeviceLogin) (out Dev
 	if n.Machine == "" {
 		fields = append(fields, limit.FieldProblem("machine", limit.MustBe("1 to 100 characters")))
 	}
-	checkText(&fields, "machine", n.Machine, 100)
+	checkLine(&fields, "machine", n.Machine, 100)
 	fields = append(fields, validateKey("", n.Scopes, nil, s.instant())...)
 	if err := invalidIf(fields); err != nil {
 		return DeviceLogin{}, "", err

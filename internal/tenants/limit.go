@@ -106,6 +106,21 @@ func checkText(fields *[]limit.FieldError, field, s string, most int) {
 	}
 }
 
+// checkLine adds an error for a text that is no line of up to most characters, or that would turn
+// the text around it. People of other tenants read it, also in mails.
+func checkLine(fields *[]limit.FieldError, field, s string, most int) {
+	broken := func(c rune) bool {
+		return unicode.IsControl(c) || c == '\u2028' || c == '\u2029' || unicode.Is(unicode.Bidi_Control, c)
+	}
+	problem := ValidText(s, most)
+	if problem == nil && strings.ContainsFunc(s, broken) {
+		problem = limit.Wrong("Remove line breaks and characters that change the direction of text.", "must be one line of visible text")
+	}
+	if problem != nil {
+		*fields = append(*fields, limit.FieldProblem(field, problem))
+	}
+}
+
 // maxYear is the last year that RFC 3339 can represent.
 const maxYear = 9999
 

@@ -103,10 +103,7 @@ func (p *Portal) clean(plans func(slug string) bool) (fields []limit.FieldError)
 		fields = append(fields, limit.FieldProblem(field, problem))
 	}
 	p.Brand = strings.TrimSpace(p.Brand)
-	checkText(&fields, "brand", p.Brand, MaxBrand)
-	if strings.ContainsFunc(p.Brand, func(c rune) bool { return unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c) }) {
-		fields = append(fields, limit.FieldProblem("brand", limit.Wrong("Remove line breaks and characters that change the direction of text.", "must be one line of visible text")))
-	}
+	checkLine(&fields, "brand", p.Brand, MaxBrand)
 	if p.Accent = strings.ToLower(p.Accent); p.Accent != "" && !accentForm.MatchString(p.Accent) {
 		add("accent", notAnAccent)
 	}
