@@ -152,7 +152,8 @@ func (e *tenantEntry) beginFirst() (ended func()) {
 }
 
 // load reads what is stale and replaces the policy. It works for several callers, so it returns a
-// panic as a PanicError.
+// panic as a PanicError. After a compileError, a loaded tenant has its rules of before and its
+// subjects of now.
 func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEntry, queue chan struct{}, what stale) (err error) {
 	defer RecoverTo(&err)
 	reading, err := p.queues.enter(ctx, queue)
@@ -167,16 +168,15 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	defer e.loading.Unlock()
 	current := e.policy.Load()
 	next := current
+	var invalid error
 	if what.rules || current == nil {
-		answered := p.answered.Load()
-		data, err := p.source.LoadPolicy(ctx, tenant)
-		if err != nil {
-			return p.sourceError(err, answered)
-		}
-		if next, err = CompilePolicy(p.keys, tenant, data); err != nil {
-			return &compileError{version: data.Version, err: err}
-		}
-		if current != nil {
+		var broken *compileError
+		switch next, err = p.loadRules(ctx, tenant); {
+		case current != nil && errors.As(err, &broken):
+			next, invalid = current, err // subjects follow their changes nevertheless
+		case err != nil:
+			return err
+		case current != nil:
 			next.subjects = current.subjects
 		}
 	}
@@ -203,7 +203,21 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	e.policy.Store(next)
 	p.answered.Add(1)
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
-	return nil
+	return invalid
+}
+
+// loadRules reads a policy without its subjects. It returns a compileError for one that is invalid.
+func (p *Policies) loadRules(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
+	answered := p.answered.Load()
+	data, err := p.source.LoadPolicy(ctx, tenant)
+	if err != nil {
+		return nil, p.sourceError(err, answered)
+	}
+	policy, err := CompilePolicy(p.keys, tenant, data)
+	if err != nil {
+		return nil, &compileError{version: data.Version, err: err}
+	}
+	return policy, nil
 }
 
 // loadSubjects updates the subjects of the policy and returns them, or returns a new set if the

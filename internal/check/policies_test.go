@@ -163,6 +163,40 @@ func TestPoliciesFollowSubjects(t *testing.T) {
 	require.False(t, has("b")() || has("c")())
 }
 
+// Rules that do not compile do not keep subjects from their changes: a customer who has paid, or
+// who was blocked, would otherwise wait for a valid rule.
+func TestSubjectsFollowBesideAnInvalidPolicy(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{
+		data:     map[limit.TenantID]PolicyData{tenant: {Version: 1, Rules: []limit.Rule{minute("api", 1)}}},
+		subjects: []SubjectData{{Subject: "a"}}, subjAt: 1,
+	}
+	p, metrics := newPolicies(source)
+	policy, err := p.Get(ctx, tenant)
+	require.NoError(t, err)
+	has := func(subject string) bool {
+		policy, err = p.Get(ctx, tenant)
+		require.NoError(t, err)
+		require.Equal(t, int64(1), policy.Version())
+		_, ok := policy.subjects.Load(subject)
+		return ok
+	}
+	source.set(func() {
+		source.data[tenant] = PolicyData{Version: 2, Rules: []limit.Rule{minute("api", 0)}}
+		source.subjects, source.subjAt = []SubjectData{{Subject: "b"}}, 2
+	})
+	p.Changed(tenant, 2, 2)
+	require.NoError(t, p.Settle(ctx, tenant))
+	require.True(t, has("a") && has("b"))
+	require.InDelta(t, 1, testutil.ToFloat64(metrics.policyErrors), 0)
+
+	source.set(func() { source.subjects = []SubjectData{{Subject: "c"}} })
+	p.Reload(tenant)
+	require.NoError(t, p.Settle(ctx, tenant))
+	require.True(t, has("c") && !has("a") && !has("b"), "all of another history")
+	require.InDelta(t, 2, testutil.ToFloat64(metrics.policyErrors), 0)
+}
+
 // A change that arrives during the first load is not lost, and all callers that wait for a tenant
 // share one load.
 func TestChangeDuringFirstLoad(t *testing.T) {

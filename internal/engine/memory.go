@@ -318,6 +318,7 @@ func (e *Memory) keep(s *memoryScratch, c *Call, i int, v *limit.Verdict, clock 
 	}
 	if kept.outage != nil && c.local != nil {
 		e.fit(c.Tenant, kept.outage.base)
+		kept.outage.renew(c, i)
 		kept.outage.follow(c, i, v)
 	}
 	e.weigh(kept)

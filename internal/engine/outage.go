@@ -79,6 +79,14 @@ func newOutageState(c *Call, i int) *outageState {
 	return o
 }
 
+// renew takes over the numbers that counter i has by now. Units that are allowed beyond the earlier
+// ones would not be owed. Lower ones are not taken over: what was allowed before stays owed.
+func (o *outageState) renew(c *Call, i int) {
+	if n := &c.Counters[i].Numbers; *n != o.numbers && n.Ceiling() >= o.numbers.Ceiling() {
+		o.counter, o.numbers = c.local.counters[i], *n
+	}
+}
+
 // follow notes a charge of counter i that the store may know of.
 func (o *outageState) follow(c *Call, i int, v *limit.Verdict) {
 	cost := c.CostOf(i)

@@ -28,6 +28,43 @@ func (r *outageRig) locally(instance int, tenant limit.TenantID, key string) {
 	require.True(r.t, call.Outcome.Allowed)
 }
 
+// locallyBy lets an instance decide about a unit by these numbers, without the store.
+func (r *outageRig) locallyBy(instance int, key string, n limit.Numbers) (allowed bool) {
+	call := &Call{Cost: 1, Counters: []Counter{{Key: key, Numbers: n, OnUnavailable: limit.Local}}, Err: ErrBreakerOpen}
+	r.stacks[instance].fallback.answer(call)
+	return call.Outcome.Allowed
+}
+
+// The limit of a rule may change while Redis is unavailable. All units that were allowed are
+// charged afterwards: those under a higher limit, and those of before a lower one.
+func TestUnitsUnderChangedNumbersAreCharged(t *testing.T) {
+	with := func(lim int64) limit.Numbers {
+		n := hourly
+		n.Limit, n.PenaltyMS = lim, 1 // a denial with a penalty is kept, too
+		return n
+	}
+	for name, limits := range map[string][]int64{
+		"raised": {90, 180}, "raised twice": {30, 90, 180}, "lowered": {180, 90}, "lowered and raised": {90, 30, 180},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newOutageRig(t, 0)
+			allowed := int64(0)
+			for _, lim := range limits {
+				for r.locallyBy(0, "w{t}key", with(lim)) {
+					allowed++
+				}
+				r.now.Add(1) // the penalty ends
+			}
+			require.Equal(t, int64(60), allowed, "a third of the highest limit")
+			r.stacks[0].ReturnIdle()
+			require.Zero(t, r.stacks[0].fallback.debts.Len())
+			peek := &Call{Counters: []Counter{{Key: "w{t}key", Numbers: with(180)}}}
+			r.memory.Load().Evaluate(context.Background(), peek)
+			require.Equal(t, 180-allowed, peek.Outcome.Verdicts[0].Remaining)
+		})
+	}
+}
+
 // remaining returns what the store says that remains.
 func (r *outageRig) remaining(key string) int64 {
 	peek := &Call{Counters: []Counter{{Key: key, Numbers: hourly}}}

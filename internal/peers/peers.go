@@ -30,8 +30,8 @@ const (
 )
 
 // Peers knows the number of instances of the service, from which each instance computes its share
-// of a limit while Redis is unavailable. It uses the maximum of the last ten minutes, so a failing
-// Redis cannot reduce the number.
+// of a limit while Redis is unavailable. It uses the maximum of the last ten minutes in which it
+// received its own name, so a failing Redis cannot reduce the number, however long it fails.
 type Peers struct {
 	id         string
 	deployment string // the first part of id
@@ -43,7 +43,7 @@ type Peers struct {
 	heard map[string]time.Time
 	// When this instance received its own name, last and for the first time without a pause.
 	echoed, echoes time.Time
-	most           []peak // of the last ten minutes: counts fall, times rise
+	most           []peak // of the last ten minutes with echoes: counts fall, times rise
 }
 
 // peak has the names of the instances that were alive at one instant, sorted. Each instance keeps
@@ -99,17 +99,32 @@ func (p *Peers) aliveAt(now time.Time) (ids []uuid.UUID, certain bool) {
 			ids = append(ids, id)
 		}
 	}
-	return ids, now.Sub(p.echoed) <= heartbeatLost && now.Sub(p.echoes) >= 2*heartbeatLost
+	return ids, !p.deaf(now) && now.Sub(p.echoes) >= 2*heartbeatLost
 }
 
 // echo notes that this instance has received its own name.
 func (p *Peers) echo(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Sub(p.echoed) > heartbeatLost {
+	if p.deaf(now) {
 		p.echoes = now
+		silent := now.Sub(p.echoed)
+		for i := range p.most { // they continue to age from here
+			p.most[i].at = earlier(p.most[i].at.Add(silent), now)
+		}
 	}
 	p.echoed = now
+}
+
+// deaf reports whether this instance does not receive its own name. Then it does not receive those
+// of the others either, so it learns nothing of how many there are.
+func (p *Peers) deaf(now time.Time) bool { return now.Sub(p.echoed) > heartbeatLost }
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // Share returns this instance's part of every limit.
@@ -201,7 +216,7 @@ func (p *Peers) observe(id string, now time.Time) {
 		p.most = p.most[:len(p.most)-1]
 	}
 	p.most = append(p.most, peak{ids, now})
-	for now.Sub(p.most[0].at) > peersMemory {
+	for !p.deaf(now) && now.Sub(p.most[0].at) > peersMemory {
 		p.most = p.most[1:]
 	}
 	ids = p.most[0].ids

@@ -14,8 +14,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// Instances that stop publishing still count for a while, so a failing store does not reduce the
-// number.
+// Instances that stop publishing still count for a while, because they may only be slow.
 func TestPeers(t *testing.T) {
 	p := New(1, nil, prometheus.NewRegistry())
 	now := time.Now()
@@ -23,10 +22,42 @@ func TestPeers(t *testing.T) {
 		p.observe(id, now)
 	}
 	require.Equal(t, 4, p.Count())
-	p.observe(p.id, now.Add(9*time.Minute))
+	p.alone(now, now.Add(9*time.Minute))
 	require.Equal(t, 4, p.Count(), "instances that stopped publishing still count for ten minutes")
-	p.observe(p.id, now.Add(11*time.Minute))
+	p.alone(now.Add(9*time.Minute), now.Add(11*time.Minute))
 	require.Equal(t, 1, p.Count())
+}
+
+// alone lets an instance receive its own name only, every second.
+func (p *Peers) alone(from, to time.Time) {
+	for at := from; !at.After(to); at = at.Add(heartbeatEvery) {
+		p.observe(p.id, at)
+		p.echo(at)
+	}
+}
+
+// In an outage of Redis, an instance does not learn how many others there are. If it forgot them,
+// each instance would allow the whole limit. They count until Redis has passed on names again for
+// as long as without an outage.
+func TestPeersOutliveEveryOutage(t *testing.T) {
+	now := time.Now()
+	for _, outage := range []time.Duration{11 * time.Minute, 3 * time.Hour} {
+		p := New(1, nil, prometheus.NewRegistry())
+		for _, id := range []string{"a", "b", "c"} {
+			p.observe(id, now)
+		}
+		p.alone(now, now.Add(4*time.Minute))
+		before, end := p.Share(), now.Add(4*time.Minute+outage)
+		require.Equal(t, int64(4), before.Count)
+		for at := now.Add(4 * time.Minute); !at.After(end); at = at.Add(heartbeatEvery) {
+			p.observe(p.id, at)
+			require.Equal(t, before, p.Share(), at.Sub(now))
+		}
+		p.alone(end, end.Add(6*time.Minute))
+		require.Equal(t, before, p.Share(), "%v, and not yet ten minutes with echoes", outage)
+		p.alone(end.Add(6*time.Minute), end.Add(6*time.Minute+2*heartbeatLost))
+		require.Equal(t, 1, p.Count(), outage)
+	}
 }
 
 // In an outage, no instance receives the names of the others. Each instance must keep its own part

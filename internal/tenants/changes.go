@@ -21,8 +21,8 @@ type Change struct {
 	SubjectsVersion int64
 	KeysVersion     int64
 	Gone            bool // the tenant was deleted; the versions are undefined
-	// Reload: the database went back or was replaced (a restored backup), so loaded data may be of
-	// another history, even with an equal version.
+	// Reload: the database went back or was replaced (a restored backup, a failover), so loaded
+	// data may be of another history, even with an equal version.
 	Reload bool
 }
 
@@ -52,11 +52,14 @@ type Watcher struct {
 	listening func(pid uint32)
 
 	// The last reported state. Only the comparing goroutine uses it.
-	epoch   uuid.UUID
-	version int64
-	known   map[uuid.UUID]reported
-	round   uint8 // number of full comparisons
-	seed    maphash.Seed
+	last  databaseState
+	known map[uuid.UUID]reported
+	round uint8 // number of full comparisons
+	seed  maphash.Seed
+
+	timelineSQL string // timelineSQL, except in tests
+	blind       bool   // the timeline cannot be read, until the listener has another connection
+	warned      bool   // of that
 }
 
 // reported is the last reported state of a tenant. There is one for each tenant, loaded or not, so
@@ -77,6 +80,7 @@ func newWatcher(s *Store, listen *pgx.ConnConfig) *Watcher {
 	return &Watcher{
 		store: s, listen: listen, every: compareEvery, wake: make(chan struct{}, 1), ready: make(chan struct{}),
 		listening: func(uint32) {}, known: map[uuid.UUID]reported{}, seed: maphash.MakeSeed(),
+		timelineSQL: timelineSQL,
 	}
 }
 
@@ -234,7 +238,13 @@ func (w *Watcher) compareForever(ctx context.Context, notify func(Change)) {
 // compare reads the version and, if it has changed, the tenants that changed.
 func (w *Watcher) compare(ctx context.Context, notify func(Change)) error {
 	full := w.full.Swap(false)
+	if full {
+		w.blind = false // it may be another server
+	}
 	changes, commit, err := w.read(ctx, full)
+	if w.goesBlind(ctx, err) {
+		changes, commit, err = w.read(ctx, full)
+	}
 	if err != nil {
 		if full {
 			w.full.Store(true)
@@ -251,18 +261,18 @@ func (w *Watcher) compare(ctx context.Context, notify func(Change)) error {
 // read returns the changes, and a function to call before they are reported.
 func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit func(), err error) {
 	commit = func() {}
-	err = w.store.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		now, err := q.ConfigVersion(ctx)
+	err = w.store.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		now, err := w.state(ctx, tx, q)
 		if err != nil {
 			return err
 		}
-		first := w.epoch == uuid.Nil
-		back := !first && (now.Epoch != w.epoch || now.Version < w.version)
-		if now.Version == w.version && !back && !full {
+		first := w.last.epoch == uuid.Nil
+		back := !first && !now.follows(w.last)
+		if now.version == w.last.version && !back && !full {
 			return nil
 		}
 		full = full || first || back
-		since := w.version
+		since := w.last.version
 		if full {
 			since = 0
 		}
@@ -288,7 +298,7 @@ func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit
 			return err
 		}
 		changes = append(changes, gone...)
-		commit = func() { w.remember(now.Epoch, now.Version, changes, back) }
+		commit = func() { w.remember(now, changes, back) }
 		return nil
 	})
 	return changes, commit, err
@@ -313,8 +323,8 @@ func (w *Watcher) gone(ctx context.Context, q *db.Queries, since int64, full boo
 	return changes, err
 }
 
-func (w *Watcher) remember(epoch uuid.UUID, version int64, changes []Change, back bool) {
-	w.epoch, w.version = epoch, version
+func (w *Watcher) remember(now databaseState, changes []Change, back bool) {
+	w.last = now
 	if back {
 		// Before changes are reported, so that a read from now on counts as newer.
 		w.store.history.Add(1)

@@ -26,6 +26,7 @@ type watched struct {
 	all      []tenants.Change
 	reported chan struct{} // something was reported
 	listens  chan uint32   // a listener has begun, as this back end
+	stop     func()        // and wait for the end
 }
 
 func watch(t *testing.T, s *tenants.Store) *watched {
@@ -46,10 +47,11 @@ func watch(t *testing.T, s *tenants.Store) *watched {
 			}
 		})
 	}()
-	t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		stop()
 		require.NoError(t, <-ended)
 	})
+	t.Cleanup(w.stop)
 	return w
 }
 

@@ -67,6 +67,19 @@ func (a *Authenticator) ReadAtMost(tenants int) { a.most = tenants }
 // OnListening sets the function that is called with the process id of the watcher's backend.
 func (w *Watcher) OnListening(f func(pid uint32)) { w.listening = f }
 
+// TimelineFrom sets the statement with which the watcher reads the timeline.
+func (w *Watcher) TimelineFrom(sql string) { w.timelineSQL = sql }
+
+// Timeline returns the timeline as the watcher reads it.
+func (s *Store) Timeline(ctx context.Context) (timeline string, err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		now, err := s.watcher.state(ctx, tx, q)
+		timeline = now.timeline
+		return err
+	})
+	return timeline, err
+}
+
 // HoldConnection reads for as long as fn runs.
 func (s *Store) HoldConnection(ctx context.Context, a Actor, fn func()) error {
 	return s.read(ctx, a, func(context.Context, pgx.Tx, *db.Queries) error { fn(); return nil })
