@@ -70,9 +70,12 @@ type Census struct {
 	told    [1 << 14]toldCell // what was added to the lists last, by hash
 	loop    *paced.Loop       // looks at the lists
 	memory  atomic.Pointer[memoryState]
-	servers map[*redis.Client]*serverMemory // nil: the only one; only the goroutine of Run uses it
 	bounded atomic.Int64
 	dropped atomic.Int64
+
+	// Only the goroutine of Run uses these. nil is the only server.
+	servers map[*redis.Client]*serverMemory
+	silent  map[*redis.Client]bool // did not tell their memory when they were asked last
 }
 
 // tenantCounters has the counters of a tenant, as this instance knows them.
@@ -131,7 +134,7 @@ func NewCensus(o CensusOptions) *Census {
 	c := &Census{
 		o: o, list: newScript("census"), tenants: xsync.NewMap[limit.TenantID, *tenantCounters](),
 		touches: xsync.NewMPMCQueue[touch](touchQueue), loop: paced.New(lookEvery, lookGap),
-		servers: map[*redis.Client]*serverMemory{},
+		servers: map[*redis.Client]*serverMemory{}, silent: map[*redis.Client]bool{},
 	}
 	c.memory.Store(&memoryState{lowest: noLimit})
 	return c
