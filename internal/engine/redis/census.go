@@ -31,9 +31,10 @@ type CensusOptions struct {
 	Places func(limit.TenantID) []string
 	// Operator is the tenant of the operator, which the memory of Redis does not bound; optional.
 	Operator limit.TenantID
-	// Measured is called with the memory of the fullest server each time it was read, in bytes;
-	// most is 0 if no maximum is known. It must not wait. Optional.
-	Measured func(used, most int64)
+	// Measured is called with the memory of the fullest server each time it was read, in bytes, and
+	// with how many servers have answered; most is 0 if no maximum is known. It must not wait.
+	// Optional.
+	Measured func(used, most int64, servers int)
 }
 
 // Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here

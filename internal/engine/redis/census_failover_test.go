@@ -40,7 +40,7 @@ func newFailing(t *testing.T) *failing {
 		Prefix: func(tenant limit.TenantID) string {
 			return map[bool]string{true: "w{a}", false: "w{b}"}[tenant[0] == 0]
 		},
-		Measured: func(used, most int64) { f.told = append(f.told, float64(used)/float64(most)) },
+		Measured: func(used, most int64, _ int) { f.told = append(f.told, float64(used)/float64(most)) },
 	})
 	for n := range 4 {
 		f.census.Left(limit.TenantID{byte(n), 15: 1})

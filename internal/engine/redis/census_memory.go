@@ -165,7 +165,7 @@ func (c *Census) tellMeasured(now time.Time) {
 	if len(c.servers) > 0 && answered == 0 || fullest.most > 0 && !fullest.read.Equal(now) {
 		return
 	}
-	c.o.Measured(fullest.used, fullest.most)
+	c.o.Measured(fullest.used, fullest.most, answered)
 }
 
 // readMemory reads the memory of the servers on which there are tenants.
