@@ -139,24 +139,3 @@ func TestRecordsHaveTheirOwnPart(t *testing.T) {
 		require.Zero(t, writeLarge(t, b, other, memory))
 	}
 }
-
-// A tenant whose last records were long writes short ones where a long one does not fit.
-func TestShortRecordsAfterLongOnes(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1000*kilobyte)
-	b, tenant := f.instance(), uuid.New()
-	for n := range int64(10) {
-		hold, err := b.Reserve(tenant, kilobyte)
-		require.NoError(t, err)
-		hold.Wrote((100-n)*kilobyte, time.Minute) // 45 are left
-		b.Look(t.Context())
-	}
-	var err error
-	for range 10 {
-		var hold budget.Hold
-		if hold, err = b.Reserve(tenant, kilobyte); err == nil {
-			hold.Wrote(kilobyte, time.Minute)
-		}
-	}
-	require.NoError(t, err)
-}
