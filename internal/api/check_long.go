@@ -48,6 +48,34 @@ func answerBytes(policy *check.Policy, reqs []check.Request) (size int) {
 	return size
 }
 
+// Sizes of the parts of a stored answer in bytes, which is compressed (package once): measured with
+// numbers of 8 random digits, which take up to 220 bytes, 23 for a decision and 27 for a rule.
+const (
+	recordHeadBytes     = 640 // with headers
+	recordDecisionBytes = 40
+	recordRuleBytes     = 28
+)
+
+// recordBytes estimates the size of the stored answer to checks, rather too large: names are not
+// repeated, and so not shorter. A long list of rules that do not count is not stored.
+func recordBytes(policy *check.Policy, reqs []check.Request) int {
+	resource, rules, slugs := "", 0, 0
+	size, explained := recordHeadBytes, 0
+	for i := range reqs {
+		r := &reqs[i]
+		if i == 0 || r.Resource != resource {
+			resource = r.Resource
+			rules, slugs = policy.Matching(resource)
+			size += len(resource) + slugs
+		}
+		size += recordDecisionBytes + len(r.Subject) + rules*recordRuleBytes
+		if r.Explain {
+			explained += policy.Rules() * skippedBytes
+		}
+	}
+	return size + min(explained, maxExplainedRecord)
+}
+
 // isLong reports whether the answer to a single check is long. Only an explained one can be.
 func isLong(policy *check.Policy, r *check.Request) bool {
 	return r.Explain && decisionBytes+policy.Rules()*skippedBytes > longCheck

@@ -50,7 +50,7 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 		return nil, p
 	}
 	defer leave()
-	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(q, reqs))
+	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(q, reqs), recordBytes(policy, reqs))
 	switch {
 	case errors.Is(err, records.ErrBusy):
 		return nil, s.crowded(sc)

@@ -49,9 +49,23 @@ type leaseRecord struct {
 	Grant             engine.Grant
 }
 
-// usualLease is how many bytes of the tenant's budget of records a lease reserves. The size of its
-// record is known when it was granted.
-const usualLease = 1 << 10
+// Sizes of the parts of the longest record of a lease, in bytes, without the names in it.
+const (
+	leaseBytes          = 200
+	leaseRuleBytes      = 300
+	leaseAttributeBytes = 24
+)
+
+// leaseRecordBytes estimates the length of the record of a lease before it is granted, rather too
+// large.
+func leaseRecordBytes(policy *check.Policy, req *check.Request) int {
+	rules, _ := policy.Matching(req.Resource)
+	size := leaseBytes + len(req.Subject) + len(req.Resource) + len(req.Plan) + rules*leaseRuleBytes
+	for i := range req.Attributes {
+		size += leaseAttributeBytes + len(req.Attributes[i].Name)
+	}
+	return size
+}
 
 func (q *leaseQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.checks[:], sc.decoder.decodeLease(sc.body, &sc.checks[0])
@@ -84,7 +98,7 @@ func (q *leaseQuestion) answer(ctx context.Context, s *server, policy *check.Pol
 		return nil, p
 	}
 	defer leave()
-	hold, err := s.Budget.Reserve(policy.Tenant(), usualLease)
+	hold, err := s.Budget.Reserve(policy.Tenant(), s.leases.Size(leaseRecordBytes(policy, &reqs[0])))
 	if err != nil {
 		return nil, problemOf(err)
 	}
@@ -145,7 +159,7 @@ func (s *server) keepLease(ctx context.Context, policy *check.Policy, req *check
 		panic(err)
 	}
 	id = leases.NewID()
-	hold.Wrote(s.leases.Size(record), lease.Life+leases.Grace) // or may have been, if Put fails
+	hold.Wrote(s.leases.Size(len(record)), lease.Life+leases.Grace) // or may have been, if Put fails
 	if err := s.leases.Put(ctx, policy.Tenant(), id, record, lease.Life); err != nil {
 		var kept leaseRecord // its memory is not used again
 		if json.Unmarshal(record, &kept) == nil {

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,6 +77,68 @@ func TestRecordsOfChecksAreBounded(t *testing.T) {
 	require.False(t, s.contract.call(s.other, "POST", "/v1/check", body(0), withKey("k0")).decision(200).Replayed)
 }
 
+// randomName returns a subject that cannot be compressed much.
+func randomName() string {
+	b := make([]byte, 128)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// batchOfMany returns a batch for so many random subjects.
+func batchOfMany(n int, resource string) string {
+	checks := make([]string, n)
+	for i := range checks {
+		checks[i] = fmt.Sprintf(`{"subject":%q,"resource":%q}`, randomName(), resource)
+	}
+	return `{"checks":[` + strings.Join(checks, ",") + `]}`
+}
+
+// A batch whose record does not fit is refused and not counted, also if it is the first one of its
+// tenant. Before, it reserved a kilobyte, and many at once exceeded the bound 40 times.
+func TestLongRecordsAreReserved(t *testing.T) {
+	s := newCheckStack(t)
+	b := s.withBudget(t, 20_000)
+	s.post("/v1/check/batch", batchOfMany(100, "bulk"), withKey("long")).refusedRecord()
+	s.post("/v1/check/batch", batchOfMany(20, "bulk"), withKey("short")).ok(200)
+	bytes, _ := b.Alive()
+	require.LessOrEqual(t, bytes, int64(20_000))
+}
+
+// The record of a check needs no more than it reserves.
+func TestRecordsNeedWhatTheyReserve(t *testing.T) {
+	s := newCheckStack(t)
+	_ = manyRules(t, s)
+	b := s.withBudget(t, 64<<20)
+	policy, err := s.deps.Policies.Get(t.Context(), s.actor.TenantID())
+	require.NoError(t, err)
+	for i, body := range []string{
+		`{"subject":"a"}`, fmt.Sprintf(`{"subject":%q}`, randomName()), `{"subject":"a","resource":"many"}`, `{"subject":"a","explain":true}`,
+		batchOf(2, `{"subject":"a","resource":"many"}`), batchOf(10, `{"subject":"a","resource":"many","explain":true}`),
+		batchOf(100, `{"subject":"a","resource":"many"}`), batchOfMany(2, "bulk"), batchOfMany(100, "bulk"), batchOfMany(100, "many"),
+	} {
+		path, checks := "/v1/check", []check.Request{}
+		if strings.HasPrefix(body, `{"checks"`) {
+			path = "/v1/check/batch"
+			var all struct{ Checks []check.Request }
+			require.NoError(t, json.Unmarshal([]byte(body), &all))
+			checks = all.Checks
+		} else {
+			checks = append(checks, check.Request{})
+			require.NoError(t, json.Unmarshal([]byte(body), &checks[0]))
+		}
+		for j := range checks {
+			if checks[j].Resource == "" {
+				checks[j].Resource = "default"
+			}
+		}
+		before, _ := b.Alive()
+		require.Equal(t, 200, s.post(path, body, withKey("k"+strconv.Itoa(i))).status)
+		after, _ := b.Alive()
+		most := budget.Size(len("w{}once")+2*16, 100+max(recordBytes(policy, checks), 1<<10))
+		require.LessOrEqual(t, after-before, most, "%.80s", body)
+	}
+}
+
 // A check that is refused for another reason leaves no record, and takes nothing of the budget.
 func TestRefusedChecksTakeNoBudget(t *testing.T) {
 	s := newCheckStack(t)
@@ -142,6 +206,12 @@ func TestRecordOfALease(t *testing.T) {
 	}
 	text, err := json.Marshal(attributes)
 	require.NoError(t, err)
+	req := check.Request{Subject: "u"}
+	for name := range attributes {
+		req.Attributes = append(req.Attributes, check.Attribute{Name: name})
+	}
+	policy, err := s.deps.Policies.Get(t.Context(), s.actor.TenantID())
+	require.NoError(t, err)
 	for _, r := range rules {
 		remaining := func() int64 {
 			d := s.check(fmt.Sprintf(`{"subject":"u","resource":%q,"cost":0,"attributes":%s}`, r.Resource, text)).decision(200)
@@ -152,6 +222,8 @@ func TestRecordOfALease(t *testing.T) {
 		l := s.post(leasesPath, fmt.Sprintf(`{"subject":"u","resource":%q,"units":100,"attributes":%s}`, r.Resource, text)).lease()
 		after, _ := b.Alive()
 		require.Less(t, after-before, int64(1000), "the record of %s", r.Slug)
+		req.Resource = r.Resource
+		require.LessOrEqual(t, after-before, s.deps.Leases.Size(leaseRecordBytes(policy, &req)), "of %s", r.Slug)
 		require.EqualValues(t, 100, l.Units, r.Slug)
 		left := remaining()
 		require.LessOrEqual(t, left, int64(900), r.Slug)

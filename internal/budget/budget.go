@@ -9,9 +9,8 @@
 //
 // Each time an instance reads the hash, it grants itself a part of what is left of the bound: all
 // of it if it is the only instance, and otherwise half of its share. Before a record is created, it
-// reserves the usual size of one, by the last ones of its tenant. So no request waits for this, and
-// a tenant can exceed its bound by the records of its requests in flight only, as far as they are
-// larger than usual.
+// reserves what its request can need, and what the record does not need is returned. So no request
+// waits for this, and a tenant does not exceed its bound with many requests at once.
 //
 // Example: a tenant may have 64 MiB, and 60 MiB are alive, 20 of them written by this instance.
 // There are two instances, so this one grants itself 1 MiB and may have 21 MiB alive until it reads
@@ -73,7 +72,6 @@ type tenant struct {
 	alive    int64           // the sum of own
 	period   int64           // in which own was cleaned
 	reserved int64           // by requests in flight
-	usual    int64           // size of a record, by the last ones
 	most     int64           // how many bytes this instance may have alive and reserved, until the next look
 	granted  int64           // by the last look
 	others   int64           // bytes of the other instances, as of the last look
@@ -129,8 +127,8 @@ type Hold struct {
 	bytes  int64
 }
 
-// Reserve reserves bytes for a record of a tenant, or more if its last ones were larger. Wrote or
-// Cancel must follow. The error is a *FullError.
+// Reserve reserves bytes for a record of a tenant. Wrote or Cancel must follow. The error is a
+// *FullError.
 func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 	if b == nil {
 		return Hold{}, nil
@@ -143,7 +141,6 @@ func (b *Budget) Reserve(id limit.TenantID, bytes int64) (Hold, error) {
 			t.mu.Unlock()
 			continue
 		}
-		bytes := max(bytes, t.usual)
 		wait := b.reserve(t, now, bytes)
 		soon := t.soon
 		t.mu.Unlock()
@@ -173,7 +170,6 @@ func (b *Budget) reserve(t *tenant, now time.Time, bytes int64) (wait time.Durat
 		b.allowance.Add(-bytes)
 		return 0
 	}
-	t.usual /= 2 // or a tenant whose records were long could never write a short one again
 	first := at + int64(longest/period)
 	for expires := range t.own {
 		first = min(first, expires)
@@ -199,7 +195,6 @@ func (h *Hold) Wrote(bytes int64, life time.Duration) {
 	h.of.allowance.Add(h.bytes - bytes)
 	t.own[expires] += bytes
 	t.alive += bytes
-	t.usual += (bytes - t.usual) / 8
 	t.used = now
 	*h = Hold{}
 }

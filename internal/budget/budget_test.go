@@ -138,33 +138,30 @@ func TestReservations(t *testing.T) {
 	require.EqualValues(t, 99, written.Load(), "all of the bound, and no more")
 }
 
-// Many requests at the same time, whose records are longer than they could know, exceed the bound
-// by little: each reserves what the last records of the tenant took.
+// Many requests at the same time, whose records are long, do not exceed the bound, also after some
+// were refused, and whatever the tenant wrote before. Each reserved what the last records took, and
+// less after each refusal.
 func TestReservationsOfLongRecords(t *testing.T) {
 	t.Parallel()
 	const long = 40 * kilobyte
 	f := newFleet(t, 100*long)
 	b := f.instance()
 	tenant := uuid.New()
-	for range 40 {
-		hold, err := b.Reserve(tenant, kilobyte)
-		require.NoError(t, err)
-		hold.Wrote(long, time.Minute)
-	}
+	_ = write(t, b, tenant, 10)
 	b.Look(t.Context())
 	var holds []budget.Hold
-	for {
-		hold, err := b.Reserve(tenant, kilobyte)
-		if err != nil {
-			break
+	for range 200 {
+		if hold, err := b.Reserve(tenant, long); err == nil {
+			holds = append(holds, hold)
 		}
-		holds = append(holds, hold)
 	}
-	require.InDelta(t, 60, len(holds), 2)
-	for i := range holds {
-		holds[i].Cancel()
+	require.Len(t, holds, 99)
+	hold, err := b.Reserve(tenant, 10*kilobyte)
+	require.NoError(t, err, "a shorter one fits")
+	for _, hold := range append(holds, hold) {
+		hold.Cancel()
 	}
-	again, err := b.Reserve(tenant, kilobyte)
+	again, err := b.Reserve(tenant, 99*long)
 	require.NoError(t, err, "what was not written is returned")
 	again.Cancel()
 }

@@ -37,9 +37,9 @@ const (
 	small = 100 << 10
 )
 
-// Measured bounds tenants by the memory of the fullest server of Redis; most is 0 if no maximum is
-// known. What was written before is part of what is in use.
-func (b *Budget) Measured(used, most int64) {
+// Measured bounds tenants by the memory of the fullest one of so many servers of Redis; most is 0
+// if no maximum is known. What was written before is part of what is in use.
+func (b *Budget) Measured(used, most int64, servers int) {
 	if most == 0 {
 		b.setLeft(unbounded, unbounded)
 		return
@@ -48,12 +48,13 @@ func (b *Budget) Measured(used, most int64) {
 		b.setLeft(0, 0)
 		return
 	}
-	tenants, own := b.bytesOfTenants(), int64(ownPart*float64(most))
+	n := int64(max(servers, 1))
+	tenants, own := b.bytesOfTenants(), n*int64(ownPart*float64(most))
 	var records int64
 	for _, bytes := range tenants {
 		records += bytes
 	}
-	left := max(int64(mostFull*float64(most))-used, 0)
+	left := n * max(int64(mostFull*float64(most))-used, 0)
 	level := max(waterlevel.Of(tenants, max(steep*left, own)), small)
 	// Half of it: some of what was written when the memory was read is not in use yet.
 	b.setLeft(level, max(left, own-records)/int64(2*max(b.o.Instances(), 1)))

@@ -28,33 +28,38 @@ func writeLarge(t *testing.T, b *budget.Budget, tenant limit.TenantID, most int6
 	return bytes
 }
 
-// Records do not fill Redis beyond 90 % of its memory, however much tenants may have, and also if
-// each instance has other tenants. Those with fewer bytes than the largest ones get their records.
+// Records do not fill Redis beyond 90 % of its memory, however much tenants may have, also if each
+// instance has other tenants, and if they are on several masters. Those with fewer bytes than the
+// largest ones get their records.
 func TestMemoryBoundsRecords(t *testing.T) {
 	t.Parallel()
 	const memory, other = 1000 * megabyte, 750 * megabyte
-	f := newFleet(t, memory)
-	f.n = 2
-	instances := []*budget.Budget{f.instance(), f.instance()}
-	large := []limit.TenantID{uuid.New(), uuid.New()}
-	fair := uuid.New()
-	used, fairBytes := int64(other), int64(0)
-	for range 40 { // seconds
-		for _, b := range instances {
-			b.Measured(used, memory)
-			b.Look(t.Context())
+	for _, servers := range []int{1, 3} {
+		f := newFleet(t, int64(servers)*memory)
+		f.n = 2
+		instances := []*budget.Budget{f.instance(), f.instance()}
+		large := []limit.TenantID{uuid.New(), uuid.New()}
+		fair := uuid.New()
+		records, fairBytes := int64(0), int64(0)
+		used := func() int64 { return other + records/int64(servers) }
+		for range 40 { // seconds
+			now := used()
+			for _, b := range instances {
+				b.Measured(now, memory, servers)
+				b.Look(t.Context())
+			}
+			for i, b := range instances {
+				records += writeLarge(t, b, large[i], memory)
+			}
+			written := writeLarge(t, instances[0], fair, 200*kilobyte)
+			records, fairBytes = records+written, fairBytes+written
+			require.Less(t, used(), int64(900*megabyte))
+			f.now.Add(int64(time.Second))
 		}
-		for i, b := range instances {
-			used += writeLarge(t, b, large[i], memory)
-		}
-		written := writeLarge(t, instances[0], fair, 200*kilobyte)
-		used, fairBytes = used+written, fairBytes+written
-		require.Less(t, used, int64(900*megabyte))
-		f.now.Add(int64(time.Second))
+		require.Greater(t, used(), int64(870*megabyte), "most of the room is used, on %d servers", servers)
+		require.EqualValues(t, 40*200*kilobyte, fairBytes, "none of the smaller tenant is refused")
+		require.Zero(t, writeLarge(t, instances[0], large[0], memory))
 	}
-	require.Greater(t, used, int64(860*megabyte), "most of the room is used")
-	require.EqualValues(t, 40*200*kilobyte, fairBytes, "none of the smaller tenant is refused")
-	require.Zero(t, writeLarge(t, instances[0], large[0], memory))
 }
 
 // Small records are written until 95 % of the memory are in use, and then none.
@@ -64,19 +69,19 @@ func TestMemoryForSmallRecords(t *testing.T) {
 	f := newFleet(t, memory)
 	b := f.instance()
 	known, fresh := uuid.New(), uuid.New()
-	b.Measured(500*megabyte, memory)
+	b.Measured(500*megabyte, memory, 1)
 	for range 2 { // together more than the part of records
 		require.Greater(t, writeLarge(t, b, uuid.New(), memory), int64(20*megabyte))
 	}
-	b.Measured(949*megabyte, memory)
+	b.Measured(949*megabyte, memory, 1)
 	require.Equal(t, 102, write(t, b, known, 1000))
 	b.Look(t.Context())
 	require.Zero(t, write(t, b, known, 1000))
-	b.Measured(951*megabyte, memory)
+	b.Measured(951*megabyte, memory, 1)
 	require.Zero(t, write(t, b, fresh, 1000))
 	_, full := b.Alive()
 	require.Equal(t, 4, full)
-	b.Measured(0, 0) // it has no maximum
+	b.Measured(0, 0, 0) // it has no maximum
 	f.now.Add(int64(time.Second))
 	b.Look(t.Context())
 	require.Equal(t, 1000, write(t, b, known, 1000))
@@ -92,7 +97,7 @@ func TestRecordsBetweenTwoReadings(t *testing.T) {
 	f := newFleet(t, memory)
 	f.n = 2
 	b := f.instance()
-	b.Measured(500*megabyte, memory) // 400 are left, so 100 of them may be written
+	b.Measured(500*megabyte, memory, 1) // 400 are left, so 100 of them may be written
 	first := writeLarge(t, b, uuid.New(), memory)
 	require.InDelta(t, 100*megabyte/8, first, megabyte)
 	all := first
@@ -105,50 +110,32 @@ func TestRecordsBetweenTwoReadings(t *testing.T) {
 	}
 	require.Greater(t, all, int64(95*megabyte))
 	require.LessOrEqual(t, all, int64(100*megabyte+tenants*100<<10))
-	b.Measured(500*megabyte+all, memory)
+	b.Measured(500*megabyte+all, memory, 1)
 	b.Look(t.Context())
 	require.Positive(t, writeLarge(t, b, uuid.New(), memory), "after the next reading")
 }
 
 // Counters may use more of the memory than records, and do not keep them out: records have a part
-// of their own, which tenants share.
+// of their own on each master, which tenants share.
 func TestRecordsHaveTheirOwnPart(t *testing.T) {
 	t.Parallel()
-	const memory, part = 1000 * megabyte, 40 * megabyte
-	f := newFleet(t, memory)
-	b := f.instance()
-	large, other := uuid.New(), uuid.New()
-	for range 60 { // seconds, in which nothing expires
-		b.Measured(949*megabyte, memory)
-		b.Look(t.Context())
-		writeLarge(t, b, large, memory)
-	}
-	bytes, _ := b.Alive()
-	require.Greater(t, bytes, int64(part/2))
-	require.Less(t, bytes, int64(part))
-	b.Measured(949*megabyte, memory)
-	require.Positive(t, writeLarge(t, b, other, 200*kilobyte), "the largest one is bounded first")
-	b.Measured(951*megabyte, memory)
-	require.Zero(t, writeLarge(t, b, other, memory))
-}
-
-// A tenant whose last records were long writes short ones where a long one does not fit.
-func TestShortRecordsAfterLongOnes(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1000*kilobyte)
-	b, tenant := f.instance(), uuid.New()
-	for n := range int64(10) {
-		hold, err := b.Reserve(tenant, kilobyte)
-		require.NoError(t, err)
-		hold.Wrote((100-n)*kilobyte, time.Minute) // 45 are left
-		b.Look(t.Context())
-	}
-	var err error
-	for range 10 {
-		var hold budget.Hold
-		if hold, err = b.Reserve(tenant, kilobyte); err == nil {
-			hold.Wrote(kilobyte, time.Minute)
+	const memory = 1000 * megabyte
+	for _, servers := range []int{1, 3} {
+		part := int64(servers) * 40 * megabyte
+		f := newFleet(t, memory)
+		b := f.instance()
+		large, other := uuid.New(), uuid.New()
+		for range 60 { // seconds, in which nothing expires
+			b.Measured(949*megabyte, memory, servers)
+			b.Look(t.Context())
+			writeLarge(t, b, large, memory)
 		}
+		bytes, _ := b.Alive()
+		require.Greater(t, bytes, part/2)
+		require.Less(t, bytes, part)
+		b.Measured(949*megabyte, memory, servers)
+		require.Positive(t, writeLarge(t, b, other, 200*kilobyte), "the largest one is bounded first")
+		b.Measured(951*megabyte, memory, servers)
+		require.Zero(t, writeLarge(t, b, other, memory))
 	}
-	require.NoError(t, err)
 }

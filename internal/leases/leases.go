@@ -105,10 +105,11 @@ func NewToken() (t Token) {
 	return t
 }
 
-// Size returns how many bytes the record of a lease takes in Redis, for package budget.
-func (r *Records) Size(record []byte) int64 {
+// Size returns how many bytes the record of a lease, which has this length, takes in Redis, for
+// package budget.
+func (r *Records) Size(record int) int64 {
 	const key = len("w{}lease") + 2*16
-	return budget.Size(key, len(record)+r.aead.Overhead()+len(markText)+len(Token{}))
+	return budget.Size(key, record+r.aead.Overhead()+len(markText)+len(Token{}))
 }
 
 func (r *Records) name(tenant uuid.UUID, id string) string {

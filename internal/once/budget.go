@@ -1,16 +1,24 @@
 package once
 
-import "context"
+import (
+	"context"
 
-// usualRecord is how many bytes a claim reserves. The size of the answer is known at the end.
-const usualRecord = 1 << 10
+	"weir/internal/budget"
+)
 
-// reserve reserves bytes for the record of a claim in Redis. The error is a *budget.FullError.
-func (r *Records) reserve(claim *Claim) (err error) {
+// recordSize returns how many bytes the record of a claim needs for an answer that has so many when
+// it is compressed. Short ones are not.
+func (r *Records) recordSize(claim *Claim, answer int) int64 {
+	return budget.Size(len(claim.name), headBytes+r.aead.Overhead()+max(answer, packFrom))
+}
+
+// reserve reserves bytes for the record of a claim in Redis. The size of the answer is known at the
+// end, so these are for the longest one. The error is a *budget.FullError.
+func (r *Records) reserve(claim *Claim, answer int) (err error) {
 	if r.client == nil || r.away(claim.name) {
 		return nil
 	}
-	claim.hold, err = r.budget.Reserve(claim.tenant, usualRecord)
+	claim.hold, err = r.budget.Reserve(claim.tenant, r.recordSize(claim, answer))
 	return err
 }
 

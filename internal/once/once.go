@@ -138,16 +138,16 @@ type Claim struct {
 	hold    budget.Hold
 }
 
-// Begin claims a key of a tenant for a request. It returns the claim if the request is the first,
-// and otherwise the answer of the first request. The other result is nil. The error is ErrReused,
-// ErrPending, a *budget.FullError, records.ErrBusy, or about an unreadable record. Nothing was
-// claimed then.
-func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print) (*Claim, []byte, error) {
+// Begin claims a key of a tenant for a request, whose answer has up to about so many bytes when it
+// is compressed. It returns the claim if the request is the first, and otherwise the answer of the
+// first request. The other result is nil. The error is ErrReused, ErrPending, a *budget.FullError,
+// records.ErrBusy, or about an unreadable record. Nothing was claimed then.
+func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print, size int) (*Claim, []byte, error) {
 	name := r.name(tenant, key)
 	deadline := time.Now().Add(r.wait)
 	print = r.keyed(name, print)
 	claim := &Claim{name: name, tenant: tenant, print: print, pending: pendingRecord(print), since: time.Now()}
-	full := r.reserve(claim)
+	full := r.reserve(claim, size)
 	got, answer, err := r.begin(ctx, claim, deadline, full)
 	if got == nil {
 		claim.hold.Cancel()

@@ -40,7 +40,7 @@ func BenchmarkBegin(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
+			claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1, 0)
 			if err != nil {
 				b.Error(err)
 				return

@@ -38,36 +38,36 @@ func both(t *testing.T, test func(t *testing.T, r *Records)) {
 func TestRecords(t *testing.T) {
 	both(t, func(t *testing.T, r *Records) {
 		key := uuid.NewString()
-		claim, answer, err := r.Begin(ctx, tenant, key, print1)
+		claim, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 		require.NoError(t, err)
 		require.NotNil(t, claim)
 		require.Nil(t, answer)
-		_, _, err = r.Begin(ctx, tenant, key, print1)
+		_, _, err = r.Begin(ctx, tenant, key, print1, 0)
 		require.ErrorIs(t, err, ErrPending)
-		_, _, err = r.Begin(ctx, tenant, key, print2)
+		_, _, err = r.Begin(ctx, tenant, key, print2, 0)
 		require.ErrorIs(t, err, ErrReused)
 
 		long := bytes.Repeat([]byte("answer "), 1000)
 		for _, want := range [][]byte{[]byte("short"), long} {
 			key := uuid.NewString()
-			claim, _, err := r.Begin(ctx, tenant, key, print1)
+			claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 			require.NoError(t, err)
 			r.Finish(claim, want)
 			for range 2 {
-				claim, answer, err = r.Begin(ctx, tenant, key, print1)
+				claim, answer, err = r.Begin(ctx, tenant, key, print1, 0)
 				require.NoError(t, err)
 				require.Nil(t, claim)
 				require.Equal(t, want, answer)
 			}
-			_, _, err = r.Begin(ctx, tenant, key, print2)
+			_, _, err = r.Begin(ctx, tenant, key, print2, 0)
 			require.ErrorIs(t, err, ErrReused)
-			claim, _, err = r.Begin(ctx, uuid.New(), key, print2)
+			claim, _, err = r.Begin(ctx, uuid.New(), key, print2, 0)
 			require.NoError(t, err)
 			require.NotNil(t, claim, "another tenant's key is another key")
 		}
 
 		r.Release(claim)
-		claim, _, err = r.Begin(ctx, tenant, key, print2)
+		claim, _, err = r.Begin(ctx, tenant, key, print2, 0)
 		require.NoError(t, err)
 		require.NotNil(t, claim, "a request that was not executed can be repeated")
 	})
@@ -87,7 +87,7 @@ func TestConcurrentClaims(t *testing.T) {
 		for i := range 32 {
 			wg.Go(func() {
 				r := instances[i%len(instances)]
-				claim, answer, err := r.Begin(ctx, tenant, key, print1)
+				claim, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 				if err != nil {
 					t.Error(err)
 					return
@@ -112,7 +112,7 @@ func TestRecordsExpire(t *testing.T) {
 	client := newRedis(t)
 	r := New(Options{Client: client, Timeout: testenv.RedisTimeout})
 	for _, finish := range []bool{false, true} {
-		claim, _, err := r.Begin(ctx, tenant, "secret-"+uuid.NewString(), print1)
+		claim, _, err := r.Begin(ctx, tenant, "secret-"+uuid.NewString(), print1, 0)
 		require.NoError(t, err)
 		if finish {
 			r.Finish(claim, []byte("x"))
@@ -128,11 +128,11 @@ func TestRecordsExpire(t *testing.T) {
 	now := time.Now()
 	l := newLocal(func() time.Time { return now })
 	local := &Records{local: l, away: func(string) bool { return true }}
-	claim, _, err := local.Begin(ctx, tenant, "k", print1)
+	claim, _, err := local.Begin(ctx, tenant, "k", print1, 0)
 	require.NoError(t, err)
 	local.Finish(claim, []byte("x"))
 	now = now.Add(Lifetime)
-	claim, _, err = local.Begin(ctx, tenant, "k", print2)
+	claim, _, err = local.Begin(ctx, tenant, "k", print2, 0)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	require.Len(t, l.entries, 1)
@@ -144,21 +144,21 @@ func TestWithoutRedis(t *testing.T) {
 	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer away.Close()
 	r := New(Options{Client: away, Timeout: time.Second})
-	claim, _, err := r.Begin(ctx, tenant, "k", print1)
+	claim, _, err := r.Begin(ctx, tenant, "k", print1, 0)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	r.Finish(claim, []byte("x"))
-	_, answer, err := r.Begin(ctx, tenant, "k", print1)
+	_, answer, err := r.Begin(ctx, tenant, "k", print1, 0)
 	require.NoError(t, err)
 	require.Equal(t, "x", string(answer))
 
 	key := uuid.NewString()
 	r = New(Options{Client: newRedis(t), Timeout: testenv.RedisTimeout})
-	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	claim, _, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	r.client = away
 	r.Finish(claim, []byte("y"))
-	_, answer, err = r.Begin(ctx, tenant, key, print1)
+	_, answer, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.Equal(t, "y", string(answer))
 }
@@ -172,29 +172,29 @@ func TestRedisReturns(t *testing.T) {
 	r.local = newLocal(func() time.Time { return now })
 	key := uuid.NewString()
 	away = true
-	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 
 	away = false
-	_, _, err = r.Begin(ctx, tenant, key, print1)
+	_, _, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.ErrorIs(t, err, ErrPending, "it is being executed")
 	away = true
 	r.Finish(claim, []byte("x"))
 
 	away = false
-	again, answer, err := r.Begin(ctx, tenant, key, print1)
+	again, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.Nil(t, again, "it was executed")
 	require.Equal(t, "x", string(answer))
-	_, _, err = r.Begin(ctx, tenant, key, print2)
+	_, _, err = r.Begin(ctx, tenant, key, print2, 0)
 	require.ErrorIs(t, err, ErrReused)
-	again, _, err = r.Begin(ctx, uuid.New(), key, print2)
+	again, _, err = r.Begin(ctx, uuid.New(), key, print2, 0)
 	require.NoError(t, err)
 	require.NotNil(t, again, "another tenant's key is another key")
 
 	now = now.Add(Lifetime)
-	again, _, err = r.Begin(ctx, tenant, key, print2)
+	again, _, err = r.Begin(ctx, tenant, key, print2, 0)
 	require.NoError(t, err)
 	require.NotNil(t, again)
 	require.True(t, again.shared, "the new record is in Redis")
@@ -202,11 +202,11 @@ func TestRedisReturns(t *testing.T) {
 
 	// A released claim of this process is claimed in Redis.
 	away, key = true, uuid.NewString()
-	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	claim, _, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	away = false
 	r.Release(claim)
-	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	claim, _, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	require.True(t, claim.shared)
@@ -217,7 +217,7 @@ func TestAnswerBesidePendingRecord(t *testing.T) {
 	client := newRedis(t)
 	r := New(Options{Client: client, Timeout: testenv.RedisTimeout, Wait: time.Millisecond})
 	key := uuid.NewString()
-	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer away.Close()
@@ -226,7 +226,7 @@ func TestAnswerBesidePendingRecord(t *testing.T) {
 
 	r.client = client
 	require.EqualValues(t, statePending, client.Get(ctx, claim.name).Val()[0])
-	_, answer, err := r.Begin(ctx, tenant, key, print1)
+	_, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.Equal(t, "x", string(answer))
 }
@@ -258,7 +258,7 @@ func TestClaimedHereMeanwhile(t *testing.T) {
 	key := uuid.NewString()
 	client.AddHook(&beforeClaim{call: func() {
 		away = true
-		claim, _, err := r.Begin(ctx, tenant, key, print1)
+		claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 		if err != nil || claim == nil {
 			t.Errorf("claim %v, error %v", claim, err)
 			return
@@ -266,7 +266,7 @@ func TestClaimedHereMeanwhile(t *testing.T) {
 		r.Finish(claim, []byte("x"))
 		away = false
 	}})
-	claim, answer, err := r.Begin(ctx, tenant, key, print1)
+	claim, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.Nil(t, claim)
 	require.Equal(t, "x", string(answer))
@@ -276,11 +276,11 @@ func TestClaimedHereMeanwhile(t *testing.T) {
 // If a claim in this process is released, a waiting repeat gets it.
 func TestLocalWaiters(t *testing.T) {
 	r := New(Options{Wait: time.Minute})
-	claim, _, err := r.Begin(ctx, tenant, "k", print1)
+	claim, _, err := r.Begin(ctx, tenant, "k", print1, 0)
 	require.NoError(t, err)
 	next := make(chan *Claim)
 	go func() {
-		c, _, err := r.Begin(ctx, tenant, "k", print1)
+		c, _, err := r.Begin(ctx, tenant, "k", print1, 0)
 		if err != nil {
 			t.Error(err)
 		}
@@ -290,7 +290,7 @@ func TestLocalWaiters(t *testing.T) {
 	require.NotNil(t, <-next)
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	_, _, err = r.Begin(gone, tenant, "k", print1)
+	_, _, err = r.Begin(gone, tenant, "k", print1, 0)
 	require.ErrorIs(t, err, ErrPending, "a client that disconnected does not wait")
 }
 
@@ -299,7 +299,7 @@ func TestLocalWaiters(t *testing.T) {
 func TestLocalBounds(t *testing.T) {
 	r := New(Options{Wait: time.Millisecond})
 	begin := func(tenant uuid.UUID, key string) *Claim {
-		claim, _, err := r.Begin(ctx, tenant, key, print1)
+		claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 		require.NoError(t, err)
 		return claim
 	}
@@ -333,7 +333,7 @@ func TestUnreadableRecords(t *testing.T) {
 	for _, record := range []string{"", "P", "d" + string(print1[:]) + "of an earlier version", "Z" + string(print1[:]) + "not encrypted"} {
 		key := uuid.NewString()
 		require.NoError(t, client.Set(ctx, r.name(tenant, key), record, time.Minute).Err())
-		_, _, err := r.Begin(ctx, tenant, key, print1)
+		_, _, err := r.Begin(ctx, tenant, key, print1, 0)
 		require.Error(t, err, "%q", record)
 		require.NotErrorIs(t, err, ErrPending)
 	}
@@ -362,29 +362,29 @@ func TestLongRecordsTakeTurns(t *testing.T) {
 		}
 	}
 	key := uuid.NewString()
-	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	r.wait = 0
 	r.Finish(claim, long)
 	r.wait = time.Hour
 	answers := make(chan []byte)
 	go func() {
-		_, answer, _ := r.Begin(ctx, tenant, key, print1)
+		_, answer, _ := r.Begin(ctx, tenant, key, print1, 0)
 		answers <- answer
 	}()
 	for r.packing.Waiting() == 0 {
 		runtime.Gosched()
 	}
 	short := uuid.NewString()
-	claim, _, err = r.Begin(ctx, tenant, short, print1)
+	claim, _, err = r.Begin(ctx, tenant, short, print1, 0)
 	require.NoError(t, err)
 	r.Finish(claim, []byte("short"))
-	_, answer, err := r.Begin(ctx, tenant, short, print1)
+	_, answer, err := r.Begin(ctx, tenant, short, print1, 0)
 	require.NoError(t, err)
 	require.Equal(t, "short", string(answer), "it needs no turn")
 	free()
 	require.Equal(t, long, <-answers)
-	_, answer, err = r.Begin(ctx, tenant, key, print1)
+	_, answer, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.Equal(t, long, answer)
 }
@@ -395,15 +395,15 @@ func TestReusedKeysAreNotDecrypted(t *testing.T) {
 	client := newRedis(t)
 	r := New(Options{Client: client, Timeout: testenv.RedisTimeout})
 	key := uuid.NewString()
-	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	r.Finish(claim, []byte("answer"))
 	stored := []byte(client.Get(ctx, claim.name).Val())
 	stored[len(stored)-1] ^= 1 // so that decrypting it fails
 	require.NoError(t, client.Set(ctx, claim.name, stored, time.Minute).Err())
-	_, _, err = r.Begin(ctx, tenant, key, print2)
+	_, _, err = r.Begin(ctx, tenant, key, print2, 0)
 	require.ErrorIs(t, err, ErrReused)
-	_, _, err = r.Begin(ctx, tenant, key, print1)
+	_, _, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, ErrReused)
 }
@@ -414,7 +414,7 @@ func TestRecordsAreEncrypted(t *testing.T) {
 	client := newRedis(t)
 	r := New(Options{Client: client, Secret: [16]byte{1}, Timeout: testenv.RedisTimeout})
 	record := func(key, answer string) (name, stored string) {
-		claim, _, err := r.Begin(ctx, tenant, key, print1)
+		claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 		require.NoError(t, err)
 		pending := client.Get(ctx, claim.name).Val()
 		require.NotContains(t, pending, string(print1[:]), "the print of a request can be computed by everybody")
@@ -432,18 +432,18 @@ func TestRecordsAreEncrypted(t *testing.T) {
 		changed := []byte(stored)
 		changed[i] ^= 1
 		require.NoError(t, client.Set(ctx, name, changed, time.Minute).Err())
-		_, answer, err := r.Begin(ctx, tenant, key, print1)
+		_, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 		require.Error(t, err, "byte %d", i)
 		require.Nil(t, answer)
 	}
 	require.NoError(t, client.Set(ctx, name, stored[:headBytes]+more[headBytes:], time.Minute).Err())
-	_, _, err := r.Begin(ctx, tenant, key, print1)
+	_, _, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.Error(t, err, "the answer belongs to another key")
 
 	elsewhere := New(Options{Client: client, Secret: [16]byte{2}, Timeout: testenv.RedisTimeout})
 	elsewhere.secret = r.secret // the same name, other keys
 	require.NoError(t, client.Set(ctx, name, stored, time.Minute).Err())
-	_, _, err = elsewhere.Begin(ctx, tenant, key, print1)
+	_, _, err = elsewhere.Begin(ctx, tenant, key, print1, 0)
 	require.Error(t, err)
 }
 
@@ -468,13 +468,13 @@ func TestTurnsOfATenant(t *testing.T) {
 	r := New(Options{Client: client, Timeout: time.Millisecond, Turns: turns})
 	key, own, other := uuid.NewString(), uuid.New(), uuid.New()
 	release := holdTurns(t, turns, own)
-	claim, answer, err := r.Begin(ctx, own, key, print1)
+	claim, answer, err := r.Begin(ctx, own, key, print1, 0)
 	require.ErrorIs(t, err, records.ErrBusy)
 	require.Nil(t, claim)
 	require.Nil(t, answer)
 	require.Empty(t, r.local.entries)
 	require.Zero(t, client.Exists(ctx, r.name(own, key)).Val())
-	claim, _, err = patient.Begin(ctx, other, key, print1)
+	claim, _, err = patient.Begin(ctx, other, key, print1, 0)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	patient.Release(claim)
@@ -482,7 +482,7 @@ func TestTurnsOfATenant(t *testing.T) {
 
 	// Finish and Release wait for a turn, so that no record stays pending.
 	for _, finish := range []bool{true, false} {
-		claim, _, err = patient.Begin(ctx, own, key, print1)
+		claim, _, err = patient.Begin(ctx, own, key, print1, 0)
 		require.NoError(t, err)
 		require.NotNil(t, claim)
 		release = holdTurns(t, turns, own)
@@ -498,7 +498,7 @@ func TestTurnsOfATenant(t *testing.T) {
 		release()
 		<-settled
 		require.Empty(t, patient.local.entries)
-		again, answer, err := New(Options{Client: client, Timeout: testenv.RedisTimeout}).Begin(ctx, own, key, print1)
+		again, answer, err := New(Options{Client: client, Timeout: testenv.RedisTimeout}).Begin(ctx, own, key, print1, 0)
 		require.NoError(t, err)
 		if finish {
 			require.Equal(t, "x", string(answer), "another instance finds it")

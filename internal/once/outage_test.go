@@ -55,22 +55,22 @@ func TestRepeatWhileRedisFreezes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, freeze, thaw := frozen(t, known)
 			key := uuid.NewString()
-			first, _, err := r.Begin(ctx, tenant, key, print1)
+			first, _, err := r.Begin(ctx, tenant, key, print1, 0)
 			require.NoError(t, err)
 			require.NotNil(t, first)
 			freeze()
-			second, _, err := r.Begin(ctx, tenant, key, print1)
+			second, _, err := r.Begin(ctx, tenant, key, print1, 0)
 			require.Nil(t, second)
 			require.ErrorIs(t, err, ErrPending)
-			_, _, err = r.Begin(ctx, tenant, key, print2)
+			_, _, err = r.Begin(ctx, tenant, key, print2, 0)
 			require.ErrorIs(t, err, ErrReused)
-			other, _, err := r.Begin(ctx, uuid.New(), key, print2)
+			other, _, err := r.Begin(ctx, uuid.New(), key, print2, 0)
 			require.NoError(t, err)
 			require.NotNil(t, other, "another tenant's key is another key")
 
 			r.Finish(first, []byte("x"))
 			for range 2 {
-				second, answer, err := r.Begin(ctx, tenant, key, print1)
+				second, answer, err := r.Begin(ctx, tenant, key, print1, 0)
 				require.NoError(t, err)
 				require.Nil(t, second)
 				require.Equal(t, "x", string(answer))
@@ -84,7 +84,7 @@ func TestRepeatWhileRedisFreezes(t *testing.T) {
 func TestNothingIsKeptOfClaimsInRedis(t *testing.T) {
 	r, freeze, _ := frozen(t, true)
 	for _, end := range []func(*Claim){func(c *Claim) { r.Finish(c, []byte("x")) }, r.Release} {
-		claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
+		claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1, 0)
 		require.NoError(t, err)
 		require.Len(t, r.local.entries, 1)
 		end(claim)
@@ -94,11 +94,11 @@ func TestNothingIsKeptOfClaimsInRedis(t *testing.T) {
 
 	// A released one can be repeated here, also if Redis does not know of the release.
 	key := uuid.NewString()
-	claim, _, err := r.Begin(ctx, tenant, key, print1)
+	claim, _, err := r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	freeze()
 	r.Release(claim)
-	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	claim, _, err = r.Begin(ctx, tenant, key, print1, 0)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 }
@@ -113,7 +113,7 @@ func TestFloodsOfLocalRecords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := New(Options{Wait: time.Millisecond})
 			begin := func(tenant uuid.UUID, key string) (*Claim, []byte, error) {
-				return r.Begin(ctx, tenant, key, print1)
+				return r.Begin(ctx, tenant, key, print1, 0)
 			}
 			own := uuid.New()
 			_, _, err := begin(own, "pending")
@@ -150,14 +150,14 @@ func TestAbandon(t *testing.T) {
 			r, freeze, _ := frozen(t, true)
 			r.budget = budget.New(budget.Options{
 				Client: r.client, Prefix: func(limit.TenantID) string { return "" }, Instances: func() int { return 1 },
-				Bound: func(limit.TenantID) (int64, bool) { return 2 * (usualRecord + 500), true }, // half of it before the first look
+				Bound: func(limit.TenantID) (int64, bool) { return 2 * 2500, true }, // half of it before the first look: one claim
 			})
 			if away {
 				freeze()
 			}
 			own := uuid.New()
 			begin := func(key string) (*Claim, error) {
-				claim, _, err := r.Begin(ctx, own, key, print1)
+				claim, _, err := r.Begin(ctx, own, key, print1, 0)
 				return claim, err
 			}
 			key := uuid.NewString()

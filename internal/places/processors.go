@@ -12,7 +12,8 @@ import (
 //
 // On an instance with fewer than fewProcessors, a tenant also has only one turn of both kinds at
 // the same time. So its short work can wait for its long work, but that of others does not: for
-// short work, the tenant's own one is waited for first, and for long work at last.
+// short work, the tenant's own one is waited for first, and for long work at last. There, long work
+// is before the short work of its tenant: it already has a turn of its kind, and these are few.
 type Processors struct {
 	// Short is for work of up to some ten milliseconds: pages, bodies of up to 4 KiB, large
 	// requests of the hot endpoints. There are turns for half of the processors.

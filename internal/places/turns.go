@@ -39,7 +39,7 @@ type queue[K comparable] struct {
 	holder K
 	own    int       // places
 	from   int64     // when it last left a place, among the arrivals
-	line   list.List // of *waiter, in the order of arrival
+	line   list.List // of *waiter, in their order
 	at     int       // in waiting, if somebody waits
 }
 
@@ -64,17 +64,17 @@ func (t *Turns[K]) Most() int { return t.most }
 // call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
 	if t.single == nil {
-		return t.take(ctx, holder)
+		return t.take(ctx, holder, false)
 	}
 	first, second := t, t.single
 	if t.singleFirst {
 		first, second = second, first
 	}
-	leaveFirst, err := first.take(ctx, holder)
+	leaveFirst, err := first.take(ctx, holder, false)
 	if err != nil {
 		return nil, err
 	}
-	leaveSecond, err := second.take(ctx, holder)
+	leaveSecond, err := second.take(ctx, holder, true)
 	if err != nil {
 		leaveFirst()
 		return nil, err
@@ -82,9 +82,10 @@ func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error)
 	return func() { leaveSecond(); leaveFirst() }, nil
 }
 
-// take is Take for this kind alone.
-func (t *Turns[K]) take(ctx context.Context, holder K) (leave func(), err error) {
-	w := t.arrive(holder)
+// take is Take for this kind alone. If it is for the second kind, the caller has a place of the
+// first one, which others may wait for. So it does not wait for further requests of its holder.
+func (t *Turns[K]) take(ctx context.Context, holder K, second bool) (leave func(), err error) {
+	w := t.arrive(holder, second)
 	leave = func() { t.leave(holder) }
 	if w == nil {
 		return leave, nil
@@ -112,7 +113,7 @@ func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration)
 func (t *Turns[K]) TakePausing(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	return t.take(ctx, holder)
+	return t.take(ctx, holder, false)
 }
 
 // TryWithin waits for a place of the holder like TakeWithin, for what must be done in any case:
@@ -125,10 +126,10 @@ func (t *Turns[K]) TryWithin(ctx context.Context, holder K, most time.Duration) 
 	return leave
 }
 
-// arrive takes a place, and returns nil, or begins to wait for one. Of those who wait already,
-// nobody can get a place, because each that becomes free is given at once. So only the holder
-// itself decides.
-func (t *Turns[K]) arrive(holder K) *waiter[K] {
+// arrive takes a place, and returns nil, or begins to wait for one, behind the others of the holder
+// or before them. Of those who wait already, nobody can get a place, because each that becomes free
+// is given at once. So only the holder itself decides.
+func (t *Turns[K]) arrive(holder K, before bool) *waiter[K] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q := t.of[holder]
@@ -143,9 +144,15 @@ func (t *Turns[K]) arrive(holder K) *waiter[K] {
 	}
 	t.arrivals++
 	w := &waiter[K]{queue: q, arrival: t.arrivals, ready: make(chan struct{})}
-	w.at = q.line.PushBack(w)
+	if before {
+		w.at = q.line.PushFront(w)
+	} else {
+		w.at = q.line.PushBack(w)
+	}
 	if q.line.Len() == 1 {
 		heap.Push(&t.waiting, q)
+	} else {
+		t.order(q)
 	}
 	return w
 }

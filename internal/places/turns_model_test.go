@@ -96,7 +96,7 @@ func TestTurnsLikeTheModel(t *testing.T) {
 			switch at := random.IntN(len(all) + 1); {
 			case at == len(all) || random.IntN(3) == 0: // arrives
 				holder := random.IntN(holders)
-				all = append(all, pair{model: model.arrive(holder), real: turns.arrive(holder)})
+				all = append(all, pair{model: model.arrive(holder), real: turns.arrive(holder, false)})
 			case all[at].given(): // leaves
 				model.leave(all[at].model.holder)
 				turns.leave(all[at].model.holder)

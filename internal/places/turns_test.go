@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 )
 
@@ -78,17 +79,17 @@ func TestTurnsAfterAPlace(t *testing.T) {
 	t.Parallel()
 	for _, third := range []string{"before", "after"} {
 		turns := NewTurns[string](1, 1, 0)
-		require.Nil(t, turns.arrive("ada"))
-		second := turns.arrive("ada")
+		require.Nil(t, turns.arrive("ada", false))
+		second := turns.arrive("ada", false)
 		var others []*waiter[string]
 		if third == "before" {
-			others = append(others, turns.arrive("ada"))
+			others = append(others, turns.arrive("ada", false))
 		}
-		victim := turns.arrive("bob")
+		victim := turns.arrive("bob", false)
 		if third == "after" {
-			others = append(others, turns.arrive("ada"))
+			others = append(others, turns.arrive("ada", false))
 		}
-		eve := turns.arrive("eve")
+		eve := turns.arrive("eve", false)
 		has := func(w *waiter[string]) bool { return w.at == nil }
 
 		turns.leave("ada")
@@ -103,4 +104,41 @@ func TestTurnsAfterAPlace(t *testing.T) {
 		turns.leave("ada")
 		require.Empty(t, turns.of)
 	}
+}
+
+// With few processors, long work that has the turn of its kind does not wait for the short work of
+// its tenant that came before, since other tenants wait for its turn meanwhile. After it, the short
+// work is next.
+func TestLongWorkIsBeforeShortWorkOfItsTenant(t *testing.T) {
+	t.Parallel()
+	turns, tenant := NewProcessors(2), uuid.UUID{1}
+	type turn struct {
+		kind  string
+		leave func()
+	}
+	granted := make(chan turn)
+	wait := func(kind string, of *Turns[uuid.UUID]) {
+		waiting := turns.Long.single.WaitingOf(tenant)
+		go func() {
+			if leave, err := of.Take(t.Context(), tenant); err == nil {
+				granted <- turn{kind, leave}
+			}
+		}()
+		for turns.Long.single.WaitingOf(tenant) == waiting {
+			runtime.Gosched()
+		}
+	}
+	first, err := turns.Short.Take(t.Context(), tenant)
+	require.NoError(t, err)
+	for range 2 {
+		wait("short", turns.Short)
+	}
+	wait("long", turns.Long)
+	first()
+	for _, kind := range []string{"long", "short", "short"} {
+		next := <-granted
+		require.Equal(t, kind, next.kind)
+		next.leave()
+	}
+	require.Empty(t, turns.Long.single.of)
 }

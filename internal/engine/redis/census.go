@@ -31,9 +31,10 @@ type CensusOptions struct {
 	Places func(limit.TenantID) []string
 	// Operator is the tenant of the operator, which the memory of Redis does not bound; optional.
 	Operator limit.TenantID
-	// Measured is called with the memory of the fullest server each time it was read, in bytes;
-	// most is 0 if no maximum is known. It must not wait. Optional.
-	Measured func(used, most int64)
+	// Measured is called with the memory of the fullest server each time it was read, in bytes, and
+	// with how many servers have answered; most is 0 if no maximum is known. It must not wait.
+	// Optional.
+	Measured func(used, most int64, servers int)
 }
 
 // Census estimates and bounds the counters of each tenant that are alive in Redis. A counter here
@@ -70,9 +71,12 @@ type Census struct {
 	told    [1 << 14]toldCell // what was added to the lists last, by hash
 	loop    *paced.Loop       // looks at the lists
 	memory  atomic.Pointer[memoryState]
-	servers map[*redis.Client]*serverMemory // nil: the only one; only the goroutine of Run uses it
 	bounded atomic.Int64
 	dropped atomic.Int64
+
+	// Only the goroutine of Run uses these. nil is the only server.
+	servers map[*redis.Client]*serverMemory
+	silent  map[*redis.Client]bool // did not tell their memory when they were asked last
 }
 
 // tenantCounters has the counters of a tenant, as this instance knows them.
@@ -131,7 +135,7 @@ func NewCensus(o CensusOptions) *Census {
 	c := &Census{
 		o: o, list: newScript("census"), tenants: xsync.NewMap[limit.TenantID, *tenantCounters](),
 		touches: xsync.NewMPMCQueue[touch](touchQueue), loop: paced.New(lookEvery, lookGap),
-		servers: map[*redis.Client]*serverMemory{},
+		servers: map[*redis.Client]*serverMemory{}, silent: map[*redis.Client]bool{},
 	}
 	c.memory.Store(&memoryState{lowest: noLimit})
 	return c

@@ -58,6 +58,9 @@ const (
 	// much time what it said is not used any more, unless it was nearly full.
 	memoryWait   = 250 * time.Millisecond
 	memoryLatest = 10 * time.Second
+	// memorySilent is after how much time a server that does not answer has no part in what others
+	// are told: it does not answer them either.
+	memorySilent = 3 * time.Second
 
 	noLevel = waterlevel.None
 )
@@ -118,7 +121,7 @@ func (c *Census) Memory() MemoryUse {
 func (c *Census) measure(ctx context.Context, now time.Time) {
 	c.readMemory(ctx, now)
 	state, before := memoryState{lowest: noLimit}, c.memory.Load()
-	counters, fullest := c.countersByServer(), &serverMemory{}
+	counters := c.countersByServer()
 	for server, m := range c.servers {
 		if m.read.Equal(now) {
 			m.limit = m.limitOf(counters[server], c.o.Instances())
@@ -126,13 +129,11 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 			m.limit.portion = max(m.limit.portion/2, leastPortion)
 		}
 		state.lowest = state.lowest.or(m.limit)
-		if used := m.part(); used > state.used {
-			state.used, fullest = used, m
-		}
+		state.used = max(state.used, m.part())
 	}
 	state.full = state.used > nearlyFull || before.full && state.used > emptyAgain
 	c.memory.Store(&state)
-	c.tellMeasured(now, fullest)
+	c.tellMeasured(now)
 	if state.lowest == noLimit && before.lowest == noLimit {
 		return
 	}
@@ -146,17 +147,32 @@ func (c *Census) measure(ctx context.Context, now time.Time) {
 }
 
 // tellMeasured passes the memory of the fullest server on. What it said before says nothing about
-// what was written since.
-func (c *Census) tellMeasured(now time.Time, fullest *serverMemory) {
-	if c.o.Measured != nil && (fullest.most == 0 || fullest.read.Equal(now)) {
-		c.o.Measured(fullest.used, fullest.most)
+// what was written since. But a master that has failed must not keep what is written to the others
+// waiting for its answer, so after memorySilent the fullest of those that answer counts.
+func (c *Census) tellMeasured(now time.Time) {
+	if c.o.Measured == nil {
+		return
 	}
+	answered, fullest := 0, &serverMemory{}
+	for _, m := range c.servers {
+		if m.read.Equal(now) {
+			answered++
+		}
+		if now.Sub(m.read) < memorySilent && m.part() > fullest.part() {
+			fullest = m
+		}
+	}
+	if len(c.servers) > 0 && answered == 0 || fullest.most > 0 && !fullest.read.Equal(now) {
+		return
+	}
+	c.o.Measured(fullest.used, fullest.most, answered)
 }
 
 // readMemory reads the memory of the servers on which there are tenants.
 func (c *Census) readMemory(ctx context.Context, now time.Time) {
 	found := map[*redis.Client]bool{nil: true}
 	c.tenants.Range(func(_ limit.TenantID, t *tenantCounters) bool {
+		c.findAgain(ctx, t)
 		for _, server := range t.on {
 			found[server] = true
 		}
@@ -182,11 +198,14 @@ func (c *Census) readMemory(ctx context.Context, now time.Time) {
 		}
 		r.memory, _ = memoryOf(within, client) // an older one is used for some time
 	})
+	clear(c.silent)
 	for _, r := range readings {
-		if r.memory != nil {
-			r.memory.read = now
-			c.servers[r.of] = r.memory
+		if r.memory == nil {
+			c.silent[r.of] = true
+			continue
 		}
+		r.memory.read = now
+		c.servers[r.of] = r.memory
 	}
 	for server, m := range c.servers {
 		if !found[server] || now.Sub(m.read) > memoryLatest && !m.uses(nearlyFull) {

@@ -302,16 +302,17 @@ func TestSparesAreTheSameOnAllInstances(t *testing.T) {
 	}
 }
 
-// What else needs the memory is told of that of the fullest master when it was read, and not while
-// the master does not answer: then it is unknown what was written since.
+// What else needs the memory is told of that of the fullest master when it was read, and of how
+// many masters there are, and not while the master does not answer: then it is unknown what was
+// written since.
 func TestMemoryIsTold(t *testing.T) {
 	t.Parallel()
-	var told [][2]int64
+	var told [][3]int64
 	census, full := shardsOfMemory(t, redisengine.CensusOptions{
 		Prefix: func(tenant limit.TenantID) string {
 			return map[bool]string{true: "w{a}", false: "w{b}"}[tenant[0] == 0]
 		},
-		Measured: func(used, most int64) { told = append(told, [2]int64{used, most}) },
+		Measured: func(used, most int64, servers int) { told = append(told, [3]int64{used, most, int64(servers)}) },
 	})
 	now := time.Now()
 	for n := range 2 {
@@ -320,7 +321,7 @@ func TestMemoryIsTold(t *testing.T) {
 	for n := range 3 {
 		census.LookAt(t.Context(), now.Add(time.Duration(n)*time.Second))
 	}
-	require.Equal(t, [][2]int64{{0, 0}, {940_000_000, 1_000_000_000}, {940_000_000, 1_000_000_000}}, told)
+	require.Equal(t, [][3]int64{{0, 0, 0}, {940_000_000, 1_000_000_000, 2}, {940_000_000, 1_000_000_000, 2}}, told)
 	full.set(func(s *listShard) { s.info = "" })
 	census.LookAt(t.Context(), now.Add(3*time.Second))
 	require.Len(t, told, 3)

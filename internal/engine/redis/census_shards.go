@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -44,6 +45,17 @@ func (c *Census) serversOf(ctx context.Context, t *tenantCounters, list *redis.C
 		on[i] = server
 	}
 	return on
+}
+
+// findAgain finds the masters of a tenant again if one of them is silent: another one may have
+// taken its place. Of a tenant without calls, nothing else would notice.
+func (c *Census) findAgain(ctx context.Context, t *tenantCounters) {
+	if !slices.ContainsFunc(t.on, func(server *redis.Client) bool { return c.silent[server] }) {
+		return
+	}
+	if server := c.serverOf(ctx, t); server != nil {
+		t.on = c.serversOf(ctx, t, server)
+	}
 }
 
 // serverLists are tenants whose lists are on one server.

@@ -88,11 +88,17 @@ func (allFail) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 
 // twoShards is a Cluster of two masters that are named by their addresses.
 func twoShards(t *testing.T, shards map[string]redis.Hook) *redis.ClusterClient {
+	return shardsAt(t, shards, func() (first string) { return "one:1" })
+}
+
+// shardsAt is a Cluster of two masters, of which the first one has the address that is returned at
+// the moment.
+func shardsAt(t *testing.T, shards map[string]redis.Hook, first func() string) *redis.ClusterClient {
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		MaxRetries: -1, MaxRedirects: -1,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			return []redis.ClusterSlot{
-				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: "one:1"}}},
+				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first()}}},
 				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: "two:1"}}},
 			}, nil
 		},

@@ -47,3 +47,6 @@ func (c *Census) Queued() (n int) {
 
 // LookAt is Look at another time.
 func (c *Census) LookAt(ctx context.Context, now time.Time) { c.look(ctx, now, true) }
+
+// LookDue is a look of Run.
+func (c *Census) LookDue(ctx context.Context, now time.Time) { c.look(ctx, now, false) }
