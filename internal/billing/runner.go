@@ -98,7 +98,7 @@ func New(o Options) *Runner {
 		}, []string{"outcome"}),
 		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weir_billing_backlog",
-			Help: "Billing events of all tenants that are not decided yet: their number (events), at most 100000, and for how long the oldest waits (seconds).",
+			Help: "Billing events of all tenants that are not decided yet: their number (events), at most 10000, and for how long the oldest waits (seconds).",
 		}, []string{"of"}),
 		unapplied: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weir_billing_unapplied_events",
