@@ -31,6 +31,8 @@ type quotaNotices struct {
 	platform uuid.UUID
 	post     *mail.Post
 	log      *slog.Logger
+	// quotas and tiers are the slugs behind which the next round begins; "": with the first.
+	quotas, tiers string
 }
 
 // run records notices until ctx ends.
@@ -58,7 +60,7 @@ func (n *quotaNotices) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return n.each(ctx, func(t tenants.TenantInTier) error {
+	return n.each(ctx, &n.quotas, func(t tenants.TenantInTier) error {
 		for _, q := range n.checker.Quotas(ctx, policy, t.Slug) {
 			fresh, err := n.store.RecordQuota(ctx, t.ID, q.Rule.Slug, q.WindowEnd, q.Used, q.Limit)
 			if err != nil {
@@ -75,30 +77,35 @@ func (n *quotaNotices) once(ctx context.Context) error {
 	})
 }
 
-// mostNoticeErrors is how many tenants may fail in a round, until it is hardly their fault.
+// mostNoticeErrors is how many tenants may fail one after the other, until it is hardly their
+// fault.
 const mostNoticeErrors = 10
 
 // each calls do for each tenant with a tier or its own quota. A tenant that fails, for example
-// because it is locked, does not keep the others. The error is the first one.
-func (n *quotaNotices) each(ctx context.Context, do func(tenants.TenantInTier) error) error {
+// because it is locked, does not keep the others. A round that ends because many fail in a row is
+// continued behind them by the next one. The error is the first one.
+func (n *quotaNotices) each(ctx context.Context, after *string, do func(tenants.TenantInTier) error) error {
 	const page = 1000
 	var first error
 	failed := 0
-	for after := ""; ; {
-		list, err := n.store.TenantsInTiers(ctx, n.platform, after, page)
+	for {
+		list, err := n.store.TenantsInTiers(ctx, n.platform, *after, page)
 		if err != nil {
 			return err
 		}
 		for _, t := range list {
-			if err := do(t); err != nil {
+			*after = t.Slug
+			if err := do(t); err == nil {
+				failed = 0
+			} else {
 				first = cmp.Or(first, err)
 				if failed++; failed == mostNoticeErrors || ctx.Err() != nil {
 					return first
 				}
 			}
-			after = t.Slug
 		}
 		if len(list) < page {
+			*after = ""
 			return first
 		}
 	}
@@ -106,7 +113,7 @@ func (n *quotaNotices) each(ctx context.Context, do func(tenants.TenantInTier) e
 
 // compareTiers mails a notice to each tenant that has more than its tier includes, once.
 func (n *quotaNotices) compareTiers(ctx context.Context) error {
-	return n.each(ctx, func(t tenants.TenantInTier) error {
+	return n.each(ctx, &n.tiers, func(t tenants.TenantInTier) error {
 		tier, over, err := n.store.RecordOverTier(ctx, t.ID)
 		if err != nil || len(over) == 0 {
 			return err

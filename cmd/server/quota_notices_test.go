@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
@@ -136,6 +138,54 @@ func TestTierMails(t *testing.T) {
 		require.Equal(t, "acme has more than its tier includes", l.Subject)
 		require.Equal(t, "The tier small includes less than the tenant acme has: 2 of 1 rules.", l.Before[0])
 		require.Equal(t, "https://weir.example/usage", l.Link.URL)
+	}
+}
+
+// Tenants that fail keep nobody's notices: only many in a row end a round, and the next one
+// continues behind them.
+func TestQuotaRoundsContinue(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	ctx := t.Context()
+	platform, err := d.Store.EnsurePlatform(ctx)
+	require.NoError(t, err)
+	operator := tenants.AsSystem(platform.ID, "test")
+	_, err = d.Store.CreatePlan(ctx, operator, tenants.Plan{Slug: "small", Bounds: tenants.Bounds{Rules: 1}})
+	require.NoError(t, err)
+	const most = 2*mostNoticeErrors + 2
+	for i := range most {
+		slug := fmt.Sprintf("tenant-%02d", i)
+		d.Tenant(slug)
+		_, _, err := d.Store.PutSubject(ctx, operator, tenants.Subject{Subject: slug, Plan: "small"}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	n := &quotaNotices{store: d.Store, platform: platform.ID, log: slog.New(slog.DiscardHandler)}
+	after := ""
+	round := func(fails func(i int) bool) (visited int, first string) {
+		_ = n.each(ctx, &after, func(t tenants.TenantInTier) error {
+			if visited++; visited == 1 {
+				first = t.Slug
+			}
+			if fails(visited) {
+				return errors.New("locked")
+			}
+			return nil
+		})
+		return visited, first
+	}
+	for _, test := range []struct {
+		fails   func(i int) bool
+		visited int
+		first   string
+	}{
+		{func(i int) bool { return i%2 == 0 }, most, "tenant-00"},
+		{func(int) bool { return true }, mostNoticeErrors, "tenant-00"},
+		{func(int) bool { return false }, most - mostNoticeErrors, "tenant-10"},
+		{func(int) bool { return false }, most, "tenant-00"},
+	} {
+		visited, first := round(test.fails)
+		require.Equal(t, test.visited, visited)
+		require.Equal(t, test.first, first)
 	}
 }
 

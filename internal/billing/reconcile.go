@@ -69,15 +69,18 @@ var errNoProgress = errors.New("the comparison made no progress for too long")
 func (r *Runner) watch(ctx context.Context, task tenants.BillingTask) (watched context.Context, progress, end func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(r.CompareFor, func() { cancel(errNoProgress) })
-	n := 0
-	progress = func() {
-		if n++; n%renewEvery != 0 {
-			return
-		}
+	renew := func() {
 		err := r.Store.RenewReconcile(watched, task.Tenant, task.Endpoint, r.CompareFor)
 		r.logFailure(watched, "extend the time of a comparison", task, err)
 		if err == nil {
 			timer.Reset(r.CompareFor)
+		}
+	}
+	n := 0
+	progress = func() {
+		r.giveWay(watched, task, renew)
+		if n++; n%renewEvery == 0 {
+			renew()
 		}
 	}
 	return watched, progress, func() {

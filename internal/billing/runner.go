@@ -47,6 +47,8 @@ type Options struct {
 	Every time.Duration
 	// CompareFor is how long a comparison may make no progress; 0 for an hour.
 	CompareFor time.Duration
+	// CompareTurn is how long a comparison keeps its place while others wait; 0 for ten minutes.
+	CompareTurn time.Duration
 	// Pause waits before a step of a comparison is tried again; nil waits in real time.
 	Pause func(context.Context, time.Duration)
 }
@@ -63,7 +65,7 @@ type Runner struct {
 	pushLogMu       sync.Mutex
 	pushLogged      map[uuid.UUID]time.Time // when a failed push of each tenant was in the log
 	turns, looks    *turns                  // of due tasks, and of looks at waiting events
-	comparisons     *places.Places[uuid.UUID]
+	comparisons     *comparisons
 	underway        sync.WaitGroup // turns, looks and comparisons
 }
 
@@ -89,14 +91,14 @@ func New(o Options) *Runner {
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
 		pushLogged: map[uuid.UUID]time.Time{},
-		turns:      newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: places.New[uuid.UUID](0, 0),
+		turns:      newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: newComparisons(cmp.Or(o.CompareTurn, compareTurn)),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_billing_events_total",
 			Help: "Billing events that this instance has decided about, by outcome.",
 		}, []string{"outcome"}),
 		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weir_billing_backlog",
-			Help: "Billing events of all tenants that are not decided yet: their number (events), at most 100000, and for how long the oldest waits (seconds).",
+			Help: "Billing events of all tenants that are not decided yet: their number (events), at most 10000, and for how long the oldest waits (seconds).",
 		}, []string{"of"}),
 		unapplied: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weir_billing_unapplied_events",

@@ -35,8 +35,6 @@ const (
 	lookPlaces = 1
 	// askPlaces is of how many tenants the provider is asked at the same time, in the same way.
 	askPlaces = 16
-	// comparePlaces is how many endpoints are compared at the same time, in the same way.
-	comparePlaces = 4
 )
 
 // tenantTasks are due tasks of one tenant.
@@ -226,18 +224,4 @@ func (r *Runner) look(ctx context.Context, look tenants.BillingLook) (done bool)
 	_, err := r.Store.LookAtBilling(ctx, look)
 	r.logFailure(ctx, "look at waiting events", tenants.BillingTask{Tenant: look.Tenant, Endpoint: look.Endpoint}, err)
 	return err == nil
-}
-
-// beginComparisons begins to compare the endpoints for which there are places. The others stay due.
-func (r *Runner) beginComparisons(ctx context.Context, due []tenants.BillingTask) {
-	for _, task := range due {
-		leave, ok := r.comparisons.TakeShare(task.Tenant, comparePlaces, 1)
-		if !ok {
-			continue
-		}
-		r.underway.Go(func() {
-			defer leave()
-			r.daily(ctx, task)
-		})
-	}
 }

@@ -19,6 +19,9 @@ import (
 //   - beyond all of it, the tenant's changes are refused until the day ends; small ones, as people
 //     make them, have a sixteenth more
 //
+// The answers that are kept for repeats of a request count, too: a change with a short row can have
+// an answer of a megabyte.
+//
 // Each change that is made has all of its rows, whatever it takes. Changes of the service itself,
 // of billing systems and of customers are counted, but not refused: they have bounds of their own.
 // And whatever happened before, a tenant can revoke, rotate and delete.
@@ -42,7 +45,7 @@ const (
 )
 
 // trailFull is the reason of a TooOftenError.
-const trailFull = "the changes of the tenant have added as much to its audit trail today as they may in a day"
+const trailFull = "the changes of the tenant have added as much to its audit trail today, with the answers that are kept for repeats, as they may in a day"
 
 // auditDay counts the bytes of a trail on a day.
 type auditDay struct {

@@ -141,7 +141,7 @@ func TestStepsWithOldStatistics(t *testing.T) {
 	d := tenantstest.New(t)
 	manyTenants(d, 1)
 	d.Exec("ALTER TABLE billing_events SET (autovacuum_enabled = false)")
-	loops["billing events"].tasks(d, ids(t, d), 10_000, time.Now().Add(-time.Hour))
+	loops["billing events"].tasks(d, ids(t, d), tenants.MostBillingBacklog+500, time.Now().Add(-time.Hour))
 	d.Exec("UPDATE billing_events SET due_at = NULL")
 	d.Exec("ANALYZE billing_events")
 	d.Exec("UPDATE billing_events SET due_at = received_at")
@@ -151,7 +151,7 @@ func TestStepsWithOldStatistics(t *testing.T) {
 	require.Less(t, read, int64(2000))
 	events, waits, err := d.Store.BillingBacklog(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, int64(10_000), events)
+	require.EqualValues(t, tenants.MostBillingBacklog, events, "not all are counted")
 	require.GreaterOrEqual(t, waits, time.Hour)
 }
 

@@ -98,7 +98,11 @@ func (s *Store) dueBilling(ctx context.Context, tx pgx.Tx, q *db.Queries, now ti
 	}, err
 }
 
-// BillingBacklog returns the number of unprocessed events, at most MostUnappliedOfAll, and how long
+// MostBillingBacklog is up to how many unprocessed events are counted. Each instance does it twice
+// a second.
+const MostBillingBacklog = 10_000
+
+// BillingBacklog returns the number of unprocessed events, at most MostBillingBacklog, and how long
 // the one that is due for the longest time has waited.
 func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.Duration, err error) {
 	now := s.instant()
@@ -106,7 +110,7 @@ func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.D
 		if err := enableSort(ctx, tx, "off"); err != nil { // else see turn.step
 			return err
 		}
-		row, err := q.BillingBacklog(ctx, db.BillingBacklogParams{Now: &now, Most: MostUnappliedOfAll})
+		row, err := q.BillingBacklog(ctx, db.BillingBacklogParams{Now: &now, Most: MostBillingBacklog})
 		if err != nil || row.Events == 0 {
 			return err
 		}

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,6 +42,19 @@ func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx co
 }
 
 func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
+	return s.changeLocked(ctx, a, right, timeout, lockTenant, fn)
+}
+
+// changeInTurn is change for a loop over tenants, which does not wait long for a tenant that is
+// locked. Error besides those of change: ErrUnavailable then.
+func (s *Store) changeInTurn(ctx context.Context, a Actor, fn func(ctx context.Context, c *change) error) error {
+	return s.changeLocked(ctx, a, MayEdit, s.operation, lockTenantSoon, fn)
+}
+
+func (s *Store) changeLocked(
+	ctx context.Context, a Actor, right Right, timeout time.Duration,
+	lock func(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error, fn func(ctx context.Context, c *change) error,
+) error {
 	if !a.May(right) {
 		return ErrForbidden
 	}
@@ -48,7 +62,7 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
-		if _, err := q.LockTenant(ctx, a.tenant); err != nil {
+		if err := lock(ctx, tx, q, a.tenant); err != nil {
 			return err
 		}
 		c := s.newChange(q, tx, a, a.tenant, s.instant())
@@ -65,6 +79,28 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 		}
 		return c.takeNumber(ctx)
 	})
+}
+
+func lockTenant(ctx context.Context, _ pgx.Tx, q *db.Queries, tenant uuid.UUID) error {
+	_, err := q.LockTenant(ctx, tenant)
+	return err
+}
+
+// lockTenantSoon takes the two locks that only changes and resets of the tenant itself hold, and
+// does not wait long for them. Later statements wait as usual: what they wait for is not the
+// tenant's fault.
+func lockTenantSoon(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error {
+	if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", strconv.FormatInt(turnLock.Milliseconds(), 10)); err != nil {
+		return err
+	}
+	if err := lockTenant(ctx, tx, q, tenant); err != nil {
+		return err
+	}
+	if _, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: tenant, Genesis: genesis[:]}); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "SET LOCAL lock_timeout TO DEFAULT")
+	return err
 }
 
 // parts are the parts of a tenant that instances load separately.

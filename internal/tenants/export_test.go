@@ -34,6 +34,9 @@ func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
 // SetLineWait sets how long lines of an import wait for their turn.
 func (s *Store) SetLineWait(d time.Duration) { s.lineWait = d }
 
+// SetTurnTime sets the time of a tenant in a step of a loop of plans.
+func (s *Store) SetTurnTime(d time.Duration) { s.turnTime = d }
+
 // TakeLogoTurn takes the turn of a tenant to decode a logo.
 func (s *Store) TakeLogoTurn(ctx context.Context, tenant uuid.UUID) (leave func(), err error) {
 	return s.long.Load().Take(ctx, tenant)

@@ -24,6 +24,9 @@ const (
 	// abandonedAfter is when a request of a server of an older release counts as crashed, far
 	// beyond the longest possible request.
 	abandonedAfter = time.Minute
+	// freeAnswer is the size up to which an answer to a request that changed nothing is not
+	// counted, so that it does not wait for those that change the trail.
+	freeAnswer = 1 << 10
 )
 
 // Answer is the answer to a request, without any secret.
@@ -38,7 +41,9 @@ type Answer struct {
 // context, is committed together with the returned answer. If a server crashes, either both are
 // stored or nothing. For 24 hours, a repeat of the request gets the answer as replay, which is nil
 // for the first. An answer with status 400 or more undoes the changes. An answer with 500 or more,
-// 400, 401, 403, 422 or 429 is not stored, so that a repeat tries again.
+// 400, 401, 403, 422 or 429 is not stored, so that a repeat tries again. The bytes of an answer
+// count as those of the trail do; beyond those of a day, a long answer to a request that changed
+// nothing is not stored.
 //
 // The answer for one API key is never returned to another one, which may have other permissions. An
 // API key and those that it was rotated to count as one, so that a repeat during a rotation is not
@@ -70,6 +75,7 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	case answer.Status >= http.StatusBadRequest:
 		p.rollback()
 	}
+	wrote := p.tx != nil
 	// The client may have disconnected, but the changes are still committed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.operation)
 	defer cancel()
@@ -79,7 +85,7 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 		}
 		return nil, translate(err)
 	}
-	return nil, translate(p.finish(ctx, answer))
+	return nil, translate(p.finish(ctx, answer, wrote))
 }
 
 // kept reports whether an answer is stored. The list of what is invalid in a request can be long,
@@ -249,8 +255,9 @@ func (p *post) take(ctx context.Context) error {
 	return p.lost
 }
 
-// finish stores the answer and commits.
-func (p *post) finish(ctx context.Context, answer Answer) error {
+// finish stores the answer and commits, unless the request wrote nothing and its answer is not
+// kept.
+func (p *post) finish(ctx context.Context, answer Answer, wrote bool) error {
 	if answer.Header == nil {
 		answer.Header = http.Header{}
 	}
@@ -265,6 +272,11 @@ func (p *post) finish(ctx context.Context, answer Answer) error {
 	if err := q.SetTenant(ctx, p.actor.tenant.String()); err != nil {
 		return err
 	}
+	if size := len(header) + len(answer.Body); wrote || size > freeAnswer {
+		if fits, err := p.count(ctx, q, size); err != nil || !fits && !wrote {
+			return err
+		}
+	}
 	status := int32(answer.Status) // the database accepts 200 to 599
 	kept, err := q.FinishIdempotent(ctx, db.FinishIdempotentParams{
 		TenantID: p.actor.tenant, Key: p.key, Attempt: p.attempt, Status: &status, Header: header, Body: answer.Body,
@@ -276,6 +288,20 @@ func (p *post) finish(ctx context.Context, answer Answer) error {
 		return errors.New("an Idempotency-Key was lost while it was claimed")
 	}
 	return p.tx.Commit(ctx)
+}
+
+// count counts an answer among the bytes that the tenant may write on a day, and reports whether it
+// is one of them. A tenant that has used these up can make no changes with answers to be kept.
+func (p *post) count(ctx context.Context, q *db.Queries, size int) (fits bool, err error) {
+	head, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: p.actor.tenant, Genesis: genesis[:]})
+	if err != nil {
+		return false, err
+	}
+	day := auditDayOf(&head, p.store.auditDay, p.store.instant())
+	fits = day.bytes < day.most
+	return fits, q.MoveAuditHead(ctx, db.MoveAuditHeadParams{
+		TenantID: p.actor.tenant, Sequence: head.Sequence, Hash: head.Hash, Day: head.Day, DayBytes: day.bytes + int64(size),
+	})
 }
 
 // rollback ends the transaction, if there is one. After a commit it only releases the connection.

@@ -262,6 +262,9 @@ func meteringPurges() []purge {
 		{"totals of metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
 			return q.PurgeMeteredTotals(ctx, db.PurgeMeteredTotalsParams{Retention: interval(MeteringRetention), Most: most})
 		}},
+		{"problems of pushes of metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
+			return q.PurgeMeteredPushProblems(ctx, db.PurgeMeteredPushProblemsParams{Retention: interval(MeteringRetention), Most: most})
+		}},
 		{"pushes of metered usage", func(ctx context.Context, q *db.Queries, _ time.Time, most int32) (int64, error) {
 			return q.PurgeMeteredPushes(ctx, db.PurgeMeteredPushesParams{Retention: interval(MeteringRetention), Most: most})
 		}},

@@ -259,42 +259,44 @@ func migrationOf(row db.PlanMigrationRow) PlanMigration {
 }
 
 const (
-	migrationBatch   = 500 // subjects that one transaction moves
-	migrationBatches = 20  // per tenant in a round, so that the migrations of others progress, too
-	openMigrations   = 100
+	migrationBatch = 500 // subjects that one transaction moves
+	openMigrations = 100
 )
 
 // RunPlanMigrations executes the due part of the migrations of all tenants, and returns the number
 // of moved subjects. more reports whether more can be done immediately. Several servers may call it
-// concurrently. After an error, the other migrations of the tenant wait for the next round, and
-// those of others do not. Errors: ErrUnavailable, and those of tenants.
+// concurrently. A tenant has turnTime in a round, and those of others follow. After an error, or if
+// the tenant is locked, its other migrations wait for the next round. Errors: ErrUnavailable, and
+// those of tenants.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
 	open, err := s.openPlanMigrations(ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("list plan migrations: %w", err)
 	}
 	more = len(open) == openMigrations
-	batches := map[uuid.UUID]int{} // of each tenant that succeeded
+	times, done := s.newTurnTimes(), 0
 	var without failedTenants
 	for _, m := range open {
 		for left := !without.has(m.TenantID); left; {
-			if batches[m.TenantID] == migrationBatches {
+			if times.over(m.TenantID) {
 				more = true
 				break
 			}
 			var n int
 			var failed error
+			began := time.Now()
 			n, left, failed = s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID)
+			times.count(m.TenantID, began)
 			moved += n
 			if failed != nil {
 				// Each of its migrations could wait for the same lock.
 				without.add(m.TenantID, fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed))
 				break
 			}
-			batches[m.TenantID]++
+			done++
 		}
 	}
-	return moved, more && len(batches) > 0, without.first
+	return moved, more && done > 0, without.first
 }
 
 // openPlanMigrations lists the migrations of one step.
@@ -318,7 +320,7 @@ func (s *Store) openPlanMigrations(ctx context.Context) (open []db.OpenPlanMigra
 
 // migrateBatch executes a part of a migration. left reports whether more can be done now.
 func (s *Store) migrateBatch(ctx context.Context, tenant uuid.UUID, plan string, id uuid.UUID) (moved int, left bool, err error) {
-	err = s.change(ctx, AsSystem(tenant, "plan migration"), MayEdit, func(ctx context.Context, c *change) error {
+	err = s.changeInTurn(ctx, AsSystem(tenant, "plan migration"), func(ctx context.Context, c *change) error {
 		m, err := readMigration(ctx, c.Queries, c.tenant, plan, id)
 		if errors.Is(err, ErrNotFound) || err == nil && (m.EndedAt != nil || m.State == MigrationScheduled && m.StartsAt.After(c.now)) {
 			return nil // deleted with its plan, ended, or another server was faster

@@ -318,6 +318,7 @@ func TestPlanMigrationOfSubjectsThatLeave(t *testing.T) {
 	require.Len(t, list, 2)
 
 	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
+	later.SetTurnTime(time.Hour)
 	_, _, err = later.ApplyDuePlans(t.Context())
 	require.NoError(t, err)
 	for _, name := range names {
@@ -398,6 +399,7 @@ func TestWaitingMigrationsDelayNobody(t *testing.T) {
 	require.Equal(t, "pro 2", versionOf(t, s, b, "ada"))
 
 	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
+	later.SetTurnTime(time.Hour)
 	_, _, err = later.ApplyDuePlans(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, runAll(t, s))

@@ -88,8 +88,9 @@ func CycleEnd(anchor *time.Time, now time.Time) time.Time {
 // duePlans is the maximum number of plan changes that are listed at once.
 const duePlans = 500
 
-// ApplyDuePlans gives subjects their due plans, the tenants in turn, and returns their number.
-// After an error, the tenant's further changes wait for the next round. more reports whether more
+// ApplyDuePlans gives subjects their due plans, the tenants in turn, and returns their number. A
+// tenant has turnTime at once, and the others are next. After an error, or if the tenant is locked,
+// its further changes wait for the next round. more reports whether more
 // can be done immediately. Several servers may call it concurrently: each change is executed once,
 // because the change of the plan and the removal of the schedule are one transaction. Errors:
 // ErrUnavailable, and the first error of a change.
@@ -118,11 +119,18 @@ func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied
 	if err != nil {
 		return 0, false, failed, fmt.Errorf("list due plan changes: %w", err)
 	}
+	times := s.newTurnTimes()
 	for _, d := range due {
 		if failed.has(d.TenantID) {
 			continue
 		}
+		if times.over(d.TenantID) {
+			full = true
+			continue
+		}
+		began := time.Now()
 		done, err := s.applyDuePlan(ctx, d.TenantID, d.Subject)
+		times.count(d.TenantID, began)
 		if err != nil {
 			failed.add(d.TenantID, fmt.Errorf("change the plan of a subject of tenant %s: %w", d.TenantID, err))
 			continue
@@ -157,7 +165,7 @@ func (s *Store) duePlans(ctx context.Context, without []uuid.UUID) (due []db.Due
 // applyDuePlan gives one subject its next plan, if it is still due.
 func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject string) (done bool, err error) {
 	a := AsSystem(tenant, "scheduled plan change")
-	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
+	err = s.changeInTurn(ctx, a, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
 		if errors.Is(err, ErrNotFound) || err == nil && (old.NextPlanAt == nil || old.NextPlanAt.After(c.now)) {
 			return nil // deleted, cancelled, rescheduled, or another server was faster

@@ -186,6 +186,7 @@ func TestScheduledPlansInTurn(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	s := d.Store
+	s.SetTurnTime(time.Hour)
 	dueSince(t, d, a, 600, time.Hour)
 	dueSince(t, d, b, 2, time.Minute)
 	left := func(actor tenants.Actor) int {

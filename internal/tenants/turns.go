@@ -30,7 +30,32 @@ const (
 	turnsLookedAt = 10_000
 	turnsFailed   = 100 // of so many tenants that fail, the cause is none of them, and the round ends
 	leastShare    = 10  // tasks of a tenant that a step reads at least
+
+	// In the loops of plans, tasks of tenants are executed one after the other. A tenant has
+	// turnTime of a step, and then the next one follows. What is left is done in the next step.
+	turnTime = 250 * time.Millisecond
+	// turnLock is how long a task waits there for a tenant that is locked: one that is locked often
+	// would use all of its time with that, and one that is locked for long is left for the round.
+	turnLock = 200 * time.Millisecond
 )
+
+// turnTimes are the times that tenants have used of a step.
+type turnTimes struct {
+	each time.Duration
+	used map[uuid.UUID]time.Duration
+}
+
+func (s *Store) newTurnTimes() turnTimes {
+	return turnTimes{each: s.turnTime, used: map[uuid.UUID]time.Duration{}}
+}
+
+// over reports whether the tenant has used its time.
+func (t *turnTimes) over(tenant uuid.UUID) bool { return t.used[tenant] > t.each }
+
+// count counts the time since a task of the tenant began.
+func (t *turnTimes) count(tenant uuid.UUID, began time.Time) {
+	t.used[tenant] += max(time.Since(began), 1)
+}
 
 // turn is where a loop continues. Each server has its own.
 type turn struct {

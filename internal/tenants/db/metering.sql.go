@@ -1497,6 +1497,27 @@ func (q *Queries) PurgeEndedMeters(ctx context.Context, arg PurgeEndedMetersPara
 	return result.RowsAffected(), nil
 }
 
+const purgeMeteredPushProblems = `-- name: PurgeMeteredPushProblems :execrows
+DELETE FROM metered_push_problems WHERE (tenant_id, push_id, subject) IN (
+    SELECT p.tenant_id, p.push_id, p.subject
+    FROM metered_pushes o JOIN metered_push_problems p ON p.tenant_id = o.tenant_id AND p.push_id = o.id
+    WHERE o.start < now() - $1::interval LIMIT $2)
+`
+
+type PurgeMeteredPushProblemsParams struct {
+	Retention pgtype.Interval
+	Most      int32
+}
+
+// Before their pushes, of which one can have very many.
+func (q *Queries) PurgeMeteredPushProblems(ctx context.Context, arg PurgeMeteredPushProblemsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeMeteredPushProblems, arg.Retention, arg.Most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const purgeMeteredPushes = `-- name: PurgeMeteredPushes :execrows
 DELETE FROM metered_pushes WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM metered_pushes o WHERE o.start < now() - $1::interval LIMIT $2)

@@ -312,6 +312,13 @@ DELETE FROM metering_writers WHERE writer IN (
 DELETE FROM metering_gaps WHERE writer IN (
     SELECT o.writer FROM metering_gaps o WHERE o.to_at < now() - @retention::interval LIMIT @most);
 
+-- name: PurgeMeteredPushProblems :execrows
+-- Before their pushes, of which one can have very many.
+DELETE FROM metered_push_problems WHERE (tenant_id, push_id, subject) IN (
+    SELECT p.tenant_id, p.push_id, p.subject
+    FROM metered_pushes o JOIN metered_push_problems p ON p.tenant_id = o.tenant_id AND p.push_id = o.id
+    WHERE o.start < now() - @retention::interval LIMIT @most);
+
 -- name: PurgeMeteredPushes :execrows
 DELETE FROM metered_pushes WHERE (tenant_id, id) IN (
     SELECT o.tenant_id, o.id FROM metered_pushes o WHERE o.start < now() - @retention::interval LIMIT @most);
