@@ -59,6 +59,7 @@ type Budget struct {
 	refused   atomic.Int64
 	level     atomic.Int64 // bytes that the memory of Redis lets a tenant have alive
 	allowance atomic.Int64 // bytes that this instance may write until the memory is read again
+	kept      atomic.Int64 // of these, bytes for tenants that have less than half of the level
 }
 
 // tenant has the bytes of a tenant. Requests with records take the lock for an addition.

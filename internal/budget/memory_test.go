@@ -62,7 +62,7 @@ func TestMemoryBoundsRecords(t *testing.T) {
 	}
 }
 
-// Small records are written until 95 % of the memory are in use, and then none.
+// Small records are written until 97 % of the memory are in use, and then none.
 func TestMemoryForSmallRecords(t *testing.T) {
 	t.Parallel()
 	const memory = 1000 * megabyte
@@ -73,11 +73,11 @@ func TestMemoryForSmallRecords(t *testing.T) {
 	for range 2 { // together more than the part of records
 		require.Greater(t, writeLarge(t, b, uuid.New(), memory), int64(20*megabyte))
 	}
-	b.Measured(949*megabyte, memory, 1)
+	b.Measured(969*megabyte, memory, 1)
 	require.Equal(t, 102, write(t, b, known, 1000))
 	b.Look(t.Context())
 	require.Zero(t, write(t, b, known, 1000))
-	b.Measured(951*megabyte, memory, 1)
+	b.Measured(971*megabyte, memory, 1)
 	require.Zero(t, write(t, b, fresh, 1000))
 	_, full := b.Alive()
 	require.Equal(t, 4, full)
@@ -119,23 +119,58 @@ func TestRecordsBetweenTwoReadings(t *testing.T) {
 // of their own on each master, which tenants share.
 func TestRecordsHaveTheirOwnPart(t *testing.T) {
 	t.Parallel()
-	const memory = 1000 * megabyte
-	for _, servers := range []int{1, 3} {
-		part := int64(servers) * 40 * megabyte
+	const memory, counters = 1000 * megabyte, 910 * megabyte
+	for _, servers := range []int64{1, 3} {
 		f := newFleet(t, memory)
 		b := f.instance()
-		large, other := uuid.New(), uuid.New()
-		for range 60 { // seconds, in which nothing expires
-			b.Measured(949*megabyte, memory, servers)
+		large := []limit.TenantID{uuid.New(), uuid.New()}
+		measure := func() (records int64) {
+			records, _ = b.Alive()
+			b.Measured(counters+records/servers, memory, int(servers))
 			b.Look(t.Context())
-			writeLarge(t, b, large, memory)
+			return records
 		}
-		bytes, _ := b.Alive()
-		require.Greater(t, bytes, part/2)
-		require.Less(t, bytes, part)
-		b.Measured(949*megabyte, memory, servers)
-		require.Positive(t, writeLarge(t, b, other, 200*kilobyte), "the largest one is bounded first")
-		b.Measured(951*megabyte, memory, servers)
-		require.Zero(t, writeLarge(t, b, other, memory))
+		for range 60 { // seconds, in which nothing expires
+			measure()
+			for _, tenant := range large {
+				writeLarge(t, b, tenant, memory)
+			}
+		}
+		records := measure()
+		require.Greater(t, records, servers*20*megabyte)
+		require.Less(t, records, servers*30*megabyte)
+		require.Positive(t, writeLarge(t, b, uuid.New(), 200*kilobyte), "the largest ones are bounded first")
+		b.Measured(971*megabyte, memory, int(servers))
+		require.Zero(t, writeLarge(t, b, uuid.New(), memory))
+	}
+}
+
+// Tenants that write as many records as they can, while counters have all of the memory that they
+// may have, keep no record out of others that have less than their share.
+func TestLargestTenantsLeaveRecordsToOthers(t *testing.T) {
+	t.Parallel()
+	const memory, counters = 256 * megabyte, 233 * megabyte
+	for attackers, each := range []int{10, 10, 5, 4, 3} { // kilobytes in a quarter of a second
+		f := newFleet(t, memory)
+		b := f.instance()
+		var large []limit.TenantID
+		for range attackers {
+			large = append(large, uuid.New())
+		}
+		neighbour := uuid.New()
+		for second := range 150 {
+			records, _ := b.Alive()
+			b.Measured(counters+records, memory, 1)
+			require.Less(t, counters+records, int64(memory*96/100))
+			for range 4 { // the hashes of tenants that write are read often
+				b.Look(t.Context())
+				for _, tenant := range large {
+					writeLarge(t, b, tenant, memory)
+				}
+				f.now.Add(int64(time.Second / 4))
+				require.Equal(t, each, write(t, b, neighbour, each), "%d attackers, second %d", attackers, second)
+			}
+			require.Equal(t, 5, write(t, b, uuid.New(), 5), "a new tenant")
+		}
 	}
 }

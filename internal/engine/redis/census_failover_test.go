@@ -27,7 +27,7 @@ type failing struct {
 func newFailing(t *testing.T) *failing {
 	first := "one:1"
 	info := func(used string) *listShard {
-		return &listShard{alive: 1000, info: strings.Replace(shardFull, "used_memory:940", "used_memory:"+used, 1)}
+		return &listShard{alive: 1000, info: strings.Replace(shardFull, "used_memory:900", "used_memory:"+used, 1)}
 	}
 	f := &failing{first: info("850"), second: info("300"), replica: info("840"), now: time.Now()}
 	client := shardsAt(t, map[string]redis.Hook{"one:1": f.first, "replica:1": f.replica, "two:1": f.second}, func() string { return first })
@@ -71,7 +71,7 @@ func TestMemoryIsToldWithoutAFailedMaster(t *testing.T) {
 	require.Equal(t, []float64{0.3}, f.look(t, time.Second))
 	require.True(t, f.census.Memory().Full, "its own tenants are bounded by what it said last")
 	f.first.set(func(s *listShard) { s.info = shardFull })
-	require.Equal(t, []float64{0.94}, f.look(t, time.Second))
+	require.Equal(t, []float64{0.9}, f.look(t, time.Second))
 }
 
 // After a failover, the memory of the new master counts instead of that of the one that failed,

@@ -20,7 +20,7 @@ import (
 // level L, a tenant creates no further counters from L on, as at its own bound.
 //
 //	L    the largest one with: the sum of min(counters, L) of all tenants is at most T
-//	T    at 80 % of the memory as many counters as fit in 80 %, at 95 % none, linear between
+//	T    at 80 % of the memory as many counters as fit in 80 %, at 91 % none, linear between
 //
 // A tenant with fewer counters than L, or than 1000, is not affected. T falls faster than the
 // memory fills, so further tenants get less and less of the rest, and the memory does not fill,
@@ -30,8 +30,8 @@ import (
 // more, it causes the next look (reserve), which measures again.
 //
 // Example: 1000 MB at 200 bytes for a counter. One tenant has 600 MB, and others have 220 MB. At
-// 820 MB, T is 693 MB, so L is at least 473 MB: 2.4 million counters. The large tenant gets no
-// further ones, and the others do. At 900 MB, T is 267 MB.
+// 820 MB, T is 655 MB, so L is at least 435 MB: 2.2 million counters. The large tenant gets no
+// further ones, and the others do. At 900 MB, T is 73 MB.
 
 const (
 	// Above nearlyFull of the maximum, the water level bounds tenants; from halfFull on, what a
@@ -42,8 +42,9 @@ const (
 	// They begin at zero when their number changes, so it does not change where the water level
 	// keeps the memory. It depends on the last reading only, so all instances have the same ones.
 	emptyAgain = 0.75
-	// mostFull is for counters. The rest is for the buffers of connections, records and others.
-	mostFull = 0.95
+	// mostFull is for counters. The rest is for records (budget), and for the buffers of
+	// connections and others.
+	mostFull = 0.91
 	// leastLevel is as many counters as the least bound that a tier can have.
 	leastLevel = 1000
 	// portionShare is the part of the rest that a tenant may use between two looks.

@@ -140,7 +140,7 @@ func TestNoMaximumOfMemory(t *testing.T) {
 
 const (
 	shardEmpty = "# Memory\r\nused_memory:1000000\r\nmaxmemory:1000000000\r\n"
-	shardFull  = "# Memory\r\nused_memory:940000000\r\nused_memory_startup:1000000\r\nmaxmemory:1000000000\r\n# Keyspace\r\ndb0:keys=4000000,expires=4000000\r\n"
+	shardFull  = "# Memory\r\nused_memory:900000000\r\nused_memory_startup:1000000\r\nmaxmemory:1000000000\r\n# Keyspace\r\ndb0:keys=4000000,expires=4000000\r\n"
 )
 
 // shardsOfMemory has two masters, of which one is nearly full. All lists say that a tenant has many
@@ -185,25 +185,25 @@ func TestMemoryOfShards(t *testing.T) {
 	now := time.Now()
 	look(now) // finds the masters
 	look(now.Add(time.Second))
-	// 10 MB are left, so 5.3 × 10 MB / 234 bytes fit: 227 917 counters. The tenants have 100 000
-	// and a quarter of that, so nobody is bounded by the level, and each may create an eighth of
-	// the rest.
-	require.EqualValues(t, 5341, census.Left(onOne))
-	require.EqualValues(t, 4*5341, census.Left(both))
+	// 10 MB are left, so 7.3 × 10 MB / 224 bytes fit: 324 700 counters. The tenants have 100 000 and
+	// a quarter of that, so nobody is bounded by the level, and each may create an eighth of the
+	// rest.
+	require.EqualValues(t, 5580, census.Left(onOne))
+	require.EqualValues(t, 4*5580, census.Left(both))
 	require.Greater(t, census.Left(onTwo), int64(1_000_000))
 	require.Greater(t, census.Left(operator), int64(1_000_000))
-	require.Equal(t, redisengine.MemoryUse{Used: 0.94, Full: true}, census.Memory())
+	require.Equal(t, redisengine.MemoryUse{Used: 0.9, Full: true}, census.Memory())
 
-	full.set(func(s *listShard) { s.info = strings.Replace(s.info, "used_memory:940", "used_memory:949", 1) })
+	full.set(func(s *listShard) { s.info = strings.Replace(s.info, "used_memory:900", "used_memory:909", 1) })
 	look(now.Add(2 * time.Second))
-	// 1 MB is left, so 22 577 counters fit, and the level is half of that.
+	// 1 MB is left, so 32 470 counters fit, and the level is half of that.
 	require.LessOrEqual(t, census.Left(onOne), int64(0))
 	require.LessOrEqual(t, census.Left(both), int64(0))
 	require.Greater(t, census.Left(onTwo), int64(1_000_000))
 	require.Greater(t, census.Left(operator), int64(1_000_000))
 	require.EqualValues(t, 256, census.Spares(onOne), "many tenants may need them")
 	require.EqualValues(t, 4096, census.Spares(onTwo))
-	require.Equal(t, redisengine.MemoryUse{Used: 0.949, Full: true, Bounded: 2}, census.Memory())
+	require.Equal(t, redisengine.MemoryUse{Used: 0.909, Full: true, Bounded: 2}, census.Memory())
 }
 
 // While a server does not tell its memory, what it said last is used: for some seconds, or until it
@@ -220,13 +220,13 @@ func TestMemoryThatCannotBeRead(t *testing.T) {
 	}
 	census.Left(tenant)
 	tell(shardFull, 0)
-	require.EqualValues(t, 5341, tell(shardFull, time.Second))
-	require.EqualValues(t, 2670, tell("", 2*time.Second))
-	require.EqualValues(t, 1335, tell("", 9*time.Second))
-	require.EqualValues(t, 667, tell("", time.Minute), "it was nearly full")
+	require.EqualValues(t, 5580, tell(shardFull, time.Second))
+	require.EqualValues(t, 2790, tell("", 2*time.Second))
+	require.EqualValues(t, 1395, tell("", 9*time.Second))
+	require.EqualValues(t, 697, tell("", time.Minute), "it was nearly full")
 	require.True(t, census.Memory().Full)
 
-	half := strings.Replace(shardFull, "used_memory:940", "used_memory:740", 1)
+	half := strings.Replace(shardFull, "used_memory:900", "used_memory:740", 1)
 	less := tell(half, 2*time.Minute)
 	require.Greater(t, less, int64(100_000))
 	require.EqualValues(t, less/2, tell("", 2*time.Minute+time.Second))
@@ -268,7 +268,7 @@ func TestMemoryOfANewTenant(t *testing.T) {
 	census.LookAt(t.Context(), now.Add(time.Second))
 	census.Left(fresh)
 	census.LookAt(t.Context(), now.Add(2*time.Second))
-	require.EqualValues(t, 5341, census.Left(fresh))
+	require.EqualValues(t, 5580, census.Left(fresh))
 }
 
 // All instances use the same number of shared counters, whatever they have read before: each number
@@ -280,7 +280,7 @@ func TestSparesAreTheSameOnAllInstances(t *testing.T) {
 	fresh, ofFresh := shardsOfMemory(t, o)
 	tenant, now := limit.TenantID(uuid.New()), time.Now()
 	look := func(census *redisengine.Census, server *listShard, used string) {
-		server.set(func(s *listShard) { s.info = strings.Replace(shardFull, "used_memory:940", "used_memory:"+used, 1) })
+		server.set(func(s *listShard) { s.info = strings.Replace(shardFull, "used_memory:900", "used_memory:"+used, 1) })
 		for range 2 { // the first one finds the server
 			census.Left(tenant)
 			now = now.Add(time.Second)
@@ -321,7 +321,7 @@ func TestMemoryIsTold(t *testing.T) {
 	for n := range 3 {
 		census.LookAt(t.Context(), now.Add(time.Duration(n)*time.Second))
 	}
-	require.Equal(t, [][3]int64{{0, 0, 0}, {940_000_000, 1_000_000_000, 2}, {940_000_000, 1_000_000_000, 2}}, told)
+	require.Equal(t, [][3]int64{{0, 0, 0}, {900_000_000, 1_000_000_000, 2}, {900_000_000, 1_000_000_000, 2}}, told)
 	full.set(func(s *listShard) { s.info = "" })
 	census.LookAt(t.Context(), now.Add(3*time.Second))
 	require.Len(t, told, 3)
