@@ -185,8 +185,8 @@ func TestMemoryOfShards(t *testing.T) {
 	now := time.Now()
 	look(now) // finds the masters
 	look(now.Add(time.Second))
-	// 10 MB are left, so 7.3 × 10 MB / 224 bytes fit: 324 700 counters. The tenants have 100 000 and
-	// a quarter of that, so nobody is bounded by the level, and each may create an eighth of the
+	// 10 MB are left, so 7.3 × 10 MB / 224 bytes fit: 324 700 counters. The tenants have 100 000,
+	// and a quarter of that, so nobody is bounded by the level. Each may create an eighth of the
 	// rest.
 	require.EqualValues(t, 5580, census.Left(onOne))
 	require.EqualValues(t, 4*5580, census.Left(both))
