@@ -140,7 +140,7 @@ func TestNearlyFullRedisTakesNoRecords(t *testing.T) {
 	used := admin.InfoMap(t.Context(), "memory").Item("Memory", "used_memory")
 	bytes, err := strconv.Atoi(used)
 	require.NoError(t, err)
-	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(bytes*100/97)).Err())
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(bytes*1000/985)).Err())
 	i.AwaitLog(`"msg":"redis is nearly full`)
 	refused := keyed("new")
 	require.Equal(t, http.StatusTooManyRequests, refused.status)

@@ -94,7 +94,7 @@ type Config struct {
 	TenantRecords byteSize `env:"WEIR_TENANT_RECORDS" default:"256MiB" placeholder:"SIZE" help:"Bytes of records that a tenant may have alive in Redis at the same time, unless its tier has another bound, 1MiB or more: answers of checks with an Idempotency-Key, and leases; beyond it, both get 429. 0 for no bound."`
 
 	AuditRetention int      `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
-	AuditDaySize   byteSize `env:"WEIR_AUDIT_DAY_SIZE" default:"1GiB" placeholder:"SIZE" help:"Bytes that a tenant's changes may add to its audit trail in a day (UTC), 1MiB or more. Beyond a quarter of it, large rows have digests; beyond it, changes get 429 until the day ends, except for those that revoke, rotate or delete. Changes of up to 20 rows have a sixteenth more."`
+	AuditDaySize   byteSize `env:"WEIR_AUDIT_DAY_SIZE" default:"1GiB" placeholder:"SIZE" help:"Bytes that a tenant's changes may add to its audit trail in a day (UTC), 1MiB or more. Beyond a quarter of it, large rows have digests; beyond it, changes get 429 until the day ends, except for those that revoke, rotate or delete. Changes of up to 20 rows have a sixteenth more. Answers stored for an Idempotency-Key count, too."`
 
 	databaseFile, redisFile *urlFile // nil if the URL is not in a file
 

@@ -12,10 +12,10 @@ import (
 //	L    the largest one with: the sum of min(bytes, L) of all tenants, and L, is at most T
 //	T    at 80 % of the memory as many bytes as 80 %, at 90 % none, linear between, and 4 % at least
 //
-// So L is left for one more tenant. T falls faster than the memory fills, so records do not fill it
-// beyond 90 %, also if each instance knows other tenants. Counters end at 91 %. The rest is for what
-// they must not keep out: until 95 %, records of 4 % of the memory in all, and until 97 %, those of
-// a tenant that has few bytes.
+// So L is left for one more tenant. T falls faster than the memory fills, so records do not fill
+// it beyond 90 %, also if each instance knows other tenants. Counters end at 91 %. The rest is for
+// what they must not keep out: until 95 %, records of 4 % of the memory in all, and until 97 %,
+// those of a tenant that has few bytes.
 //
 // Between two readings, an instance writes a part of what is left below 90 % only, besides small
 // records, and a tenant gets a part of that each time its hash is read. Half of it is for tenants

@@ -206,3 +206,16 @@ func TestNewPasswordEndsApprovedDevices(t *testing.T) {
 	require.NoError(t, s.ChangePassword(ctx, ann, "a better horse"))
 	require.Equal(t, tenants.DevicePoll{State: tenants.DeviceExpired}, polled(t, s, code))
 }
+
+// Unknown clients choose the name of a machine, which a member reads before approving it: it is one
+// line, and turns no text around.
+func TestMachinesAreOneLine(t *testing.T) {
+	t.Parallel()
+	d, _, _ := two(t)
+	for _, bad := range []string{"laptop\nof the operator", "a\tb", "a\u2028b", "laptop \u202epotpal"} {
+		_, _, err := d.Store.StartDeviceLogin(t.Context(), tenants.NewDeviceLogin{Machine: bad, Scopes: []tenants.Scope{tenants.ScopeRead}})
+		requireInvalid(t, err, "machine")
+	}
+	_, _, err := d.Store.StartDeviceLogin(t.Context(), tenants.NewDeviceLogin{Machine: "Åsa’s laptop שלום", Scopes: []tenants.Scope{tenants.ScopeRead}})
+	require.NoError(t, err)
+}

@@ -171,7 +171,7 @@ func (d *Document) tooLarge() (fields []limit.FieldError) {
 // validate returns the errors of the document that do not depend on the tenant.
 func (d *Document) validate() (fields []limit.FieldError) {
 	if d.TenantName != nil {
-		checkLine(&fields, "tenant.name", *d.TenantName, 200)
+		checkText(&fields, "tenant.name", *d.TenantName, 200)
 	}
 	slugs := map[string]bool{}
 	once := func(field, name string) {

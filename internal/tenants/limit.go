@@ -107,7 +107,7 @@ func checkText(fields *[]limit.FieldError, field, s string, most int) {
 }
 
 // checkLine adds an error for a text that is no line of up to most characters, or that would turn
-// the text around it. People of other tenants read it, also in mails.
+// the text around it, because people outside of the tenant read it.
 func checkLine(fields *[]limit.FieldError, field, s string, most int) {
 	broken := func(c rune) bool {
 		return unicode.IsControl(c) || c == '\u2028' || c == '\u2029' || unicode.Is(unicode.Bidi_Control, c)

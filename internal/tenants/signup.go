@@ -110,7 +110,7 @@ func (s *Store) SignUpUnproved(ctx context.Context, email string, n NewSignup) (
 func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove func(context.Context, *db.Queries) error) (Person, error) {
 	var fields []limit.FieldError
 	n.Tenant = strings.TrimSpace(n.Tenant)
-	checkLine(&fields, "tenant", n.Tenant, 200)
+	checkText(&fields, "tenant", n.Tenant, 200)
 	if n.Tenant == "" {
 		fields = append(fields, limit.FieldProblem("tenant", limit.Wrong("Type a name.", "must not be empty")))
 	}

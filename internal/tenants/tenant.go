@@ -101,7 +101,7 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 	if in.Slug != old.Slug {
 		fields = append(fields, limit.FieldProblem("slug", isFixed("tenant")))
 	}
-	checkLine(&fields, "name", in.Name, 200)
+	checkText(&fields, "name", in.Name, 200)
 	if in.State != TenantActive && in.State != TenantSuspended {
 		fields = append(fields, limit.FieldProblem("state", limit.OneOf("active, suspended")))
 	}
@@ -122,7 +122,7 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	} else if uuid.Validate(n.Slug) == nil {
 		fields = append(fields, limit.FieldProblem("slug", limit.Wrong("Use another slug.", "must not have the form of an id: a path names a tenant by either")))
 	}
-	checkLine(&fields, "name", n.Name, 200)
+	checkText(&fields, "name", n.Name, 200)
 	if n.Partitions != 0 {
 		checkPartitions(&fields, n.Partitions)
 	}
