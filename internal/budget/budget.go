@@ -75,6 +75,7 @@ type tenant struct {
 	reserved int64           // by requests in flight
 	most     int64           // how many bytes this instance may have alive and reserved, until the next look
 	granted  int64           // by the last look
+	wanted   int64           // of the largest record that was refused since then
 	others   int64           // bytes of the other instances, as of the last look
 	looked   time.Time
 	used     time.Time // last
@@ -171,6 +172,7 @@ func (b *Budget) reserve(t *tenant, now time.Time, bytes int64) (wait time.Durat
 		b.allowance.Add(-bytes)
 		return 0
 	}
+	t.wanted = max(t.wanted, bytes)
 	first := at + int64(longest/period)
 	for expires := range t.own {
 		first = min(first, expires)

@@ -237,3 +237,29 @@ func TestSizeOfRecords(t *testing.T) {
 		require.GreaterOrEqual(t, budget.Size(len(key), n), used, "%d bytes", n)
 	}
 }
+
+// A record that is larger than the part of an instance is written after the next look, if the bound
+// of the tenant allows it: it would be refused for ever.
+func TestRecordLargerThanAPart(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1000*kilobyte)
+	f.n = 8
+	b, tenant := f.instance(), uuid.New()
+	const large = 400 * kilobyte
+	reserve := func() error {
+		hold, err := b.Reserve(tenant, large)
+		if err == nil {
+			hold.Wrote(large, time.Minute)
+		}
+		return err
+	}
+	require.Error(t, reserve())
+	b.Look(t.Context())
+	require.NoError(t, reserve())
+	require.Error(t, reserve())
+	b.Look(t.Context())
+	require.NoError(t, reserve())
+	require.Error(t, reserve())
+	b.Look(t.Context())
+	require.Error(t, reserve(), "beyond the bound of the tenant")
+}

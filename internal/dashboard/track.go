@@ -5,7 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -80,26 +80,57 @@ func (t *tracked) leave() {
 
 // How long a request waits for its answer if too many pages are requested. A page that says so
 // takes a third of a millisecond, so clients that ask again at once would take a processor on 64
-// connections. With more of them, each waits longer, so that they get 300 of them a second in all.
+// connections. The more of a tenant wait, or of a site without one, the longer each waits: they get
+// 300 answers a second. All together get eight times as many.
 const (
 	refusedRest     = 200 * time.Millisecond
 	refusedMostRest = 5 * time.Second
 	refusedEach     = time.Second / 300
+	refusedOthers   = 8
 )
 
-// pausedRefusals has the requests that wait for the answer of a refusal.
-type pausedRefusals struct{ waiting atomic.Int64 }
+// pausedRefusals counts the requests that wait for the answer of a refusal.
+type pausedRefusals struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int // by tenant or site
+}
+
+// add counts a request, and returns how long it waits.
+func (f *pausedRefusals) add(of string) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.of == nil {
+		f.of = map[string]int{}
+	}
+	f.of[of]++
+	f.all++
+	waiting := max(f.of[of], f.all/refusedOthers)
+	return min(max(refusedRest, time.Duration(waiting)*refusedEach), refusedMostRest)
+}
+
+func (f *pausedRefusals) remove(of string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all--
+	if f.of[of]--; f.of[of] == 0 {
+		delete(f.of, of)
+	}
+}
 
 // rest waits before the answer of a refusal. The request keeps no place meanwhile. After the
 // answer, a proxy would use the connection for requests of others, and they would wait.
 func (f *pausedRefusals) rest(r *http.Request) {
 	t := requestOf(r.Context())
 	t.leave()
-	began := time.Now()
-	waiting := time.Duration(f.waiting.Add(1))
-	defer f.waiting.Add(-1)
+	began, of := time.Now(), siteOf(r)
+	if t.tenant != uuid.Nil {
+		of = string(t.tenant[:])
+	}
+	pause := f.add(of)
+	defer f.remove(of)
 	select {
-	case <-time.After(min(max(refusedRest, waiting*refusedEach), refusedMostRest)):
+	case <-time.After(pause):
 	case <-r.Context().Done():
 	}
 	t.rested = time.Since(began)

@@ -68,11 +68,16 @@ func TestRefusedPagesPause(t *testing.T) {
 		require.Equal(t, refusedRest, waits(t.Context(), errBusy))
 		require.Equal(t, refusedRest, waits(t.Context(), errUnread))
 		require.Zero(t, waits(t.Context(), tenants.ErrNotFound))
-		s.pages.paused.waiting.Add(1000 - 1)
+		paused, site := &s.pages.paused, siteOf(httptest.NewRequest(http.MethodGet, "/", nil))
+		paused.of[site], paused.all = 999, 999
 		require.Equal(t, 1000*refusedEach, waits(t.Context(), errBusy), "with very many connections")
-		s.pages.paused.waiting.Add(9000)
+		paused.of[site], paused.all = 9000, 9000
 		require.Equal(t, refusedMostRest, waits(t.Context(), errBusy))
-		s.pages.paused.waiting.Add(1 - 10_000)
+		paused.of = map[string]int{"another tenant": 1000}
+		paused.all = 1000
+		require.Equal(t, 125*refusedEach, waits(t.Context(), errBusy), "those of others count less")
+		require.Equal(t, map[string]int{"another tenant": 1000}, paused.of)
+		paused.of, paused.all = nil, 0
 		gone, leave := context.WithCancel(t.Context())
 		leave()
 		require.Zero(t, waits(gone, errBusy))

@@ -2,11 +2,13 @@ package tenants
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"weir/internal/tenants/db"
 )
@@ -42,23 +44,29 @@ func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx co
 }
 
 func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
-	return s.changeLocked(ctx, a, right, timeout, lockTenant, fn)
+	return s.changeLocked(ctx, a, right, a.tenant, timeout, lockTenant, fn)
 }
 
-// changeInTurn is change for a loop over tenants, which does not wait long for a tenant that is
-// locked. Error besides those of change: ErrUnavailable then.
-func (s *Store) changeInTurn(ctx context.Context, a Actor, fn func(ctx context.Context, c *change) error) error {
-	return s.changeLocked(ctx, a, MayEdit, s.operation, lockTenantSoon, fn)
+// changeInTurn is change for a loop over tenants, which waits only so long for a tenant that is
+// locked. Error besides those of change: errLocked. It takes its connection outside of the turns of
+// the tenant, for which it could wait as well: a loop has one such change at a time.
+func (s *Store) changeInTurn(ctx context.Context, a Actor, wait time.Duration, fn func(ctx context.Context, c *change) error) error {
+	lock := func(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error {
+		return lockTenantSoon(ctx, tx, q, tenant, wait)
+	}
+	return s.changeLocked(ctx, a, MayEdit, uuid.Nil, s.operation, lock, fn)
 }
 
+// changeLocked is change with the turn of a connection, and with the statement that locks the
+// tenant.
 func (s *Store) changeLocked(
-	ctx context.Context, a Actor, right Right, timeout time.Duration,
+	ctx context.Context, a Actor, right Right, turn uuid.UUID, timeout time.Duration,
 	lock func(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error, fn func(ctx context.Context, c *change) error,
 ) error {
 	if !a.May(right) {
 		return ErrForbidden
 	}
-	return s.write(ctx, roleApp, a.tenant, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, turn, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
@@ -87,19 +95,23 @@ func lockTenant(ctx context.Context, _ pgx.Tx, q *db.Queries, tenant uuid.UUID) 
 }
 
 // lockTenantSoon takes the two locks that only changes and resets of the tenant itself hold, and
-// does not wait long for them. Later statements wait as usual: what they wait for is not the
-// tenant's fault.
-func lockTenantSoon(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error {
-	if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", strconv.FormatInt(turnLock.Milliseconds(), 10)); err != nil {
+// waits so long for each. Later statements wait as usual: what they wait for is not the tenant's
+// fault.
+func lockTenantSoon(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID, wait time.Duration) error {
+	if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", strconv.FormatInt(wait.Milliseconds(), 10)); err != nil {
 		return err
 	}
-	if err := lockTenant(ctx, tx, q, tenant); err != nil {
+	err := lockTenant(ctx, tx, q, tenant)
+	if err == nil {
+		_, err = q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: tenant, Genesis: genesis[:]})
+	}
+	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable {
+		return errLocked
+	}
+	if err != nil {
 		return err
 	}
-	if _, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: tenant, Genesis: genesis[:]}); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, "SET LOCAL lock_timeout TO DEFAULT")
+	_, err = tx.Exec(ctx, "SET LOCAL lock_timeout TO DEFAULT")
 	return err
 }
 

@@ -167,7 +167,7 @@ func translateCode(pgErr *pgconn.PgError, err error) error {
 		return &ConflictError{CodeConflict, "something else has these values already"}
 	case "22021": // a text is not valid UTF-8, or has a NUL character
 		return fmt.Errorf("%w: %w", ErrNoText, err)
-	case "25006", "40001", "40P01", "55P03", "57014":
+	case "25006", "40001", "40P01", lockNotAvailable, "57014":
 		// a read-only server, a serialization failure or a deadlock, a lock timeout, a statement
 		// timeout
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -186,3 +186,6 @@ func connectionLost(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, puddle.ErrClosedPool) || errors.Is(err, net.ErrClosed)
 }
+
+// lockNotAvailable is the code of an error of Postgres: a statement has waited too long for a lock.
+const lockNotAvailable = "55P03"

@@ -241,7 +241,7 @@ func (p *post) take(ctx context.Context) error {
 	})
 	var pgErr *pgconn.PgError
 	switch {
-	case errors.As(err, &pgErr) && pgErr.Code == "55P03": // waited too long for a lock
+	case errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable:
 		p.lost = errInProgress()
 		return p.lost
 	case err != nil || taken == 1:

@@ -274,7 +274,7 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 		return 0, false, fmt.Errorf("list plan migrations: %w", err)
 	}
 	more = len(open) == openMigrations
-	times, done := s.newTurnTimes(), 0
+	times, round, done := s.newTurnTimes(), lateRound{of: &s.late.migrations}, 0
 	var without failedTenants
 	for _, m := range open {
 		for left := !without.has(m.TenantID); left; {
@@ -285,12 +285,15 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 			var n int
 			var failed error
 			began := time.Now()
-			n, left, failed = s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID)
+			n, left, failed = s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID, round.lock(m.TenantID))
 			times.count(m.TenantID, began)
 			moved += n
+			late, failed := round.note(m.TenantID, failed)
 			if failed != nil {
-				// Each of its migrations could wait for the same lock.
-				without.add(m.TenantID, fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed))
+				failed = fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed)
+			}
+			if late || failed != nil {
+				without.add(m.TenantID, failed) // each of its migrations could wait for the same lock
 				break
 			}
 			done++
@@ -318,9 +321,10 @@ func (s *Store) openPlanMigrations(ctx context.Context) (open []db.OpenPlanMigra
 	return open, err
 }
 
-// migrateBatch executes a part of a migration. left reports whether more can be done now.
-func (s *Store) migrateBatch(ctx context.Context, tenant uuid.UUID, plan string, id uuid.UUID) (moved int, left bool, err error) {
-	err = s.changeInTurn(ctx, AsSystem(tenant, "plan migration"), func(ctx context.Context, c *change) error {
+// migrateBatch executes a part of a migration. It waits only so long for the locks of the tenant.
+// left reports whether more can be done now.
+func (s *Store) migrateBatch(ctx context.Context, tenant uuid.UUID, plan string, id uuid.UUID, wait time.Duration) (moved int, left bool, err error) {
+	err = s.changeInTurn(ctx, AsSystem(tenant, "plan migration"), wait, func(ctx context.Context, c *change) error {
 		m, err := readMigration(ctx, c.Queries, c.tenant, plan, id)
 		if errors.Is(err, ErrNotFound) || err == nil && (m.EndedAt != nil || m.State == MigrationScheduled && m.StartsAt.After(c.now)) {
 			return nil // deleted with its plan, ended, or another server was faster

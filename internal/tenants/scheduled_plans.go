@@ -90,8 +90,8 @@ const duePlans = 500
 
 // ApplyDuePlans gives subjects their due plans, the tenants in turn, and returns their number. A
 // tenant has turnTime at once, and the others are next. After an error, or if the tenant is locked,
-// its further changes wait for the next round. more reports whether more
-// can be done immediately. Several servers may call it concurrently: each change is executed once,
+// its further changes wait for the next round. more reports whether more can be done immediately.
+// Several servers may call it concurrently: each change is executed once,
 // because the change of the plan and the removal of the schedule are one transaction. Errors:
 // ErrUnavailable, and the first error of a change.
 func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, more bool, err error) {
@@ -119,7 +119,7 @@ func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied
 	if err != nil {
 		return 0, false, failed, fmt.Errorf("list due plan changes: %w", err)
 	}
-	times := s.newTurnTimes()
+	times, round := s.newTurnTimes(), lateRound{of: &s.late.plans}
 	for _, d := range due {
 		if failed.has(d.TenantID) {
 			continue
@@ -129,10 +129,14 @@ func (s *Store) applyDuePlans(ctx context.Context, without []uuid.UUID) (applied
 			continue
 		}
 		began := time.Now()
-		done, err := s.applyDuePlan(ctx, d.TenantID, d.Subject)
+		done, err := s.applyDuePlan(ctx, d.TenantID, d.Subject, round.lock(d.TenantID))
 		times.count(d.TenantID, began)
+		late, err := round.note(d.TenantID, err)
 		if err != nil {
-			failed.add(d.TenantID, fmt.Errorf("change the plan of a subject of tenant %s: %w", d.TenantID, err))
+			err = fmt.Errorf("change the plan of a subject of tenant %s: %w", d.TenantID, err)
+		}
+		if late || err != nil {
+			failed.add(d.TenantID, err)
 			continue
 		}
 		if done {
@@ -162,10 +166,11 @@ func (s *Store) duePlans(ctx context.Context, without []uuid.UUID) (due []db.Due
 	return due, full, err
 }
 
-// applyDuePlan gives one subject its next plan, if it is still due.
-func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject string) (done bool, err error) {
+// applyDuePlan gives one subject its next plan, if it is still due. It waits only so long for the
+// locks of the tenant.
+func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject string, wait time.Duration) (done bool, err error) {
 	a := AsSystem(tenant, "scheduled plan change")
-	err = s.changeInTurn(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.changeInTurn(ctx, a, wait, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
 		if errors.Is(err, ErrNotFound) || err == nil && (old.NextPlanAt == nil || old.NextPlanAt.After(c.now)) {
 			return nil // deleted, cancelled, rescheduled, or another server was faster

@@ -90,6 +90,8 @@ type Store struct {
 	// turns are where the loops over tenants continue.
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries, trails, tiers, invitations, keys turn }
 	metered meteredRows
+	// late are the tenants that these loops have left because they were locked.
+	late struct{ plans, migrations lateTenants }
 	// turnTime is that of a tenant in a step of a loop of plans.
 	turnTime time.Duration
 

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -37,7 +38,56 @@ const (
 	// turnLock is how long a task waits there for a tenant that is locked: one that is locked often
 	// would use all of its time with that, and one that is locked for long is left for the round.
 	turnLock = 200 * time.Millisecond
+	// Of the tenants that were left in lateRounds rounds, one in each round is waited for longer,
+	// because the locks of one may never be free for long. After lateReported, that is an error.
+	lateRounds   = 5
+	lateLock     = 2 * time.Second
+	lateReported = 30
 )
+
+// errLocked means that a tenant was locked for longer than a loop waits.
+var errLocked = errors.New("the tenant is locked by other changes")
+
+// lateTenants are those that were locked in the last rounds of a loop.
+type lateTenants struct {
+	mu     sync.Mutex
+	rounds map[uuid.UUID]int
+}
+
+// lateRound is one round.
+type lateRound struct {
+	of      *lateTenants
+	patient bool // a tenant was waited for longer
+}
+
+// lock returns how long to wait for the locks of a tenant.
+func (r *lateRound) lock(tenant uuid.UUID) time.Duration {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if r.patient || r.of.rounds[tenant] < lateRounds {
+		return turnLock
+	}
+	r.patient = true
+	return lateLock
+}
+
+// note notes the result for a tenant. It returns the error, or nil for a tenant that is only left
+// for this round. late reports whether it is.
+func (r *lateRound) note(tenant uuid.UUID, err error) (late bool, failed error) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if !errors.Is(err, errLocked) {
+		delete(r.of.rounds, tenant)
+		return false, err
+	}
+	if r.of.rounds == nil {
+		r.of.rounds = map[uuid.UUID]int{}
+	}
+	if r.of.rounds[tenant]++; r.of.rounds[tenant]%lateReported != 0 {
+		return true, nil
+	}
+	return true, err
+}
 
 // turnTimes are the times that tenants have used of a step.
 type turnTimes struct {
@@ -206,6 +256,7 @@ type failedTenants struct {
 // take seconds.
 const mostInARow = 10
 
+// add adds a tenant; err is nil if it is only left for this round.
 func (f *failedTenants) add(tenant uuid.UUID, err error) {
 	f.tenants = append(f.tenants, tenant)
 	f.inARow++
