@@ -118,7 +118,11 @@ func (b *Budget) grant(t *tenant, now time.Time, others int64) {
 		t.granted /= 2 * n
 	}
 	t.granted = min(t.granted, b.share())
-	// A record that was refused may be larger than such a part, and would always be.
-	t.granted, t.wanted = max(t.granted, min(t.wanted, most-others-t.alive)), 0
+	// A record that was refused may be larger than such a part, and would always be refused. Up to
+	// half of the bound, the parts of the others leave room for it.
+	if others+t.alive+t.wanted <= most/2 {
+		t.granted = max(t.granted, t.wanted)
+	}
+	t.wanted = 0
 	t.most = min(t.alive+t.granted, t.bound)
 }

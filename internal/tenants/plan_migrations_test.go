@@ -2,7 +2,6 @@ package tenants_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +28,7 @@ func TestMigrationsOfALockedTenant(t *testing.T) {
 		}
 	}
 	impatient := d.Open(tenants.Config{Operation: 5 * time.Second})
+	impatient.SetTurnTime(time.Hour)
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		tx, err := conn.Begin(ctx)
 		require.NoError(t, err)
@@ -36,9 +36,8 @@ func TestMigrationsOfALockedTenant(t *testing.T) {
 		_, err = tx.Exec(ctx, "SELECT FROM tenants WHERE id = $1 FOR UPDATE", a.TenantID())
 		require.NoError(t, err)
 		_, more, err := impatient.RunPlanMigrations(ctx)
-		require.ErrorIs(t, err, tenants.ErrUnavailable)
+		require.NoError(t, err, "it is left for the round")
 		require.False(t, more)
-		require.Equal(t, 1, strings.Count(err.Error(), "migrate subjects"), "%v", err)
 	})
 	for _, slug := range []string{"one", "two", "three"} {
 		require.Equal(t, slug+" 2", versionOf(t, s, b, "of-"+slug))
