@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -359,6 +360,43 @@ func TestHealthAndReflection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, state.Status)
 	require.Equal(t, rls.RateLimitResponse_OK, s.answered(asking(described("subject", "u"))).OverallCode, "calls are answered to the end")
+}
+
+// Reflection needs no key. A call ends when it has sent much more than tools need, because the
+// library keeps what it has not answered, and there are few calls in a second.
+func TestReflectionIsBounded(t *testing.T) {
+	s := newEnvoyStack(t)
+	client := reflectionpb.NewServerReflectionClient(s.conn)
+	ask := &reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: envoyService + "." + envoyMethod},
+	}
+	stream, err := client.ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	for range besideBody / 32 {
+		if stream.Send(ask) != nil {
+			break
+		}
+	}
+	answers := 0
+	for ; err == nil; answers++ {
+		_, err = stream.Recv()
+	}
+	require.NotErrorIs(t, err, io.EOF)
+	require.Less(t, answers, besideBody/32)
+
+	for range 10 * reflectionBurst {
+		if stream, err = client.ServerReflectionInfo(t.Context()); err == nil {
+			require.NoError(t, stream.CloseSend())
+			_, err = stream.Recv()
+		}
+		if status.Code(err) == codes.ResourceExhausted {
+			break
+		}
+		require.ErrorIs(t, err, io.EOF)
+	}
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	_, err = healthpb.NewHealthClient(s.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
 }
 
 // Open calls without a key must not fill the server, and not delay health checks. Before, 256 calls

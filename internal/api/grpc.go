@@ -13,6 +13,7 @@ import (
 	"time"
 
 	_ "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3" // for reflection
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -42,6 +43,7 @@ type GRPC struct {
 	handshakes *handshakeRounds
 	// Calls to beside, by network: unary health checks, and the others, which may stay open.
 	checks, streams *places.Nested[netip.Prefix]
+	reflections     *rate.Limiter
 }
 
 // Limits of a connection.
@@ -57,6 +59,12 @@ const (
 	maxAside           = 256
 	leastAside         = 8
 	healthCheckTimeout = 2 * time.Second
+	reflectionTimeout  = 10 * time.Second
+	// besideBody is more than a tool sends to learn all types of the service.
+	besideBody = 8 << 10
+	// A call of reflection takes up to 50 ms of a processor, and needs no key. The number is by
+	// second, and for all clients together.
+	reflectionRate, reflectionBurst = 2, 20
 
 	callWindow     = 64 << 10
 	callConnWindow = 1 << 20
@@ -84,7 +92,8 @@ func NewGRPC(config *tls.Config) *GRPC { return newGRPC(config, callLimits) }
 
 func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer(), handshakes: handshakes,
-		checks: places.NewNested[netip.Prefix](), streams: places.NewNested[netip.Prefix]()}
+		checks: places.NewNested[netip.Prefix](), streams: places.NewNested[netip.Prefix](),
+		reflections: rate.NewLimiter(reflectionRate, reflectionBurst)}
 	g.ready(false)
 	g.beside = grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
 	g.beside.RegisterService(&grpc.ServiceDesc{
@@ -164,20 +173,32 @@ func (g *GRPC) Shutdown(ctx context.Context) error {
 // because they need no key. Calls that stay open use no place of health checks, which decide
 // whether the instance gets traffic.
 func (g *GRPC) serveBeside(w http.ResponseWriter, r *http.Request) {
-	kind := g.streams
+	kind, most := g.streams, reflectionTimeout
+	watches := r.URL.Path == healthpb.Health_Watch_FullMethodName
 	if r.URL.Path == healthpb.Health_Check_FullMethodName {
-		kind = g.checks
-		ctx, cancel := context.WithTimeout(r.Context(), healthCheckTimeout)
+		kind, most = g.checks, healthCheckTimeout
+	} else if !watches && !g.reflections.Allow() {
+		tooManyBeside(w)
+		return
+	}
+	if !watches {
+		ctx, cancel := context.WithTimeout(r.Context(), most)
 		defer cancel()
 		r = r.WithContext(ctx)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(healthCheckTimeout)) // it has no error
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(most)) // it has no error
 	}
+	// The library reads the body ahead without a bound, while the client reads no answers.
+	r.Body = http.MaxBytesReader(w, r.Body, besideBody)
 	client, _ := netip.ParseAddrPort(r.RemoteAddr) // without an address, it shares the places of others without one
 	if leave, ok := kind.TakeShare(origin.Within(client.Addr()), maxAside, leastAside); ok {
 		defer leave()
 		g.beside.ServeHTTP(w, r)
 		return
 	}
+	tooManyBeside(w)
+}
+
+func tooManyBeside(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", strconv.Itoa(int(codes.ResourceExhausted)))
 	w.Header().Set("Grpc-Message", "too many calls to health and reflection are under way")

@@ -396,16 +396,12 @@ func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool
 // warnings, overage and metering are up to the plan, or else the rule.
 func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64) number {
 	r := &p.rules[i]
-	if s != nil {
-		for _, o := range s.overrides {
-			if o.rule.Value() == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
-				n := r.number.with(o.limit, "override")
-				if p := plan.number(i); p != nil {
-					n.warnAt, n.numbers.Overage, n.metering = p.warnAt, p.numbers.Overage, p.metering
-				}
-				return n
-			}
+	if o := s.override(r.rule.Slug, nowMS); o != nil {
+		n := r.number.with(o.limit, "override")
+		if p := plan.number(i); p != nil {
+			n.warnAt, n.numbers.Overage, n.metering = p.warnAt, p.numbers.Overage, p.metering
 		}
+		return n
 	}
 	if n := plan.number(i); n != nil {
 		if s != nil && s.multiplier > 1 {

@@ -1,8 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unique"
@@ -46,8 +48,8 @@ type subjectEntry struct {
 	plan        string
 	planVersion int32
 	state       SubjectState
-	overrides   []overrideEntry
-	anchorMS    int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
+	overrides   []overrideEntry // in the order of their slugs
+	anchorMS    int64           // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
 	// multiplier of the plan's limits; 0 or 1: none.
 	multiplier int64
 	credits    []ruleCredits
@@ -277,7 +279,23 @@ func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
 		}
 		e.overrides[i] = entry
 	}
+	slices.SortStableFunc(e.overrides, func(a, b overrideEntry) int { return cmp.Compare(a.rule.Value(), b.rule.Value()) })
 	return e
+}
+
+// override returns the subject's override of a rule at an instant, or nil. The subject may be nil,
+// and can have an override for each of a thousand rules.
+func (e *subjectEntry) override(rule string, nowMS int64) *overrideEntry {
+	if e == nil || len(e.overrides) == 0 {
+		return nil
+	}
+	i, _ := slices.BinarySearchFunc(e.overrides, rule, func(o overrideEntry, rule string) int { return cmp.Compare(o.rule.Value(), rule) })
+	for ; i < len(e.overrides) && e.overrides[i].rule.Value() == rule; i++ {
+		if o := &e.overrides[i]; o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
+			return o
+		}
+	}
+	return nil
 }
 
 func (e *subjectEntry) bytes() int {

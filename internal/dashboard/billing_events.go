@@ -256,9 +256,9 @@ func (d *dashboard) readEvent(ctx context.Context, v *visit, text string) (*even
 		out.Repeats = billingEventsPath + "?pick=" + e.DuplicateOf.String()
 	}
 	if v.frame.May.Manage {
-		out.Body, out.Cut = bodyText(e.Body)
+		err = d.turns.do(ctx, v.actor().TenantID(), func() { out.Body, out.Cut = bodyText(e.Body) })
 	}
-	return out, nil
+	return out, err
 }
 
 // secretValue matches a line of an indented body whose value grants access, such as a client_secret
@@ -266,18 +266,66 @@ func (d *dashboard) readEvent(ctx context.Context, v *visit, text string) (*even
 var secretValue = regexp.MustCompile(`(?m)^(\s*"[^"]*(?i:secret|password|token|api_?key|authorization|hosted_invoice_url|invoice_pdf|receipt_url)[^"]*": )[^\s\[{].*?(,?)$`)
 
 // bodyText returns the body of an event as text, without secrets. cut reports whether it is only
-// the first part.
+// the first part. Its cost does not depend on how deep the body is.
 func bodyText(body []byte) (text string, cut bool) {
-	var b bytes.Buffer
-	if json.Indent(&b, body, "", "  ") != nil {
-		b.Reset()
-		b.Write(body)
+	if json.Valid(body) {
+		body = indented(body, mostBody)
 	}
-	shown := secretValue.ReplaceAll(b.Bytes(), []byte(`$1"[hidden]"$2`))
-	if cut = len(shown) > mostBody; cut {
-		shown = bytes.ToValidUTF8(shown[:mostBody], nil)
+	if cut = len(body) > mostBody; cut {
+		body = body[:mostBody]
 	}
-	return string(shown), cut
+	shown := secretValue.ReplaceAll(body, []byte(`$1"[hidden]"$2`))
+	return string(bytes.ToValidUTF8(shown, nil)), cut
+}
+
+// deepest is how many levels are indented. Further ones are as far to the right.
+const deepest = 32
+
+// indented indents valid JSON, until it is longer than most bytes. json.Indent would return all of
+// it: a body of 256 KB with ten thousand levels has lines of 20 KB.
+func indented(body []byte, most int) []byte {
+	var out []byte
+	depth, opened, text := 0, false, false
+	line := func() {
+		out = append(out, '\n')
+		for range min(depth, deepest) {
+			out = append(out, "  "...)
+		}
+	}
+	for i := 0; i < len(body) && len(out) <= most; i++ {
+		c := body[i]
+		switch {
+		case text && c == '\\':
+			out = append(out, c, body[i+1])
+			i++
+			continue
+		case text:
+			out = append(out, c)
+			text = c != '"'
+			continue
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+			continue
+		}
+		closes := c == '}' || c == ']'
+		if closes {
+			depth--
+		}
+		if opened != closes && (opened || closes) { // {} and [] stay as they are
+			line()
+		}
+		out, opened = append(out, c), false
+		switch c {
+		case '{', '[':
+			depth, opened = depth+1, true
+		case ',':
+			line()
+		case ':':
+			out = append(out, ' ')
+		case '"':
+			text = true
+		}
+	}
+	return out
 }
 
 // doneWithEvent returns to the details of an event.

@@ -99,6 +99,11 @@ func (d *dashboard) customerLogo(w http.ResponseWriter, r *http.Request, v *visi
 	if settings.Logo == nil {
 		return tenants.ErrNotFound
 	}
+	leave, ok := d.keepUnread(r, len(settings.Logo))
+	if !ok {
+		return errUnread
+	}
+	defer leave()
 	return writeLogo(w, settings.Logo)
 }
 

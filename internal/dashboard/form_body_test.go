@@ -255,6 +255,8 @@ func TestUnreadLongPages(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, got.status)
 	require.Equal(t, "1", got.header.Get("Retry-After"))
 	require.Equal(t, http.StatusOK, ann.get("/members").status, "short pages do not count")
+	require.Equal(t, http.StatusServiceUnavailable, ann.get("/usage?format=csv").status, "a table of usage can be long")
+	require.Equal(t, http.StatusOK, bob.get("/usage?format=csv").status)
 	require.Equal(t, http.StatusOK, bob.get("/audit").status)
 	more()
 	require.Equal(t, http.StatusOK, ann.get("/audit").status)

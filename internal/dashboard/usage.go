@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -397,11 +398,21 @@ func (d *dashboard) usageTable(w http.ResponseWriter, r *http.Request, v *visit,
 	if err != nil {
 		return usageFields(err)
 	}
+	complete := report.CompleteUntil
+	var table bytes.Buffer // whole, because its bytes are counted before it is sent, without the report
+	if err := d.longTurns.do(r.Context(), v.actor().TenantID(), func() { _ = report.WriteCSV(&table, &query) }); err != nil {
+		return err
+	}
+	leave, ok := d.keepUnread(r, table.Len())
+	if !ok {
+		return errUnread
+	}
+	defer leave()
 	h := w.Header()
 	h.Set("Content-Type", "text/csv; charset=utf-8")
 	h.Set("Content-Disposition", `attachment; filename="usage-`+s.Grain.String()+`.csv"`)
-	h.Set("Weir-Complete-Until", report.CompleteUntil.Format(time.RFC3339Nano))
-	_ = report.WriteCSV(w, &query) // the browser is gone if this fails
+	h.Set("Weir-Complete-Until", complete.Format(time.RFC3339Nano))
+	_, _ = w.Write(table.Bytes()) // the browser is gone if this fails
 	return nil
 }
 

@@ -338,8 +338,9 @@ const packFrom = 1 << 10
 // three milliseconds, and to read it for a repeat, which counts as nothing, two. So long answers
 // take turns among short work (places.Processors).
 const (
-	packsInTurn  = 64 << 10 // bytes of an answer
-	unpackInTurn = 4 << 10  // bytes of a compressed one
+	packsInTurn = 64 << 10 // bytes of an answer
+	// unpackInTurn is of a compressed one: equal checks become 80 times as long.
+	unpackInTurn = 512
 )
 
 // packTurn waits for a turn of the tenant. The answer is needed in any case, so it is packed or
