@@ -65,6 +65,21 @@ func (e *UncountedError) Error() string {
 // them; the other fields are ignored. While the counter store is unavailable, it returns what a
 // check would be answered.
 func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) SubjectLimits {
+	return c.inspect(ctx, p, p.rules, 0, values)
+}
+
+// InspectRule is Inspect for one rule (a slug), of which it reads at most one counter. For a rule
+// that the policy does not have, there are neither Rules nor Hidden.
+func (c *Checker) InspectRule(ctx context.Context, p *Policy, rule string, values Request) SubjectLimits {
+	index := slices.IndexFunc(p.rules, func(r compiledRule) bool { return r.rule.Slug == rule })
+	if index < 0 {
+		return c.inspect(ctx, p, nil, 0, values)
+	}
+	return c.inspect(ctx, p, p.rules[index:index+1], int32(index), values) // of at most MaxRules
+}
+
+// inspect is Inspect for some rules of the policy that follow each other, from index first on.
+func (c *Checker) inspect(ctx context.Context, p *Policy, rules []compiledRule, first int32, values Request) SubjectLimits {
 	nowMS := c.nowMS()
 	subject, _ := p.subjects.Load(values.Subject)
 	plan, _ := p.plan("", subject)
@@ -76,8 +91,8 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		out.Plan = plan.slug
 	}
 	var evaluations []*evaluation
-	for i := range p.rules {
-		rule := &p.rules[i].rule
+	for i := range rules {
+		rule := &rules[i].rule
 		req, reason, missing := counted(rule, values)
 		if reason == "" && rule.Mode == limit.Off {
 			reason = ModeOff
@@ -94,7 +109,7 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		e := evaluations[last]
 		e.req = &req
 		e.keys.begin(c.keys)
-		e.addRule(int32(i), plan, subject, nowMS)
+		e.addRule(first+int32(i), plan, subject, nowMS)
 	}
 	c.peek(ctx, evaluations)
 	for n, e := range evaluations {

@@ -107,6 +107,28 @@ func TestInspect(t *testing.T) {
 	})
 }
 
+// Of one rule, only its own counter is read, and it says the same as among all.
+func TestInspectRule(t *testing.T) {
+	onEachStore(t, func(t *testing.T, r *rig) {
+		values := Request{Subject: "s", Resource: "orders:create", Cost: 2}
+		require.True(t, r.check(values).Allowed)
+		all := r.inspect(values)
+		require.Len(t, all.Rules, 4)
+		for _, want := range all.Rules {
+			one := r.checker.InspectRule(t.Context(), r.policy, want.Rule.Slug, values)
+			require.Len(t, one.Rules, 1)
+			require.Empty(t, one.Hidden)
+			got := one.Rules[0]
+			require.Equal(t, []any{want.Rule, want.Remaining, want.Limit, want.Allowed, want.Source}, []any{got.Rule, got.Remaining, got.Limit, got.Allowed, got.Source})
+		}
+		rules, hidden := lines(r.checker.InspectRule(t.Context(), r.policy, "off", values))
+		require.Empty(t, rules)
+		require.Equal(t, []string{"off mode_off []"}, hidden)
+		rules, hidden = lines(r.checker.InspectRule(t.Context(), r.policy, "unknown", values))
+		require.Empty(t, append(rules, hidden...))
+	})
+}
+
 // The waits are those of a check of cost 1, including a penalty.
 func TestInspectTimes(t *testing.T) {
 	r := newRig(t, inspected())

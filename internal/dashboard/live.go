@@ -237,7 +237,8 @@ func (h *hub) run(ctx context.Context, t *topic, from source) {
 		if err == nil {
 			err = h.show(ctx, t, parts)
 		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, tenants.ErrUnavailable) && !errors.Is(err, errBusy) { // those are noted elsewhere
+		noted := errors.Is(err, tenants.ErrUnavailable) || errors.Is(err, errBusy) || errors.Is(err, tenants.ErrTooManyReports) // elsewhere
+		if err != nil && ctx.Err() == nil && !noted {
 			h.d.Logger.Error("cannot update a live page", "error", err)
 		}
 		select {

@@ -188,14 +188,19 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 		s = stretchUntil(now, usage.Day, view.Period.Grains/24)
 	}
 	bySubject, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.compared(), To: s.To, BySubject: true, DeniedFirst: true})
-	view.Denied = deniedSubjects(bySubject.Items, s)
+	if err != nil {
+		return err
+	}
+	if err := d.sumUp(ctx, actor.TenantID(), len(bySubject.Items), func() { view.Denied = deniedSubjects(bySubject.Items, s) }); err != nil {
+		return err
+	}
 	if s.Grain != view.Chart.Grain { // no list says when in a day denials began
 		for i := range view.Denied {
 			view.Denied[i].Since = time.Time{}
 		}
 	}
 	view.Headline = headlineOf(&view.Chart, view.Period.Name, view.Denying, view.Denied)
-	return err
+	return nil
 }
 
 // scaleLog is the value of the parameter scale for logarithmic scales.

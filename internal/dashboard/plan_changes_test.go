@@ -144,3 +144,31 @@ func TestOverWithAnotherPlan(t *testing.T) {
 	require.NotContains(t, b.get("/subjects/user_7?fragment=over&plan=").body, "over no limit")
 	require.NotContains(t, b.get("/subjects/user_7?fragment=over&plan=unknown").body, "over no limit")
 }
+
+// Previews that read up to 2000 counters each have the few places of previews. Before, a member ran
+// as many at once as it had requests.
+func TestPreviewsOfCountersHavePlaces(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	previews := map[string]func() page{
+		"limit": func() page {
+			return b.post("/plans/free/limits/requests/preview", s.planForm("kind", "number", "limit", "7"))
+		},
+		"subject": func() page { return b.get("/subjects/user_7?fragment=over&plan=free") },
+	}
+	end, err := s.checker.BeginPreview(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	for name, preview := range previews {
+		got := preview()
+		require.Equal(t, http.StatusServiceUnavailable, got.status, name)
+		require.Contains(t, got.body, "Too many previews", name)
+		require.NotEmpty(t, got.header.Get("Retry-After"), name)
+	}
+	end()
+	for range 2 { // each leaves its place
+		for name, preview := range previews {
+			require.Equal(t, http.StatusOK, preview().status, name)
+		}
+	}
+}

@@ -36,8 +36,13 @@ const (
 )
 
 // impactOf counts the subjects with the plan, and compares the new limit with the counters of the
-// busiest ones.
+// busiest ones. It reads up to 2000 counters, so it has a place among previews.
 func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.Limit) (*impactView, error) {
+	end, err := d.Checker.BeginPreview(ctx, v.actor().TenantID())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	lim, own := c.number()
 	view := &impactView{From: limitText(&c.rule.Rule, lim), To: c.textOf(to), Same: own == (to != nil) && (to == nil || *to == lim)}
 	reach, err := d.Store.PlanReach(ctx, v.actor(), c.plan.Slug, c.rule.Slug)
@@ -67,14 +72,12 @@ func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.L
 
 // usedUnder returns the usage of a subject under a rule, as in "60 of 100 used".
 func (d *dashboard) usedUnder(ctx context.Context, policy *check.Policy, rule, subject string) string {
-	state := d.Checker.Inspect(ctx, policy, check.Request{Subject: subject})
-	for i := range state.Rules {
-		if r := &state.Rules[i]; r.Rule.Slug == rule && !r.Uncounted && !r.Unlimited {
-			l := limitViewOf(r, nil)
-			return l.UsedText()
-		}
+	state := d.Checker.InspectRule(ctx, policy, rule, check.Request{Subject: subject})
+	if len(state.Rules) == 0 || state.Rules[0].Uncounted || state.Rules[0].Unlimited {
+		return "usage unknown"
 	}
-	return "usage unknown"
+	l := limitViewOf(&state.Rules[0], nil)
+	return l.UsedText()
 }
 
 // busiest returns the busiest recent subjects, and the start of that period: usage of the last one
@@ -91,15 +94,23 @@ func (d *dashboard) busiest(ctx context.Context, v *visit, rule *limit.Rule) (na
 	if err != nil {
 		return nil, "", err
 	}
+	if err := d.turns.do(ctx, v.actor().TenantID(), func() { names = byChecks(report.Items) }); err != nil {
+		return nil, "", err
+	}
+	return names[:min(len(names), mostCompared)], strings.TrimPrefix(inWords(back), "1 "), nil
+}
+
+// byChecks returns the subjects of lists, the one with the most checks first.
+func byChecks(items []tenants.UsageItem) (names []string) {
 	sums := map[string]int64{}
-	for _, item := range report.Items {
-		sums[item.Subject] += item.Allowed + item.Denied
+	for i := range items {
+		sums[items[i].Subject] += items[i].Allowed + items[i].Denied
 	}
 	for name := range sums {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a, b)) })
-	return names[:min(len(names), mostCompared)], strings.TrimPrefix(inWords(back), "1 "), nil
+	return names
 }
 
 // judge describes the result of the comparison.

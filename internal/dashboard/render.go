@@ -192,7 +192,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, check.ErrTooManyPreviews):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many previews", "Only a few previews of plans can run at once, one of them of one tenant. Nothing was changed. Try again in a few seconds.")
-	case errors.Is(err, errBusy), errors.Is(err, errUnread):
+	case errors.Is(err, errBusy), errors.Is(err, errUnread), errors.Is(err, tenants.ErrTooManyReports):
 		d.paused.rest(r)
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")

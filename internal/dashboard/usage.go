@@ -232,7 +232,9 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 	view.CompleteUntil, view.Approximate = moment{report.CompleteUntil}, report.Approximate
 	view.Shadow, view.Degrade = view.Chart.Shadow, view.Chart.Degrade // of checks, however they are grouped
 	if view.By != "" {
-		view.group(all, report.Items, s, query.DeniedFirst)
+		if err := d.sumUp(ctx, a.TenantID(), len(all), func() { view.group(all, report.Items, s, query.DeniedFirst) }); err != nil {
+			return err
+		}
 		for i := range view.Groups {
 			switch g := &view.Groups[i]; {
 			case view.By == "rule":

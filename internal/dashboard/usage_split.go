@@ -1,8 +1,11 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"weir/internal/tenants"
 )
@@ -15,6 +18,17 @@ type splitPart struct {
 	Name    string
 	Class   string
 	Allowed []int64 // checks, by grain
+}
+
+// fewSummed is how many items of usage are summed up as short work.
+const fewSummed = 15_000
+
+// sumUp calls f, which sums up so many items, when it is the tenant's turn. Error: errBusy.
+func (d *dashboard) sumUp(ctx context.Context, tenant uuid.UUID, items int, f func()) error {
+	if items > fewSummed {
+		return d.longTurns.do(ctx, tenant, f)
+	}
+	return d.turns.do(ctx, tenant, f)
 }
 
 // groupOf returns the value of an item by which usage is grouped.

@@ -36,6 +36,8 @@ var (
 	ErrTooManyExports = errors.New("too many concurrent exports")
 	// ErrTooManyLogos: other pictures are being decoded.
 	ErrTooManyLogos = errors.New("too many pictures are being decoded")
+	// ErrTooManyReports: the tenant had no turn of the processors for a report of usage.
+	ErrTooManyReports = errors.New("too many reports of usage are being computed")
 	// ErrNotOperator: only the operator of the service may do this.
 	ErrNotOperator = errors.New("only the operator may do this")
 	// ErrForbidden: the actor's role or key does not allow this kind of change.

@@ -34,6 +34,9 @@ func (s *Store) SetLogoWait(d time.Duration) { s.logoWait = d }
 // SetLineWait sets how long lines of an import wait for their turn.
 func (s *Store) SetLineWait(d time.Duration) { s.lineWait = d }
 
+// SetListWait sets how long lists of subjects wait for their turn.
+func (s *Store) SetListWait(d time.Duration) { s.listWait = d }
+
 // SetTurnTime sets the time of a tenant in a step of a loop of plans.
 func (s *Store) SetTurnTime(d time.Duration) { s.turnTime = d }
 

@@ -31,9 +31,12 @@ const (
 // takes up to 100 MB and 0.2 seconds while it is decoded.
 const logoWait = 5 * time.Second
 
-// TakeTurns makes the store share the turns of the instance for work that uses a processor for
-// long. Otherwise it has turns of its own.
-func (s *Store) TakeTurns(processors *places.Processors) { s.long.Store(processors.Long) }
+// TakeTurns makes the store share the turns of the instance for work that uses a processor.
+// Otherwise it has turns of its own.
+func (s *Store) TakeTurns(processors *places.Processors) {
+	s.short.Store(processors.Short)
+	s.long.Store(processors.Long)
+}
 
 // preparedLogo is a logo that was decoded for a change of a tenant, before the change.
 type preparedLogo struct {

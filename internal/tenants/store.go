@@ -87,6 +87,8 @@ type Store struct {
 	long     atomic.Pointer[places.Turns[uuid.UUID]] // those of the instance for long work
 	logoWait time.Duration                           // of a logo for one of them
 	lineWait time.Duration                           // of lines of an import for one of them
+	short    atomic.Pointer[places.Turns[uuid.UUID]] // those for short work
+	listWait time.Duration                           // of lists of subjects for a turn
 	// turns are where the loops over tenants continue.
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries, trails, tiers, invitations, keys turn }
 	metered meteredRows
@@ -147,7 +149,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
-		exports: newExports(int(config.MaxConns), config.Now), logoWait: logoWait, lineWait: lineWait, turnTime: turnTime, largePlans: make(chan struct{}, 1),
+		exports: newExports(int(config.MaxConns), config.Now), logoWait: logoWait, lineWait: lineWait, listWait: listWait, turnTime: turnTime, largePlans: make(chan struct{}, 1),
 		deletedPage: deletedPage, signupTier: config.SignupTier, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.TakeTurns(places.NewProcessors(runtime.GOMAXPROCS(0)))
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)

@@ -192,19 +192,9 @@ func encodeTop(t usage.TopSubjects) ([]byte, error) {
 func decodeTop(data []byte) (usage.TopSubjects, error) {
 	var stored storedTop
 	if err := json.Unmarshal(data, &stored); err != nil {
-		return usage.TopSubjects{}, fmt.Errorf("read a list of subjects: %w", err)
+		return usage.TopSubjects{}, unreadableList(err)
 	}
-	load := func(list []storedSubject) usage.SubjectList {
-		out := make(usage.SubjectList, len(list))
-		for i, s := range list {
-			out[i] = usage.Subject{Subject: s.Subject, Error: s.Error, Counts: usage.Counts{
-				Allowed: s.Allowed, Denied: s.Denied, ShadowDenied: s.ShadowDenied, Degraded: s.Degraded,
-				CostAllowed: s.CostAllowed, CostDenied: s.CostDenied,
-			}}
-		}
-		return out
-	}
-	return usage.TopSubjects{Checks: load(stored.Checks), Denied: load(stored.Denied)}, nil
+	return usage.TopSubjects{Checks: loadList(stored.Checks), Denied: loadList(stored.Denied)}, nil
 }
 
 // KeepUsage deletes usage, also metered usage, that exceeds its retention, or whose tenant was

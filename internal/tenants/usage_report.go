@@ -86,29 +86,36 @@ type UsageItem struct {
 
 // Usage returns usage, sorted by time, then by rule, plan and resource, or with the busiest
 // subjects first. Periods without checks are omitted. Errors: *InvalidError; ErrUnavailable, also
-// for a query that takes too long.
+// for a query that takes too long; for subjects ErrTooManyReports.
 func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out UsageReport, err error) {
 	now := s.instant()
 	query.fill(now)
 	if err := query.validate(now); err != nil {
 		return UsageReport{}, err
 	}
+	out = UsageReport{From: query.From, To: query.To, Approximate: query.ofSubjects()}
+	if query.ofSubjects() {
+		out.CompleteUntil, err = s.readLists(ctx, a, &query, out.addList(&query))
+		return out, err
+	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		out = UsageReport{From: query.From, To: query.To, Approximate: query.ofSubjects()}
 		if out.CompleteUntil, err = s.completeUntil(ctx, q); err != nil {
 			return err
 		}
-		if query.ofSubjects() {
-			out.Items, err = usageOfSubjects(ctx, q, a.tenant, &query)
-		} else {
-			out.Items, err = usageItems(ctx, tx, a.tenant, &query)
+		if out.Items, err = usageItems(ctx, tx, a.tenant, &query); err != nil {
+			return err
 		}
-		if err == nil && len(out.Items) > maxUsageItems {
-			return invalid("group_by", limit.Wrong("Use a shorter range or a coarser grain.", "gives more than %d items", maxUsageItems))
-		}
-		return err
+		return out.bounded()
 	})
 	return out, err
+}
+
+// bounded returns an error if there are too many items.
+func (r *UsageReport) bounded() error {
+	if len(r.Items) > maxUsageItems {
+		return invalid("group_by", limit.Wrong("Use a shorter range or a coarser grain.", "gives more than %d items", maxUsageItems))
+	}
+	return nil
 }
 
 // ServiceUsage returns the checks of all tenants together, by grain, from from (inclusive) to to
@@ -252,29 +259,23 @@ func usageSlotsOf(from, to time.Time) (slots []int16) {
 	return slots
 }
 
-func usageOfSubjects(ctx context.Context, queries *db.Queries, tenant uuid.UUID, q *UsageQuery) ([]UsageItem, error) {
-	rows, err := queries.UsageSubjects(ctx, db.UsageSubjectsParams{TenantID: tenant, Grain: q.Grain.String(), Since: q.From, Until: q.To})
-	if err != nil {
-		return nil, err
-	}
-	var items []UsageItem
-	for _, row := range rows {
-		top, err := decodeTop(row.Top)
+// addList returns a function that adds the items of a period, of the one list that the query
+// selects.
+func (r *UsageReport) addList(q *UsageQuery) func(db.UsageSubjectsRow) error {
+	return func(row db.UsageSubjectsRow) error {
+		list, err := decodeList(row.Top, q.DeniedFirst)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		list := top.Checks
-		if q.DeniedFirst {
-			list = top.Denied
+		if q.Subject != "" {
+			list = slices.DeleteFunc(list, func(s usage.Subject) bool { return s.Subject != q.Subject })
 		}
 		slices.SortFunc(list, func(a, b usage.Subject) int {
 			return cmp.Or(cmp.Compare(b.Allowed+b.Denied, a.Allowed+a.Denied), cmp.Compare(a.Subject, b.Subject))
 		})
 		for _, s := range list {
-			if q.Subject == "" || q.Subject == s.Subject {
-				items = append(items, UsageItem{Start: row.Start, Subject: s.Subject, Error: s.Error, Counts: s.Counts})
-			}
+			r.Items = append(r.Items, UsageItem{Start: row.Start, Subject: s.Subject, Error: s.Error, Counts: s.Counts})
 		}
+		return r.bounded()
 	}
-	return items, nil
 }

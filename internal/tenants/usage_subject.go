@@ -38,17 +38,10 @@ func (s *Store) UsageOfSubject(ctx context.Context, a Actor, subject string, que
 	if err := query.validate(now); err != nil {
 		return SubjectUsage{}, err
 	}
-	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		out = SubjectUsage{From: query.From, To: query.To}
-		if out.CompleteUntil, err = s.completeUntil(ctx, q); err != nil {
-			return err
-		}
-		rows, err := q.UsageSubjects(ctx, db.UsageSubjectsParams{TenantID: a.tenant, Grain: query.Grain.String(), Since: query.From, Until: query.To})
-		for _, row := range rows {
-			top, err := decodeTop(row.Top)
-			if err != nil {
-				return err
-			}
+	out = SubjectUsage{From: query.From, To: query.To}
+	out.CompleteUntil, err = s.readLists(ctx, a, &query, func(row db.UsageSubjectsRow) error {
+		top, err := decodeTop(row.Top)
+		if err == nil {
 			out.Steps = append(out.Steps, subjectStep(row.Start, subject, top))
 		}
 		return err
