@@ -72,6 +72,13 @@ func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID]
 	return leave, nil
 }
 
+// turnWithin is turn of the request's tenant, for which it waits so long.
+func (q *request) turnWithin(ctx context.Context, turns *places.Turns[limit.TenantID], wait time.Duration) (leave func(), p *Problem) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return q.capacity.turn(ctx, turns, q.actor.TenantID())
+}
+
 // hold counts the bytes of a body that may be large, before it is read and until its request ends.
 // A body of unknown length counts as one of most bytes.
 func (q *request) hold(r *http.Request, most int) *Problem {
@@ -100,9 +107,8 @@ func (q *request) holdBody(r *http.Request, tenant limit.TenantID, most int) *Pr
 // follow in any case.
 func (q *request) takeTurn(r *http.Request, size int) (p *Problem) {
 	if size > turnBody {
-		ctx, cancel := context.WithTimeout(r.Context(), q.capacity.bodies.wait)
-		defer cancel()
-		q.turn, p = q.capacity.turn(ctx, q.capacity.bodies.of(size), q.actor.TenantID())
+		bodies := &q.capacity.bodies
+		q.turn, p = q.turnWithin(r.Context(), bodies.of(size), bodies.wait)
 	}
 	return p
 }

@@ -58,9 +58,7 @@ func encodeDocument(ctx context.Context, d *tenants.Document, inYAML bool) (body
 func encodeLong(ctx context.Context, values int, encode func()) error {
 	if values > fewEncoded {
 		q := requestFrom(ctx)
-		wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.reading)
-		defer cancel()
-		leave, p := q.capacity.turn(wait, q.capacity.bodies.large, q.actor.TenantID())
+		leave, p := q.turnWithin(ctx, q.capacity.bodies.large, q.capacity.bodies.reading)
 		if p != nil {
 			return p
 		}
@@ -93,9 +91,7 @@ func documentValues(d *tenants.Document) int {
 // begins. The request must wait for nothing else until then.
 func turnUntilAnswer(ctx context.Context) error {
 	q := requestFrom(ctx)
-	wait, cancel := context.WithTimeout(ctx, q.capacity.bodies.wait)
-	defer cancel()
-	leave, p := q.capacity.turn(wait, q.capacity.bodies.small, q.actor.TenantID())
+	leave, p := q.turnWithin(ctx, q.capacity.bodies.small, q.capacity.bodies.wait)
 	if p != nil {
 		return p
 	}
