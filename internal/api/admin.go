@@ -72,7 +72,7 @@ func mountAdmin(r chi.Router, deps Deps) *huma.OpenAPI {
 
 // routes registers every operation of the admin API.
 func (a *admin) routes() {
-	read(a, "/v1/tenant", "get-tenant", "Get the tenant of the key", a.getTenant)
+	read(a, "/v1/tenant", "get-tenant", "Get the tenant of the key", a.getTenant, inTurns, usesProcessor)
 	patch(a, "/v1/tenant", "patch-tenant", "Change the tenant of the key", a.patchTenant)
 
 	list(a, "/v1/keys", "list-keys", "List API keys", a.listKeys)
@@ -91,18 +91,18 @@ func (a *admin) routes() {
 
 	list(a, "/v1/routes", "list-routes", "List routes", a.listRoutes, usesProcessor)
 	create(a, "/v1/routes", "create-route", "Create a route", a.createRoute)
-	read(a, "/v1/routes/{route}", "get-route", "Get a route", a.getRoute)
+	read(a, "/v1/routes/{route}", "get-route", "Get a route", a.getRoute, inTurns, usesProcessor)
 	put(a, "/v1/routes/{route}", "put-route", "Create or replace a route", a.putRoute)
 	patch(a, "/v1/routes/{route}", "patch-route", "Change a route", a.patchRoute)
 	remove(a, "/v1/routes/{route}", "delete-route", "Delete a route", a.deleteRoute)
 
 	list(a, "/v1/plans", "list-plans", "List plans", a.listPlans, usesProcessor)
 	create(a, "/v1/plans", "create-plan", "Create a plan", a.createPlan)
-	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan, usesProcessor)
+	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan, inTurns, usesProcessor)
 	put(a, "/v1/plans/{plan}", "put-plan", "Create or replace a plan", a.putPlan)
 	patch(a, "/v1/plans/{plan}", "patch-plan", "Change a plan", a.patchPlan)
 	remove(a, "/v1/plans/{plan}", "delete-plan", "Delete a plan", a.deletePlan)
-	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get a plan limit", a.getPlanLimit)
+	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get a plan limit", a.getPlanLimit, inTurns, usesProcessor)
 	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set a plan limit", a.putPlanLimit)
 	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Delete a plan limit", a.deletePlanLimit)
 	list(a, "/v1/plans/{plan}/versions", "list-plan-versions", "List the versions of a plan", a.listPlanVersions, usesProcessor, about(

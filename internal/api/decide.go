@@ -147,6 +147,9 @@ func (s *server) admit(ctx context.Context, policy *check.Policy, reqs []check.R
 
 // count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	if sc.http.held > turnAnswer || explanations(policy, reqs) > fewExplanations {
+		return s.countInTurns(ctx, policy, q, reqs, sc)
+	}
 	// 7. Check.
 	var decisions []check.Decision
 	var err error
@@ -159,9 +162,6 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 		return nil, checkFailed(q, err)
 	}
 	// 8. Encode.
-	if explanations(policy, reqs) > fewExplanations {
-		defer s.explainTurn(ctx, sc.tenant)()
-	}
 	q.encode(s.style, decisions, sc)
 	return decisions, nil
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"slices"
 
 	"weir/internal/check"
@@ -51,26 +50,6 @@ func (q *httpQuestion) holdExplained(tenant limit.TenantID) *Problem {
 	request.atEnd(leave)
 	q.explains = true
 	return nil
-}
-
-// fewExplanations is how many rules may be listed without a turn, in a third of a millisecond.
-const fewExplanations = 500
-
-// explanations returns how many rules the explained ones of the checks list.
-func explanations(policy *check.Policy, reqs []check.Request) (n int) {
-	for i := range reqs {
-		if reqs[i].Explain {
-			n += policy.Rules()
-		}
-	}
-	return n
-}
-
-// explainTurn waits for the tenant's turn to encode long explanations: ten of a tenant with 1000
-// rules take some milliseconds of processor, and a body of 3 KB. The checks are counted already, so
-// they are answered without a turn after the wait.
-func (s *server) explainTurn(ctx context.Context, tenant limit.TenantID) (end func()) {
-	return s.capacity.bodies.small.TryWithin(ctx, tenant, s.capacity.bodies.wait)
 }
 
 // maxExplainedRecord is the size of an explained answer, in bytes, from which on its record has no

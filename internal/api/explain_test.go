@@ -50,6 +50,12 @@ func TestLongExplanationsTakeTurns(t *testing.T) {
 	s := newCheckStack(t)
 	explained := strings.Replace(explainedOf(t, s, 60), "{", `{"cost":0,`, 1) // all of them are allowed
 	batch := `{"checks":[` + strings.Repeat(explained+`,`, maxExplained-1) + explained + `]}`
+	requireCountedInTurn(t, s, batch, explained)
+}
+
+// requireCountedInTurn requires that the checks of a batch, which are all allowed, are decided in a
+// turn, and a single one without.
+func requireCountedInTurn(t *testing.T, s *checkStack, batch, single string) {
 	bodies := &s.lane.server.Load().capacity.bodies
 	var held []func()
 	for i := range 2 * runtime.GOMAXPROCS(0) {
@@ -60,7 +66,7 @@ func TestLongExplanationsTakeTurns(t *testing.T) {
 	bodies.wait = 0
 	require.Equal(t, http.StatusOK, s.post("/v1/check/batch", batch).status, "it is counted, so it is answered after the wait")
 	bodies.wait = time.Hour
-	require.Equal(t, http.StatusOK, s.check(explained).status, "few rules need no turn")
+	require.Equal(t, http.StatusOK, s.check(single).status, "few rules need no turn")
 	answered := make(chan answer)
 	go func() { answered <- s.post("/v1/check/batch", batch) }()
 	for bodies.small.Waiting() == 0 {
@@ -71,6 +77,18 @@ func TestLongExplanationsTakeTurns(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, (<-answered).status)
 	require.Equal(t, http.StatusOK, s.post("/v1/check/batch", batch).status, "no turn is lost")
+}
+
+// Checks that very many rules match are decided in turn. Before, a tenant kept all processors from
+// the checks of others with batches of 3 KB, if its rules need no counters.
+func TestWideBatchesTakeTurns(t *testing.T) {
+	s := newCheckStack(t)
+	for i := range limit.MaxMatchingRules {
+		_, err := s.db.Store.CreateRule(t.Context(), s.actor, hourly(fmt.Sprint("wide-", i), "wide", 1_000_000, "subject"))
+		require.NoError(t, err)
+	}
+	single := `{"subject":"ada","resource":"wide"}`
+	requireCountedInTurn(t, s, `{"checks":[`+strings.Repeat(single+`,`, maxBatch-1)+single+`]}`, single)
 }
 
 // The record of an idempotent check is kept in Redis for a minute. It has no list of the rules that

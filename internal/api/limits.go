@@ -64,20 +64,20 @@ func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamRes
 	if err != nil {
 		return nil, err
 	}
-	var body []byte
-	// With 1000 rules, their keys, numbers and lines in JSON take ten milliseconds of a processor.
-	err = encodeLong(ctx, limitValues*policy.Rules(), func() {
-		limits := a.checker.Inspect(ctx, policy, values)
-		body = appendLimits(nil, &limits)
-	})
+	limits, err := a.checker.InspectInTurns(ctx, policy, values, func() (func(), error) { return shortTurn(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	return jsonAnswer(body), nil
+	if policy.Rules() > fewListed { // their lines in JSON
+		if err := turnUntilAnswer(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return jsonAnswer(appendLimits(nil, &limits)), nil
 }
 
-// limitValues is the number of values of a rule's limit, of which some need much work.
-const limitValues = 20
+// fewListed is how many rules are encoded without a turn, in a tenth of a millisecond.
+const fewListed = 20
 
 // values parses the query.
 func (in *LimitsQuery) values() (check.Request, []ProblemField) {

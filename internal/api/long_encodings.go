@@ -90,11 +90,20 @@ func documentValues(d *tenants.Document) int {
 // turnUntilAnswer waits for a turn of the tenant among short work, which ends when the answer
 // begins. The request must wait for nothing else until then.
 func turnUntilAnswer(ctx context.Context) error {
-	q := requestFrom(ctx)
-	leave, p := q.turnWithin(ctx, q.capacity.bodies.small, q.capacity.bodies.wait)
-	if p != nil {
-		return p
+	leave, err := shortTurn(ctx)
+	if err == nil {
+		requestFrom(ctx).untilAnswer(leave)
 	}
-	q.untilAnswer(leave)
-	return nil
+	return err
+}
+
+// shortTurn waits for a turn of the tenant among short work. The caller must wait for nothing else
+// until it ends.
+func shortTurn(ctx context.Context) (end func(), err error) {
+	q := requestFrom(ctx)
+	end, p := q.turnWithin(ctx, q.capacity.bodies.small, q.capacity.bodies.wait)
+	if p != nil {
+		return nil, p
+	}
+	return end, nil
 }

@@ -160,29 +160,52 @@ func TestLargeListsTakeTurns(t *testing.T) {
 	})).ServeHTTP(q, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/config", nil))
 }
 
-// The limits of a subject under many rules, and long reports of usage, are encoded in turn.
+// Long reports of usage are encoded in turn.
 func TestLongReportsTakeTurns(t *testing.T) {
-	s := newAdminStack(t)
-	rules := make([]obj, fewEncoded/limitValues+1)
-	for i := range rules {
-		rules[i] = obj{"slug": fmt.Sprint("rule-", i), "limit": 1, "window": "1m", "resource": fmt.Sprint("r", i)}
-	}
-	s.call(s.key, "PUT", "/v1/config", obj{"rules": rules}).ok(200)
-	ctx, q := encodingRequest(t, s.a)
-	ctx = context.WithValue(ctx, conditionsKey{}, conditions{})
+	t.Parallel()
+	ctx, q := encodingRequest(t, tenants.AsSystem(uuid.UUID{1}, "test"))
 	leave, err := q.capacity.bodies.large.Take(t.Context(), limit.TenantID{2})
 	require.NoError(t, err)
-	policies := check.NewPolicies(s.store, check.NewKeys([16]byte{}), slog.New(slog.DiscardHandler), check.NewMetrics(prometheusRegistry()))
-	a := &admin{store: s.store, policies: policies, checker: s.checker}
-	limits := func() error {
-		_, err := a.getLimits(ctx, &LimitsQuery{SubjectPath: SubjectPath{Subject: "ada"}})
-		return err
-	}
-	require.Error(t, limits())
 	require.Error(t, encodeLong(ctx, fewEncoded+1, func() { t.Error("without a turn") }))
 	encoded := false
 	require.NoError(t, encodeLong(ctx, fewEncoded, func() { encoded = true }))
 	require.True(t, encoded)
 	leave()
+	require.NoError(t, encodeLong(ctx, fewEncoded+1, func() {}))
+}
+
+// The limits of a subject under many rules take turns among short work. Before, 32 connections of a
+// tenant with 100 rules kept the processors from the checks of others.
+func TestLimitsTakeTurns(t *testing.T) {
+	s := newAdminStack(t)
+	ctx, q := encodingRequest(t, s.a)
+	ctx = context.WithValue(ctx, conditionsKey{}, conditions{})
+	a := &admin{store: s.store, checker: s.checker}
+	limits := func() error {
+		_, err := a.getLimits(ctx, &LimitsQuery{SubjectPath: SubjectPath{Subject: "ada"}})
+		return err
+	}
+	withRules := func(n int) {
+		rules := make([]obj, n)
+		for i := range rules {
+			rules[i] = obj{"slug": fmt.Sprint("rule-", i), "limit": 1, "window": "1m", "resource": fmt.Sprint("r", i)}
+		}
+		s.call(s.key, "PUT", "/v1/config", obj{"rules": rules}).ok(200)
+		a.policies = check.NewPolicies(s.store, check.NewKeys([16]byte{}), slog.New(slog.DiscardHandler), check.NewMetrics(prometheusRegistry()))
+	}
+	leave, err := q.capacity.bodies.small.Take(t.Context(), limit.TenantID{2})
+	require.NoError(t, err)
+	withRules(fewListed)
 	require.NoError(t, limits())
+	withRules(fewListed + 1)
+	require.Error(t, limits())
+	leave()
+	require.NoError(t, limits())
+	_, err = q.capacity.bodies.small.TakeWithin(t.Context(), limit.TenantID{2}, 0)
+	require.Error(t, err, "it has a turn until the answer begins")
+	q.capacity.enter()
+	q.WriteHeader(http.StatusOK)
+	leave, err = q.capacity.bodies.small.TakeWithin(t.Context(), limit.TenantID{2}, 0)
+	require.NoError(t, err)
+	leave()
 }

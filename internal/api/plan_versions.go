@@ -132,6 +132,11 @@ func (a *admin) previewPlan(ctx context.Context, in *struct {
 	Body PlanPreviewInput
 }) (*huma.StreamResponse, error) {
 	actor := actorFrom(ctx)
+	end, err := a.checker.BeginPreview(ctx, actor.TenantID())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	plan, err := a.store.PlanBySlug(ctx, actor, in.Plan)
 	if err != nil {
 		return nil, err
@@ -144,11 +149,6 @@ func (a *admin) previewPlan(ctx context.Context, in *struct {
 	if err := a.store.CheckPlanLimits(ctx, actor, limits); err != nil {
 		return nil, err
 	}
-	end, err := a.checker.BeginPreview(ctx, actor.TenantID())
-	if err != nil {
-		return nil, err
-	}
-	defer end()
 	total, subjects, err := a.store.PlanSubjects(ctx, actor, plan.Slug, mostPreviewed)
 	if err != nil {
 		return nil, err

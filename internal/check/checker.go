@@ -139,6 +139,40 @@ func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decis
 // timeout, and what was sent is counted in any case.
 func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
 	started := c.now()
+	evaluations, err := c.resolve(p, reqs, scratch, started)
+	if err != nil {
+		return nil, err
+	}
+	scratch.evaluate(context.Background(), c.engine, evaluations)
+	c.conclude(p, reqs, scratch, evaluations, started)
+	return scratch.decisions, nil
+}
+
+// CheckInTurns is CheckIn for requests that take a processor for long, because many rules match
+// them. turn waits for a turn before the counter store is asked, and after its answer, which ends
+// when this part of the work is done.
+func (c *Checker) CheckInTurns(_ context.Context, p *Policy, reqs []Request, scratch *Scratch, turn func() (end func())) (_ []Decision, err error) {
+	var started time.Time
+	var evaluations []evaluation
+	inTurn(turn, func() {
+		started = c.now()
+		evaluations, err = c.resolve(p, reqs, scratch, started)
+	})
+	if err != nil {
+		return nil, err
+	}
+	scratch.evaluate(context.Background(), c.engine, evaluations)
+	inTurn(turn, func() { c.conclude(p, reqs, scratch, evaluations, started) })
+	return scratch.decisions, nil
+}
+
+func inTurn(turn func() (end func()), work func()) {
+	defer turn()()
+	work()
+}
+
+// resolve resolves the requests. The only error is an *UnknownPlanError.
+func (c *Checker) resolve(p *Policy, reqs []Request, scratch *Scratch, started time.Time) ([]evaluation, error) {
 	nowMS := c.storeMS(started)
 	evaluations := scratch.grow(len(reqs))
 	for i := range reqs {
@@ -146,7 +180,11 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch 
 			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
 		}
 	}
-	scratch.evaluate(context.Background(), c.engine, evaluations)
+	return evaluations, nil
+}
+
+// conclude stores the decisions in scratch, and notifies those who want to know of them.
+func (c *Checker) conclude(p *Policy, reqs []Request, scratch *Scratch, evaluations []evaluation, started time.Time) {
 	scratch.decisions = scratch.decisions[:0]
 	for i := range evaluations {
 		evaluations[i].conclude()
@@ -159,7 +197,6 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch 
 		}
 	}
 	c.metrics.evaluation.Observe(c.now().Sub(started).Seconds())
-	return scratch.decisions, nil
 }
 
 // tellCredits tells of rules with credits of the subject.

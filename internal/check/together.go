@@ -35,11 +35,9 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 		return c.CheckIn(ctx, p, reqs, scratch)
 	}
 	started := c.now()
-	evaluations := scratch.grow(len(reqs))
-	for i := range reqs {
-		if !evaluations[i].resolve(c.keys, p, &reqs[i], started, c.storeMS(started)) {
-			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
-		}
+	evaluations, err := c.resolve(p, reqs, scratch, started)
+	if err != nil {
+		return nil, err
 	}
 	t := &scratch.together
 	t.join(evaluations, started)
