@@ -75,7 +75,7 @@ func (a *admin) routes() {
 	read(a, "/v1/tenant", "get-tenant", "Get the tenant of the key", a.getTenant, inTurns, usesProcessor)
 	patch(a, "/v1/tenant", "patch-tenant", "Change the tenant of the key", a.patchTenant)
 
-	list(a, "/v1/keys", "list-keys", "List API keys", a.listKeys)
+	list(a, "/v1/keys", "list-keys", "List API keys", a.listKeys, usesProcessor)
 	create(a, "/v1/keys", "create-key", "Create an API key", a.createKey, redacts(redactKey))
 	read(a, "/v1/keys/{id}", "get-key", "Get an API key", a.getKey)
 	patch(a, "/v1/keys/{id}", "patch-key", "Change an API key", a.patchKey)
@@ -130,7 +130,7 @@ func (a *admin) routes() {
 	remove(a, "/v1/subjects/{subject}/overrides/{rule}", "delete-override", "Delete an override", a.deleteOverride)
 	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get the live limits of a subject", a.getLimits)
 	a.bulkRoutes()
-	list(a, "/v1/overrides", "list-overrides", "List the overrides of all subjects", a.listOverrides, about(
+	list(a, "/v1/overrides", "list-overrides", "List the overrides of all subjects", a.listOverrides, usesProcessor, about(
 		"subjects", "Sorted by subject; with ending_before, by expiry."))
 	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Reset the counters of a subject", a.resetSubject, resets)
 

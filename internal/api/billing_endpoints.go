@@ -213,6 +213,6 @@ func (a *admin) billingRoutes() {
 	act(a, "/v1/billing/events/{id}/replay", "replay-billing-event", "Apply a billing event again", a.replayBillingEvent)
 	act(a, "/v1/billing/events/{id}/dismiss", "dismiss-billing-event", "Dismiss a billing event that is parked or has failed", a.dismissBillingEvent)
 
-	list(a, "/v1/billing/pushes", "list-meter-pushes", "List what was sent to meters", a.listMeterPushes, about(
+	list(a, "/v1/billing/pushes", "list-meter-pushes", "List what was sent to meters", a.listMeterPushes, usesProcessor, about(
 		"billing", "One item for each sealed hour and each rule with a meter event, newest hour first."))
 }

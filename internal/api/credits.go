@@ -43,7 +43,7 @@ type CreditsPath struct {
 
 // creditsRoutes adds the operations on credits.
 func (a *admin) creditsRoutes() {
-	list(a, "/v1/subjects/{subject}/credits", "list-credits", "List the credits of a subject", a.listCredits, about(
+	list(a, "/v1/subjects/{subject}/credits", "list-credits", "List the credits of a subject", a.listCredits, usesProcessor, about(
 		"subjects", "Newest first, also grants of which nothing is left."))
 	create(a, "/v1/subjects/{subject}/credits", "grant-credits", "Grant a subject credits", a.grantCredits, about(
 		"subjects", "Credits are prepaid units for a rule. Checks that do not fit in the window spend them, those that expire first before others. "+

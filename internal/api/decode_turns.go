@@ -37,11 +37,11 @@ func (s *server) decodeInTurn(ctx context.Context, q question, policy *check.Pol
 }
 
 const (
-	// turnAnswer is the length of an answer, by the estimate, from which on its checks are decided in
-	// turns: that of 100 checks with 10 rules each, which take half a millisecond.
+	// turnAnswer is the length of an answer, by the estimate, from which on its checks are decided
+	// in turns: that of 100 checks with 10 rules each, which take half a millisecond.
 	turnAnswer = 256 << 10
-	// fewExplanations is how many rules may be listed without a turn, in a third of a millisecond.
-	fewExplanations = 500
+	// fewExplanations is how many rules may be listed without a turn, in a tenth of a millisecond.
+	fewExplanations = 100
 )
 
 // explanations returns how many rules the explained ones of the checks list.

@@ -146,9 +146,28 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 	if err != nil {
 		return nil, queryErrors(err)
 	}
+	var body []byte
+	if encodeErr := encodeLong(ctx, meteredValues*(len(report.Totals)+len(report.Gaps)+len(items)), func() {
+		body, err = encodeJSON(meteredAnswer(report, items, a.cursors.next(ctx, name, after)))
+	}); encodeErr != nil {
+		return nil, encodeErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		hctx.SetHeader(sealedUntilHeader, report.SealedUntil.Format(time.RFC3339))
+		varying(jsonAnswer(body)).Body(hctx)
+	}}, nil
+}
+
+// meteredValues is the number of values of an item.
+const meteredValues = 8
+
+func meteredAnswer(report tenants.MeteredReport, items []tenants.MeteredItem, next *string) MeteredAnswer {
 	answer := MeteredAnswer{
 		From: report.From, To: report.To, SealedUntil: report.SealedUntil, Totals: make([]MeteredTotal, len(report.Totals)),
-		Gaps: make([]MeteringGap, len(report.Gaps)), Items: make([]MeteredItem, len(items)), NextCursor: a.cursors.next(ctx, name, after),
+		Gaps: make([]MeteringGap, len(report.Gaps)), Items: make([]MeteredItem, len(items)), NextCursor: next,
 	}
 	for i, t := range report.Totals {
 		answer.Totals[i] = MeteredTotal{
@@ -161,14 +180,7 @@ func (a *admin) getMetered(ctx context.Context, in *MeteredParams) (*huma.Stream
 	for i := range items {
 		answer.Items[i] = meteredItem(&items[i])
 	}
-	body, err := encodeJSON(answer)
-	if err != nil {
-		return nil, err
-	}
-	return &huma.StreamResponse{Body: func(hctx huma.Context) {
-		hctx.SetHeader(sealedUntilHeader, report.SealedUntil.Format(time.RFC3339))
-		varying(jsonAnswer(body)).Body(hctx)
-	}}, nil
+	return answer
 }
 
 func meteredItem(m *tenants.MeteredItem) MeteredItem {

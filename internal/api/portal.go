@@ -49,7 +49,7 @@ const maxPortalBody = 512 << 10
 // portalRoutes adds the operations of the customer page.
 func (a *admin) portalRoutes() {
 	tag := about("portal", "")
-	read(a, "/v1/portal", "get-portal", "Get the settings of the customer page", a.getPortal, tag)
+	read(a, "/v1/portal", "get-portal", "Get the settings of the customer page", a.getPortal, tag, inTurns, usesProcessor)
 	patch(a, "/v1/portal", "patch-portal", "Change the settings of the customer page", a.patchPortal, tag,
 		func(op *huma.Operation) { op.Metadata[metaMaxBody] = maxPortalBody })
 	list(a, "/v1/subjects/{subject}/portal-links", "list-portal-links", "List the links to a customer's page", a.listPortalLinks, about(
@@ -57,7 +57,7 @@ func (a *admin) portalRoutes() {
 	create(a, "/v1/subjects/{subject}/portal-links", "create-portal-link", "Create a link to a customer's page", a.createPortalLink, about(
 		"portal", "The page shows this subject its own limits, and nothing of another one. The address is a secret until it was used or has expired; it is not shown again."), redacts(redactPortalLink))
 	remove(a, "/v1/subjects/{subject}/portal-links/{id}", "delete-portal-link", "Revoke a link, and end the pages that it opened", a.deletePortalLink, tag)
-	list(a, "/v1/limit-requests", "list-limit-requests", "List customers' requests for higher limits", a.listLimitRequests, tag)
+	list(a, "/v1/limit-requests", "list-limit-requests", "List customers' requests for higher limits", a.listLimitRequests, tag, usesProcessor)
 	show(a, "/v1/limit-requests/{id}", "get-limit-request", "Get a customer's request", a.getLimitRequest, tag)
 	act(a, "/v1/limit-requests/{id}/approve", "approve-limit-request", "Approve a customer's request", a.approveLimitRequest, about(
 		"portal", "Sets a temporary override of the subject."))

@@ -68,7 +68,7 @@ func (in *SecurityEventParams) Resolve(ctx huma.Context) []error {
 // securityRoutes adds the operations on security events and settings.
 func (a *admin) securityRoutes() {
 	op := a.operation(http.MethodGet, "/v1/security-events", "list-security-events", "List the security events", []option{about(
-		"security", "Sign-ins, new browsers, and changes of passwords, members and API keys; newest first."), inTurns})
+		"security", "Sign-ins, new browsers, and changes of passwords, members and API keys; newest first."), inTurns, usesProcessor})
 	op.Responses["200"] = exportableResponse[SecurityEvent](a)
 	register(a, op, a.listSecurityEvents)
 	tag := about("security", "")

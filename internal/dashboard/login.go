@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"weir/internal/tenants"
+	"weir/internal/throttle"
 )
 
 const (
@@ -90,13 +91,16 @@ func (d *dashboard) prove(ctx context.Context, r *http.Request, email, password 
 	switch {
 	case errors.Is(err, tenants.ErrWrongPassword):
 		// It was counted when it began.
-		d.recordOfEmail(r, email, tenants.EventSignInFailed)
+		d.recordFailed(r, email)
 	case err != nil:
 		try.Undecided(ctx)
 		err = busyOr(err)
 	default:
-		try.Succeeded(ctx)
-		_, wait = d.limits.proved.Begin(ctx, person.ID.String())
+		// A person who does it too often uses up attempts, each of which takes a processor.
+		var proved *throttle.Attempt
+		if proved, wait = d.limits.proved.Begin(ctx, person.ID.String()); proved != nil {
+			try.Succeeded(ctx)
+		}
 	}
 	return person, wait, err
 }
@@ -109,9 +113,15 @@ func (d *dashboard) recordOfEmail(r *http.Request, email string, kind tenants.Ev
 
 // recordBlocked records that the limit for failed sign-ins was reached, once in its period.
 func (d *dashboard) recordBlocked(r *http.Request, email string) {
-	names := networksOf(r).Names()
-	if try, _ := d.limits.blocked.Begin(r.Context(), accountKey(email)+" "+names[0], names[0], names[1], names[2]); try != nil {
+	if d.limits.mayRecordBlocked(r, email) {
 		d.recordOfEmail(r, email, tenants.EventSignInBlocked)
+	}
+}
+
+// recordFailed records a failed sign-in, unless there were very many of the account.
+func (d *dashboard) recordFailed(r *http.Request, email string) {
+	if try, _ := d.limits.failed.Begin(r.Context(), accountKey(email)); try != nil {
+		d.recordOfEmail(r, email, tenants.EventSignInFailed)
 	}
 }
 
@@ -170,6 +180,9 @@ func (d *dashboard) chooseTenant(w http.ResponseWriter, r *http.Request, v *visi
 	id, err := uuid.Parse(r.PostForm.Get("tenant"))
 	if err != nil {
 		return tenants.ErrNotFound
+	}
+	if err := d.maySwitch(r.Context(), v); err != nil {
+		return err
 	}
 	if err := d.Store.ChooseTenant(r.Context(), v.session, id); err != nil {
 		return err

@@ -257,6 +257,9 @@ func (d *dashboard) endSession(w http.ResponseWriter, r *http.Request, v *visit)
 	if err := readForm(w, r); err != nil {
 		return err
 	}
+	if err := d.maySwitch(r.Context(), v); err != nil {
+		return err
+	}
 	which := r.PostForm.Get("session")
 	if which == "others" {
 		if err := d.Store.EndOtherSessions(r.Context(), v.session); err != nil {

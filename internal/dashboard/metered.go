@@ -111,7 +111,7 @@ func (d *dashboard) metered(w http.ResponseWriter, r *http.Request, v *visit) er
 		view.Next = withCursor("/metered", kept, next)
 	}
 	v.frame.Title = "Metered usage"
-	return d.render(w, r, http.StatusOK, meteredPage(v.frame, &view))
+	return d.renderRows(len(view.Totals)+len(view.Rows), w, r, http.StatusOK, meteredPage(v.frame, &view))
 }
 
 // period returns the query of a month such as 2026-01; "" is the present one.

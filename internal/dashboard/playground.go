@@ -1,9 +1,8 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -216,7 +215,7 @@ var playOrder = []limit.Algorithm{
 // playView reads the request and runs it, within the limits for public requests.
 func (d *dashboard) playView(r *http.Request) (*playView, error) {
 	if wait := d.playground.admit(networksOf(r)); wait > 0 {
-		return nil, &tooFastError{wait}
+		return nil, &tooFastError{wait, playgroundLimited}
 	}
 	settings, f := readPlay(r.URL.Query())
 	view := &playView{playSettings: settings, Form: f}
@@ -228,8 +227,8 @@ func (d *dashboard) playView(r *http.Request) (*playView, error) {
 		return nil, err
 	}
 	defer leave()
-	view.Results, err = settings.play(r.Context(), playOrder)
-	if err != nil {
+	busy := d.turns.do(r.Context(), playgroundTurns, func() { view.Results, err = settings.play(r.Context(), playOrder) })
+	if err := cmp.Or(busy, err); err != nil {
 		return nil, err
 	}
 	view.Story, view.LastHit = compared(view.Results), lastHit(view.Results, settings.Hits)
@@ -273,10 +272,15 @@ func soonest(results []*timeline, i int) string {
 	return lowerFirst(best.Title) + ", in " + span(best.Hits[i].RetryAfterMS)
 }
 
-// tooFastError means that an address sends too many requests.
-type tooFastError struct{ wait time.Duration }
+// tooFastError means that an address or a person sends too many requests.
+type tooFastError struct {
+	wait time.Duration
+	text string // a sentence that says what is limited
+}
 
-func (e *tooFastError) Error() string { return "too many requests from one address" }
+func (e *tooFastError) Error() string { return "too many requests" }
+
+const playgroundLimited = "The playground has a rate limit."
 
 // openFrame returns the frame of the person who is signed in, on a page that is open to everybody,
 // and nil for a visitor. It is also nil while sessions cannot be read: the page needs no database.
@@ -301,7 +305,7 @@ func (d *dashboard) openFrame(w http.ResponseWriter, r *http.Request, title stri
 func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error {
 	view, err := d.playView(r)
 	if err != nil {
-		return d.playFailed(w, r, err)
+		return err
 	}
 	status := playHeaders(w, view)
 	return d.renderFor(playgroundTurns, w, r, status, playgroundPage(d.openFrame(w, r, "Playground"), view))
@@ -311,7 +315,7 @@ func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error
 func (d *dashboard) playgroundStage(w http.ResponseWriter, r *http.Request) error {
 	view, err := d.playView(r)
 	if err != nil {
-		return d.playFailed(w, r, err)
+		return err
 	}
 	return d.renderFor(playgroundTurns, w, r, playHeaders(w, view), playPieces(view))
 }
@@ -322,14 +326,4 @@ func playHeaders(w http.ResponseWriter, view *playView) (status int) {
 	}
 	w.Header().Set("Cache-Control", playFresh)
 	return http.StatusOK
-}
-
-func (d *dashboard) playFailed(w http.ResponseWriter, r *http.Request, err error) error {
-	var fast *tooFastError
-	if !errors.As(err, &fast) {
-		return err
-	}
-	w.Header().Set("Retry-After", itoa(int64(math.Ceil(fast.wait.Seconds()))))
-	d.fail(w, r, http.StatusTooManyRequests, "Too many requests", "The playground has a rate limit. Try again in "+inWords(fast.wait)+".")
-	return nil
 }

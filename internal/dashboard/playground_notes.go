@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -107,7 +108,7 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 		return tenants.ErrNotFound
 	}
 	if wait := d.playground.admit(networksOf(r)); wait > 0 {
-		return d.playFailed(w, r, &tooFastError{wait})
+		return &tooFastError{wait, playgroundLimited}
 	}
 	leave, err := d.playground.enter(r.Context(), networksOf(r))
 	if err != nil {
@@ -118,8 +119,9 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 	view := algorithmView{Algorithm: a, Title: algorithmTitles[a], Note: algorithmNotes[a]}
 	for _, s := range scenarios {
 		settings, _ := readPlay(url.Values{"traffic": {s.Name}})
-		results, err := settings.play(r.Context(), []limit.Algorithm{a})
-		if err != nil {
+		var results []*timeline
+		busy := d.turns.do(r.Context(), playgroundTurns, func() { results, err = settings.play(r.Context(), []limit.Algorithm{a}) })
+		if err := cmp.Or(busy, err); err != nil {
 			return err
 		}
 		if results[0].Asked > 0 {

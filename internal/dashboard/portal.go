@@ -308,8 +308,8 @@ func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *t
 		return err
 	}
 	var had *limit.Limit
-	for _, l := range d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject}).Rules {
-		if l.Rule.Slug == rule && l.Mode == limit.Enforce {
+	for _, l := range d.Checker.InspectRule(r.Context(), policy, rule, check.Request{Subject: visit.Subject}).Rules {
+		if l.Mode == limit.Enforce {
 			had = &limit.Limit{Limit: l.Limit, Burst: l.Burst, Unlimited: l.Unlimited}
 		}
 	}

@@ -107,7 +107,10 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 		v.Logo = v.Path + "/logo?v=" + tenants.LogoHash(visit.Portal.Logo)[:16]
 		visit.Portal.Logo = nil // a browser that does not read the page would keep it in memory
 	}
-	limits := d.Checker.Inspect(r.Context(), policy, check.Request{Subject: visit.Subject})
+	limits, err := d.inspect(r.Context(), policy, check.Request{Subject: visit.Subject})
+	if err != nil {
+		return err
+	}
 	subject, err := d.Store.SubjectByName(r.Context(), visit.Actor(), visit.Subject)
 	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
 		return err
@@ -117,7 +120,7 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 		return err
 	}
 	if r.URL.Query().Get("fragment") == "limits" {
-		return d.render(w, r, http.StatusOK, portalLive(&v))
+		return d.renderRows(len(limits.Rules), w, r, http.StatusOK, portalLive(&v))
 	}
 	v.Refresh = true
 	if r.URL.Query().Get("sent") == "1" && len(v.Requests) > 0 {
@@ -136,7 +139,7 @@ func (d *dashboard) showPortal(w http.ResponseWriter, r *http.Request, visit *te
 		return err
 	}
 	v.Chart.Before = false
-	return d.render(w, r, status, portalHomePage(&v))
+	return d.renderRows(len(limits.Rules), w, r, status, portalHomePage(&v))
 }
 
 // requestApproved is the state of an approved request, on the customer page.

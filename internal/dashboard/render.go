@@ -151,6 +151,7 @@ func showsSecret(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-st
 func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var invalid *tenants.InvalidError
 	var often *tenants.TooOftenError
+	var fast *tooFastError
 	switch {
 	case errors.Is(err, tenants.ErrNotFound):
 		d.fail(w, r, http.StatusNotFound, "Not found", "This page does not exist or was deleted. Check the address, or search for it.")
@@ -180,6 +181,9 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 			text = "The changes of this tenant have added as much to its audit trail as they may in a day. Nothing was changed. Try again after the end of the day, in UTC. Until then, you can revoke and delete."
 		}
 		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", text)
+	case errors.As(err, &fast):
+		w.Header().Set("Retry-After", itoa(int64(math.Ceil(fast.wait.Seconds()))))
+		d.fail(w, r, http.StatusTooManyRequests, "Too many requests", fast.text+" Try again in "+inWords(fast.wait)+".")
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit trails are being verified. Try again in a few seconds.")

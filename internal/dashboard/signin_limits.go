@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"weir/internal/limit"
@@ -64,13 +65,21 @@ var emailRules = []limit.Rule{
 }
 
 // blockedRules limit how often it is recorded that an address is blocked for an account, and how
-// often for any account: each record is work for Postgres, and a blocked client can invent
-// accounts.
-var blockedRules = append([]limit.Rule{
-	{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: throttle.Every(15 * time.Minute)},
-}, throttle.Networks(
-	limit.Rule{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: throttle.Every(15 * time.Minute)},
-)...)
+// often for any account, and for an account from any address: each record is work for Postgres, in
+// all tenants of the person. A blocked client can invent accounts, and have very many addresses.
+var blockedRules = slices.Concat(
+	[]limit.Rule{{Slug: "blocked", Algorithm: limit.FixedWindowFirstHit, Limit: 1, Window: throttle.Every(15 * time.Minute)}},
+	throttle.Networks(limit.Rule{Slug: "blocked-address", Algorithm: limit.FixedWindowFirstHit, Limit: 20, Window: throttle.Every(15 * time.Minute)}),
+	[]limit.Rule{{Slug: "blocked-account", Algorithm: limit.TokenBucket, Limit: 20, Window: throttle.Every(24 * time.Hour)}},
+)
+
+// failedRules limit how often failed sign-ins of an account are recorded. Each of its browsers has
+// attempts of its own, and a person can have as many browsers as sign-ins.
+var failedRules = []limit.Rule{{Slug: "failed", Algorithm: limit.TokenBucket, Limit: 300, Window: throttle.Every(24 * time.Hour)}}
+
+// sessionRules limit the changes of a person's sessions. They are no changes of a tenant, which
+// have their own limits.
+var sessionRules = []limit.Rule{{Slug: "person", Algorithm: limit.TokenBucket, Limit: 60, Window: throttle.Every(time.Minute)}}
 
 // signInLimits are the throttles of sign-ins and of the mails for them.
 type signInLimits struct {
@@ -80,14 +89,16 @@ type signInLimits struct {
 	mailed, mailedOwn       *throttle.Throttle
 	signupMails, ownSignups *throttle.Throttle
 	emailMails              *throttle.Throttle
-	blocked                 *throttle.Throttle
+	blocked, failed         *throttle.Throttle
+	sessions                *throttle.Throttle
 }
 
 func (d *dashboard) newSignInLimits() signInLimits {
 	return signInLimits{
 		unknown: d.newThrottle("sign-in", unknownRules...), own: d.newThrottle("sign-in", ownRules...),
 		proved: d.newThrottle("signed-in", provedRules...), newPasswords: d.newThrottle("new-password", newPasswordRules...),
-		blocked: d.newThrottle("sign-in-blocked", blockedRules...), emailMails: d.newThrottle("mail-email", emailRules...),
+		blocked: d.newThrottle("sign-in-blocked", blockedRules...), failed: d.newThrottle("sign-in-failed", failedRules...),
+		sessions: d.newThrottle("sessions", sessionRules...), emailMails: d.newThrottle("mail-email", emailRules...),
 		asked: d.newThrottle("ask", askRules...), askedFrom: d.newThrottle("ask-mail", askAddressRules...),
 		mailed: d.newThrottle("mail-password", mailRules...), mailedOwn: d.newThrottle("mail-password", ownMailRules...),
 		signupMails: d.newThrottle("mail-sign-up", mailRules...), ownSignups: d.newThrottle("mail-sign-up", ownMailRules...),
@@ -154,3 +165,18 @@ func (d *dashboard) mayMail(ctx context.Context, r *http.Request, email string, 
 
 // byPerson is the source of mails about a person's own login.
 func byPerson(email string) mail.Source { return mail.ByPerson(accountKey(email)) }
+
+// mayRecordBlocked counts a record of a blocked client, or returns false.
+func (l *signInLimits) mayRecordBlocked(r *http.Request, email string) bool {
+	names, account := networksOf(r).Names(), accountKey(email)
+	try, _ := l.blocked.Begin(r.Context(), account+" "+names[0], names[0], names[1], names[2], account)
+	return try != nil
+}
+
+// maySwitch counts a change of a person's sessions, or returns an error that says how long to wait.
+func (d *dashboard) maySwitch(ctx context.Context, v *visit) error {
+	if try, wait := d.limits.sessions.Begin(ctx, v.session.PersonID.String()); try == nil {
+		return &tooFastError{wait, "Your sessions were changed many times in a short time."}
+	}
+	return nil
+}

@@ -64,7 +64,10 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 		}
 		return d.render(w, r, status, seenRows(seen))
 	}
-	limits := d.Checker.Inspect(r.Context(), policy, values)
+	limits, err := d.inspect(r.Context(), policy, values)
+	if err != nil {
+		return err
+	}
 	view.plans = d.planNames(r.Context(), v.actor())
 	view.fill(limits, asked)
 	if query.Get("fragment") == "limits" {

@@ -217,9 +217,8 @@ func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (limit.Limit,
 	if err != nil {
 		return limit.Limit{}, err
 	}
-	for _, r := range d.Checker.Inspect(ctx, policy, s.values).Rules {
+	for _, r := range d.Checker.InspectRule(ctx, policy, s.Get("rule"), s.values).Rules {
 		switch {
-		case r.Rule.Slug != s.Get("rule"):
 		case r.Unlimited:
 			s.wrong("rule", limit.Wrong("Choose another rule.", "is already unlimited for this subject"))
 			return limit.Limit{}, nil

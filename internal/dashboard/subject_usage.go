@@ -401,7 +401,10 @@ func (d *dashboard) liveSubject(w http.ResponseWriter, r *http.Request, v *visit
 			if err != nil {
 				return nil, err
 			}
-			limits := d.Checker.Inspect(ctx, policy, check.Request{Subject: subject})
+			limits, err := d.inspect(ctx, policy, check.Request{Subject: subject})
+			if err != nil {
+				return nil, err
+			}
 			if err := d.renew(ctx, actor, &kept, policy.Version(), subject); err != nil {
 				return nil, err
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"weir/internal/check"
 	"weir/internal/places"
 )
 
@@ -56,6 +57,17 @@ func (p *pageTurns) do(ctx context.Context, tenant uuid.UUID, f func()) error {
 func (p *pageTurns) always(ctx context.Context, tenant uuid.UUID, f func()) {
 	defer p.turns.TryWithin(ctx, tenant, p.wait)()
 	f()
+}
+
+// inspect returns the live limits of a subject, in turns if there are many rules.
+func (d *dashboard) inspect(ctx context.Context, policy *check.Policy, values check.Request) (check.SubjectLimits, error) {
+	return d.Checker.InspectInTurns(ctx, policy, values, func() (func(), error) {
+		leave, err := d.turns.turns.TakeWithin(ctx, policy.Tenant(), d.turns.wait)
+		if err != nil {
+			return nil, errBusy
+		}
+		return leave, nil
+	})
 }
 
 // await is do for what no request waits for: it waits as long as ctx lasts. Error: that of ctx.

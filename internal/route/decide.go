@@ -128,6 +128,7 @@ type Input struct {
 	lines      []line
 	segments   [][]byte
 	text       []byte // decoded and computed texts
+	descriptor []byte // the text of Entries; nil: not built yet
 	attributes []Attribute
 	cookies    []cookie // of the route's cookies; empty: not read yet
 	members    []member // of the claims of a token

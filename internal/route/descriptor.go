@@ -165,11 +165,19 @@ func (c *Compiled) Replaces(resource string) []string {
 }
 
 // descriptorText returns all entries as one text, KEY=VALUE&KEY=VALUE. If the text is too long for
-// a subject, it returns a hash, so that every descriptor has a valid text.
+// a subject, it returns a hash, so that every descriptor has a valid text. The subject and all
+// attributes of a route may have this source, so the text is built once.
 func (in *Input) descriptorText() ([]byte, presence) {
-	if len(in.Entries) == 0 {
+	switch {
+	case len(in.Entries) == 0:
 		return nil, missing
+	case in.descriptor == nil:
+		in.descriptor = in.buildDescriptor()
 	}
+	return in.descriptor, there
+}
+
+func (in *Input) buildDescriptor() []byte {
 	from := len(in.text)
 	for i, e := range in.Entries {
 		if i > 0 {
@@ -182,7 +190,7 @@ func (in *Input) descriptorText() ([]byte, presence) {
 		sum := sha256.Sum256(in.text[from:])
 		in.text = hex.AppendEncode(append(in.text[:from], "sha256:"...), sum[:])
 	}
-	return in.text[from:len(in.text):len(in.text)], there
+	return in.text[from:len(in.text):len(in.text)]
 }
 
 // appendEscaped appends s and escapes all but plain text as %XX, including separators, so that

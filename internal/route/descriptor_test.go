@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 func entriesOf(keysAndValues ...string) (entries []Entry) {
@@ -90,6 +92,26 @@ func TestDescriptorText(t *testing.T) {
 	require.Equal(t, Allow, c.described(nil).Verdict)
 	in := &Input{}
 	require.Equal(t, Allow, c.Decide(in).Verdict, "a request over HTTP has no descriptor")
+}
+
+// The text is built once, however many attributes of a route have this source. Before, 4 KB of a
+// call took a millisecond.
+func TestDescriptorTextIsBuiltOnce(t *testing.T) {
+	r := New("edge")
+	r.Subject, r.Attributes = []string{DescriptorSource}, map[string]string{}
+	for i := range limit.MaxAttributes {
+		r.Attributes[string(rune('a'+i))] = DescriptorSource
+	}
+	c, err := Compile(r)
+	require.NoError(t, err)
+	in := &Input{Entries: entriesOf("a", "b", "c", "d")}
+	d := c.Decide(in)
+	require.Len(t, d.Attributes, limit.MaxAttributes)
+	require.Equal(t, "a=b&c=d", string(d.Attributes[limit.MaxAttributes-1].Value))
+	require.Equal(t, "a=b&c=d", string(in.text))
+	in.Reset()
+	in.Entries = entriesOf("e", "f")
+	require.Equal(t, "e=f", string(c.Decide(in).Subject), "of the next descriptor")
 }
 
 func TestReplaces(t *testing.T) {

@@ -76,6 +76,9 @@ type MeteredReport struct {
 const (
 	maxMeteringGaps = 1000
 	meteredBatch    = 5000 // items per statement of an export
+	// maxMeteredTotals is how many rules a report has: a tenant has up to 1000 at a time, and can
+	// delete rules and create others.
+	maxMeteredTotals = 5000
 )
 
 // fill sets the defaults of the period.
@@ -120,7 +123,7 @@ func (q *MeteredQuery) validate() error {
 // meteredTotalsOf returns the sums of the subject that a query selects.
 func meteredTotalsOf(ctx context.Context, q *db.Queries, a Actor, query *MeteredQuery) (out []MeteredTotal, err error) {
 	totals, err := q.MeteredTotalsOf(ctx, db.MeteredTotalsOfParams{
-		TenantID: a.tenant, Subject: query.Subject, Since: query.From, Until: query.To, Rule: query.Rule,
+		TenantID: a.tenant, Subject: query.Subject, Since: query.From, Until: query.To, Rule: query.Rule, Most: maxMeteredTotals + 1,
 	})
 	for _, t := range totals {
 		out = append(out, MeteredTotal{MeteredItem: MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, FreeUnits: t.FreeUnits, BilledUnits: t.BilledUnits, Checks: t.Checks, LateUnits: t.LateUnits}})
@@ -187,17 +190,30 @@ func meteredReport(ctx context.Context, q *db.Queries, a Actor, query *MeteredQu
 		out.Gaps = append(out.Gaps, MeteringGap{From: g.FromAt.UTC(), To: g.ToAt.UTC(), ClosedAt: g.ClosedAt})
 	}
 	if query.Subject != "" {
-		out.Totals, err = meteredTotalsOf(ctx, q, a, query)
-		return out, err
+		if out.Totals, err = meteredTotalsOf(ctx, q, a, query); err != nil {
+			return out, err
+		}
+		return out, out.bounded()
 	}
-	totals, err := q.MeteredTotals(ctx, db.MeteredTotalsParams{TenantID: a.tenant, Since: out.From, Until: out.To, Rule: query.Rule})
+	totals, err := q.MeteredTotals(ctx, db.MeteredTotalsParams{TenantID: a.tenant, Since: out.From, Until: out.To, Rule: query.Rule, Most: maxMeteredTotals + 1})
 	for _, t := range totals {
 		out.Totals = append(out.Totals, MeteredTotal{
 			MeteredItem:       MeteredItem{Rule: t.Rule, Units: t.Units, OverageUnits: t.OverageUnits, FreeUnits: t.FreeUnits, BilledUnits: t.BilledUnits, Checks: t.Checks, LateUnits: t.LateUnits},
 			UnattributedUnits: t.UnattributedUnits,
 		})
 	}
-	return out, err
+	if err != nil {
+		return out, err
+	}
+	return out, out.bounded()
+}
+
+// bounded returns an *InvalidError for a report about too many rules.
+func (r *MeteredReport) bounded() error {
+	if len(r.Totals) > maxMeteredTotals {
+		return invalid("from", limit.Wrong("Use a shorter period, or name a rule.", "gives totals of more than %d rules", maxMeteredTotals))
+	}
+	return nil
 }
 
 // MeteredUsage returns a page of metered usage with its report, sorted by hour, subject and rule,

@@ -302,6 +302,26 @@ func TestMeteringLostCommitAnswer(t *testing.T) {
 	s.Close()
 }
 
+// A tenant that creates and deletes metered rules again and again gets no report about all of them,
+// which would take hundreds of megabytes of every instance.
+func TestMeteredTotalsAreBounded(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	hour := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
+	d.Exec(`INSERT INTO metered_totals (tenant_id, start, rule, units, overage_units, free_units, billed_units, checks, late_units, unattributed_units)
+		SELECT $1, $2, 'rule-' || n, 1, 0, 0, 0, 1, 0, 0 FROM generate_series(1, 5000) n`, a.TenantID(), hour)
+	query := tenants.MeteredQuery{From: hour, Open: true}
+	report, _ := meteredOf(t, d.Store, a, query)
+	require.Len(t, report.Totals, 5000)
+	d.Exec(`INSERT INTO metered_totals (tenant_id, start, rule, units, overage_units, free_units, billed_units, checks, late_units, unattributed_units)
+		VALUES ($1, $2, 'one-more', 1, 0, 0, 0, 1, 0, 0)`, a.TenantID(), hour)
+	_, err := d.Store.MeteredReport(t.Context(), a, query)
+	require.ErrorContains(t, err, "gives totals of more than 5000 rules")
+	query.Rule = "one-more"
+	report, _ = meteredOf(t, d.Store, a, query)
+	require.Len(t, report.Totals, 1)
+}
+
 // Units of a server whose clock is ahead are those of the present hour. Units of a deleted tenant
 // are dropped, and its rows are removed later.
 func TestMeteringClockAndDeletion(t *testing.T) {

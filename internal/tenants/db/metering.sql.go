@@ -1061,7 +1061,7 @@ SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
     least(sum(unattributed_units), 9223372036854775807)::bigint AS unattributed_units
 FROM metered_totals
 WHERE tenant_id = $1 AND start >= $2 AND start < $3 AND ($4::text = '' OR rule = $4)
-GROUP BY rule ORDER BY rule
+GROUP BY rule ORDER BY rule LIMIT $5
 `
 
 type MeteredTotalsParams struct {
@@ -1069,6 +1069,7 @@ type MeteredTotalsParams struct {
 	Since    time.Time
 	Until    time.Time
 	Rule     string
+	Most     int32
 }
 
 type MeteredTotalsRow struct {
@@ -1089,6 +1090,7 @@ func (q *Queries) MeteredTotals(ctx context.Context, arg MeteredTotalsParams) ([
 		arg.Since,
 		arg.Until,
 		arg.Rule,
+		arg.Most,
 	)
 	if err != nil {
 		return nil, err
@@ -1125,7 +1127,7 @@ SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units
 FROM metered_usage
 WHERE tenant_id = $1 AND subject = $2 AND start >= $3 AND start < $4 AND ($5::text = '' OR rule = $5)
-GROUP BY rule ORDER BY rule
+GROUP BY rule ORDER BY rule LIMIT $6
 `
 
 type MeteredTotalsOfParams struct {
@@ -1134,6 +1136,7 @@ type MeteredTotalsOfParams struct {
 	Since    time.Time
 	Until    time.Time
 	Rule     string
+	Most     int32
 }
 
 type MeteredTotalsOfRow struct {
@@ -1154,6 +1157,7 @@ func (q *Queries) MeteredTotalsOf(ctx context.Context, arg MeteredTotalsOfParams
 		arg.Since,
 		arg.Until,
 		arg.Rule,
+		arg.Most,
 	)
 	if err != nil {
 		return nil, err

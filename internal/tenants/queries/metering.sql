@@ -264,7 +264,7 @@ SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
     least(sum(unattributed_units), 9223372036854775807)::bigint AS unattributed_units
 FROM metered_totals
 WHERE tenant_id = @tenant_id AND start >= @since AND start < @until AND (@rule::text = '' OR rule = @rule)
-GROUP BY rule ORDER BY rule;
+GROUP BY rule ORDER BY rule LIMIT @most;
 
 -- name: MeteredTotalsOf :many
 -- The same for one subject. Its units are attributed.
@@ -275,7 +275,7 @@ SELECT rule, least(sum(units), 9223372036854775807)::bigint AS units,
     least(sum(late_units), 9223372036854775807)::bigint AS late_units
 FROM metered_usage
 WHERE tenant_id = @tenant_id AND subject = @subject AND start >= @since AND start < @until AND (@rule::text = '' OR rule = @rule)
-GROUP BY rule ORDER BY rule;
+GROUP BY rule ORDER BY rule LIMIT @most;
 
 -- name: KnowsRule :one
 -- Reports whether a tenant has a rule, or metered usage of a rule that was deleted.
