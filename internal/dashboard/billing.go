@@ -145,7 +145,7 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 	}
 	slices.Reverse(view.Prices) // in the order of creation, as on a pricing page
 	v.frame.Title = "Billing"
-	return d.render(w, r, status, billingPage(v.frame, &view))
+	return d.renderRows(len(view.Prices), w, r, status, billingPage(v.frame, &view))
 }
 
 // planChoices returns the tenant's plans as options.
