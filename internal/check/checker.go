@@ -296,7 +296,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		e.moving(&counter, credits != nil, nowMS)
 	}
 	if credits != nil {
-		counter.Credits = credits.At(counter.Key)
+		counter.Credits, counter.Sole = credits.At(counter.Key), len(r.rule.By) == 1
 	}
 	counter.Leased = r.rule.Consistency == limit.Leased && !num.numbers.Overage && counter.Credits == nil
 	e.call.Leased = e.call.Leased && counter.Leased

@@ -17,6 +17,8 @@ type Counter struct {
 	Grouped bool // an engine may store it in one value with the other counters of its group
 	Leased  bool // its units may be prefetched
 	Second  bool // it repeats a counter of the call at another tag, and is charged after all others
+	// Sole: the subject has no other counter under the rule. It matters for a counter with Credits.
+	Sole    bool
 	Numbers limit.Numbers
 	Shadow  bool // its verdict is reported but never denies
 	// Credits are prepaid units that a call may spend beyond the limit; nil: none. A counter in

@@ -63,7 +63,11 @@ func spareName(tenant limit.TenantID, values engine.KeyName, slots int64, next i
 	var b [len(tenant) + 8]byte
 	copy(b[:], tenant[:])
 	binary.LittleEndian.PutUint64(b[len(tenant):], (values.Low+uint64(next))%uint64(slots))
-	h0, h1 := siphash.Hash128(0x7765697273706172, 0x6573706172656b65, b[:])
+	return nameOfSpare(b[:])
+}
+
+func nameOfSpare(of []byte) engine.KeyName {
+	h0, h1 := siphash.Hash128(0x7765697273706172, 0x6573706172656b65, of)
 	return engine.KeyName{Low: h0 & (1<<40 - 1), High: (h0>>40 | h1<<24) & (1<<32 - 1)}
 }
 
@@ -85,6 +89,24 @@ func spareOf(tenant limit.TenantID, c *engine.Counter, grouped bool, slots int64
 		name = name.Plus(id)
 	}
 	return string(name.Append([]byte(key[:at])))
+}
+
+// spareOfCounter returns the spare key of a counter that is not in a group. With one that several
+// subjects share, the credits of one would be spent for others. So the counters of a subject with
+// credits share one of its own, whatever else they count by: a customer can send any number of
+// other values. If there is nothing else, the counter has none: subjects with credits are few,
+// because somebody grants each of them.
+func spareOfCounter(tenant limit.TenantID, c *engine.Counter, slots int64, next int) string {
+	at := len(c.OwnKey()) - nameBytes
+	switch {
+	case c.Credits == nil || at < 0:
+		return spareOf(tenant, c, false, slots, next)
+	case c.Sole:
+		return c.OwnKey()
+	}
+	b := append(tenant[:], c.Credits.Key...)
+	name := nameOfSpare(binary.LittleEndian.AppendUint64(b, uint64(next)))
+	return string(name.Append([]byte(c.OwnKey()[:at])))
 }
 
 // sparesOfEntries fills in the spare keys of a call for evaluate_many.lua: one for each entry.
@@ -112,9 +134,9 @@ func (r *request) sparesOfCounters(s *sentCall, slots int64) {
 	for i := range counters {
 		c := &counters[i]
 		key := c.OwnKey()
-		spare := spareOf(s.of.tenant, c, false, slots, 0)
+		spare := spareOfCounter(s.of.tenant, c, slots, 0)
 		for next := 1; used[spare] && next < len(counters); next++ { // of other values of the same rule
-			spare = spareOf(s.of.tenant, c, false, slots, next)
+			spare = spareOfCounter(s.of.tenant, c, slots, next)
 		}
 		used[spare] = true
 		s.spare.keyOf = append(s.spare.keyOf, len(s.spare.keys))
@@ -123,9 +145,6 @@ func (r *request) sparesOfCounters(s *sentCall, slots int64) {
 			group := *c
 			group.Key, group.Grouped = key, false
 			witnesses = append(witnesses, group.OtherKey())
-		}
-		if c.Credits != nil { // a shared counter would spend the credits of one subject for others
-			spare = key
 		}
 		if c.Numbers.PenaltyMS == 0 {
 			s.spare.add(spare, witnesses...)

@@ -17,7 +17,8 @@ local function choose(all)
   local at = 2 * n
   for i = 1, n do
     local more = string.byte(counts, i)
-    if redis.call('EXISTS', all[i], unpack(all, at + 1, at + more)) > 0 then
+    -- A key that is its own spare one is no shared counter.
+    if all[i] == all[n + i] or redis.call('EXISTS', all[i], unpack(all, at + 1, at + more)) > 0 then
       keys[i], used[i] = all[i], '\0'
     else
       keys[i], used[i] = all[n + i], '\1'
