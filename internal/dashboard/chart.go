@@ -100,9 +100,15 @@ const (
 
 // series reads the numbers of a chart for a query and a period.
 func (d *dashboard) series(ctx context.Context, a tenants.Actor, title string, s stretch, query tenants.UsageQuery) (chart, error) {
+	c, _, err := d.seriesWithReport(ctx, a, title, s, query)
+	return c, err
+}
+
+// seriesWithReport is series that also returns the report, with the items of the previous period.
+func (d *dashboard) seriesWithReport(ctx context.Context, a tenants.Actor, title string, s stretch, query tenants.UsageQuery) (chart, tenants.UsageReport, error) {
 	query.Grain, query.From, query.To = s.Grain, s.compared(), s.To
 	report, err := d.Store.Usage(ctx, a, query)
-	return newChart(title, s, report.Items), err
+	return newChart(title, s, report.Items), report, err
 }
 
 // newChart fills in the grains without checks.

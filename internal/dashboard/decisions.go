@@ -244,19 +244,19 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 	}
 	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
 	var plans planNames
-	var kept *keptUsage
+	var kept liveKept
 	return d.live(w, r, v, "decisions "+f.With(f.Pick), func(ctx context.Context, tick int) (parts []part, err error) {
 		if tick%overviewSlow == 0 {
 			plans = d.planNames(ctx, actor)
 		}
 		view := d.readDecisions(ctx, actor.TenantID(), plans, &f, d.Now())
-		if kept == nil || tick%overviewSlow == 0 {
-			if kept, err = d.keptUsage(ctx, actor, &view, d.Now()); err != nil {
-				return nil, err
-			}
+		if err := kept.update(tick, func() (*keptUsage, error) { return d.keptUsage(ctx, actor, &view, d.Now()) }); err != nil {
+			return nil, err
 		}
-		view.Kept = kept
-		parts = append(parts, part{"rows", decisionList(&view)})
+		view.Kept = kept.usage
+		if len(view.Rows) > 0 || kept.usage != nil || !kept.failed { // else the page continues to show what it has
+			parts = append(parts, part{"rows", decisionList(&view)})
+		}
 		if tick%2 == 1 { // usage is written once a second, and read half as often
 			return parts, nil
 		}

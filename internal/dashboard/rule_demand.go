@@ -50,8 +50,9 @@ type demand struct {
 	all      int64
 }
 
-// demand reads the tenant's recent checks that match the rule.
-func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*demand, error) {
+// demand reads the tenant's recent checks that match the rule. Two million counters take a quarter
+// of a second, so they are computed when it is the tenant's turn. Error: errBusy.
+func (d *dashboard) demand(ctx context.Context, a tenants.Actor, rule *limit.Rule, now time.Time) (*demand, error) {
 	i := slices.IndexFunc(replaySpans, func(s struct {
 		window, back time.Duration
 		grain        usage.Grain
@@ -60,28 +61,38 @@ func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*de
 	})
 	span := replaySpans[max(i, 0)]
 	byResource := rule.Resource != "*" || slices.Contains(rule.By, "resource")
-	to := v.now.Truncate(span.grain.Duration()).Add(span.grain.Duration()) // including the current period
+	to := now.Truncate(span.grain.Duration()).Add(span.grain.Duration()) // including the current period
 	from := to.Add(-span.back)
-	totals, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: span.grain, From: from, To: to, ByResource: byResource})
+	totals, err := d.Store.Usage(ctx, a, tenants.UsageQuery{Grain: span.grain, From: from, To: to, ByResource: byResource})
 	if err != nil {
 		return nil, err
 	}
 	out := &demand{from: totals.From, to: totals.To, step: span.grain.Duration()}
-	shares := resourceShares(rule, totals, out)
-	if !slices.Contains(rule.By, "subject") {
-		out.ofAll(rule, totals)
+	if !slices.ContainsFunc(totals.Items, func(item tenants.UsageItem) bool { return resourceFits(rule.Resource, item.Resource) }) {
 		return out, nil
 	}
-	subjects, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: span.grain, From: from, To: to, BySubject: true})
-	if err != nil {
-		return nil, err
+	var subjects tenants.UsageReport
+	if slices.Contains(rule.By, "subject") {
+		if subjects, err = d.Store.Usage(ctx, a, tenants.UsageQuery{Grain: span.grain, From: from, To: to, BySubject: true}); err != nil {
+			return nil, err
+		}
 	}
-	out.ofSubjects(subjects, shares)
-	for _, s := range out.series {
-		out.unknown -= s.total
+	err = d.longTurns.do(ctx, a.TenantID(), func() { out.compute(rule, totals, subjects) })
+	return out, err
+}
+
+// compute fills in the series.
+func (d *demand) compute(rule *limit.Rule, totals, subjects tenants.UsageReport) {
+	shares := resourceShares(rule, totals, d)
+	if !slices.Contains(rule.By, "subject") {
+		d.ofAll(rule, totals)
+		return
 	}
-	out.unknown = max(0, out.unknown+out.all)
-	return out, nil
+	d.ofSubjects(subjects, shares)
+	for _, s := range d.series {
+		d.unknown -= s.total
+	}
+	d.unknown = max(0, d.unknown+d.all)
 }
 
 // stretch returns the index of the period that contains an instant.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/tenants"
 	"weir/internal/usage"
 )
@@ -45,4 +46,24 @@ func TestDemandIsBounded(t *testing.T) {
 	}
 	require.Equal(t, 3*resources, counters)
 	require.Empty(t, d.series)
+}
+
+// What a replay needs is computed in a turn of long work, before that of the replay itself.
+func TestDemandTakesATurn(t *testing.T) {
+	s := newStack(t)
+	s.asked(30*time.Minute, "orders:create", map[string]int64{"heavy": 50})
+	s.pages.longTurns = newPageTurns(places.NewProcessors(2).Long)
+	s.pages.longTurns.wait = 0
+	rule := limit.Rule{Resource: "*", By: []string{"subject"}, Window: window(t, "1m")}
+	leave, err := s.pages.longTurns.turns.Take(t.Context(), s.b.TenantID())
+	require.NoError(t, err)
+	_, err = s.pages.demand(t.Context(), s.a, &rule, s.clock.Now())
+	require.ErrorIs(t, err, errBusy)
+	leave()
+	d, err := s.pages.demand(t.Context(), s.a, &rule, s.clock.Now())
+	require.NoError(t, err)
+	require.EqualValues(t, 50, d.all)
+	leave, err = s.pages.longTurns.turns.Take(t.Context(), s.b.TenantID())
+	require.NoError(t, err, "it has left its turn")
+	leave()
 }

@@ -78,7 +78,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Windows = windowsOf(f, &draft, v.now)
 	view.Resets = saved != nil && resetsCounters(saved, &draft)
 	err := d.try(r.Context(), v, view, &draft, saved)
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, errBusy) || errors.Is(err, tenants.ErrTooManyReports) {
 		view.Busy, err = true, nil
 	}
 	return view, err

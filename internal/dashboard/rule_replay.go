@@ -57,7 +57,7 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 		return view, nil
 	}
 	rule := drawable(draft)
-	demand, err := d.demand(ctx, v, &rule)
+	demand, err := d.demand(ctx, v.actor(), &rule, v.now)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +65,10 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 	if demand.all == 0 {
 		view.Why = "No checks matched this rule in the last " + view.Length + ". There is nothing to replay."
 		return view, nil
+	}
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return nil, err
 	}
 	sim, misfits, err := d.replayPolicy(ctx, v, &rule, demand)
 	if err != nil {
@@ -79,6 +83,10 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 	}
 	view.note(draft, &rule, demand, misfits)
 	simulate := func() {
+		demand.limit(policy, &sim, v.now)
+		if was != nil {
+			demand.limit(policy, &earlier, v.now)
+		}
 		view.columnsFor(demand)
 		view.thin(demand)
 		if err = view.run(ctx, sim, demand); err != nil || was == nil {
@@ -118,24 +126,23 @@ func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *limit.Rule) (ou
 	return out, misfits, nil
 }
 
-// replayPolicy compiles the draft with the current limits of plans and overrides, and fills in the
-// quota of each series.
+// replayPolicy returns a simulation of the rule with the current limits of plans, without subjects.
 func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *limit.Rule, demand *demand) (sim check.Simulation, misfits []string, err error) {
-	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
-	if err != nil {
-		return sim, nil, err
-	}
 	sim.StartMS = demand.from.UnixMilli()
 	sim.Policy.Rules = []limit.Rule{*rule}
-	if sim.Policy.Plans, misfits, err = d.plansOf(ctx, v, rule); err != nil {
-		return sim, nil, err
-	}
-	added := map[string]bool{}
-	for _, s := range demand.series {
+	sim.Policy.Plans, misfits, err = d.plansOf(ctx, v, rule)
+	return sim, misfits, err
+}
+
+// limit adds the subjects of the series to a simulation of one rule, with their overrides, and
+// fills in the quota of each series.
+func (d *demand) limit(policy *check.Policy, sim *check.Simulation, now time.Time) {
+	rule, added := &sim.Policy.Rules[0], map[string]bool{}
+	for _, s := range d.series {
 		subject, registered := policy.Subject(s.subject)
 		subject.State = check.Active // checks of blocked or exempt subjects were counted, too
 		subject.Overrides = slices.DeleteFunc(subject.Overrides, func(o check.OverrideData) bool {
-			over := !o.ExpiresAt.IsZero() && !o.ExpiresAt.After(v.now) || o.StartsAt.After(v.now)
+			over := !o.ExpiresAt.IsZero() && !o.ExpiresAt.After(now) || o.StartsAt.After(now)
 			return over || o.Rule != rule.Slug || len(o.Limit.Validate(rule)) > 0
 		})
 		for i := range subject.Overrides { // those that are active now, for the whole replay
@@ -150,7 +157,6 @@ func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *limit.Rule
 		}
 		s.windowMS = max(s.windowMS, rule.Window.MS)
 	}
-	return sim, misfits, nil
 }
 
 // thin keeps the replay within its limits. First several checks become one request of a greater

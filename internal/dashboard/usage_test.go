@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/places"
 	"weir/internal/tenants"
 	"weir/internal/usage"
 )
@@ -191,4 +192,55 @@ func TestUsageOfManySubjects(t *testing.T) {
 	}
 	require.EqualValues(t, minutes*each*(each+1)/2, sum, "the last part has those that are not listed")
 	require.Equal(t, "29,997 others", view.Chart.Parts[mostSplit].Name)
+}
+
+// The lists of one subject are read once for a page, which takes one turn of the store.
+func TestUsageOfASubjectIsReadOnce(t *testing.T) {
+	s := newStack(t)
+	s.asked(30*time.Minute, "orders:create", map[string]int64{"heavy": 50})
+	processors := places.NewProcessors(2)
+	s.store.TakeTurns(processors)
+	b := s.as("ann@example.com")
+	for query, want := range map[string]string{"subject=heavy": "50", "subject=heavy&by=subject": "50"} {
+		leave, err := processors.Short.Take(t.Context(), uuid.New())
+		require.NoError(t, err)
+		done := make(chan page, 1)
+		go func() { done <- b.get("/usage?period=24h&" + query) }()
+		var got page
+		turns := 0
+		for over := false; !over; {
+			select {
+			case got = <-done:
+				over = true
+			default:
+				if processors.Short.Waiting() == 0 {
+					runtime.Gosched()
+					continue
+				}
+				turns++
+				leave = nextTurn(t, processors.Short, leave)
+			}
+		}
+		leave()
+		require.Equal(t, http.StatusOK, got.status)
+		require.Contains(t, got.body, `<b class="num">`+want+`</b> allowed`, query)
+		require.Equal(t, 1, turns, query)
+	}
+}
+
+// nextTurn leaves a turn for which somebody waits, and takes the next one.
+func nextTurn(t *testing.T, turns *places.Turns[uuid.UUID], leave func()) (next func()) {
+	t.Helper()
+	taken := make(chan func(), 1)
+	go func() {
+		leave, err := turns.Take(t.Context(), uuid.New())
+		if err == nil {
+			taken <- leave
+		}
+	}()
+	for turns.Waiting() < 2 {
+		runtime.Gosched()
+	}
+	leave()
+	return <-taken
 }

@@ -88,7 +88,7 @@ type Store struct {
 	logoWait time.Duration                           // of a logo for one of them
 	lineWait time.Duration                           // of lines of an import for one of them
 	short    atomic.Pointer[places.Turns[uuid.UUID]] // those for short work
-	listWait time.Duration                           // of lists of subjects for a turn
+	listWait time.Duration                           // of reports of usage for a turn
 	// turns are where the loops over tenants continue.
 	turns   struct{ events, subscriptions, reconciles, looks, plans, counters, migrations, pushes, deliveries, trails, tiers, invitations, keys turn }
 	metered meteredRows

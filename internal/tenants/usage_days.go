@@ -28,51 +28,73 @@ type dayList struct {
 	top     usage.TopSubjects
 }
 
-// read returns the lists of the days from from (inclusive) until to (exclusive), as the transaction
-// sees them. The result must not be changed.
-func (c *dayLists) read(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, from, to time.Time) ([]usage.TopSubjects, error) {
+// readDays are the lists of some days, as a transaction saw them.
+type readDays struct {
+	known   map[time.Time]dayList // decoded before
+	changed []dayRow
+}
+
+// dayRow is a row with its list, which is not decoded, or without it.
+type dayRow struct {
+	Start   time.Time
+	Version string
+	Top     []byte
+}
+
+// read reads the lists of the days from from (inclusive) until to (exclusive). Those that have not
+// changed are taken from memory.
+func (c *dayLists) read(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, from, to time.Time) (out readDays, err error) {
 	args := pgx.NamedArgs{"tenant": tenant, "from": from, "to": to}
 	const where = "tenant_id = @tenant AND grain = 'day' AND start >= @from AND start < @to"
-	type row struct {
-		Start   time.Time
-		Version string
-		Top     []byte
-	}
 	rows, err := tx.Query(ctx, "SELECT start, xmin::text AS version, NULL::jsonb AS top FROM usage_subjects WHERE "+where, args)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	present, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+	present, err := pgx.CollectRows(rows, pgx.RowToStructByName[dayRow])
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	known := c.get(tenant)
-	days := make(map[time.Time]dayList, len(present))
+	out.known = make(map[time.Time]dayList, len(present))
 	var stale []time.Time
 	for _, r := range present {
 		if day, cached := known[r.Start.UTC()]; cached && day.version == r.Version {
-			days[r.Start.UTC()] = day
+			out.known[r.Start.UTC()] = day
 		} else {
 			stale = append(stale, r.Start)
 		}
 	}
-	if len(stale) > 0 {
-		args["stale"] = stale
-		rows, err := tx.Query(ctx, "SELECT start, xmin::text AS version, top FROM usage_subjects WHERE "+where+" AND start = ANY(@stale)", args)
+	if len(stale) == 0 {
+		return out, nil
+	}
+	args["stale"] = stale
+	if rows, err = tx.Query(ctx, "SELECT start, xmin::text AS version, top FROM usage_subjects WHERE "+where+" AND start = ANY(@stale)", args); err != nil {
+		return out, err
+	}
+	out.changed, err = pgx.CollectRows(rows, pgx.RowToStructByName[dayRow])
+	return out, err
+}
+
+// isLong reports whether it is long work to decode the lists.
+func (d *readDays) isLong() bool {
+	size := 0
+	for i := range d.changed {
+		size += len(d.changed[i].Top)
+	}
+	return size > shortLists
+}
+
+// decode returns the lists, and keeps those that it decodes. The result must not be changed.
+func (c *dayLists) decode(tenant uuid.UUID, read readDays) ([]usage.TopSubjects, error) {
+	days := read.known
+	for _, r := range read.changed {
+		top, err := decodeTop(r.Top)
 		if err != nil {
 			return nil, err
 		}
-		changed, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range changed {
-			top, err := decodeTop(r.Top)
-			if err != nil {
-				return nil, err
-			}
-			days[r.Start.UTC()] = dayList{r.Version, top}
-		}
+		days[r.Start.UTC()] = dayList{r.Version, top}
+	}
+	if len(read.changed) > 0 {
 		c.put(tenant, days)
 	}
 	out := make([]usage.TopSubjects, 0, len(days))

@@ -22,7 +22,7 @@ const (
 	listBatch = 100
 	// shortLists is how many bytes of lists are short work: they take some milliseconds.
 	shortLists = 256 << 10
-	// listWait is how long a batch waits for its turn.
+	// listWait is how long a batch, or the items of a report, wait for their turn.
 	listWait = 2 * time.Second
 )
 
@@ -66,8 +66,21 @@ func (s *Store) addLists(ctx context.Context, tenant uuid.UUID, rows []db.UsageS
 	if size == 0 {
 		return nil
 	}
+	return s.inTurn(ctx, tenant, size > shortLists, func() error {
+		for i := range rows {
+			if err := add(rows[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// inTurn calls f, which must only compute, when it is the tenant's turn of short or of long work.
+// Errors: ErrTooManyReports; that of f.
+func (s *Store) inTurn(ctx context.Context, tenant uuid.UUID, long bool, f func() error) error {
 	turns := s.short.Load()
-	if size > shortLists {
+	if long {
 		turns = s.long.Load()
 	}
 	leave, err := turns.TakeWithin(ctx, tenant, s.listWait)
@@ -75,12 +88,7 @@ func (s *Store) addLists(ctx context.Context, tenant uuid.UUID, rows []db.UsageS
 		return ErrTooManyReports
 	}
 	defer leave()
-	for i := range rows {
-		if err := add(rows[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f()
 }
 
 // decodeList is decodeTop for one of both lists: that of denied checks, or of all.

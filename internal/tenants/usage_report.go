@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,6 +55,9 @@ type UsageQuery struct {
 	Rule, Plan, Resource       string // only that one; "": all
 	// Rules limits ByRule to these rules. nil: all.
 	Rules []string
+	// Sum gives one item for the whole period, or one for each group of it, instead of one for each
+	// grain. Not for subjects.
+	Sum bool
 
 	// BySubject selects the busiest subjects; with Subject only that one. Lists of subjects are
 	// kept for the tenant as a whole, so the other groups and filters cannot be combined with them.
@@ -75,7 +77,7 @@ type UsageReport struct {
 
 // UsageItem is the usage of one period.
 type UsageItem struct {
-	Start time.Time
+	Start time.Time // with UsageQuery.Sum, that of the report
 	// The values of the grouped fields; "" for others. Resource is also "" for the resources
 	// without an item of their own, and Plan for checks without a plan. Plan may be
 	// usage.OtherPlans.
@@ -86,7 +88,7 @@ type UsageItem struct {
 
 // Usage returns usage, sorted by time, then by rule, plan and resource, or with the busiest
 // subjects first. Periods without checks are omitted. Errors: *InvalidError; ErrUnavailable, also
-// for a query that takes too long; for subjects ErrTooManyReports.
+// for a query that takes too long; ErrTooManyReports.
 func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out UsageReport, err error) {
 	now := s.instant()
 	query.fill(now)
@@ -98,21 +100,26 @@ func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out Usage
 		out.CompleteUntil, err = s.readLists(ctx, a, &query, out.addList(&query))
 		return out, err
 	}
+	var read usageColumns
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if out.CompleteUntil, err = s.completeUntil(ctx, q); err != nil {
 			return err
 		}
-		if out.Items, err = usageItems(ctx, tx, a.tenant, &query); err != nil {
-			return err
-		}
-		return out.bounded()
+		return read.read(ctx, tx, a.tenant, &query)
 	})
+	if err != nil {
+		return out, err
+	}
+	if err := boundedItems(read.items); err != nil {
+		return out, err
+	}
+	out.Items, err = s.decodeItems(ctx, a.tenant, &read)
 	return out, err
 }
 
-// bounded returns an error if there are too many items.
-func (r *UsageReport) bounded() error {
-	if len(r.Items) > maxUsageItems {
+// boundedItems returns an error if there are too many items.
+func boundedItems(items int) error {
+	if items > maxUsageItems {
 		return invalid("group_by", limit.Wrong("Use a shorter range or a coarser grain.", "gives more than %d items", maxUsageItems))
 	}
 	return nil
@@ -208,57 +215,6 @@ func (q *UsageQuery) validate(now time.Time) error {
 	return invalidIf(fields)
 }
 
-// usageItems reads one item more than maxUsageItems if there are too many.
-func usageItems(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, q *UsageQuery) ([]UsageItem, error) {
-	args := pgx.NamedArgs{"tenant": tenant, "from": q.From, "to": q.To, "most": maxUsageItems + 1}
-	where := []string{"tenant_id = @tenant", "start >= @from", "start < @to"}
-	columns := []string{"start"}
-	for _, part := range []struct {
-		column, only string
-		by           bool
-	}{{"rule", q.Rule, q.ByRule}, {"plan", q.Plan, q.ByPlan}, {"resource", q.Resource, q.ByResource}} {
-		switch {
-		case part.only != "":
-			where = append(where, part.column+" = @"+part.column)
-			args[part.column] = part.only
-		case part.column == "rule" && part.by && q.Rules != nil:
-			where = append(where, "rule = ANY(@rules)")
-			args["rules"] = q.Rules
-		case part.column == "rule" && part.by:
-			where = append(where, "rule <> ''")
-		case part.column == "rule":
-			where = append(where, "rule = ''")
-		}
-		if part.by {
-			columns = append(columns, part.column)
-		} else {
-			columns = append(columns, "'' AS "+part.column)
-		}
-	}
-	if q.Grain == usage.Minute {
-		where = append(where, "slot = ANY(@slots)") // excludes the tables of other days
-		args["slots"] = usageSlotsOf(q.From, q.To)
-	}
-	rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT %s, '' AS subject, 0::bigint AS error,
-		sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied,
-		sum(shadow_denied)::bigint AS shadow_denied, sum(degraded)::bigint AS degraded,
-		least(sum(cost_allowed), 9223372036854775807)::bigint AS cost_allowed,
-		least(sum(cost_denied), 9223372036854775807)::bigint AS cost_denied
-		FROM usage_%ss WHERE %s GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT @most`,
-		strings.Join(columns, ", "), q.Grain, strings.Join(where, " AND ")), args)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByName[UsageItem])
-}
-
-func usageSlotsOf(from, to time.Time) (slots []int16) {
-	for day := from.Truncate(24 * time.Hour); day.Before(to) && len(slots) < usageSlots; day = day.Add(24 * time.Hour) {
-		slots = append(slots, usageSlot(day))
-	}
-	return slots
-}
-
 // addList returns a function that adds the items of a period, of the one list that the query
 // selects.
 func (r *UsageReport) addList(q *UsageQuery) func(db.UsageSubjectsRow) error {
@@ -276,6 +232,6 @@ func (r *UsageReport) addList(q *UsageQuery) func(db.UsageSubjectsRow) error {
 		for _, s := range list {
 			r.Items = append(r.Items, UsageItem{Start: row.Start, Subject: s.Subject, Error: s.Error, Counts: s.Counts})
 		}
-		return r.bounded()
+		return boundedItems(len(r.Items))
 	}
 }

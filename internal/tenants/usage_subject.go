@@ -70,22 +70,29 @@ type BusySubject struct {
 }
 
 // BusySubjects returns the subjects in the lists of the busiest and of the most denied subjects of
-// each day from from until to, which are rounded outward to days, in no order. Error:
-// ErrUnavailable, also for a query that takes too long.
+// each day from from until to, which are rounded outward to days, in no order. Errors:
+// ErrUnavailable, also for a query that takes too long; ErrTooManyReports.
 func (s *Store) BusySubjects(ctx context.Context, a Actor, from, to time.Time) ([]BusySubject, error) {
 	query := UsageQuery{Grain: usage.Day, From: from, To: to}
 	query.fill(s.instant())
-	var days []usage.TopSubjects
+	var read readDays
 	err := s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) (err error) {
-		days, err = s.busyDays.read(ctx, tx, a.tenant, query.From, query.To)
+		read, err = s.busyDays.read(ctx, tx, a.tenant, query.From, query.To)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	var sums busySums
-	for _, top := range days {
-		sums.add(top)
+	err = s.inTurn(ctx, a.tenant, read.isLong(), func() error {
+		days, err := s.busyDays.decode(a.tenant, read)
+		for _, top := range days {
+			sums.add(top)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return sums.list(), nil
 }
