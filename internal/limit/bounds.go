@@ -200,8 +200,14 @@ func (a *boundsCache) bounds(c *Cycle, anchorMS, t int64) *Bounds {
 }
 
 // zones has the time zones of rules, by name, because reading one from the database allocates some
-// kilobytes. There are about 600.
-var zones sync.Map
+// kilobytes. There are about 600. Where file names ignore case, a zone has very many names, so no
+// more than mostZones are kept.
+var (
+	zones     sync.Map
+	zonesKept atomic.Int64
+)
+
+const mostZones = 1000
 
 // zoneOf returns the time zone of a rule; "" is UTC.
 func zoneOf(name string) (*time.Location, error) {
@@ -215,6 +221,11 @@ func zoneOf(name string) (*time.Location, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, _ := zones.LoadOrStore(name, zone)
-	return kept.(*time.Location), nil
+	if zonesKept.Load() < mostZones {
+		if kept, known := zones.LoadOrStore(name, zone); known {
+			return kept.(*time.Location), nil
+		}
+		zonesKept.Add(1)
+	}
+	return zone, nil
 }

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"fmt"
+	"path"
 	"strings"
 	"time"
 )
@@ -211,11 +212,12 @@ var errZone = &Problem{
 // ParseZone returns the time zone with an IANA name such as "Europe/Berlin". It reads the system's
 // time zone database or, if there is none, the one in the program, so keep the result. It returns
 // an error if the database does not have the zone. "Local" and similar names depend on the machine
-// and are invalid.
+// and are invalid, and so are further names of the same file, such as "Europe/./Berlin".
 func ParseZone(name string) (*time.Location, error) {
 	switch {
 	case name == "", name == "Local", name == "localtime", name == "posixrules",
-		strings.HasPrefix(name, "posix/"), strings.HasPrefix(name, "right/"):
+		strings.HasPrefix(name, "posix/"), strings.HasPrefix(name, "right/"),
+		len(name) > 64, path.Clean(name) != name:
 		return nil, errZone
 	}
 	zone, err := time.LoadLocation(name)
