@@ -18,8 +18,6 @@ import (
 const (
 	importTimeout = 3 * time.Minute
 	importBatch   = 2000 // lines that are read, compared and written together
-	// importOverrides ends a batch: so many overrides of its lines, and of their subjects before.
-	importOverrides = 6000
 	// MaxLineErrors is the maximum number of listed errors of an import; further ones are only
 	// counted.
 	MaxLineErrors = 100
@@ -287,7 +285,7 @@ func batchOf(lines []SubjectLine, counts map[string]int) int {
 	overrides := 0
 	for i := range lines {
 		overrides += len(lines[i].Overrides) + counts[lines[i].Subject]
-		if i > 0 && overrides > importOverrides {
+		if i > 0 && overrides > changedOverrides {
 			return i
 		}
 	}

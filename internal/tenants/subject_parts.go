@@ -20,6 +20,9 @@ const (
 	// that of overrides that are read at once, unless one subject has more.
 	partSubjects  = 100
 	partOverrides = 2000
+	// changedOverrides is the number of overrides of subjects that an import or a plan migration
+	// changes at once: all of them are in memory before and after the change, for the trail.
+	changedOverrides = 6000
 	// pageOverrideBytes ends a page of subjects: after the one with which the overrides take so
 	// many bytes. No subject has as many, so a page has less than twice as many.
 	pageOverrideBytes = 4 << 20
@@ -65,6 +68,25 @@ func firstPart(rows []db.SubjectByNameRow, counts map[string]int) int {
 		}
 	}
 	return len(rows)
+}
+
+// fewOverrides returns the first of subjects that are changed, at least one: those whose overrides
+// can be in memory at once.
+func (c *change) fewOverrides(ctx context.Context, subjects []string) ([]string, error) {
+	overrides, n := 0, 0
+	for counted := range slices.Chunk(subjects, partSubjects) {
+		counts, err := overrideCounts(ctx, c.Queries, c.tenant, counted)
+		if err != nil {
+			return nil, err
+		}
+		for _, subject := range counted {
+			if overrides += counts[subject]; n > 0 && overrides > changedOverrides {
+				return subjects[:n], nil
+			}
+			n++
+		}
+	}
+	return subjects, nil
 }
 
 // firstOfPage returns the subjects of a page with their overrides, at least one: the first ones of

@@ -165,6 +165,51 @@ func TestImportBatchesByOverrides(t *testing.T) {
 	require.NotContains(t, string(rows[0].After), `"r-8":`)
 }
 
+// A migration keeps the overrides of the subjects that it moves in memory, before and after, for
+// the trail. So it moves few subjects with many at once, and cancels as few.
+func TestMigrationsMoveFewOverridesAtOnce(t *testing.T) {
+	t.Parallel()
+	d, a, _ := heavyAndLight(t)
+	mustPlan(t, d.Store, a, "free")
+	mustPlan(t, d.Store, a, "pro")
+	withManyOverrides(t, d, a, limit.MaxRules, "last")
+	in := func(plan, next string) (n int) {
+		heads, _, err := d.Store.SubjectHeads(t.Context(), a, tenants.SubjectFilter{Plan: plan}, tenants.Page{})
+		require.NoError(t, err)
+		for i := range heads {
+			if heads[i].NextPlan == next {
+				n++
+			}
+		}
+		return n
+	}
+	d.Exec("UPDATE subjects SET plan_id = (SELECT id FROM plans WHERE slug = 'free')")
+	d.Store.SetTurnTime(time.Nanosecond) // a batch in each round
+	run := func() (moved int) {
+		moved, _, err := d.Store.RunPlanMigrations(t.Context())
+		require.NoError(t, err)
+		return moved
+	}
+	m, err := d.Store.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "free", To: "pro", AtCycleEnd: true})
+	require.NoError(t, err)
+	run()
+	require.Less(t, in("free", "pro"), 13)
+	run()
+	require.Equal(t, 13, in("free", "pro"))
+	_, err = d.Store.CancelPlanMigration(t.Context(), a, "free", m.ID)
+	require.NoError(t, err)
+	require.Positive(t, in("free", "pro"))
+	run()
+	require.Equal(t, 13, in("free", ""))
+
+	_, err = d.Store.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "free", To: "pro"})
+	require.NoError(t, err)
+	moved := run()
+	require.Less(t, moved, 13)
+	require.Equal(t, moved, in("pro", ""))
+	require.Equal(t, 13-moved, run())
+}
+
 // A document has all overrides of its subjects in memory, so it is refused if the stored subjects
 // have more than a document may have.
 func TestDocumentsBoundStoredOverrides(t *testing.T) {
