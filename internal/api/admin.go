@@ -118,7 +118,8 @@ func (a *admin) routes() {
 	act(a, "/v1/plans/{plan}/migrations/{id}/cancel", "cancel-plan-migration", "Cancel a migration", a.cancelPlanMigration, about(
 		"plans", "Subjects that were moved stay where they are. Changes that the migration scheduled are canceled."))
 
-	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects, usesProcessor)
+	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects, usesProcessor, about(
+		"subjects", "Newest first, or with prefix by name. A page ends after the subject with which the overrides take 4 MiB, also with fewer subjects than limit: follow next_cursor until it is null."))
 	list(a, "/v1/plan-changes", "list-plan-changes", "List scheduled plan changes", a.listPlanChanges, about(
 		"plans", "The next change comes first. To schedule, move or cancel one, change next_plan and next_plan_at of the subject. A change with a billing_event comes from an event with a later time: dismiss the event to cancel it."))
 	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject, inTurns, usesProcessor)

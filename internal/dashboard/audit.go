@@ -206,7 +206,7 @@ func trailPage(f *form) string {
 // auditTargets returns names to choose the target from: of rules and of registered subjects.
 func (d *dashboard) auditTargets(ctx context.Context, v *visit) ([]option, error) {
 	names, _ := d.namesOf(ctx, v.actor().TenantID())
-	subjects, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{}, tenants.Page{Limit: maxTesterSubjects})
+	subjects, _, err := d.Store.SubjectHeads(ctx, v.actor(), tenants.SubjectFilter{}, tenants.Page{Limit: maxTesterSubjects})
 	for i := range subjects {
 		names = append(names, subjectOption(&subjects[i]))
 	}

@@ -340,3 +340,28 @@ func TestPagesOfSubjects(t *testing.T) {
 		require.Equal(t, len(seen)-1, unregistered)
 	}
 }
+
+// Lists that do not show the overrides of subjects do not read them, because a page of subjects can
+// have very many. The list of subjects reads only how many there are.
+func TestListsOfSubjectsReadNoOverrides(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	_, _, err := s.store.PutOverride(t.Context(), s.a, "user_7", tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
+	require.NoError(t, err)
+	s.asked(time.Hour, "orders", map[string]int64{"user_7": 3, "user_8": 3})
+	s.db.Exec("REVOKE SELECT ON overrides FROM weir_app")
+	b := s.as("ann@example.com")
+	for _, path := range []string{"/audit", "/tester", "/tester/subjects?q=user", "/search?q=user"} {
+		got := b.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		require.Contains(t, got.body, "user_7", path)
+	}
+	s.db.Exec("GRANT SELECT (tenant_id, subject) ON overrides TO weir_app")
+	for _, path := range []string{"/subjects", "/subjects?q=user_7", "/subjects?q=ser_7", "/subjects?state=active"} {
+		got := b.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		_, row, _ := strings.Cut(got.body, `href="/subjects/user_7">user_7</a></th>`)
+		row, _, _ = strings.Cut(row, "</tr>")
+		require.Contains(t, row, `data-label="Overrides">1</td>`, path)
+	}
+}

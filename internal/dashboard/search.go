@@ -206,7 +206,7 @@ func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) (ou
 	if err != nil {
 		return nil, err
 	}
-	registered, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{Prefix: text}, tenants.Page{Limit: mostFound - 1})
+	registered, _, err := d.Store.SubjectHeads(ctx, v.actor(), tenants.SubjectFilter{Prefix: text}, tenants.Page{Limit: mostFound - 1})
 	if err != nil {
 		return nil, err
 	}

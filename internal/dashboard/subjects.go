@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -49,7 +48,7 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	view.Filtered = view.Plan != "" || view.State != "" || view.Label != ""
 	filter.ByName = !view.Filtered
 	after := query.Get("after")
-	subjects, next, err := d.Store.Subjects(r.Context(), v.actor(), filter, tenants.Page{Limit: pageSize, After: after})
+	subjects, next, err := d.Store.SubjectHeads(r.Context(), v.actor(), filter, tenants.Page{Limit: pageSize, After: after})
 	if err != nil {
 		return err
 	}
@@ -57,6 +56,9 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 		view.Subjects = append(view.Subjects, subjectRowOf(&subjects[i], view.Plans))
 	}
 	if next, err = d.addSeen(r.Context(), v, &view, after, next); err != nil {
+		return err
+	}
+	if err := d.countOverrides(r.Context(), v, view.Subjects); err != nil {
 		return err
 	}
 	view.First = withCursor("/subjects", view.values(), "")
@@ -116,24 +118,39 @@ func (d *dashboard) addSeen(ctx context.Context, v *visit, view *subjectsView, a
 // withRegistered completes the rows of the subjects that are registered: a search by a prefix does
 // not find them if their names contain the text elsewhere.
 func (d *dashboard) withRegistered(ctx context.Context, v *visit, view *subjectsView, rows []subjectRow) ([]subjectRow, error) {
+	at := map[string]int{}
 	for i := range rows {
-		s, err := d.Store.SubjectByName(ctx, v.actor(), rows[i].Subject)
-		if errors.Is(err, tenants.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		seen := rows[i].Usage
-		rows[i] = subjectRowOf(&s, view.Plans)
-		rows[i].Usage = seen
+		at[rows[i].Subject] = i
 	}
-	return rows, nil
+	registered, err := d.Store.SubjectHeadsByName(ctx, v.actor(), slices.Collect(maps.Keys(at)))
+	for i := range registered {
+		row := &rows[at[registered[i].Subject]]
+		seen := row.Usage
+		*row = subjectRowOf(&registered[i], view.Plans)
+		row.Usage = seen
+	}
+	return rows, err
 }
 
-// subjectRowOf returns the row of a registered subject.
+// countOverrides completes the rows of registered subjects with the numbers of their overrides,
+// which can be very many.
+func (d *dashboard) countOverrides(ctx context.Context, v *visit, rows []subjectRow) error {
+	var registered []string
+	for i := range rows {
+		if !rows[i].Unregistered {
+			registered = append(registered, rows[i].Subject)
+		}
+	}
+	counts, err := d.Store.OverrideCounts(ctx, v.actor(), registered)
+	for i := range rows {
+		rows[i].Overrides = counts[rows[i].Subject]
+	}
+	return err
+}
+
+// subjectRowOf returns the row of a registered subject, without the number of its overrides.
 func subjectRowOf(s *tenants.Subject, plans []option) subjectRow {
-	return subjectRow{Subject: s.Subject, Plan: nameOfOption(plans, s.Plan), State: s.State.String(), Labels: labelTexts(s.Labels), Overrides: len(s.Overrides)}
+	return subjectRow{Subject: s.Subject, Plan: nameOfOption(plans, s.Plan), State: s.State.String(), Labels: labelTexts(s.Labels)}
 }
 
 // filter returns the filter for the store.

@@ -124,7 +124,7 @@ func (d *dashboard) suggested(r *http.Request, v *visit) (names []option, err er
 	if prefix != "" && limit.ValidName(prefix) != nil {
 		return nil, nil
 	}
-	subjects, _, err := d.Store.Subjects(r.Context(), v.actor(), tenants.SubjectFilter{Prefix: prefix}, tenants.Page{Limit: maxTesterSubjects})
+	subjects, _, err := d.Store.SubjectHeads(r.Context(), v.actor(), tenants.SubjectFilter{Prefix: prefix}, tenants.Page{Limit: maxTesterSubjects})
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,8 @@ type Applied struct {
 
 // Document returns the configuration of the actor's tenant, with lists sorted by name, and its
 // version, which increases with every change of its contents. It contains subjects only on request,
-// without expired overrides. Errors: *InvalidError for more than MaxDocumentSubjects subjects.
+// without expired overrides. Errors: *InvalidError for more than MaxDocumentSubjects subjects, or
+// for more overrides than a document may have.
 func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Document, version int64, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		k, err := readConfiguration(ctx, q, a.tenant)
@@ -85,7 +86,9 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 		if !subjects {
 			return nil
 		}
-		if d.Subjects, err = readSubjects(ctx, q, a.tenant, nil); err != nil {
+		if d.Subjects, err = readSubjects(ctx, q, a.tenant, nil); errors.Is(err, errTooManyOverrides) {
+			return invalid("subjects", limit.Wrong("Read them page by page from /v1/subjects.", "cannot be listed: they have more than %d overrides", maxDocumentNumbers))
+		} else if err != nil {
 			return err
 		}
 		if len(d.Subjects) > MaxDocumentSubjects {
@@ -282,8 +285,11 @@ func (k *configuration) version(subjects bool) int64 {
 	return version
 }
 
+// errTooManyOverrides is the error of subjects that have more overrides than a document may have.
+var errTooManyOverrides = errors.New("tenants: too many overrides for a document")
+
 // readSubjects returns subjects with their overrides: the named ones, or all if names is nil,
-// sorted by name. It stops at one more than a document may have.
+// sorted by name. It stops at one more than a document may have. Error: errTooManyOverrides.
 func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []string) ([]Subject, error) {
 	var found []db.SubjectByNameRow
 	var err error
@@ -296,6 +302,17 @@ func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(found) > MaxDocumentSubjects { // the document is refused
+		return withoutOverrides(found)
+	}
+	// All overrides are in memory at once, and those of changed subjects again for the trail.
+	n, err := q.CountOverridesTo(ctx, db.CountOverridesToParams{TenantID: tenant, Subjects: namesOf(found), Most: maxDocumentNumbers + 1})
+	if err != nil {
+		return nil, err
+	}
+	if n > maxDocumentNumbers {
+		return nil, errTooManyOverrides
 	}
 	return withOverrides(ctx, q, tenant, found)
 }

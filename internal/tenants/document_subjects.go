@@ -3,6 +3,7 @@ package tenants
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,7 +29,10 @@ func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
 		}
 	}
 	stored, err := readSubjects(ctx, c.Queries, c.tenant, names)
-	if err != nil {
+	if errors.Is(err, errTooManyOverrides) {
+		r.wrong("subjects", limit.Wrong("Apply a part of them at a time, without prune.", "cannot be compared: the stored ones have more than %d overrides", maxDocumentNumbers))
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if len(stored) > MaxDocumentSubjects {

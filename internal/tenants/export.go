@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,9 +14,6 @@ const (
 	// deleted rows.
 	exportTimeout = 15 * time.Minute
 	exportBatch   = 1000 // subjects per statement, which takes far less than statement_timeout
-	// exportPart is the number of subjects whose overrides are in memory at once, because each can
-	// have hundreds of them.
-	exportPart = 100
 )
 
 // export runs fn in a transaction that a client can keep open for exportTimeout.
@@ -58,12 +54,11 @@ func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, ov
 				return err
 			}
 			search.after = found[len(found)-1].Subject
-			part := exportBatch
+			parts := inOnePart(found)
 			if overrides {
-				part = exportPart
+				parts = inParts(ctx, q, a.tenant, found)
 			}
-			for rows := range slices.Chunk(found, part) {
-				subjects, err := exported(ctx, q, a, rows, overrides)
+			for subjects, err := range parts {
 				if err != nil {
 					return err
 				}
@@ -83,18 +78,4 @@ func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, ov
 		return failed
 	}
 	return err
-}
-
-func exported(ctx context.Context, q *db.Queries, a Actor, rows []db.SubjectByNameRow, overrides bool) ([]Subject, error) {
-	if overrides {
-		return withOverrides(ctx, q, a.tenant, rows)
-	}
-	subjects := make([]Subject, len(rows))
-	for i, row := range rows {
-		var err error
-		if subjects[i], err = subjectOf(row); err != nil {
-			return nil, err
-		}
-	}
-	return subjects, nil
 }

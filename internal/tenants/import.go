@@ -159,7 +159,7 @@ func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine
 			f()
 		}
 		for batch := range slices.Chunk(lines, importBatch) {
-			if err := m.batch(ctx, batch); err != nil {
+			if err := m.inBatches(ctx, batch); err != nil {
 				return err
 			}
 		}
@@ -253,6 +253,45 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	return m, nil
 }
 
+// inBatches imports lines in one batch or, if their subjects have many overrides, in several. The
+// overrides of a batch are in memory, and so is their state before and after it, for the trail.
+func (m *subjectImport) inBatches(ctx context.Context, lines []SubjectLine) error {
+	var names []string
+	for i := range lines {
+		if len(lines[i].Overrides) > 0 {
+			names = append(names, lines[i].Subject)
+		}
+	}
+	var counts map[string]int
+	if names = storable(names); len(names) > 0 {
+		var err error
+		if counts, err = overrideCounts(ctx, m.Queries, m.tenant, names); err != nil {
+			return err
+		}
+	}
+	for len(lines) > 0 {
+		n := batchOf(lines, counts)
+		if err := m.batch(ctx, lines[:n]); err != nil {
+			return err
+		}
+		lines = lines[n:]
+	}
+	return nil
+}
+
+// batchOf returns how many lines are a batch, at least one. counts are the stored overrides of the
+// subjects whose lines have some.
+func batchOf(lines []SubjectLine, counts map[string]int) int {
+	overrides := 0
+	for i := range lines {
+		overrides += len(lines[i].Overrides) + counts[lines[i].Subject]
+		if i > 0 && overrides > changedOverrides {
+			return i
+		}
+	}
+	return len(lines)
+}
+
 // batch compares lines with the registered subjects, and writes the differences.
 func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 	registered, err := m.registered(ctx, lines)
@@ -282,9 +321,11 @@ func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 
 func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (map[string]Subject, error) {
 	names := make([]string, 0, len(lines))
-	overrides := false
+	overrides := map[string]bool{}
 	for i := range lines {
-		overrides = overrides || len(lines[i].Overrides) > 0
+		if len(lines[i].Overrides) > 0 {
+			overrides[lines[i].Subject] = true
+		}
 		if limit.ValidName(lines[i].Subject) == nil { // Postgres cannot store NUL
 			names = append(names, lines[i].Subject)
 		}
@@ -297,8 +338,11 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 	for i, row := range rows {
 		found[i] = db.SubjectByNameRow(row)
 	}
-	subjects, err := exported(ctx, m.Queries, m.actor, found, overrides)
+	subjects, err := withoutOverrides(found)
 	if err != nil {
+		return nil, err
+	}
+	if err := addOverrides(ctx, m.Queries, m.tenant, subjects, func(s *Subject) bool { return overrides[s.Subject] }); err != nil {
 		return nil, err
 	}
 	byName := make(map[string]Subject, len(subjects))

@@ -259,7 +259,7 @@ func migrationOf(row db.PlanMigrationRow) PlanMigration {
 }
 
 const (
-	migrationBatch = 500 // subjects that one transaction moves
+	migrationBatch = 500 // subjects that one transaction moves, or fewer with many overrides
 	openMigrations = 100
 )
 
@@ -382,6 +382,10 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 	for i, row := range rows {
 		names[i], ends[i] = row.Subject, CycleEnd(row.CycleAnchor, c.now).Format(time.RFC3339Nano)
 	}
+	if names, err = c.fewOverrides(ctx, names); err != nil {
+		return 0, false, err
+	}
+	ends = ends[:len(names)]
 	if m.AtCycleEnd {
 		err = c.ScheduleMigration(ctx, db.ScheduleMigrationParams{
 			TenantID: c.tenant, Subjects: names, Ats: ends, NextPlanID: &source.to.ID, MigrationID: &m.ID, Version: version,
@@ -405,17 +409,21 @@ func (c *change) cancelWaiting(ctx context.Context, m *PlanMigration) (left bool
 	if err != nil {
 		return false, err
 	}
-	if len(names) > 0 {
+	few, err := c.fewOverrides(ctx, names)
+	if err != nil {
+		return false, err
+	}
+	if len(few) > 0 {
 		version, err := c.nextAtEnd(ctx, parts{subjects: true})
 		if err != nil {
 			return false, err
 		}
-		err = c.CancelMigrationOf(ctx, db.CancelMigrationOfParams{TenantID: c.tenant, Subjects: names, Version: version})
+		err = c.CancelMigrationOf(ctx, db.CancelMigrationOfParams{TenantID: c.tenant, Subjects: few, Version: version})
 		if err != nil {
 			return false, err
 		}
 	}
-	if len(names) < migrationBatch {
+	if len(names) < migrationBatch && len(few) == len(names) {
 		return false, c.progress(ctx, m, MigrationCanceled, 0)
 	}
 	return true, c.progress(ctx, m, MigrationCanceling, 0)

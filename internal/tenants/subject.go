@@ -229,28 +229,6 @@ func readSubject(ctx context.Context, q *db.Queries, tenant uuid.UUID, subject s
 	return subjects[0], nil
 }
 
-func withOverrides(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.SubjectByNameRow) ([]Subject, error) {
-	subjects := make([]Subject, len(rows))
-	index := make(map[string]int, len(rows))
-	names := make([]string, len(rows))
-	for i, row := range rows {
-		var err error
-		if subjects[i], err = subjectOf(row); err != nil {
-			return nil, err
-		}
-		index[row.Subject], names[i] = i, row.Subject
-	}
-	overrides, err := q.OverridesOf(ctx, db.OverridesOfParams{TenantID: tenant, Subjects: names})
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range overrides {
-		s := &subjects[index[o.Subject]]
-		s.Overrides = append(s.Overrides, overrideOf(o))
-	}
-	return subjects, nil
-}
-
 // subjectOf converts a row, without overrides.
 func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 	state, err := check.ParseSubjectState(row.State)

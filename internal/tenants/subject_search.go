@@ -26,8 +26,19 @@ type SubjectFilter struct {
 
 // Subjects lists registered subjects with their overrides, and returns where the next page begins.
 // They are sorted newest first, or with a prefix or ByName by their bytes, because only then
-// subjects with the same prefix are adjacent. Errors: *InvalidError, ErrUnavailable.
+// subjects with the same prefix are adjacent. A page with very many overrides ends early, after at
+// least one subject. Errors: *InvalidError, ErrUnavailable.
 func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
+	return s.subjects(ctx, a, f, p, true)
+}
+
+// SubjectHeads lists registered subjects like Subjects, but without their overrides, and its pages
+// do not end early.
+func (s *Store) SubjectHeads(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
+	return s.subjects(ctx, a, f, p, false)
+}
+
+func (s *Store) subjects(ctx context.Context, a Actor, f SubjectFilter, p Page, overrides bool) (out []Subject, next string, err error) {
 	if err := f.validate(); err != nil {
 		return nil, "", err
 	}
@@ -48,22 +59,33 @@ func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) 
 		if err != nil {
 			return err
 		}
-		if size := int(p.most()) - 1; len(found) > size {
-			found = found[:size]
-			if next = found[size-1].ID.String(); search.byName {
-				next = found[size-1].Subject
-			}
+		listed := found[:min(len(found), int(p.most())-1)]
+		if overrides {
+			out, err = firstOfPage(ctx, q, a.tenant, listed)
+		} else {
+			out, err = withoutOverrides(listed)
 		}
-		out, err = withOverrides(ctx, q, a.tenant, found)
+		if err == nil && len(out) < len(found) {
+			next = search.place(found[len(out)-1])
+		}
 		return err
 	})
 	return out, next, err
 }
 
+// place returns where the page after this row begins.
+func (f *subjectSearch) place(row db.SubjectByNameRow) string {
+	if f.byName {
+		return row.Subject
+	}
+	return row.ID.String()
+}
+
 // byIndexSQL makes Postgres read the rows of a search in the order of an index, whatever its
-// statistics are: the plan that is best on average is bad for a tenant without matching rows.
+// statistics are: the plan that is best on average is bad for a tenant without matching rows. A
+// sort that remains has a very high cost then, for which Postgres would compile the statement.
 const byIndexSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-    set_config('enable_sort', 'off', true)`
+    set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 func searchSubjects(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]db.SubjectByNameRow, error) {
 	rows, err := tx.Query(ctx, sql, args...)

@@ -165,7 +165,7 @@ func TestSubjectSearchesGoByAnIndex(t *testing.T) {
 			_, err := conn.Exec(ctx, statement)
 			require.NoError(t, err)
 		}
-		_, err := conn.Exec(ctx, "SET ROLE weir_app")
+		_, err := conn.Exec(ctx, "SET ROLE weir_app; SET jit = on") // as it is by default
 		require.NoError(t, err)
 		_, err = conn.Exec(ctx, "SELECT set_config('weir.tenant_id', $1, false)", a.TenantID().String())
 		require.NoError(t, err)
@@ -206,6 +206,7 @@ func requireIndexed(ctx context.Context, t *testing.T, conn *pgx.Conn, tenant uu
 	if f.State != nil && *f.State == check.Active {
 		allowed = 200
 	}
+	require.NotContains(t, string(raw), `"JIT"`, what)
 	eachNode(plans[0].Plan, func(node map[string]any) {
 		if node["Relation Name"] == "subjects" || node["Relation Name"] == "subject_labels" {
 			require.Contains(t, node["Node Type"], "Index", what)

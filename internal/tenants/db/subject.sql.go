@@ -12,6 +12,65 @@ import (
 	"github.com/google/uuid"
 )
 
+const countOverrides = `-- name: CountOverrides :many
+SELECT n.subject::text AS subject,
+    (SELECT count(*) FROM overrides WHERE overrides.tenant_id = $1 AND overrides.subject = n.subject) AS overrides
+FROM (SELECT unnest($2::text[]) AS subject) AS n
+`
+
+type CountOverridesParams struct {
+	TenantID uuid.UUID
+	Subjects []string
+}
+
+type CountOverridesRow struct {
+	Subject   string
+	Overrides int64
+}
+
+// By the primary key, subject by subject.
+func (q *Queries) CountOverrides(ctx context.Context, arg CountOverridesParams) ([]CountOverridesRow, error) {
+	rows, err := q.db.Query(ctx, countOverrides, arg.TenantID, arg.Subjects)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountOverridesRow
+	for rows.Next() {
+		var i CountOverridesRow
+		if err := rows.Scan(&i.Subject, &i.Overrides); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const countOverridesTo = `-- name: CountOverridesTo :one
+SELECT count(*) FROM (
+    SELECT FROM (SELECT unnest($1::text[]) AS subject) AS n
+    CROSS JOIN LATERAL (SELECT FROM overrides WHERE overrides.tenant_id = $2 AND overrides.subject = n.subject OFFSET 0) AS o
+    LIMIT $3
+) AS found
+`
+
+type CountOverridesToParams struct {
+	Subjects []string
+	TenantID uuid.UUID
+	Most     int32
+}
+
+// How many overrides subjects have, at most @most. Postgres reads no more.
+func (q *Queries) CountOverridesTo(ctx context.Context, arg CountOverridesToParams) (int64, error) {
+	row := q.db.QueryRow(ctx, countOverridesTo, arg.Subjects, arg.TenantID, arg.Most)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const counterChanges = `-- name: CounterChanges :many
 SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.from_limits,
     due.to_plan, due.to_version, due.to_multiplier, due.to_limits

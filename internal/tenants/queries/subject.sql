@@ -42,6 +42,20 @@ CROSS JOIN LATERAL ( -- by the primary key, subject by subject, however many the
 ) AS o
 ORDER BY rule;
 
+-- name: CountOverrides :many
+-- By the primary key, subject by subject.
+SELECT n.subject::text AS subject,
+    (SELECT count(*) FROM overrides WHERE overrides.tenant_id = @tenant_id AND overrides.subject = n.subject) AS overrides
+FROM (SELECT unnest(@subjects::text[]) AS subject) AS n;
+
+-- name: CountOverridesTo :one
+-- How many overrides subjects have, at most @most. Postgres reads no more.
+SELECT count(*) FROM (
+    SELECT FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
+    CROSS JOIN LATERAL (SELECT FROM overrides WHERE overrides.tenant_id = @tenant_id AND overrides.subject = n.subject OFFSET 0) AS o
+    LIMIT @most
+) AS found;
+
 -- name: OverrideOf :one
 SELECT o.*, r.slug AS rule FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
 WHERE o.tenant_id = @tenant_id AND o.subject = @subject AND r.slug = @rule;
