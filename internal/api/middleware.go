@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -452,10 +453,14 @@ func (q *request) discardRest(r *http.Request) {
 // was often read and decoded.
 const netHTTPRefusals = 8
 
-// rest pauses before the answer p if that is a refusal because too many requests are in flight, as
-// on the lane. The request keeps no place and no turn meanwhile.
+// pausedCodes are those of refusals for want of a place. A client that repeats such a request at
+// once would take a processor: its body is often decoded before.
+var pausedCodes = []string{codeOverloaded, codeSimulationBusy, codeBulkBusy, codeTooManyStreams}
+
+// rest pauses before the answer p if that is a refusal for want of a place, as on the lane. The
+// request keeps no place and no turn meanwhile.
 func (q *request) rest(ctx context.Context, p *Problem) {
-	if p.Code != codeOverloaded {
+	if !slices.Contains(pausedCodes, p.Code) {
 		return
 	}
 	pause := q.capacity.bound.RefuseMore(netHTTPRefusals - 1)

@@ -146,10 +146,10 @@ func (p *Policy) eachIdle(resource string, blocked bool, yield func(SkippedRule)
 		switch {
 		case blocked:
 			reason = BlockedSubject
-		case r.Mode == limit.Off:
-			reason = ModeOff
 		case matches:
 			continue
+		case r.Mode == limit.Off:
+			reason = ModeOff
 		}
 		if !yield(SkippedRule{Rule: r, Reason: reason}) {
 			return

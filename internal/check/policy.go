@@ -259,7 +259,9 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		}
 		p.rules[i].cycle = cycle
 		p.rules[i].id = string(p.rules[i].name.Append(nil))
-		p.index(int32(i), r.Resource)
+		if r.Mode != limit.Off { // there can be any number of them for a resource
+			p.index(int32(i), r.Resource)
+		}
 	}
 	groupRules(p.rules)
 	for i := range data.Plans {
@@ -308,8 +310,8 @@ func (p *Policy) index(i int32, pattern string) {
 	}
 }
 
-// matching appends the indexes of the rules whose pattern matches resource, in the order of the
-// rules.
+// matching appends the indexes of the rules whose pattern matches resource and that are not off, in
+// the order of the rules. There are at most MaxMatchingRules.
 func (p *Policy) matching(to []int32, resource string) []int32 {
 	to = append(to, p.exact[resource]...)
 	for _, n := range p.lengths {
@@ -324,12 +326,10 @@ func (p *Policy) matching(to []int32, resource string) []int32 {
 // Matching returns how many rules are evaluated for a resource, and how long their slugs are
 // together.
 func (p *Policy) Matching(resource string) (rules, slugs int) {
-	var few [64]int32
-	for _, i := range p.matching(few[:0], resource) {
-		if r := &p.rules[i].rule; r.Mode != limit.Off {
-			rules++
-			slugs += len(r.Slug)
-		}
+	var buf [limit.MaxMatchingRules]int32
+	for _, i := range p.matching(buf[:0], resource) {
+		rules++
+		slugs += len(p.rules[i].rule.Slug)
 	}
 	return rules, slugs
 }

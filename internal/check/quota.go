@@ -153,9 +153,6 @@ func (p *Policy) work(req *Request, nowMS int64) (units int64) {
 	plan, _ := p.plan(req.Plan, subject)
 	for _, i := range matching {
 		r := &p.rules[i]
-		if r.rule.Mode == limit.Off {
-			continue
-		}
 		if num := p.number(i, plan, subject, nowMS); !num.unlimited {
 			units += engine.CounterWork(&num.numbers, left(subject.creditsFor(r), nowMS))
 		}
@@ -238,22 +235,12 @@ func (p *Policy) FailsOpen(slug string) bool {
 // limits reports whether a rule that is not off matches the resource.
 func (p *Policy) limits(resource string) bool {
 	var buf [limit.MaxMatchingRules]int32
-	for _, i := range p.matching(buf[:0], resource) {
-		if p.rules[i].rule.Mode != limit.Off {
-			return true
-		}
-	}
-	return false
+	return len(p.matching(buf[:0], resource)) > 0
 }
 
 // limitsExactly reports whether a rule that is not off has exactly this resource.
 func (p *Policy) limitsExactly(resource string) bool {
-	for _, i := range p.exact[resource] {
-		if p.rules[i].rule.Mode != limit.Off {
-			return true
-		}
-	}
-	return false
+	return len(p.exact[resource]) > 0
 }
 
 // QuotaUse is what a tenant has used of a quota in the current window.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // watchedEngine requires that no turn is held while it evaluates.
@@ -81,4 +82,25 @@ func TestLongWorkTakesTurns(t *testing.T) {
 	_, err = inspect()
 	require.NoError(t, err)
 	require.Zero(t, turns, "a few rules need none")
+}
+
+// Rules that are off cost a check nothing: there can be any number of them for a resource.
+func TestOffRulesAreNotMatched(t *testing.T) {
+	data := PolicyData{Rules: []limit.Rule{minute("on", 5)}}
+	for i := range 100 {
+		off := minute(fmt.Sprint("off-", i), 5)
+		off.Mode = limit.Off
+		data.Rules = append(data.Rules, off)
+	}
+	r := newRig(t, data)
+	require.Len(t, r.policy.matching(nil, "default"), 1)
+	d, err := r.checker.Check(t.Context(), r.policy, []Request{{Subject: "ada", Resource: "default", Cost: 1, Explain: true}})
+	require.NoError(t, err)
+	require.Len(t, d[0].Rules, 1)
+	skipped := 0
+	for s := range d[0].EachSkipped() {
+		require.Equal(t, ModeOff, s.Reason)
+		skipped++
+	}
+	require.Equal(t, 100, skipped)
 }

@@ -263,7 +263,8 @@ func TestCalendarWindowsRefuse(t *testing.T) {
 		require.True(t, w.At(MaxInstantMS).Contains(MaxInstantMS))
 	}
 	for _, name := range []string{"", "Local", "localtime", "posix/Europe/Berlin", "right/Europe/Berlin", "posixrules",
-		"Europe/Nowhere", "../etc/passwd", "/etc/localtime", "Berlin"} {
+		"Europe/Nowhere", "../etc/passwd", "/etc/localtime", "Berlin",
+		"Europe/./Berlin", "Europe//Berlin", "Europe/Berlin/", strings.Repeat("Europe/", 20) + "Berlin"} {
 		_, err := ParseZone(name)
 		require.ErrorContains(t, err, "must be an IANA time zone", name)
 	}

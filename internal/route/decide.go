@@ -20,6 +20,7 @@ type Compiled struct {
 	subject    []source
 	attributes []attributeSource // by name
 	templates  []template
+	longest    int        // segments of a template's path
 	index      *pathIndex // of the templates; nil: their paths are compared one after the other
 	headers    []string   // headers that the route reads, in lower case
 	cookies    []string   // cookies that the route reads
@@ -80,6 +81,7 @@ func Compile(r Route) (*Compiled, error) {
 			made.cost = *t.Cost
 		}
 		c.templates = append(c.templates, made)
+		c.longest = max(c.longest, len(p.segments))
 	}
 	c.indexPaths()
 	return c, nil

@@ -40,7 +40,7 @@ func (c *Compiled) template(in *Input, method, path []byte) (found int, ok bool)
 		if reading&^features != 0 {
 			continue
 		}
-		if !in.read(path, reading) {
+		if !in.read(path, reading, c.longest) {
 			return noTemplate, false
 		}
 		here := c.first(in, method)
@@ -69,8 +69,9 @@ func (c *Compiled) first(in *Input, method []byte) int {
 
 // read splits a path into in.segments, each decoded once. It omits empty segments, because servers
 // merge slashes, and most do not distinguish /orders from /orders/. A path with the segment . or ..
-// is invalid: clients resolve these before they send, and servers disagree on the result.
-func (in *Input) read(path []byte, reading int) bool {
+// is invalid: clients resolve these before they send, and servers disagree on the result. Of the
+// segments behind the longest template, it keeps one.
+func (in *Input) read(path []byte, reading, longest int) bool {
 	in.segments = in.segments[:0]
 	for from, i := 0, 0; i <= len(path); i++ {
 		width := 1
@@ -83,11 +84,14 @@ func (in *Input) read(path []byte, reading int) bool {
 		if reading&parametersCut != 0 {
 			raw, _, _ = bytes.Cut(raw, []byte{';'})
 		}
+		if len(raw) == 0 || len(in.segments) > longest && raw[0] != '.' && raw[0] != '%' {
+			continue
+		}
 		segment := in.decoded(raw)
 		if string(segment) == "." || string(segment) == ".." {
 			return false
 		}
-		if len(segment) > 0 {
+		if len(in.segments) <= longest {
 			in.segments = append(in.segments, segment)
 		}
 	}

@@ -279,18 +279,55 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 		return nil, "", err
 	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		sql, args := auditListSQL(a.tenant, f, before, p.most())
-		if p.Fields > 0 {
-			sql, args = boundedAuditSQL(sql, args, p.Fields)
-		}
-		rows, err := tx.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
-		out, next, err = auditPage(rows, p)
+		out, next, err = f.page(ctx, tx, a.tenant, before, p)
 		return err
 	})
 	return out, next, err
+}
+
+// auditPart is how many rows of a page that ends by its bytes are read first. Postgres also sends
+// the rows behind the end, so each further part has at most twice as many as the one before had.
+const auditPart = 20
+
+// page reads a page, in parts if it ends by its bytes.
+func (f *AuditFilter) page(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, before *int64, p Page) (out []AuditEntry, next string, err error) {
+	part := p
+	if p.Bytes > 0 {
+		part.Limit = min(auditPart, int(p.most())-1)
+	}
+	for {
+		some, after, err := f.part(ctx, tx, tenant, before, part)
+		if err != nil {
+			return nil, "", err
+		}
+		out = append(out, some...)
+		for i := range some {
+			part.Bytes -= some[i].bytes()
+		}
+		left := int(p.most()) - 1 - len(out)
+		if after == "" || p.Bytes == 0 || part.Bytes <= 0 || left == 0 {
+			return out, after, nil
+		}
+		before, part.Limit = &out[len(out)-1].Sequence, min(2*len(some), left)
+	}
+}
+
+// part reads the rows of one statement.
+func (f *AuditFilter) part(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, before *int64, p Page) (out []AuditEntry, next string, err error) {
+	sql, args := auditListSQL(tenant, *f, before, p.most())
+	if p.Fields > 0 {
+		sql, args = boundedAuditSQL(sql, args, p.Fields)
+	}
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, "", err
+	}
+	return auditPage(rows, p)
+}
+
+// bytes returns the size of the texts of a row.
+func (e *AuditEntry) bytes() int {
+	return len(e.Before) + len(e.After) + len(e.Target) + len(e.Reason) + len(e.UserAgent)
 }
 
 // listedAudit is a row of a page. The statement of a page without a bound has no sizes.
@@ -314,7 +351,7 @@ func auditPage(rows pgx.Rows, p Page) (out []AuditEntry, next string, err error)
 		entry := auditEntryOf(row.Audit)
 		entry.BeforeBytes, entry.AfterBytes = row.BeforeBytes, row.AfterBytes
 		out = append(out, entry)
-		size += len(row.Before) + len(row.After) + len(row.Target) + len(row.Reason) + len(row.UserAgent)
+		size += entry.bytes()
 	}
 	return out, "", rows.Err()
 }

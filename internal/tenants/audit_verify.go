@@ -40,12 +40,16 @@ type AuditVerification struct {
 }
 
 // One transaction reads some rows only, because one over a long trail would prevent Postgres from
-// cleaning up. A row can have megabytes, so the number follows from the size of the rows before.
+// cleaning up. A row can have megabytes, so the number follows from the size of the rows before, and
+// one row is in memory at a time.
 const (
 	auditVerifyFirst = 20
-	auditVerifyRows  = 1000
+	auditVerifyRows  = 200
 	auditVerifyBytes = 2 << 20
 )
+
+// auditChainSQL are rows in the order of the chain.
+const auditChainSQL = "SELECT * FROM audit WHERE tenant_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"
 
 // VerifyAudit reads the trail of the actor's tenant, from the mark of the deleted rows on. It
 // verifies that each row follows from the previous one and that none is missing at the end. Error:
@@ -54,7 +58,7 @@ func (s *Store) VerifyAudit(ctx context.Context, a Actor, v AuditVerification) (
 	w := auditWalk{AuditVerification: v, tenant: a.tenant, rows: auditVerifyFirst}
 	begun := s.now()
 	for {
-		err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error { return w.page(ctx, q) })
+		err := s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error { return w.page(ctx, tx, q) })
 		if err != nil {
 			return AuditReport{}, fmt.Errorf("verify the audit trail after row %d: %w", w.Head.Sequence, err)
 		}
@@ -77,7 +81,7 @@ type auditWalk struct {
 
 // page reads the next rows. In the meantime the trail may have grown at its end and lost old rows
 // at its beginning, so both ends are read again, at the same instant as the rows.
-func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
+func (w *auditWalk) page(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 	end, err := q.AuditHead(ctx, w.tenant)
 	missing := errors.Is(err, pgx.ErrNoRows)
 	if missing {
@@ -98,23 +102,39 @@ func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
 	if w.AuditVerification.Rows > 0 {
 		most = min(most, w.AuditVerification.Rows-w.AuditReport.Rows)
 	}
-	rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: w.tenant, After: w.Head.Sequence, Most: int32(most)}) // at most 1000
-	if err != nil {
+	read, size, err := w.chain(ctx, tx, most)
+	if err != nil || w.Complete {
 		return err
 	}
-	size := 1
-	for i := range rows {
-		size += len(rows[i].Before) + len(rows[i].After)
-		if problem := w.follow(&rows[i]); problem != "" {
-			w.broken(w.Head.Sequence+1, problem)
-			return nil
-		}
-	}
-	w.rows = min(max(int64(auditVerifyBytes*len(rows)/size), 1), auditVerifyRows, 4*w.rows)
-	if len(rows) < int(most) {
+	w.rows = min(max(auditVerifyBytes*read/size, 1), auditVerifyRows, 4*w.rows)
+	if read < most {
 		w.finish(end, missing)
 	}
 	return nil
+}
+
+// chain follows the next rows, at most most. It returns how many there were, and the bytes of their
+// fields, at least one.
+func (w *auditWalk) chain(ctx context.Context, tx pgx.Tx, most int64) (read, size int64, err error) {
+	rows, err := tx.Query(ctx, auditChainSQL, w.tenant, w.Head.Sequence, most)
+	if err != nil {
+		return 0, 1, err
+	}
+	defer rows.Close()
+	size = 1
+	for rows.Next() {
+		row, err := pgx.RowToStructByName[db.Audit](rows)
+		if err != nil {
+			return read, size, err
+		}
+		read++
+		size += int64(len(row.Before) + len(row.After))
+		if problem := w.follow(&row); problem != "" {
+			w.broken(w.Head.Sequence+1, problem)
+			return read, size, nil
+		}
+	}
+	return read, size, rows.Err()
 }
 
 // begin finds where to begin, and looks up the marks that will not be compared with a row.

@@ -180,11 +180,18 @@ func (st *settling) refund(ctx context.Context, payment string) (verdict, error)
 	return st.takeBack(ctx, purchase)
 }
 
+// maxTakenBack is how many grants a refund takes back. A purchase grants one for each of its items;
+// only references that somebody else has chosen can be more.
+const maxTakenBack = 1000
+
 // takeBack revokes what is left of the grants of a refunded purchase.
 func (st *settling) takeBack(ctx context.Context, purchase string) (verdict, error) {
-	rows, err := st.CreditsOfPurchase(ctx, db.CreditsOfPurchaseParams{TenantID: st.tenant, Purchase: purchase})
+	rows, err := st.CreditsOfPurchase(ctx, db.CreditsOfPurchaseParams{TenantID: st.tenant, Purchase: purchase, Most: maxTakenBack + 1})
 	if err != nil {
 		return verdict{}, err
+	}
+	if len(rows) > maxTakenBack {
+		return verdict{outcome: EventFailed, why: fmt.Sprintf("the references of more than %d grants begin with %s: revoke them yourself", maxTakenBack, purchase)}, nil
 	}
 	v := verdict{outcome: EventIgnored, why: purchase + " was refunded and grants no credits"}
 	var taken []string

@@ -70,6 +70,11 @@ func (s *Store) changeLocked(
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
+		if right == MayManage { // keys and members
+			if err := q.AnnounceUrgent(ctx, a.tenant.String()); err != nil {
+				return err
+			}
+		}
 		if err := lock(ctx, tx, q, a.tenant); err != nil {
 			return err
 		}

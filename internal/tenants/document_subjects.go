@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"weir/internal/limit"
-	"weir/internal/tenants/db"
 )
 
 // Registered subjects and their overrides in a document.
@@ -125,6 +124,10 @@ func (c *change) reviseOverride(r *revision, now *revisedSubject, at string, o O
 	}
 }
 
+// enoughProblems is from how many problems of a document on no more overrides are compared: there
+// can be a million.
+const enoughProblems = 100
+
 // checkKeptOverrides refuses a change of a rule that would make an override invalid that is not in
 // the document.
 func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
@@ -139,12 +142,12 @@ func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
 			}
 		}
 		rule := r.rules[slug]
-		numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: rule.ID, Now: &c.now, But: but})
+		err := c.overrideNumbers(ctx, rule.ID, but, func(l limit.Limit, subject string, _ int64) (more bool) {
+			r.misfit(slug, "subject "+subject, l.Validate(&rule.Rule))
+			return len(r.problems) < enoughProblems
+		})
 		if err != nil {
 			return err
-		}
-		for _, n := range numbers {
-			r.misfit(slug, "subject "+n.Subject, limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited).Validate(&rule.Rule))
 		}
 	}
 	return nil

@@ -147,7 +147,8 @@ func (l *SubjectLine) over(s Subject) Subject {
 // ImportSubjects registers and changes subjects, all of them or none, under one version. The audit
 // trail has a row for each subject that it registers or changes and one for the import. While it
 // runs, up to a minute, other changes of the tenant, and resets, wait, but not those of other
-// tenants. Errors: *LinesError, ErrUnavailable.
+// tenants. It ends for those of keys, members and the tenant itself: nobody can delay the
+// revocation of a key by importing with it. Errors: *LinesError, ErrUnavailable, ErrInterrupted.
 func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
 	err = s.changeWithin(ctx, a, MayEdit, importTimeout, func(ctx context.Context, c *change) error {
 		m, err := c.newSubjectImport(ctx, lines, mode)
@@ -275,6 +276,11 @@ func (m *subjectImport) inBatches(ctx context.Context, lines []SubjectLine) erro
 			return err
 		}
 		lines = lines[n:]
+		if nothing, err := m.NothingUrgent(ctx, m.tenant.String()); err != nil {
+			return err
+		} else if !nothing {
+			return ErrInterrupted
+		}
 	}
 	return nil
 }

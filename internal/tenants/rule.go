@@ -305,10 +305,12 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		return nil
 	}
 	var fields []limit.FieldError
-	test := func(l limit.Limit, whose string) {
+	const enough = 20 // the others are reported once these are fixed
+	test := func(l limit.Limit, whose string) (more bool) {
 		for _, problem := range l.Validate(&r) {
 			fields = append(fields, limit.FieldProblem(field, misfit(whose, problem)))
 		}
+		return len(fields) < enough
 	}
 	limits, err := c.RulePlanLimits(ctx, db.RulePlanLimitsParams{TenantID: c.tenant, RuleID: old.ID})
 	if err != nil {
@@ -321,19 +323,48 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		}
 		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt, l.Overage, l.Metering), whose)
 	}
-	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
+	err = c.overrideNumbers(ctx, old.ID, []string{}, func(l limit.Limit, subject string, subjects int64) (more bool) {
+		whose := "subject " + subject
+		if subjects > 1 {
+			whose += fmt.Sprintf(" (and %d others)", subjects-1)
+		}
+		return test(l, whose)
+	})
 	if err != nil {
 		return err
 	}
-	for _, n := range numbers {
-		whose := "subject " + n.Subject
-		if n.Subjects > 1 {
-			whose += fmt.Sprintf(" (and %d others)", n.Subjects-1)
-		}
-		test(limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited), whose)
-	}
-	const enough = 20 // the others are reported once these are fixed
 	return invalidIf(fields[:min(len(fields), enough)])
+}
+
+// overrideNumbersSQL are the different limits among the rule's overrides that have not expired,
+// except for some subjects, with one subject that has each.
+const overrideNumbersSQL = `SELECT limit_units, burst_units, unlimited, min(subject)::text, count(*)
+FROM overrides
+WHERE tenant_id = $1 AND rule_id = $2 AND (expires_at IS NULL OR expires_at > $3) AND subject <> ALL($4::text[])
+GROUP BY limit_units, burst_units, unlimited`
+
+// overrideNumbers calls each for the different limits among the overrides of a rule, with a subject
+// that has it and how many have it, until each returns false. There can be as many limits as
+// overrides, so they are not kept.
+func (c *change) overrideNumbers(ctx context.Context, rule uuid.UUID, but []string, each func(l limit.Limit, subject string, subjects int64) (more bool)) error {
+	rows, err := c.tx.Query(ctx, overrideNumbersSQL, c.tenant, rule, c.now, but)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var units, burst *int64
+		var unlimited bool
+		var subject string
+		var subjects int64
+		if err := rows.Scan(&units, &burst, &unlimited, &subject, &subjects); err != nil {
+			return err
+		}
+		if !each(limitOf(units, burst, unlimited), subject, subjects) {
+			return nil
+		}
+	}
+	return rows.Err()
 }
 
 // refitted returns the changed field of a rule on which the ranges of its plans' limits depend, or

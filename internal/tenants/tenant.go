@@ -272,6 +272,9 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 		if err != nil {
 			return err
 		}
+		if err := q.AnnounceUrgent(ctx, row.ID.String()); err != nil {
+			return err
+		}
 		if row, err = q.LockTenant(ctx, row.ID); err != nil {
 			return err
 		}

@@ -49,55 +49,6 @@ func (q *Queries) AuditAges(ctx context.Context, arg AuditAgesParams) ([]AuditAg
 	return items, nil
 }
 
-const auditChain = `-- name: AuditChain :many
-SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target, before, after, reason, hash FROM audit WHERE tenant_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3
-`
-
-type AuditChainParams struct {
-	TenantID uuid.UUID
-	After    int64
-	Most     int32
-}
-
-// Rows in the order of the chain.
-func (q *Queries) AuditChain(ctx context.Context, arg AuditChainParams) ([]Audit, error) {
-	rows, err := q.db.Query(ctx, auditChain, arg.TenantID, arg.After, arg.Most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Audit
-	for rows.Next() {
-		var i Audit
-		if err := rows.Scan(
-			&i.TenantID,
-			&i.Sequence,
-			&i.ID,
-			&i.At,
-			&i.ActorKind,
-			&i.ActorID,
-			&i.ActorName,
-			&i.Address,
-			&i.UserAgent,
-			&i.RequestID,
-			&i.Action,
-			&i.Kind,
-			&i.Target,
-			&i.Before,
-			&i.After,
-			&i.Reason,
-			&i.Hash,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const auditCredits = `-- name: AuditCredits :many
 SELECT g.id, g.subject AS target, jsonb_strip_nulls(jsonb_build_object('id', g.id, 'rule', r.slug, 'units', g.units,
     'expires_at', g.expires_at, 'reference', nullif(g.reference, ''), 'reason', nullif(g.reason, ''), 'revoked_at', g.revoked_at))::text AS object

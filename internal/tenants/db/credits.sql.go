@@ -329,12 +329,13 @@ func (q *Queries) CreditsByReference(ctx context.Context, arg CreditsByReference
 const creditsOfPurchase = `-- name: CreditsOfPurchase :many
 SELECT g.tenant_id, g.id, g.subject, g.rule_id, g.units, g.spent, g.expires_at, g.reference, g.reason, g.created_by, g.created_at, g.revoked_by, g.revoked_at, g.opened, g.spent_at, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
 WHERE g.tenant_id = $1 AND g.reference > $2::text || '/' AND g.reference < $2::text || '0' AND g.reference <> ''
-    AND g.revoked_at IS NULL ORDER BY g.id
+    AND g.revoked_at IS NULL ORDER BY g.id LIMIT $3
 `
 
 type CreditsOfPurchaseParams struct {
 	TenantID uuid.UUID
 	Purchase string
+	Most     int32
 }
 
 type CreditsOfPurchaseRow struct {
@@ -358,7 +359,7 @@ type CreditsOfPurchaseRow struct {
 
 // The grants whose references begin with the purchase and a slash; 0 is the character after it.
 func (q *Queries) CreditsOfPurchase(ctx context.Context, arg CreditsOfPurchaseParams) ([]CreditsOfPurchaseRow, error) {
-	rows, err := q.db.Query(ctx, creditsOfPurchase, arg.TenantID, arg.Purchase)
+	rows, err := q.db.Query(ctx, creditsOfPurchase, arg.TenantID, arg.Purchase, arg.Most)
 	if err != nil {
 		return nil, err
 	}

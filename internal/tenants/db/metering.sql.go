@@ -14,6 +14,7 @@ import (
 )
 
 const addMeteredTotals = `-- name: AddMeteredTotals :exec
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest($1::uuid[])))
 INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, free_units, billed_units, checks, late_units, unattributed_units)
 SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
@@ -25,7 +26,7 @@ FROM (
         unnest($3::bigint[]) AS unattributed_units, unnest($4::text[]) AS rule,
         unnest($5::bigint[]) AS units, unnest($6::bigint[]) AS overage_units,
         unnest($7::bigint[]) AS free_units, unnest($8::bigint[]) AS billed_units, unnest($9::bigint[]) AS checks
-) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
+) AS r JOIN known t ON t.id = r.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3
 ORDER BY 1, 2, 3
 ON CONFLICT (tenant_id, start, rule) DO UPDATE SET
@@ -67,20 +68,21 @@ func (q *Queries) AddMeteredTotals(ctx context.Context, arg AddMeteredTotalsPara
 }
 
 const addMeteredUsage = `-- name: AddMeteredUsage :many
-WITH added AS (
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest($1::uuid[]))),
+added AS (
 INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units)
 SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
     least(sum(r.free_units), 9223372036854775807)::bigint, least(sum(r.billed_units), 9223372036854775807)::bigint,
     sum(r.checks)::bigint, least(coalesce(sum(r.units) FILTER (WHERE k.start < s.sealed_until), 0), 9223372036854775807)::bigint
 FROM (
-    SELECT unnest($1::integer[]) AS n, unnest($2::text[]) AS subject,
-        unnest($3::bigint[]) AS units, unnest($4::bigint[]) AS overage_units,
-        unnest($5::bigint[]) AS free_units, unnest($6::bigint[]) AS billed_units, unnest($7::bigint[]) AS checks
+    SELECT unnest($2::integer[]) AS n, unnest($3::text[]) AS subject,
+        unnest($4::bigint[]) AS units, unnest($5::bigint[]) AS overage_units,
+        unnest($6::bigint[]) AS free_units, unnest($7::bigint[]) AS billed_units, unnest($8::bigint[]) AS checks
 ) AS r JOIN (
-    SELECT generate_series(0, cardinality($8::uuid[]) - 1) AS n,
-        unnest($8::uuid[]) AS tenant_id, unnest($9::timestamptz[]) AS start, unnest($10::text[]) AS rule
-) AS k ON k.n = r.n JOIN tenants t ON t.id = k.tenant_id CROSS JOIN metering_state s
+    SELECT generate_series(0, cardinality($1::uuid[]) - 1) AS n,
+        unnest($1::uuid[]) AS tenant_id, unnest($9::timestamptz[]) AS start, unnest($10::text[]) AS rule
+) AS k ON k.n = r.n JOIN known t ON t.id = k.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4
 ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
@@ -96,6 +98,7 @@ SELECT tenant_id, start, count(*) AS new_rows FROM added WHERE is_new GROUP BY 1
 `
 
 type AddMeteredUsageParams struct {
+	Tenants      []uuid.UUID
 	Groups       []int32
 	Subjects     []string
 	Units        []int64
@@ -103,7 +106,6 @@ type AddMeteredUsageParams struct {
 	FreeUnits    []int64
 	BilledUnits  []int64
 	Checks       []int64
-	Tenants      []uuid.UUID
 	Starts       []time.Time
 	Rules        []string
 }
@@ -122,6 +124,7 @@ type AddMeteredUsageRow struct {
 // xmax, of the lock that ON CONFLICT takes.
 func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams) ([]AddMeteredUsageRow, error) {
 	rows, err := q.db.Query(ctx, addMeteredUsage,
+		arg.Tenants,
 		arg.Groups,
 		arg.Subjects,
 		arg.Units,
@@ -129,7 +132,6 @@ func (q *Queries) AddMeteredUsage(ctx context.Context, arg AddMeteredUsageParams
 		arg.FreeUnits,
 		arg.BilledUnits,
 		arg.Checks,
-		arg.Tenants,
 		arg.Starts,
 		arg.Rules,
 	)

@@ -7,7 +7,6 @@ package db
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -280,62 +279,6 @@ func (q *Queries) RuleHasOverrides(ctx context.Context, arg RuleHasOverridesPara
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
-}
-
-const ruleOverrideNumbers = `-- name: RuleOverrideNumbers :many
-SELECT limit_units, burst_units, unlimited, min(subject)::text AS subject, count(*) AS subjects
-FROM overrides
-WHERE tenant_id = $1 AND rule_id = $2 AND (expires_at IS NULL OR expires_at > $3)
-    AND subject <> ALL($4::text[])
-GROUP BY limit_units, burst_units, unlimited
-`
-
-type RuleOverrideNumbersParams struct {
-	TenantID uuid.UUID
-	RuleID   uuid.UUID
-	Now      *time.Time
-	But      []string
-}
-
-type RuleOverrideNumbersRow struct {
-	LimitUnits *int64
-	BurstUnits *int64
-	Unlimited  bool
-	Subject    string
-	Subjects   int64
-}
-
-// Each different limit among the rule's overrides that have not expired, except for some subjects,
-// with one subject that has it.
-func (q *Queries) RuleOverrideNumbers(ctx context.Context, arg RuleOverrideNumbersParams) ([]RuleOverrideNumbersRow, error) {
-	rows, err := q.db.Query(ctx, ruleOverrideNumbers,
-		arg.TenantID,
-		arg.RuleID,
-		arg.Now,
-		arg.But,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []RuleOverrideNumbersRow
-	for rows.Next() {
-		var i RuleOverrideNumbersRow
-		if err := rows.Scan(
-			&i.LimitUnits,
-			&i.BurstUnits,
-			&i.Unlimited,
-			&i.Subject,
-			&i.Subjects,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const rulePatterns = `-- name: RulePatterns :many

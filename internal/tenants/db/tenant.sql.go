@@ -12,6 +12,16 @@ import (
 	"github.com/google/uuid"
 )
 
+const announceUrgent = `-- name: AnnounceUrgent :exec
+SELECT pg_advisory_xact_lock_shared(hashtextextended('urgent ' || $1::text, 0))
+`
+
+// Until the transaction ends, an import of the tenant knows that an urgent change waits for it.
+func (q *Queries) AnnounceUrgent(ctx context.Context, tenant string) error {
+	_, err := q.db.Exec(ctx, announceUrgent, tenant)
+	return err
+}
+
 const bumpVersion = `-- name: BumpVersion :one
 UPDATE config_version SET version = version + 1 RETURNING version, pg_notify('weir_changes', $1::text)::text
 `
@@ -183,6 +193,19 @@ UPDATE tenants SET deleted_at = now(), slug = id::text WHERE id = $1
 func (q *Queries) MarkTenantDeleted(ctx context.Context, id uuid.UUID) error {
 	_, err := q.db.Exec(ctx, markTenantDeleted, id)
 	return err
+}
+
+const nothingUrgent = `-- name: NothingUrgent :one
+SELECT (pg_try_advisory_lock(u.key) AND pg_advisory_unlock(u.key))::boolean AS nothing
+FROM (SELECT hashtextextended('urgent ' || $1::text, 0) AS key) u
+`
+
+// Reports whether nobody has announced an urgent change of a tenant. The lock ends at once.
+func (q *Queries) NothingUrgent(ctx context.Context, tenant string) (bool, error) {
+	row := q.db.QueryRow(ctx, nothingUrgent, tenant)
+	var nothing bool
+	err := row.Scan(&nothing)
+	return nothing, err
 }
 
 const seeDeletedTenants = `-- name: SeeDeletedTenants :exec

@@ -14,6 +14,7 @@ import (
 )
 
 const addUsageDays = `-- name: AddUsageDays :exec
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest($1::uuid[])))
 INSERT INTO usage_days AS u (tenant_id, start, rule, plan, resource,
     allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
 SELECT r.tenant_id, r.start, r.rule, r.plan, r.resource,
@@ -26,7 +27,7 @@ FROM (
         unnest($6::bigint[]) AS allowed, unnest($7::bigint[]) AS denied,
         unnest($8::bigint[]) AS shadow_denied, unnest($9::bigint[]) AS degraded,
         unnest($10::bigint[]) AS cost_allowed, unnest($11::bigint[]) AS cost_denied
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 WHERE r.start >= now() - $12::interval
 GROUP BY r.tenant_id, r.start, r.rule, r.plan, r.resource
 ORDER BY r.tenant_id, r.start, r.rule, r.plan, r.resource
@@ -70,6 +71,7 @@ func (q *Queries) AddUsageDays(ctx context.Context, arg AddUsageDaysParams) erro
 }
 
 const addUsageHours = `-- name: AddUsageHours :exec
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest($1::uuid[])))
 INSERT INTO usage_hours AS u (tenant_id, start, rule, plan, resource,
     allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
 SELECT r.tenant_id, r.start, r.rule, r.plan, r.resource,
@@ -82,7 +84,7 @@ FROM (
         unnest($6::bigint[]) AS allowed, unnest($7::bigint[]) AS denied,
         unnest($8::bigint[]) AS shadow_denied, unnest($9::bigint[]) AS degraded,
         unnest($10::bigint[]) AS cost_allowed, unnest($11::bigint[]) AS cost_denied
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 WHERE r.start >= now() - $12::interval
 GROUP BY r.tenant_id, r.start, r.rule, r.plan, r.resource
 ORDER BY r.tenant_id, r.start, r.rule, r.plan, r.resource
@@ -126,6 +128,7 @@ func (q *Queries) AddUsageHours(ctx context.Context, arg AddUsageHoursParams) er
 }
 
 const addUsageMinutes = `-- name: AddUsageMinutes :exec
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest($1::uuid[])))
 INSERT INTO usage_minutes AS u (tenant_id, slot, start, rule, plan, resource,
     allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
 SELECT r.tenant_id, floor(extract(epoch FROM r.start) / 86400)::bigint % 5, r.start, r.rule, r.plan, r.resource,
@@ -138,7 +141,7 @@ FROM (
         unnest($6::bigint[]) AS allowed, unnest($7::bigint[]) AS denied,
         unnest($8::bigint[]) AS shadow_denied, unnest($9::bigint[]) AS degraded,
         unnest($10::bigint[]) AS cost_allowed, unnest($11::bigint[]) AS cost_denied
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 WHERE r.start >= now() - $12::interval
 GROUP BY r.tenant_id, r.start, r.rule, r.plan, r.resource
 ORDER BY r.tenant_id, r.start, r.rule, r.plan, r.resource
@@ -165,7 +168,9 @@ type AddUsageMinutesParams struct {
 
 // In the order of the key, here and below, so that two writers wait for each other and do not
 // deadlock. Minutes beyond their retention are left to the hours; minutes of a server whose clock
-// is ahead count as now. A tenant that was deleted has no usage.
+// is ahead count as now. A tenant that was deleted has no usage. Each tenant is looked up once, and
+// not for each row: while an export of a tenant is open, and the tenant is changed again and again,
+// Postgres cannot remove the old versions of its row, and reads all of them each time.
 func (q *Queries) AddUsageMinutes(ctx context.Context, arg AddUsageMinutesParams) error {
 	_, err := q.db.Exec(ctx, addUsageMinutes,
 		arg.Tenants,
@@ -196,12 +201,13 @@ func (q *Queries) DatabaseTime(ctx context.Context) (time.Time, error) {
 }
 
 const lockUsageSubjects = `-- name: LockUsageSubjects :many
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest($1::uuid[])))
 INSERT INTO usage_subjects AS u (tenant_id, grain, start, top)
 SELECT r.tenant_id, r.grain, r.start, '{}'
 FROM (
     SELECT unnest($1::uuid[]) AS tenant_id, unnest($2::text[]) AS grain,
         unnest($3::timestamptz[]) AS start
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 ORDER BY r.tenant_id, r.grain, r.start
 ON CONFLICT (tenant_id, grain, start) DO UPDATE SET top = u.top
 RETURNING u.tenant_id, u.grain, u.start, u.top

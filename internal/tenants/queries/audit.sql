@@ -135,10 +135,6 @@ SELECT h.tenant_id, t.slug, h.sequence, h.hash, a.at FROM audit_heads h JOIN ten
 LEFT JOIN audit a ON a.tenant_id = h.tenant_id AND a.sequence = h.sequence
 WHERE h.sequence > 0 AND h.tenant_id > @after ORDER BY h.tenant_id LIMIT @most;
 
--- name: AuditChain :many
--- Rows in the order of the chain.
-SELECT * FROM audit WHERE tenant_id = @tenant_id AND sequence > @after ORDER BY sequence LIMIT @most;
-
 -- name: AuditHashAt :one
 SELECT hash FROM audit WHERE tenant_id = @tenant_id AND sequence = @sequence;
 

@@ -29,7 +29,7 @@ WHERE g.tenant_id = @tenant_id AND g.reference = @reference AND g.reference <> '
 -- The grants whose references begin with the purchase and a slash; 0 is the character after it.
 SELECT g.*, r.slug AS rule FROM credit_grants g JOIN rules r ON r.tenant_id = g.tenant_id AND r.id = g.rule_id
 WHERE g.tenant_id = @tenant_id AND g.reference > @purchase::text || '/' AND g.reference < @purchase::text || '0' AND g.reference <> ''
-    AND g.revoked_at IS NULL ORDER BY g.id;
+    AND g.revoked_at IS NULL ORDER BY g.id LIMIT @most;
 
 -- name: CountOpenCredits :one
 -- Grants of a subject of which something is left, counted up to @most.

@@ -63,7 +63,8 @@ JOIN metered_usage u ON u.tenant_id = r.tenant_id AND u.subject = r.subject AND 
 -- group, of one tenant, hour and rule, by number: there are few groups, and each value costs
 -- allocations. It returns how many rows are new, by tenant and hour: a row that was there has an
 -- xmax, of the lock that ON CONFLICT takes.
-WITH added AS (
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest(@tenants::uuid[]))),
+added AS (
 INSERT INTO metered_usage AS u (tenant_id, start, subject, rule, units, overage_units, free_units, billed_units, checks, late_units)
 SELECT k.tenant_id, greatest(least(k.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.subject, k.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
@@ -76,7 +77,7 @@ FROM (
 ) AS r JOIN (
     SELECT generate_series(0, cardinality(@tenants::uuid[]) - 1) AS n,
         unnest(@tenants::uuid[]) AS tenant_id, unnest(@starts::timestamptz[]) AS start, unnest(@rules::text[]) AS rule
-) AS k ON k.n = r.n JOIN tenants t ON t.id = k.tenant_id CROSS JOIN metering_state s
+) AS k ON k.n = r.n JOIN known t ON t.id = k.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3, 4
 ORDER BY 1, 2, 3, 4
 ON CONFLICT (tenant_id, start, subject, rule) DO UPDATE SET
@@ -92,6 +93,7 @@ SELECT tenant_id, start, count(*) AS new_rows FROM added WHERE is_new GROUP BY 1
 
 -- name: AddMeteredTotals :exec
 -- One row for each tenant, hour and rule. Units without a subject are unattributed.
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest(@tenants::uuid[])))
 INSERT INTO metered_totals AS u (tenant_id, start, rule, units, overage_units, free_units, billed_units, checks, late_units, unattributed_units)
 SELECT r.tenant_id, greatest(least(r.start, date_trunc('hour', now(), 'UTC')), s.sealed_until), r.rule,
     least(sum(r.units), 9223372036854775807)::bigint, least(sum(r.overage_units), 9223372036854775807)::bigint,
@@ -103,7 +105,7 @@ FROM (
         unnest(@unattributed_units::bigint[]) AS unattributed_units, unnest(@rules::text[]) AS rule,
         unnest(@units::bigint[]) AS units, unnest(@overage_units::bigint[]) AS overage_units,
         unnest(@free_units::bigint[]) AS free_units, unnest(@billed_units::bigint[]) AS billed_units, unnest(@checks::bigint[]) AS checks
-) AS r JOIN tenants t ON t.id = r.tenant_id CROSS JOIN metering_state s
+) AS r JOIN known t ON t.id = r.tenant_id CROSS JOIN metering_state s
 GROUP BY 1, 2, 3
 ORDER BY 1, 2, 3
 ON CONFLICT (tenant_id, start, rule) DO UPDATE SET

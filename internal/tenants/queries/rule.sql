@@ -48,15 +48,6 @@ FROM (
 ) AS l JOIN plans p ON p.tenant_id = @tenant_id AND p.id = l.plan_id
 ORDER BY p.slug, l.number;
 
--- name: RuleOverrideNumbers :many
--- Each different limit among the rule's overrides that have not expired, except for some subjects,
--- with one subject that has it.
-SELECT limit_units, burst_units, unlimited, min(subject)::text AS subject, count(*) AS subjects
-FROM overrides
-WHERE tenant_id = @tenant_id AND rule_id = @rule_id AND (expires_at IS NULL OR expires_at > @now)
-    AND subject <> ALL(@but::text[])
-GROUP BY limit_units, burst_units, unlimited;
-
 -- name: StampPlansOfRule :exec
 UPDATE plans p SET version = @version, updated_at = now()
 FROM plan_limits l

@@ -15,6 +15,15 @@ SELECT (EXISTS (SELECT FROM tenants t WHERE t.slug = @slug::text) OR EXISTS (SEL
 -- rows stay valid.
 SELECT * FROM tenants WHERE id = @id FOR NO KEY UPDATE;
 
+-- name: AnnounceUrgent :exec
+-- Until the transaction ends, an import of the tenant knows that an urgent change waits for it.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('urgent ' || @tenant::text, 0));
+
+-- name: NothingUrgent :one
+-- Reports whether nobody has announced an urgent change of a tenant. The lock ends at once.
+SELECT (pg_try_advisory_lock(u.key) AND pg_advisory_unlock(u.key))::boolean AS nothing
+FROM (SELECT hashtextextended('urgent ' || @tenant::text, 0) AS key) u;
+
 -- name: InsertTenant :one
 INSERT INTO tenants (id, slug, name, partitions, version, policy_version, subjects_version, keys_version)
 VALUES (@id, @slug, @name, @partitions, @version, @version, @version, @version)

@@ -10,7 +10,10 @@ WHERE w.batch < excluded.batch;
 -- name: AddUsageMinutes :exec
 -- In the order of the key, here and below, so that two writers wait for each other and do not
 -- deadlock. Minutes beyond their retention are left to the hours; minutes of a server whose clock
--- is ahead count as now. A tenant that was deleted has no usage.
+-- is ahead count as now. A tenant that was deleted has no usage. Each tenant is looked up once, and
+-- not for each row: while an export of a tenant is open, and the tenant is changed again and again,
+-- Postgres cannot remove the old versions of its row, and reads all of them each time.
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest(@tenants::uuid[])))
 INSERT INTO usage_minutes AS u (tenant_id, slot, start, rule, plan, resource,
     allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
 SELECT r.tenant_id, floor(extract(epoch FROM r.start) / 86400)::bigint % 5, r.start, r.rule, r.plan, r.resource,
@@ -23,7 +26,7 @@ FROM (
         unnest(@allowed::bigint[]) AS allowed, unnest(@denied::bigint[]) AS denied,
         unnest(@shadow_denied::bigint[]) AS shadow_denied, unnest(@degraded::bigint[]) AS degraded,
         unnest(@cost_allowed::bigint[]) AS cost_allowed, unnest(@cost_denied::bigint[]) AS cost_denied
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 WHERE r.start >= now() - @retention::interval
 GROUP BY r.tenant_id, r.start, r.rule, r.plan, r.resource
 ORDER BY r.tenant_id, r.start, r.rule, r.plan, r.resource
@@ -33,6 +36,7 @@ ON CONFLICT (tenant_id, start, rule, plan, resource, slot) DO UPDATE SET allowed
     cost_denied = least(u.cost_denied::numeric + excluded.cost_denied, 9223372036854775807)::bigint;
 
 -- name: AddUsageHours :exec
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest(@tenants::uuid[])))
 INSERT INTO usage_hours AS u (tenant_id, start, rule, plan, resource,
     allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
 SELECT r.tenant_id, r.start, r.rule, r.plan, r.resource,
@@ -45,7 +49,7 @@ FROM (
         unnest(@allowed::bigint[]) AS allowed, unnest(@denied::bigint[]) AS denied,
         unnest(@shadow_denied::bigint[]) AS shadow_denied, unnest(@degraded::bigint[]) AS degraded,
         unnest(@cost_allowed::bigint[]) AS cost_allowed, unnest(@cost_denied::bigint[]) AS cost_denied
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 WHERE r.start >= now() - @retention::interval
 GROUP BY r.tenant_id, r.start, r.rule, r.plan, r.resource
 ORDER BY r.tenant_id, r.start, r.rule, r.plan, r.resource
@@ -55,6 +59,7 @@ ON CONFLICT (tenant_id, start, rule, plan, resource) DO UPDATE SET allowed = u.a
     cost_denied = least(u.cost_denied::numeric + excluded.cost_denied, 9223372036854775807)::bigint;
 
 -- name: AddUsageDays :exec
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest(@tenants::uuid[])))
 INSERT INTO usage_days AS u (tenant_id, start, rule, plan, resource,
     allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
 SELECT r.tenant_id, r.start, r.rule, r.plan, r.resource,
@@ -67,7 +72,7 @@ FROM (
         unnest(@allowed::bigint[]) AS allowed, unnest(@denied::bigint[]) AS denied,
         unnest(@shadow_denied::bigint[]) AS shadow_denied, unnest(@degraded::bigint[]) AS degraded,
         unnest(@cost_allowed::bigint[]) AS cost_allowed, unnest(@cost_denied::bigint[]) AS cost_denied
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 WHERE r.start >= now() - @retention::interval
 GROUP BY r.tenant_id, r.start, r.rule, r.plan, r.resource
 ORDER BY r.tenant_id, r.start, r.rule, r.plan, r.resource
@@ -78,12 +83,13 @@ ON CONFLICT (tenant_id, start, rule, plan, resource) DO UPDATE SET allowed = u.a
 
 -- name: LockUsageSubjects :many
 -- Creates missing lists, and locks all of them, in the same order for all writers.
+WITH known AS MATERIALIZED (SELECT t.id FROM tenants t WHERE t.id = ANY (SELECT DISTINCT unnest(@tenants::uuid[])))
 INSERT INTO usage_subjects AS u (tenant_id, grain, start, top)
 SELECT r.tenant_id, r.grain, r.start, '{}'
 FROM (
     SELECT unnest(@tenants::uuid[]) AS tenant_id, unnest(@grains::text[]) AS grain,
         unnest(@starts::timestamptz[]) AS start
-) AS r JOIN tenants t ON t.id = r.tenant_id
+) AS r JOIN known t ON t.id = r.tenant_id
 ORDER BY r.tenant_id, r.grain, r.start
 ON CONFLICT (tenant_id, grain, start) DO UPDATE SET top = u.top
 RETURNING u.tenant_id, u.grain, u.start, u.top;
