@@ -75,6 +75,20 @@ func TestCreditsOfASubject(t *testing.T) {
 	require.False(t, d.Rules[0].HasCredits)
 }
 
+// Reading the limits of a customer opens credits that the store has forgotten, so that the next
+// read shows them, and no check must miss them first.
+func TestReadsOpenCredits(t *testing.T) {
+	r := checktest.NewRig(t, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 2)}}, nil, granted("paying", limit.Grant{Units: 5}))
+	r.Checker = opening(t, r, 2)
+	read := func() check.RuleDecision {
+		return r.Checker.InspectRule(t.Context(), r.Policy, "api", check.Request{Subject: "paying"}).Rules[0]
+	}
+	require.True(t, read().Unopened)
+	opened := read()
+	require.False(t, opened.Unopened)
+	require.EqualValues(t, 3, opened.Credits)
+}
+
 // Eight resources of one customer in one call share its credits of a rule that counts by subject
 // and resource: 10 units are 10 units, and not 10 for each resource.
 func TestCreditsOfItemsDecidedTogether(t *testing.T) {

@@ -183,6 +183,17 @@ func TestLimitViewOfWarningAndOverage(t *testing.T) {
 	require.Equal(t, "350 of 100 used", l.UsedText())
 }
 
+// Credits that the counters do not know are not shown as spent: the read has them opened.
+func TestLimitViewOfUnopenedCredits(t *testing.T) {
+	r := check.RuleDecision{
+		Rule: &limit.Rule{Slug: "monthly", Algorithm: limit.FixedWindow, Window: window(t, "1h")}, Allowed: true, Limit: 100, Quota: 100,
+		Remaining: 100, HasCredits: true, Unopened: true,
+	}
+	require.Equal(t, "credits not read yet: reload the page", limitViewOf(&r, nil).Credits)
+	r.Unopened, r.Credits = false, 3
+	require.Equal(t, "3 credits left", limitViewOf(&r, nil).Credits)
+}
+
 // One affected subject is not "none of the 1 busiest".
 func TestPlanImpactOfOneSubject(t *testing.T) {
 	for want, c := range map[string]check.Comparison{

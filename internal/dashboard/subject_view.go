@@ -371,6 +371,9 @@ func limitViewOf(r *check.RuleDecision, plans planNames) limitView {
 	}
 	if r.HasCredits && !r.Degraded {
 		l.Credits = plural(r.Credits, "credit", "credits") + " left"
+		if r.Unopened { // this read has them opened
+			l.Credits = "credits not read yet: reload the page"
+		}
 	}
 	l.Number = limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited})
 	switch {

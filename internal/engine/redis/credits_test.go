@@ -143,7 +143,7 @@ func TestCreditsOfAnOlderDump(t *testing.T) {
 func TestClosedCreditsExpire(t *testing.T) {
 	client := redisClient(t)
 	eng := redisengine.New(client, redisOptions())
-	const kept, onItsWay = 400 * 24 * time.Hour, 20 * time.Minute
+	const kept, onItsWay = 30 * 24 * time.Hour, 20 * time.Minute
 	require.Greater(t, onItsWay, time.Duration(engine.SteppedUS)*time.Microsecond)
 	for _, held := range []bool{true, false} {
 		c := creditCounter(100)
@@ -179,4 +179,100 @@ func TestClosedCreditsExpire(t *testing.T) {
 		require.Equal(t, 1, opened)
 		expires()
 	}
+}
+
+// What was spent is kept in Redis for a day longer than the grants of which it was, and for 30 days
+// if they never expire or much later. Otherwise a tenant that grants a unit for a minute to ever
+// new subjects fills Redis.
+func TestCreditsLiveAsLongAsTheirGrants(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	const day = 24 * time.Hour
+	const idle, onItsWay = 30 * day, 20 * time.Minute
+	for _, of := range []struct {
+		name         string
+		grants       []time.Duration // until they expire, in order; 0: never
+		lives, since time.Duration   // at most, and more than
+	}{
+		{"a minute", []time.Duration{time.Minute}, day + time.Minute, day - time.Hour},
+		{"the last grant counts", []time.Duration{time.Minute, 3 * day}, 4 * day, 4*day - time.Hour},
+		{"a year", []time.Duration{time.Minute, 365 * day}, idle, idle - time.Hour},
+		{"never", []time.Duration{time.Minute, 0}, idle, idle - time.Hour},
+		{"expired", []time.Duration{-time.Hour}, day, onItsWay},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			c := creditCounter(0)
+			c.Credits.Grants = nil
+			now := client.Time(t.Context()).Val()
+			opening := func(asked int64) *engine.Opening {
+				o := &engine.Opening{Key: c.Credits.Key, Outbox: c.Credits.Outbox, Whole: true, AskedUS: asked, ReadUS: asked + 5}
+				for _, g := range c.Credits.Grants {
+					o.Grants = append(o.Grants, limit.Spent{ID: g.ID, ExpiresMS: g.ExpiresMS})
+				}
+				return o
+			}
+			for n, left := range of.grants {
+				g := limit.Grant{ID: grantID(n), Units: 10}
+				if left != 0 {
+					g.ExpiresMS = now.Add(left).UnixMilli()
+				}
+				c.Credits.Grants = append(c.Credits.Grants, g)
+			}
+			lives := func() {
+				t.Helper()
+				left := client.PTTL(t.Context(), c.Credits.Key).Val()
+				require.LessOrEqual(t, left, of.lives)
+				require.Greater(t, left, of.since)
+			}
+			_, err := eng.OpenCredits(t.Context(), opening(1000))
+			require.NoError(t, err)
+			lives()
+			if v := spendCredits(t, eng, c, 3); v.Allowed {
+				require.EqualValues(t, 2, v.CreditsSpent)
+				lives()
+				outbox := client.PTTL(t.Context(), c.Credits.Outbox).Val()
+				require.Greater(t, outbox, idle, "it has the totals for longer")
+			}
+			older := opening(500)
+			older.Grants = older.Grants[:1]
+			_, err = eng.OpenCredits(t.Context(), older)
+			require.NoError(t, err)
+			lives()
+			_, err = eng.OpenCredits(t.Context(), opening(2000))
+			require.NoError(t, err)
+			lives()
+		})
+	}
+}
+
+// When Redis has forgotten what was spent, it is opened again with what Postgres has, and with what
+// the outbox has if Postgres does not have it yet.
+func TestForgottenCreditsKeepWhatWasSpent(t *testing.T) {
+	client := redisClient(t)
+	eng := redisengine.New(client, redisOptions())
+	c := creditCounter(100)
+	open := func(asked, stored int64) {
+		t.Helper()
+		opened, err := eng.OpenCredits(t.Context(), &engine.Opening{
+			Key: c.Credits.Key, Outbox: c.Credits.Outbox, Whole: true, AskedUS: asked, ReadUS: asked + 1, Grants: []limit.Spent{{ID: grantID(0), Units: stored}},
+		})
+		require.NoError(t, err)
+		require.Equal(t, 1, opened)
+	}
+	forget := func() {
+		t.Helper()
+		require.NoError(t, client.PExpireAt(t.Context(), c.Credits.Key, time.UnixMilli(1)).Err())
+		v := spendCredits(t, eng, c, 1)
+		require.Equal(t, []any{false, true, limit.OpenedWithinMS}, []any{v.Allowed, v.Unopened, v.RetryAfterMS})
+	}
+	open(10, 0)
+	require.EqualValues(t, 20, spendCredits(t, eng, c, 21).CreditsSpent)
+	forget()
+	open(20, 0)
+	require.EqualValues(t, 80, spendCredits(t, eng, c, 0).Credits, "of the outbox")
+	require.NoError(t, eng.SettleCredits(t.Context(), c.Credits.Outbox, []limit.Spent{{ID: grantID(0), Units: 20}}))
+	forget()
+	open(30, 20)
+	require.EqualValues(t, 80, spendCredits(t, eng, c, 80).CreditsSpent, "of Postgres")
+	require.False(t, spendCredits(t, eng, c, 1).Allowed)
 }

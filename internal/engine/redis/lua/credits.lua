@@ -27,13 +27,19 @@
 -- The second key is the outbox of the tenant, a hash: what was spent of a grant in total, by its
 -- id, until that is stored elsewhere. It is written in the step that spends, so a total is never
 -- lost with an instance.
+--
+-- The first key may expire while grants are left, and is not missed by itself: its grants are not
+-- open then, so a check that needs them has them opened, with what the outbox and Postgres have of
+-- them. So it is kept for 30 days since it was written, and no longer than a day behind the expiry
+-- of its last grant. A tenant that grants units to ever new subjects then fills little memory.
 
 local CREDITS = VERSION + 10
 local GRANT_SIZE = 29
 local LAST_OPENING = string.rep('\0', 16)
 local MAX_BALANCE = 8000000000000000 -- limit.MaxBalance; the sum with a limit is below 2^53
-local CREDITS_LIFE = 34560000000 -- 400 days
-local OUTBOX_LIFE = 2592000000 -- 30 days
+local CREDITS_LIFE = 2592000000 -- 30 days
+local EXPIRED_LIFE = 86400000 -- 1 day: clocks differ by less, and no opening is on its way for as long
+local OUTBOX_LIFE = 5184000000 -- 60 days: a total that nobody stores outlives the first key
 local OPENED_WITHIN = 1000 -- ms
 -- An opening leaves about 100 grants. Earlier versions left more: such a value is not searched. Its
 -- grants count as not open, so that the next opening removes most of them.
@@ -52,6 +58,13 @@ end
 local function opened_at(v)
   if string.sub(v, 2, 17) ~= LAST_OPENING then return 0 end
   return (decode('<I6', v, 25))
+end
+
+-- Returns for how long to keep the first key, of which the last grant expires at an instant, or
+-- never with 0.
+local function credits_life(till, now)
+  if till == 0 then return CREDITS_LIFE end
+  return min(CREDITS_LIFE, max(0, till - now) + EXPIRED_LIFE)
 end
 
 -- Reads the purse of counter s, and returns where its arguments end. The twin is Purse.Fill in
@@ -153,8 +166,9 @@ local function credits_retry(s, when, now)
   return at
 end
 
--- Writes what an allowed call spends of a purse. The twin is Purse.Pay.
-local function spend_purse(p)
+-- Writes what an allowed call spends of a purse. Its grants are in the order of expiry. The twin is
+-- Purse.Pay.
+local function spend_purse(p, now)
   local v, rest, totals = p.value, p.needed, {}
   for i = 1, #p.grants do
     local j, left, _, spent = unpack(p.grants[i])
@@ -171,12 +185,12 @@ local function spend_purse(p)
     call('HSET', p.outbox, unpack(totals))
   end
   call('PEXPIRE', p.outbox, OUTBOX_LIFE)
-  call('SET', p.spent_key, v, 'PX', CREDITS_LIFE)
+  call('SET', p.spent_key, v, 'PX', credits_life(p.grants[#p.grants][3], now))
 end
 
 -- Writes what an allowed call spends. The twin is Memory.spend in memory_credits.go.
-local function spend_credits(purses)
+local function spend_credits(purses, now)
   for i = 1, #purses do
-    if purses[i].needed > 0 then spend_purse(purses[i]) end
+    if purses[i].needed > 0 then spend_purse(purses[i], now) end
   end
 end

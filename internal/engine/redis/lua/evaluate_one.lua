@@ -211,5 +211,5 @@ end
 local reply = encode('<I6B', now, allowed and 1 or 0)
 for i = 1, #counters do reply = reply .. conclude(counters[i], allowed) end
 for i = 1, #counters do write(counters[i]) end
-if args.purses and allowed and dry == 0 then spend_credits(args.purses) end
+if args.purses and allowed and dry == 0 then spend_credits(args.purses, now) end
 return reply

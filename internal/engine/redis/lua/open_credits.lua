@@ -29,10 +29,11 @@ local v, shut, first, last = read_opened()
 local count = (#v + 1 - first) / GRANT_SIZE
 
 -- One pass over the list, and none over the value, which may be very long (MOST_READ).
-local ids, spents, tills, closed, raised = {}, {}, {}, {}, 0
+local ids, spents, tills, closed, raised, last_till = {}, {}, {}, {}, 0, 1
 for at = 22, #ARGV[1], GRANT_SIZE do
   local n = #ids + 1
   ids[n], spents[n], tills[n] = decode('<c16I7I6', ARGV[1], at)
+  if last_till > 0 then last_till = tills[n] > 0 and max(last_till, tills[n]) or 0 end
   local j = place_of(v, ids[n])
   local before = j and decode('<I7', v, j + 16)
   if not j or shut then
@@ -75,6 +76,10 @@ end
 local time = call('TIME')
 local now = max(lost, time[1] * 1000 + floor(time[2] / 1000)) -- lost is later if the clock stepped back
 v = string.char(CREDITS) .. encode('<c16I7I6', LAST_OPENING, changed_at, now) .. v
-call('SET', KEYS[1], v, 'PX', CREDITS_LIFE)
+if older then
+  call('SET', KEYS[1], v, 'KEEPTTL')
+else
+  call('SET', KEYS[1], v, 'PX', credits_life(last_till, now))
+end
 if opened > 0 and not changes then return -1 end
 return opened + raised
