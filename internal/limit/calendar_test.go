@@ -3,6 +3,7 @@ package limit
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	_ "time/tzdata" // the zones must not depend on the machine

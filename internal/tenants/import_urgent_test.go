@@ -40,16 +40,18 @@ func TestImportsEndForUrgentChanges(t *testing.T) {
 func TestRevocationsAreUrgent(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
+	key, _, err := d.Store.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "importer", Scopes: []tenants.Scope{tenants.ScopeWrite}})
+	require.NoError(t, err)
 	revoked := make(chan error, 1)
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		tx, err := conn.Begin(ctx)
 		require.NoError(t, err)
 		_, err = tx.Exec(ctx, "SELECT FROM tenants WHERE id = $1 FOR NO KEY UPDATE", a.TenantID()) // as an import
 		require.NoError(t, err)
-		go func() { revoked <- d.Store.RevokeKey(ctx, a, a.KeyID(), tenants.Match{}) }()
+		go func() { revoked <- d.Store.RevokeKey(ctx, a, key.ID, tenants.Match{}) }()
 		require.Eventually(t, func() bool {
 			var free bool
-			require.NoError(t, tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock("+urgentKey+")", a.TenantID()).Scan(&free))
+			require.NoError(t, tx.QueryRow(ctx, "SELECT pg_try_advisory_lock("+urgentKey+") AND pg_advisory_unlock("+urgentKey+")", a.TenantID()).Scan(&free))
 			return !free
 		}, time.Minute, time.Millisecond)
 		require.NoError(t, tx.Rollback(ctx))
