@@ -39,7 +39,9 @@ type Document struct {
 // Limits of a document.
 const (
 	MaxDocumentSubjects = 10_000
-	maxDocumentNumbers  = 50_000 // plans, the limits of their versions, and overrides
+	maxDocumentNumbers  = 50_000   // plans, the limits of their versions, and overrides
+	maxDocumentLabels   = 16 << 20 // bytes of the labels of stored subjects
+	largeSubjects       = "more than 50000 overrides, or labels of more than 16 MiB"
 
 	// DocumentTimeout is the timeout for applying a document.
 	DocumentTimeout = 20 * time.Second
@@ -86,8 +88,8 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 		if !subjects {
 			return nil
 		}
-		if d.Subjects, err = readSubjects(ctx, q, a.tenant, nil); errors.Is(err, errTooManyOverrides) {
-			return invalid("subjects", limit.Wrong("Read them page by page from /v1/subjects.", "cannot be listed: they have more than %d overrides", maxDocumentNumbers))
+		if d.Subjects, err = readSubjects(ctx, q, a.tenant, nil); errors.Is(err, errLargeSubjects) {
+			return invalid("subjects", limit.Wrong("Read them page by page from /v1/subjects.", "cannot be listed: they have "+largeSubjects))
 		} else if err != nil {
 			return err
 		}
@@ -285,11 +287,12 @@ func (k *configuration) version(subjects bool) int64 {
 	return version
 }
 
-// errTooManyOverrides is the error of subjects that have more overrides than a document may have.
-var errTooManyOverrides = errors.New("tenants: too many overrides for a document")
+// errLargeSubjects is the error of subjects that have more overrides or labels than a document may
+// have.
+var errLargeSubjects = errors.New("tenants: too many overrides or labels for a document")
 
 // readSubjects returns subjects with their overrides: the named ones, or all if names is nil,
-// sorted by name. It stops at one more than a document may have. Error: errTooManyOverrides.
+// sorted by name. It stops at one more than a document may have. Error: errLargeSubjects.
 func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []string) ([]Subject, error) {
 	var found []db.SubjectByNameRow
 	var err error
@@ -306,13 +309,22 @@ func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []
 	if len(found) > MaxDocumentSubjects { // the document is refused
 		return withoutOverrides(found)
 	}
+	labels := 0
+	for i := range found {
+		for name, value := range found[i].Labels {
+			labels += len(name) + len(value)
+		}
+	}
+	if labels > maxDocumentLabels {
+		return nil, errLargeSubjects
+	}
 	// All overrides are in memory at once, and those of changed subjects again for the trail.
 	n, err := q.CountOverridesTo(ctx, db.CountOverridesToParams{TenantID: tenant, Subjects: namesOf(found), Most: maxDocumentNumbers + 1})
 	if err != nil {
 		return nil, err
 	}
 	if n > maxDocumentNumbers {
-		return nil, errTooManyOverrides
+		return nil, errLargeSubjects
 	}
 	return withOverrides(ctx, q, tenant, found)
 }

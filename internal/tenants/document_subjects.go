@@ -28,8 +28,8 @@ func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
 		}
 	}
 	stored, err := readSubjects(ctx, c.Queries, c.tenant, names)
-	if errors.Is(err, errTooManyOverrides) {
-		r.wrong("subjects", limit.Wrong("Apply a part of them at a time, without prune.", "cannot be compared: the stored ones have more than %d overrides", maxDocumentNumbers))
+	if errors.Is(err, errLargeSubjects) {
+		r.wrong("subjects", limit.Wrong("Apply a part of them at a time, without prune.", "cannot be compared: the stored ones have "+largeSubjects))
 		return nil
 	} else if err != nil {
 		return err
