@@ -13,7 +13,7 @@ import (
 
 // CounterChange describes the change of a subject's counters when the subject gets another plan.
 type CounterChange struct {
-	ID       int64 // unique within the tenant
+	ID       int64 // unique within the tenant, whose changes are carried out in this order; from 1
 	Subject  string
 	Reset    bool   // false: the used share of each quota stays
 	From, To string // slugs of plans
@@ -41,9 +41,11 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	}
 	subject, _ := p.subjects.Load(change.Subject)
 	now := c.nowMS()
-	a := engine.Amendment{Reset: change.Reset}
+	a := engine.Amendment{Number: change.ID, Reset: change.Reset}
 	name := c.keys.name(append([]byte("amendment"+strconv.FormatInt(change.ID, 10)), p.tenant[:]...))
-	a.Once = p.places.ofSubject(change.Subject) + string(name.Append(nil))
+	newest := c.keys.name(append([]byte("amendments"), p.tenant[:]...))
+	place := p.places.ofSubject(change.Subject)
+	a.Once, a.Done = place+string(name.Append(nil)), place+string(newest.Append(nil))
 	var keys keyMaker
 	keys.begin(c.keys)
 	for i := range p.rules {
@@ -79,7 +81,7 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 		return nil
 	}
 	// The number of partitions changes, and the subject's counters are at another place, too.
-	a.Once = engine.Retag(a.Once, keys.from)
+	a.Once, a.Done = engine.Retag(a.Once, keys.from), engine.Retag(a.Done, keys.from)
 	for i := range a.Parts {
 		a.Parts[i].Key = engine.Retag(a.Parts[i].Key, keys.from)
 	}

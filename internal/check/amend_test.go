@@ -50,6 +50,10 @@ func TestAmend(t *testing.T) {
 	require.Equal(t, int64(20), left()[0], "unlimited has no share")
 	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 3, Subject: "s", Reset: true, From: "max", To: "pro"}))
 	require.Equal(t, []int64{50, 50, 47, 6}, left())
+	require.True(t, r.check(Request{Subject: "s", Cost: 5}).Allowed)
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, scale))
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 2, Subject: "s", Reset: true}))
+	require.Equal(t, []int64{45, 45, 42, 1}, left(), "of a server that is behind: done before")
 }
 
 // The multiplier of a subject is part of the limits that are scaled: of both plans, up to the

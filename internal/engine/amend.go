@@ -11,11 +11,16 @@ import (
 // changed. It resets the counters, or it keeps the used share of the quota. The store changes each
 // counter once for each Once, even if the amendment is repeated: all of them at one instant, unless
 // that would block the store for too long.
+//
+// The amendments of a tenant are carried out in the order of their numbers. So one key has the
+// number of the newest one that was done, for all of them.
 type Amendment struct {
-	Once  string // a key like those of counters, with their hash tag
-	NowMS int64  // milliseconds since 1970; 0: the engine's own clock
-	Reset bool   // false: keep the used share
-	Parts []AmendPart
+	Once   string // a key like those of counters, with their hash tag
+	Done   string // the key of that number, with the same hash tag
+	Number int64  // from 1; of the same Once it is always the same
+	NowMS  int64  // milliseconds since 1970; 0: the engine's own clock
+	Reset  bool   // false: keep the used share
+	Parts  []AmendPart
 	// Follows means that another amendment with the same Once has more of the counters. The last of
 	// them is without it.
 	Follows bool
@@ -76,7 +81,8 @@ func (a *Amendment) Steps() (steps []Amendment) {
 				break
 			}
 		}
-		step := Amendment{Once: a.Once, NowMS: a.NowMS, Reset: a.Reset, Parts: a.Parts[from:to], Follows: a.Follows || to < len(a.Parts)}
+		step := Amendment{Once: a.Once, Done: a.Done, Number: a.Number, NowMS: a.NowMS, Reset: a.Reset}
+		step.Parts, step.Follows = a.Parts[from:to], a.Follows || to < len(a.Parts)
 		steps = append(steps, step)
 	}
 	return steps
@@ -153,11 +159,13 @@ func (e *Memory) Amend(ctx context.Context, a *Amendment) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
-	if _, a.Before = e.amended.Load(a.Once); a.Before {
+	newest, _ := e.amended.Load(a.Done)
+	if number, _ := newest.(int64); number >= a.Number {
+		a.Before = true
 		return nil
 	}
 	if !a.Follows {
-		e.amended.Store(a.Once, true)
+		e.amended.Store(a.Done, a.Number)
 	}
 	now := a.NowMS
 	if now == 0 {

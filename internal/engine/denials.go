@@ -170,8 +170,10 @@ func (d *Denials) Reset(ctx context.Context, counters ...Counter) error {
 	return nil
 }
 
-// forget forgets the denials by the counters.
+// forget forgets the denials by the counters. It also forgets all that have ended, which are most:
+// the counters of each would be compared again with the next reset.
 func (d *Denials) forget(counters []Counter) {
+	now := d.clock()
 	d.resets.Add(1)
 	type counterName struct{ key, id string }
 	reset := make(map[counterName]bool, len(counters))
@@ -180,7 +182,7 @@ func (d *Denials) forget(counters []Counter) {
 	}
 	for i := range d.slots {
 		kept := d.slots[i].Load()
-		if kept != nil && slices.ContainsFunc(kept.counters, func(c Counter) bool { return reset[counterName{c.Key, c.ID}] }) {
+		if kept != nil && (!now.Before(kept.until) || slices.ContainsFunc(kept.counters, func(c Counter) bool { return reset[counterName{c.Key, c.ID}] })) {
 			d.slots[i].CompareAndSwap(kept, nil)
 		}
 	}

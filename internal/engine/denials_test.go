@@ -64,3 +64,29 @@ func TestTimesOfRememberedDenials(t *testing.T) {
 	ask()
 	require.Equal(t, 2, store.calls, "100 ms after the start, the store is asked again")
 }
+
+// Reset does nothing.
+func (s *slowStore) Reset(context.Context, ...engine.Counter) error { return nil }
+
+// A reset forgets the denials that have ended, too, so that the next one does not look at them.
+func TestResetForgetsEndedDenials(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1_000_000)
+	store := &slowStore{now: &now, until: now.Add(time.Hour)}
+	d := engine.NewDenials(store, engine.NewMetrics(prometheus.NewRegistry()), func() time.Time { return now })
+	deny := func(key string) engine.Counter {
+		c := engine.Counter{Key: key, Numbers: limit.Numbers{Limit: 1, WindowMS: 1000}}
+		d.Evaluate(t.Context(), &engine.Call{Cost: 1, Started: now, Counters: []engine.Counter{c}})
+		return c
+	}
+	holds := deny("w{a}counter")
+	require.NoError(t, d.Reset(t.Context(), engine.Counter{Key: "w{a}other"}))
+	require.Equal(t, 1, d.Kept())
+	require.NoError(t, d.Reset(t.Context(), holds))
+	require.Zero(t, d.Kept())
+	deny("w{a}counter")
+	now = now.Add(time.Second)
+	require.Equal(t, 1, d.Kept(), "it has ended")
+	require.NoError(t, d.Reset(t.Context(), engine.Counter{Key: "w{a}other"}))
+	require.Zero(t, d.Kept())
+}

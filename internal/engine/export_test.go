@@ -24,3 +24,13 @@ func (s *Stack) LeaseHeld() (toGrant, charged int64) {
 	}
 	return toGrant, charged
 }
+
+// Kept returns how many denials are remembered, with those that have ended.
+func (d *Denials) Kept() (n int) {
+	for i := range d.slots {
+		if d.slots[i].Load() != nil {
+			n++
+		}
+	}
+	return n
+}

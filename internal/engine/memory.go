@@ -63,7 +63,7 @@ type Memory struct {
 	tidied   atomic.Uint32 // counts the shards that were tidied
 	debtors  debtors
 	scratch  sync.Pool // *memoryScratch
-	amended  sync.Map  // Amendment.Once, alone and with keys; it is never cleaned, because this engine amends only in tests and simulations
+	amended  sync.Map  // Amendment.Number by Done, and Once with keys; it is never cleaned, because this engine amends only in tests and simulations
 	scalings sync.Map  // []limit.Scaling by key, under the lock of its shard; as amended
 
 	creditMu sync.Mutex

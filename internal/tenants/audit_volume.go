@@ -24,6 +24,7 @@ import (
 //
 // Each change that is made has all of its rows, whatever it takes. Changes of the service itself,
 // of billing systems and of customers are counted, but not refused: they have bounds of their own.
+// Migrations of plans have none, and wait for the next day (mayMigrate).
 // And whatever happened before, a tenant can revoke, rotate and delete.
 //
 // The figures, with the default of 1 GiB: an import that changes 200 000 subjects writes about

@@ -261,13 +261,20 @@ func migrationOf(row db.PlanMigrationRow) PlanMigration {
 const (
 	migrationBatch = 500 // subjects that one transaction moves, or fewer with many overrides
 	openMigrations = 100
+	// migrationChanges is how many changes of counters of a tenant may wait when a batch is moved.
+	// They are carried out at a pace, and not during an outage of Redis.
+	migrationChanges = 10_000
 )
+
+// errMigrationWaits means that a migration may not move subjects now, and is left as it is.
+var errMigrationWaits = errors.New("the migration waits")
 
 // RunPlanMigrations executes the due part of the migrations of all tenants, and returns the number
 // of moved subjects. more reports whether more can be done immediately. Several servers may call it
 // concurrently. A tenant has turnTime in a round, and those of others follow. After an error, or if
-// the tenant is locked, its other migrations wait for the next round. Errors: ErrUnavailable, and
-// those of tenants.
+// the tenant is locked, its other migrations wait for the next round. If one may not move subjects
+// now (mayMigrate), the others wait, too, because they may be about the same subjects, and in this
+// order. Errors: ErrUnavailable, and those of tenants.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
 	open, err := s.openPlanMigrations(ctx)
 	if err != nil {
@@ -288,11 +295,15 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 			n, left, failed = s.migrateBatch(ctx, m.TenantID, m.Slug, m.ID, round.lock(m.TenantID))
 			times.count(m.TenantID, began)
 			moved += n
+			waits := errors.Is(failed, errMigrationWaits)
+			if waits {
+				failed = nil
+			}
 			late, failed := round.note(m.TenantID, failed)
 			if failed != nil {
 				failed = fmt.Errorf("migrate subjects of plan %s of tenant %s: %w", m.Slug, m.TenantID, failed)
 			}
-			if late || failed != nil {
+			if waits || late || failed != nil {
 				without.add(m.TenantID, failed) // each of its migrations could wait for the same lock
 				break
 			}
@@ -312,6 +323,7 @@ func (s *Store) openPlanMigrations(ctx context.Context) (open []db.OpenPlanMigra
 		}
 		open, err = q.OpenPlanMigrations(ctx, db.OpenPlanMigrationsParams{
 			Tenants: step.tenants, Now: now, OfTenant: step.share(openMigrations), Most: openMigrations,
+			AuditDay: s.auditDay, Today: dayOf(now), Tomorrow: dayOf(now.AddDate(0, 0, 1)),
 		})
 		if err == nil {
 			s.turns.migrations.passed(step.last)
@@ -374,6 +386,9 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 		}
 		return 0, false, c.progress(ctx, m, state, 0)
 	}
+	if err := c.mayMigrate(ctx, m, &source.to); err != nil {
+		return 0, false, err
+	}
 	version, err := c.nextAtEnd(ctx, parts{subjects: true})
 	if err != nil {
 		return 0, false, err
@@ -400,6 +415,29 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 		return 0, false, err
 	}
 	return moved, true, c.progress(ctx, m, MigrationRunning, moved)
+}
+
+// mayMigrate refuses with errMigrationWaits to move subjects to a plan. A few requests in advance
+// can migrate all subjects of a tenant again and again. So their rows are bounded when they are
+// moved: by the bytes of the trail and day, like an import of that size, and by the changes of
+// counters that wait. What a migration has scheduled for the end of a cycle is executed in any
+// case: it was counted when it was scheduled, once for each subject.
+func (c *change) mayMigrate(ctx context.Context, m *PlanMigration, to *Plan) error {
+	head, err := c.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: c.tenant, Genesis: genesis[:]})
+	if err != nil {
+		return err
+	}
+	if day := auditDayOf(&head, c.auditDay, c.now); day.bytes >= day.most {
+		return errMigrationWaits
+	}
+	if m.AtCycleEnd || to.OnChange == OnChangeCarry {
+		return nil // writes no changes of counters
+	}
+	full, err := c.MoreCounterChanges(ctx, db.MoreCounterChangesParams{TenantID: c.tenant, Most: migrationChanges})
+	if err == nil && full {
+		err = errMigrationWaits
+	}
+	return err
 }
 
 // cancelWaiting cancels some of the changes that a migration scheduled. With the last of them, the

@@ -2,6 +2,8 @@ package enginetest
 
 import (
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,10 +12,17 @@ import (
 	"weir/internal/limit"
 )
 
+// amendments are the numbers of amendments by name, in the order of their first use.
+var (
+	amendments       sync.Map
+	amendmentNumbers atomic.Int64
+)
+
 // amend changes the counters of one call and requires that it succeeds.
 func amend(tb testing.TB, eng engine.Engine, once string, nowMS int64, reset bool, to []limit.Numbers, counters ...engine.Counter) {
 	tb.Helper()
-	a := &engine.Amendment{Once: once, NowMS: nowMS, Reset: reset}
+	number, _ := amendments.LoadOrStore(once, amendmentNumbers.Add(1))
+	a := &engine.Amendment{Once: once, Done: engine.Retag("w{x}amendment", once), Number: number.(int64), NowMS: nowMS, Reset: reset}
 	for i, c := range counters {
 		a.Parts = append(a.Parts, engine.AmendPart{Counter: c, To: to[i]})
 	}

@@ -54,8 +54,8 @@ const amendLeased = 2
 func (e *Engine) amendStep(ctx context.Context, a *engine.Amendment) (work int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
 	defer cancel()
-	keys := []string{a.Once}
-	arg := append(appendUint(nil, a.NowMS, 6), oneIf(a.Reset)*amendReset|oneIf(a.Follows)*amendFollows)
+	keys := []string{a.Once, a.Done}
+	arg := append(appendUint(appendUint(nil, a.Number, 7), a.NowMS, 6), oneIf(a.Reset)*amendReset|oneIf(a.Follows)*amendFollows)
 	for i := range a.Parts {
 		part := &a.Parts[i]
 		n, key := &part.Numbers, part.OwnKey()

@@ -10,7 +10,8 @@ import (
 
 // A run of an amendment that fails in its middle, because a key that it does not declare is on the
 // other master of a slot that is being moved, has changed some counters. They are not changed again
-// when it is repeated. It begins at all only if the marks of penalties exist, which are declared.
+// when it is repeated. It begins at all only if the marks of penalties and the number exist, which
+// are declared.
 func TestAmendmentThatFailsWhileASlotIsBeingMoved(t *testing.T) {
 	r := newRefundRig(t)
 	before, plain, leased := r.counter("111111111", 100), r.counter("222222222", 100), r.counter("333333333", 100)
@@ -18,7 +19,7 @@ func TestAmendmentThatFailsWhileASlotIsBeingMoved(t *testing.T) {
 	all := []engine.Counter{before, plain, leased}
 	r.charge(10, all...)
 	step := func(follows bool, counters ...engine.Counter) error {
-		a := &engine.Amendment{Once: tenantKey(0) + "amendment", Follows: follows}
+		a := &engine.Amendment{Once: tenantKey(0) + "amendment", Done: tenantKey(0) + "newest", Number: 7, Follows: follows}
 		for _, c := range counters {
 			to := c.Numbers
 			to.Limit = 1_000
@@ -30,6 +31,7 @@ func TestAmendmentThatFailsWhileASlotIsBeingMoved(t *testing.T) {
 	for _, c := range all {
 		require.NoError(t, r.engine.client.Set(t.Context(), penaltyKey(c.Key), "", 0).Err())
 	}
+	require.NoError(t, r.engine.client.Set(t.Context(), tenantKey(0)+"newest", 6, 0).Err())
 	move := r.begin()
 	for range 2 {
 		require.ErrorContains(t, step(false, plain, leased), "non local key", "the changes of the leased one would be on the other master")
@@ -55,7 +57,7 @@ func TestResetThatFailsWhileASlotIsBeingMoved(t *testing.T) {
 	own.Key, own.ID = c.OwnKey(), ""
 	r.charge(10, before, own)
 	step := func(follows bool, counters ...engine.Counter) error {
-		a := &engine.Amendment{Once: tenantKey(0) + "amendment", Reset: true, Follows: follows}
+		a := &engine.Amendment{Once: tenantKey(0) + "amendment", Done: tenantKey(0) + "newest", Number: 7, Reset: true, Follows: follows}
 		for _, c := range counters {
 			a.Parts = append(a.Parts, engine.AmendPart{Counter: c, To: c.Numbers})
 		}
@@ -64,6 +66,7 @@ func TestResetThatFailsWhileASlotIsBeingMoved(t *testing.T) {
 	require.NoError(t, step(true, before))
 	mark := penaltyKey(own.Key)
 	require.NoError(t, r.engine.client.Set(t.Context(), mark, "", 0).Err())
+	require.NoError(t, r.engine.client.Set(t.Context(), tenantKey(0)+"newest", 6, 0).Err())
 	move := r.begin()
 	for range 2 {
 		require.ErrorContains(t, step(false, c), "non local key")

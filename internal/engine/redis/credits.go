@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -178,16 +179,21 @@ func spentOf(cmd *redis.KeyValueSliceCmd) (totals []limit.Spent, err error) {
 	return totals, nil
 }
 
+// settledTotals is how many totals one run removes. Redis serves nothing else meanwhile.
+const settledTotals = 250
+
 // SettleCredits implements engine.CreditStore.
 func (e *Engine) SettleCredits(ctx context.Context, outbox string, totals []limit.Spent) error {
-	args := make([]any, 0, 2*len(totals))
-	for i := range totals {
-		args = append(args, totals[i].ID[:], totals[i].Units)
-	}
 	ctx, cancel := context.WithTimeout(ctx, max(spentPatience, e.deadline))
 	defer cancel()
-	if err := e.runScript(ctx, e.settle, []string{outbox}, args...).Err(); err != nil {
-		return fmt.Errorf("settle credits: %w", err)
+	for some := range slices.Chunk(totals, settledTotals) {
+		args := make([]any, 0, 2*len(some))
+		for i := range some {
+			args = append(args, some[i].ID[:], some[i].Units)
+		}
+		if err := e.runScript(ctx, e.settle, []string{outbox}, args...).Err(); err != nil {
+			return fmt.Errorf("settle credits: %w", err)
+		}
 	}
 	return nil
 }

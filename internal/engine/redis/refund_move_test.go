@@ -112,7 +112,7 @@ func TestRefundsOfScaledCountersOfASlotThatIsBeingMoved(t *testing.T) {
 			call := r.charge(20_000, c)
 			to := c.Numbers
 			to.Limit = 1_000
-			a := &engine.Amendment{Once: tenantKey(0) + "amendment", Parts: []engine.AmendPart{{Counter: c, To: to}}}
+			a := &engine.Amendment{Once: tenantKey(0) + "amendment", Done: tenantKey(0) + "newest", Number: 7, Parts: []engine.AmendPart{{Counter: c, To: to}}}
 			require.NoError(t, r.engine.Amend(t.Context(), a))
 			c.Numbers = to
 			r.left(800, c, "200 of 1000 are used")

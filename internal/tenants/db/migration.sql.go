@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const cancelMigrationOf = `-- name: CancelMigrationOf :exec
@@ -210,6 +211,23 @@ func (q *Queries) MigrationCanceled(ctx context.Context, arg MigrationCanceledPa
 	return exists, err
 }
 
+const moreCounterChanges = `-- name: MoreCounterChanges :one
+SELECT EXISTS (SELECT FROM counter_changes WHERE tenant_id = $1 OFFSET $2)
+`
+
+type MoreCounterChangesParams struct {
+	TenantID uuid.UUID
+	Most     int32
+}
+
+// Whether more than so many changes of counters of the tenant wait.
+func (q *Queries) MoreCounterChanges(ctx context.Context, arg MoreCounterChangesParams) (bool, error) {
+	row := q.db.QueryRow(ctx, moreCounterChanges, arg.TenantID, arg.Most)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const openMigrationOfPlan = `-- name: OpenMigrationOfPlan :one
 SELECT EXISTS (SELECT FROM plan_migrations WHERE tenant_id = $1 AND plan_id = $2 AND ended_at IS NULL)
 `
@@ -229,18 +247,23 @@ func (q *Queries) OpenMigrationOfPlan(ctx context.Context, arg OpenMigrationOfPl
 const openPlanMigrations = `-- name: OpenPlanMigrations :many
 SELECT due.tenant_id, due.id, p.slug FROM (SELECT unnest($1::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT m.tenant_id, m.id, m.plan_id, row_number() OVER (ORDER BY m.starts_at, m.id) AS place FROM plan_migrations m
+    SELECT m.tenant_id, m.id, m.plan_id, row_number() OVER (ORDER BY m.state IN ('scheduled', 'running'), m.starts_at, m.id) AS place FROM plan_migrations m
     WHERE m.tenant_id = turn.tenant_id AND m.ended_at IS NULL AND (m.starts_at <= $2::timestamptz OR m.state = 'canceling')
         AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id))
-    ORDER BY m.starts_at, m.id LIMIT $3
+        AND (m.state IN ('canceling', 'waiting') OR NOT EXISTS (SELECT FROM audit_heads h WHERE h.tenant_id = m.tenant_id
+            AND h.day_bytes >= $3::bigint AND h.day BETWEEN $4::date AND $5::date))
+    ORDER BY m.state IN ('scheduled', 'running'), m.starts_at, m.id LIMIT $6
 ) AS due
 JOIN plans p ON p.tenant_id = due.tenant_id AND p.id = due.plan_id
-ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $4
+ORDER BY due.place, array_position($1::uuid[], due.tenant_id) LIMIT $7
 `
 
 type OpenPlanMigrationsParams struct {
 	Tenants  []uuid.UUID
 	Now      time.Time
+	AuditDay int64
+	Today    pgtype.Date
+	Tomorrow pgtype.Date
 	OfTenant int32
 	Most     int32
 }
@@ -252,11 +275,15 @@ type OpenPlanMigrationsRow struct {
 }
 
 // The open migrations of some tenants that can continue now, the tenants in turn. A waiting one
-// continues when the last change that it scheduled was executed.
+// continues when the last change that it scheduled was executed. Those that move subjects come last,
+// and only if the trail of the tenant has less than audit_day bytes of today: see auditDayOf.
 func (q *Queries) OpenPlanMigrations(ctx context.Context, arg OpenPlanMigrationsParams) ([]OpenPlanMigrationsRow, error) {
 	rows, err := q.db.Query(ctx, openPlanMigrations,
 		arg.Tenants,
 		arg.Now,
+		arg.AuditDay,
+		arg.Today,
+		arg.Tomorrow,
 		arg.OfTenant,
 		arg.Most,
 	)

@@ -20,16 +20,23 @@ ORDER BY m.id DESC LIMIT @most;
 
 -- name: OpenPlanMigrations :many
 -- The open migrations of some tenants that can continue now, the tenants in turn. A waiting one
--- continues when the last change that it scheduled was executed.
+-- continues when the last change that it scheduled was executed. Those that move subjects come last,
+-- and only if the trail of the tenant has less than audit_day bytes of today: see auditDayOf.
 SELECT due.tenant_id, due.id, p.slug FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
-    SELECT m.tenant_id, m.id, m.plan_id, row_number() OVER (ORDER BY m.starts_at, m.id) AS place FROM plan_migrations m
+    SELECT m.tenant_id, m.id, m.plan_id, row_number() OVER (ORDER BY m.state IN ('scheduled', 'running'), m.starts_at, m.id) AS place FROM plan_migrations m
     WHERE m.tenant_id = turn.tenant_id AND m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling')
         AND (m.state <> 'waiting' OR NOT EXISTS (SELECT FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id))
-    ORDER BY m.starts_at, m.id LIMIT @of_tenant
+        AND (m.state IN ('canceling', 'waiting') OR NOT EXISTS (SELECT FROM audit_heads h WHERE h.tenant_id = m.tenant_id
+            AND h.day_bytes >= @audit_day::bigint AND h.day BETWEEN @today::date AND @tomorrow::date))
+    ORDER BY m.state IN ('scheduled', 'running'), m.starts_at, m.id LIMIT @of_tenant
 ) AS due
 JOIN plans p ON p.tenant_id = due.tenant_id AND p.id = due.plan_id
 ORDER BY due.place, array_position(@tenants::uuid[], due.tenant_id) LIMIT @most;
+
+-- name: MoreCounterChanges :one
+-- Whether more than so many changes of counters of the tenant wait.
+SELECT EXISTS (SELECT FROM counter_changes WHERE tenant_id = @tenant_id OFFSET @most);
 
 -- name: OpenMigrationOfPlan :one
 SELECT EXISTS (SELECT FROM plan_migrations WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND ended_at IS NULL);

@@ -1,18 +1,20 @@
 -- Changes counters once because the limits of their subject changed (engine.Amendment).
 --
--- KEYS     a mark of what was done; for each counter its key and that of its penalty mark
--- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), flags 1 (1 reset, 2 another run
---          with more counters follows); then for each counter algorithm 1, limit 7, window 5,
---          extra 5 and id 9 as in evaluate_one.lua, the new limit 7, for a bucket the new burst 5,
---          and flags 1 (1 both numbers allow overage, 2 units may be held); all packed
---          little-endian
+-- KEYS     a mark of what was done; the number of the newest change of the tenant that was done
+--          here; for each counter its key and that of its penalty mark
+-- ARGV[1]  the number of the change 7, the instant in milliseconds 6 (0: this server's clock),
+--          flags 1 (1 reset, 2 another run with more counters follows); then for each counter
+--          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the new limit
+--          7, for a bucket the new burst 5, and flags 1 (1 both numbers allow overage, 2 units may
+--          be held); all packed little-endian
 -- reply    the work that was done, or 0 if all of this was done before: 2 for the run, and for each
 --          counter 1, and more for long logs and many sub-buckets. A unit takes about 15 us.
 --
--- A change with much work takes several runs, so that no other command waits long. The mark is "1"
--- after the last run. Until then it has the ends of the keys of the counters that were changed, 9
--- bytes each. A run leaves these out, so a change that is repeated after a failure changes each
--- counter once.
+-- A change with much work takes several runs, so that no other command waits long. Until the last
+-- run, the mark has the ends of the keys of the counters that were changed, 9 bytes each. A run
+-- leaves these out, so a change that is repeated after a failure changes each counter once. After
+-- the last run, the number says that it was done: the changes of a tenant are carried out in the
+-- order of their numbers, so all before it were done, too.
 --
 -- The used share of the quota stays the same. Counts are scaled by the ratio of the limits, and
 -- the time until a bucket is full by the ratios of the limits and of the bursts. Results are
@@ -24,27 +26,30 @@
 -- its instant 6, the new limit 7 and the old limit 7. If the new limit is 0, nothing returns.
 --
 -- Example: a fixed window of 100 holds a count of 25. The limit becomes 1000.
---   KEYS     { mark, "w{..}key", "w{..}mark" }
---   ARGV[1]  0, 0; one counter: 4 (fixed_window), 100, 60000, 0, nine zeros, 1000, 0, 0
+--   KEYS     { mark, number, "w{..}key", "w{..}mark" }
+--   ARGV[1]  7, 0, 0; one counter: 4 (fixed_window), 100, 60000, 0, nine zeros, 1000, 0, 0
 --   reply    3
 -- The count is now 250: a quarter of the limit, as before. The same call again replies 0.
 
 -- A change is repeated each second until its row is deleted in Postgres, whatever the window of its
 -- counters is: if it were done again after their windows have ended, it would scale the usage of
--- the new ones. Each repetition renews the mark, so it must outlive only a time in which the row
--- cannot be read: an outage of Postgres, over a weekend. Nothing else bounds the number of marks.
+-- the new ones. Each repetition renews the number, so it must outlive only a time in which the row
+-- cannot be read: an outage of Postgres, over a weekend.
 local MARK_LIFE = 3 * 86400000
+-- Servers of earlier versions, which run beside this one during an upgrade, look for the mark "1",
+-- and not for the number. They repeat what they have listed before, soon.
+local DONE_MARK_LIFE = 60000
 local TOGETHER = 100 -- entries of a log
 local SCALING_LIFE = 60000 -- limit.ScalingLifeMS
 local MOST_SCALINGS = 8
 
+local change_number, now, flags = decode('<I7I6B', ARGV[1])
 local done = try('GET', KEYS[1]) or ''
-if type(done) == 'table' or done == '1' then
-  call('PEXPIRE', KEYS[1], MARK_LIFE)
+if type(done) == 'table' or done == '1' or (tonumber(try('GET', KEYS[2])) or 0) >= change_number then
+  call('PEXPIRE', KEYS[2], MARK_LIFE)
   return 0
 end
 
-local now, flags = decode('<I6B', ARGV[1])
 local reset, follows = flags % 2 == 1, flags > 1
 local virtual = now > 0
 if not virtual then
@@ -158,14 +163,14 @@ local work = 2
 
 -- Changes counter i, and notes that.
 local function change(i)
-  local number, lim, window, extra, id, to, burst, both = decode('<BI7I5I5c9I7I5B', ARGV[1], 40 * i - 32)
+  local number, lim, window, extra, id, to, burst, both = decode('<BI7I5I5c9I7I5B', ARGV[1], 40 * i - 25)
   local over, held = both % 2 == 1, both > 1
-  local key = KEYS[2 * i]
+  local key = KEYS[2 * i + 1]
   local name = name_to_do(key)
   work = work + 1
   if name and reset then
     if id ~= NO_ID then group_leave(key_beside(key, id, -1), id) end -- first: this may fail, see below
-    call('UNLINK', key, KEYS[2 * i + 1])
+    call('UNLINK', key, KEYS[2 * i + 2])
   elseif name then
     local s = {
       key = key, number = number, limit = lim, window = window, extra = extra, id = id, used = 0, index = 0, cur = 0, prev = 0,
@@ -218,8 +223,13 @@ end
 -- being moved, notes what it has changed, because it is repeated. The counter at which it fails is
 -- as it was: what may be on the other server is used before its value is written.
 local complete, failure = pcall(function()
-  for i = 1, (#ARGV[1] - 7) / 40 do change(i) end
+  for i = 1, (#ARGV[1] - 14) / 40 do change(i) end
 end)
-call('SET', KEYS[1], (follows or not complete) and done or '1', 'PX', MARK_LIFE)
+if follows or not complete then
+  call('SET', KEYS[1], done, 'PX', MARK_LIFE)
+else
+  call('SET', KEYS[2], string.format('%.0f', change_number), 'PX', MARK_LIFE)
+  call('SET', KEYS[1], '1', 'PX', DONE_MARK_LIFE)
+end
 if not complete then error(failure, 0) end
 return work
