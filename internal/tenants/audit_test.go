@@ -426,6 +426,37 @@ func TestAuditPagesOfAnExport(t *testing.T) {
 	require.Equal(t, 2, pages)
 }
 
+// A page that ends by its bytes is read in parts, and has as many rows as fit.
+func TestAuditPagesEndByBytes(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	const rows, size = 90, 10_000
+	for range rows {
+		d.Exec(`INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_name, address, user_agent, request_id, action, kind, target, after, reason, hash)
+			SELECT tenant_id, sequence + 1, gen_random_uuid(), at, actor_kind, actor_name, address, user_agent, request_id, action, kind, target,
+				jsonb_build_object('x', repeat('x', $2)), reason, hash FROM audit WHERE tenant_id = $1 ORDER BY sequence DESC LIMIT 1`, a.TenantID(), size)
+	}
+	all, _, err := d.Store.Audit(t.Context(), a, tenants.AuditFilter{}, tenants.Page{Limit: 200})
+	require.NoError(t, err)
+	var paged []tenants.AuditEntry
+	var lengths []int
+	for page := (tenants.Page{Limit: 70, Bytes: 50 * size}); ; {
+		entries, next, err := d.Store.Audit(t.Context(), a, tenants.AuditFilter{}, page)
+		require.NoError(t, err)
+		paged, lengths = append(paged, entries...), append(lengths, len(entries))
+		if page.After = next; next == "" {
+			break
+		}
+	}
+	require.Equal(t, all, paged)
+	require.Equal(t, []int{50, len(all) - 50}, lengths)
+	some, next, err := d.Store.Audit(t.Context(), a, tenants.AuditFilter{}, tenants.Page{Limit: 30, Bytes: 50 * size})
+	require.NoError(t, err)
+	require.Len(t, some, 30)
+	require.NotEmpty(t, next)
+}
+
 // A page with a bound has only the sizes of the fields of larger rows, and of created objects those
 // beyond a quarter. It differs in nothing else.
 func TestAuditFieldsAreBounded(t *testing.T) {

@@ -40,8 +40,8 @@ type AuditVerification struct {
 }
 
 // One transaction reads some rows only, because one over a long trail would prevent Postgres from
-// cleaning up. A row can have megabytes, so the number follows from the size of the rows before, and
-// one row is in memory at a time.
+// cleaning up. A row can have megabytes, so the number follows from the size of the rows before,
+// and one row is in memory at a time.
 const (
 	auditVerifyFirst = 20
 	auditVerifyRows  = 200
