@@ -285,11 +285,16 @@ func (f *front) drain(wait time.Duration) error {
 			errs = append(errs, fmt.Errorf("end %s: %w", what, err))
 		}
 	}
+	// Calls have the same time, and do not wait for a slow reader of another address.
+	calls := make(chan error, 1)
+	if f.calls != nil {
+		go func() { calls <- f.calls.server.Shutdown(ctx) }()
+	}
 	for _, e := range f.public {
 		ended("requests to "+e.name, e.server.Shutdown(ctx))
 	}
 	if f.calls != nil {
-		ended("calls to WEIR_GRPC_ADDR", f.calls.server.Shutdown(ctx))
+		ended("calls to WEIR_GRPC_ADDR", <-calls)
 	}
 	ended("checks", f.lane.Shutdown(ctx))
 	if f.internal != nil {

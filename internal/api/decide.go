@@ -147,7 +147,7 @@ func (s *server) admit(ctx context.Context, policy *check.Policy, reqs []check.R
 
 // count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
-	if sc.http.held > turnAnswer || explanations(policy, reqs) > fewExplanations {
+	if !q.together() && (sc.http.held > turnAnswer || explanations(policy, reqs) > fewExplanations) {
 		return s.countInTurns(ctx, policy, q, reqs, sc)
 	}
 	// 7. Check.

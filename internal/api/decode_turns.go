@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 
 	"weir/internal/check"
 )
@@ -57,6 +58,9 @@ func explanations(policy *check.Policy, reqs []check.Request) (n int) {
 // countInTurns is count for one question alone, whose checks are much work. After the wait for a
 // turn, it continues without one: the checks may be counted already.
 func (s *server) countInTurns(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	if errors.Is(ctx.Err(), context.Canceled) { // the client has disconnected, and nothing is counted yet
+		return nil, overloaded()
+	}
 	turn := func() (end func()) { return s.capacity.bodies.small.TryWithin(ctx, sc.tenant, s.capacity.bodies.wait) }
 	decisions, err := s.Checker.CheckInTurns(ctx, policy, reqs, &sc.check, turn)
 	if err != nil {

@@ -42,7 +42,7 @@ var failures = []failure{
 	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration is unavailable. Checks continue. Try again."},
 	{tenants.ErrTooManyExports, http.StatusServiceUnavailable, codeOverloaded, "Only a few exports can be read at once, two of them by one tenant. Try again when one has ended."},
 	{tenants.ErrTooManyLogos, http.StatusServiceUnavailable, codeOverloaded, "Only a few logos can be decoded at once, one of them of one tenant. Nothing was changed. Try again in a few seconds."},
-	{tenants.ErrInterrupted, http.StatusServiceUnavailable, codeOverloaded, "A key, a member or the tenant itself is being changed. Nothing was imported. Try again in a second."},
+	{tenants.ErrInterrupted, http.StatusServiceUnavailable, codeOverloaded, "Keys, members, billing, notifications or the tenant itself are being changed. Nothing was imported. Try again in a second."},
 	{tenants.ErrTooManyReports, http.StatusServiceUnavailable, codeOverloaded, "Only a few usage reports can be computed at once, and the tenants take turns. Try again in a second."},
 	{check.ErrTooManyPreviews, http.StatusServiceUnavailable, codeOverloaded, "Only a few previews of plans can run at once, one of them of one tenant. Try again when one has ended."},
 	{check.ErrPolicyUnavailable, http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not in memory, and cannot be loaded now."},

@@ -220,12 +220,14 @@ func (s *server) tryUnits(ctx context.Context, g *engine.Grant, units int64) err
 	return err
 }
 
-// reportLease reports the checks of a lease.
+// reportLease reports the checks of a lease. Units that are not returned were used, and are metered,
+// also if the client does not say by how many checks: then they count as one.
 func (s *server) reportLease(policy *check.Policy, record *leaseRecord, l *leaseReturn, sc *scratch) {
+	used := record.Grant.Units - l.units
 	s.Checker.Report(policy, check.Request{
 		Subject: record.Subject, Resource: record.Resource, Plan: record.Plan, Attributes: record.Attributes,
 	}, check.Reported{
-		Allowed: min(l.allowed, mostReported), AllowedUnits: record.Grant.Units - l.units,
+		Allowed: max(min(l.allowed, mostReported), min(used, 1)), AllowedUnits: used,
 		Denied: min(l.denied, mostReported), DeniedUnits: l.deniedUnits,
 	}, &sc.check)
 }

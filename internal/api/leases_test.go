@@ -127,6 +127,21 @@ func TestLease(t *testing.T) {
 	require.Equal(t, 2, counted)
 }
 
+// Used units are metered although the client does not say how many checks used them. Before, they
+// were charged, and missing from invoices.
+func TestUsedUnitsOfALeaseAreReported(t *testing.T) {
+	s, seen := leaseStack(t)
+	for _, c := range []struct {
+		body string
+		want []reported
+	}{{`{"units":40}`, []reported{{"u", true, 1, 60, 1}}}, {`{"units":100}`, nil}, {`{"units":99,"allowed":0}`, []reported{{"u", true, 1, 1, 1}}}} {
+		l := s.post(leasesPath, `{"subject":"u","resource":"leased","units":100}`).lease()
+		before := len(seen.of("u"))
+		require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, c.body).status)
+		require.ElementsMatch(t, c.want, seen.of("u")[before:], c.body)
+	}
+}
+
 // A client cannot report so many checks that the sums of usage overflow.
 func TestReportedChecksAreBounded(t *testing.T) {
 	s, seen := leaseStack(t)

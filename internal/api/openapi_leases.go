@@ -26,7 +26,7 @@ type LeaseAnswer struct {
 // LeaseReturn is the body of POST /v1/leases/{lease}/return.
 type LeaseReturn struct {
 	Units       int64 `json:"units" minimum:"0" maximum:"1000000000000000" doc:"Units that the client did not grant"`
-	Allowed     int64 `json:"allowed,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Checks that the client allowed from the lease; at most the used units"`
+	Allowed     int64 `json:"allowed,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Checks that the client allowed from the lease; at most the used units. Without it, used units count as one check"`
 	Denied      int64 `json:"denied,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Checks of the same kind that the client denied from memory since the last return"`
 	DeniedUnits int64 `json:"denied_units,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Sum of the costs of the denied checks"`
 }

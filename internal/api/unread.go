@@ -64,7 +64,7 @@ func unreadLine(b []byte) (line []byte, ok bool) {
 	const (
 		version     = "HTTP/1.1 "
 		headers     = "Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
-		expectation = "HTTP/1.1 417 "
+		expectation = "HTTP/1.1 417 Expectation Failed\r\n"
 		most        = 512 // bytes
 	)
 	if len(b) > most || !bytes.HasPrefix(b, []byte(version)) {

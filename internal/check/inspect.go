@@ -79,19 +79,21 @@ func (c *Checker) InspectInTurns(ctx context.Context, p *Policy, values Request,
 		return c.Inspect(ctx, p, values), nil
 	}
 	in := inspection{checker: c, policy: p, values: values}
-	end, err := turn()
-	if err != nil {
+	inTurn := func(work func()) error {
+		end, err := turn()
+		if err != nil {
+			return err
+		}
+		defer end()
+		work()
+		return nil
+	}
+	if err := inTurn(func() { in.begin(p.rules, 0) }); err != nil {
 		return SubjectLimits{}, err
 	}
-	in.begin(p.rules, 0)
-	end()
 	c.read(ctx, in.evaluations)
-	if end, err = turn(); err != nil {
-		return SubjectLimits{}, err
-	}
-	defer end()
-	in.conclude()
-	return in.limits, nil
+	err := inTurn(in.conclude)
+	return in.limits, err
 }
 
 // InspectRule is Inspect for one rule (a slug), of which it reads at most one counter. For a rule

@@ -77,9 +77,10 @@ var blockedRules = slices.Concat(
 // attempts of its own, and a person can have as many browsers as sign-ins.
 var failedRules = []limit.Rule{{Slug: "failed", Algorithm: limit.TokenBucket, Limit: 300, Window: throttle.Every(24 * time.Hour)}}
 
-// sessionRules limit the changes of a person's sessions. They are no changes of a tenant, which
-// have their own limits.
-var sessionRules = []limit.Rule{{Slug: "person", Algorithm: limit.TokenBucket, Limit: 60, Window: throttle.Every(time.Minute)}}
+// sessionRules limit the changes of sessions by the session that sends them, so that a stolen one
+// cannot keep the person from ending it. They are no changes of a tenant, which have their own
+// limits.
+var sessionRules = []limit.Rule{{Slug: "session", Algorithm: limit.TokenBucket, Limit: 60, Window: throttle.Every(time.Minute)}}
 
 // signInLimits are the throttles of sign-ins and of the mails for them.
 type signInLimits struct {
@@ -173,9 +174,9 @@ func (l *signInLimits) mayRecordBlocked(r *http.Request, email string) bool {
 	return try != nil
 }
 
-// maySwitch counts a change of a person's sessions, or returns an error that says how long to wait.
+// maySwitch counts a change of sessions, or returns an error that says how long to wait.
 func (d *dashboard) maySwitch(ctx context.Context, v *visit) error {
-	if try, wait := d.limits.sessions.Begin(ctx, v.session.PersonID.String()); try == nil {
+	if try, wait := d.limits.sessions.Begin(ctx, v.session.ID.String()); try == nil {
 		return &tooFastError{wait, "Your sessions were changed many times in a short time."}
 	}
 	return nil

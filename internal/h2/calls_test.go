@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -112,6 +113,32 @@ func TestHeaderTables(t *testing.T) {
 		require.NoError(t, c.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
 		for id := uint32(21); id < 40; id += 2 {
 			c.works(id)
+		}
+	}
+}
+
+// Answers of the handler do not change the client's table, in which the blocks of calls have their
+// places. Before, a status such as 405 moved these, and every later call of the connection had a
+// wrong head and trailer: a stranger could send one through a proxy that shares connections.
+func TestStatusesKeepTheTable(t *testing.T) {
+	_, addr := serveFor(t, func(config *Config) {
+		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			status, err := strconv.Atoi(r.URL.Path[1:])
+			require.NoError(t, err)
+			w.WriteHeader(status)
+		})
+	})
+	c := dial(t, addr)
+	id := uint32(1)
+	for _, status := range []string{"", "405", "200", "415", "404", "503"} {
+		if status != "" {
+			c.open(id, "/"+status, true)
+			require.Equal(t, status, c.answer(id).head[":status"])
+			id += 2
+		}
+		for range 3 {
+			c.works(id)
+			id += 2
 		}
 	}
 }

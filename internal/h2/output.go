@@ -63,13 +63,23 @@ func (f *fixedBlock) encode(c *conn) []byte {
 
 func (f *fixedBlock) forget() { f.times, f.bytes = 0, nil }
 
-// encode encodes a header list without changing the client's table. The result is valid until the
+// encode encodes a header list without changing the client's table, in which fixedBlock has places:
+// only a status that every table has is not marked as never indexed. The result is valid until the
 // next call. The caller holds the lock.
 func (c *conn) encode(fields []hpack.HeaderField) []byte {
 	for i := range fields {
-		fields[i].Sensitive = fields[i].Name[0] != ':'
+		fields[i].Sensitive = fields[i].Name != ":status" || !staticStatus(fields[i].Value)
 	}
 	return c.encodeIndexed(fields)
+}
+
+// staticStatus reports whether the static table of RFC 7541, appendix A, has a status.
+func staticStatus(status string) bool {
+	switch status {
+	case "200", "204", "206", "304", "400", "404", "500":
+		return true
+	}
+	return false
 }
 
 func (c *conn) encodeIndexed(fields []hpack.HeaderField) []byte {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"path"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -200,8 +201,9 @@ func (a *boundsCache) bounds(c *Cycle, anchorMS, t int64) *Bounds {
 }
 
 // zones has the time zones of rules, by name, because reading one from the database allocates some
-// kilobytes. There are about 600. Where file names ignore case, a zone has very many names, so no
-// more than mostZones are kept.
+// kilobytes. There are about 600. A zone can have any number of further names, such as
+// "Europe/./Berlin", and others where file names ignore case. So only clean names are kept, and no
+// more than mostZones.
 var (
 	zones     sync.Map
 	zonesKept atomic.Int64
@@ -221,7 +223,7 @@ func zoneOf(name string) (*time.Location, error) {
 	if err != nil {
 		return nil, err
 	}
-	if zonesKept.Load() < mostZones {
+	if zonesKept.Load() < mostZones && path.Clean(name) == name {
 		if kept, known := zones.LoadOrStore(name, zone); known {
 			return kept.(*time.Location), nil
 		}

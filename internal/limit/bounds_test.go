@@ -109,3 +109,19 @@ func TestCycleFields(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, CalendarYear, year.Calendar)
 }
+
+// A zone has any number of names that the database accepts. They work, and take no memory.
+func TestOddNamesOfZonesAreNotKept(t *testing.T) {
+	for _, name := range []string{"Europe/./Berlin", "Europe//Berlin"} {
+		if zone, err := zoneOf(name); err == nil { // it depends on the machine's database
+			require.NotNil(t, zone)
+		}
+		_, kept := zones.Load(name)
+		require.False(t, kept, name)
+	}
+	first, err := zoneOf("Europe/Berlin")
+	require.NoError(t, err)
+	again, err := zoneOf("Europe/Berlin")
+	require.NoError(t, err)
+	require.Same(t, first, again)
+}

@@ -117,9 +117,10 @@ func (t *Turns[K]) TakePausing(ctx context.Context, holder K, most time.Duration
 }
 
 // TryWithin waits for a place of the holder like TakeWithin, for what must be done in any case:
-// after the wait, or when ctx ends, the caller continues without a place. It must call leave once.
+// after the wait, the caller continues without a place. It must call leave once. The wait does not
+// end with ctx: a client that disconnects would have its work done without a place.
 func (t *Turns[K]) TryWithin(ctx context.Context, holder K, most time.Duration) (leave func()) {
-	leave, err := t.TakeWithin(ctx, holder, most)
+	leave, err := t.TakeWithin(context.WithoutCancel(ctx), holder, most)
 	if err != nil {
 		return func() {}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -141,4 +142,25 @@ func TestLongWorkIsBeforeShortWorkOfItsTenant(t *testing.T) {
 		next.leave()
 	}
 	require.Empty(t, turns.Long.single.of)
+}
+
+// Work that must be done in any case waits for its place, although its client has disconnected.
+// Before, a client that sent and left had all of its work done at once.
+func TestTryWithinWaitsForDisconnectedClients(t *testing.T) {
+	turns := NewTurns[string](1, 1, 0)
+	leave, err := turns.Take(t.Context(), "a")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	left := make(chan struct{})
+	go func() {
+		turns.TryWithin(ctx, "b", time.Hour)()
+		close(left)
+	}()
+	for turns.Waiting() == 0 {
+		runtime.Gosched()
+	}
+	leave()
+	<-left
+	require.Zero(t, turns.Waiting())
 }

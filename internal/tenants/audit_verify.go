@@ -49,7 +49,9 @@ const (
 )
 
 // auditChainSQL are rows in the order of the chain.
-const auditChainSQL = "SELECT * FROM audit WHERE tenant_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"
+const auditChainSQL = `SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target,
+    before, after, reason, hash
+FROM audit WHERE tenant_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3`
 
 // VerifyAudit reads the trail of the actor's tenant, from the mark of the deleted rows on. It
 // verifies that each row follows from the previous one and that none is missing at the end. Error:

@@ -70,8 +70,8 @@ func (s *Store) changeLocked(
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
-		if right == MayManage { // keys and members
-			if err := q.AnnounceUrgent(ctx, a.tenant.String()); err != nil {
+		if right == MayManage && a.kind != SystemActor {
+			if err := announceUrgent(ctx, tx, q, a.tenant); err != nil {
 				return err
 			}
 		}
@@ -92,6 +92,20 @@ func (s *Store) changeLocked(
 		}
 		return c.takeNumber(ctx)
 	})
+}
+
+// urgentWait is how long a change that must not wait for an import waits for the tenant: longer than
+// a batch of one takes.
+const urgentWait = 4 * time.Second
+
+// announceUrgent lets imports of the tenant end, until the transaction ends, and lets it wait longer
+// for the tenant.
+func announceUrgent(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error {
+	if err := q.AnnounceUrgent(ctx, tenant.String()); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", strconv.FormatInt(urgentWait.Milliseconds(), 10))
+	return err
 }
 
 func lockTenant(ctx context.Context, _ pgx.Tx, q *db.Queries, tenant uuid.UUID) error {

@@ -36,9 +36,9 @@ var (
 	ErrTooManyExports = errors.New("too many concurrent exports")
 	// ErrTooManyLogos: other pictures are being decoded.
 	ErrTooManyLogos = errors.New("too many pictures are being decoded")
-	// ErrInterrupted: an import ended because a key, a member or the tenant itself is being
-	// changed. Nothing was imported.
-	ErrInterrupted = errors.New("the import was interrupted by a change of a key, a member or the tenant")
+	// ErrInterrupted: an import ended because of a change that needs the right to manage, or of
+	// the tenant itself. Nothing was imported.
+	ErrInterrupted = errors.New("the import was interrupted by a change of keys, members or the tenant")
 	// ErrTooManyReports: the tenant had no turn of the processors for a report of usage.
 	ErrTooManyReports = errors.New("too many reports of usage are being computed")
 	// ErrNotOperator: only the operator of the service may do this.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
 )
 
 const urgentKey = "hashtextextended('urgent ' || $1::text, 0)"
@@ -39,7 +40,9 @@ func TestImportsEndForUrgentChanges(t *testing.T) {
 // A revocation announces itself before it waits for the tenant's lock.
 func TestRevocationsAreUrgent(t *testing.T) {
 	t.Parallel()
-	d, a, _ := two(t)
+	d := tenantstest.New(t)
+	_, secret := d.Tenant("tenant-a")
+	a := d.Actor(secret)
 	key, _, err := d.Store.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "importer", Scopes: []tenants.Scope{tenants.ScopeWrite}})
 	require.NoError(t, err)
 	revoked := make(chan error, 1)

@@ -272,7 +272,7 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 		if err != nil {
 			return err
 		}
-		if err := q.AnnounceUrgent(ctx, row.ID.String()); err != nil {
+		if err := announceUrgent(ctx, tx, q, row.ID); err != nil {
 			return err
 		}
 		if row, err = q.LockTenant(ctx, row.ID); err != nil {

@@ -51,5 +51,5 @@ func TestCensusBoundsCountersWithCredits(t *testing.T) {
 	}
 	alive, err := i.census.Alive(t.Context(), other, bound)
 	require.NoError(t, err)
-	require.InDelta(t, 4000, alive, 400)
+	require.Greater(t, alive, int64(2*bound))
 }

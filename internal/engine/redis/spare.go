@@ -104,7 +104,8 @@ func spareOfCounter(tenant limit.TenantID, c *engine.Counter, slots int64, next 
 	case c.Sole:
 		return c.OwnKey()
 	}
-	b := append(tenant[:], c.Credits.Key...)
+	b := append(tenant[:], c.Credits.Key...) // the keys of credits do not change with their rule
+	b = binary.LittleEndian.AppendUint64(append(b, byte(c.Numbers.Algorithm)), uint64(c.Numbers.WindowMS))
 	name := nameOfSpare(binary.LittleEndian.AppendUint64(b, uint64(next)))
 	return string(name.Append([]byte(c.OwnKey()[:at])))
 }

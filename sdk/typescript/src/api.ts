@@ -200,7 +200,7 @@ export interface components {
         LeaseReturn: {
             /**
              * Format: int64
-             * @description Checks that the client allowed from the lease; at most the used units
+             * @description Checks that the client allowed from the lease; at most the used units. Without it, used units count as one check
              */
             allowed?: number;
             /**
