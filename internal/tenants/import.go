@@ -147,8 +147,9 @@ func (l *SubjectLine) over(s Subject) Subject {
 // ImportSubjects registers and changes subjects, all of them or none, under one version. The audit
 // trail has a row for each subject that it registers or changes and one for the import. While it
 // runs, up to a minute, other changes of the tenant, and resets, wait, but not those of other
-// tenants. It ends for those that need the right to manage, and of the tenant itself: nobody can delay the
-// revocation of a key by importing with it. Errors: *LinesError, ErrUnavailable, ErrInterrupted.
+// tenants. It ends for those that need the right to manage, and of the tenant itself: nobody can
+// delay the revocation of a key by importing with it. Errors: *LinesError, ErrUnavailable,
+// ErrInterrupted.
 func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
 	err = s.changeWithin(ctx, a, MayEdit, importTimeout, func(ctx context.Context, c *change) error {
 		m, err := c.newSubjectImport(ctx, lines, mode)
