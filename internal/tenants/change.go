@@ -98,8 +98,8 @@ func (s *Store) changeLocked(
 // a batch of one takes.
 const urgentWait = 4 * time.Second
 
-// announceUrgent lets imports of the tenant end, until the transaction ends, and lets it wait longer
-// for the tenant.
+// announceUrgent lets imports of the tenant end, until the transaction ends, and lets it wait
+// longer for the tenant.
 func announceUrgent(ctx context.Context, tx pgx.Tx, q *db.Queries, tenant uuid.UUID) error {
 	if err := q.AnnounceUrgent(ctx, tenant.String()); err != nil {
 		return err
