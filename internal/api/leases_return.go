@@ -220,8 +220,8 @@ func (s *server) tryUnits(ctx context.Context, g *engine.Grant, units int64) err
 	return err
 }
 
-// reportLease reports the checks of a lease. Units that are not returned were used, and are metered,
-// also if the client does not say by how many checks: then they count as one.
+// reportLease reports the checks of a lease. Units that are not returned were used, and are
+// metered, also if the client does not say by how many checks: then they count as one.
 func (s *server) reportLease(policy *check.Policy, record *leaseRecord, l *leaseReturn, sc *scratch) {
 	used := record.Grant.Units - l.units
 	s.Checker.Report(policy, check.Request{

@@ -119,7 +119,7 @@ func TestHeaderTables(t *testing.T) {
 
 // Answers of the handler do not change the client's table, in which the blocks of calls have their
 // places. Before, a status such as 405 moved these, and every later call of the connection had a
-// wrong head and trailer: a stranger could send one through a proxy that shares connections.
+// wrong head and trailer: an unknown client could send one through a proxy that shares connections.
 func TestStatusesKeepTheTable(t *testing.T) {
 	_, addr := serveFor(t, func(config *Config) {
 		config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

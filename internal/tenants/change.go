@@ -94,8 +94,8 @@ func (s *Store) changeLocked(
 	})
 }
 
-// urgentWait is how long a change that must not wait for an import waits for the tenant: longer than
-// a batch of one takes.
+// urgentWait is how long a change that must not wait for an import waits for the tenant: longer
+// than a batch of one takes.
 const urgentWait = 4 * time.Second
 
 // announceUrgent lets imports of the tenant end, until the transaction ends, and lets it wait
