@@ -167,34 +167,11 @@ func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result 
 	clients := map[uuid.UUID]*subscription.Client{}
 	for result.Done < len(work.Items) {
 		group := work.Items[result.Done:min(result.Done+pushAtOnce, len(work.Items))]
-		failed := make([]*subscription.MeterError, len(group))
-		var sending sync.WaitGroup
-		for i := range group {
-			item := &group[i]
-			if item.Outcome, item.Why = unsendable(work, item); item.Outcome != "" {
-				continue
-			}
-			client := clients[item.Endpoint.ID]
-			if client == nil {
-				made, err := r.client(work.Tenant, *item.Endpoint)
-				if err != nil {
-					failed[i] = &subscription.MeterError{Why: "the endpoint's API key cannot be read"}
-					continue
-				}
-				client = made
-				clients[item.Endpoint.ID] = client
-			}
-			sending.Go(func() {
-				failed[i] = client.SendMeterEvent(ctx, subscription.MeterEvent{
-					Name: work.MeterEvent, Customer: item.Customer, Value: item.Units, Identifier: work.Identifier(item),
-					At: work.Start.Add(time.Hour - time.Second), // usage until the end of a period belongs to it
-				})
-			})
-		}
-		sending.Wait()
+		failed := r.sendGroup(ctx, work, group, clients)
+		r.parkRejected(work, group, failed)
 		for i, err := range failed {
 			switch {
-			case err == nil:
+			case err == nil, group[i].Outcome != "":
 			case err.Refused:
 				group[i].Outcome, group[i].Why = tenants.PushFailed, err.Why
 			case result.Why == "":
@@ -212,13 +189,50 @@ func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result 
 	return result
 }
 
+// sendGroup sends the events of some items at the same time, except those that cannot be sent,
+// whose outcome it sets. It returns why each of the others failed.
+func (r *Runner) sendGroup(
+	ctx context.Context, work *tenants.MeterPushWork, group []tenants.MeterPushItem, clients map[uuid.UUID]*subscription.Client,
+) (failed []*subscription.MeterError) {
+	failed = make([]*subscription.MeterError, len(group))
+	var sending sync.WaitGroup
+	for i := range group {
+		item := &group[i]
+		if item.Outcome, item.Why = unsendable(work, item); item.Outcome != "" {
+			continue
+		}
+		if why := r.rejections.of(work, item, r.Store.Now()); why != "" && work.Several {
+			parkAt(item, why)
+			continue
+		}
+		client := clients[item.Endpoint.ID]
+		if client == nil {
+			made, err := r.client(work.Tenant, *item.Endpoint)
+			if err != nil {
+				failed[i] = &subscription.MeterError{Rejected: true, Why: "the endpoint's API key cannot be read"}
+				continue
+			}
+			client = made
+			clients[item.Endpoint.ID] = client
+		}
+		sending.Go(func() {
+			failed[i] = client.SendMeterEvent(ctx, subscription.MeterEvent{
+				Name: work.MeterEvent, Customer: item.Customer, Value: item.Units, Identifier: work.Identifier(item),
+				At: work.Start.Add(time.Hour - time.Second), // usage until the end of a period belongs to it
+			})
+		})
+	}
+	sending.Wait()
+	return failed
+}
+
 // maybeSent reports whether the provider may have an event of a group that is not settled: one that
 // follows the first failure was sent with it, unless it has an outcome. Those that have one were
 // not sent, or were refused.
 func maybeSent(group []tenants.MeterPushItem, failed []*subscription.MeterError) bool {
 	behind := false
 	for i, err := range failed {
-		failure := err != nil && !err.Refused
+		failure := err != nil && group[i].Outcome == ""
 		taken := err == nil && group[i].Outcome == ""
 		if failure && err.Unsure || behind && taken {
 			return true

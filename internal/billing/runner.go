@@ -64,7 +64,8 @@ type Runner struct {
 	pushes, repeats *places.Places[uuid.UUID]
 	pushLogMu       sync.Mutex
 	pushLogged      map[uuid.UUID]time.Time // when a failed push of each tenant was in the log
-	turns, looks    *turns                  // of due tasks, and of looks at waiting events
+	rejections      *rejections
+	turns, looks    *turns // of due tasks, and of looks at waiting events
 	comparisons     *comparisons
 	underway        sync.WaitGroup // turns, looks and comparisons
 }
@@ -90,8 +91,8 @@ func New(o Options) *Runner {
 	}
 	r := &Runner{
 		Options: o, wake: make(chan struct{}, 1), pushes: places.New[uuid.UUID](pushPlaces, 1), repeats: places.New[uuid.UUID](pushPlaces, 1),
-		pushLogged: map[uuid.UUID]time.Time{},
-		turns:      newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: newComparisons(cmp.Or(o.CompareTurn, compareTurn)),
+		pushLogged: map[uuid.UUID]time.Time{}, rejections: newRejections(),
+		turns: newTurns(turnPlaces), looks: newTurns(lookPlaces), comparisons: newComparisons(cmp.Or(o.CompareTurn, compareTurn)),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_billing_events_total",
 			Help: "Billing events that this instance has decided about, by outcome.",

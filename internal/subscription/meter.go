@@ -29,12 +29,19 @@ type MeterEvent struct {
 type MeterError struct {
 	// Refused: the provider will refuse this customer's event again, but perhaps not others.
 	Refused bool
+	// Rejected: the provider rejects each event of this meter that is sent with the same key,
+	// which may lack a permission or belong to an account without the meter. It has not taken
+	// this one.
+	Rejected bool
 	// Unsure: the provider may have received the event.
 	Unsure bool
 	Why    string
 }
 
 func (e *MeterError) Error() string { return e.Why }
+
+// rejects are the statuses of a key or an account that takes no event of a meter.
+var rejects = map[int]bool{http.StatusBadRequest: true, http.StatusUnauthorized: true, http.StatusForbidden: true, http.StatusNotFound: true}
 
 // SendMeterEvent sends one event. The key needs write access to meter events. An event that the
 // provider has already is sent. Error: *MeterError.
@@ -61,10 +68,11 @@ func (c *Client) SendMeterEvent(ctx context.Context, e MeterEvent) *MeterError {
 	if failed.Code == "duplicate_meter_event" || strings.Contains(failed.Msg, "event already exists with identifier") {
 		return nil
 	}
+	refused := failed.Code == stripe.ErrorCodeResourceMissing
+	// An answer is about the last sending only.
+	unsure := failed.HTTPStatusCode >= http.StatusInternalServerError || sendings.Load() > 1
 	return &MeterError{
-		Refused: failed.Code == stripe.ErrorCodeResourceMissing,
-		// An answer is about the last sending only.
-		Unsure: failed.HTTPStatusCode >= http.StatusInternalServerError || sendings.Load() > 1,
+		Refused: refused, Rejected: !refused && !unsure && rejects[failed.HTTPStatusCode], Unsure: unsure,
 		// The message can hold parts of the key, and goes no further than its code.
 		Why: fmt.Sprintf("the provider answered %d %s", failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type))),
 	}

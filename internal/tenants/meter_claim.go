@@ -226,6 +226,7 @@ func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
 			}
 			at[r.Subject].Customer, at[r.Subject].Endpoint = r.Customer, e
 		}
-		return nil
+		work.Several, err = q.SeveralMeterEndpoints(ctx, work.Tenant)
+		return err
 	})
 }

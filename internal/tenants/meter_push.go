@@ -67,13 +67,16 @@ type MeterPushWork struct {
 	// oldest attempt that counts. nil: they were not sent.
 	Unanswered *time.Time
 	Items      []MeterPushItem
-	kind       string    // which units: units or overage
-	claimed    time.Time // until when the part is this server's
-	until      string    // the last subject that Unanswered is about; "": any
-	began      string    // the last subject that was done before
-	parked     bool      // the items were parked before
-	more       bool      // others follow
-	after      string    // the last subject that is done
+	// Several reports that the tenant has several Stripe endpoints with a key. What one rejects is
+	// then parked, so that the others get theirs.
+	Several bool
+	kind    string    // which units: units or overage
+	claimed time.Time // until when the part is this server's
+	until   string    // the last subject that Unanswered is about; "": any
+	began   string    // the last subject that was done before
+	parked  bool      // the items were parked before
+	more    bool      // others follow
+	after   string    // the last subject that is done
 }
 
 // MeterPushItem is the units of one subject.
@@ -87,6 +90,8 @@ type MeterPushItem struct {
 	Unanswered *time.Time
 	// Outcome is "" if the item was sent, else parked or failed.
 	Outcome, Why string
+	// Unsent reports that this attempt certainly did not send a parked item.
+	Unsent bool
 }
 
 // PushOldest is how old the units may be that the provider takes.
@@ -190,11 +195,11 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 }
 
 func (w *MeterPushWork) settleItem(ctx context.Context, q *db.Queries, item *MeterPushItem, next *db.AdvanceMeteredPushParams) error {
-	if item.Outcome == PushParked && w.parked {
-		return nil // it was parked before for the same reason, the only one
-	}
 	if item.Outcome != "" {
-		return w.putProblem(ctx, q, item, w.Unanswered)
+		if err := w.putProblem(ctx, q, item, w.Unanswered); err != nil || !item.Unsent {
+			return err
+		}
+		return q.ClearAttemptedProblem(ctx, db.ClearAttemptedProblemParams{TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject, Now: &w.Now})
 	}
 	next.Pushed++
 	next.PushedUnits += item.Units

@@ -269,6 +269,29 @@ func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushPara
 	return i, err
 }
 
+const clearAttemptedProblem = `-- name: ClearAttemptedProblem :exec
+UPDATE metered_push_problems SET unanswered_at = NULL
+WHERE tenant_id = $1 AND push_id = $2 AND subject = $3 AND unanswered_at = $4
+`
+
+type ClearAttemptedProblemParams struct {
+	TenantID uuid.UUID
+	PushID   uuid.UUID
+	Subject  string
+	Now      *time.Time
+}
+
+// An attempt did not send the units of a subject: only an earlier one may have.
+func (q *Queries) ClearAttemptedProblem(ctx context.Context, arg ClearAttemptedProblemParams) error {
+	_, err := q.db.Exec(ctx, clearAttemptedProblem,
+		arg.TenantID,
+		arg.PushID,
+		arg.Subject,
+		arg.Now,
+	)
+	return err
+}
+
 const clearUnansweredProblems = `-- name: ClearUnansweredProblems :exec
 UPDATE metered_push_problems SET unanswered_at = NULL WHERE tenant_id = $1 AND push_id = $2 AND subject = ANY ($3::text[])
 `
@@ -1649,6 +1672,7 @@ const putMeteredPushProblem = `-- name: PutMeteredPushProblem :exec
 INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why, unanswered_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why
+    WHERE (metered_push_problems.outcome, metered_push_problems.why) <> (excluded.outcome, excluded.why)
 `
 
 type PutMeteredPushProblemParams struct {
@@ -1705,6 +1729,17 @@ func (q *Queries) SealMetering(ctx context.Context, until time.Time) (time.Time,
 	var sealed_until time.Time
 	err := row.Scan(&sealed_until)
 	return sealed_until, err
+}
+
+const severalMeterEndpoints = `-- name: SeveralMeterEndpoints :one
+SELECT count(*) > 1 FROM billing_endpoints WHERE tenant_id = $1 AND provider = 'stripe' AND api_key IS NOT NULL
+`
+
+func (q *Queries) SeveralMeterEndpoints(ctx context.Context, tenantID uuid.UUID) (bool, error) {
+	row := q.db.QueryRow(ctx, severalMeterEndpoints, tenantID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const shareMetering = `-- name: ShareMetering :exec

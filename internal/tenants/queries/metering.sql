@@ -419,6 +419,9 @@ LEFT JOIN LATERAL (
     WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL;
 
+-- name: SeveralMeterEndpoints :one
+SELECT count(*) > 1 FROM billing_endpoints WHERE tenant_id = @tenant_id AND provider = 'stripe' AND api_key IS NOT NULL;
+
 -- name: LockMeteredPush :execrows
 -- Locks the push of a part that is still claimed, before its subjects that were not sent: what notes
 -- a restore locks them in this order, too.
@@ -435,11 +438,17 @@ WHERE tenant_id = @tenant_id AND id = @id;
 -- A problem that is known keeps since when the subject's units may have been sent.
 INSERT INTO metered_push_problems (tenant_id, push_id, subject, units, outcome, why, unanswered_at)
 VALUES (@tenant_id, @push_id, @subject, @units, @outcome, @why, sqlc.narg(unanswered_at))
-ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why;
+ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why
+    WHERE (metered_push_problems.outcome, metered_push_problems.why) <> (excluded.outcome, excluded.why);
 
 -- name: ClearUnansweredProblems :exec
 -- The units of these subjects were not sent.
 UPDATE metered_push_problems SET unanswered_at = NULL WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = ANY (@subjects::text[]);
+
+-- name: ClearAttemptedProblem :exec
+-- An attempt did not send the units of a subject: only an earlier one may have.
+UPDATE metered_push_problems SET unanswered_at = NULL
+WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = @subject AND unanswered_at = @now;
 
 -- name: NoteUnansweredProblems :exec
 -- Some units of these subjects, which had problems, may be sent now.

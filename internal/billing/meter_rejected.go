@@ -1,0 +1,86 @@
+package billing
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/subscription"
+	"weir/internal/tenants"
+)
+
+// rejections remembers for a minute which endpoints rejected the events of a meter: very many
+// parked subjects of an endpoint with a key that does not work cost some requests a minute.
+type rejections struct {
+	mu    sync.Mutex
+	known map[rejectedMeter]rejection
+}
+
+// rejectedMeter is a meter at an endpoint as it was: each change has another version.
+type rejectedMeter struct {
+	endpoint uuid.UUID
+	version  int64
+	event    string
+}
+
+type rejection struct {
+	why   string
+	until time.Time
+}
+
+func newRejections() *rejections { return &rejections{known: map[rejectedMeter]rejection{}} }
+
+func rejectedMeterOf(work *tenants.MeterPushWork, item *tenants.MeterPushItem) rejectedMeter {
+	return rejectedMeter{item.Endpoint.ID, item.Endpoint.Version, work.MeterEvent}
+}
+
+// note remembers why the endpoint of an item rejected its event.
+func (r *rejections) note(work *tenants.MeterPushWork, item *tenants.MeterPushItem, why string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.known, func(_ rejectedMeter, known rejection) bool { return !now.Before(known.until) })
+	r.known[rejectedMeterOf(work, item)] = rejection{why, now.Add(pushPause)}
+}
+
+// of returns why the endpoint of an item rejected an event of the same meter within a minute; "":
+// it did not.
+func (r *rejections) of(work *tenants.MeterPushWork, item *tenants.MeterPushItem, now time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.known[rejectedMeterOf(work, item)]
+	if !now.Before(known.until) {
+		return ""
+	}
+	return known.why
+}
+
+// parkRejected parks those items of a group whose event their endpoint rejected, where others have
+// theirs: the endpoint took events of the same group, or the tenant has other endpoints.
+func (r *Runner) parkRejected(work *tenants.MeterPushWork, group []tenants.MeterPushItem, failed []*subscription.MeterError) {
+	takes := map[uuid.UUID]bool{}
+	for i, err := range failed {
+		if err == nil && group[i].Outcome == "" {
+			takes[group[i].Endpoint.ID] = true
+		}
+	}
+	for i, err := range failed {
+		switch item := &group[i]; {
+		case err == nil || !err.Rejected:
+		case takes[item.Endpoint.ID]:
+			parkAt(item, err.Why)
+		case work.Several:
+			r.rejections.note(work, item, err.Why, r.Store.Now())
+			parkAt(item, err.Why)
+		}
+	}
+}
+
+// parkAt parks an item that was not sent, because its endpoint rejects it.
+func parkAt(item *tenants.MeterPushItem, why string) {
+	name := cmp.Or(item.Endpoint.Name, item.Endpoint.ID.String())
+	item.Outcome, item.Why, item.Unsent = tenants.PushParked, fmt.Sprintf("at the endpoint %q: %s", name, why), true
+}

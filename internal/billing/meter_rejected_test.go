@@ -1,0 +1,121 @@
+package billing_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// secondEndpoint gives the tenant another Stripe endpoint, whose key the provider does not take,
+// and makes every second subject its customer. The units of the others are odd.
+func (r *pushRig) secondEndpoint() tenants.BillingEndpoint {
+	r.t.Helper()
+	key := "rk_test_revoked"
+	second, err := r.store.CreateBillingEndpoint(r.t.Context(), r.a, tenants.BillingEndpoint{
+		Provider: tenants.StripeProvider, Name: "second", SubjectFrom: tenants.FromMetadata + "user",
+	}, tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, APIKey: &key})
+	require.NoError(r.t, err)
+	r.db.Exec(`INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, updated_at)
+		SELECT $1, CASE right(subject, 1)::int % 2 WHEN 0 THEN $2::uuid ELSE $3::uuid END, 'sub_' || subject, 'cus_' || subject, subject, '{}', now()
+		FROM subjects WHERE tenant_id = $1 AND subject LIKE 's%'`, r.a.TenantID(), r.endpoint.ID, second.ID)
+	return second
+}
+
+// The units of s000, s002 and so on, and those of the others without s005, which has no customer.
+const (
+	firstUnits  = 100 * 100
+	secondUnits = allUnits - firstUnits - 6
+)
+
+// What one of several endpoints rejects is parked, and the others get theirs. A key that works
+// sends it, however long the other one did not.
+func TestPushOfSeveralEndpoints(t *testing.T) {
+	r := newPushRig(t)
+	second := r.secondEndpoint()
+	r.seal()
+	require.NoError(t, r.runner.Push(t.Context()))
+	push := r.only()
+	require.EqualValues(t, firstUnits, r.sum())
+	require.EqualValues(t, 100, push.Pushed)
+	require.EqualValues(t, 100, push.Parked)
+	require.Equal(t, tenants.PushParked, push.State())
+	require.Equal(t, tenants.MeterPushProblem{Subject: "s001", Units: 2, Outcome: "parked",
+		Why: `at the endpoint "second": the provider answered 401 invalid_request_error`}, push.Problems[0])
+	require.NotNil(t, push.DueAt)
+
+	// Parked units were not sent, so they never get too old for their identifiers.
+	for range 3 {
+		r.again()
+		r.pastHours(25)
+	}
+	require.EqualValues(t, 100, r.only().Parked)
+	_, err := r.store.EditBillingEndpoint(t.Context(), r.a, second.ID, tenants.Match{}, func(*tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+		return tenants.BillingSecrets{APIKey: &r.stripe.key}, nil
+	})
+	require.NoError(t, err)
+	r.again()
+	require.EqualValues(t, firstUnits+secondUnits, r.sum())
+	require.EqualValues(t, 1, r.only().Parked, "the subject without a customer")
+	require.Zero(t, r.only().Failed)
+}
+
+// Units that may have been sent stay so while their endpoint rejects them.
+func TestRejectedEventThatMayHaveBeenTaken(t *testing.T) {
+	r := newPushRig(t)
+	second := r.secondEndpoint()
+	edit := func(key string) {
+		_, err := r.store.EditBillingEndpoint(t.Context(), r.a, second.ID, tenants.Match{}, func(*tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+			return tenants.BillingSecrets{APIKey: &key}, nil
+		})
+		require.NoError(t, err)
+	}
+	edit(r.stripe.key)
+	r.seal()
+	r.lose(15) // s000 to s015, without s005
+	taken := r.sum()
+	edit("rk_test_revoked")
+	r.again()
+	require.EqualValues(t, 100, r.only().Pushed)
+	r.pastHours(25)
+	r.forget()
+	edit(r.stripe.key)
+	r.again()
+	require.Greater(t, r.sum(), taken)
+	require.LessOrEqual(t, r.sum(), int64(firstUnits+secondUnits), "no event counts twice")
+	require.Contains(t, r.only().Problems[1].Why, "compare with the provider")
+}
+
+// A few requests a minute find out that an endpoint rejects its events, however many there are.
+func TestRejectedEventsAreFew(t *testing.T) {
+	r := newPushRig(t)
+	r.secondEndpoint()
+	r.seal()
+	require.NoError(t, r.runner.Push(t.Context()))
+	asked := func() (n int) {
+		r.stripe.set(func(f *fakeStripe) { n, f.asked = f.asked, 0 })
+		return n
+	}
+	require.LessOrEqual(t, asked(), 100+16)
+	r.again()
+	require.Zero(t, asked())
+	r.pass(time.Minute)
+	r.again()
+	require.Positive(t, asked())
+}
+
+// A customer whose events are rejected does not delay the others of its endpoint.
+func TestPushOfARejectedCustomer(t *testing.T) {
+	r := newPushRig(t)
+	r.seal()
+	r.stripe.set(func(f *fakeStripe) { f.meter.refuse = map[string]int{"cus_s003": http.StatusBadRequest} })
+	require.NoError(t, r.runner.Push(t.Context()))
+	require.EqualValues(t, allUnits-4-6-8, r.sum())
+	require.EqualValues(t, 2, r.only().Parked)
+	r.stripe.set(func(f *fakeStripe) { f.meter.refuse = nil })
+	r.again()
+	require.EqualValues(t, allUnits-6-8, r.sum())
+}
