@@ -130,16 +130,29 @@ func clockOf(checker Checker) clock {
 	return systemClock{}
 }
 
-// Route returns the method and the route template of a request that a router has routed, such as
+// Route returns the [Method] and the route template of a request that a router has routed, such as
 // "GET /orders/{id}". The router must set Request.Pattern, as http.ServeMux and chi since 5.3 do.
 // Before routing, or with another router, it returns only the method. The path of the request must
 // not become a resource, because every new path would start a new counter.
 func Route(r *http.Request) string {
 	template := r.Pattern
 	if i := strings.IndexByte(template, '/'); i >= 0 { // after a method and a host
-		return r.Method + " " + template[i:]
+		return Method(r) + " " + template[i:]
 	}
-	return r.Method
+	return Method(r)
+}
+
+// Method returns the method of a request for a resource. HEAD is GET, because the same handlers
+// answer both, and a method that HTTP does not define is "OTHER". With the method as it was sent, a
+// customer could choose one that no rule knows.
+func Method(r *http.Request) string {
+	switch r.Method {
+	case "", http.MethodHead:
+		return http.MethodGet
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		return r.Method
+	}
+	return "OTHER"
 }
 
 // RouteOf returns a function like [Route] for a guard in front of a mux, when the request is not
@@ -148,9 +161,9 @@ func RouteOf(mux *http.ServeMux) func(r *http.Request) string {
 	return func(r *http.Request) string {
 		_, pattern := mux.Handler(r)
 		if i := strings.IndexByte(pattern, '/'); i >= 0 {
-			return r.Method + " " + pattern[i:]
+			return Method(r) + " " + pattern[i:]
 		}
-		return r.Method
+		return Method(r)
 	}
 }
 

@@ -244,8 +244,18 @@ func TestRouteIsNeverThePath(t *testing.T) {
 			t.Errorf("%s: %q, want %q", pattern, got, want)
 		}
 	}
+	for method, want := range map[string]string{"HEAD": "GET /orders/{id}", "PATCH": "PATCH /orders/{id}", "get": "OTHER /orders/{id}", "FOO1": "OTHER /orders/{id}"} {
+		r := httptest.NewRequest(method, "/orders/7", nil)
+		r.Pattern = "/orders/{id}"
+		if got := Route(r); got != want {
+			t.Errorf("%s: %q, want %q", method, got, want)
+		}
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /orders/{id}", func(http.ResponseWriter, *http.Request) {})
+	if got := RouteOf(mux)(httptest.NewRequest("HEAD", "/orders/7", nil)); got != "GET /orders/{id}" {
+		t.Errorf("HEAD of a mux: %q", got)
+	}
 	if got := RouteOf(mux)(r); got != "GET /orders/{id}" {
 		t.Errorf("of a mux: %q", got)
 	}

@@ -85,7 +85,7 @@ func TestOlderChi(t *testing.T) {
 	called := 0
 	orders := func(w http.ResponseWriter, _ *http.Request) { called++ }
 
-	guard.Resource = func(r *http.Request) string { return r.Method + " " + chi.RouteContext(r.Context()).RoutePattern() }
+	guard.Resource = func(r *http.Request) string { return weir.Method(r) + " " + chi.RouteContext(r.Context()).RoutePattern() }
 
 	router := chi.NewRouter()
 	router.Route("/orders", func(r chi.Router) { r.With(guard.Handler).Get("/{id}", orders) })
@@ -155,7 +155,7 @@ func TestGin(t *testing.T) {
 	server := gin.New()
 	guarded := func(c *gin.Context) {
 		routed := guard
-		routed.Resource = func(r *http.Request) string { return r.Method + " " + c.FullPath() }
+		routed.Resource = func(r *http.Request) string { return weir.Method(r) + " " + c.FullPath() }
 		passed := false
 		routed.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			passed, c.Request = true, r

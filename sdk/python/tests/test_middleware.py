@@ -11,7 +11,7 @@ import starlette.applications
 import starlette.responses
 import starlette.routing
 
-from weir_client import AsyncClient, Client, asgi, wsgi
+from weir_client import AsyncClient, Client, asgi, route_name, wsgi
 from weir_client.flask import route as flask_route
 from weir_client.starlette import route as starlette_route
 from weir_client.testing import Fake
@@ -125,7 +125,7 @@ def plain_wsgi(client, setting):
 
     options = wsgi_options(setting.middleware)
     templates = {"/orders/7": "/orders/{id}"}
-    options.setdefault("resource", lambda e: f"{e['REQUEST_METHOD']} {templates[e['PATH_INFO']]}")
+    options.setdefault("resource", lambda e: route_name(e["REQUEST_METHOD"], templates[e["PATH_INFO"]]))
     return wsgi.WeirMiddleware(app, client, **options)
 
 
@@ -149,7 +149,7 @@ def plain_asgi(client, setting):
 
     options = asgi_options(setting.middleware)
     templates = {"/orders/7": "/orders/{id}"}
-    options.setdefault("resource", lambda scope: f"{scope['method']} {templates[scope['path']]}")
+    options.setdefault("resource", lambda scope: route_name(scope["method"], templates[scope["path"]]))
     return asgi.WeirMiddleware(app, client, **options)
 
 
@@ -166,7 +166,7 @@ def with_starlette(client, setting):
 def with_fastapi(client, setting):
     app = fastapi.FastAPI()
 
-    @app.get("/orders/{id}")
+    @app.api_route("/orders/{id}", methods=["GET", "HEAD"])
     @app.get("/healthz")
     async def handler():
         return starlette.responses.PlainTextResponse(setting.handle(), headers=setting.handler_headers)
@@ -265,11 +265,13 @@ class RoutesTest(SuiteTestCase):
                 ("GET", "/orders/7", 308),
                 ("GET", "/orders/seven/", 404),
                 ("DELETE", "/orders/7/", 405),
+                ("HEAD", "/orders/7/", 200),
+                ("FOO1", "/orders/7/", 405),
                 ("GET", "/items/8", 200),
             ):
                 self.assertEqual(status, ask_wsgi(app, method, path, {})[0], path)
             self.assertEqual(
-                ["GET /orders/<int:id>/", "GET", "GET", "DELETE", "GET /items/<item>"],
+                ["GET /orders/<int:id>/", "GET", "GET", "DELETE", "GET /orders/<int:id>/", "OTHER", "GET /items/<item>"],
                 [check.resource for check in fake.asked],
             )
 
@@ -315,12 +317,13 @@ class RoutesTest(SuiteTestCase):
                 ("GET", "/orders/7/elsewhere", "localhost", 404),
                 ("GET", "/", "localhost", 200),
                 ("DELETE", "/", "localhost", 405),
+                ("FOO1", "/static/a.css", "localhost", 200),
                 ("GET", "/static/a.css", "localhost", 200),
                 ("GET", "/tea", "shop.example.com", 200),
             ):
                 self.assertEqual(status, asyncio.run(ask_asgi(app, method, path, {"Host": host}))[0], path)
             self.assertEqual(
-                ["GET /orders/{id}/items/{item}", "GET", "GET /", "DELETE", "GET /static", "GET /{product}"],
+                ["GET /orders/{id}/items/{item}", "GET", "GET /", "DELETE", "OTHER /static", "GET /static", "GET /{product}"],
                 [check.resource for check in fake.asked],
             )
 

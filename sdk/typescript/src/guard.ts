@@ -104,7 +104,19 @@ function problem(document: { title: string; status: number; [field: string]: unk
   };
 }
 
-/** The resource of a request: the method and the route template, or the method alone if that is unknown. */
+/**
+ * The resource of a request: the method and the route template, or the method alone if that is unknown. HEAD is GET,
+ * because the same handlers answer both, and a method that HTTP does not define is "OTHER". With the method as it was
+ * sent, a customer could choose one that no rule knows.
+ */
 export function routeName(method: string, template: unknown): string {
-  return typeof template === "string" && template.startsWith("/") ? `${method} ${template}` : method;
+  const name = methodName(method);
+  return typeof template === "string" && template.startsWith("/") ? `${name} ${template}` : name;
+}
+
+const methods: ReadonlySet<string> = new Set(["GET", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"]);
+
+function methodName(method: string): string {
+  if (method === "HEAD") return "GET";
+  return methods.has(method) ? method : "OTHER";
 }

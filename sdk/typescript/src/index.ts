@@ -5,6 +5,7 @@ export type { Clock } from "./clock.js";
 export type { Decision, Denial, RuleDecision, SkippedRule, Source } from "./decision.js";
 export { MisuseError } from "./errors.js";
 export type { Cause, FieldError, NoDecision } from "./errors.js";
+export { routeName } from "./guard.js";
 export type { GuardOptions } from "./guard.js";
 export { hashSubject } from "./hash.js";
 export { copyHeaders, rateLimitHeaders } from "./headers.js";

@@ -7,7 +7,7 @@ import express from "express";
 import Fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import { type Context, Hono } from "hono";
 import { NextRequest, NextResponse } from "next/server.js";
-import { Client, guardFetch, type GuardOptions } from "@weir-dev/client";
+import { Client, guardFetch, type GuardOptions, routeName } from "@weir-dev/client";
 import { guard as expressGuard } from "@weir-dev/client/express";
 import { guard as fastifyGuard } from "@weir-dev/client/fastify";
 import { guard as honoGuard } from "@weir-dev/client/hono";
@@ -179,7 +179,7 @@ const frameworks: Framework[] = [
     serve: async (setting) =>
       webApplication(setting, (route, handler) => {
         const options = webOptions(setting);
-        return guardProxy({ ...options, resource: options.resource ?? ((request: Request) => `${request.method} ${route}`), next: handler });
+        return guardProxy({ ...options, resource: options.resource ?? ((request: Request) => routeName(request.method, route)), next: handler });
       }),
   },
   {
@@ -245,7 +245,8 @@ test("Express: a guard for all routes names the method alone, and one in a route
   for (const path of ["/first/7", "/orders/7/items/8"]) {
     assert.equal((await overNetwork(createServer(app), { method: "GET", path, headers: {} })).status, 200);
   }
-  assert.deepEqual(fake.asked.map(({ resource }) => resource), ["GET", "GET /items/:item"]);
+  assert.equal((await overNetwork(createServer(app), { method: "PROPFIND", path: "/first/7", headers: {} })).status, 200);
+  assert.deepEqual(fake.asked.map(({ resource }) => resource), ["GET", "GET /items/:item", "OTHER"]);
 });
 
 test("Fastify: an unknown path names the method alone", async () => {

@@ -24,6 +24,7 @@ from ._errors import Cause, FieldError, MisuseError, NoDecision
 from ._hash import hash_subject
 from ._headers import HEADERS, copy_headers
 from ._hooks import Begun, Call, Hooks, Result
+from ._routes import route_name
 from ._version import VERSION as __version__
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "__version__",
     "copy_headers",
     "hash_subject",
+    "route_name",
 ]

@@ -10,7 +10,7 @@ from ._aio import AsyncChecker
 from ._decision import Decision
 from ._errors import MisuseError
 from ._guard import Problem, denied_problem, misuse_problem, with_headers
-from ._routes import starlette_resource
+from ._routes import route_name, starlette_resource
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -106,7 +106,7 @@ class WeirMiddleware:
             app = app._app
         if not hasattr(app, "routes"):
             app = scope.get("app")  # this middleware was added to it
-        return starlette_resource(app, scope) if hasattr(app, "routes") else str(scope["method"])
+        return starlette_resource(app, scope) if hasattr(app, "routes") else route_name(scope["method"], None)
 
 
 async def _value(value: Any) -> Any:

@@ -9,7 +9,7 @@ from ._client import Checker
 from ._decision import Decision
 from ._errors import MisuseError
 from ._guard import Problem, denied_problem, misuse_problem, with_headers
-from ._routes import flask_of, flask_resource
+from ._routes import flask_of, flask_resource, route_name
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
@@ -97,7 +97,7 @@ def _route(app: Application) -> Callable[[Environ], str]:
     if isinstance(app, WeirMiddleware):
         return _route(app._app)
     flask = flask_of(app)
-    return flask_resource(flask) if flask is not None else lambda environ: str(environ["REQUEST_METHOD"])
+    return flask_resource(flask) if flask is not None else lambda environ: route_name(environ["REQUEST_METHOD"], None)
 
 
 def _send(problem: Problem, start_response: StartResponse) -> list[bytes]:
