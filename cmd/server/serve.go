@@ -216,7 +216,7 @@ func (s *service) openDoors(ctx, working context.Context, c *core) error {
 		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: c.following.now, Observe: httpMetrics.Route,
 		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Platform: c.from.Platform, Signup: dashboard.Signup(s.cfg.Signup),
 		Stopping: ctx.Done(), Counters: s.engine, Alive: c.census.Alive, Keys: c.keys,
-		Processors: processors,
+		Processors: processors, Fail: bound.Fail,
 	})
 	s.front.handle(securityText(s.cfg.SecurityContact, s.cfg.PublicURL, beside(public, pages)))
 	return nil

@@ -159,7 +159,7 @@ func (a *admin) routes() {
 	a.meterRoutes()
 
 	a.trail("/v1/audit", "list-audit", "List the audit trail")
-	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Verify the audit trail", a.verifyAudit, usesProcessor)
+	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Verify the audit trail", a.verifyAudit, keepsProcessor)
 
 	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
 	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))
@@ -207,6 +207,7 @@ const (
 	metaReset    = "reset"    // true: resets counters
 	metaInTurns  = "inTurns"  // true: its answer may be long, and is created in turns
 	metaLarge    = "large"    // true: creating its answer can take a processor for long
+	metaKeeps    = "keeps"    // true: that is so while it reads, too
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 
@@ -289,6 +290,9 @@ func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I)
 	huma.Register(a.api, op, func(ctx context.Context, in *I) (*O, error) {
 		requestFrom(ctx).endTurn() // the body is decoded and valid
 		out, err := h(ctx, in)
+		if err == nil {
+			err = requestFrom(ctx).resumeList(ctx)
+		}
 		if err != nil {
 			return nil, a.problem(ctx, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"weir/internal/check/checktest"
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
@@ -40,6 +42,7 @@ type adminStack struct {
 	// counters are those of serve's servers; nil: each has its own.
 	counters *engine.Memory
 
+	processors *places.Processors
 	buffer     int                                              // bytes that serve's servers may have under way to a client; 0: as many as the system likes
 	instances  int                                              // of the service, as serve's servers are to think; 0: one
 	listen     func(net.Listener) net.Listener                  // wraps the listener of serve's servers; nil: it does not
@@ -87,7 +90,7 @@ func newAdminStackWith(t *testing.T, config tenants.Config) *adminStack {
 	t.Helper()
 	t.Parallel()
 	db := tenantstest.NewWith(t, config)
-	s := &adminStack{t: t, db: db, store: db.Store, log: &lockedBuffer{}}
+	s := &adminStack{t: t, db: db, store: db.Store, log: &lockedBuffer{}, processors: places.NewProcessors(runtime.GOMAXPROCS(0))}
 	s.url = s.serve(db.Store)
 	s.doc = loadDocument(t)
 	var keyA, keyB tenants.Key
@@ -137,7 +140,8 @@ func (s *adminStack) serve(store *tenants.Store) string {
 		Store: store, Authenticator: s.authenticator, Stopping: stopping, Recent: s.recent,
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
 		Logger: logger, Follow: s.follow,
-		Metrics: s.metrics, CursorKey: secrets.CursorKey[:],
+		Processors: s.processors,
+		Metrics:    s.metrics, CursorKey: secrets.CursorKey[:],
 		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.unsentLink,
 	}))
 	if s.buffer > 0 {

@@ -3,11 +3,13 @@ package api
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/places"
 )
 
 // /v1/authorize answers subrequests of gateways: nginx's auth_request, Caddy's forward_auth,
@@ -77,9 +79,12 @@ func (q *authorizeQuestion) credentials() (string, *Problem) {
 
 func (q *authorizeQuestion) read(*scratch) *Problem { return nil } // the body is ignored
 
-// large is false without a route: each header is then read once, as it is.
-func (q *authorizeQuestion) large(*scratch) bool {
-	return q.via.named() && len(q.lines)+len(q.via.path) > largeCheck
+// turns are none without a route: each header is then read once, as it is.
+func (q *authorizeQuestion) turns(bodies *bodyTurns, _ *scratch) *places.Turns[limit.TenantID] {
+	if !q.via.named() {
+		return nil
+	}
+	return turnsFrom(bodies.small, len(q.lines)+len(q.via.path), largeCheck)
 }
 
 func (q *authorizeQuestion) caller() netip.Addr {
@@ -165,7 +170,9 @@ func (s *server) undecided(r *http.Request, ask *authorizeQuestion, p *Problem) 
 func (s *server) answerUndecided(r *http.Request, p *Problem, open bool) {
 	q := requestFrom(r.Context())
 	if open {
-		q.rest(r.Context(), p)
+		if slices.Contains(pausedCodes, p.Code) {
+			q.restBefore(p)
+		}
 		q.code = p.Code
 		q.Header()["Cache-Control"] = noStore
 		q.WriteHeader(http.StatusNoContent)

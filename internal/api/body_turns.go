@@ -35,15 +35,16 @@ const (
 
 // bodyTurns are the turns of one instance.
 type bodyTurns struct {
-	small, large, yaml *places.Turns[limit.TenantID] // small are those of all short work, large of all long work
-	held               *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
-	wait, reading      time.Duration                 // for a turn: of a body, and to encode a document
-	piece              time.Duration                 // for a turn of a piece of an import
+	small, large, batches *places.Turns[limit.TenantID] // those of all short work, of all long work, and of batches
+	yaml                  *places.Turns[limit.TenantID]
+	held                  *places.Bytes[limit.TenantID] // bytes of large bodies until their requests end
+	wait, reading         time.Duration                 // for a turn: of a body, and to encode a document
+	piece                 time.Duration                 // for a turn of a piece of an import
 }
 
 func newBodyTurns(processors *places.Processors) bodyTurns {
 	return bodyTurns{
-		small: processors.Short, large: processors.Long,
+		small: processors.Short, large: processors.Long, batches: processors.Batches,
 		yaml: places.NewTurns[limit.TenantID](min(maxYAMLBodies, processors.Long.Most()), 1, 0),
 		held: places.NewBytes[limit.TenantID](maxBodies, maxTenantBodies),
 		wait: turnWait, reading: createdWait, piece: importTurnWait,

@@ -66,6 +66,7 @@ type share struct {
 }
 
 func newCapacity(metrics *Metrics, bound *overload.Bound, processors *places.Processors) *capacity {
+	processors.Batches.LeaveOneWhile(bound.Several)
 	return &capacity{
 		inFlight: &metrics.inFlight, bound: bound, shed: metrics.shed, seed: maphash.MakeSeed(),
 		webhooks: places.NewNested[netip.Prefix](), devices: places.NewNested[netip.Prefix](), docs: places.NewNested[netip.Prefix](),
@@ -91,6 +92,7 @@ func (a *capacity) leave() { a.inFlight.Add(-1) }
 // follow.
 func (a *capacity) serve(s *share, tenant limit.TenantID) bool {
 	if s.serving.Add(1) <= a.bound.ShareOf(tenant) {
+		a.bound.Note(tenant)
 		return true
 	}
 	s.serving.Add(-1)

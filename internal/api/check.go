@@ -8,6 +8,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/places"
 )
 
 // httpQuestion is POST /v1/check, POST /check or POST /v1/check/batch over net/http, and the common
@@ -56,9 +57,13 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	return p
 }
 
-// large is false for a batch that is not longer than a check can be: it has many short checks.
-func (q *httpQuestion) large(sc *scratch) bool {
-	return len(sc.body) > maxCheckBody || !q.batch && len(sc.body) > largeCheck
+// turns are those of batches for a batch that is not longer than a check can be: it has short
+// checks.
+func (q *httpQuestion) turns(bodies *bodyTurns, sc *scratch) *places.Turns[limit.TenantID] {
+	if q.batch && len(sc.body) <= maxCheckBody {
+		return turnsFrom(bodies.batches, len(sc.body), smallBatch)
+	}
+	return turnsFrom(bodies.small, len(sc.body), largeCheck)
 }
 
 func (q *httpQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {

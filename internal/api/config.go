@@ -108,7 +108,7 @@ type ApplyQuery struct {
 
 // configRoutes adds both operations, which also support YAML.
 func (a *admin) configRoutes() {
-	get := a.operation(http.MethodGet, "/v1/config", "get-config", "Export the configuration as one document", []option{inTurns, usesProcessor})
+	get := a.operation(http.MethodGet, "/v1/config", "get-config", "Export the configuration as one document", []option{inTurns, keepsProcessor})
 	get.Parameters = append(get.Parameters, headerParam("If-None-Match", "Answer 304 where nothing in the document has changed"))
 	ok := jsonResponse[ConfigDocument](a.api, "OK")
 	ok.Content[yamlType] = ok.Content[jsonType]

@@ -9,6 +9,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/tenants"
 )
 
@@ -24,8 +25,9 @@ type question interface {
 	caller() netip.Addr
 	// read reads the rest of the request, such as the body. After it, nothing waits for the client.
 	read(sc *scratch) *Problem
-	// large reports whether decode can take long, so that it needs a turn (decode_turns.go).
-	large(sc *scratch) bool
+	// turns returns the turns in which decode runs, because it can take long (decode_turns.go).
+	// nil: it needs none.
+	turns(bodies *bodyTurns, sc *scratch) *places.Turns[limit.TenantID]
 	// decode returns the checks of the request. They share no memory with it. On failure the
 	// problem lists every invalid field. decode may also store a denial in sc.refused.
 	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
@@ -147,17 +149,11 @@ func (s *server) admit(ctx context.Context, policy *check.Policy, reqs []check.R
 
 // count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
-	if !q.together() && (sc.http.held > turnAnswer || explanations(policy, reqs) > fewExplanations) {
-		return s.countInTurns(ctx, policy, q, reqs, sc)
+	if turns := s.countingTurns(policy, q, reqs, sc); turns != nil {
+		return s.countInTurns(ctx, turns, policy, q, reqs, sc)
 	}
 	// 7. Check.
-	var decisions []check.Decision
-	var err error
-	if q.together() {
-		decisions, err = s.Checker.CheckTogetherIn(ctx, policy, reqs, &sc.check)
-	} else {
-		decisions, err = s.Checker.CheckIn(ctx, policy, reqs, &sc.check)
-	}
+	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, &sc.check)
 	if err != nil {
 		return nil, checkFailed(q, err)
 	}

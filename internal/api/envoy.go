@@ -21,6 +21,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/h2"
 	"weir/internal/limit"
+	"weir/internal/places"
 	"weir/internal/route"
 )
 
@@ -101,8 +102,13 @@ func (q *envoyQuestion) read(sc *scratch) *Problem {
 	return nil
 }
 
-// large decides by the message before it is parsed: already that takes a while.
-func (q *envoyQuestion) large(*scratch) bool { return len(q.message) > largeCheck }
+// turns are decided by the message before it is parsed: already that takes a while.
+func (q *envoyQuestion) turns(bodies *bodyTurns, _ *scratch) *places.Turns[limit.TenantID] {
+	if len(q.message) <= largeCheck {
+		return turnsFrom(bodies.batches, len(q.message), smallBatch)
+	}
+	return bodies.small
+}
 
 // messagePrefix is the length of what precedes a message: whether it is compressed, and its length.
 const messagePrefix = 5

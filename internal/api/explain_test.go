@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/places"
 )
 
 // explainedOf creates rules that do not count, and returns an explained check that lists them.
@@ -50,16 +51,17 @@ func TestLongExplanationsTakeTurns(t *testing.T) {
 	s := newCheckStack(t)
 	explained := strings.Replace(explainedOf(t, s, 60), "{", `{"cost":0,`, 1) // all of them are allowed
 	batch := `{"checks":[` + strings.Repeat(explained+`,`, maxExplained-1) + explained + `]}`
-	requireCountedInTurn(t, s, batch, explained)
+	requireCountedInTurn(t, s, func(b *bodyTurns) *places.Turns[limit.TenantID] { return b.small }, batch, explained)
 }
 
 // requireCountedInTurn requires that the checks of a batch, which are all allowed, are decided in a
-// turn, and a single one without.
-func requireCountedInTurn(t *testing.T, s *checkStack, batch, single string) {
+// turn of some kind, and a single one without.
+func requireCountedInTurn(t *testing.T, s *checkStack, of func(*bodyTurns) *places.Turns[limit.TenantID], batch, single string) {
 	bodies := &s.lane.server.Load().capacity.bodies
+	turns := of(bodies)
 	var held []func()
 	for i := range 2 * runtime.GOMAXPROCS(0) {
-		if leave, err := bodies.small.TakeWithin(t.Context(), limit.TenantID{byte(i + 1)}, 0); err == nil {
+		if leave, err := turns.TakeWithin(t.Context(), limit.TenantID{byte(i + 1)}, 0); err == nil {
 			held = append(held, leave)
 		}
 	}
@@ -69,7 +71,7 @@ func requireCountedInTurn(t *testing.T, s *checkStack, batch, single string) {
 	require.Equal(t, http.StatusOK, s.check(single).status, "few rules need no turn")
 	answered := make(chan answer)
 	go func() { answered <- s.post("/v1/check/batch", batch) }()
-	for bodies.small.Waiting() == 0 {
+	for turns.Waiting() == 0 {
 		runtime.Gosched()
 	}
 	for _, leave := range held {
@@ -88,7 +90,27 @@ func TestWideBatchesTakeTurns(t *testing.T) {
 		require.NoError(t, err)
 	}
 	single := `{"subject":"ada","resource":"wide"}`
-	requireCountedInTurn(t, s, `{"checks":[`+strings.Repeat(single+`,`, maxBatch-1)+single+`]}`, single)
+	requireCountedInTurn(t, s, func(b *bodyTurns) *places.Turns[limit.TenantID] { return b.small },
+		`{"checks":[`+strings.Repeat(single+`,`, maxBatch-1)+single+`]}`, single)
+}
+
+// Any batch is decided in a turn of a processor. Before, 250 batches of 100 checks that arrived
+// together kept the processors for a tenth of a second, whatever rules matched.
+func TestBatchesTakeTurns(t *testing.T) {
+	s := newCheckStack(t)
+	single := `{"subject":"ada","resource":"none"}`
+	batches := func(b *bodyTurns) *places.Turns[limit.TenantID] { return b.batches }
+	requireCountedInTurn(t, s, batches, `{"checks":[`+single+`,`+single+`]}`, single)
+
+	bodies := &s.lane.server.Load().capacity.bodies
+	require.Equal(t, runtime.GOMAXPROCS(0), bodies.batches.Most(), "batches alone have all processors")
+	long := `{"checks":[` + strings.Repeat(single+`,`, maxBatch-1) + single + `]}`
+	for i := range runtime.GOMAXPROCS(0) {
+		_, err := bodies.batches.TakeWithin(t.Context(), limit.TenantID{byte(i + 1)}, 0)
+		require.NoError(t, err)
+	}
+	bodies.wait = 0
+	require.Equal(t, http.StatusServiceUnavailable, s.post("/v1/check/batch", long).status, "it is decoded in a turn")
 }
 
 // The record of an idempotent check is kept in Redis for a minute. It has no list of the rules that

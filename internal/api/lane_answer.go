@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/places"
 )
 
 // A laneConn is the question for the request that it has read (decide.go).
@@ -25,7 +27,9 @@ func (c *laneConn) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (c *laneConn) large(*scratch) bool { return len(c.head.body) > largeCheck }
+func (c *laneConn) turns(bodies *bodyTurns, _ *scratch) *places.Turns[limit.TenantID] {
+	return turnsFrom(bodies.small, len(c.head.body), largeCheck)
+}
 
 func (c *laneConn) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.decodeDirect(policy, c.head.body)

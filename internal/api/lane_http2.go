@@ -15,7 +15,9 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/h2"
+	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/places"
 )
 
 // Checks over HTTP/2 are answered directly on the connection, by package h2, as the lane answers
@@ -176,7 +178,9 @@ func (q *http2Question) read(sc *scratch) *Problem {
 	return nil
 }
 
-func (q *http2Question) large(*scratch) bool { return len(q.body) > largeCheck }
+func (q *http2Question) turns(bodies *bodyTurns, _ *scratch) *places.Turns[limit.TenantID] {
+	return turnsFrom(bodies.small, len(q.body), largeCheck)
+}
 
 func (q *http2Question) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.decodeDirect(policy, q.body)

@@ -171,6 +171,35 @@ func TestRefusedConnectionPausesOverNetHTTP(t *testing.T) {
 	require.EqualValues(t, netHTTPRefusals, bound.TakeRefused())
 }
 
+// An error over net/http pauses, too, while errors use up the processors. Before, a client without
+// an API key kept them from checks with 1600 streams of HTTP/2. Decisions do not pause.
+func TestErrorsPause(t *testing.T) {
+	s := newCheckStack(t)
+	bound := overload.New(DefaultMaxInFlight, 1, 50*time.Millisecond)
+	bound.Adjust(overload.Signals{Runnable: time.Second, Failed: 1_000_000})
+	pause := bound.Pause()
+	require.Positive(t, pause)
+	s.deps.Metrics = NewMetrics(prometheusRegistry())
+	s.serve(Config{Headers: bothStyles, Bound: bound}, s.deps)
+	c := s.dial()
+	for _, request := range []string{
+		"GET /v1/rules HTTP/1.1\r\nHost: weir\r\n\r\n", "GET /nowhere HTTP/1.1\r\nHost: weir\r\n\r\n",
+		"POST /v1/check HTTP/1.1\r\nHost: weir\r\nX-Unknown: 1\r\nContent-Length: 2\r\n\r\n{}",
+	} {
+		start := time.Now()
+		c.send(request)
+		require.GreaterOrEqual(t, c.receive().status, 400)
+		require.GreaterOrEqual(t, time.Since(start), pause)
+		require.EqualValues(t, netHTTPRefusals, bound.TakeFailed())
+	}
+	c.send(s.laneRequest(`{"subject":"full"}`, "X-Unknown: 1"))
+	c.receive().decision(200)
+	c.send(s.laneRequest(`{"subject":"full","cost":1000000}`, "X-Unknown: 1"))
+	c.receive().decision(429)
+	require.Zero(t, bound.TakeFailed())
+	require.Zero(t, bound.TakeRefused(), "they say nothing about the bound")
+}
+
 // A tenant that has its share of the requests in flight is refused on the lane, too.
 func TestLaneRefusesAboveTheShare(t *testing.T) {
 	s := newCheckStack(t)

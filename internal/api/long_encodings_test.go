@@ -8,9 +8,11 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -153,11 +155,80 @@ func TestLargeListsTakeTurns(t *testing.T) {
 	}
 
 	// A document gives its turn back before it takes that in which it is encoded.
-	inLongTurn(a.large, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	inLongTurn(a.large, time.Hour, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		_, err := encodeDocument(ctx, &tenants.Document{Plans: []tenants.Plan{{Limits: manyLimits(fewEncoded)}}}, true)
 		require.NoError(t, err)
 		require.True(t, free(a.large))
 	})).ServeHTTP(q, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/config", nil))
+}
+
+// A list whose rows take long to be read has no turn meanwhile. Before, a filter that matches none
+// of a million overrides kept the only turn for seconds, which all other tenants waited for.
+func TestListsPauseWhilePostgresReads(t *testing.T) {
+	t.Parallel()
+	for name, keeps := range map[string]bool{"list": false, "document": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, q := encodingRequest(t, tenants.AsSystem(uuid.UUID{1}, "test"))
+			a := newAnswers(2, places.NewProcessors(2))
+			a.patience = 0
+			op := &huma.Operation{Metadata: map[string]any{metaInTurns: true, metaLarge: true, metaKeeps: keeps}}
+			a.inTurnsOf(op, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if keeps {
+					_, err := a.large.TakeWithin(t.Context(), uuid.UUID{2}, 0)
+					require.Error(t, err, "it uses the processor while it reads")
+					return
+				}
+				leave, err := a.large.Take(t.Context(), uuid.UUID{2})
+				require.NoError(t, err)
+				canceled, cancel := context.WithCancel(ctx)
+				cancel()
+				require.Error(t, q.resumeList(canceled), "there is no turn yet")
+				leave()
+				require.NoError(t, q.resumeList(ctx))
+				_, err = a.large.TakeWithin(t.Context(), uuid.UUID{2}, 0)
+				require.Error(t, err, "the answer is created in a turn")
+				q.capacity.enter()
+				w.WriteHeader(http.StatusOK)
+				leave, err = a.large.TakeWithin(t.Context(), uuid.UUID{2}, 0)
+				require.NoError(t, err, "no turn is lost")
+				leave()
+			})).ServeHTTP(q, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/overrides", nil))
+		})
+	}
+}
+
+// A list of the API takes its turn again when its rows were read.
+func TestListsResumeTheirTurn(t *testing.T) {
+	s := newAdminStack(t)
+	long := s.processors.Long
+	answered := make(chan int)
+	var held []func()
+	s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		_, err := conn.Exec(ctx, "BEGIN; LOCK TABLE overrides IN ACCESS EXCLUSIVE MODE")
+		require.NoError(t, err)
+		go func() { answered <- s.call(s.key, "GET", "/v1/overrides", nil).status }()
+		for waits := false; !waits; {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'overrides'::regclass AND NOT granted)").Scan(&waits))
+		}
+		for len(held) < long.Most() { // the list leaves its own after a while
+			if leave, err := long.TakeWithin(t.Context(), uuid.New(), 0); err == nil {
+				held = append(held, leave)
+			}
+		}
+		_, err = conn.Exec(ctx, "ROLLBACK")
+		require.NoError(t, err)
+	})
+	for long.Waiting() == 0 {
+		runtime.Gosched()
+	}
+	for _, leave := range held {
+		leave()
+	}
+	require.Equal(t, http.StatusOK, <-answered)
+	leave, err := long.TakeWithin(t.Context(), uuid.UUID{2}, 0)
+	require.NoError(t, err, "no turn is lost")
+	leave()
 }
 
 // Long reports of usage are encoded in turn.

@@ -34,20 +34,24 @@ type request struct {
 	code     string        // of the problem that a hot route answered; "" for none
 	left     bool          // it no longer counts as in flight
 	unread   bool          // its body was refused because it is too large, and is not read to its end
-	rested   time.Duration // before its answer, because too many requests are in flight
+	resting  bool          // it has paused before its answer, unless it needs no pause
+	rested   time.Duration // for which it has
 	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
 	// place ends its place among those that others wait for; nil: it has none.
 	place func()
 	// list ends its turn among lists and documents that are created; nil: it has none.
-	list func()
+	list *listTurn
 	// turn ends its turn among bodies that are decoded; nil: it has none.
 	turn func()
 	// end ends what its answer takes until it is sent; nil: nothing.
 	end func()
 
-	// ctx is the context that net/http gave the request; nil: none, in tests.
+	// ctx is the context that net/http gave the request over HTTP/1.1; nil: none, over HTTP/2 and
+	// in tests.
 	ctx context.Context
+	// done is closed when the client has disconnected.
+	done <-chan struct{}
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -80,6 +84,9 @@ func (q *request) answer(status int) {
 	}
 	q.leaveOthers()
 	q.endTurn()
+	if q.hot == coldRoute && status >= http.StatusMultipleChoices && status != http.StatusNotModified {
+		q.rest()
+	}
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -158,7 +165,7 @@ func actorFrom(ctx context.Context) tenants.Actor {
 func (s *server) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		q := &request{ResponseWriter: w, id: origin.RequestID(r), capacity: s.capacity}
+		q := &request{ResponseWriter: w, id: origin.RequestID(r), capacity: s.capacity, done: r.Context().Done()}
 		if r.ProtoMajor == 1 {
 			q.ctx = r.Context()
 		}
@@ -453,26 +460,40 @@ func (q *request) discardRest(r *http.Request) {
 // was often read and decoded.
 const netHTTPRefusals = 8
 
-// pausedCodes are those of refusals for want of a place. A client that repeats such a request at
-// once would take a processor: its body is often decoded before.
+// pausedCodes are those of refusals for want of a place, which have counted as such. A client that
+// repeats such a request at once would take a processor: its body is often decoded before.
 var pausedCodes = []string{codeOverloaded, codeSimulationBusy, codeBulkBusy, codeTooManyStreams}
 
-// rest pauses before the answer p if that is a refusal for want of a place, as on the lane. The
-// request keeps no place and no turn meanwhile.
-func (q *request) rest(ctx context.Context, p *Problem) {
-	if !slices.Contains(pausedCodes, p.Code) {
+// restBefore pauses before the answer p, as on the lane.
+func (q *request) restBefore(p *Problem) {
+	if slices.Contains(pausedCodes, p.Code) {
+		q.pause(q.capacity.bound.RefuseMore(netHTTPRefusals - 1))
 		return
 	}
-	pause := q.capacity.bound.RefuseMore(netHTTPRefusals - 1)
-	if pause == 0 {
+	q.rest()
+}
+
+// rest pauses before an error or a redirect while such answers use up the processors: a client
+// without an API key can ask for 1600 of them at once over 16 connections with HTTP/2.
+func (q *request) rest() {
+	if !q.resting {
+		q.pause(q.capacity.bound.Fail(netHTTPRefusals))
+	}
+}
+
+// pause pauses before the answer, or until the client has disconnected. The request keeps no place
+// and no turn meanwhile.
+func (q *request) pause(most time.Duration) {
+	q.resting = true
+	if most == 0 {
 		return
 	}
 	q.leaveOthers()
 	q.endTurn()
 	began := time.Now()
 	select {
-	case <-time.After(pause):
-	case <-ctx.Done():
+	case <-time.After(most):
+	case <-q.done:
 	}
 	q.rested += time.Since(began)
 }

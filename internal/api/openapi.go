@@ -300,7 +300,7 @@ func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transform
 		answer.Instance = instanceOf(beginningOf(&u))
 		if q := requestFrom(ctx.Context()); q != nil {
 			answer.RequestID = q.id
-			q.rest(ctx.Context(), p)
+			q.restBefore(p)
 		}
 		answer.Errors = fixUnknown(registry, ctx.Operation(), p.Errors)
 		var unexpected *validatorError

@@ -351,7 +351,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	answer.Instance = instanceOf(beginningOf(r.URL))
 	if q := requestFrom(r.Context()); q != nil {
 		answer.RequestID = q.id
-		q.rest(r.Context(), p)
+		q.restBefore(p)
 	}
 	body, err := json.Marshal(&answer)
 	if err != nil { // only strings and numbers: cannot fail

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -21,7 +23,8 @@ import (
 //     than four they are fewer, because creating them uses the processor, too.
 //   - Of these, the configuration and lists of what can be large have turns among long work
 //     (places.Processors). 100 000 limits of plans take a processor a tenth of a second from their
-//     first row on, 200 rules some milliseconds.
+//     first row on, 200 rules some milliseconds. A list for which Postgres needs longer than
+//     listPatience gives its turn back, and gets another one when it has its rows.
 //   - The bytes of answers longer than longAnswer count until they are sent. A tenant has 32 MiB of
 //     them. Its next long answer is refused, unless it is the only one.
 //   - Exports, and configurations with subjects, have places until they are sent. A tenant without
@@ -33,6 +36,9 @@ import (
 const (
 	maxTenantCreated = 4               // on an instance with four processors or more; two with fewer
 	createdWait      = 5 * time.Second // for a turn
+	// listPatience is far more than the rows of a page take to be read. A filter that matches
+	// nothing can have all rows looked at.
+	listPatience = 200 * time.Millisecond
 
 	longAnswer       = 64 << 10
 	maxTenantUnread  = 32 << 20
@@ -48,6 +54,7 @@ type answers struct {
 	unread    *places.Bytes[uuid.UUID] // bytes of long answers that are sent
 	exports   *tenants.ExportPlaces    // exports until they are sent
 	documents *tenants.ExportPlaces    // configurations with subjects until they are sent
+	patience  time.Duration            // listPatience
 }
 
 func newAnswers(processors int, turns *places.Processors) *answers {
@@ -60,20 +67,30 @@ func newAnswers(processors int, turns *places.Processors) *answers {
 		unread:    places.NewBytes[uuid.UUID](maxUnread, maxTenantUnread),
 		exports:   tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
 		documents: tenants.NewExportPlaces(maxDownloads, maxTenantExports, time.Now),
+		patience:  listPatience,
 	}
 }
 
 // inTurns marks an operation whose answer may be long.
 func inTurns(op *huma.Operation) { op.Metadata[metaInTurns] = true }
 
-// usesProcessor marks an operation inTurns that can take a processor for long.
+// usesProcessor marks an operation inTurns that can take a processor for long, once Postgres has
+// answered.
 func usesProcessor(op *huma.Operation) { op.Metadata[metaLarge] = true }
+
+// keepsProcessor is usesProcessor for an operation that takes a processor while it reads, for
+// however long.
+func keepsProcessor(op *huma.Operation) { op.Metadata[metaLarge], op.Metadata[metaKeeps] = true, true }
 
 // inTurnsOf runs next, the handler of op, in its turns. One of what is created is taken first, and
 // kept while those among long work are waited for (long_encodings.go).
 func (a *answers) inTurnsOf(op *huma.Operation, next http.Handler) http.Handler {
 	if op.Metadata[metaLarge] == true {
-		next = inLongTurn(a.large, next)
+		patience := a.patience
+		if op.Metadata[metaKeeps] == true {
+			patience = math.MaxInt64
+		}
+		next = inLongTurn(a.large, patience, next)
 	}
 	if op.Metadata[metaInTurns] == true {
 		next = inTurn(a.created, next)
@@ -91,23 +108,76 @@ func inTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
 	})
 }
 
-// inLongTurn is inTurn for turns among long work, which a handler can end before its answer.
-func inLongTurn(turns *places.Turns[uuid.UUID], next http.Handler) http.Handler {
+// inLongTurn is inTurn for turns among long work, which a handler can end before its answer. It
+// ends after patience, and resumeList takes another one.
+func inLongTurn(turns *places.Turns[uuid.UUID], patience time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if leave, ok := takeList(turns.TakePausing, w, r); ok {
 			q := requestFrom(r.Context())
-			q.list = leave
-			q.untilAnswer(q.endList)
+			q.list = &listTurn{turns: turns, leave: leave}
+			pause := time.AfterFunc(patience, q.list.pause)
+			q.untilAnswer(func() {
+				pause.Stop()
+				q.endList()
+			})
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
+// listTurn is the turn of a list or a document among long work.
+type listTurn struct {
+	turns  *places.Turns[uuid.UUID]
+	mu     sync.Mutex
+	leave  func() // nil: it has none now
+	paused bool   // it ended before the rows were read
+}
+
+// pause ends the turn while Postgres does not answer.
+func (t *listTurn) pause() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.leave != nil {
+		t.leave()
+		t.leave, t.paused = nil, true
+	}
+}
+
+// end ends the turn, if it has one.
+func (t *listTurn) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.leave != nil {
+		t.leave()
+	}
+	t.leave, t.paused = nil, false
+}
+
+// resumeList takes a turn again if the one of the request was paused. It waits for nothing else
+// from then on.
+func (q *request) resumeList(ctx context.Context) error {
+	if q == nil || q.list == nil {
+		return nil
+	}
+	t := q.list
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.paused {
+		return nil
+	}
+	leave, err := t.turns.TakePausing(ctx, q.actor.TenantID(), createdWait)
+	if err != nil {
+		q.capacity.refuse()
+		return overloaded()
+	}
+	t.leave, t.paused = leave, false
+	return nil
+}
+
 // endList ends the turn of a list or a document, if it has one.
 func (q *request) endList() {
 	if q.list != nil {
-		q.list()
-		q.list = nil
+		q.list.end()
 	}
 }
 

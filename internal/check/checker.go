@@ -148,9 +148,9 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch 
 	return scratch.decisions, nil
 }
 
-// CheckInTurns is CheckIn for requests that take a processor for long, because many rules match
-// them. turn waits for a turn before the counter store is asked, and after its answer, which ends
-// when this part of the work is done.
+// CheckInTurns is CheckIn for several requests, and for such as take a processor for long. turn
+// waits for a turn before the counter store is asked, and after its answer, which ends when this
+// part of the work is done. nil: it needs none.
 func (c *Checker) CheckInTurns(_ context.Context, p *Policy, reqs []Request, scratch *Scratch, turn func() (end func())) (_ []Decision, err error) {
 	var started time.Time
 	var evaluations []evaluation
@@ -167,7 +167,9 @@ func (c *Checker) CheckInTurns(_ context.Context, p *Policy, reqs []Request, scr
 }
 
 func inTurn(turn func() (end func()), work func()) {
-	defer turn()()
+	if turn != nil {
+		defer turn()()
+	}
 	work()
 }
 

@@ -103,7 +103,7 @@ func TestCreditsOfItemsDecidedTogether(t *testing.T) {
 		for i := range 8 {
 			reqs = append(reqs, check.Request{Subject: "paying", Resource: fmt.Sprintf("r%d", i), Cost: cost})
 		}
-		decisions, err := r.Checker.CheckTogetherIn(t.Context(), r.Policy, reqs, new(check.Scratch))
+		decisions, err := r.Checker.CheckTogetherInTurns(t.Context(), r.Policy, reqs, new(check.Scratch), nil)
 		require.NoError(t, err)
 		allowed = true
 		for i := range decisions {
@@ -134,7 +134,7 @@ func TestCreditsAfterADryRun(t *testing.T) {
 	d := r.Check(dry)
 	require.True(t, d.Allowed)
 	require.Equal(t, []int64{5, 0}, []int64{d.Rules[0].CreditsSpent, d.Rules[0].Credits})
-	_, err := r.Checker.CheckTogetherIn(t.Context(), r.Policy, []check.Request{dry}, new(check.Scratch))
+	_, err := r.Checker.CheckTogetherInTurns(t.Context(), r.Policy, []check.Request{dry}, new(check.Scratch), nil)
 	require.NoError(t, err)
 	d = r.Check(all)
 	require.True(t, d.Allowed, "%+v", d.Rules[0])

@@ -96,8 +96,8 @@ type RuleDecision struct {
 	// what is left. Unopened means that some could not be spent yet.
 	HasCredits, Unopened  bool
 	CreditsSpent, Credits int64
-	// JointCost is what was asked of the rule's counter, if CheckTogetherIn has decided: the sum of
-	// the costs of all requests that share it. 0: see Asked.
+	// JointCost is what was asked of the rule's counter, if CheckTogetherInTurns has decided: the
+	// sum of the costs of all requests that share it. 0: see Asked.
 	JointCost    int64
 	Limit        int64 // units per window
 	Burst        int64 // buckets only
@@ -184,7 +184,8 @@ func (r *RuleDecision) take(call *engine.Call, counter int, nowMS int64) {
 	}
 	r.Overage = 0
 	if r.MayExceed && !v.Uncounted {
-		// The numbers can be those of a counter that several decisions share (CheckTogetherIn).
+		// The numbers can be those of a counter that several decisions share
+		// (CheckTogetherInTurns).
 		used := numbers.Used(v)
 		r.Remaining, r.Overage = min(r.Remaining, max(0, r.Quota-used)), max(0, used-r.Quota)
 	}

@@ -91,7 +91,7 @@ func TestLargestScriptCall(t *testing.T) {
 			var sum int64
 			decide := func() (remaining []int64, allowed bool) {
 				store.weighed()
-				decisions, err := parts.Checker.CheckTogetherIn(t.Context(), policy, reqs, new(check.Scratch))
+				decisions, err := parts.Checker.CheckTogetherInTurns(t.Context(), policy, reqs, new(check.Scratch), nil)
 				require.NoError(t, err)
 				allowed = true
 				for i := range decisions {

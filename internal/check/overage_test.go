@@ -134,7 +134,7 @@ func TestOverageTogether(t *testing.T) {
 		for i, cost := range costs {
 			reqs = append(reqs, Request{Subject: string(rune('a' + i)), Resource: "x", Cost: cost})
 		}
-		ds, err := r.checker.CheckTogetherIn(context.Background(), r.policy, reqs, new(Scratch))
+		ds, err := r.checker.CheckTogetherInTurns(context.Background(), r.policy, reqs, new(Scratch), nil)
 		require.NoError(t, err)
 		for _, d := range ds {
 			excess = append(excess, d.Rules[0].ExcessCost)

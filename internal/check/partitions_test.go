@@ -189,7 +189,7 @@ func TestPartitionsOfBatches(t *testing.T) {
 		for subject, cost := range costs {
 			reqs = append(reqs, check.Request{Subject: strconv.Itoa(subject), Resource: "r", Cost: cost})
 		}
-		decisions, err := checker.CheckTogetherIn(t.Context(), more, reqs, new(check.Scratch))
+		decisions, err := checker.CheckTogetherInTurns(t.Context(), more, reqs, new(check.Scratch), nil)
 		require.NoError(t, err)
 		for i := range decisions {
 			if !decisions[i].Allowed {
@@ -376,9 +376,9 @@ func TestPartitionsChangeReachesBothPlaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{6, 10}, left(begun))
 	require.Equal(t, []int64{6, 10}, left(after))
-	decisions, err := checker.CheckTogetherIn(t.Context(), begun, []check.Request{
+	decisions, err := checker.CheckTogetherInTurns(t.Context(), begun, []check.Request{
 		{Subject: moving, Resource: "r", Cost: 2}, {Subject: moving, Resource: "r", Cost: 1}, {Subject: "other", Resource: "r", Cost: 5},
-	}, new(check.Scratch))
+	}, new(check.Scratch), nil)
 	require.NoError(t, err)
 	for i := range decisions {
 		require.True(t, decisions[i].Allowed)

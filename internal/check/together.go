@@ -17,9 +17,9 @@ type together struct {
 	paid   []int64
 }
 
-// CheckTogetherIn decides the requests as one: if every decision allows, all of them are charged,
-// and otherwise none. Each decision is the result of its own request, so an allowing decision has
-// no effect if another one denies.
+// CheckTogetherInTurns decides the requests as one: if every decision allows, all of them are
+// charged, and otherwise none. Each decision is the result of its own request, so an allowing
+// decision has no effect if another one denies.
 //
 // All counters are evaluated at one instant. A counter that several requests share is charged the
 // sum of their costs. If their limits differ, the smallest limit and the smallest burst apply, so
@@ -29,22 +29,30 @@ type together struct {
 // were denied by themselves, because nothing was decided about the others.
 //
 // The decisions are in scratch, and valid until it is used again. It fails in the same way as
-// CheckIn.
-func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
-	if len(reqs) == 1 {
-		return c.CheckIn(ctx, p, reqs, scratch)
-	}
-	started := c.now()
-	evaluations, err := c.resolve(p, reqs, scratch, started)
+// CheckIn, and takes turns as CheckInTurns does.
+func (c *Checker) CheckTogetherInTurns(_ context.Context, p *Policy, reqs []Request, scratch *Scratch, turn func() (end func())) (_ []Decision, err error) {
+	t := &scratch.together
+	var started time.Time
+	var evaluations []evaluation
+	inTurn(turn, func() {
+		started = c.now()
+		if evaluations, err = c.resolve(p, reqs, scratch, started); err == nil {
+			t.join(evaluations, started)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	t := &scratch.together
-	t.join(evaluations, started)
 	if len(t.call.Counters) > 0 {
 		c.engine.Evaluate(context.Background(), &t.call)
 	}
-	allowed := t.conclude(evaluations)
+	inTurn(turn, func() { c.concludeTogether(p, reqs, scratch, evaluations, started) })
+	return scratch.decisions, nil
+}
+
+// concludeTogether is conclude for requests that are decided as one.
+func (c *Checker) concludeTogether(p *Policy, reqs []Request, scratch *Scratch, evaluations []evaluation, started time.Time) {
+	allowed := scratch.together.conclude(evaluations)
 	scratch.decisions = scratch.decisions[:0]
 	for i := range evaluations {
 		d := &evaluations[i].decision
@@ -59,7 +67,6 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 		}
 	}
 	c.metrics.evaluation.Observe(c.now().Sub(started).Seconds())
-	return scratch.decisions, nil
 }
 
 // join creates one call for all evaluations. A blocked subject or a required attribute that is

@@ -27,7 +27,7 @@ func (h *heard) Decided(_ limit.TenantID, _ *Request, d *Decision, _ time.Time) 
 
 func (r *rig) together(reqs ...Request) ([]Decision, bool) {
 	r.t.Helper()
-	decisions, err := r.checker.CheckTogetherIn(r.t.Context(), r.policy, reqs, new(Scratch))
+	decisions, err := r.checker.CheckTogetherInTurns(r.t.Context(), r.policy, reqs, new(Scratch), nil)
 	require.NoError(r.t, err)
 	require.Len(r.t, decisions, len(reqs))
 	return decisions, allAllow(decisions)
@@ -145,7 +145,7 @@ func TestTogetherStates(t *testing.T) {
 	}
 	_, err := r.checker.CheckIn(t.Context(), r.policy, []Request{ask("x")}, new(Scratch))
 	require.NoError(t, err)
-	_, err = r.checker.CheckTogetherIn(t.Context(), r.policy, []Request{ask("x"), {Subject: "y", Resource: "a", Plan: "none"}}, new(Scratch))
+	_, err = r.checker.CheckTogetherInTurns(t.Context(), r.policy, []Request{ask("x"), {Subject: "y", Resource: "a", Plan: "none"}}, new(Scratch), nil)
 	require.Equal(t, &UnknownPlanError{Index: 1, Plan: "none"}, err)
 	require.EqualValues(t, 1, r.remaining(ask("x")))
 }
@@ -156,12 +156,12 @@ func TestTogetherWithoutCounters(t *testing.T) {
 	scratch := new(Scratch)
 	for range 2 {
 		reqs := []Request{{Subject: "x", Resource: "other", Cost: 1}, {Subject: "x", Resource: "third", Cost: 1}}
-		decisions, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+		decisions, err := r.checker.CheckTogetherInTurns(t.Context(), r.policy, reqs, scratch, nil)
 		require.NoError(t, err)
 		require.True(t, allAllow(decisions))
 		require.Empty(t, decisions[0].Rules)
 		reqs = []Request{{Subject: "x", Resource: "a", Cost: 5}, {Subject: "x", Resource: "third", Cost: 1}}
-		decisions, err = r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+		decisions, err = r.checker.CheckTogetherInTurns(t.Context(), r.policy, reqs, scratch, nil)
 		require.NoError(t, err)
 		require.False(t, allAllow(decisions))
 	}
@@ -203,7 +203,7 @@ func TestTogetherConcurrent(t *testing.T) {
 			scratch := new(Scratch)
 			for range 10 {
 				reqs := []Request{{Subject: "x", Resource: "one", Cost: 1}, {Subject: "x", Resource: "two", Cost: 2}}
-				decisions, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+				decisions, err := r.checker.CheckTogetherInTurns(t.Context(), r.policy, reqs, scratch, nil)
 				if err != nil {
 					t.Error(err)
 				} else if allAllow(decisions) {

@@ -19,9 +19,9 @@ import (
 	"weir/web"
 )
 
-// render writes a complete page, or nothing. It creates the page when it is the tenant's turn. The
-// page about a change is never refused. Pages without a tenant, such as that for signing in, are
-// short and take no turn, so that nobody can keep people from it.
+// render writes a complete page, or nothing. It creates the page when it is the tenant's turn, or
+// that of the site without a tenant. The page about a change is never refused, and neither are
+// pages without a tenant, such as that for signing in: nobody can keep people from it.
 func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
 	return d.renderFor(requestOf(r.Context()).tenant, w, r, status, page)
 }
@@ -45,7 +45,7 @@ func (d *dashboard) renderIn(turns *pageTurns, holder uuid.UUID, w http.Response
 	draw := func() { p, err = drawPage(w.Header(), r, page) }
 	switch {
 	case holder == uuid.Nil:
-		draw()
+		turns.always(r.Context(), siteHolder(r), draw)
 	case r.Method == http.MethodPost:
 		turns.always(r.Context(), holder, draw)
 	default:
@@ -58,6 +58,11 @@ func (d *dashboard) renderIn(turns *pageTurns, holder uuid.UUID, w http.Response
 	}
 	return d.send(w, r, status, p)
 }
+
+// siteHolder stands for the site of a client without a tenant in turns.
+func siteHolder(r *http.Request) uuid.UUID { return uuid.NewSHA1(siteSpace, []byte(siteOf(r))) }
+
+var siteSpace = uuid.UUID{15: 2}
 
 // send writes a page that was created.
 func (d *dashboard) send(w http.ResponseWriter, r *http.Request, status int, p *drawnPage) error {
@@ -214,15 +219,17 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail writes a page about a failed request, within the frame if a person is signed in. It is
-// short, and takes no turn, because it also says that there was none.
+// fail writes a page about a failed request. If a person is signed in, it is within the frame, and
+// takes no turn, because it also says that there was none.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, title, text string) {
-	page := plainFailure(title, text)
+	var p *drawnPage
+	var err error
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
 		v.frame.Title = title
-		page = framedFailure(v.frame, text)
+		p, err = drawPage(w.Header(), r, framedFailure(v.frame, text))
+	} else {
+		d.turns.always(r.Context(), siteHolder(r), func() { p, err = drawPage(w.Header(), r, plainFailure(title, text)) })
 	}
-	p, err := drawPage(w.Header(), r, page)
 	if err == nil {
 		err = d.send(w, r, status, p)
 	}

@@ -25,9 +25,11 @@ type tracked struct {
 	status int             // 0 until the head is written
 	tenant uuid.UUID       // current tenant; the nil UUID: nobody is signed in, or there is no tenant
 	place  func()          // ends its place among the pages that are created; nil: it has none
-	ctx    context.Context // the context that net/http gave the request; nil: none, in tests
+	ctx    context.Context // the context that net/http gave the request over HTTP/1.1; nil: none
 
-	rested time.Duration // before the answer, because too many pages are requested
+	done   <-chan struct{}                            // closed when the client has disconnected
+	fail   func(refusals int64) (pause time.Duration) // as in Deps
+	rested time.Duration                              // before the answer, because too many pages are requested
 }
 
 // WriteHeader stores the status.
@@ -57,6 +59,26 @@ func (t *tracked) answer(status int) {
 		t.Header().Set("Connection", "close")
 	}
 	t.leave()
+	failed := status >= http.StatusMultipleChoices && status != http.StatusNotModified
+	if signedIn := t.tenant != uuid.Nil && status < http.StatusBadRequest; failed && !signedIn && t.rested == 0 && t.fail != nil {
+		t.pause(t.fail(failedRefusals))
+	}
+}
+
+// failedRefusals is how many refusals of the lane take as long as an error or a redirect here.
+const failedRefusals = 8
+
+// pause waits before the answer, or until the client has disconnected.
+func (t *tracked) pause(most time.Duration) {
+	if most == 0 {
+		return
+	}
+	began := time.Now()
+	select {
+	case <-time.After(most):
+	case <-t.done:
+	}
+	t.rested += time.Since(began)
 }
 
 // add gives the request another place, which ends with the one that it has.
@@ -123,17 +145,13 @@ func (f *pausedRefusals) remove(of string) {
 func (f *pausedRefusals) rest(r *http.Request) {
 	t := requestOf(r.Context())
 	t.leave()
-	began, of := time.Now(), siteOf(r)
+	of := siteOf(r)
 	if t.tenant != uuid.Nil {
 		of = string(t.tenant[:])
 	}
 	pause := f.add(of)
 	defer f.remove(of)
-	select {
-	case <-time.After(pause):
-	case <-r.Context().Done():
-	}
-	t.rested = time.Since(began)
+	t.pause(pause)
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -154,7 +172,7 @@ func requestOf(ctx context.Context) *tracked {
 func (d *dashboard) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		t := &tracked{ResponseWriter: w, id: origin.RequestID(r)}
+		t := &tracked{ResponseWriter: w, id: origin.RequestID(r), done: r.Context().Done(), fail: d.Fail}
 		if r.ProtoMajor == 1 {
 			t.ctx = r.Context()
 		}

@@ -13,8 +13,8 @@ import (
 // The creation of a page from what was read takes some milliseconds of a processor: the comparison
 // of fields in the audit trail, short simulations, HTML, and its compression. It takes turns among
 // short work (places.Processors), on at most half of the processors, because checks need the
-// others. The playground, which anybody can use, has turns like a tenant; other pages without a
-// tenant take none.
+// others. The playground, which anybody can use, has turns like a tenant. Other pages without a
+// tenant take those of the client's site (origin.Site).
 //
 // Large checks take turns among short work, too, and must not wait for long. So what takes more
 // than some ten milliseconds is long work: replays, of up to 20 000 requests with each of two

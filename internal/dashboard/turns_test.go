@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,7 +59,7 @@ func TestRefusedPagesPause(t *testing.T) {
 		waits := func(ctx context.Context, err error) time.Duration {
 			answered := &answeredAt{ResponseRecorder: httptest.NewRecorder()}
 			left := false
-			state := &tracked{ResponseWriter: answered, place: func() { left = true }}
+			state := &tracked{ResponseWriter: answered, place: func() { left = true }, done: ctx.Done()}
 			start := time.Now()
 			s.pages.answer(state, httptest.NewRequestWithContext(context.WithValue(ctx, trackedKey{}, state), http.MethodGet, "/", nil), err)
 			require.True(t, left)
@@ -82,6 +83,56 @@ func TestRefusedPagesPause(t *testing.T) {
 		leave()
 		require.Zero(t, waits(gone, errBusy))
 	})
+}
+
+// Errors pause while they use up the processors, and so do redirects of clients who are not signed
+// in.
+func TestFailedPagesPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			status int
+			tenant uuid.UUID
+			pauses bool
+		}{
+			{http.StatusOK, uuid.Nil, false}, {http.StatusNotModified, uuid.Nil, false}, {http.StatusSeeOther, uuid.UUID{1}, false},
+			{http.StatusSeeOther, uuid.Nil, true}, {http.StatusNotFound, uuid.Nil, true}, {http.StatusUnprocessableEntity, uuid.UUID{1}, true},
+		} {
+			noted := int64(0)
+			state := &tracked{ResponseWriter: httptest.NewRecorder(), tenant: c.tenant, done: t.Context().Done(), fail: func(refusals int64) time.Duration {
+				noted += refusals
+				return time.Second
+			}}
+			began := time.Now()
+			state.WriteHeader(c.status)
+			require.Equal(t, c.pauses, time.Since(began) == time.Second, c)
+			require.Equal(t, c.pauses, noted == failedRefusals, c)
+		}
+	})
+}
+
+// Pages without a tenant take the turns of their site, and nobody is refused. Before, 250
+// connections without a session kept the processors from checks with sign-up pages and pages that
+// do not exist.
+func TestPagesWithoutATenantTakeTurns(t *testing.T) {
+	s := newStack(t)
+	leave := s.turnless()
+	unknown := s.browser()
+	require.Equal(t, http.StatusOK, unknown.get("/login").status, "nobody is kept from it")
+	require.Equal(t, http.StatusNotFound, unknown.get("/nowhere").status)
+	s.pages.turns.wait = time.Hour
+	answered := make(chan int)
+	for path, status := range map[string]int{"/login": http.StatusOK, "/nowhere": http.StatusNotFound} {
+		go func() { answered <- unknown.get(path).status }()
+		for s.pages.turns.turns.Waiting() == 0 {
+			runtime.Gosched()
+		}
+		leave()
+		require.Equal(t, status, <-answered)
+		leave, _ = s.pages.turns.turns.TakeWithin(t.Context(), s.b.TenantID(), 0)
+		require.NotNil(t, leave, "no turn is lost")
+	}
+	leave()
 }
 
 // answeredAt notes when the answer began.

@@ -72,6 +72,7 @@ type Signals struct {
 	Trip             time.Duration // the shortest round trip to Redis of the last seconds
 	InFlight         int64         // the most requests that were in flight at once
 	Refused          int64
+	Failed           int64   // answers of errors and redirects, in refusals
 	Standing         []Queue // of tenants and servers; a tenant may be in it for several servers
 }
 
@@ -85,7 +86,9 @@ type Bound struct {
 	bound   atomic.Int64
 	pause   atomic.Int64 // ns
 	refused atomic.Int64 // since the last Adjust
+	failed  atomic.Int64 // the same, of other answers that pause
 	tenants atomic.Pointer[tenantBounds]
+	several several
 }
 
 // New returns a bound of up to most, on a machine with so many threads, of calls that wait for a
@@ -133,28 +136,45 @@ func (b *Bound) RefuseMore(refusals int64) time.Duration {
 	return time.Duration(b.pause.Load())
 }
 
+// Fail notes an answer that takes as long as so many refusals, and that a client can ask for
+// without an end: an error, or a redirect to the sign-in page. It returns how long the connection
+// must pause before it. Such answers lengthen the pause only while processors are short, and say
+// nothing about the bound.
+func (b *Bound) Fail(refusals int64) time.Duration {
+	b.failed.Add(refusals)
+	return time.Duration(b.pause.Load())
+}
+
 // Pause returns how long a refused connection must pause now.
 func (b *Bound) Pause() time.Duration { return time.Duration(b.pause.Load()) }
 
 // TakeRefused returns the number of refusals since its last call.
 func (b *Bound) TakeRefused() int64 { return b.refused.Swap(0) }
 
+// TakeFailed is TakeRefused for what Fail has noted.
+func (b *Bound) TakeFailed() int64 { return b.failed.Swap(0) }
+
 // Adjust adapts the bound and the pause to the waits of the last Interval.
 func (b *Bound) Adjust(s Signals) {
 	if !b.adapts {
 		return
 	}
+	b.several.adjust()
 	standing := together(s.Standing)
 	b.adjustTenants(standing, min(maxQueued/tenantPart+s.Trip, b.longest/tenantPart))
 	target := min(maxQueued+s.Trip, b.longest)
 	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
 	short := s.Runnable > maxRunnable
-	b.adjustPause(s.Refused, budget, short)
+	refused := s.Refused
+	if short {
+		refused += s.Failed
+	}
+	b.adjustPause(refused, budget, short)
 	bound := b.bound.Load()
 	switch {
 	case s.Queued > target && !ofFewTenants(standing, target, s.InFlight, bound):
 		bound = b.lower(bound, s, float64(target)/float64(s.Queued), leastBound)
-	case short && s.Refused > 2*budget: // refusals are the load, and the pause is the remedy
+	case short && refused > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:
 		bound = b.lower(bound, s, float64(maxRunnable)/float64(s.Runnable), startPerThread*b.threads)
 	case s.Refused > 0:

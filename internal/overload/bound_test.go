@@ -97,6 +97,19 @@ func TestRefusalsPause(t *testing.T) {
 	require.Equal(t, maxIdlePause, b.Pause())
 }
 
+// Errors lengthen the pause only while processors are short, and never change the bound.
+func TestErrorsPauseWhileProcessorsAreShort(t *testing.T) {
+	b := New(10_000, 2, time.Second)
+	b.Adjust(Signals{InFlight: 10, Failed: 1_000_000})
+	require.Zero(t, b.Pause())
+	before := b.Limit()
+	for range 10 {
+		b.Adjust(Signals{InFlight: 10, Runnable: 2 * maxRunnable, Failed: 1_000_000})
+	}
+	require.Positive(t, b.Pause())
+	require.Equal(t, before, b.Limit())
+}
+
 // One tenant has at most half of the requests, but a single tenant can keep the processors busy.
 func TestShare(t *testing.T) {
 	b := New(10_000, 2, time.Second)

@@ -47,7 +47,7 @@ func (b *Bound) Run(ctx context.Context, from Sources) {
 				continue
 			}
 			last = now
-			s.Queued, s.Trip, s.Runnable, s.Refused = from.Queued(), from.Trip(), runnable.Mean(), b.TakeRefused()
+			s.Queued, s.Trip, s.Runnable, s.Refused, s.Failed = from.Queued(), from.Trip(), runnable.Mean(), b.TakeRefused(), b.TakeFailed()
 			from.Waiting(note)
 			b.Adjust(s)
 			if from.Told != nil {

@@ -21,6 +21,11 @@ type Processors struct {
 	// Long is for work of up to a second, such as large bodies and long lists, so that short work
 	// does not wait for it. There are turns for a quarter of the processors.
 	Long *Turns[uuid.UUID]
+	// Batches is for batches of checks: up to a millisecond between two waits for others. There is
+	// a turn for each processor, so that a tenant that is alone loses nothing. While there are
+	// several, one leaves a processor to others (LeaveOneWhile): Go's runtime looks for what has
+	// arrived on connections when a processor has nothing to do, and otherwise every 10 ms.
+	Batches *Turns[uuid.UUID]
 }
 
 // fewProcessors are so many that one turn of each kind leaves half of them to checks.
@@ -33,7 +38,10 @@ const maxLong = 4
 // the turns of a kind, and at least one.
 func NewProcessors(processors int) *Processors {
 	short, long := OnHalf(processors, processors), OnHalf(processors/2, maxLong)
-	p := &Processors{Short: NewTurns[uuid.UUID](short, short/2, 0), Long: NewTurns[uuid.UUID](long, long/2, 0)}
+	p := &Processors{
+		Short: NewTurns[uuid.UUID](short, short/2, 0), Long: NewTurns[uuid.UUID](long, long/2, 0),
+		Batches: NewTurns[uuid.UUID](processors, processors, 0),
+	}
 	if processors < fewProcessors {
 		single := NewTurns[uuid.UUID](math.MaxInt, 1, 0)
 		p.Short.single, p.Short.singleFirst, p.Long.single = single, true, single

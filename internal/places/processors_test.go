@@ -39,6 +39,12 @@ func TestTurnsOfProcessors(t *testing.T) {
 			return len(leave)
 		}
 		require.Equal(t, want, [4]int{taken(turns.Short, 10), taken(turns.Short, 1), taken(turns.Long, 10), taken(turns.Long, 1)}, processors)
+		require.Equal(t, [2]int{processors, processors}, [2]int{taken(turns.Batches, 10), taken(turns.Batches, 1)}, processors)
+		several := true
+		turns.Batches.LeaveOneWhile(func() bool { return several })
+		require.Equal(t, [2]int{processors, max(1, processors-1)}, [2]int{taken(turns.Batches, 10), taken(turns.Batches, 1)}, "a tenant of several leaves one")
+		several = false
+		require.Equal(t, processors, taken(turns.Batches, 1))
 		short, err := turns.Short.TakeWithin(t.Context(), uuid.UUID{1}, 0)
 		require.NoError(t, err)
 		long, err := turns.Long.TakeWithin(t.Context(), uuid.UUID{1}, 0)

@@ -26,6 +26,8 @@ type Turns[K comparable] struct {
 	// waited for before a place of this kind, or after it.
 	single      *Turns[K]
 	singleFirst bool
+	// leaveOne reports whether holders with places leave one more to those without; nil: never.
+	leaveOne func() bool
 
 	mu       sync.Mutex
 	used     int
@@ -56,6 +58,10 @@ type waiter[K comparable] struct {
 func NewTurns[K comparable](most, each, reserved int) *Turns[K] {
 	return &Turns[K]{most: max(1, most), each: max(1, each), shared: max(1, most-reserved), of: map[K]*queue[K]{}}
 }
+
+// LeaveOneWhile makes holders that have places leave one more to those that have none, while when
+// reports true. It must be called before the first place is taken.
+func (t *Turns[K]) LeaveOneWhile(when func() bool) { t.leaveOne = when }
 
 // Most returns how many places there are.
 func (t *Turns[K]) Most() int { return t.most }
@@ -212,7 +218,11 @@ func (t *Turns[K]) permits(own int) bool {
 	if own == 0 {
 		return t.used < t.most
 	}
-	return own < t.each && t.used < t.shared
+	shared := t.shared
+	if t.leaveOne != nil && t.leaveOne() {
+		shared = min(shared, t.most-1)
+	}
+	return own < t.each && t.used < shared
 }
 
 // remove removes one who waits. The caller holds the lock.

@@ -200,7 +200,7 @@ func TestMeterCountsTogether(t *testing.T) {
 		for i, cost := range costs {
 			reqs = append(reqs, check.Request{Subject: fmt.Sprint("s", i), Resource: "r", Cost: cost})
 		}
-		_, err := r.Checker.CheckTogetherIn(context.Background(), r.Policy, reqs, new(check.Scratch))
+		_, err := r.Checker.CheckTogetherInTurns(context.Background(), r.Policy, reqs, new(check.Scratch), nil)
 		require.NoError(t, err)
 	}
 	ask(1, 2)
