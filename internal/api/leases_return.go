@@ -128,6 +128,7 @@ func (q *returnQuestion) giveBack(ctx context.Context, s *server, policy *check.
 	switch {
 	case err == nil:
 		if p := q.body.exceeds(record); p != nil {
+			s.reportLease(policy, record, &leaseReturn{}, sc)
 			return p
 		}
 		s.settleLease(ctx, policy, record, &q.body, sc)
@@ -159,12 +160,16 @@ func (s *server) completeReturn(policy *check.Policy, id string, body leaseRetur
 		}
 		err := leases.ErrUnavailable // if the tenant has no turn
 		_ = s.leases.Turn(ctx, policy.Tenant(), func() { taken, err = s.takeLease(ctx, policy, id, token) })
-		if err != nil || body.exceeds(taken) != nil {
+		if err != nil {
 			return err
 		}
 		sc := scratches.get()
+		defer scratches.put(sc)
+		if body.exceeds(taken) != nil {
+			s.reportLease(policy, taken, &leaseReturn{}, sc)
+			return nil
+		}
 		s.reportLease(policy, taken, &body, sc)
-		scratches.put(sc)
 		return s.tryUnits(ctx, &taken.Grant, body.units)
 	})
 }
@@ -182,7 +187,7 @@ func (s *server) takeLease(ctx context.Context, policy *check.Policy, id string,
 }
 
 // exceeds returns the problem of a return of more than the lease had. The lease is then over, and
-// nothing of it is returned.
+// nothing of it is returned: all of its units were used.
 func (l *leaseReturn) exceeds(record *leaseRecord) *Problem {
 	switch used := record.Grant.Units - l.units; {
 	case used < 0:

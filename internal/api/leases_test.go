@@ -140,6 +140,13 @@ func TestUsedUnitsOfALeaseAreReported(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, s.giveBack(l.Lease, c.body).status)
 		require.ElementsMatch(t, c.want, seen.of("u")[before:], c.body)
 	}
+	// A return of more than it had ends a lease, whose units stay charged.
+	for _, body := range []string{`{"units":101}`, `{"units":40,"allowed":61}`} {
+		l := s.post(leasesPath, `{"subject":"u","resource":"leased","units":100}`).lease()
+		before := len(seen.of("u"))
+		s.giveBack(l.Lease, body).problem(http.StatusUnprocessableEntity, codeInvalidRequest)
+		require.Equal(t, []reported{{"u", true, 1, 100, 1}}, seen.of("u")[before:], body)
+	}
 }
 
 // A client cannot report so many checks that the sums of usage overflow.

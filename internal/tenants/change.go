@@ -78,6 +78,12 @@ func (s *Store) changeLocked(
 		if err := lock(ctx, tx, q, a.tenant); err != nil {
 			return err
 		}
+		// What later statements wait for is no import.
+		if right == MayManage && a.kind != SystemActor {
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout TO DEFAULT"); err != nil {
+				return err
+			}
+		}
 		c := s.newChange(q, tx, a, a.tenant, s.instant())
 		c.chain = true
 		if err := fn(ctx, c); err != nil {
