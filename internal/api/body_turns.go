@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"time"
 
@@ -62,10 +63,17 @@ func (b *bodyTurns) of(size int) *places.Turns[limit.TenantID] {
 // turn waits for a turn of the tenant until ctx ends. If the client has not disconnected, the
 // caller gets a turn that is free in any case. If there is no problem, it must call leave once.
 func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID], tenant limit.TenantID) (leave func(), p *Problem) {
+	return a.turnWithin(ctx, turns, tenant, math.MaxInt64)
+}
+
+// turnWithin is turn that waits no longer than most.
+func (a *capacity) turnWithin(
+	ctx context.Context, turns *places.Turns[limit.TenantID], tenant limit.TenantID, most time.Duration,
+) (leave func(), p *Problem) {
 	if errors.Is(ctx.Err(), context.Canceled) { // the client has disconnected
 		return nil, overloaded()
 	}
-	leave, err := turns.Take(ctx, tenant)
+	leave, err := turns.TakeWithin(ctx, tenant, most)
 	if err != nil {
 		a.refuse()
 		return nil, overloaded()
@@ -75,9 +83,7 @@ func (a *capacity) turn(ctx context.Context, turns *places.Turns[limit.TenantID]
 
 // turnWithin is turn of the request's tenant, for which it waits so long.
 func (q *request) turnWithin(ctx context.Context, turns *places.Turns[limit.TenantID], wait time.Duration) (leave func(), p *Problem) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return q.capacity.turn(ctx, turns, q.actor.TenantID())
+	return q.capacity.turnWithin(ctx, turns, q.actor.TenantID(), wait)
 }
 
 // hold counts the bytes of a body that may be large, before it is read and until its request ends.

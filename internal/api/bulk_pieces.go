@@ -59,7 +59,7 @@ func (b *piecesInTurn) next() {
 	}
 	b.rest = b.piece[:n]
 	turns := &b.q.capacity.bodies
-	b.q.turn = turns.large.TryWithin(b.ctx, b.q.actor.TenantID(), turns.piece)
+	b.q.turn = turns.large.TryWithin(b.q.actor.TenantID(), turns.piece)
 }
 
 // tooManyMembers returns the error of a line with more labels or overrides than a subject can have.

@@ -52,9 +52,7 @@ func (s *server) decodeInTurn(ctx context.Context, q question, policy *check.Pol
 	if turns == nil {
 		return q.decode(policy, sc)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.capacity.bodies.wait)
-	defer cancel()
-	leave, p := s.capacity.turn(ctx, turns, sc.tenant)
+	leave, p := s.capacity.turnWithin(ctx, turns, sc.tenant, s.capacity.bodies.wait)
 	if p != nil {
 		return nil, p
 	}
@@ -92,7 +90,7 @@ func (s *server) countInTurns(
 	if errors.Is(ctx.Err(), context.Canceled) { // the client has disconnected, and nothing is counted yet
 		return nil, overloaded()
 	}
-	turn := func() (end func()) { return turns.TryWithin(ctx, sc.tenant, s.capacity.bodies.wait) }
+	turn := func() (end func()) { return turns.TryWithin(sc.tenant, s.capacity.bodies.wait) }
 	decide := s.Checker.CheckInTurns
 	if q.together() {
 		decide = s.Checker.CheckTogetherInTurns

@@ -45,9 +45,9 @@ func (d *dashboard) renderIn(turns *pageTurns, holder uuid.UUID, w http.Response
 	draw := func() { p, err = drawPage(w.Header(), r, page) }
 	switch {
 	case holder == uuid.Nil:
-		turns.always(r.Context(), siteHolder(r), draw)
+		turns.always(siteHolder(r), draw)
 	case r.Method == http.MethodPost:
-		turns.always(r.Context(), holder, draw)
+		turns.always(holder, draw)
 	default:
 		if busy := turns.do(r.Context(), holder, draw); busy != nil {
 			return busy
@@ -228,7 +228,7 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, tit
 		v.frame.Title = title
 		p, err = drawPage(w.Header(), r, framedFailure(v.frame, text))
 	} else {
-		d.turns.always(r.Context(), siteHolder(r), func() { p, err = drawPage(w.Header(), r, plainFailure(title, text)) })
+		d.turns.always(siteHolder(r), func() { p, err = drawPage(w.Header(), r, plainFailure(title, text)) })
 	}
 	if err == nil {
 		err = d.send(w, r, status, p)

@@ -54,8 +54,8 @@ func (p *pageTurns) do(ctx context.Context, tenant uuid.UUID, f func()) error {
 }
 
 // always is do for what must not be refused: it calls f after the wait, too.
-func (p *pageTurns) always(ctx context.Context, tenant uuid.UUID, f func()) {
-	defer p.turns.TryWithin(ctx, tenant, p.wait)()
+func (p *pageTurns) always(tenant uuid.UUID, f func()) {
+	defer p.turns.TryWithin(tenant, p.wait)()
 	f()
 }
 

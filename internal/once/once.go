@@ -345,8 +345,8 @@ const (
 
 // packTurn waits for a turn of the tenant. The answer is needed in any case, so it is packed or
 // read without one after the wait.
-func (r *Records) packTurn(ctx context.Context, tenant uuid.UUID) (leave func()) {
-	return r.packing.TryWithin(ctx, tenant, r.wait)
+func (r *Records) packTurn(tenant uuid.UUID) (leave func()) {
+	return r.packing.TryWithin(tenant, r.wait)
 }
 
 func (r *Records) answerRecord(claim *Claim, answer []byte) []byte {
@@ -390,7 +390,7 @@ func (r *Records) readRecord(ctx context.Context, claim *Claim, record []byte) (
 	answer, err = r.aead.Open([]byte{}, nil, record[headBytes:], r.bound(claim.name, record[:headBytes]))
 	if err == nil && record[0] == statePacked {
 		if len(answer) >= unpackInTurn {
-			defer r.packTurn(ctx, claim.tenant)()
+			defer r.packTurn(claim.tenant)()
 		}
 		answer, err = io.ReadAll(flate.NewReader(bytes.NewReader(answer)))
 	}

@@ -13,10 +13,10 @@ const severalFor = 10
 // several notes whether the requests of the last second are of several tenants. Almost every
 // request only reads.
 type several struct {
-	last   atomic.Uint64 // the tenant of the first request of this Interval; 0: none yet
-	now    atomic.Bool   // another one has sent one since
+	last     atomic.Uint64 // the tenant of the first request of this Interval; 0: none yet
+	now      atomic.Bool   // another one has sent one since
 	recently atomic.Bool
-	left   int // intervals for which recently stays; for Adjust alone
+	left     int // intervals for which recently stays; for Adjust alone
 }
 
 func (s *several) note(tenant limit.TenantID) {

@@ -34,6 +34,7 @@ type Turns[K comparable] struct {
 	arrivals int64           // of waiters, and of holders behind them
 	of       map[K]*queue[K] // of holders that have places or wait
 	waiting  fewest[K]       // those that wait
+	spare    []*queue[K]     // of holders that left
 }
 
 // queue is a holder, with those who wait for a place of it.
@@ -109,24 +110,48 @@ func (t *Turns[K]) take(ctx context.Context, holder K, second bool) (leave func(
 
 // TakeWithin is Take that waits no longer than most.
 func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
+	if t.single == nil {
+		return t.takeWithin(ctx, holder, most)
+	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	return t.Take(ctx, holder)
 }
 
+// takeWithin is TakeWithin for a kind without single. A place that is free costs one allocation.
+func (t *Turns[K]) takeWithin(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
+	leave = func() { t.leave(holder) }
+	w := t.arrive(holder, false)
+	if w == nil {
+		return leave, nil
+	}
+	patience := time.NewTimer(most)
+	defer patience.Stop()
+	select {
+	case <-w.ready:
+		return leave, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-patience.C:
+		err = context.DeadlineExceeded
+	}
+	if !t.giveUp(w) { // it got its place at this moment
+		return leave, nil
+	}
+	return nil, err
+}
+
 // TakePausing is TakeWithin for work that also waits for others, such as Postgres. The holder may
 // have a place of another kind meanwhile.
 func (t *Turns[K]) TakePausing(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	return t.take(ctx, holder, false)
+	return t.takeWithin(ctx, holder, most)
 }
 
 // TryWithin waits for a place of the holder like TakeWithin, for what must be done in any case:
-// after the wait, the caller continues without a place. It must call leave once. The wait does not
-// end with ctx: a client that disconnects would have its work done without a place.
-func (t *Turns[K]) TryWithin(ctx context.Context, holder K, most time.Duration) (leave func()) {
-	leave, err := t.TakeWithin(context.WithoutCancel(ctx), holder, most)
+// after the wait, the caller continues without a place. It must call leave once. No context ends
+// the wait: a client that disconnects would have its work done without a place.
+func (t *Turns[K]) TryWithin(holder K, most time.Duration) (leave func()) {
+	leave, err := t.TakeWithin(context.Background(), holder, most)
 	if err != nil {
 		return func() {}
 	}
@@ -141,8 +166,7 @@ func (t *Turns[K]) arrive(holder K, before bool) *waiter[K] {
 	defer t.mu.Unlock()
 	q := t.of[holder]
 	if q == nil {
-		q = &queue[K]{holder: holder}
-		t.of[holder] = q
+		q = t.queue(holder)
 	}
 	if q.line.Len() == 0 && t.permits(q.own) {
 		t.used++
@@ -243,8 +267,26 @@ func (t *Turns[K]) order(q *queue[K]) {
 	case q.line.Len() > 0:
 		heap.Fix(&t.waiting, q.at)
 	case q.own == 0:
+		if t.of[q.holder] == q && len(t.spare) < maxSpare {
+			t.spare = append(t.spare, q)
+		}
 		delete(t.of, q.holder)
 	}
+}
+
+// maxSpare is how many queues of holders that left are kept for others.
+const maxSpare = 16
+
+// queue returns a queue for a holder that has none. The caller holds the lock.
+func (t *Turns[K]) queue(holder K) *queue[K] {
+	q := &queue[K]{}
+	if last := len(t.spare) - 1; last >= 0 {
+		q, t.spare = t.spare[last], t.spare[:last]
+		q.from = 0
+	}
+	q.holder = holder
+	t.of[holder] = q
+	return q
 }
 
 // since is from when a holder that waits has its turn, among the arrivals. Its oldest request

@@ -157,7 +157,7 @@ func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine
 			return err
 		}
 		m.inTurn = func(ctx context.Context, f func()) {
-			defer s.long.Load().TryWithin(ctx, a.tenant, s.lineWait)()
+			defer s.long.Load().TryWithin(a.tenant, s.lineWait)()
 			f()
 		}
 		for batch := range slices.Chunk(lines, importBatch) {
