@@ -40,10 +40,13 @@ type PolicySource interface {
 	// beginning after the name after. more reports whether others follow. version is that of the
 	// tenant's subjects at the instant of the read.
 	ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(SubjectData)) (version int64, more bool, err error)
-	// LoadSubjects calls each for every registered subject that was changed or deleted after
-	// version since, which is not 0, and returns the version of the tenant's subjects that it read.
-	// After ErrHistoryGone, list all of them again.
-	LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(SubjectData)) (upTo int64, err error)
+	// ChangedSubjects calls each for a page of the subjects that were registered or changed after
+	// version since, which is not 0, beginning after the name after, and in the first page, which
+	// begins after "", for those that were deleted. The order is fixed, and changes of a subject do
+	// not move it. next is where the next page begins, empty after the last one. version is that of
+	// the tenant's subjects at the instant of the read. After ErrHistoryGone, list all of them
+	// again.
+	ChangedSubjects(ctx context.Context, tenant limit.TenantID, since int64, after string, each func(SubjectData)) (version int64, next string, err error)
 }
 
 // Policies caches the compiled policies of tenants. Reading a loaded policy takes no lock and does

@@ -19,7 +19,7 @@ type readQueues struct {
 	changes chan struct{} // of tenants that are loaded
 	retries chan struct{} // of them, after a read that has failed
 	again   chan struct{} // of tenants whose data may be from another history
-	long    chan struct{} // loads that have already read a page of subjects
+	long    chan struct{} // loads and changes that have already read a page of subjects
 	slow    chan struct{} // those of them that were in failing or retries
 	large   chan struct{} // long and slow ones that exceed a share of the memory
 }
@@ -68,6 +68,21 @@ func (r *reading) moveToLong(ctx context.Context) error {
 	case r.queues.failing, r.queues.retries:
 		queue = r.queues.slow
 	}
+	return r.moveTo(ctx, queue)
+}
+
+// nextPage is moveToLong, but a read that is in that queue already goes to its end: changes of
+// tenants with very many overrides follow each other for as long as somebody makes them. It is only
+// for reads that have nothing in memory while they wait.
+func (r *reading) nextPage(ctx context.Context) error {
+	if r.in == r.queues.long || r.in == r.queues.slow {
+		return r.moveTo(ctx, r.in)
+	}
+	return r.moveToLong(ctx)
+}
+
+// moveTo gives up the place and waits for one in the queue.
+func (r *reading) moveTo(ctx context.Context, queue chan struct{}) error {
 	<-r.in
 	r.in = nil
 	select {
@@ -224,7 +239,7 @@ func (p *Policies) loadRules(ctx context.Context, tenant limit.TenantID) (*Polic
 // source no longer has the changes since the last read, or if they do not fit into the old one.
 func (p *Policies) loadSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
 	if since := e.subjects.Load(); since != 0 {
-		upTo, err := p.source.LoadSubjects(ctx, tenant, since, policy.subjects.store)
+		upTo, err := p.loadChanges(ctx, tenant, since, policy.subjects, r.nextPage)
 		// If the table was too small for a change, a new one is perhaps not: it has nothing that no
 		// subject has any more.
 		if !errors.Is(err, ErrHistoryGone) && (err != nil || !policy.subjects.overflown()) {
@@ -268,14 +283,38 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 			return nil, 0, err
 		}
 	}
-	answered := p.answered.Load()
-	upTo, err := p.source.LoadSubjects(ctx, tenant, from, all.store)
-	err = p.sourceError(err, answered)
+	upTo, err := p.loadChanges(ctx, tenant, from, all, r.moveToLong)
 	all.seal()
 	if err == nil && all.overflown() {
 		err = errTooLarge
 	}
 	return all, upTo, err
+}
+
+// loadChanges stores what has changed since a version, page by page, and calls between before each
+// further page. It returns the version of the first page: the next read continues from there, and
+// finds what has changed between the pages. What had changed before is in one of the pages, as it
+// is by then.
+func (p *Policies) loadChanges(
+	ctx context.Context, tenant limit.TenantID, since int64, into *subjects, between func(context.Context) error,
+) (upTo int64, err error) {
+	for after, page := "", 0; ; page++ {
+		answered := p.answered.Load()
+		version, next, err := p.source.ChangedSubjects(ctx, tenant, since, after, into.store)
+		if err != nil {
+			return 0, p.sourceError(err, answered)
+		}
+		if page == 0 {
+			upTo = version
+		}
+		if next == "" {
+			return upTo, nil
+		}
+		if err := between(ctx); err != nil {
+			return 0, err
+		}
+		after = next
+	}
 }
 
 type compileError struct {

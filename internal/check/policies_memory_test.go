@@ -82,10 +82,10 @@ func (s *manyTenants) ListSubjects(_ context.Context, t limit.TenantID, after st
 	return version, last < count, nil
 }
 
-func (s *manyTenants) LoadSubjects(_ context.Context, t limit.TenantID, _ int64, _ func(SubjectData)) (int64, error) {
+func (s *manyTenants) ChangedSubjects(_ context.Context, t limit.TenantID, _ int64, _ string, _ func(SubjectData)) (int64, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.versions[t], nil
+	return s.versions[t], "", nil
 }
 
 func (s *manyTenants) change(t limit.TenantID) (version int64) {

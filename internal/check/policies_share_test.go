@@ -144,12 +144,12 @@ func TestRefusedTenantIsTriedEvery30Seconds(t *testing.T) {
 // growing is a source whose tenants get subjects while they are in memory.
 type growing struct{ *manyTenants }
 
-func (s growing) LoadSubjects(ctx context.Context, t limit.TenantID, _ int64, each func(SubjectData)) (version int64, err error) {
-	last := ""
-	for more := true; more && err == nil; {
-		version, more, err = s.ListSubjects(ctx, t, last, func(d SubjectData) { last = d.Subject; each(d) })
+func (s growing) ChangedSubjects(ctx context.Context, t limit.TenantID, _ int64, after string, each func(SubjectData)) (int64, string, error) {
+	version, more, err := s.ListSubjects(ctx, t, after, func(d SubjectData) { after = d.Subject; each(d) })
+	if !more {
+		after = ""
 	}
-	return version, err
+	return version, after, err
 }
 
 // A tenant that grows while it is in memory is evicted when it does not fit any more.

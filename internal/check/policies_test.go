@@ -63,16 +63,16 @@ func (s *fakeSource) ListSubjects(_ context.Context, _ limit.TenantID, _ string,
 	return s.subjAt, false, s.err
 }
 
-func (s *fakeSource) LoadSubjects(_ context.Context, _ limit.TenantID, since int64, each func(SubjectData)) (int64, error) {
+func (s *fakeSource) ChangedSubjects(_ context.Context, _ limit.TenantID, _ int64, _ string, each func(SubjectData)) (int64, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return 0, ErrHistoryGone
+		return 0, "", ErrHistoryGone
 	}
 	for _, d := range s.subjects {
 		each(d)
 	}
-	return s.subjAt, s.err
+	return s.subjAt, "", s.err
 }
 
 func (s *fakeSource) set(f func()) { s.mu.Lock(); defer s.mu.Unlock(); f() }

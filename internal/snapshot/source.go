@@ -50,9 +50,9 @@ func (s *Source) ListSubjects(ctx context.Context, tenant limit.TenantID, after 
 	return s.store.ListSubjects(ctx, tenant, after, each)
 }
 
-// LoadSubjects implements check.PolicySource. Changes come from the store only.
-func (s *Source) LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(check.SubjectData)) (int64, error) {
-	return s.store.LoadSubjects(ctx, tenant, since, each)
+// ChangedSubjects implements check.PolicySource. Changes come from the store only.
+func (s *Source) ChangedSubjects(ctx context.Context, tenant limit.TenantID, since int64, after string, each func(check.SubjectData)) (version int64, next string, err error) {
+	return s.store.ChangedSubjects(ctx, tenant, since, after, each)
 }
 
 var _ check.PolicySource = (*Source)(nil)

@@ -9,14 +9,43 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
-// The queries of ListSubjects and LoadSubjects.
+// The queries of ListSubjects and ChangedSubjects.
 const (
-	SubjectPageSQL     = subjectPageSQL
-	ChangedSubjectsSQL = changedSubjectsSQL
+	SubjectPageSQL   = subjectPageSQL
+	NamedSubjectsSQL = namedSubjectsSQL
 )
+
+// SetLoadedPages sets how many subjects and overrides instances read at once, and how many changed
+// subjects are few.
+func (s *Store) SetLoadedPages(subjects, overrides, few int) {
+	s.pages = loadedPages{subjects, overrides, few}
+}
+
+// LoadSubjects calls each for all subjects that were changed or deleted after version since, or for
+// all subjects if since is 0, and returns the version of the first page.
+func (s *Store) LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
+	after := ""
+	for page, more := 0, true; more; page++ {
+		var version int64
+		if since == 0 {
+			version, more, err = s.ListSubjects(ctx, tenant, after, func(d check.SubjectData) { after = d.Subject; each(d) })
+		} else {
+			version, after, err = s.ChangedSubjects(ctx, tenant, since, after, each)
+			more = after != ""
+		}
+		if err != nil {
+			return 0, err
+		}
+		if page == 0 {
+			upTo = version
+		}
+	}
+	return upTo, nil
+}
 
 // MeteringLock is the lock of writers of metered usage and of sealing.
 const MeteringLock = meteringLock

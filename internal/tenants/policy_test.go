@@ -74,8 +74,8 @@ func TestSubjectsReadTheirCreditsOnce(t *testing.T) {
 		return err
 	})
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-		require.EqualValues(t, 2, creditReads(t, d, mode, tenants.SubjectPageSQL, a.TenantID(), "", 10_000), "of ada and eve, %s", mode)
-		require.EqualValues(t, 2, creditReads(t, d, mode, tenants.ChangedSubjectsSQL, a.TenantID(), 0), "of ada and eve, %s", mode)
+		require.EqualValues(t, 2, creditReads(t, d, mode, tenants.SubjectPageSQL, a.TenantID(), "", "z", 10_000), "of ada and eve, %s", mode)
+		require.EqualValues(t, 2, creditReads(t, d, mode, tenants.NamedSubjectsSQL, a.TenantID(), []string{"ada", "bob", "eve"}), "of ada and eve, %s", mode)
 	}
 }
 

@@ -99,6 +99,7 @@ type Store struct {
 
 	signupTier  string
 	deletedPage int64 // rows of a deleted tenant that one statement deletes
+	pages       loadedPages
 
 	writers func() (alive []uuid.UUID, certain bool) // of usage; nil: nobody knows
 }
@@ -150,7 +151,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s := &Store{app: app, system: system, now: config.Now, hasher: hasher{config.Passwords, hashing}, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal, operation: config.Operation, document: config.Document,
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
 		exports: newExports(int(config.MaxConns), config.Now), logoWait: logoWait, lineWait: lineWait, listWait: listWait, turnTime: turnTime, largePlans: make(chan struct{}, 1),
-		deletedPage: deletedPage, signupTier: config.SignupTier, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
+		deletedPage: deletedPage, pages: defaultPages, signupTier: config.SignupTier, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
 	s.TakeTurns(places.NewProcessors(runtime.GOMAXPROCS(0)))
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)
