@@ -355,7 +355,7 @@ func (r *Records) answerRecord(claim *Claim, answer []byte) []byte {
 	if len(answer) >= packFrom {
 		b[0] = statePacked
 		if len(answer) >= packsInTurn {
-			defer r.packTurn(context.Background(), claim.tenant)()
+			defer r.packTurn(claim.tenant)()
 		}
 		var packed bytes.Buffer
 		w, _ := flate.NewWriter(&packed, flate.BestSpeed) // the level is valid
