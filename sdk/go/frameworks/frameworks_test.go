@@ -85,7 +85,9 @@ func TestOlderChi(t *testing.T) {
 	called := 0
 	orders := func(w http.ResponseWriter, _ *http.Request) { called++ }
 
-	guard.Resource = func(r *http.Request) string { return weir.Method(r) + " " + chi.RouteContext(r.Context()).RoutePattern() }
+	guard.Resource = func(r *http.Request) string {
+		return weir.Method(r) + " " + chi.RouteContext(r.Context()).RoutePattern()
+	}
 
 	router := chi.NewRouter()
 	router.Route("/orders", func(r chi.Router) { r.With(guard.Handler).Get("/{id}", orders) })
