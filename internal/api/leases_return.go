@@ -164,12 +164,13 @@ func (s *server) completeReturn(policy *check.Policy, id string, body leaseRetur
 			return err
 		}
 		sc := scratches.get()
-		defer scratches.put(sc)
 		if body.exceeds(taken) != nil {
 			s.reportLease(policy, taken, &leaseReturn{}, sc)
+			scratches.put(sc)
 			return nil
 		}
 		s.reportLease(policy, taken, &body, sc)
+		scratches.put(sc)
 		return s.tryUnits(ctx, &taken.Grant, body.units)
 	})
 }

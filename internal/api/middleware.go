@@ -34,7 +34,7 @@ type request struct {
 	code     string        // of the problem that a hot route answered; "" for none
 	left     bool          // it no longer counts as in flight
 	unread   bool          // its body was refused because it is too large, and is not read to its end
-	resting  bool          // it has paused before its answer, unless it needs no pause
+	resting  bool          // it has paused before its answer, or does not pause
 	rested   time.Duration // for which it has
 	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
@@ -181,6 +181,7 @@ func (s *server) track(next http.Handler) http.Handler {
 
 		// Monitoring must work especially when the process is overloaded.
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
+		q.resting = health // it does not pause
 		defer q.leave()
 		if !s.capacity.enter() && !health {
 			s.capacity.refuse()

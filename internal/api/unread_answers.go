@@ -133,7 +133,7 @@ type listTurn struct {
 	paused bool   // it ended before the rows were read
 }
 
-// pause ends the turn while Postgres does not answer.
+// pause ends the turn. The rows were not read yet: most of the time, Postgres was waited for.
 func (t *listTurn) pause() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

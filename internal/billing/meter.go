@@ -182,7 +182,6 @@ func (r *Runner) push(ctx context.Context, work *tenants.MeterPushWork) (result 
 			}
 		}
 		if result.Why != "" {
-			result.Unsure = maybeSent(group, failed)
 			return result
 		}
 	}
@@ -223,23 +222,10 @@ func (r *Runner) sendGroup(
 		})
 	}
 	sending.Wait()
-	return failed
-}
-
-// maybeSent reports whether the provider may have an event of a group that is not settled: one that
-// follows the first failure was sent with it, unless it has an outcome. Those that have one were
-// not sent, or were refused.
-func maybeSent(group []tenants.MeterPushItem, failed []*subscription.MeterError) bool {
-	behind := false
 	for i, err := range failed {
-		failure := err != nil && group[i].Outcome == ""
-		taken := err == nil && group[i].Outcome == ""
-		if failure && err.Unsure || behind && taken {
-			return true
-		}
-		behind = behind || failure
+		group[i].Sent = err == nil && group[i].Outcome == "" || err != nil && err.Unsure
 	}
-	return false
+	return failed
 }
 
 // unsendable returns the outcome of an item that cannot be sent, and why.

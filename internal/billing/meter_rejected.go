@@ -61,10 +61,13 @@ func (r *rejections) of(work *tenants.MeterPushWork, item *tenants.MeterPushItem
 // parkRejected parks those items of a group whose event their endpoint rejected, where others have
 // theirs: the endpoint took events of the same group, or the tenant has other endpoints.
 func (r *Runner) parkRejected(work *tenants.MeterPushWork, group []tenants.MeterPushItem, failed []*subscription.MeterError) {
-	takes := map[uuid.UUID]bool{}
+	takes, rejects := map[uuid.UUID]bool{}, map[uuid.UUID]int{}
 	for i, err := range failed {
-		if err == nil && group[i].Outcome == "" {
+		switch {
+		case err == nil && group[i].Outcome == "":
 			takes[group[i].Endpoint.ID] = true
+		case err != nil && err.Rejected:
+			rejects[group[i].Endpoint.ID]++
 		}
 	}
 	for i, err := range failed {
@@ -73,7 +76,9 @@ func (r *Runner) parkRejected(work *tenants.MeterPushWork, group []tenants.Meter
 		case takes[item.Endpoint.ID]:
 			parkAt(item, err.Why)
 		case work.Several:
-			r.rejections.note(work, item, err.Why, r.Store.Now())
+			if rejects[item.Endpoint.ID] > 1 { // one alone may be about its customer
+				r.rejections.note(work, item, err.Why, r.Store.Now())
+			}
 			parkAt(item, err.Why)
 		}
 	}
@@ -82,5 +87,5 @@ func (r *Runner) parkRejected(work *tenants.MeterPushWork, group []tenants.Meter
 // parkAt parks an item that was not sent, because its endpoint rejects it.
 func parkAt(item *tenants.MeterPushItem, why string) {
 	name := cmp.Or(item.Endpoint.Name, item.Endpoint.ID.String())
-	item.Outcome, item.Why, item.Unsent = tenants.PushParked, fmt.Sprintf("at the endpoint %q: %s", name, why), true
+	item.Outcome, item.Why, item.Rejected = tenants.PushParked, fmt.Sprintf("at the endpoint %q: %s", name, why), true
 }

@@ -89,6 +89,41 @@ func TestRejectedEventThatMayHaveBeenTaken(t *testing.T) {
 	require.Contains(t, r.only().Problems[1].Why, "compare with the provider")
 }
 
+// Units that an endpoint rejects were not sent, also if those of another one may have been by the
+// same attempt: they are sent however much later the key works.
+func TestRejectedEventsWereNotSent(t *testing.T) {
+	for name, parked := range map[string]bool{"first attempt": false, "parked": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newPushRig(t)
+			second := r.secondEndpoint()
+			if parked { // units of the first endpoint are tried with those of the second one
+				r.db.Exec("UPDATE billing_subscriptions SET customer = '' WHERE subject = 's198'")
+			}
+			r.seal()
+			if parked {
+				require.NoError(t, r.runner.Push(t.Context()))
+				require.EqualValues(t, 101, r.only().Parked, "those of the second endpoint, and two without a customer")
+				r.db.Exec("UPDATE billing_subscriptions SET customer = 'cus_s198' WHERE subject = 's198'")
+				r.db.Exec("UPDATE metered_pushes SET due_at = now()")
+			}
+			r.lose(1)
+			for range 2 {
+				r.again()
+				r.pastHours(25)
+			}
+			require.Zero(t, r.only().Failed)
+			require.EqualValues(t, firstUnits, r.sum())
+			_, err := r.store.EditBillingEndpoint(t.Context(), r.a, second.ID, tenants.Match{}, func(*tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+				return tenants.BillingSecrets{APIKey: &r.stripe.key}, nil
+			})
+			require.NoError(t, err)
+			r.again()
+			require.EqualValues(t, firstUnits+secondUnits, r.sum())
+			require.Zero(t, r.only().Failed)
+		})
+	}
+}
+
 // A few requests a minute find out that an endpoint rejects its events, however many there are.
 func TestRejectedEventsAreFew(t *testing.T) {
 	r := newPushRig(t)

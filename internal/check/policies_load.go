@@ -19,7 +19,8 @@ type readQueues struct {
 	changes chan struct{} // of tenants that are loaded
 	retries chan struct{} // of them, after a read that has failed
 	again   chan struct{} // of tenants whose data may be from another history
-	long    chan struct{} // loads and changes that have already read a page of subjects
+	long    chan struct{} // loads that have already read a page of subjects
+	further chan struct{} // changes that have: each page of them
 	slow    chan struct{} // those of them that were in failing or retries
 	large   chan struct{} // long and slow ones that exceed a share of the memory
 }
@@ -27,7 +28,7 @@ type readQueues struct {
 func newReadQueues() readQueues {
 	return readQueues{
 		first: make(chan struct{}, 3), failing: make(chan struct{}, 2), changes: make(chan struct{}, 2), retries: make(chan struct{}, 2),
-		again: make(chan struct{}, againReaders), long: make(chan struct{}, 2), slow: make(chan struct{}, 1), large: make(chan struct{}, 1),
+		again: make(chan struct{}, againReaders), long: make(chan struct{}, 2), further: make(chan struct{}, 2), slow: make(chan struct{}, 1), large: make(chan struct{}, 1),
 	}
 }
 
@@ -71,14 +72,16 @@ func (r *reading) moveToLong(ctx context.Context) error {
 	return r.moveTo(ctx, queue)
 }
 
-// nextPage is moveToLong, but a read that is in that queue already goes to its end: changes of
-// tenants with very many overrides follow each other for as long as somebody makes them. It is only
-// for reads that have nothing in memory while they wait.
+// nextPage moves changes to a queue of their own, or to that of reads that may fail again, and to
+// its end if they are in it: changes of tenants with very many overrides follow each other for as
+// long as somebody makes them. They wait for no large load. It is only for reads that have nothing
+// in memory while they wait.
 func (r *reading) nextPage(ctx context.Context) error {
-	if r.in == r.queues.long || r.in == r.queues.slow {
-		return r.moveTo(ctx, r.in)
+	switch r.in {
+	case r.queues.failing, r.queues.retries, r.queues.slow:
+		return r.moveTo(ctx, r.queues.slow)
 	}
-	return r.moveToLong(ctx)
+	return r.moveTo(ctx, r.queues.further)
 }
 
 // moveTo gives up the place and waits for one in the queue.

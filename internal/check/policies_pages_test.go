@@ -74,12 +74,15 @@ func TestLargeChangesHoldNoPlacesOfOthers(t *testing.T) {
 	p, _ := newPolicies(source)
 	defer p.Close()
 	loadAll(t, p, a, b, c)
+	for range cap(p.queues.long) { // large first loads, which changes do not wait for
+		p.queues.long <- struct{}{}
+	}
 	for _, tenant := range []limit.TenantID{a, b} {
 		p.Changed(tenant, 1, 2)
 		require.Equal(t, tenant, <-source.begun)
 	}
 	require.Empty(t, p.queues.changes)
-	require.Len(t, p.queues.long, 2)
+	require.Len(t, p.queues.further, 2)
 	source.set(func() { source.data[c] = PolicyData{Version: 2} })
 	p.Changed(c, 2, 1)
 	require.NoError(t, p.Settle(t.Context(), c))
@@ -90,11 +93,11 @@ func TestLargeChangesHoldNoPlacesOfOthers(t *testing.T) {
 	}
 	require.NoError(t, p.Settle(t.Context(), a))
 	require.NoError(t, p.Settle(t.Context(), b))
-	require.Empty(t, p.queues.long)
+	require.Empty(t, p.queues.further)
 }
 
-// Between two pages of changes, a first load that waits has the place: changes of large tenants can
-// follow each other for as long as somebody makes them.
+// Between two pages of changes, those of another tenant that wait have the place: changes of large
+// tenants can follow each other for as long as somebody makes them.
 func TestLargeChangesLetOthersPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,13 +108,13 @@ func TestLargeChangesLetOthersPass(t *testing.T) {
 		defer p.Close()
 		loadAll(t, p, a)
 		entered := make(chan *reading, 1)
-		for range cap(p.queues.long) - 1 {
-			p.queues.long <- struct{}{}
+		for range cap(p.queues.further) - 1 {
+			p.queues.further <- struct{}{}
 		}
 		p.Changed(a, 1, 2)
 		<-source.begun
 		go func() {
-			r, _ := p.queues.enter(context.Background(), p.queues.long)
+			r, _ := p.queues.enter(context.Background(), p.queues.further)
 			entered <- r
 		}()
 		synctest.Wait()

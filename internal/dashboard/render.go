@@ -219,14 +219,16 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail writes a page about a failed request. If a person is signed in, it is within the frame, and
-// takes no turn, because it also says that there was none.
+// fail writes a page about a failed request. It takes no turn if a person is signed in, with whose
+// frame it is, or after a pause, because it also says that there was no turn.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, title, text string) {
 	var p *drawnPage
 	var err error
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
 		v.frame.Title = title
 		p, err = drawPage(w.Header(), r, framedFailure(v.frame, text))
+	} else if requestOf(r.Context()).rested > 0 {
+		p, err = drawPage(w.Header(), r, plainFailure(title, text))
 	} else {
 		d.turns.always(siteHolder(r), func() { p, err = drawPage(w.Header(), r, plainFailure(title, text)) })
 	}

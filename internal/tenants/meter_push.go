@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -90,8 +89,10 @@ type MeterPushItem struct {
 	Unanswered *time.Time
 	// Outcome is "" if the item was sent, else parked or failed.
 	Outcome, Why string
-	// Unsent reports that this attempt certainly did not send a parked item.
-	Unsent bool
+	// Sent reports that the provider may have received the item by this attempt.
+	Sent bool
+	// Rejected reports that the item is parked because its endpoint rejects it.
+	Rejected bool
 }
 
 // PushOldest is how old the units may be that the provider takes.
@@ -134,9 +135,6 @@ type PushResult struct {
 	// Why is why the others were not sent, "" if all are settled. They are tried again after Wait.
 	Why  string
 	Wait time.Duration
-	// Unsure reports that the provider may have received items that are not settled, by this
-	// attempt.
-	Unsure bool
 	// Parked is when parked items are tried again.
 	Parked time.Duration
 }
@@ -157,6 +155,9 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 			}
 			next.AfterSubject = item.Subject
 		}
+		if err := w.noteUnsent(ctx, q, r.Done); err != nil {
+			return err
+		}
 		due := w.Now
 		switch {
 		case r.Why != "":
@@ -166,11 +167,9 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 			next.Attempts, due = int32(w.Attempts+1), w.Now.Add(r.Wait)
 			// The items that are left may have been sent by an attempt before this one, however
 			// this one ended. The provider forgets the identifiers of the first one first.
-			if next.UnansweredAt, next.UnansweredUntil = w.Unanswered, w.until; next.UnansweredAt == nil && r.Unsure {
-				next.UnansweredAt, next.UnansweredUntil = &w.Now, w.last()
-			}
-			if err := w.noteUnanswered(ctx, q, w.Items[r.Done:], r.Unsure); err != nil {
-				return err
+			next.UnansweredAt, next.UnansweredUntil = w.Unanswered, w.until
+			if until := w.sentUntil(r.Done); next.UnansweredAt == nil && until != "" {
+				next.UnansweredAt, next.UnansweredUntil = &w.Now, until
 			}
 		case w.more:
 			next.AfterSubject = w.after
@@ -196,10 +195,7 @@ func (s *Store) SettleMeterPush(ctx context.Context, w *MeterPushWork, r PushRes
 
 func (w *MeterPushWork) settleItem(ctx context.Context, q *db.Queries, item *MeterPushItem, next *db.AdvanceMeteredPushParams) error {
 	if item.Outcome != "" {
-		if err := w.putProblem(ctx, q, item, w.Unanswered); err != nil || !item.Unsent {
-			return err
-		}
-		return q.ClearAttemptedProblem(ctx, db.ClearAttemptedProblemParams{TenantID: w.Tenant, PushID: w.ID, Subject: item.Subject, Now: &w.Now})
+		return w.putProblem(ctx, q, item, w.Unanswered)
 	}
 	next.Pushed++
 	next.PushedUnits += item.Units
@@ -215,23 +211,48 @@ func (w *MeterPushWork) putProblem(ctx context.Context, q *db.Queries, item *Met
 	})
 }
 
-// noteUnanswered records which of the items of an attempt that failed may have been sent: an item
-// may lose its customer before the next attempt, and get one again after the provider has forgotten
-// the identifier. Those that had no customer now were not sent.
-func (w *MeterPushWork) noteUnanswered(ctx context.Context, q *db.Queries, items []MeterPushItem, unsure bool) error {
-	switch {
-	case unsure && w.Unanswered == nil && !w.parked:
-		for i := range items {
-			if item := &items[i]; item.Endpoint == nil {
-				parked := MeterPushItem{Subject: item.Subject, Units: item.Units, Outcome: PushParked, Why: PushNoCustomer}
-				if err := w.putProblem(ctx, q, &parked, nil); err != nil {
-					return err
-				}
+// sentUntil returns the last subject of the items from the first on that this attempt may have
+// sent; "": none, or the items were parked before, which have a row each that says so.
+func (w *MeterPushWork) sentUntil(first int) (until string) {
+	if w.parked {
+		return ""
+	}
+	for i := range w.Items[first:] {
+		if item := &w.Items[first+i]; item.Sent {
+			until = item.Subject
+		}
+	}
+	return until
+}
+
+// noteUnsent records which of the items this attempt certainly did not send, where the push or
+// noteAttempt says that it may have. An item may lose its customer before the next attempt, and get
+// one again after the provider has forgotten the identifier. done of the items are settled.
+func (w *MeterPushWork) noteUnsent(ctx context.Context, q *db.Queries, done int) error {
+	if w.parked || w.Unanswered != nil { // then noteAttempt has marked the rows of all
+		var unsent []string
+		for i := range w.Items {
+			if item := &w.Items[i]; item.Endpoint != nil && !item.Sent && (i >= done || item.Rejected) {
+				unsent = append(unsent, item.Subject)
 			}
 		}
-	case !unsure && w.Unanswered == nil && w.parked: // noteAttempt has noted them
-		unsent := slices.DeleteFunc(slices.Clone(items), func(i MeterPushItem) bool { return i.Unanswered != nil })
-		return q.ClearUnansweredProblems(ctx, db.ClearUnansweredProblemsParams{TenantID: w.Tenant, PushID: w.ID, Subjects: sendable(unsent)})
+		if len(unsent) == 0 {
+			return nil
+		}
+		return q.ClearAttemptedProblems(ctx, db.ClearAttemptedProblemsParams{TenantID: w.Tenant, PushID: w.ID, Now: &w.Now, Subjects: unsent})
+	}
+	until := w.sentUntil(done)
+	for i := done; i < len(w.Items) && w.Items[i].Subject <= until; i++ {
+		unsent := w.Items[i]
+		switch {
+		case unsent.Endpoint == nil:
+			unsent.Outcome, unsent.Why = PushParked, PushNoCustomer
+		case !unsent.Rejected:
+			continue
+		}
+		if err := w.putProblem(ctx, q, &unsent, nil); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -269,42 +269,26 @@ func (q *Queries) ClaimMeteredPush(ctx context.Context, arg ClaimMeteredPushPara
 	return i, err
 }
 
-const clearAttemptedProblem = `-- name: ClearAttemptedProblem :exec
+const clearAttemptedProblems = `-- name: ClearAttemptedProblems :exec
 UPDATE metered_push_problems SET unanswered_at = NULL
-WHERE tenant_id = $1 AND push_id = $2 AND subject = $3 AND unanswered_at = $4
+WHERE tenant_id = $1 AND push_id = $2 AND subject = ANY ($3::text[]) AND unanswered_at = $4
 `
 
-type ClearAttemptedProblemParams struct {
-	TenantID uuid.UUID
-	PushID   uuid.UUID
-	Subject  string
-	Now      *time.Time
-}
-
-// An attempt did not send the units of a subject: only an earlier one may have.
-func (q *Queries) ClearAttemptedProblem(ctx context.Context, arg ClearAttemptedProblemParams) error {
-	_, err := q.db.Exec(ctx, clearAttemptedProblem,
-		arg.TenantID,
-		arg.PushID,
-		arg.Subject,
-		arg.Now,
-	)
-	return err
-}
-
-const clearUnansweredProblems = `-- name: ClearUnansweredProblems :exec
-UPDATE metered_push_problems SET unanswered_at = NULL WHERE tenant_id = $1 AND push_id = $2 AND subject = ANY ($3::text[])
-`
-
-type ClearUnansweredProblemsParams struct {
+type ClearAttemptedProblemsParams struct {
 	TenantID uuid.UUID
 	PushID   uuid.UUID
 	Subjects []string
+	Now      *time.Time
 }
 
-// The units of these subjects were not sent.
-func (q *Queries) ClearUnansweredProblems(ctx context.Context, arg ClearUnansweredProblemsParams) error {
-	_, err := q.db.Exec(ctx, clearUnansweredProblems, arg.TenantID, arg.PushID, arg.Subjects)
+// An attempt did not send the units of these subjects: only an earlier one may have.
+func (q *Queries) ClearAttemptedProblems(ctx context.Context, arg ClearAttemptedProblemsParams) error {
+	_, err := q.db.Exec(ctx, clearAttemptedProblems,
+		arg.TenantID,
+		arg.PushID,
+		arg.Subjects,
+		arg.Now,
+	)
 	return err
 }
 

@@ -441,14 +441,10 @@ VALUES (@tenant_id, @push_id, @subject, @units, @outcome, @why, sqlc.narg(unansw
 ON CONFLICT (tenant_id, push_id, subject) DO UPDATE SET outcome = excluded.outcome, why = excluded.why
     WHERE (metered_push_problems.outcome, metered_push_problems.why) <> (excluded.outcome, excluded.why);
 
--- name: ClearUnansweredProblems :exec
--- The units of these subjects were not sent.
-UPDATE metered_push_problems SET unanswered_at = NULL WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = ANY (@subjects::text[]);
-
--- name: ClearAttemptedProblem :exec
--- An attempt did not send the units of a subject: only an earlier one may have.
+-- name: ClearAttemptedProblems :exec
+-- An attempt did not send the units of these subjects: only an earlier one may have.
 UPDATE metered_push_problems SET unanswered_at = NULL
-WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = @subject AND unanswered_at = @now;
+WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject = ANY (@subjects::text[]) AND unanswered_at = @now;
 
 -- name: NoteUnansweredProblems :exec
 -- Some units of these subjects, which had problems, may be sent now.
