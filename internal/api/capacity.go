@@ -109,6 +109,7 @@ func (s *share) done() { s.serving.Add(-1) }
 func admitTenant(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := requestFrom(r.Context())
+		q.capacity.bound.Note(q.actor.TenantID())
 		admin := &q.capacity.of(q.actor.TenantID()).admin
 		if admin.Add(1) > q.capacity.bound.Small() {
 			admin.Add(-1)

@@ -26,6 +26,8 @@ func (q *httpQuestion) credentials() (string, *Problem) { return bearer(q.r.Head
 
 // read checks everything but the body, then reads the body.
 func (q *httpQuestion) read(sc *scratch) (p *Problem) {
+	request := requestFrom(q.r.Context())
+	request.tenant = sc.tenant
 	if q.r.URL.RawQuery != "" { // an ignored parameter must not look as if it had an effect
 		if p = checkQuery(q.r.URL.RawQuery, nil); p != nil {
 			return p
@@ -46,7 +48,6 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	if q.batch {
 		maxBody = maxBatchBody
 	}
-	request := requestFrom(q.r.Context())
 	if q.batch {
 		if p = request.holdBody(q.r, sc.tenant, maxBody); p != nil {
 			return p

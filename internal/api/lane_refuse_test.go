@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/origin"
 	"weir/internal/overload"
 )
 
@@ -182,10 +183,15 @@ func TestErrorsPause(t *testing.T) {
 	s.deps.Metrics = NewMetrics(prometheusRegistry())
 	s.serve(Config{Headers: bothStyles, Bound: bound}, s.deps)
 	c := s.dial()
-	for _, request := range []string{
-		"GET /v1/rules HTTP/1.1\r\nHost: weir\r\n\r\n", "GET /nowhere HTTP/1.1\r\nHost: weir\r\n\r\n",
-		"POST /v1/check HTTP/1.1\r\nHost: weir\r\nX-Unknown: 1\r\nContent-Length: 2\r\n\r\n{}",
+	site, tenant := origin.Site("127.0.0.1"), s.actor.TenantID()
+	for request, client := range map[string]string{
+		"GET /v1/rules HTTP/1.1\r\nHost: weir\r\n\r\n":                                         site,
+		"GET /nowhere HTTP/1.1\r\nHost: weir\r\n\r\n":                                          site,
+		"POST /v1/check HTTP/1.1\r\nHost: weir\r\nX-Unknown: 1\r\nContent-Length: 2\r\n\r\n{}": site,
+		s.laneRequest(`{"subject":""}`, "X-Unknown: 1"):                                        string(tenant[:]),
 	} {
+		bound.Fail(client, 1_000_000) // those with a few errors do not pause
+		bound.TakeFailed()
 		start := time.Now()
 		c.send(request)
 		require.GreaterOrEqual(t, c.receive().status, 400)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/origin"
 	"weir/internal/tenants"
 )
@@ -31,11 +33,12 @@ type request struct {
 	hot      hotRoute
 	actor    tenants.Actor
 	authed   bool
-	code     string        // of the problem that a hot route answered; "" for none
-	left     bool          // it no longer counts as in flight
-	unread   bool          // its body was refused because it is too large, and is not read to its end
-	resting  bool          // it has paused before its answer, or does not pause
-	rested   time.Duration // for which it has
+	tenant   limit.TenantID // of the key of a hot route, as soon as it is known
+	code     string         // of the problem that a hot route answered; "" for none
+	left     bool           // it no longer counts as in flight
+	unread   bool           // its body was refused because it is too large, and is not read to its end
+	resting  bool           // it has paused before its answer, or does not pause
+	rested   time.Duration  // for which it has
 	// kind counts the tenant's requests to the admin API; nil: it is none of them.
 	kind *atomic.Int64
 	// place ends its place among those that others wait for; nil: it has none.
@@ -50,8 +53,8 @@ type request struct {
 	// ctx is the context that net/http gave the request over HTTP/1.1; nil: none, over HTTP/2 and
 	// in tests.
 	ctx context.Context
-	// done is closed when the client has disconnected.
-	done <-chan struct{}
+	// arrived is the request as it arrived; nil in tests.
+	arrived *http.Request
 
 	// Memory that every check needs, to avoid allocations: the id, and the headers of a decision.
 	headers [1 + len(headerNames)]string
@@ -165,7 +168,7 @@ func actorFrom(ctx context.Context) tenants.Actor {
 func (s *server) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		q := &request{ResponseWriter: w, id: origin.RequestID(r), capacity: s.capacity, done: r.Context().Done()}
+		q := &request{ResponseWriter: w, id: origin.RequestID(r), capacity: s.capacity, arrived: r}
 		if r.ProtoMajor == 1 {
 			q.ctx = r.Context()
 		}
@@ -478,8 +481,27 @@ func (q *request) restBefore(p *Problem) {
 // without an API key can ask for 1600 of them at once over 16 connections with HTTP/2.
 func (q *request) rest() {
 	if !q.resting {
-		q.pause(q.capacity.bound.Fail(netHTTPRefusals))
+		q.pause(q.capacity.bound.Fail(q.client(), netHTTPRefusals))
 	}
+}
+
+// client names the tenant of a request, or the site of a client without a key.
+func (q *request) client() string {
+	tenant := q.tenant
+	if q.authed {
+		tenant = q.actor.TenantID()
+	}
+	if tenant != (limit.TenantID{}) {
+		return string(tenant[:])
+	}
+	if q.arrived == nil {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(q.arrived.RemoteAddr)
+	if err != nil {
+		return q.arrived.RemoteAddr
+	}
+	return origin.Site(host)
 }
 
 // pause pauses before the answer, or until the client has disconnected. The request keeps no place
@@ -491,10 +513,14 @@ func (q *request) pause(most time.Duration) {
 	}
 	q.leaveOthers()
 	q.endTurn()
+	var left <-chan struct{}
+	if q.arrived != nil {
+		left = q.arrived.Context().Done()
+	}
 	began := time.Now()
 	select {
 	case <-time.After(most):
-	case <-q.done:
+	case <-left:
 	}
 	q.rested += time.Since(began)
 }

@@ -115,11 +115,8 @@ func inLongTurn(turns *places.Turns[uuid.UUID], patience time.Duration, next htt
 		if leave, ok := takeList(turns.TakePausing, w, r); ok {
 			q := requestFrom(r.Context())
 			q.list = &listTurn{turns: turns, leave: leave}
-			pause := time.AfterFunc(patience, q.list.pause)
-			q.untilAnswer(func() {
-				pause.Stop()
-				q.endList()
-			})
+			q.list.patience = time.AfterFunc(patience, q.list.pause)
+			q.untilAnswer(q.endList)
 			next.ServeHTTP(w, r)
 		}
 	})
@@ -127,10 +124,11 @@ func inLongTurn(turns *places.Turns[uuid.UUID], patience time.Duration, next htt
 
 // listTurn is the turn of a list or a document among long work.
 type listTurn struct {
-	turns  *places.Turns[uuid.UUID]
-	mu     sync.Mutex
-	leave  func() // nil: it has none now
-	paused bool   // it ended before the rows were read
+	turns    *places.Turns[uuid.UUID]
+	patience *time.Timer // calls pause
+	mu       sync.Mutex
+	leave    func() // nil: it has none now
+	paused   bool   // it ended before the rows were read
 }
 
 // pause ends the turn. The rows were not read yet: most of the time, Postgres was waited for.
@@ -145,6 +143,7 @@ func (t *listTurn) pause() {
 
 // end ends the turn, if it has one.
 func (t *listTurn) end() {
+	t.patience.Stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.leave != nil {
@@ -160,6 +159,7 @@ func (q *request) resumeList(ctx context.Context) error {
 		return nil
 	}
 	t := q.list
+	t.patience.Stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.paused {

@@ -72,8 +72,9 @@ type Deps struct {
 	Now        func() time.Time   // nil: time.Now
 	Processors *places.Processors // nil: own turns
 	// Fail notes an error, or a redirect to the sign-in page, that takes as long as so many
-	// refusals of the lane. It returns how long its answer must pause; nil: no answer does.
-	Fail func(refusals int64) time.Duration
+	// refusals of the lane. It returns how long its client, a tenant or a site, must pause before
+	// it; nil: nobody must.
+	Fail func(client string, refusals int64) time.Duration
 	// Counters has the counters of failed sign-ins and of requested mails. Keys names them, and
 	// signs the cookies of browsers. nil: counters of this process.
 	Counters engine.Engine

@@ -27,9 +27,10 @@ type tracked struct {
 	place  func()          // ends its place among the pages that are created; nil: it has none
 	ctx    context.Context // the context that net/http gave the request over HTTP/1.1; nil: none
 
-	done   <-chan struct{}                            // closed when the client has disconnected
-	fail   func(refusals int64) (pause time.Duration) // as in Deps
-	rested time.Duration                              // before the answer, because too many pages are requested
+	done   <-chan struct{}                                           // closed when the client has disconnected
+	site   string                                                    // of the client
+	fail   func(client string, refusals int64) (pause time.Duration) // as in Deps
+	rested time.Duration                                             // before the answer, because too many pages are requested
 }
 
 // WriteHeader stores the status.
@@ -61,7 +62,11 @@ func (t *tracked) answer(status int) {
 	t.leave()
 	failed := status >= http.StatusMultipleChoices && status != http.StatusNotModified
 	if signedIn := t.tenant != uuid.Nil && status < http.StatusBadRequest; failed && !signedIn && t.rested == 0 && t.fail != nil {
-		t.pause(t.fail(failedRefusals))
+		client := t.site
+		if t.tenant != uuid.Nil {
+			client = string(t.tenant[:])
+		}
+		t.pause(t.fail(client, failedRefusals))
 	}
 }
 
@@ -172,7 +177,7 @@ func requestOf(ctx context.Context) *tracked {
 func (d *dashboard) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		t := &tracked{ResponseWriter: w, id: origin.RequestID(r), done: r.Context().Done(), fail: d.Fail}
+		t := &tracked{ResponseWriter: w, id: origin.RequestID(r), done: r.Context().Done(), site: siteOf(r), fail: d.Fail}
 		if r.ProtoMajor == 1 {
 			t.ctx = r.Context()
 		}

@@ -94,12 +94,15 @@ func TestFailedPagesPause(t *testing.T) {
 			status int
 			tenant uuid.UUID
 			pauses bool
+			client string
 		}{
-			{http.StatusOK, uuid.Nil, false}, {http.StatusNotModified, uuid.Nil, false}, {http.StatusSeeOther, uuid.UUID{1}, false},
-			{http.StatusSeeOther, uuid.Nil, true}, {http.StatusNotFound, uuid.Nil, true}, {http.StatusUnprocessableEntity, uuid.UUID{1}, true},
+			{http.StatusOK, uuid.Nil, false, ""}, {http.StatusNotModified, uuid.Nil, false, ""}, {http.StatusSeeOther, uuid.UUID{1}, false, ""},
+			{http.StatusSeeOther, uuid.Nil, true, "here"}, {http.StatusNotFound, uuid.Nil, true, "here"},
+			{http.StatusUnprocessableEntity, uuid.UUID{1}, true, string((&uuid.UUID{1})[:])},
 		} {
 			noted := int64(0)
-			state := &tracked{ResponseWriter: httptest.NewRecorder(), tenant: c.tenant, done: t.Context().Done(), fail: func(refusals int64) time.Duration {
+			state := &tracked{ResponseWriter: httptest.NewRecorder(), tenant: c.tenant, done: t.Context().Done(), site: "here", fail: func(client string, refusals int64) time.Duration {
+				require.Equal(t, c.client, client)
 				noted += refusals
 				return time.Second
 			}}

@@ -33,6 +33,7 @@
 package overload
 
 import (
+	"hash/maphash"
 	"sync/atomic"
 	"time"
 )
@@ -79,29 +80,30 @@ type Signals struct {
 // Bound is the maximum number of concurrent requests. All methods may be called concurrently,
 // except Adjust.
 type Bound struct {
-	most    int64
-	threads int64
-	adapts  bool
-	longest time.Duration // for which the target of the wait for a pipeline may be
-	bound   atomic.Int64
-	pause   atomic.Int64 // ns
-	refused atomic.Int64 // since the last Adjust
-	failed  atomic.Int64 // the same, of other answers that pause
-	tenants atomic.Pointer[tenantBounds]
-	several several
+	most      int64
+	threads   int64
+	adapts    bool
+	longest   time.Duration // for which the target of the wait for a pipeline may be
+	bound     atomic.Int64
+	pause     atomic.Int64 // ns
+	refused   atomic.Int64 // since the last Adjust
+	failed    atomic.Int64 // the same, of other answers that pause
+	tenants   atomic.Pointer[tenantBounds]
+	several   several
+	offenders offenders
 }
 
 // New returns a bound of up to most, on a machine with so many threads, of calls that wait for a
 // silent Redis for at most timeout. It begins with a small number, and only Adjust changes it.
 func New(most int64, threads int, timeout time.Duration) *Bound {
-	b := &Bound{most: most, threads: int64(threads), adapts: true, longest: 2 * timeout}
+	b := &Bound{most: most, threads: int64(threads), adapts: true, longest: 2 * timeout, offenders: offenders{seed: maphash.MakeSeed()}}
 	b.bound.Store(min(most, startPerThread*b.threads))
 	return b
 }
 
 // Fixed returns a bound that never changes.
 func Fixed(most int64) *Bound {
-	b := &Bound{most: most, threads: 1}
+	b := &Bound{most: most, threads: 1, offenders: offenders{seed: maphash.MakeSeed()}}
 	b.bound.Store(most)
 	return b
 }
@@ -137,11 +139,14 @@ func (b *Bound) RefuseMore(refusals int64) time.Duration {
 }
 
 // Fail notes an answer that takes as long as so many refusals, and that a client can ask for
-// without an end: an error, or a redirect to the sign-in page. It returns how long the connection
-// must pause before it. Such answers lengthen the pause only while processors are short, and say
-// nothing about the bound.
-func (b *Bound) Fail(refusals int64) time.Duration {
+// without an end: an error, or a redirect to the sign-in page. It returns how long the client, a
+// tenant or a site, must pause before it: those who ask for few need not. Such answers lengthen the
+// pause only while processors are short, and say nothing about the bound.
+func (b *Bound) Fail(client string, refusals int64) time.Duration {
 	b.failed.Add(refusals)
+	if !b.offenders.add(client, refusals) {
+		return 0
+	}
 	return time.Duration(b.pause.Load())
 }
 
@@ -160,6 +165,7 @@ func (b *Bound) Adjust(s Signals) {
 		return
 	}
 	b.several.adjust()
+	b.offenders.interval.Add(1)
 	standing := together(s.Standing)
 	b.adjustTenants(standing, min(maxQueued/tenantPart+s.Trip, b.longest/tenantPart))
 	target := min(maxQueued+s.Trip, b.longest)

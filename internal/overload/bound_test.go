@@ -110,6 +110,23 @@ func TestErrorsPauseWhileProcessorsAreShort(t *testing.T) {
 	require.Equal(t, before, b.Limit())
 }
 
+// Only those who ask for many errors pause before them: an error of another tenant does not wait
+// for the pause that one causes.
+func TestErrorsOfOthersDoNotPause(t *testing.T) {
+	b := New(10_000, 2, time.Second)
+	short := Signals{InFlight: 10, Runnable: 2 * maxRunnable, Failed: 1_000_000}
+	for range 2 { // a new Interval begins at zero
+		b.Adjust(short)
+		for range mostErrors / 8 {
+			require.Zero(t, b.Fail("loud", 8))
+		}
+		require.Equal(t, b.Pause(), b.Fail("loud", 8))
+		require.Positive(t, b.Pause())
+		require.Zero(t, b.Fail("quiet", 8))
+	}
+	require.EqualValues(t, 2*(mostErrors+16), b.TakeFailed())
+}
+
 // One tenant has at most half of the requests, but a single tenant can keep the processors busy.
 func TestShare(t *testing.T) {
 	b := New(10_000, 2, time.Second)
