@@ -102,7 +102,7 @@ func TestChiInFront(t *testing.T) {
 
 	router := chi.NewRouter()
 	guard.Resource = func(r *http.Request) string {
-		return strings.TrimSpace(r.Method + " " + router.Find(chi.NewRouteContext(), r.Method, r.URL.Path))
+		return strings.TrimSpace(weir.Method(r) + " " + router.Find(chi.NewRouteContext(), r.Method, r.URL.Path))
 	}
 	router.Use(guard.Handler)
 
@@ -136,7 +136,7 @@ func TestEcho(t *testing.T) {
 	guarded := func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			routed := guard
-			routed.Resource = func(r *http.Request) string { return r.Method + " " + c.Path() }
+			routed.Resource = func(r *http.Request) string { return weir.Method(r) + " " + c.Path() }
 			return echo.WrapMiddleware(routed.Handler)(next)(c)
 		}
 	}
