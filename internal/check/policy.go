@@ -365,11 +365,7 @@ func (n number) times(factor int64) number {
 	if n.unlimited {
 		return n
 	}
-	most := n.numbers.Algorithm.MaxLimit() / n.numbers.Limit
-	if n.numbers.Burst > 0 {
-		most = min(most, limit.MaxLimit/n.numbers.Burst)
-	}
-	factor = max(min(factor, most), 1)
+	factor = n.numbers.Algorithm.Factor(n.numbers.Limit, n.numbers.Burst, factor)
 	n.numbers.Limit *= factor
 	n.numbers.Burst *= factor
 	return n

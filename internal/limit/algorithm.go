@@ -72,6 +72,16 @@ func (a Algorithm) MaxLimit() int64 {
 	return MaxLimit
 }
 
+// Factor returns factor, or the largest smaller one by which a limit and its burst (0: none) can be
+// multiplied within their ranges; at least 1.
+func (a Algorithm) Factor(limit, burst, factor int64) int64 {
+	most := a.MaxLimit() / limit
+	if burst > 0 {
+		most = min(most, MaxLimit/burst)
+	}
+	return max(min(factor, most), 1)
+}
+
 // Valid reports whether the arithmetic of n's algorithm is exact for n.
 func (n *Numbers) Valid() bool {
 	if n.Limit < 1 || n.Limit > n.Algorithm.MaxLimit() || n.PenaltyMS < 0 || n.PenaltyMS > MaxPenaltyMS {

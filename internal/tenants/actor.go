@@ -202,6 +202,10 @@ func (a Actor) mayTrustSender() bool { return a.mayGrantWithoutEnd(newScopes([]S
 // them. They tell what a key with the scope read can read.
 func (a Actor) mayNotify() bool { return a.mayGrantWithoutEnd(newScopes([]Scope{ScopeRead})) }
 
+// customerLabel begins the label of a customer, and of no other actor. DeleteCustomersOverrides
+// names it, too.
+const customerLabel = "customer:"
+
 // Label returns the actor's name in a record: "key:NAME", or the id if it has no name.
 func (a Actor) Label() string { return a.label() }
 
@@ -209,7 +213,7 @@ func (a Actor) Label() string { return a.label() }
 func (a Actor) label() string {
 	switch {
 	case a.kind == CustomerActor:
-		return "customer:" + a.name
+		return customerLabel + a.name
 	case a.kind != KeyActor:
 		return a.name
 	case a.name == "":

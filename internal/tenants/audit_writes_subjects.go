@@ -71,6 +71,16 @@ func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) 
 	return c.Queries.DeleteOverride(ctx, p)
 }
 
+// DeleteCustomersOverrides deletes what customers got by requests that were approved automatically.
+func (c *change) DeleteCustomersOverrides(ctx context.Context, p db.DeleteCustomersOverridesParams) error {
+	for _, subject := range p.Subjects {
+		if _, err := c.touch(ctx, auditSubject, subject, false); err != nil {
+			return err
+		}
+	}
+	return c.Queries.DeleteCustomersOverrides(ctx, p)
+}
+
 // InsertCredits grants credits. Its reason is also that of the change.
 func (c *change) InsertCredits(ctx context.Context, p db.InsertCreditsParams) (row db.CreditGrant, err error) {
 	t, err := c.touch(ctx, auditCredits, p.ID.String(), true)

@@ -191,9 +191,10 @@ type subjectImport struct {
 	inTurn  func(ctx context.Context, f func()) // calls f, if possible in a turn
 	mode    ImportMode
 	version int64
-	plans   map[string]*Plan // by slug
-	rules   map[string]Rule  // by slug; only if a line has overrides
-	seen    map[string]int   // line of each subject
+	plans   map[string]*Plan                      // by slug
+	rules   map[string]Rule                       // by slug; only if a line has overrides
+	ending  map[string][]db.CustomersOverridesRow // that end if a line changes the limits of their subject
+	seen    map[string]int                        // line of each subject
 	refs    refClaims
 	counts  ImportCounts
 	wrong   LinesError
@@ -259,9 +260,12 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 // overrides of a batch are in memory, and so is their state before and after it, for the trail.
 func (m *subjectImport) inBatches(ctx context.Context, lines []SubjectLine) error {
 	var names []string
+	if err := m.readEnding(ctx, lines); err != nil {
+		return err
+	}
 	for i := range lines {
-		if len(lines[i].Overrides) > 0 {
-			names = append(names, lines[i].Subject)
+		if l := &lines[i]; len(l.Overrides)+len(m.ending[l.Subject]) > 0 {
+			names = append(names, l.Subject)
 		}
 	}
 	var counts map[string]int
@@ -286,8 +290,28 @@ func (m *subjectImport) inBatches(ctx context.Context, lines []SubjectLine) erro
 	return nil
 }
 
+// readEnding reads which overrides of the lines' subjects can end with their plans: see
+// Override.ofCustomer.
+func (m *subjectImport) readEnding(ctx context.Context, lines []SubjectLine) error {
+	var names []string
+	for i := range lines {
+		if l := &lines[i]; l.Plan != nil || l.PlanVersion != 0 || l.Multiplier != 0 {
+			names = append(names, l.Subject)
+		}
+	}
+	m.ending = map[string][]db.CustomersOverridesRow{}
+	if names = storable(names); len(names) == 0 {
+		return nil
+	}
+	rows, err := m.CustomersOverrides(ctx, db.CustomersOverridesParams{TenantID: m.tenant, Subjects: names})
+	for _, row := range rows {
+		m.ending[row.Subject] = append(m.ending[row.Subject], row)
+	}
+	return err
+}
+
 // batchOf returns how many lines are a batch, at least one. counts are the stored overrides of the
-// subjects whose lines have some.
+// subjects whose lines change some.
 func batchOf(lines []SubjectLine, counts map[string]int) int {
 	overrides := 0
 	for i := range lines {

@@ -2,9 +2,11 @@ package tenants
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"weir/internal/limit"
+	"weir/internal/tenants/db"
 )
 
 // The comparison of lines with many labels takes as long as their decoding, so it has turns of the
@@ -74,6 +76,10 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		return wrong
 	}
 	same := now.same(&old)
+	ending := 0
+	if exists && !now.sameLimits(&old) {
+		ending = w.end(l, m.ending[l.Subject])
+	}
 	left := now.leaveMigration(&old)
 	moved := now.followCycle(&old, m.now)
 	switch {
@@ -94,7 +100,7 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	if moved {
 		w.moved, w.movedTo = append(w.moved, now.Subject), append(w.movedTo, instantText(now.NextPlanAt))
 	}
-	row := importRow{old: old, now: now, exists: exists, overrides: len(put)+len(removed) > 0}
+	row := importRow{old: old, now: now, exists: exists, overrides: len(put)+len(removed)+ending > 0}
 	for _, o := range put {
 		w.put(l.Subject, m.rules[o.Rule].ID, o)
 		row.reason = cmp.Or(o.Reason, row.reason)
@@ -104,6 +110,18 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		w.removedFrom, w.removedRules = append(w.removedFrom, l.Subject), append(w.removedRules, m.rules[rule].ID)
 	}
 	return nil
+}
+
+// end deletes the overrides that end with the plan of the line's subject, except for those that the
+// line mentions, and returns how many.
+func (w *importWrites) end(l *SubjectLine, ending []db.CustomersOverridesRow) (n int) {
+	for _, o := range ending {
+		if !slices.ContainsFunc(l.Overrides, func(given OverrideLine) bool { return given.Rule == o.Rule }) {
+			w.removedFrom, w.removedRules = append(w.removedFrom, l.Subject), append(w.removedRules, o.RuleID)
+			n++
+		}
+	}
+	return n
 }
 
 // compareOverrides returns the overrides of a line that the subject does not have, and the rules

@@ -99,7 +99,7 @@ func (s *Store) RequestLimit(ctx context.Context, v *PortalVisit, n NewLimitRequ
 			return err
 		}
 		out = limitRequestOf(row, r.Slug)
-		automatic, err := c.mayApproveItself(ctx, v.Subject, &n, &settings)
+		automatic, err := c.mayApproveItself(ctx, v.Subject, r, &n, &settings)
 		if err != nil {
 			return err
 		}
@@ -150,21 +150,22 @@ func raisedLimit(had limit.Limit, to int64) limit.Limit {
 }
 
 // mayApproveItself reports whether the settings approve a request. An override that is in force or
-// to come is a decision of a member, so a request for another one waits for a member, too.
-func (c *change) mayApproveItself(ctx context.Context, subject string, n *NewLimitRequest, settings *Portal) (bool, error) {
+// to come is a decision of a member, so a request for another one waits for a member, too. So does
+// one about a limit that has changed since the customer's page was loaded, because an instance may
+// not know the newest plan of the subject yet.
+func (c *change) mayApproveItself(ctx context.Context, subject string, r Rule, n *NewLimitRequest, settings *Portal) (bool, error) {
 	if settings.AutoPercent == 0 || float64(n.Asked) > float64(n.Had.Limit)*(1+float64(settings.AutoPercent)/100) {
 		return false, nil
 	}
-	overrides, err := c.OverridesOf(ctx, db.OverridesOfParams{TenantID: c.tenant, Subjects: []string{subject}})
-	if err != nil {
+	owner, err := readSubject(ctx, c.Queries, c.tenant, subject)
+	if err != nil && !errors.Is(err, ErrNotFound) {
 		return false, err
 	}
-	for _, o := range overrides {
-		if o.Rule == n.Rule && (o.ExpiresAt == nil || o.ExpiresAt.After(c.now)) {
-			return false, nil
-		}
+	if o, exists := owner.override(r.Slug); exists && (o.ExpiresAt == nil || o.ExpiresAt.After(c.now)) {
+		return false, nil
 	}
-	return true, nil
+	has, err := c.limitOfPlan(ctx, owner, r)
+	return has == n.Had.Limit, err
 }
 
 // approve settles a request by an override.

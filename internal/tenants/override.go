@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,6 +58,12 @@ func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 	}
 	return fields
 }
+
+// ofCustomer reports whether the customer got the override by a request that was approved
+// automatically. It is a part more than the limit was at that time, so it ends when the subject
+// gets another plan, another version of it, or another multiplier: no customer keeps the raised
+// limit of a plan that they no longer pay for.
+func (o Override) ofCustomer() bool { return strings.HasPrefix(o.CreatedBy, customerLabel) }
 
 func overrideOf(o db.OverridesOfRow) Override {
 	return Override{
@@ -175,13 +182,18 @@ func (c *change) writeOverride(ctx context.Context, owner Subject, registered bo
 	return o, nil
 }
 
-// replacedLimit returns the limit of the subject for a rule without an override: that of its plan,
-// or the rule's own. It is 0 if the subject has an override, whose limit the trail has anyway, or
-// is unlimited.
+// replacedLimit returns the limit that the first override of the subject for a rule replaces. It is
+// 0 if the subject has an override, whose limit the trail has anyway, or is unlimited.
 func (c *change) replacedLimit(ctx context.Context, owner Subject, r Rule) (int64, error) {
 	if _, exists := owner.override(r.Slug); exists {
 		return 0, nil
 	}
+	return c.limitOfPlan(ctx, owner, r)
+}
+
+// limitOfPlan returns the limit of the subject for a rule without an override: that of its plan
+// with its multiplier, or the rule's own. It is 0 if the subject is unlimited.
+func (c *change) limitOfPlan(ctx context.Context, owner Subject, r Rule) (int64, error) {
 	plans, err := c.PolicyPlans(ctx, c.tenant)
 	if err != nil {
 		return 0, err
@@ -201,10 +213,11 @@ func (c *change) replacedLimit(ctx context.Context, owner Subject, r Rule) (int6
 	}
 	for i := range limits {
 		if l := &limits[i]; l.Slug == plan && l.Number == version {
-			if l.LimitUnits == nil {
+			n := limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+			if n.Unlimited || n.Limit == 0 {
 				return 0, nil
 			}
-			return *l.LimitUnits, nil
+			return n.Limit * r.Algorithm.Factor(n.Limit, n.Burst, int64(owner.multiplier())), nil
 		}
 	}
 	return r.Limit, nil

@@ -410,6 +410,9 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 		err = c.MigrateSubjects(ctx, db.MigrateSubjectsParams{
 			TenantID: c.tenant, Subjects: names, PlanID: &source.to.ID, PlanVersion: int32(source.to.NewestVersion), Version: version, // a number of the database
 		})
+		if err == nil {
+			err = c.DeleteCustomersOverrides(ctx, db.DeleteCustomersOverridesParams{TenantID: c.tenant, Subjects: names})
+		}
 	}
 	if err != nil {
 		return 0, false, err

@@ -276,15 +276,15 @@ func TestLimitRequests(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	q, err := ask("two", 10, 15)
+	q, err := ask("two", 100, 150)
 	require.NoError(t, err)
 	require.True(t, q.Automatic)
 	require.Equal(t, tenants.RequestApproved, q.State)
 	later(2 * time.Hour) // the override has ended
-	q, err = ask("two", 10, 15)
+	q, err = ask("two", 100, 150)
 	require.NoError(t, err)
 	require.Equal(t, tenants.RequestOpen, q.State, "once in 7 days")
-	q, err = ask("three", 10, 16)
+	q, err = ask("three", 100, 160)
 	require.NoError(t, err)
 	require.Equal(t, tenants.RequestOpen, q.State, "more than 50 %")
 	q, err = ask("one", 20, 21)

@@ -361,6 +361,13 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 		return Subject{}, err
 	}
 	out := old
+	if !in.sameLimits(&old) && slices.ContainsFunc(old.Overrides, Override.ofCustomer) {
+		err := c.DeleteCustomersOverrides(ctx, db.DeleteCustomersOverridesParams{TenantID: c.tenant, Subjects: []string{in.Subject}})
+		if err != nil {
+			return Subject{}, err
+		}
+		out.Overrides = slices.DeleteFunc(slices.Clone(old.Overrides), Override.ofCustomer)
+	}
 	out.PlanVersion, out.migration = in.PlanVersion, in.migration
 	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
 	out.CycleAnchor, out.NextPlan, out.NextPlanAt = inUTC(row.CycleAnchor), in.NextPlan, inUTC(row.NextPlanAt)
@@ -370,10 +377,14 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	return out, nil
 }
 
+// sameLimits reports whether both get the same limits from their plans.
+func (s *Subject) sameLimits(other *Subject) bool {
+	return s.Plan == other.Plan && s.PlanVersion == other.PlanVersion && (s.Multiplier == 0 || s.multiplier() == other.multiplier())
+}
+
 // same reports whether both are equal, without their overrides.
 func (s *Subject) same(other *Subject) bool {
-	return s.Plan == other.Plan && s.PlanVersion == other.PlanVersion && s.State == other.State && s.BillingRef == other.BillingRef &&
-		(s.Multiplier == 0 || s.multiplier() == other.multiplier()) &&
+	return s.sameLimits(other) && s.State == other.State && s.BillingRef == other.BillingRef &&
 		sameInstant(anchorOf(s.CycleAnchor), anchorOf(other.CycleAnchor)) &&
 		s.sameNext(other) && maps.Equal(s.Labels, other.Labels)
 }

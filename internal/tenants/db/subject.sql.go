@@ -140,12 +140,69 @@ func (q *Queries) CounterChanges(ctx context.Context, arg CounterChangesParams) 
 	return items, nil
 }
 
+const customersOverrides = `-- name: CustomersOverrides :many
+SELECT o.subject, o.rule_id, r.slug AS rule
+FROM (SELECT unnest($1::text[]) AS subject) AS n
+CROSS JOIN LATERAL (
+    SELECT tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by, starts_at, expires_at, created_at, version FROM overrides
+    WHERE overrides.tenant_id = $2 AND overrides.subject = n.subject AND created_by LIKE 'customer:%' OFFSET 0
+) AS o
+JOIN rules r ON r.tenant_id = $2 AND r.id = o.rule_id
+`
+
+type CustomersOverridesParams struct {
+	Subjects []string
+	TenantID uuid.UUID
+}
+
+type CustomersOverridesRow struct {
+	Subject string
+	RuleID  uuid.UUID
+	Rule    string
+}
+
+// What customers got by requests that were approved automatically.
+func (q *Queries) CustomersOverrides(ctx context.Context, arg CustomersOverridesParams) ([]CustomersOverridesRow, error) {
+	rows, err := q.db.Query(ctx, customersOverrides, arg.Subjects, arg.TenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CustomersOverridesRow
+	for rows.Next() {
+		var i CustomersOverridesRow
+		if err := rows.Scan(&i.Subject, &i.RuleID, &i.Rule); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deleteCounterChanges = `-- name: DeleteCounterChanges :exec
 DELETE FROM counter_changes WHERE id = ANY($1::bigint[])
 `
 
 func (q *Queries) DeleteCounterChanges(ctx context.Context, ids []int64) error {
 	_, err := q.db.Exec(ctx, deleteCounterChanges, ids)
+	return err
+}
+
+const deleteCustomersOverrides = `-- name: DeleteCustomersOverrides :exec
+DELETE FROM overrides WHERE tenant_id = $1 AND subject = ANY($2::text[]) AND created_by LIKE 'customer:%'
+`
+
+type DeleteCustomersOverridesParams struct {
+	TenantID uuid.UUID
+	Subjects []string
+}
+
+// Deletes what customers got by requests that were approved automatically.
+func (q *Queries) DeleteCustomersOverrides(ctx context.Context, arg DeleteCustomersOverridesParams) error {
+	_, err := q.db.Exec(ctx, deleteCustomersOverrides, arg.TenantID, arg.Subjects)
 	return err
 }
 

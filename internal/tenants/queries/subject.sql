@@ -74,6 +74,20 @@ RETURNING *;
 -- name: DeleteOverride :exec
 DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = @subject AND rule_id = @rule_id;
 
+-- name: DeleteCustomersOverrides :exec
+-- Deletes what customers got by requests that were approved automatically.
+DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]) AND created_by LIKE 'customer:%';
+
+-- name: CustomersOverrides :many
+-- What customers got by requests that were approved automatically.
+SELECT o.subject, o.rule_id, r.slug AS rule
+FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
+CROSS JOIN LATERAL (
+    SELECT * FROM overrides
+    WHERE overrides.tenant_id = @tenant_id AND overrides.subject = n.subject AND created_by LIKE 'customer:%' OFFSET 0
+) AS o
+JOIN rules r ON r.tenant_id = @tenant_id AND r.id = o.rule_id;
+
 -- name: RaiseSubjectsHistory :exec
 -- Before the oldest tombstones are purged, stores the version up to which deletions are no longer
 -- known. It waits for no tenant: those of one that is being changed are left for the next time, and
