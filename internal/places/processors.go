@@ -11,9 +11,10 @@ import (
 // several kinds would have all processors, which checks need.
 //
 // On an instance with fewer than fewProcessors, a tenant also has only one turn of both kinds at
-// the same time. So its short work can wait for its long work, but that of others does not: for
-// short work, the tenant's own one is waited for first, and for long work at last. There, long work
-// is before the short work of its tenant: it already has a turn of its kind, and these are few.
+// the same time, and with two, one of all three while batches leave a processor to others. So its
+// short work can wait for its long work, but that of others does not: for short work, the tenant's
+// own one is waited for first, and for long work at last. There, long work is before the short work
+// of its tenant: it already has a turn of its kind, and these are few.
 type Processors struct {
 	// Short is for work of up to some ten milliseconds: pages, bodies of up to 4 KiB, large
 	// requests of the hot endpoints. There are turns for half of the processors.
@@ -45,6 +46,9 @@ func NewProcessors(processors int) *Processors {
 	if processors < fewProcessors {
 		single := NewTurns[uuid.UUID](math.MaxInt, 1, 0)
 		p.Short.single, p.Short.singleFirst, p.Long.single = single, true, single
+		if processors <= 2 {
+			p.Batches.single, p.Batches.singleFirst, p.Batches.leavesSingle = single, true, true
+		}
 	}
 	return p
 }

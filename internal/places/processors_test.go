@@ -67,14 +67,16 @@ func TestTurnsOfProcessors(t *testing.T) {
 	}
 }
 
-// With few processors, short and long work of one tenant alternate, and neither is refused.
-func TestOneTurnOfBothKinds(t *testing.T) {
+// With few processors, short and long work of one tenant alternate, and neither is refused. So do
+// its batches while there are others.
+func TestOneTurnOfAllKinds(t *testing.T) {
 	t.Parallel()
 	turns := places.NewProcessors(2)
+	turns.Batches.LeaveOneWhile(func() bool { return true })
 	tenant := uuid.UUID{1}
 	var running, most, done atomic.Int64
 	var all sync.WaitGroup
-	for _, kind := range []*places.Turns[uuid.UUID]{turns.Short, turns.Long} {
+	for _, kind := range []*places.Turns[uuid.UUID]{turns.Short, turns.Long, turns.Batches} {
 		for range 8 {
 			all.Go(func() {
 				for range 50 {
@@ -95,7 +97,39 @@ func TestOneTurnOfBothKinds(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 1, most.Load())
-	require.EqualValues(t, 2*8*50, done.Load())
+	require.EqualValues(t, 3*8*50, done.Load())
+}
+
+// A tenant that is alone has batches on all processors, whatever else it does.
+func TestBatchesBesideOtherTurns(t *testing.T) {
+	t.Parallel()
+	turns := places.NewProcessors(2)
+	several := false
+	turns.Batches.LeaveOneWhile(func() bool { return several })
+	mine, other := uuid.UUID{1}, uuid.UUID{2}
+	short, err := turns.Short.Take(t.Context(), mine)
+	require.NoError(t, err)
+	for range 2 {
+		leave, err := turns.Batches.TakeWithin(t.Context(), mine, 0)
+		require.NoError(t, err)
+		defer leave()
+	}
+	short()
+
+	several = true
+	turns = places.NewProcessors(2)
+	turns.Batches.LeaveOneWhile(func() bool { return several })
+	short, err = turns.Short.Take(t.Context(), mine)
+	require.NoError(t, err)
+	_, err = turns.Batches.TakeWithin(t.Context(), mine, 0)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "another tenant needs the other processor")
+	leave, err := turns.Batches.TakeWithin(t.Context(), other, 0)
+	require.NoError(t, err)
+	leave()
+	short()
+	leave, err = turns.Batches.TakeWithin(t.Context(), mine, 0)
+	require.NoError(t, err)
+	leave()
 }
 
 // Short work that waits for long work of its own tenant does not keep out the short work of other

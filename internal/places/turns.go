@@ -26,8 +26,10 @@ type Turns[K comparable] struct {
 	// waited for before a place of this kind, or after it.
 	single      *Turns[K]
 	singleFirst bool
-	// leaveOne reports whether holders with places leave one more to those without; nil: never.
-	leaveOne func() bool
+	// leaveOne reports whether holders with places leave one more to those without, and have only
+	// one of several kinds if leavesSingle is true; nil: never.
+	leaveOne     func() bool
+	leavesSingle bool
 
 	mu       sync.Mutex
 	used     int
@@ -70,7 +72,7 @@ func (t *Turns[K]) Most() int { return t.most }
 // Take waits for a place of the holder, until ctx ends. If it returns no error, the caller must
 // call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
-	if t.single == nil {
+	if !t.hasSingle() {
 		return t.take(ctx, holder, false)
 	}
 	first, second := t, t.single
@@ -88,6 +90,14 @@ func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error)
 	}
 	return func() { leaveSecond(); leaveFirst() }, nil
 }
+
+// hasSingle reports whether the holder of a place must have that of several kinds, too.
+func (t *Turns[K]) hasSingle() bool {
+	return t.single != nil && (!t.leavesSingle || t.leaves())
+}
+
+// leaves reports whether holders with places leave one more to those without.
+func (t *Turns[K]) leaves() bool { return t.leaveOne != nil && t.leaveOne() }
 
 // take is Take for this kind alone. If it is for the second kind, the caller has a place of the
 // first one, which others may wait for. So it does not wait for further requests of its holder.
@@ -110,7 +120,7 @@ func (t *Turns[K]) take(ctx context.Context, holder K, second bool) (leave func(
 
 // TakeWithin is Take that waits no longer than most.
 func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
-	if t.single == nil {
+	if !t.hasSingle() {
 		return t.takeWithin(ctx, holder, most)
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -243,7 +253,7 @@ func (t *Turns[K]) permits(own int) bool {
 		return t.used < t.most
 	}
 	shared := t.shared
-	if t.leaveOne != nil && t.leaveOne() {
+	if t.leaves() {
 		shared = min(shared, t.most-1)
 	}
 	return own < t.each && t.used < shared
