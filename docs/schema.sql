@@ -1218,6 +1218,7 @@ CREATE TABLE portal_links (
     created_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
+    pages_until timestamp with time zone,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),

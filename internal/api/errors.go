@@ -33,7 +33,7 @@ var failures = []failure{
 	{tenants.ErrTenantSuspended, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
 	{tenants.ErrKeyLookupUnavailable, http.StatusServiceUnavailable, codeKeyLookupUnavailable, "The API key cannot be verified now. It may be valid: try again."},
 	{tenants.ErrNotOperator, http.StatusForbidden, codeOperatorOnly, "This operation requires an operator key."},
-	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key cannot grant more than it has: another scope, a later expiry, or a membership or an endpoint that could do more or would outlive the key."},
+	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key cannot grant more than it has: another scope, a later expiry, or a membership, an endpoint or a link that could do more or would outlive the key."},
 	{tenants.ErrOwnersOnly, http.StatusForbidden, codeOwnersOnly, "A key has the permissions of an admin. Once an owner has joined, only an owner can invite, change or remove owners, on the dashboard."},
 	{tenants.ErrForbidden, http.StatusForbidden, codeInsufficientScope, "The API key lacks the scope of this operation."},
 	{tenants.ErrNotFound, http.StatusNotFound, codeNotFound, "The tenant has no such object."},

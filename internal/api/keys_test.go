@@ -150,6 +150,35 @@ func TestKeysCannotGrowIntoMembers(t *testing.T) {
 	invite(s.key, "admin").ok(201)
 }
 
+// A link to a customer's page shows what a key with the scope read can read, and ends with the key
+// that created it. So does a page that it has opened.
+func TestKeysCannotGrowIntoLinks(t *testing.T) {
+	s := newAdminStack(t)
+	link := func(key string, life string) answer {
+		return s.call(key, http.MethodPost, "/v1/subjects/ada/portal-links", obj{"expires_in": life})
+	}
+	link(s.newKey(tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeWrite}}), "1h").problem(403, codeGrantExceeded)
+	link(s.newKey(tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeRead}}), "1h").problem(403, codeInsufficientScope)
+	both := []tenants.Scope{tenants.ScopeRead, tenants.ScopeWrite}
+	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	brief := s.newKey(tenants.NewAPIKey{Scopes: both, ExpiresAt: &end})
+	made := link(brief, "30d").ok(201).json()
+	require.Equal(t, end.Format(time.RFC3339), made["expires_at"])
+	address := made["url"].(string)
+	session, secret, err := s.store.FollowPortalLink(t.Context(), address[strings.LastIndex(address, "/")+1:])
+	require.NoError(t, err)
+	visit, err := s.store.PortalVisit(t.Context(), session, secret, nil)
+	require.NoError(t, err)
+	require.Equal(t, end, visit.ExpiresAt.UTC())
+	soon := link(brief, "10m").ok(201).json()
+	require.Less(t, soon["expires_at"], made["expires_at"])
+	for _, key := range []string{s.key, s.newKey(tenants.NewAPIKey{Scopes: both})} {
+		at, err := time.Parse(time.RFC3339Nano, link(key, "30d").ok(201).json()["expires_at"].(string))
+		require.NoError(t, err)
+		require.Greater(t, time.Until(at), 29*24*time.Hour)
+	}
+}
+
 // Events that are signed with the secret of a billing endpoint change plans, and notifications tell
 // what happens. Both continue when the key that created the endpoint has expired.
 func TestKeysCannotGrowIntoEndpoints(t *testing.T) {

@@ -198,6 +198,10 @@ func (a Actor) mayGrantWithoutEnd(scopes Scopes) bool {
 // plans, multipliers and credits of subjects, as a key with the scope write does.
 func (a Actor) mayTrustSender() bool { return a.mayGrantWithoutEnd(newScopes([]Scope{ScopeWrite})) }
 
+// mayShow reports whether the actor may show others what a key with the scope read can read, until
+// the actor itself ends.
+func (a Actor) mayShow() bool { return a.kind != KeyActor || a.Has(ScopeRead) }
+
 // mayNotify reports whether the actor may say who gets notifications, or know the secret that signs
 // them. They tell what a key with the scope read can read.
 func (a Actor) mayNotify() bool { return a.mayGrantWithoutEnd(newScopes([]Scope{ScopeRead})) }

@@ -42,7 +42,9 @@ type NewPortalLink struct {
 }
 
 // CreatePortalLink creates a link to the customer page of a subject, registered or not, and returns
-// the token of its address, which is stored only as a hash. Errors: *InvalidError.
+// the token of its address, which is stored only as a hash. A key shows others no more than it can
+// read, and not for longer than it exists: its link, and the pages that it opens, end with it.
+// Errors: *InvalidError, ErrNotPermitted.
 func (s *Store) CreatePortalLink(ctx context.Context, a Actor, n NewPortalLink) (out PortalLink, token string, err error) {
 	var fields []limit.FieldError
 	if problem := limit.ValidName(n.Subject); problem != nil {
@@ -57,6 +59,9 @@ func (s *Store) CreatePortalLink(ctx context.Context, a Actor, n NewPortalLink) 
 	if err := invalidIf(fields); err != nil {
 		return PortalLink{}, "", err
 	}
+	if !a.mayShow() {
+		return PortalLink{}, "", ErrNotPermitted
+	}
 	token, hash := newToken()
 	err = s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
 		live, err := c.PortalLinks(ctx, db.PortalLinksParams{TenantID: c.tenant, Subject: n.Subject, Now: c.now, Most: maxSubjectLinks})
@@ -66,10 +71,14 @@ func (s *Store) CreatePortalLink(ctx context.Context, a Actor, n NewPortalLink) 
 		if len(live) == maxSubjectLinks {
 			return invalid("subject", limit.Wrong("Wait until some have expired, or delete some.", "has %d links already", maxSubjectLinks))
 		}
-		row, err := c.InsertPortalLink(ctx, db.InsertPortalLinkParams{
+		in := db.InsertPortalLinkParams{
 			TenantID: c.tenant, ID: newID(), Subject: n.Subject, TokenHash: hash, SingleUse: n.SingleUse,
 			CreatedBy: c.actor.label(), CreatedAt: c.now, ExpiresAt: c.now.Add(n.Life),
-		})
+		}
+		if end := c.actor.keyExpiresAt; !end.IsZero() {
+			in.ExpiresAt, in.PagesUntil = earlier(in.ExpiresAt, end), &end
+		}
+		row, err := c.InsertPortalLink(ctx, in)
 		out = portalLinkOf(row)
 		return err
 	})
@@ -185,15 +194,16 @@ func (s *Store) FollowPortalLink(ctx context.Context, token string) (session uui
 		if err := q.SetTenant(ctx, link.Tenant.String()); err != nil {
 			return err
 		}
-		used, err := q.UsePortalLink(ctx, db.UsePortalLinkParams{TenantID: link.Tenant, ID: link.link, Now: &now})
+		until, err := q.UsePortalLink(ctx, db.UsePortalLinkParams{TenantID: link.Tenant, ID: link.link, Now: &now})
 		if err != nil {
-			return err
+			return err // also if it was used
 		}
-		if used == 0 {
-			return ErrNotFound
+		end := now.Add(PortalSessionLife)
+		if until != nil {
+			end = earlier(end, *until)
 		}
 		return q.InsertPortalSession(ctx, db.InsertPortalSessionParams{
-			TenantID: link.Tenant, ID: session, LinkID: link.link, TokenHash: hash, CreatedAt: now, ExpiresAt: now.Add(PortalSessionLife),
+			TenantID: link.Tenant, ID: session, LinkID: link.link, TokenHash: hash, CreatedAt: now, ExpiresAt: end,
 		})
 	})
 	if err != nil {

@@ -567,15 +567,16 @@ type Portal struct {
 }
 
 type PortalLink struct {
-	TenantID  uuid.UUID
-	ID        uuid.UUID
-	Subject   string
-	TokenHash []byte
-	SingleUse bool
-	CreatedBy string
-	CreatedAt time.Time
-	ExpiresAt time.Time
-	UsedAt    *time.Time
+	TenantID   uuid.UUID
+	ID         uuid.UUID
+	Subject    string
+	TokenHash  []byte
+	SingleUse  bool
+	CreatedBy  string
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
+	UsedAt     *time.Time
+	PagesUntil *time.Time
 }
 
 type PortalSession struct {

@@ -123,20 +123,21 @@ func (q *Queries) InsertLimitRequest(ctx context.Context, arg InsertLimitRequest
 }
 
 const insertPortalLink = `-- name: InsertPortalLink :one
-INSERT INTO portal_links (tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-RETURNING tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, used_at
+INSERT INTO portal_links (tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, pages_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+RETURNING tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, used_at, pages_until
 `
 
 type InsertPortalLinkParams struct {
-	TenantID  uuid.UUID
-	ID        uuid.UUID
-	Subject   string
-	TokenHash []byte
-	SingleUse bool
-	CreatedBy string
-	CreatedAt time.Time
-	ExpiresAt time.Time
+	TenantID   uuid.UUID
+	ID         uuid.UUID
+	Subject    string
+	TokenHash  []byte
+	SingleUse  bool
+	CreatedBy  string
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
+	PagesUntil *time.Time
 }
 
 func (q *Queries) InsertPortalLink(ctx context.Context, arg InsertPortalLinkParams) (PortalLink, error) {
@@ -149,6 +150,7 @@ func (q *Queries) InsertPortalLink(ctx context.Context, arg InsertPortalLinkPara
 		arg.CreatedBy,
 		arg.CreatedAt,
 		arg.ExpiresAt,
+		arg.PagesUntil,
 	)
 	var i PortalLink
 	err := row.Scan(
@@ -161,6 +163,7 @@ func (q *Queries) InsertPortalLink(ctx context.Context, arg InsertPortalLinkPara
 		&i.CreatedAt,
 		&i.ExpiresAt,
 		&i.UsedAt,
+		&i.PagesUntil,
 	)
 	return i, err
 }
@@ -376,7 +379,7 @@ func (q *Queries) Portal(ctx context.Context, tenantID uuid.UUID) (Portal, error
 }
 
 const portalLink = `-- name: PortalLink :one
-SELECT tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, used_at FROM portal_links WHERE tenant_id = $1 AND id = $2
+SELECT tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, used_at, pages_until FROM portal_links WHERE tenant_id = $1 AND id = $2
 `
 
 type PortalLinkParams struct {
@@ -397,12 +400,13 @@ func (q *Queries) PortalLink(ctx context.Context, arg PortalLinkParams) (PortalL
 		&i.CreatedAt,
 		&i.ExpiresAt,
 		&i.UsedAt,
+		&i.PagesUntil,
 	)
 	return i, err
 }
 
 const portalLinkByID = `-- name: PortalLinkByID :one
-SELECT tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, used_at FROM portal_links WHERE tenant_id = $1 AND subject = $2 AND id = $3
+SELECT tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, used_at, pages_until FROM portal_links WHERE tenant_id = $1 AND subject = $2 AND id = $3
 `
 
 type PortalLinkByIDParams struct {
@@ -424,12 +428,13 @@ func (q *Queries) PortalLinkByID(ctx context.Context, arg PortalLinkByIDParams) 
 		&i.CreatedAt,
 		&i.ExpiresAt,
 		&i.UsedAt,
+		&i.PagesUntil,
 	)
 	return i, err
 }
 
 const portalLinks = `-- name: PortalLinks :many
-SELECT l.tenant_id, l.id, l.subject, l.token_hash, l.single_use, l.created_by, l.created_at, l.expires_at, l.used_at FROM portal_links l
+SELECT l.tenant_id, l.id, l.subject, l.token_hash, l.single_use, l.created_by, l.created_at, l.expires_at, l.used_at, l.pages_until FROM portal_links l
 WHERE l.tenant_id = $1 AND l.subject = $2 AND ($3::uuid IS NULL OR l.id < $3)
     AND (l.expires_at > $4::timestamptz OR EXISTS (SELECT FROM portal_sessions s
         WHERE s.tenant_id = l.tenant_id AND s.link_id = l.id AND s.expires_at > $4::timestamptz))
@@ -470,6 +475,7 @@ func (q *Queries) PortalLinks(ctx context.Context, arg PortalLinksParams) ([]Por
 			&i.CreatedAt,
 			&i.ExpiresAt,
 			&i.UsedAt,
+			&i.PagesUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -720,9 +726,10 @@ func (q *Queries) UpsertPortal(ctx context.Context, arg UpsertPortalParams) (Por
 	return i, err
 }
 
-const usePortalLink = `-- name: UsePortalLink :execrows
+const usePortalLink = `-- name: UsePortalLink :one
 UPDATE portal_links SET used_at = $1
 WHERE tenant_id = $2 AND id = $3 AND expires_at > $1 AND (NOT single_use OR used_at IS NULL)
+RETURNING pages_until
 `
 
 type UsePortalLinkParams struct {
@@ -732,10 +739,9 @@ type UsePortalLinkParams struct {
 }
 
 // Of two that follow a link for one use at the same time, one finds it used.
-func (q *Queries) UsePortalLink(ctx context.Context, arg UsePortalLinkParams) (int64, error) {
-	result, err := q.db.Exec(ctx, usePortalLink, arg.Now, arg.TenantID, arg.ID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) UsePortalLink(ctx context.Context, arg UsePortalLinkParams) (*time.Time, error) {
+	row := q.db.QueryRow(ctx, usePortalLink, arg.Now, arg.TenantID, arg.ID)
+	var pages_until *time.Time
+	err := row.Scan(&pages_until)
+	return pages_until, err
 }

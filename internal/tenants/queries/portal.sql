@@ -14,8 +14,8 @@ ON CONFLICT (tenant_id) DO UPDATE SET brand = excluded.brand, accent = excluded.
 RETURNING *;
 
 -- name: InsertPortalLink :one
-INSERT INTO portal_links (tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at)
-VALUES (@tenant_id, @id, @subject, @token_hash, @single_use, @created_by, @created_at, @expires_at)
+INSERT INTO portal_links (tenant_id, id, subject, token_hash, single_use, created_by, created_at, expires_at, pages_until)
+VALUES (@tenant_id, @id, @subject, @token_hash, @single_use, @created_by, @created_at, @expires_at, @pages_until)
 RETURNING *;
 
 -- name: PortalLinks :many
@@ -40,10 +40,11 @@ WHERE l.token_hash = @token_hash AND t.state = 'active';
 -- name: PortalLink :one
 SELECT * FROM portal_links WHERE tenant_id = @tenant_id AND id = @id;
 
--- name: UsePortalLink :execrows
+-- name: UsePortalLink :one
 -- Of two that follow a link for one use at the same time, one finds it used.
 UPDATE portal_links SET used_at = @now
-WHERE tenant_id = @tenant_id AND id = @id AND expires_at > @now AND (NOT single_use OR used_at IS NULL);
+WHERE tenant_id = @tenant_id AND id = @id AND expires_at > @now AND (NOT single_use OR used_at IS NULL)
+RETURNING pages_until;
 
 -- name: InsertPortalSession :exec
 INSERT INTO portal_sessions (tenant_id, id, link_id, token_hash, created_at, expires_at)

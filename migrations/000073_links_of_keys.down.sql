@@ -1,0 +1,1 @@
+ALTER TABLE portal_links DROP COLUMN pages_until;
