@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -32,6 +33,12 @@ func TestFloods(t *testing.T) {
 				return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.head(callPath), EndHeaders: true})
 			}
 			return c.WriteData(1, false, nil)
+		},
+		"data in bytes": func(c *client, i int) error {
+			if i == 0 {
+				return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.head(callPath), EndHeaders: true})
+			}
+			return c.WriteData(1, false, []byte{'x'})
 		},
 		"data after the end": func(c *client, i int) error {
 			if i == 0 {
@@ -70,6 +77,31 @@ func TestFloods(t *testing.T) {
 			dial(t, addr).works(1)
 		})
 	}
+}
+
+// A list of many fields of the table is not decoded to its end, however short its bytes are.
+func TestShortFieldsOfALongList(t *testing.T) {
+	_, addr := serveFor(t, nil)
+	c := dial(t, addr)
+	c.works(1)
+	block := append(c.head(callPath), c.encode([][2]string{{"a", long(100)}})...)
+	last := c.encode([][2]string{{"a", long(100)}}) // one byte: its index in the table
+	require.Len(t, last, 1)
+	block = append(block, bytes.Repeat(last, 15_000)...)
+	c.headers(3, true, block)
+	c.ended(http2.ErrCodeEnhanceYourCalm)
+}
+
+// A body in short frames, such as one for each row of a table, is no flood.
+func TestBodyInShortFrames(t *testing.T) {
+	_, addr := serveFor(t, func(config *Config) { config.Limits.Frames = Budget{Burst: 10} })
+	c := dial(t, addr)
+	c.open(1, callPath, false)
+	for range 2000 {
+		c.data(1, false, "12345678")
+	}
+	c.data(1, true, "")
+	require.Len(t, c.answer(1).body, 16_000)
 }
 
 // The frames of a client that sends requests are not a flood.

@@ -136,6 +136,13 @@ const (
 	// maxFragments is the number of frames of a header block. One is enough for every list that is
 	// accepted.
 	maxFragments = 16
+	// decodeStep is how many bytes of a header block are decoded before the size of its list is
+	// looked at. It is more than most blocks have.
+	decodeStep = 512
+	// leastPart is the average size of the parts of a body, in bytes, beyond the first fewParts.
+	// A client that sends each row of a table in a frame of its own has more.
+	leastPart = 8
+	fewParts  = 256
 	maxStrikes   = 2
 	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
 	// last ones.

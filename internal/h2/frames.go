@@ -75,8 +75,8 @@ func (c *conn) decode(f *http2.HeadersFrame) error {
 		if size += len(fragment); size > 2*c.server.Limits.HeaderBytes || n > maxFragments {
 			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 		}
-		if _, err := c.decoder.Write(fragment); err != nil {
-			return http2.ConnectionError(http2.ErrCodeCompression)
+		if err := c.decodeFragment(fragment); err != nil {
+			return err
 		}
 		if ended {
 			break
@@ -94,6 +94,22 @@ func (c *conn) decode(f *http2.HeadersFrame) error {
 	c.partial = time.Time{}
 	if err := c.decoder.Close(); err != nil {
 		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
+	return nil
+}
+
+// decodeFragment decodes in steps, because each byte can be a field of the client's table: a frame
+// of 16 KiB would take as long as a hundred requests.
+func (c *conn) decodeFragment(fragment []byte) error {
+	for len(fragment) > 0 {
+		step := min(len(fragment), decodeStep)
+		if _, err := c.decoder.Write(fragment[:step]); err != nil {
+			return http2.ConnectionError(http2.ErrCodeCompression)
+		}
+		if c.decoding.size > 2*c.server.Limits.HeaderBytes {
+			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
+		fragment = fragment[step:]
 	}
 	return nil
 }
@@ -216,10 +232,12 @@ func (c *conn) takeData(f *http2.DataFrame) error {
 	if s.window -= size; s.window < 0 {
 		return streamError(s.id, http2.ErrCodeFlowControl)
 	}
-	if len(data) == 0 && !end && !c.frames.take(time.Now) {
+	s.received += int64(len(data))
+	s.parts++
+	tiny := len(data) == 0 || s.parts > fewParts && s.received/s.parts < leastPart
+	if tiny && !end && !c.frames.take(time.Now) {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	s.received += int64(len(data))
 	if declared := s.head.length; declared >= 0 && (s.received > declared || end && s.received != declared) {
 		return streamError(s.id, http2.ErrCodeProtocol)
 	}

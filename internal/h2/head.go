@@ -16,7 +16,7 @@ type Head struct {
 	// length is the declared length of the body; -1: not declared.
 	length int64
 
-	size      int
+	size      int  // of all fields, those that are missing included
 	regular   bool // a field that is no pseudo-header was there
 	seen      uint8
 	malformed bool
@@ -52,10 +52,10 @@ const maxFields = 128
 
 // take adds a field.
 func (h *Head) take(f hpack.HeaderField, limit int) {
+	h.size += int(f.Size())
 	if h.malformed || h.truncated {
 		return
 	}
-	h.size += int(f.Size())
 	if h.size > limit || len(h.Fields) == maxFields {
 		h.truncated = true
 		return
