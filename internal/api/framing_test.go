@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,12 +24,13 @@ func readAll(t *testing.T, text string, single bool) (read string, poisoned bool
 		source = iotest.OneByteReader(r).Read
 	}
 	buf := make([]byte, 4096)
+	var all strings.Builder
 	for {
 		n, err := source(buf)
 		n = f.follow(buf[:n])
-		read += string(buf[:n])
+		all.Write(buf[:n])
 		if err != nil || f.poison.Load() != nil {
-			return read, f.poison.Load() != nil
+			return all.String(), f.poison.Load() != nil
 		}
 	}
 }
@@ -74,6 +76,20 @@ func TestFraming(t *testing.T) {
 		read, poisoned = readAll(t, most+lines(maxHeadLines+1), single)
 		require.True(t, poisoned)
 		require.Equal(t, most+strings.TrimSuffix(most, "\r\n")+"x", read)
+	}
+	// Chunks of one byte are cut, and those of the rows of a table are not.
+	chunked := func(chunk string, count int) string {
+		return "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" +
+			strings.Repeat(strconv.FormatInt(int64(len(chunk)), 16)+"\r\n"+chunk+"\r\n", count) + "0\r\n\r\n"
+	}
+	for _, single := range []bool{false, true} {
+		most := chunked("x", fewChunks) + chunked("row 0001", 5*fewChunks)
+		read, poisoned := readAll(t, most+most, single)
+		require.False(t, poisoned)
+		require.Equal(t, most+most, read)
+		read, poisoned = readAll(t, most+chunked("x", fewChunks+2), single)
+		require.True(t, poisoned)
+		require.True(t, strings.HasSuffix(read, "1\r\nx\r\nx"), "it is no size")
 	}
 	// A length that is only known in part would make what follows another request than for
 	// net/http.

@@ -141,9 +141,9 @@ const (
 	decodeStep = 512
 	// leastPart is the average size of the parts of a body, in bytes, beyond the first fewParts.
 	// A client that sends each row of a table in a frame of its own has more.
-	leastPart = 8
-	fewParts  = 256
-	maxStrikes   = 2
+	leastPart  = 8
+	fewParts   = 256
+	maxStrikes = 2
 	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
 	// last ones.
 	restAfter = time.Second
