@@ -127,6 +127,9 @@ func watchOverload(registry *prometheus.Registry, bound *overload.Bound, log *sl
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_refused_pause_seconds", Help: "How long a connection pauses after a request on it was refused with 503.",
 		}, func() float64 { return bound.Pause().Seconds() }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_http_error_pause_seconds", Help: "How long the errors of a client that gets very many of them wait.",
+		}, func() float64 { return bound.FailPause().Seconds() }),
 	)
 	bounded := boundedLog{logger: log}
 	return func(s overload.Signals) {

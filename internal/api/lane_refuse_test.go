@@ -172,13 +172,13 @@ func TestRefusedConnectionPausesOverNetHTTP(t *testing.T) {
 	require.EqualValues(t, netHTTPRefusals, bound.TakeRefused())
 }
 
-// An error over net/http pauses, too, while errors use up the processors. Before, a client without
+// An error over net/http pauses, too, while there are very many. Before, a client without
 // an API key kept them from checks with 1600 streams of HTTP/2. Decisions do not pause.
 func TestErrorsPause(t *testing.T) {
 	s := newCheckStack(t)
 	bound := overload.New(DefaultMaxInFlight, 1, 50*time.Millisecond)
 	bound.Adjust(overload.Signals{Runnable: time.Second, Failed: 1_000_000})
-	pause := bound.Pause()
+	pause := bound.FailPause()
 	require.Positive(t, pause)
 	s.deps.Metrics = NewMetrics(prometheusRegistry())
 	s.serve(Config{Headers: bothStyles, Bound: bound}, s.deps)

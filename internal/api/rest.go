@@ -26,8 +26,8 @@ func (q *request) restBefore(p *Problem) {
 	q.rest()
 }
 
-// rest pauses before an error or a redirect while such answers use up the processors: a client
-// without an API key can ask for 1600 of them at once over 16 connections with HTTP/2.
+// rest pauses before an error or a redirect while there are very many: a client without an API key
+// can ask for 1600 of them at once over 16 connections with HTTP/2.
 func (q *request) rest() {
 	if !q.resting {
 		q.pause(q.capacity.bound.Fail(q.client(), netHTTPRefusals))

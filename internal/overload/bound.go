@@ -85,7 +85,8 @@ type Bound struct {
 	adapts    bool
 	longest   time.Duration // for which the target of the wait for a pipeline may be
 	bound     atomic.Int64
-	pause     atomic.Int64 // ns
+	pause     atomic.Int64 // ns, of refusals
+	failPause atomic.Int64 // ns, of other answers that pause
 	refused   atomic.Int64 // since the last Adjust
 	failed    atomic.Int64 // the same, of other answers that pause
 	tenants   atomic.Pointer[tenantBounds]
@@ -140,18 +141,22 @@ func (b *Bound) RefuseMore(refusals int64) time.Duration {
 
 // Fail notes an answer that takes as long as so many refusals, and that a client can ask for
 // without an end: an error, or a redirect to the sign-in page. It returns how long the client, a
-// tenant or a site, must pause before it: those who ask for few need not. Such answers lengthen the
-// pause only while processors are short, and say nothing about the bound.
+// tenant or a site, must pause before it: those who ask for few need not. Such answers have a pause
+// of their own, which their number alone lengthens, and say nothing about the bound: the streams of
+// a connection with HTTP/2 wait for a processor several times, but hardly longer on average.
 func (b *Bound) Fail(client string, refusals int64) time.Duration {
 	b.failed.Add(refusals)
 	if !b.offenders.add(client, refusals) {
 		return 0
 	}
-	return time.Duration(b.pause.Load())
+	return time.Duration(b.failPause.Load())
 }
 
 // Pause returns how long a refused connection must pause now.
 func (b *Bound) Pause() time.Duration { return time.Duration(b.pause.Load()) }
+
+// FailPause returns how long a client with many errors must pause now.
+func (b *Bound) FailPause() time.Duration { return time.Duration(b.failPause.Load()) }
 
 // TakeRefused returns the number of refusals since its last call.
 func (b *Bound) TakeRefused() int64 { return b.refused.Swap(0) }
@@ -171,16 +176,13 @@ func (b *Bound) Adjust(s Signals) {
 	target := min(maxQueued+s.Trip, b.longest)
 	budget := perThread * b.threads * int64(Interval) / int64(time.Second)
 	short := s.Runnable > maxRunnable
-	refused := s.Refused
-	if short {
-		refused += s.Failed
-	}
-	b.adjustPause(refused, budget, short)
+	adjustPause(&b.pause, s.Refused, budget, short)
+	adjustPause(&b.failPause, s.Failed, budget, short)
 	bound := b.bound.Load()
 	switch {
 	case s.Queued > target && !ofFewTenants(standing, target, s.InFlight, bound):
 		bound = b.lower(bound, s, float64(target)/float64(s.Queued), leastBound)
-	case short && refused > 2*budget: // refusals are the load, and the pause is the remedy
+	case short && s.Refused+s.Failed > 2*budget: // refusals are the load, and the pause is the remedy
 	case short:
 		bound = b.lower(bound, s, float64(maxRunnable)/float64(s.Runnable), startPerThread*b.threads)
 	case s.Refused > 0:
@@ -197,21 +199,21 @@ func (b *Bound) lower(bound int64, s Signals, ratio float64, least int64) int64 
 	return min(bound, max(least, int64(used*max(ratio, 0.5))))
 }
 
-// adjustPause lengthens the pause of refused connections if refusals take much time, or take time
-// while processors are short. Otherwise it shortens the pause.
-func (b *Bound) adjustPause(refused, budget int64, short bool) {
-	pause := time.Duration(b.pause.Load())
+// adjustPause lengthens a pause if the answers after it take much time, or take time while
+// processors are short. Otherwise it shortens the pause.
+func adjustPause(of *atomic.Int64, answers, budget int64, short bool) {
+	pause := time.Duration(of.Load())
 	switch {
-	case refused > 2*budget || short && refused > budget:
+	case answers > 2*budget || short && answers > budget:
 		longest := maxIdlePause
 		if short {
 			longest = maxPause
 		}
-		pause = min(max(pause, minPause)*time.Duration(min(refused/budget+1, 4)), longest)
-	case refused < budget || !short:
+		pause = min(max(pause, minPause)*time.Duration(min(answers/budget+1, 4)), longest)
+	case answers < budget || !short:
 		if pause -= pause/8 + minPause/8; pause < minPause {
 			pause = 0
 		}
 	}
-	b.pause.Store(int64(pause))
+	of.Store(int64(pause))
 }

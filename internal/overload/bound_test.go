@@ -97,17 +97,25 @@ func TestRefusalsPause(t *testing.T) {
 	require.Equal(t, maxIdlePause, b.Pause())
 }
 
-// Errors lengthen the pause only while processors are short, and never change the bound.
-func TestErrorsPauseWhileProcessorsAreShort(t *testing.T) {
+// Very many errors pause even if processors are not short, and neither lengthen the pause of
+// refusals nor change the bound. A few do not.
+func TestErrorsHaveTheirOwnPause(t *testing.T) {
 	b := New(10_000, 2, time.Second)
-	b.Adjust(Signals{InFlight: 10, Failed: 1_000_000})
-	require.Zero(t, b.Pause())
+	b.Adjust(Signals{InFlight: 10, Failed: 1000})
+	require.Zero(t, b.FailPause())
+	b.Adjust(Signals{InFlight: 10, Failed: 24_000})
+	require.Positive(t, b.FailPause())
 	before := b.Limit()
 	for range 10 {
 		b.Adjust(Signals{InFlight: 10, Runnable: 2 * maxRunnable, Failed: 1_000_000})
 	}
-	require.Positive(t, b.Pause())
+	require.Equal(t, maxPause, b.FailPause())
+	require.Zero(t, b.Pause())
 	require.Equal(t, before, b.Limit())
+	for range 200 {
+		b.Adjust(Signals{InFlight: 10})
+	}
+	require.Zero(t, b.FailPause())
 }
 
 // Only those who ask for many errors pause before them: an error of another tenant does not wait
@@ -120,8 +128,8 @@ func TestErrorsOfOthersDoNotPause(t *testing.T) {
 		for range mostErrors / 8 {
 			require.Zero(t, b.Fail("loud", 8))
 		}
-		require.Equal(t, b.Pause(), b.Fail("loud", 8))
-		require.Positive(t, b.Pause())
+		require.Equal(t, b.FailPause(), b.Fail("loud", 8))
+		require.Positive(t, b.FailPause())
 		require.Zero(t, b.Fail("quiet", 8))
 	}
 	require.EqualValues(t, 2*(mostErrors+16), b.TakeFailed())
