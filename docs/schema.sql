@@ -774,6 +774,7 @@ CREATE POLICY write_all ON metered_pushes FOR ALL TO weir_system
     WITH CHECK (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON metered_pushes TO weir_system;
 GRANT SELECT ON metered_pushes TO weir_app;
+GRANT UPDATE (due_at) ON metered_pushes TO weir_app;
 
 CREATE TABLE metered_totals (
     tenant_id uuid NOT NULL,

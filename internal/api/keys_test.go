@@ -193,7 +193,7 @@ func TestKeysCannotGrowIntoEndpoints(t *testing.T) {
 	}
 	secret := strings.Repeat("0123456789abcdef", 2)
 	billing := obj{"provider": "generic", "signing_secrets": []string{secret}}
-	notify := obj{"url": "https://example.com/weir"}
+	notify := obj{"url": "https://example.com/weir?token=secret-token"}
 	biller, notifier := s.newKey(tenants.NewAPIKey{Scopes: with(tenants.ScopeWrite)}), s.newKey(tenants.NewAPIKey{Scopes: with(tenants.ScopeRead)})
 	pays := s.call(biller, http.MethodPost, "/v1/billing/endpoints", billing).ok(201).header.Get("Location")
 	tells := s.call(notifier, http.MethodPost, "/v1/notification-endpoints", notify).ok(201).header.Get("Location")
@@ -205,7 +205,17 @@ func TestKeysCannotGrowIntoEndpoints(t *testing.T) {
 		s.call(key, http.MethodPatch, tells, obj{"url": "https://elsewhere.example/"}).problem(403, codeGrantExceeded)
 		s.call(key, http.MethodPatch, tells, obj{"types": []string{"security.event"}}).problem(403, codeGrantExceeded)
 		s.call(key, http.MethodPost, tells+"/rotate", obj{}).problem(403, codeGrantExceeded)
-		s.call(key, http.MethodPatch, tells, obj{"description": "by " + name}).ok(200)
+		disabled := obj{"description": "by " + name, "enabled": false}
+		for range 2 { // the second one changes nothing
+			require.Contains(t, string(s.call(key, http.MethodPatch, tells, disabled).ok(200).body), `"url":"https://example.com/***"`)
+		}
+		s.call(key, http.MethodPatch, tells, obj{"enabled": true}).problem(403, codeGrantExceeded)
+		if got := s.call(key, http.MethodGet, tells, nil); name != "scope" {
+			require.Contains(t, string(got.ok(200).body), `"url":"https://example.com/***"`)
+		}
+		enabled := s.call(notifier, http.MethodPatch, tells, obj{"enabled": true}).ok(200)
+		require.Contains(t, string(enabled.body), "secret-token", "who may set the address may see it")
+		s.call(key, http.MethodPatch, tells, obj{"enabled": true}).ok(200) // it is
 	}
 	s.call(biller, http.MethodPatch, pays, obj{"signing_secrets": []string{secret}}).ok(200)
 	s.call(notifier, http.MethodPost, tells+"/rotate", obj{}).ok(201)

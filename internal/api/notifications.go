@@ -17,7 +17,7 @@ import (
 // NotificationEndpoint is an address that gets notifications, as the API shows it.
 type NotificationEndpoint struct {
 	ID                  string     `json:"id" format:"uuid"`
-	URL                 string     `json:"url" format:"uri" doc:"For keys without the scope manage only its scheme and host, such as https://hooks.example.com/***, because the rest may be a secret"`
+	URL                 string     `json:"url" format:"uri" doc:"For keys that may not set it only its scheme and host, such as https://hooks.example.com/***, because the rest may be a secret"`
 	Description         string     `json:"description"`
 	Types               []string   `json:"types" nullable:"false" doc:"The types of notifications that it gets; empty: all"`
 	Enabled             bool       `json:"enabled" doc:"A disabled endpoint gets tests only"`

@@ -151,7 +151,8 @@ func (r *Runner) beginPushes(ctx context.Context, ended chan<- endedPush, failin
 
 // pushPart sends a part of a push, if no other server does.
 func (r *Runner) pushPart(ctx context.Context, task tenants.MeterPushTask) error {
-	work, err := r.Store.ClaimMeterPush(ctx, task)
+	rejected := func(meter tenants.MeterAt) bool { return r.rejections.of(meter, r.Store.Now()) != "" }
+	work, err := r.Store.ClaimMeterPush(ctx, task, rejected)
 	if err != nil && work != nil && ctx.Err() == nil {
 		return errors.Join(err, r.Store.PostponeMeterPush(ctx, work, pushUnread, pushWait(work.Attempts)))
 	}
@@ -200,7 +201,7 @@ func (r *Runner) sendGroup(
 		if item.Outcome, item.Why = unsendable(work, item); item.Outcome != "" {
 			continue
 		}
-		if why := r.rejections.of(work, item, r.Store.Now()); why != "" && work.Several {
+		if why := r.rejections.of(meterOf(work, item), r.Store.Now()); why != "" && work.Several(item.Endpoint.Live) {
 			parkAt(item, why)
 			continue
 		}

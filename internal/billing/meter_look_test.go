@@ -23,7 +23,7 @@ func (r *pushRig) claim() *tenants.MeterPushWork {
 	due, err := r.store.DueMeterPushes(r.t.Context(), 10)
 	require.NoError(r.t, err)
 	require.Len(r.t, due, 1)
-	work, err := r.store.ClaimMeterPush(r.t.Context(), due[0])
+	work, err := r.store.ClaimMeterPush(r.t.Context(), due[0], takesAll)
 	require.NoError(r.t, err)
 	return work
 }
@@ -147,7 +147,7 @@ func TestUnitsAreReadAfterTheClaim(t *testing.T) {
 		_, err = tx.Exec(ctx, "LOCK TABLE metered_usage IN ACCESS EXCLUSIVE MODE")
 		require.NoError(t, err)
 		go func() {
-			_, err := r.store.ClaimMeterPush(t.Context(), due[0])
+			_, err := r.store.ClaimMeterPush(t.Context(), due[0], takesAll)
 			ended <- err
 		}()
 		var writes bool

@@ -39,7 +39,7 @@ func TestParkedSubjectsAreLeftAlone(t *testing.T) {
 	r.db.Exec("UPDATE metered_pushes SET due_at = now()")
 	due, err := r.store.DueMeterPushes(t.Context(), 10)
 	require.NoError(t, err)
-	work, err := r.store.ClaimMeterPush(t.Context(), due[0])
+	work, err := r.store.ClaimMeterPush(t.Context(), due[0], takesAll)
 	require.NoError(t, err)
 	require.Empty(t, work.Items)
 

@@ -17,14 +17,7 @@ import (
 // parked subjects of an endpoint with a key that does not work cost some requests a minute.
 type rejections struct {
 	mu    sync.Mutex
-	known map[rejectedMeter]rejection
-}
-
-// rejectedMeter is a meter at an endpoint as it was: each change has another version.
-type rejectedMeter struct {
-	endpoint uuid.UUID
-	version  int64
-	event    string
+	known map[tenants.MeterAt]rejection
 }
 
 type rejection struct {
@@ -32,26 +25,25 @@ type rejection struct {
 	until time.Time
 }
 
-func newRejections() *rejections { return &rejections{known: map[rejectedMeter]rejection{}} }
+func newRejections() *rejections { return &rejections{known: map[tenants.MeterAt]rejection{}} }
 
-func rejectedMeterOf(work *tenants.MeterPushWork, item *tenants.MeterPushItem) rejectedMeter {
-	return rejectedMeter{item.Endpoint.ID, item.Endpoint.Version, work.MeterEvent}
+func meterOf(work *tenants.MeterPushWork, item *tenants.MeterPushItem) tenants.MeterAt {
+	return tenants.MeterAt{Endpoint: item.Endpoint.ID, Version: item.Endpoint.Version, Event: work.MeterEvent}
 }
 
-// note remembers why the endpoint of an item rejected its event.
-func (r *rejections) note(work *tenants.MeterPushWork, item *tenants.MeterPushItem, why string, now time.Time) {
+// note remembers why an endpoint rejected the event of a meter.
+func (r *rejections) note(meter tenants.MeterAt, why string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.known, func(_ rejectedMeter, known rejection) bool { return !now.Before(known.until) })
-	r.known[rejectedMeterOf(work, item)] = rejection{why, now.Add(pushPause)}
+	maps.DeleteFunc(r.known, func(_ tenants.MeterAt, known rejection) bool { return !now.Before(known.until) })
+	r.known[meter] = rejection{why, now.Add(pushPause)}
 }
 
-// of returns why the endpoint of an item rejected an event of the same meter within a minute; "":
-// it did not.
-func (r *rejections) of(work *tenants.MeterPushWork, item *tenants.MeterPushItem, now time.Time) string {
+// of returns why an endpoint rejected an event of a meter within a minute; "": it did not.
+func (r *rejections) of(meter tenants.MeterAt, now time.Time) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := r.known[rejectedMeterOf(work, item)]
+	known := r.known[meter]
 	if !now.Before(known.until) {
 		return ""
 	}
@@ -75,9 +67,9 @@ func (r *Runner) parkRejected(work *tenants.MeterPushWork, group []tenants.Meter
 		case err == nil || !err.Rejected:
 		case takes[item.Endpoint.ID]:
 			parkAt(item, err.Why)
-		case work.Several:
+		case work.Several(item.Endpoint.Live):
 			if rejects[item.Endpoint.ID] > 1 { // one alone may be about its customer
-				r.rejections.note(work, item, err.Why, r.Store.Now())
+				r.rejections.note(meterOf(work, item), err.Why, r.Store.Now())
 			}
 			parkAt(item, err.Why)
 		}

@@ -1,10 +1,12 @@
 package billing_test
 
 import (
+	"maps"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -13,8 +15,11 @@ import (
 // secondEndpoint gives the tenant another Stripe endpoint, whose key the provider does not take,
 // and makes every second subject its customer. The units of the others are odd.
 func (r *pushRig) secondEndpoint() tenants.BillingEndpoint {
+	return r.secondEndpointWith("rk_test_revoked")
+}
+
+func (r *pushRig) secondEndpointWith(key string) tenants.BillingEndpoint {
 	r.t.Helper()
-	key := "rk_test_revoked"
 	second, err := r.store.CreateBillingEndpoint(r.t.Context(), r.a, tenants.BillingEndpoint{
 		Provider: tenants.StripeProvider, Name: "second", SubjectFrom: tenants.FromMetadata + "user",
 	}, tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, APIKey: &key})
@@ -61,6 +66,63 @@ func TestPushOfSeveralEndpoints(t *testing.T) {
 	require.EqualValues(t, firstUnits+secondUnits, r.sum())
 	require.EqualValues(t, 1, r.only().Parked, "the subject without a customer")
 	require.Zero(t, r.only().Failed)
+}
+
+// The units of a live endpoint are tried again soon if it is the only one: one of test mode does
+// not count. Live units do not wait for those that an endpoint of test mode rejects.
+func TestPushBesideTestMode(t *testing.T) {
+	r := newPushRig(t)
+	const key = "rk_live_second"
+	r.secondEndpointWith(key)
+	r.seal()
+	require.NoError(t, r.runner.Push(t.Context()))
+	push := r.only()
+	require.Equal(t, "retrying", push.State())
+	require.Contains(t, push.Why, "401")
+	require.EqualValues(t, 1, push.Parked, "the subject without a customer")
+	require.Less(t, time.Until(*push.DueAt), time.Minute)
+
+	r.stripe.set(func(f *fakeStripe) { f.key = key }) // now the key of test mode is revoked
+	r.again()
+	push = r.only()
+	require.Equal(t, tenants.PushParked, push.State())
+	require.Equal(t, []int64{2, 200}, r.units("cus_s001", "cus_s199"))
+	require.EqualValues(t, 1+99, push.Pushed, "s000 was sent before")
+}
+
+// With another key, what was rejected is sent at once, whether it was parked or is tried again.
+func TestPushWithAnotherKey(t *testing.T) {
+	for name, several := range map[string]bool{"parked": true, "retrying": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newPushRig(t)
+			rejecting, sent := r.endpoint, allUnits-6-8
+			if several {
+				rejecting, sent = r.secondEndpoint(), firstUnits+secondUnits
+			}
+			good := r.stripe.key
+			if !several {
+				r.stripe.set(func(f *fakeStripe) { f.key = "rk_test_other" })
+			}
+			r.seal()
+			require.NoError(t, r.runner.Push(t.Context()))
+			push := r.only()
+			require.Equal(t, name, push.State())
+			r.db.Exec("UPDATE metered_pushes SET due_at = now() + interval '1 hour'")
+			edit := func(name string, secrets tenants.BillingSecrets) {
+				_, err := r.store.EditBillingEndpoint(t.Context(), r.a, rejecting.ID, tenants.Match{}, func(e *tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+					e.Name = name
+					return secrets, nil
+				})
+				require.NoError(t, err)
+			}
+			edit("renamed", tenants.BillingSecrets{})
+			require.Greater(t, time.Until(*r.only().DueAt), 30*time.Minute, "nothing has changed for it")
+			r.stripe.set(func(f *fakeStripe) { f.key = good })
+			edit("repaired", tenants.BillingSecrets{APIKey: &good})
+			require.NoError(t, r.runner.Push(t.Context()))
+			require.EqualValues(t, sent, r.sum())
+		})
+	}
 }
 
 // Units that may have been sent stay so while their endpoint rejects them.
@@ -140,6 +202,32 @@ func TestRejectedEventsAreFew(t *testing.T) {
 	r.pass(time.Minute)
 	r.again()
 	require.Positive(t, asked())
+}
+
+// Parked subjects of an endpoint that is known to reject their events are neither read nor written,
+// also those that have a billing_ref.
+func TestSubjectsOfARejectingEndpointAreLeftAlone(t *testing.T) {
+	r := newPushRig(t)
+	second := r.secondEndpoint()
+	r.seal()
+	require.NoError(t, r.runner.Push(t.Context()))
+	before := r.problems()
+	require.Len(t, before, 100)
+	r.again()
+	require.True(t, maps.Equal(before, r.problems()), "rows were written")
+
+	claim := func(endpoint uuid.UUID) []tenants.MeterPushItem {
+		r.db.Exec("UPDATE metered_pushes SET due_at = now()")
+		due, err := r.store.DueMeterPushes(t.Context(), 10)
+		require.NoError(t, err)
+		work, err := r.store.ClaimMeterPush(t.Context(), due[0], func(meter tenants.MeterAt) bool {
+			return meter == tenants.MeterAt{Endpoint: endpoint, Version: second.Version, Event: r.only().MeterEvent}
+		})
+		require.NoError(t, err)
+		return work.Items
+	}
+	require.Empty(t, claim(second.ID))
+	require.Len(t, claim(r.endpoint.ID), 99)
 }
 
 // A customer whose events are rejected does not delay the others of its endpoint.

@@ -112,7 +112,7 @@ func TestPushClaimedBeforeTheRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tasks, 1)
 	for _, result := range []tenants.PushResult{{}, {Why: "refused"}} {
-		work, err := r.store.ClaimMeterPush(t.Context(), tasks[0])
+		work, err := r.store.ClaimMeterPush(t.Context(), tasks[0], takesAll)
 		require.NoError(t, err)
 		require.NotNil(t, work)
 		r.restored()
@@ -130,7 +130,7 @@ func TestOutcomeLocksItsPushFirst(t *testing.T) {
 	r.seal()
 	tasks, err := r.store.DueMeterPushes(t.Context(), 1)
 	require.NoError(t, err)
-	work, err := r.store.ClaimMeterPush(t.Context(), tasks[0])
+	work, err := r.store.ClaimMeterPush(t.Context(), tasks[0], takesAll)
 	require.NoError(t, err)
 	item := &work.Items[0]
 	item.Outcome, item.Why = tenants.PushParked, tenants.PushNoCustomer

@@ -218,6 +218,9 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	if err := p.hold(e, reading, next); err != nil {
 		return err
 	}
+	// New rules follow the subjects. A change may delete a plan and move its subjects, or create a
+	// rule with overrides. With the rules first, these subjects would have other limits until the
+	// end of the read.
 	e.policy.Store(next)
 	p.answered.Add(1)
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))

@@ -160,3 +160,30 @@ func TestChangesBetweenPages(t *testing.T) {
 		require.Equal(t, state, subject.State, name)
 	}
 }
+
+// New rules are used when all changes of subjects that may belong to them are. Until then, subjects
+// with a plan that was deleted with these changes keep its limits.
+func TestRulesFollowTheirSubjects(t *testing.T) {
+	t.Parallel()
+	a := uuid.New()
+	source := newChangingSource(a)
+	source.paged[a] = true
+	source.data[a] = PolicyData{Version: 1, Plans: []PlanData{{Slug: "old"}, {Slug: "new"}}}
+	p, _ := newPolicies(source)
+	defer p.Close()
+	loadAll(t, p, a)
+	source.set(func() {
+		source.data[a] = PolicyData{Version: 2, Plans: []PlanData{{Slug: "new"}}}
+		source.subjAt = 2
+	})
+	p.Changed(a, 2, 2)
+	for range 2 { // the later pages
+		<-source.begun
+		require.EqualValues(t, 1, p.Loaded(a).Version())
+		require.Contains(t, p.Loaded(a).plans, "old")
+		source.end <- struct{}{}
+	}
+	require.NoError(t, p.Settle(t.Context(), a))
+	require.EqualValues(t, 2, p.Loaded(a).Version())
+	require.NotContains(t, p.Loaded(a).plans, "old")
+}

@@ -213,6 +213,11 @@ func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, 
 			out = old
 			return nil
 		}
+		if secrets.APIKey != nil { // first: changes of other tenants wait for those after c.next
+			if err := c.RetryMeteredPushes(ctx, db.RetryMeteredPushesParams{TenantID: c.tenant, Lease: interval(pushLease)}); err != nil {
+				return err
+			}
+		}
 		out, err = c.writeBillingEndpoint(ctx, in, plan, secrets.APIKey != nil)
 		if err != nil || secrets.APIKey == nil {
 			return err

@@ -13,8 +13,9 @@ import (
 
 // ClaimMeterPush takes the next part of a push, and gives this server five minutes for it. It
 // returns nil if the push is not due any more. With an error and a part, PostponeMeterPush must be
-// called: nothing is sent. Error: ErrUnavailable.
-func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (work *MeterPushWork, err error) {
+// called: nothing is sent. Parked subjects are left alone while rejected says that their endpoint
+// rejects the meter's events. Error: ErrUnavailable.
+func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask, rejected func(MeterAt) bool) (work *MeterPushWork, err error) {
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		work = nil
 		row, err := q.ClaimMeteredPush(ctx, db.ClaimMeteredPushParams{TenantID: task.Tenant, ID: task.ID, Lease: interval(pushLease)})
@@ -45,7 +46,7 @@ func (s *Store) ClaimMeterPush(ctx context.Context, task MeterPushTask) (work *M
 	if len(work.Items) == 0 && !work.parked {
 		return work, nil
 	}
-	if err := s.customersOf(ctx, work); err != nil {
+	if err := s.customersOf(ctx, work, rejected); err != nil {
 		return work, err
 	}
 	mine, err := s.noteAttempt(ctx, work)
@@ -164,16 +165,24 @@ func (w *MeterPushWork) look(ctx context.Context, q *db.Queries) error {
 }
 
 // readParked reads the items that were parked and can be settled now. There may be very many that
-// still have no customer: these are not read, so they cost little.
-func (w *MeterPushWork) readParked(ctx context.Context, q *db.Queries) error {
+// still have no customer, or one of an endpoint that rejects its events: these are not read, so
+// they cost little.
+func (w *MeterPushWork) readParked(ctx context.Context, q *db.Queries, rejected func(MeterAt) bool) error {
 	w.Items, w.after = nil, w.began
 	until, err := q.MeteredPushProblemsUntil(ctx, db.MeteredPushProblemsUntilParams{TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.began, Skip: pushLook})
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	w.more = err == nil
+	rejecting := []uuid.UUID{}
+	for _, e := range w.endpoints {
+		if w.Several(e.Live) && rejected(MeterAt{e.ID, e.Version, w.MeterEvent}) {
+			rejecting = append(rejecting, e.ID)
+		}
+	}
 	rows, err := q.ParkedMeteredSubjects(ctx, db.ParkedMeteredSubjectsParams{
 		TenantID: w.Tenant, PushID: w.ID, AfterSubject: w.began, Until: until, Every: w.Now.Sub(w.Start) > PushOldest, Most: pushChunk,
+		Rejecting: rejecting,
 	})
 	for _, r := range rows {
 		w.after = r.Subject
@@ -189,10 +198,13 @@ func (w *MeterPushWork) readParked(ctx context.Context, q *db.Queries) error {
 
 // customersOf finds the customer and the endpoint of each item. It also reads the items that were
 // parked.
-func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
-	return s.read(ctx, AsSystem(work.Tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+func (s *Store) customersOf(ctx context.Context, work *MeterPushWork, rejected func(MeterAt) bool) error {
+	return s.read(ctx, AsSystem(work.Tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		if work.endpoints, err = q.MeterEndpoints(ctx, work.Tenant); err != nil {
+			return err
+		}
 		if work.parked {
-			if err := work.readParked(ctx, q); err != nil || len(work.Items) == 0 {
+			if err := work.readParked(ctx, q, rejected); err != nil || len(work.Items) == 0 {
 				return err
 			}
 		}
@@ -226,7 +238,6 @@ func (s *Store) customersOf(ctx context.Context, work *MeterPushWork) error {
 			}
 			at[r.Subject].Customer, at[r.Subject].Endpoint = r.Customer, e
 		}
-		work.Several, err = q.SeveralMeterEndpoints(ctx, work.Tenant)
-		return err
+		return nil
 	})
 }

@@ -66,16 +66,14 @@ type MeterPushWork struct {
 	// oldest attempt that counts. nil: they were not sent.
 	Unanswered *time.Time
 	Items      []MeterPushItem
-	// Several reports that the tenant has several Stripe endpoints with a key. What one rejects is
-	// then parked, so that the others get theirs.
-	Several bool
-	kind    string    // which units: units or overage
-	claimed time.Time // until when the part is this server's
-	until   string    // the last subject that Unanswered is about; "": any
-	began   string    // the last subject that was done before
-	parked  bool      // the items were parked before
-	more    bool      // others follow
-	after   string    // the last subject that is done
+	endpoints  []db.MeterEndpointsRow // to which events can be sent
+	kind       string                 // which units: units or overage
+	claimed    time.Time              // until when the part is this server's
+	until      string                 // the last subject that Unanswered is about; "": any
+	began      string                 // the last subject that was done before
+	parked     bool                   // the items were parked before
+	more       bool                   // others follow
+	after      string                 // the last subject that is done
 }
 
 // MeterPushItem is the units of one subject.
@@ -93,6 +91,32 @@ type MeterPushItem struct {
 	Sent bool
 	// Rejected reports that the item is parked because its endpoint rejects it.
 	Rejected bool
+}
+
+// Several reports whether there are others beside an endpoint of a mode that must not wait for it.
+// What it rejects is then parked, so that they get theirs. Live ones wait for none of test mode,
+// but those of test mode wait for a live one: its units are sent soon after its key works again.
+func (w *MeterPushWork) Several(live *bool) bool {
+	if isTest(live) {
+		return len(w.endpoints) > 1
+	}
+	others := -1
+	for _, e := range w.endpoints {
+		if !isTest(e.Live) {
+			others++
+		}
+	}
+	return others > 0
+}
+
+// isTest reports whether an endpoint is of test mode. One of an unknown mode may be live.
+func isTest(live *bool) bool { return live != nil && !*live }
+
+// MeterAt is a meter at an endpoint as it was: each change of the endpoint has another version.
+type MeterAt struct {
+	Endpoint uuid.UUID
+	Version  int64
+	Event    string
 }
 
 // PushOldest is how old the units may be that the provider takes.

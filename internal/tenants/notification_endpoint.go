@@ -164,8 +164,9 @@ func notificationEndpointOf(row db.NotificationEndpoint) NotificationEndpoint {
 	}
 }
 
-// EditNotificationEndpoint calls edit to change an endpoint. An error of edit is returned unchanged
-// and nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError, ErrNotPermitted.
+// EditNotificationEndpoint calls edit to change an endpoint, and returns it with its address as the
+// actor may see it. An error of edit is returned unchanged and nothing changes. Errors:
+// ErrNotFound, ErrPreconditionFailed, *InvalidError, ErrNotPermitted.
 func (s *Store) EditNotificationEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*NotificationEndpoint) error) (out NotificationEndpoint, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.notificationEndpoint(ctx, id, m)
@@ -180,7 +181,7 @@ func (s *Store) EditNotificationEndpoint(ctx context.Context, a Actor, id uuid.U
 		if err := invalidIf(in.validate()); err != nil {
 			return err
 		}
-		if (in.URL != old.URL || !slices.Equal(in.Types, old.Types)) && !a.mayNotify() {
+		if in.tellsMore(old) && !a.mayNotify() {
 			return ErrNotPermitted
 		}
 		if in.Enabled {
@@ -193,7 +194,13 @@ func (s *Store) EditNotificationEndpoint(ctx context.Context, a Actor, id uuid.U
 		out, err = c.writeNotificationEndpoint(ctx, &in)
 		return err
 	})
+	out.URL = a.shownURL(out.URL)
 	return out, err
+}
+
+// tellsMore reports whether a changed endpoint gets what it did not get before.
+func (e *NotificationEndpoint) tellsMore(old NotificationEndpoint) bool {
+	return e.URL != old.URL || !slices.Equal(e.Types, old.Types) || e.Enabled && !old.Enabled
 }
 
 func (c *change) notificationEndpoint(ctx context.Context, id uuid.UUID, m Match) (NotificationEndpoint, error) {
@@ -273,7 +280,7 @@ func (s *Store) DeleteNotificationEndpoint(ctx context.Context, a Actor, id uuid
 }
 
 // NotificationEndpoints lists endpoints, newest first, and returns where the next page begins.
-// Without MayManage, addresses are masked.
+// Addresses are masked for actors that may not set them.
 func (s *Store) NotificationEndpoints(ctx context.Context, a Actor, p Page) (out []NotificationEndpoint, next string, err error) {
 	after, err := p.after()
 	if err != nil {
@@ -292,8 +299,8 @@ func (s *Store) NotificationEndpoints(ctx context.Context, a Actor, p Page) (out
 	return out, next, err
 }
 
-// NotificationEndpoint returns an endpoint, or ErrNotFound. Without MayManage, its address is
-// masked.
+// NotificationEndpoint returns an endpoint, or ErrNotFound. Its address is masked for actors that
+// may not set it.
 func (s *Store) NotificationEndpoint(ctx context.Context, a Actor, id uuid.UUID) (out NotificationEndpoint, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.NotificationEndpointByID(ctx, db.NotificationEndpointByIDParams{TenantID: a.tenant, ID: id})
@@ -347,10 +354,10 @@ func MaskedURL(address string) string {
 
 const maskedRest = "***"
 
-// shownURL returns an address as the actor may see it: whole only with MayManage, which can change
-// it.
+// shownURL returns an address as the actor may see it: whole only if the actor may set it. The
+// secret in it works without end and from every address.
 func (a Actor) shownURL(address string) string {
-	if a.May(MayManage) {
+	if a.May(MayManage) && a.mayNotify() {
 		return address
 	}
 	return MaskedURL(address)

@@ -683,6 +683,37 @@ func (q *Queries) LookMetering(ctx context.Context, arg LookMeteringParams) (Loo
 	return i, err
 }
 
+const meterEndpoints = `-- name: MeterEndpoints :many
+SELECT id, version, live FROM billing_endpoints WHERE tenant_id = $1 AND provider = 'stripe' AND api_key IS NOT NULL
+`
+
+type MeterEndpointsRow struct {
+	ID      uuid.UUID
+	Version int64
+	Live    *bool
+}
+
+// The endpoints to which events can be sent.
+func (q *Queries) MeterEndpoints(ctx context.Context, tenantID uuid.UUID) ([]MeterEndpointsRow, error) {
+	rows, err := q.db.Query(ctx, meterEndpoints, tenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MeterEndpointsRow
+	for rows.Next() {
+		var i MeterEndpointsRow
+		if err := rows.Scan(&i.ID, &i.Version, &i.Live); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const meteredCustomers = `-- name: MeteredCustomers :many
 SELECT n.subject::text AS subject, coalesce(b.customer, s.billing_ref, '')::text AS customer,
     coalesce(b.endpoint_id::text, o.id, '')::text AS endpoint
@@ -1372,23 +1403,24 @@ SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
 LEFT JOIN subjects s ON s.tenant_id = $1 AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
     AND s.subject > $2 AND ($3::text = '' OR s.subject <= $3)
 LEFT JOIN LATERAL (
-    SELECT true AS known FROM (
+    SELECT bool_or(e.id <> ALL ($4::uuid[])) AS takes FROM (
         SELECT x.endpoint_id FROM billing_subscriptions x
         WHERE x.tenant_id = $1 AND x.subject = p.subject AND x.customer <> '' OFFSET 0 -- by its own index, not for each endpoint
     ) AS of_subject
     JOIN billing_endpoints e ON e.tenant_id = $1 AND e.id = of_subject.endpoint_id
-    WHERE e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+    WHERE e.provider = 'stripe' AND e.api_key IS NOT NULL
 ) AS subscribed ON true
-WHERE p.tenant_id = $1 AND p.push_id = $4 AND p.outcome = 'parked' AND p.subject > $2
+WHERE p.tenant_id = $1 AND p.push_id = $5 AND p.outcome = 'parked' AND p.subject > $2
     AND ($3::text = '' OR p.subject <= $3)
-    AND ($5::boolean OR p.unanswered_at IS NOT NULL OR s.subject IS NOT NULL OR subscribed.known)
-ORDER BY p.subject LIMIT $6
+    AND ($6::boolean OR p.unanswered_at IS NOT NULL OR coalesce(subscribed.takes, s.subject IS NOT NULL))
+ORDER BY p.subject LIMIT $7
 `
 
 type ParkedMeteredSubjectsParams struct {
 	TenantID     uuid.UUID
 	AfterSubject string
 	Until        string
+	Rejecting    []uuid.UUID
 	PushID       uuid.UUID
 	Every        bool
 	Most         int32
@@ -1401,12 +1433,14 @@ type ParkedMeteredSubjectsRow struct {
 }
 
 // The parked subjects, up to one of them, that may have a customer now: MeteredCustomers says which.
-// Those that may have been sent before are among them, and with @every all are.
+// Those that may have been sent before are among them, and with @every all are. Of the others, those
+// are not whose endpoints with a key all reject their events.
 func (q *Queries) ParkedMeteredSubjects(ctx context.Context, arg ParkedMeteredSubjectsParams) ([]ParkedMeteredSubjectsRow, error) {
 	rows, err := q.db.Query(ctx, parkedMeteredSubjects,
 		arg.TenantID,
 		arg.AfterSubject,
 		arg.Until,
+		arg.Rejecting,
 		arg.PushID,
 		arg.Every,
 		arg.Most,
@@ -1704,6 +1738,22 @@ func (q *Queries) ReportLostBatches(ctx context.Context, fromAt time.Time) error
 	return err
 }
 
+const retryMeteredPushes = `-- name: RetryMeteredPushes :exec
+UPDATE metered_pushes SET due_at = now() WHERE tenant_id = $1 AND due_at > now() + $2::interval
+`
+
+type RetryMeteredPushesParams struct {
+	TenantID uuid.UUID
+	Lease    pgtype.Interval
+}
+
+// The pushes of a tenant that wait longer for their next attempt than a server has for a part are due
+// now. A part that a server sends is left alone: its outcome is not lost.
+func (q *Queries) RetryMeteredPushes(ctx context.Context, arg RetryMeteredPushesParams) error {
+	_, err := q.db.Exec(ctx, retryMeteredPushes, arg.TenantID, arg.Lease)
+	return err
+}
+
 const sealMetering = `-- name: SealMetering :one
 UPDATE metering_state SET sealed_until = greatest(sealed_until, $1::timestamptz) RETURNING sealed_until
 `
@@ -1713,17 +1763,6 @@ func (q *Queries) SealMetering(ctx context.Context, until time.Time) (time.Time,
 	var sealed_until time.Time
 	err := row.Scan(&sealed_until)
 	return sealed_until, err
-}
-
-const severalMeterEndpoints = `-- name: SeveralMeterEndpoints :one
-SELECT count(*) > 1 FROM billing_endpoints WHERE tenant_id = $1 AND provider = 'stripe' AND api_key IS NOT NULL
-`
-
-func (q *Queries) SeveralMeterEndpoints(ctx context.Context, tenantID uuid.UUID) (bool, error) {
-	row := q.db.QueryRow(ctx, severalMeterEndpoints, tenantID)
-	var column_1 bool
-	err := row.Scan(&column_1)
-	return column_1, err
 }
 
 const shareMetering = `-- name: ShareMetering :exec

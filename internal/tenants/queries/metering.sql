@@ -341,6 +341,11 @@ UPDATE metered_pushes p SET due_at = now() + @lease::interval
 WHERE p.tenant_id = @tenant_id AND p.id = @id AND p.due_at <= now() AND EXISTS (SELECT FROM tenants t WHERE t.id = p.tenant_id)
 RETURNING start, rule, meter_event, kind, after_subject, complete, attempts, unanswered_at, unanswered_until, due_at, now()::timestamptz AS now;
 
+-- name: RetryMeteredPushes :exec
+-- The pushes of a tenant that wait longer for their next attempt than a server has for a part are due
+-- now. A part that a server sends is left alone: its outcome is not lost.
+UPDATE metered_pushes SET due_at = now() WHERE tenant_id = @tenant_id AND due_at > now() + @lease::interval;
+
 -- name: BeginMeteredPush :execrows
 -- Subjects of a part that is still claimed may be sent from now on. Those that may have been sent
 -- before stay as they are.
@@ -378,21 +383,22 @@ WHERE tenant_id = @tenant_id AND push_id = @push_id AND subject > @after_subject
 
 -- name: ParkedMeteredSubjects :many
 -- The parked subjects, up to one of them, that may have a customer now: MeteredCustomers says which.
--- Those that may have been sent before are among them, and with @every all are.
+-- Those that may have been sent before are among them, and with @every all are. Of the others, those
+-- are not whose endpoints with a key all reject their events.
 SELECT p.subject, p.units, p.unanswered_at FROM metered_push_problems p
 LEFT JOIN subjects s ON s.tenant_id = @tenant_id AND s.subject = p.subject AND starts_with(s.billing_ref, 'cus_')
     AND s.subject > @after_subject AND (@until::text = '' OR s.subject <= @until)
 LEFT JOIN LATERAL (
-    SELECT true AS known FROM (
+    SELECT bool_or(e.id <> ALL (@rejecting::uuid[])) AS takes FROM (
         SELECT x.endpoint_id FROM billing_subscriptions x
         WHERE x.tenant_id = @tenant_id AND x.subject = p.subject AND x.customer <> '' OFFSET 0 -- by its own index, not for each endpoint
     ) AS of_subject
     JOIN billing_endpoints e ON e.tenant_id = @tenant_id AND e.id = of_subject.endpoint_id
-    WHERE e.provider = 'stripe' AND e.api_key IS NOT NULL LIMIT 1
+    WHERE e.provider = 'stripe' AND e.api_key IS NOT NULL
 ) AS subscribed ON true
 WHERE p.tenant_id = @tenant_id AND p.push_id = @push_id AND p.outcome = 'parked' AND p.subject > @after_subject
     AND (@until::text = '' OR p.subject <= @until)
-    AND (@every::boolean OR p.unanswered_at IS NOT NULL OR s.subject IS NOT NULL OR subscribed.known)
+    AND (@every::boolean OR p.unanswered_at IS NOT NULL OR coalesce(subscribed.takes, s.subject IS NOT NULL))
 ORDER BY p.subject LIMIT @most;
 
 -- name: MeteredCustomers :many
@@ -419,8 +425,9 @@ LEFT JOIN LATERAL (
     WHERE e.tenant_id = @tenant_id AND e.provider = 'stripe' AND e.api_key IS NOT NULL HAVING count(*) = 1
 ) AS o ON s.subject IS NOT NULL;
 
--- name: SeveralMeterEndpoints :one
-SELECT count(*) > 1 FROM billing_endpoints WHERE tenant_id = @tenant_id AND provider = 'stripe' AND api_key IS NOT NULL;
+-- name: MeterEndpoints :many
+-- The endpoints to which events can be sent.
+SELECT id, version, live FROM billing_endpoints WHERE tenant_id = @tenant_id AND provider = 'stripe' AND api_key IS NOT NULL;
 
 -- name: LockMeteredPush :execrows
 -- Locks the push of a part that is still claimed, before its subjects that were not sent: what notes
