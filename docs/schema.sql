@@ -1533,6 +1533,7 @@ CREATE TABLE sessions (
     created_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     proved_at timestamp with time zone,
+    longest_idle_ms bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (token_hash),
     UNIQUE (id),
     FOREIGN KEY (chosen_tenant) REFERENCES tenants(id) ON DELETE SET NULL,
@@ -1549,7 +1550,7 @@ CREATE POLICY all_sessions ON sessions FOR ALL TO weir_system
     USING (true)
     WITH CHECK (true);
 GRANT DELETE, INSERT, SELECT ON sessions TO weir_system;
-GRANT UPDATE (chosen_tenant, proved_at, seen_at) ON sessions TO weir_system;
+GRANT UPDATE (chosen_tenant, longest_idle_ms, proved_at, seen_at) ON sessions TO weir_system;
 
 CREATE TABLE subject_labels (
     tenant_id uuid NOT NULL,

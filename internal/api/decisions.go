@@ -175,6 +175,9 @@ func (s *decisionStream) run(ctx context.Context, follower *recent.Follower) {
 	wrote := time.Now()
 	for s.err == nil {
 		decisions, err := follower.Next(ctx)
+		if errors.Is(err, recent.ErrFollowers) {
+			s.write(": ended for a stream of another tenant\n\n")
+		}
 		if err != nil || stopped(s.admin.stopping) {
 			return
 		}

@@ -173,6 +173,30 @@ func TestStreamsAreLimited(t *testing.T) {
 	s.stream(s.other, "")
 }
 
+// A stream that ends for one of another tenant says so. If its client connects again, it ends none.
+func TestStreamEndsForAnotherTenant(t *testing.T) {
+	s := newAdminStack(t)
+	first := s.stream(s.readKey, "")
+	for range recent.MaxTenantFollowers - 1 {
+		s.stream(s.readKey, "")
+	}
+	for range recent.MaxFollowers - recent.MaxTenantFollowers {
+		follower, err := s.recent.Follow(t.Context(), uuid.New())
+		require.NoError(t, err)
+		defer follower.Close()
+	}
+	s.stream(s.other, "")
+	last := ""
+	for first.scan.Scan() {
+		if line := first.scan.Text(); line != "" {
+			last = line
+		}
+	}
+	require.NoError(t, first.scan.Err())
+	require.Equal(t, ": ended for a stream of another tenant", last)
+	s.call(s.readKey, http.MethodGet, "/v1/decisions/stream", nil).problem(http.StatusTooManyRequests, codeTooManyStreams)
+}
+
 // A stream ends when the process stops, and does not delay it.
 func TestStreamEndsWithTheProcess(t *testing.T) {
 	s := newAdminStack(t)

@@ -101,9 +101,10 @@ type openPage struct {
 var errStreams = errors.New("too many live pages are open")
 
 // stream makes a handler of a function that updates a page of a tenant. It does not use up the
-// message about what was just done, which is for the page.
+// message about what was just done, which is for the page, and is no use of the session: browsers
+// connect again while nobody is there.
 func (d *dashboard) stream(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
-	return d.person(func(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.personBy(d.Store.UnusedSession, func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if v.session.Current == nil {
 			return tenants.ErrNotFound
 		}

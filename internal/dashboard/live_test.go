@@ -136,6 +136,18 @@ func TestLiveEnds(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/live/overview").status)
 }
 
+// A browser that connects its live page again, while nobody is there, keeps no session in use.
+func TestLivePagesAreNoUse(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	for range 3 {
+		s.clock.move(tenants.SessionIdle / 4)
+		b.listen("/live/overview").awaits(": open")
+	}
+	s.clock.move(tenants.SessionIdle / 4)
+	b.signedIn(false, "it was not used since the sign-in")
+}
+
 // A person with many sessions does not get more streams, and leaves some for others.
 func TestLiveSharesStreams(t *testing.T) {
 	s := newStack(t)

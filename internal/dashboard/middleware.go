@@ -113,8 +113,15 @@ type visitKey struct{}
 
 // person makes a handler of a function that needs a signed-in person but no tenant.
 func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
+	return d.personBy(d.Store.Session, handle)
+}
+
+// personBy is person with the function that finds a session by its token.
+func (d *dashboard) personBy(
+	find func(ctx context.Context, token string) (tenants.Session, error), handle func(http.ResponseWriter, *http.Request, *visit) error,
+) http.HandlerFunc {
 	return d.open(func(w http.ResponseWriter, r *http.Request) error {
-		session, err := d.session(r)
+		session, err := sessionBy(r, find)
 		if errors.Is(err, tenants.ErrNoSession) {
 			http.Redirect(w, r, loginURL(r), http.StatusSeeOther)
 			return nil
@@ -200,11 +207,15 @@ func cleanAddress(r *http.Request) string {
 }
 
 func (d *dashboard) session(r *http.Request) (tenants.Session, error) {
+	return sessionBy(r, d.Store.Session)
+}
+
+func sessionBy(r *http.Request, find func(ctx context.Context, token string) (tenants.Session, error)) (tenants.Session, error) {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
 		return tenants.Session{}, tenants.ErrNoSession
 	}
-	return d.Store.Session(r.Context(), cookie.Value)
+	return find(r.Context(), cookie.Value)
 }
 
 // loginURL returns the sign-in page, with the requested page as its destination.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,6 +79,37 @@ func TestCrowdShare(t *testing.T) {
 	require.False(t, enter("e0", "e"), "each has one")
 	require.Empty(t, lost)
 	require.Equal(t, 4, c.Waiting())
+}
+
+// If there are more holders than places, those without one get the oldest that has lasted for a
+// time, in the order in which they wait. A holder that has one does not end those of others.
+func TestCrowdTakesTurns(t *testing.T) {
+	t.Parallel()
+	c := places.NewCrowd[string](2)
+	lost := make(chan string, 1)
+	start := time.Unix(0, 0)
+	enter := func(name string, before int, at time.Duration) (ok bool) {
+		_, ok = c.EnterNext(before, start.Add(at*time.Second), time.Minute, func() { lost <- name }, name, "", name[:1])
+		return ok
+	}
+	require.False(t, enter("a0", 2, 0), "the free places are for those before it")
+	require.True(t, enter("a0", 1, 0))
+	require.True(t, enter("a1", 0, 0), "of the same holder")
+	require.True(t, enter("b0", 0, 10))
+	require.Equal(t, "a0", <-lost, "it has two more than b")
+
+	require.False(t, enter("c0", 0, 59))
+	require.True(t, enter("c0", 0, 60))
+	require.Equal(t, "a1", <-lost)
+	require.False(t, enter("a0", 0, 69), "b has lasted for less than a minute")
+	require.False(t, enter("b1", 0, 70), "it would be the second one")
+	require.False(t, enter("d0", 1, 70), "one place is for the one before it")
+	require.True(t, enter("a0", 0, 70))
+	require.Equal(t, "b0", <-lost)
+	require.True(t, enter("d0", 1, 200), "both are old")
+	require.Equal(t, "c0", <-lost)
+	require.Empty(t, lost)
+	require.Equal(t, 2, c.Waiting())
 }
 
 // A request may count as several. The holder with the most parts loses one, and as many as make

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // Rounds are places for which very many wait, each for a moment. Holders get a place in rounds, one
@@ -50,6 +51,7 @@ type turn[K comparable] struct {
 	at    *list.Element // in its line; nil: it waits no longer
 	given chan error    // of Rounds: the outcome, for one receiver
 	lost  func()        // of Crowd
+	since time.Time     // of Crowd.EnterNext: when it entered
 }
 
 // ErrCrowded is the error of a request that waited when too many others came.

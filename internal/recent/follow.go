@@ -10,17 +10,19 @@ import (
 	"time"
 
 	"weir/internal/limit"
+	"weir/internal/places"
 )
 
 // Limits for followers. Each asks all instances once a second.
 const (
 	MaxTenantFollowers = 4
-	// sharedFollowers is the number of followers of this process in which tenants have shares: a
-	// quarter of what is left, or one. Tenants that have none get one beyond that, too, up to
-	// MaxFollowers.
-	sharedFollowers = 32
-	MaxFollowers    = 2 * sharedFollowers
-	followEvery     = time.Second
+	MaxFollowers       = 64 // of this process, without those that are about to end
+	// followTurn is how long a follower keeps its place when tenants without any wait for one.
+	followTurn = time.Minute
+	// The places in the line are kept for clients that wait longer and longer, up to 15 seconds.
+	followersWaiting = 1024
+	followersWait    = 20 * time.Second
+	followEvery      = time.Second
 	// followSkew is how far the clock of an instance may be behind.
 	followSkew = 10 * time.Second
 	// followKeeps is how long a decision is known after it was last listed: an instance that does
@@ -28,14 +30,28 @@ const (
 	followKeeps = time.Minute
 )
 
-// ErrFollowers means that the maximum number of followers is connected.
+// ErrFollowers means that the maximum number of followers is connected, or that a follower has
+// ended for one of another tenant.
 var ErrFollowers = errors.New("too many followers")
 
-// followers counts the followers of this process, by tenant.
+// followers counts the followers of this process, by tenant, with those that are about to end. When
+// all places are taken, a tenant with at least two fewer gets the place of the oldest one of the
+// tenant with the most. If each has one, tenants without any wait in a line for those that have
+// lasted for followTurn.
 type followers struct {
-	mu  sync.Mutex
-	of  map[limit.TenantID]int
-	all int
+	crowd *places.Crowd[limit.TenantID]
+
+	mu   sync.Mutex
+	line *places.Line[limit.TenantID]
+	of   map[limit.TenantID]int
+	all  int
+}
+
+func newFollowers(clock func() time.Time) *followers {
+	return &followers{
+		crowd: places.NewCrowd[limit.TenantID](MaxFollowers), line: places.NewLine[limit.TenantID](followersWaiting, followersWait, clock),
+		of: map[limit.TenantID]int{},
+	}
 }
 
 // Follower returns the decisions of a tenant as they are made.
@@ -44,6 +60,8 @@ type Follower struct {
 	tenant limit.TenantID
 	ticks  *time.Ticker
 	known  map[decisionKey]*followed
+	over   chan struct{} // closed when it must end for one of another tenant
+	leave  func()        // leaves the crowd
 }
 
 // decisionKey identifies a recorded decision.
@@ -62,10 +80,11 @@ type followed struct {
 // Follow returns a follower for the decisions that all instances make from now on. The caller must
 // close it.
 func (r *Log) Follow(ctx context.Context, tenant limit.TenantID) (*Follower, error) {
-	if !r.following.enter(tenant) {
+	f := &Follower{log: r, tenant: tenant, known: map[decisionKey]*followed{}, over: make(chan struct{})}
+	if !r.following.enter(f, r.clock()) {
 		return nil, ErrFollowers
 	}
-	f := &Follower{log: r, tenant: tenant, ticks: time.NewTicker(followEvery), known: map[decisionKey]*followed{}}
+	f.ticks = time.NewTicker(followEvery)
 	f.take(r.latest(ctx, tenant), r.clock())
 	for _, k := range f.known {
 		k.returned = true // made before now
@@ -73,25 +92,31 @@ func (r *Log) Follow(ctx context.Context, tenant limit.TenantID) (*Follower, err
 	return f, nil
 }
 
-func (n *followers) enter(tenant limit.TenantID) bool {
+func (n *followers) enter(f *Follower, now time.Time) (ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	share := min(MaxTenantFollowers, max(1, (sharedFollowers-n.all)/4))
-	if n.all >= MaxFollowers || n.of[tenant] >= share {
+	// Those that are about to end count here: a client that does not read delays the end.
+	if n.all >= 2*MaxFollowers || n.of[f.tenant] >= MaxTenantFollowers {
 		return false
 	}
-	if n.of == nil {
-		n.of = map[limit.TenantID]int{}
+	f.leave, ok = n.crowd.EnterNext(n.line.Before(f.tenant), now, followTurn, func() { close(f.over) }, f.tenant)
+	if !ok {
+		if n.of[f.tenant] == 0 {
+			n.line.Join(f.tenant)
+		}
+		return false
 	}
+	n.line.Leave(f.tenant)
 	n.all++
-	n.of[tenant]++
+	n.of[f.tenant]++
 	return true
 }
 
 // Close ends the follower.
 func (f *Follower) Close() {
 	f.ticks.Stop()
-	n := &f.log.following
+	f.leave()
+	n := f.log.following
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.all--
@@ -102,10 +127,13 @@ func (f *Follower) Close() {
 
 // Next waits for up to a second, and returns new decisions, oldest first; often none. A decision is
 // returned once, one to three seconds after it was made, because only then its repeats are known.
+// Errors: that of ctx; ErrFollowers when the follower must end for one of another tenant.
 func (f *Follower) Next(ctx context.Context) ([]Decision, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-f.over:
+		return nil, ErrFollowers
 	case <-f.ticks.C:
 		return f.take(f.log.latest(ctx, f.tenant), f.log.clock()), nil
 	}

@@ -105,7 +105,7 @@ type Log struct {
 	ask   asking
 	turns *places.Rounds[limit.TenantID] // of answering other instances
 
-	following followers
+	following *followers
 	self      func() Instance
 
 	seen   [recentSeen]atomic.Pointer[keptDecision] // the last recorded decisions, by hash
@@ -220,6 +220,7 @@ func New(o Options) *Log {
 	return &Log{
 		seed: maphash.MakeSeed(), clock: o.Clock, peers: o.Peers, aead: messagesAEAD(o.Keys), self: o.Self, budget: recentBytes,
 		tenants: map[limit.TenantID]*list.Element{}, order: list.New(), turns: places.NewRounds[limit.TenantID](replyingAtOnce, mostReplies),
+		following: newFollowers(o.Clock),
 	}
 }
 

@@ -33,7 +33,7 @@ func newRig(t *testing.T, data check.PolicyData, subjects ...check.SubjectData) 
 	t.Helper()
 	r := &rig{log: New(Options{Keys: check.NewKeys([16]byte{1}), Peers: peers.New(1, nil, prometheus.NewRegistry())})}
 	r.Rig = checktest.NewRig(t, data, []check.Observer{r.log}, subjects...)
-	r.log.clock = r.Clock
+	r.log.clock, r.log.following = r.Clock, newFollowers(r.Clock)
 	return r
 }
 

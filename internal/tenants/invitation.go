@@ -311,9 +311,13 @@ func (c *change) firstPassword(ctx context.Context, person uuid.UUID, hash strin
 	})
 }
 
-// mayJoin refuses a person who is in as many tenants as a person may be in.
+// mayJoin refuses a person who is in as many tenants as a person may be in. Until the transaction
+// ends, the person joins no other one.
 func (c *change) mayJoin(ctx context.Context, person uuid.UUID) error {
 	return c.asPeople(ctx, func() error {
+		if err := c.LockPerson(ctx, person); err != nil {
+			return err
+		}
 		n, err := c.CountJoined(ctx, person)
 		if err == nil && n >= maxMemberships {
 			err = &ConflictError{CodeConflict, fmt.Sprintf("you are a member of %d tenants, the most that a login can have: leave one first", n)}

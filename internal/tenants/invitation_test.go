@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
 )
 
 // A link works once, and only for the invited person.
@@ -188,14 +189,14 @@ func TestInvitationsByRole(t *testing.T) {
 	}
 }
 
-// A person joins a bounded number of tenants: each event of a login is written to all of them.
-func TestMembershipsOfAPersonAreBounded(t *testing.T) {
-	t.Parallel()
+// memberOfMany returns a person who may join one tenant more, and what invites the person to a new
+// tenant.
+func memberOfMany(t *testing.T) (d *tenantstest.Database, person tenants.Person, invite func(slug string) (token string)) {
+	t.Helper()
 	d, a, _ := two(t)
-	s, ctx := d.Store, t.Context()
-	invited, err := s.InviteMember(ctx, a, "zoe@example.com", tenants.Editor)
+	invited, err := d.Store.InviteMember(t.Context(), a, "zoe@example.com", tenants.Editor)
 	require.NoError(t, err)
-	person, err := s.JoinNew(ctx, invited.Token, "zoe's own horse")
+	person, err = d.Store.JoinNew(t.Context(), invited.Token, "zoe's own horse")
 	require.NoError(t, err)
 	d.Exec(`WITH made AS (
 			INSERT INTO tenants (id, slug, version, policy_version, subjects_version, keys_version)
@@ -203,18 +204,66 @@ func TestMembershipsOfAPersonAreBounded(t *testing.T) {
 		)
 		INSERT INTO members (tenant_id, person_id, id, role, joined_at, version)
 		SELECT id, $1, gen_random_uuid(), 'viewer', now(), 1 FROM made`, person.ID, tenants.MaxMemberships-2)
-	join := func(slug string) error {
+	return d, person, func(slug string) string {
 		other, _ := d.Tenant(slug)
-		made, err := s.InviteMember(ctx, other, "zoe@example.com", tenants.Editor)
+		made, err := d.Store.InviteMember(t.Context(), other, "zoe@example.com", tenants.Editor)
 		require.NoError(t, err)
-		_, err = s.Join(ctx, made.Token, person.ID)
-		return err
+		return made.Token
 	}
-	require.NoError(t, join("tenant-y"))
-	requireConflict(t, join("tenant-z"), tenants.CodeConflict)
+}
+
+// requireMemberships counts the tenants that a person has joined.
+func requireMemberships(t *testing.T, d *tenantstest.Database, person tenants.Person, want int) {
+	t.Helper()
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		var joined int
 		require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM members WHERE person_id = $1 AND joined_at IS NOT NULL", person.ID).Scan(&joined))
-		require.Equal(t, tenants.MaxMemberships, joined)
+		require.Equal(t, want, joined)
 	})
+}
+
+// A person joins a bounded number of tenants: each event of a login is written to all of them.
+func TestMembershipsOfAPersonAreBounded(t *testing.T) {
+	t.Parallel()
+	d, person, invite := memberOfMany(t)
+	_, err := d.Store.Join(t.Context(), invite("tenant-y"), person.ID)
+	require.NoError(t, err)
+	_, err = d.Store.Join(t.Context(), invite("tenant-z"), person.ID)
+	requireConflict(t, err, tenants.CodeConflict)
+	requireMemberships(t, d, person, tenants.MaxMemberships)
+}
+
+// Two invitations that are accepted at the same time count each other.
+func TestJoinsAtOnceAreBounded(t *testing.T) {
+	t.Parallel()
+	d, person, invite := memberOfMany(t)
+	tokens := []string{invite("tenant-y"), invite("tenant-z")}
+	results := make(chan error, len(tokens))
+	d.Conn(func(ctx context.Context, holder *pgx.Conn) {
+		tx, err := holder.Begin(ctx)
+		require.NoError(t, err)
+		// Without a lock, both would have counted before they write.
+		_, err = tx.Exec(ctx, "SELECT FROM members WHERE person_id = $1 AND joined_at IS NULL FOR UPDATE", person.ID)
+		require.NoError(t, err)
+		for _, token := range tokens {
+			go func() {
+				_, err := d.Store.Join(t.Context(), token, person.ID)
+				results <- err
+			}()
+		}
+		d.Conn(func(ctx context.Context, other *pgx.Conn) {
+			for waiting := 0; waiting < len(tokens) && len(results) < len(tokens); {
+				require.NoError(t, other.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+					WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting))
+			}
+		})
+		require.NoError(t, tx.Commit(ctx))
+	})
+	first, second := <-results, <-results
+	if first != nil {
+		first, second = second, first
+	}
+	require.NoError(t, first)
+	requireConflict(t, second, tenants.CodeConflict)
+	requireMemberships(t, d, person, tenants.MaxMemberships)
 }

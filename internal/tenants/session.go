@@ -148,7 +148,8 @@ func (s *Store) signedIn(ctx context.Context, tx pgx.Tx, q *db.Queries, person P
 	return s.personEvent(ctx, tx, person.ID, event)
 }
 
-// Confirm records that the person has entered the password again. Errors: ErrUnavailable.
+// Confirm records that the person has entered the password again. It does not count any more how
+// long the session was idle before. Errors: ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, session Session) error {
 	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		now := s.instant()
@@ -201,17 +202,42 @@ func forgetClients(ctx context.Context, q *db.Queries, now time.Time, person uui
 	return q.ForgetBrowsers(ctx, db.ForgetBrowsersParams{PersonID: person, Since: since})
 }
 
-// Session returns the session of a token, and records its use. Errors: ErrNoSession,
-// ErrUnavailable.
+// Session returns the session of a token, and records its use. A session that was idle for longer
+// than its current tenant allows has ended, also if it was in another tenant at that time. Errors:
+// ErrNoSession, ErrUnavailable.
 func (s *Store) Session(ctx context.Context, token string) (Session, error) {
+	now := s.instant()
+	out, seenAt, err := s.openSession(ctx, token, now)
+	if err != nil || now.Sub(seenAt) < sessionTouchAfter {
+		return out, err
+	}
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if err := q.TouchSession(ctx, db.TouchSessionParams{ID: out.ID, Now: now}); err != nil || out.Current == nil {
+			return err
+		}
+		return q.SetLastTenant(ctx, db.SetLastTenantParams{ID: out.PersonID, TenantID: out.Current.TenantID})
+	})
+	if err != nil {
+		return Session{}, err
+	}
+	return out, nil
+}
+
+// UnusedSession is Session for requests that a browser repeats by itself: it does not count as use.
+func (s *Store) UnusedSession(ctx context.Context, token string) (Session, error) {
+	out, _, err := s.openSession(ctx, token, s.instant())
+	return out, err
+}
+
+// openSession returns the session of a token, and when it was last used.
+func (s *Store) openSession(ctx context.Context, token string, now time.Time) (out Session, seenAt time.Time, err error) {
 	hash, ok := tokenHash(token)
 	if !ok {
-		return Session{}, ErrNoSession
+		return Session{}, seenAt, ErrNoSession
 	}
-	now := s.instant()
 	var row db.SessionByTokenRow
 	var memberships []db.MembershipsRow
-	err := s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err = s.asSystem(ctx, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.SessionByToken(ctx, db.SessionByTokenParams{
 			TokenHash: hash, Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
 		})
@@ -223,33 +249,23 @@ func (s *Store) Session(ctx context.Context, token string) (Session, error) {
 	})
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return Session{}, ErrNoSession
+		return Session{}, seenAt, ErrNoSession
 	case err != nil:
-		return Session{}, err
+		return Session{}, seenAt, err
 	}
-	out := Session{
+	out = Session{
 		ID: row.ID, PersonID: row.PersonID, Email: row.Email, CreatedAt: row.CreatedAt, ProvedAt: row.ProvedAt,
 		Memberships: usableMemberships(membershipsOf(memberships)),
 	}
 	out.choose(row.ChosenTenant)
 	if out.Current != nil {
 		limits := out.Current.sessions()
-		if now.Sub(row.CreatedAt) >= limits.life || now.Sub(row.SeenAt) >= limits.idle {
-			return Session{}, ErrNoSession
+		idle := max(now.Sub(row.SeenAt), time.Duration(row.LongestIdleMs)*time.Millisecond)
+		if now.Sub(row.CreatedAt) >= limits.life || idle >= limits.idle {
+			return Session{}, seenAt, ErrNoSession
 		}
 	}
-	if now.Sub(row.SeenAt) >= sessionTouchAfter {
-		err := s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-			if err := q.TouchSession(ctx, db.TouchSessionParams{ID: row.ID, Now: now}); err != nil || out.Current == nil {
-				return err
-			}
-			return q.SetLastTenant(ctx, db.SetLastTenantParams{ID: out.PersonID, TenantID: out.Current.TenantID})
-		})
-		if err != nil {
-			return Session{}, err
-		}
-	}
-	return out, nil
+	return out, row.SeenAt, nil
 }
 
 func (s *Session) choose(tenant *uuid.UUID) {

@@ -124,6 +124,60 @@ func TestSessionsEndWhereRightsChange(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNoSession, "a new password ends all sessions")
 }
 
+// limitIdle sets the idle limit of a tenant.
+func limitIdle(t *testing.T, s *tenants.Store, a tenants.Actor, idle string) {
+	t.Helper()
+	_, err := s.EditSecuritySettings(t.Context(), a, tenants.Match{}, func(e *tenants.SecuritySettings) error {
+		e.SessionIdle.Text = idle
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// A session that was idle in a tenant with a long limit does not continue in one with a short
+// limit, also if it was used in between. After the password was entered, it does.
+func TestIdleInAnotherTenant(t *testing.T) {
+	t.Parallel()
+	d, a, b, now, person := sessionStack(t)
+	s, ctx := d.Store, t.Context()
+	limitIdle(t, s, b, "15m")
+	for _, c := range []struct {
+		idle    time.Duration
+		confirm bool
+		ends    bool
+	}{
+		{15 * time.Minute, false, true},
+		{15*time.Minute - time.Millisecond, false, false},
+		{3 * time.Hour, true, false},
+	} {
+		token, err := s.StartSession(ctx, person, "", "")
+		require.NoError(t, err)
+		session, err := s.Session(ctx, token)
+		require.NoError(t, err)
+		require.NoError(t, s.ChooseTenant(ctx, session, a.TenantID()))
+		*now = now.Add(c.idle)
+		for range 2 { // the second one is soon after the first
+			session, err = s.Session(ctx, token)
+			require.NoError(t, err, "the limit of the current tenant")
+			*now = now.Add(2 * time.Minute)
+		}
+		if c.confirm {
+			require.NoError(t, s.Confirm(ctx, session))
+		}
+		require.NoError(t, s.ChooseTenant(ctx, session, b.TenantID()))
+		look := tenants.SessionLook{Session: session.ID, Tenant: b.TenantID()}
+		holding, err := s.SessionsThatHold(ctx, []tenants.SessionLook{look})
+		require.NoError(t, err)
+		require.Equal(t, !c.ends, holding[look])
+		_, err = s.Session(ctx, token)
+		if c.ends {
+			require.ErrorIs(t, err, tenants.ErrNoSession, c.idle)
+		} else {
+			require.NoError(t, err, c.idle)
+		}
+	}
+}
+
 func TestConfigured(t *testing.T) {
 	t.Parallel()
 	d, a, b, _, _ := sessionStack(t)

@@ -101,6 +101,17 @@ func (q *Queries) IsMember(ctx context.Context, arg IsMemberParams) (bool, error
 	return exists, err
 }
 
+const lockPerson = `-- name: LockPerson :exec
+SELECT FROM people WHERE id = $1 FOR NO KEY UPDATE
+`
+
+// What is counted of the person in all tenants stays valid until the transaction ends. Tenants are
+// locked first.
+func (q *Queries) LockPerson(ctx context.Context, id uuid.UUID) error {
+	_, err := q.db.Exec(ctx, lockPerson, id)
+	return err
+}
+
 const memberByEmail = `-- name: MemberByEmail :one
 SELECT m.tenant_id, m.person_id, m.role, m.created_at, m.id, m.joined_at, m.updated_at, m.version, p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = $1 AND p.email = $2

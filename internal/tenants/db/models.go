@@ -688,15 +688,16 @@ type SecuritySetting struct {
 }
 
 type Session struct {
-	TokenHash    []byte
-	ID           uuid.UUID
-	PersonID     uuid.UUID
-	ChosenTenant *uuid.UUID
-	Address      string
-	UserAgent    string
-	CreatedAt    time.Time
-	SeenAt       time.Time
-	ProvedAt     *time.Time
+	TokenHash     []byte
+	ID            uuid.UUID
+	PersonID      uuid.UUID
+	ChosenTenant  *uuid.UUID
+	Address       string
+	UserAgent     string
+	CreatedAt     time.Time
+	SeenAt        time.Time
+	ProvedAt      *time.Time
+	LongestIdleMs int64
 }
 
 type Subject struct {

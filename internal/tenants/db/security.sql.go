@@ -13,7 +13,7 @@ import (
 )
 
 const confirmSession = `-- name: ConfirmSession :exec
-UPDATE sessions SET proved_at = $1 WHERE id = $2 AND person_id = $3
+UPDATE sessions SET proved_at = $1, longest_idle_ms = 0 WHERE id = $2 AND person_id = $3
 `
 
 type ConfirmSessionParams struct {

@@ -239,7 +239,7 @@ func (q *Queries) RememberAddress(ctx context.Context, arg RememberAddressParams
 }
 
 const sessionByToken = `-- name: SessionByToken :one
-SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, coalesce(s.proved_at, s.created_at)::timestamptz AS proved_at, p.email
+SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, s.longest_idle_ms, coalesce(s.proved_at, s.created_at)::timestamptz AS proved_at, p.email
 FROM sessions s JOIN people p ON p.id = s.person_id
 WHERE s.token_hash = $1 AND s.created_at > $2 AND s.seen_at > $3
 `
@@ -251,13 +251,14 @@ type SessionByTokenParams struct {
 }
 
 type SessionByTokenRow struct {
-	ID           uuid.UUID
-	PersonID     uuid.UUID
-	ChosenTenant *uuid.UUID
-	CreatedAt    time.Time
-	SeenAt       time.Time
-	ProvedAt     time.Time
-	Email        string
+	ID            uuid.UUID
+	PersonID      uuid.UUID
+	ChosenTenant  *uuid.UUID
+	CreatedAt     time.Time
+	SeenAt        time.Time
+	LongestIdleMs int64
+	ProvedAt      time.Time
+	Email         string
 }
 
 func (q *Queries) SessionByToken(ctx context.Context, arg SessionByTokenParams) (SessionByTokenRow, error) {
@@ -269,6 +270,7 @@ func (q *Queries) SessionByToken(ctx context.Context, arg SessionByTokenParams) 
 		&i.ChosenTenant,
 		&i.CreatedAt,
 		&i.SeenAt,
+		&i.LongestIdleMs,
 		&i.ProvedAt,
 		&i.Email,
 	)
@@ -330,7 +332,7 @@ JOIN tenants t ON t.id = m.tenant_id AND t.state = 'active'
 LEFT JOIN security_settings e ON e.tenant_id = m.tenant_id
 WHERE s.created_at > $3 AND s.seen_at > $4
     AND (e.tenant_id IS NULL OR s.created_at > $5::timestamptz - e.session_life_ms * interval '1 millisecond'
-        AND s.seen_at > $5::timestamptz - e.session_idle_ms * interval '1 millisecond')
+        AND s.seen_at > $5::timestamptz - e.session_idle_ms * interval '1 millisecond' AND s.longest_idle_ms < e.session_idle_ms)
 `
 
 type SessionsThatHoldParams struct {
@@ -373,7 +375,9 @@ func (q *Queries) SessionsThatHold(ctx context.Context, arg SessionsThatHoldPara
 }
 
 const touchSession = `-- name: TouchSession :exec
-UPDATE sessions SET seen_at = $1 WHERE id = $2
+UPDATE sessions SET seen_at = $1::timestamptz,
+    longest_idle_ms = greatest(longest_idle_ms, floor(extract(epoch FROM $1::timestamptz - seen_at) * 1000)::bigint)
+WHERE id = $2
 `
 
 type TouchSessionParams struct {

@@ -47,6 +47,11 @@ SELECT count(*) FROM members WHERE tenant_id = @tenant_id;
 SELECT count(*) FROM members
 WHERE tenant_id = @tenant_id AND role = 'owner' AND joined_at IS NOT NULL AND id <> @id;
 
+-- name: LockPerson :exec
+-- What is counted of the person in all tenants stays valid until the transaction ends. Tenants are
+-- locked first.
+SELECT FROM people WHERE id = @id FOR NO KEY UPDATE;
+
 -- name: CountJoined :one
 SELECT count(*) FROM members WHERE person_id = @person_id AND joined_at IS NOT NULL;
 

@@ -19,7 +19,7 @@ ON CONFLICT (tenant_id) DO UPDATE SET session_idle_text = excluded.session_idle_
 RETURNING *;
 
 -- name: ConfirmSession :exec
-UPDATE sessions SET proved_at = @now WHERE id = @id AND person_id = @person_id;
+UPDATE sessions SET proved_at = @now, longest_idle_ms = 0 WHERE id = @id AND person_id = @person_id;
 
 -- name: MaxSessionsOf :one
 -- The smallest number that one of the person's tenants allows; 100 by default.

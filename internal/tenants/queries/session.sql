@@ -3,7 +3,7 @@ INSERT INTO sessions (token_hash, id, person_id, chosen_tenant, address, user_ag
 VALUES (@token_hash, @id, @person_id, @chosen_tenant, @address, @user_agent, @now, @now);
 
 -- name: SessionByToken :one
-SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, coalesce(s.proved_at, s.created_at)::timestamptz AS proved_at, p.email
+SELECT s.id, s.person_id, s.chosen_tenant, s.created_at, s.seen_at, s.longest_idle_ms, coalesce(s.proved_at, s.created_at)::timestamptz AS proved_at, p.email
 FROM sessions s JOIN people p ON p.id = s.person_id
 WHERE s.token_hash = @token_hash AND s.created_at > @oldest AND s.seen_at > @idle_since;
 
@@ -13,7 +13,9 @@ WHERE person_id = @person_id AND created_at > @oldest AND seen_at > @idle_since
 ORDER BY seen_at DESC, id DESC LIMIT 100;
 
 -- name: TouchSession :exec
-UPDATE sessions SET seen_at = @now WHERE id = @id;
+UPDATE sessions SET seen_at = sqlc.arg(now)::timestamptz,
+    longest_idle_ms = greatest(longest_idle_ms, floor(extract(epoch FROM sqlc.arg(now)::timestamptz - seen_at) * 1000)::bigint)
+WHERE id = @id;
 
 -- name: ChooseTenant :execrows
 -- Only a tenant that the session's person has joined.
@@ -46,7 +48,7 @@ JOIN tenants t ON t.id = m.tenant_id AND t.state = 'active'
 LEFT JOIN security_settings e ON e.tenant_id = m.tenant_id
 WHERE s.created_at > @oldest AND s.seen_at > @idle_since
     AND (e.tenant_id IS NULL OR s.created_at > sqlc.arg(now)::timestamptz - e.session_life_ms * interval '1 millisecond'
-        AND s.seen_at > sqlc.arg(now)::timestamptz - e.session_idle_ms * interval '1 millisecond');
+        AND s.seen_at > sqlc.arg(now)::timestamptz - e.session_idle_ms * interval '1 millisecond' AND s.longest_idle_ms < e.session_idle_ms);
 
 -- name: RememberAddress :exec
 INSERT INTO person_addresses (person_id, address, seen_at) VALUES (@person_id, @address, @now)
