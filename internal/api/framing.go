@@ -12,8 +12,7 @@ import (
 // for another (RFC 9112, 6.3). net/http uses Transfer-Encoding, removes the other header and keeps
 // the connection. framing makes the head malformed instead, so that net/http answers 400 and
 // closes. It does the same with a head of more than maxHeadLines lines: to read thousands of short
-// ones takes net/http as long as many requests. For the same reason it makes a chunk malformed if a
-// body has very many of a few bytes each.
+// ones takes net/http as long as many requests. It also counts chunks: see parts.go.
 //
 // It reads the same bytes as net/http, in the same order. What it cannot follow, net/http refuses.
 type framing struct {
@@ -25,22 +24,13 @@ type framing struct {
 	version int      // how much of oldVersion ends what was read of it
 	length  int64    // Content-Length
 	left    int64    // of the body or the chunk
-	chunks  int64    // of the body
-	chunked int64    // bytes in these
+	chunks  int      // since takeChunks
 	seen    uint8
 	poison  atomic.Pointer[string] // the status line for a request that net/http must not read
 }
 
 // maxHeadLines is the maximum number of lines in a head, without the line of the request.
 const maxHeadLines = 200
-
-// leastChunk is the average size of the chunks of a body, in bytes, beyond the first fewChunks. A
-// client that sends each row of a table in a chunk of its own has more. net/http reads a chunk in a
-// quarter of a microsecond, also of a body that nobody wants.
-const (
-	leastChunk = 8
-	fewChunks  = 1024
-)
 
 type framingState uint8
 
@@ -57,7 +47,6 @@ const (
 var (
 	twoLengths = "400 Bad Request: it has a Transfer-Encoding, and a Content-Length or the version HTTP/1.0"
 	manyLines  = "431 Request Header Fields Too Large"
-	fineChunks = "400 Bad Request: its body has very many chunks of a few bytes"
 )
 
 // The properties of a head.
@@ -94,11 +83,6 @@ func (f *framing) follow(b []byte) int {
 				f.poison.Store(wrong)
 				return i + 1
 			}
-		}
-		if f.state == inChunkSize && f.size == 0 && f.chunks > fewChunks && f.chunked/f.chunks < leastChunk {
-			b[i] = 'x'
-			f.poison.Store(&fineChunks)
-			return i + 1
 		}
 		part, _, ends := bytes.Cut(b[i:], []byte{'\n'})
 		i += len(part)
@@ -156,7 +140,6 @@ func (f *framing) bodyRead() {
 // begin begins the next request.
 func (f *framing) begin() {
 	f.state, f.begun, f.version, f.seen, f.length, f.lines = inHead, false, 0, 0, 0, 0
-	f.chunks, f.chunked = 0, 0
 }
 
 // endLine reads a whole line, of which only the beginning is known.
@@ -165,22 +148,28 @@ func (f *framing) endLine(line []byte) {
 	case inHead:
 		f.headLine(line)
 	case inChunkSize:
+		f.chunks++
 		text, _, _ := bytes.Cut(line, []byte{';'})
 		size, _ := strconv.ParseInt(string(bytes.TrimSpace(text)), 16, 64) // net/http refuses a wrong one
 		if f.left = size; size > 0 {
 			f.state = inChunk
-			f.chunks++
-			f.chunked += min(size, 1<<40) // no overflow
 		} else {
 			f.state = inTrailer
 		}
 	case inChunkEnd:
 		f.state = inChunkSize
 	case inTrailer:
-		if len(line) == 0 {
+		if f.chunks++; len(line) == 0 {
 			f.begin()
 		}
 	}
+}
+
+// takeChunks returns how many chunks were read since the last call, beyond one for longPart of the
+// bytes that were read.
+func (f *framing) takeChunks(read int) (n int) {
+	n, f.chunks = f.chunks-read/longPart, 0
+	return n
 }
 
 // noteVersion looks for oldVersion at the end of the request line, which may be longer than f.line.

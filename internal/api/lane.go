@@ -414,6 +414,7 @@ func (c *handedConn) Read(b []byte) (n int, err error) {
 		c.rest = c.rest[n:]
 	}
 	n = c.follow(b[:n])
+	parts.wait(c.takeChunks(n) - 1)
 	c.note(b[:n])
 	return n, err
 }

@@ -34,12 +34,6 @@ func TestFloods(t *testing.T) {
 			}
 			return c.WriteData(1, false, nil)
 		},
-		"data in bytes": func(c *client, i int) error {
-			if i == 0 {
-				return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.head(callPath), EndHeaders: true})
-			}
-			return c.WriteData(1, false, []byte{'x'})
-		},
 		"data after the end": func(c *client, i int) error {
 			if i == 0 {
 				return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.head(callPath), EndHeaders: true, EndStream: true})
@@ -92,16 +86,33 @@ func TestShortFieldsOfALongList(t *testing.T) {
 	c.ended(http2.ErrCodeEnhanceYourCalm)
 }
 
-// A body in short frames, such as one for each row of a table, is no flood.
-func TestBodyInShortFrames(t *testing.T) {
-	_, addr := serveFor(t, func(config *Config) { config.Limits.Frames = Budget{Burst: 10} })
+// Short frames of bodies count as parts, and a connection with very many waits. Answers that are
+// ready do not wait for that.
+func TestShortFramesOfBodies(t *testing.T) {
+	waits, wait := make(chan int), make(chan struct{})
+	_, addr := serveFor(t, func(config *Config) {
+		config.Parts = func(parts int) {
+			waits <- parts
+			<-wait
+		}
+	})
 	c := dial(t, addr)
 	c.open(1, callPath, false)
-	for range 2000 {
-		c.data(1, false, "12345678")
+	for range 20 {
+		c.data(1, false, long(2000))
 	}
 	c.data(1, true, "")
-	require.Len(t, c.answer(1).body, 16_000)
+	require.Len(t, c.answer(1).body, 40_000)
+	c.open(3, callPath, true)
+	c.open(5, callPath, false)
+	for range partsTogether + 3 {
+		c.data(5, false, "x")
+	}
+	c.data(5, true, "x")
+	require.Equal(t, partsTogether, <-waits)
+	c.answer(3)
+	close(wait)
+	require.Len(t, c.answer(5).body, partsTogether+4)
 }
 
 // The frames of a client that sends requests are not a flood.

@@ -22,7 +22,6 @@ type Call struct {
 
 	body       []byte // has arrived and was not read
 	received   int64  // bytes of the body
-	parts      int64  // frames with these
 	ended      bool   // the client has sent everything
 	gone       bool   // was reset, or the connection has ended
 	replied    bool   // the answer is known, but perhaps waits for a window

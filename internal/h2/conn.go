@@ -64,8 +64,9 @@ type conn struct {
 	tableless  bool // the client wants a smaller table, so it gets none
 	frames     budget
 	resets     budget
-	cutBytes   int // sent in frames that a window has cut, and not yet counted
-	strikes    int // pings that came too early
+	parts      float64 // of bodies, that Config.Parts does not know of
+	cutBytes   int     // sent in frames that a window has cut, and not yet counted
+	strikes    int     // pings that came too early
 	dead       bool
 	draining   drainState
 	timer      *time.Timer // of draining; nil: there was none
@@ -119,6 +120,7 @@ func newConn(server *Server, socket net.Conn) *conn {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.buffered = bufio.NewReaderSize(source{c}, readBuffer)
 	c.framer = http2.NewFramer(&c.out, c.buffered)
+	c.framer.SetReuseFrames() // those of data
 	c.framer.SetMaxReadFrameSize(maxFrame)
 	c.framer.SetReuseFrames()
 	c.decoder = hpack.NewDecoder(tableSize, func(f hpack.HeaderField) { c.decoding.take(f, server.Limits.HeaderBytes) })
@@ -139,11 +141,10 @@ const (
 	// decodeStep is how many bytes of a header block are decoded before the size of its list is
 	// looked at. It is more than most blocks have.
 	decodeStep = 512
-	// leastPart is the average size of the parts of a body, in bytes, beyond the first fewParts.
-	// A client that sends each row of a table in a frame of its own has more.
-	leastPart  = 8
-	fewParts   = 256
-	maxStrikes = 2
+	// longPart is from which size on a part of a body takes less than its bytes.
+	longPart      = 1 << 10
+	partsTogether = 64
+	maxStrikes    = 2
 	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
 	// last ones.
 	restAfter = time.Second

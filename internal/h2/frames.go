@@ -211,6 +211,9 @@ func (c *conn) endBody(s *Call) {
 // takeData processes a part of a body.
 func (c *conn) takeData(f *http2.DataFrame) error {
 	size, data, end := int(f.Length), f.Data(), f.StreamEnded()
+	if err := c.countPart(len(data)); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inWindow -= size; c.inWindow < 0 {
@@ -232,12 +235,10 @@ func (c *conn) takeData(f *http2.DataFrame) error {
 	if s.window -= size; s.window < 0 {
 		return streamError(s.id, http2.ErrCodeFlowControl)
 	}
-	s.received += int64(len(data))
-	s.parts++
-	tiny := len(data) == 0 || s.parts > fewParts && s.received/s.parts < leastPart
-	if tiny && !end && !c.frames.take(time.Now) {
+	if len(data) == 0 && !end && !c.frames.take(time.Now) {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
+	s.received += int64(len(data))
 	if declared := s.head.length; declared >= 0 && (s.received > declared || end && s.received != declared) {
 		return streamError(s.id, http2.ErrCodeProtocol)
 	}
@@ -250,6 +251,21 @@ func (c *conn) takeData(f *http2.DataFrame) error {
 	} else if s.begun {
 		s.wake()
 	}
+	return nil
+}
+
+// countPart tells Config.Parts of the parts of bodies that are shorter than longPart, some at a
+// time. What must not wait is done before.
+func (c *conn) countPart(size int) error {
+	c.parts += 1 - float64(size)/longPart
+	if c.parts = max(0, c.parts); c.parts < partsTogether || c.server.Parts == nil {
+		return nil
+	}
+	c.parts -= partsTogether
+	if err := c.beforeWait(); err != nil {
+		return err
+	}
+	c.server.Parts(partsTogether)
 	return nil
 }
 

@@ -1,14 +1,10 @@
 package places
 
 // WaitingOf returns how many requests of a holder wait.
-func (t *Turns[K]) WaitingOf(holder K) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if q := t.of[holder]; q != nil {
-		return q.line.Len()
-	}
-	return 0
-}
+func (t *Turns[K]) WaitingOf(holder K) int { return t.waitingOf(holder) }
+
+// SingleWaiting returns how many wait for the one turn of all kinds of their tenants.
+func (p *Processors) SingleWaiting() int { return p.Short.single.Waiting() }
 
 // Compared returns how many comparisons of those who wait there were.
 func (t *Turns[K]) Compared() int {

@@ -11,7 +11,8 @@ import (
 // several kinds would have all processors, which checks need.
 //
 // On an instance with fewer than fewProcessors, a tenant also has only one turn of both kinds at
-// the same time, and with two, one of all three while batches leave a processor to others. So its
+// the same time, and with two, one of all three while batches leave a processor to others and many
+// of its own wait: few ones, such as those of a gateway, do not wait for its long work. So its
 // short work can wait for its long work, but that of others does not: for short work, the tenant's
 // own one is waited for first, and for long work at last. There, long work is before the short work
 // of its tenant: it already has a turn of its kind, and these are few.

@@ -67,16 +67,14 @@ func TestTurnsOfProcessors(t *testing.T) {
 	}
 }
 
-// With few processors, short and long work of one tenant alternate, and neither is refused. So do
-// its batches while there are others.
-func TestOneTurnOfAllKinds(t *testing.T) {
+// With few processors, short and long work of one tenant alternate, and neither is refused.
+func TestOneTurnOfBothKinds(t *testing.T) {
 	t.Parallel()
 	turns := places.NewProcessors(2)
-	turns.Batches.LeaveOneWhile(func() bool { return true })
 	tenant := uuid.UUID{1}
 	var running, most, done atomic.Int64
 	var all sync.WaitGroup
-	for _, kind := range []*places.Turns[uuid.UUID]{turns.Short, turns.Long, turns.Batches} {
+	for _, kind := range []*places.Turns[uuid.UUID]{turns.Short, turns.Long} {
 		for range 8 {
 			all.Go(func() {
 				for range 50 {
@@ -97,39 +95,47 @@ func TestOneTurnOfAllKinds(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 1, most.Load())
-	require.EqualValues(t, 3*8*50, done.Load())
+	require.EqualValues(t, 2*8*50, done.Load())
 }
 
-// A tenant that is alone has batches on all processors, whatever else it does.
+// A tenant that is alone has batches on all processors, whatever else it does. While there are
+// others, its batches wait for its long work if they are many.
 func TestBatchesBesideOtherTurns(t *testing.T) {
 	t.Parallel()
 	turns := places.NewProcessors(2)
 	several := false
 	turns.Batches.LeaveOneWhile(func() bool { return several })
 	mine, other := uuid.UUID{1}, uuid.UUID{2}
-	short, err := turns.Short.Take(t.Context(), mine)
-	require.NoError(t, err)
-	for range 2 {
-		leave, err := turns.Batches.TakeWithin(t.Context(), mine, 0)
+	batch := func(tenant uuid.UUID) (leave func()) {
+		leave, err := turns.Batches.Take(t.Context(), tenant)
 		require.NoError(t, err)
-		defer leave()
+		return leave
 	}
-	short()
+	long, err := turns.Long.Take(t.Context(), mine)
+	require.NoError(t, err)
+	first, second := batch(mine), batch(mine)
+	first()
+	second()
 
 	several = true
-	turns = places.NewProcessors(2)
-	turns.Batches.LeaveOneWhile(func() bool { return several })
-	short, err = turns.Short.Take(t.Context(), mine)
-	require.NoError(t, err)
-	_, err = turns.Batches.TakeWithin(t.Context(), mine, 0)
-	require.ErrorIs(t, err, context.DeadlineExceeded, "another tenant needs the other processor")
-	leave, err := turns.Batches.TakeWithin(t.Context(), other, 0)
-	require.NoError(t, err)
-	leave()
-	short()
-	leave, err = turns.Batches.TakeWithin(t.Context(), mine, 0)
-	require.NoError(t, err)
-	leave()
+	first = batch(mine)
+	var few, many sync.WaitGroup
+	wait := func(of *sync.WaitGroup, waiting func() int, count int) {
+		of.Go(func() { batch(mine)() })
+		require.Eventually(t, func() bool { return waiting() == count }, 10*time.Second, time.Millisecond)
+	}
+	for i := range 4 {
+		wait(&few, turns.Batches.Waiting, i+1)
+	}
+	for i := range 3 {
+		wait(&many, turns.SingleWaiting, i+1)
+	}
+	first()
+	few.Wait()
+	require.Equal(t, 3, turns.SingleWaiting(), "they leave the other processor to other tenants")
+	batch(other)()
+	long()
+	many.Wait()
 }
 
 // Short work that waits for long work of its own tenant does not keep out the short work of other

@@ -26,8 +26,8 @@ type Turns[K comparable] struct {
 	// waited for before a place of this kind, or after it.
 	single      *Turns[K]
 	singleFirst bool
-	// leaveOne reports whether holders with places leave one more to those without, and have only
-	// one of several kinds if leavesSingle is true; nil: never.
+	// leaveOne reports whether holders with places leave one more to those without; nil: never. If
+	// leavesSingle is true, they need that of several kinds only then, and if many of theirs wait.
 	leaveOne     func() bool
 	leavesSingle bool
 
@@ -72,7 +72,7 @@ func (t *Turns[K]) Most() int { return t.most }
 // Take waits for a place of the holder, until ctx ends. If it returns no error, the caller must
 // call leave once.
 func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error) {
-	if !t.hasSingle() {
+	if !t.hasSingle(holder) {
 		return t.take(ctx, holder, false)
 	}
 	first, second := t, t.single
@@ -92,8 +92,24 @@ func (t *Turns[K]) Take(ctx context.Context, holder K) (leave func(), err error)
 }
 
 // hasSingle reports whether the holder of a place must have that of several kinds, too.
-func (t *Turns[K]) hasSingle() bool {
-	return t.single != nil && (!t.leavesSingle || t.leaves())
+func (t *Turns[K]) hasSingle(holder K) bool {
+	if t.single == nil || !t.leavesSingle {
+		return t.single != nil
+	}
+	return t.leaves() && t.waitingOf(holder)+t.single.waitingOf(holder) >= manyWaiting
+}
+
+// manyWaiting is how many requests of a holder wait that sends them faster than it gets places.
+const manyWaiting = 4
+
+// waitingOf returns how many requests of a holder wait.
+func (t *Turns[K]) waitingOf(holder K) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q := t.of[holder]; q != nil {
+		return q.line.Len()
+	}
+	return 0
 }
 
 // leaves reports whether holders with places leave one more to those without.
@@ -120,7 +136,7 @@ func (t *Turns[K]) take(ctx context.Context, holder K, second bool) (leave func(
 
 // TakeWithin is Take that waits no longer than most.
 func (t *Turns[K]) TakeWithin(ctx context.Context, holder K, most time.Duration) (leave func(), err error) {
-	if !t.hasSingle() {
+	if !t.hasSingle(holder) {
 		return t.takeWithin(ctx, holder, most)
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
