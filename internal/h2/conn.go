@@ -144,7 +144,10 @@ const (
 	// longPart is from which size on a part of a body takes less than its bytes.
 	longPart      = 1 << 10
 	partsTogether = 64
-	maxStrikes    = 2
+	// A header list takes as long as a part for each listPart bytes beyond freeList, which can be a
+	// few bytes of the connection. Most requests have less.
+	freeList, listPart = 2 << 10, 256
+	maxStrikes         = 2
 	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
 	// last ones.
 	restAfter = time.Second
@@ -158,10 +161,12 @@ func (c *conn) serve() {
 	}
 	for {
 		err := c.next()
-		var stream http2.StreamError
+		if err == nil {
+			continue
+		}
+		var stream http2.StreamError // both are allocated
 		var fatal http2.ConnectionError
 		switch {
-		case err == nil:
 		case errors.As(err, &stream) && c.refuse(stream):
 		case errors.As(err, &stream):
 			c.giveUp(http2.ErrCodeEnhanceYourCalm)

@@ -19,6 +19,9 @@ func (c *conn) takeHeaders(f *http2.HeadersFrame) error {
 	if err := c.decode(f); err != nil {
 		return err
 	}
+	if err := c.countParts(float64(s.head.size-freeList) / listPart); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	opened, err := c.openStream(s, id, end)
@@ -211,7 +214,7 @@ func (c *conn) endBody(s *Call) {
 // takeData processes a part of a body.
 func (c *conn) takeData(f *http2.DataFrame) error {
 	size, data, end := int(f.Length), f.Data(), f.StreamEnded()
-	if err := c.countPart(len(data)); err != nil {
+	if err := c.countParts(1 - float64(len(data))/longPart); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -254,18 +257,19 @@ func (c *conn) takeData(f *http2.DataFrame) error {
 	return nil
 }
 
-// countPart tells Config.Parts of the parts of bodies that are shorter than longPart, some at a
-// time. What must not wait is done before.
-func (c *conn) countPart(size int) error {
-	c.parts += 1 - float64(size)/longPart
-	if c.parts = max(0, c.parts); c.parts < partsTogether || c.server.Parts == nil {
+// countParts tells Config.Parts of the parts of bodies that are shorter than longPart, and of long
+// header lists, some at a time. What must not wait is done before.
+func (c *conn) countParts(n float64) error {
+	c.parts = max(0, c.parts+n)
+	if c.parts < partsTogether || c.server.Parts == nil {
 		return nil
 	}
-	c.parts -= partsTogether
+	now := int(c.parts)
+	c.parts = 0
 	if err := c.beforeWait(); err != nil {
 		return err
 	}
-	c.server.Parts(partsTogether)
+	c.server.Parts(now)
 	return nil
 }
 

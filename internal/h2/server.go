@@ -64,8 +64,9 @@ type Config struct {
 	// Client returns the address for which a request to Handler counts, for example that behind a
 	// proxy. nil: that of the connection.
 	Client func(remote netip.Addr, head *Head) netip.Addr
-	// Parts is told of parts of bodies that are much shorter than a KiB, and waits until they may
-	// be read. The connection waits for it. nil: all may.
+	// Parts is told of parts of bodies that are much shorter than a KiB, and of header lists that
+	// take as long as so many parts, and waits until they may be read. The connection waits for it.
+	// nil: all may.
 	Parts func(parts int)
 	// Patient makes Shutdown wait for Handler, instead of cancelling its requests.
 	Patient bool
