@@ -27,6 +27,7 @@ from ._core import (
 )
 from ._decision import Decision
 from ._errors import MisuseError, NoDecision, Undecided
+from ._fork import after_fork
 from ._hooks import Call, Hooks, Telling
 from ._http import AsyncConnections
 from ._lease_answer import LeaseAnswer
@@ -112,6 +113,7 @@ class AsyncClient:
         self._batcher = _Batcher(self) if batching else None
         held = self._core.leases
         self._leasing = None if held is None else Tasks(held, self._send_lease)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -283,11 +285,24 @@ class AsyncClient:
         if remembered is not None:
             return remembered
         until = time.monotonic() + self._core.timeout
+        self._adopt_loop()
         if self._batcher is None or question.alone:
             return await self._ask(question, headers, until)
         if self._core.blocked():
             return self._core.fallback(question, BREAKER_OPEN)
         return await self._batcher.ask(question, headers, until)
+
+    def _adopt_loop(self) -> None:
+        """Leaves an event loop that has ended: its requests may never end."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        before, self._loop = self._loop, loop
+        if before is None or before.is_running():
+            return
+        if self._batcher is not None:
+            self._batcher.forget()
+        self._core.interrupted()
 
     async def _ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
         """Sends one question."""
@@ -302,6 +317,7 @@ class AsyncClient:
     async def _counted(self, send: Callable[[], Awaitable[_T]]) -> _T | NoDecision:
         """Sends if the breaker allows it, and reports the result to it."""
         core = self._core
+        self._adopt_loop()
         ticket = core.enter()
         if ticket is None:
             return BREAKER_OPEN
@@ -379,7 +395,15 @@ class _Batcher:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._in_flight = 0
+        self.forget()
+        after_fork(self)
+
+    def forked(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops the requests in flight and the waiting checks of another event loop or process."""
+        self._in_flight: set[object] = set()  # one for each request
         self._waiting: list[_Waiter] = []
         self._size = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -389,12 +413,13 @@ class _Batcher:
         return len(self._waiting)
 
     async def ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
-        if self._in_flight == 0:
-            self._in_flight += 1
+        if not self._in_flight:
+            request = object()
+            self._in_flight.add(request)
             try:
                 return await self._client._ask(question, headers, until)
             finally:
-                self._ended()
+                self._ended(request)
         waiter = _Waiter(question, until)
         self._waiting.append(waiter)
         self._size += waiter.size
@@ -414,16 +439,16 @@ class _Batcher:
             self._waiting.remove(waiter)
             self._size -= waiter.size
 
-    def _ended(self) -> None:
+    def _ended(self, request: object) -> None:
         """Sends the waiting checks after a request has ended."""
-        self._in_flight -= 1
-        if self._in_flight == 0 and self._waiting:
+        self._in_flight.discard(request)  # if it was forgotten, it is not there
+        if not self._in_flight and self._waiting:
             self._send()
 
     def _send(self) -> None:
         """Sends all waiting checks."""
         batch, self._waiting, self._size = self._waiting, [], 0
-        self._in_flight += 1
+        self._in_flight.add(batch[-1])
         task = asyncio.get_running_loop().create_task(self._run(batch))
         self._tasks.add(task)  # keeps the task alive
         task.add_done_callback(self._tasks.discard)
@@ -440,7 +465,7 @@ class _Batcher:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._ended()
+            self._ended(batch[-1])
 
     async def _alone(self, waiter: _Waiter) -> None:
         try:

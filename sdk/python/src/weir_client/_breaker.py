@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ._errors import NoDecision
+from ._fork import after_fork
 
 BreakerState = Literal["closed", "open", "half_open"]
 """A state of the circuit breaker. In half_open, a probe is in flight."""
@@ -44,11 +45,33 @@ class Breaker:
 
     def __init__(self, changed: Callable[[BreakerState, BreakerState], None]) -> None:
         self._changed = changed  # called outside the lock
-        self._lock = threading.Lock()
         self._state: BreakerState = "closed"
+        self._probe: Ticket | None = None  # the probe that is in flight
         self._buckets: list[_Bucket] = []
         self._refused = 0
         self._probe_from = 0.0
+        self.forked()
+        after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        # The probe is the parent's. No hook is called, because it may wait for a lock.
+        self._lose_probe()
+
+    def interrupted(self) -> None:
+        """Notes that no call in flight will end, because its event loop is gone."""
+        with self._lock:
+            lost = self._lose_probe()
+        if lost:
+            self._changed("half_open", "open")
+
+    def _lose_probe(self) -> bool:
+        """Lets another probe be sent. A late result of the lost one changes nothing."""
+        if self._state != "half_open":
+            return False
+        self._probe = None
+        self._state = "open"
+        return True
 
     @property
     def state(self) -> BreakerState:
@@ -71,15 +94,16 @@ class Breaker:
                 return None
             self._state = "half_open"
             self._probe_from = now + PROBE_INTERVAL_MS
+            ticket = self._probe = Ticket(True)
         self._changed("open", "half_open")
-        return Ticket(True)
+        return ticket
 
     def cancel(self, ticket: Ticket, now: float) -> None:
         """Returns a ticket without a result."""
-        if not ticket.probe:
-            return
         with self._lock:
-            self._state = "open"
+            if ticket is not self._probe:
+                return
+            self._lose_probe()
             self._probe_from = now
         self._changed("half_open", "open")
 
@@ -91,9 +115,12 @@ class Breaker:
             if not ticket.probe:
                 refused = failure is not None and failure.cause == "connection_refused"
                 self._count(failed, refused, now)
+            elif ticket is not self._probe:
+                return
             elif failed:
-                self._state = "open"
+                self._lose_probe()
             else:
+                self._probe = None
                 self._state = "closed"
                 self._buckets = []
                 self._refused = 0

@@ -26,6 +26,7 @@ from ._core import (
 )
 from ._decision import Decision
 from ._errors import MisuseError, NoDecision, Undecided
+from ._fork import after_fork
 from ._hooks import Call, Hooks, Telling
 from ._http import Connections
 from ._lease_answer import LeaseAnswer
@@ -412,8 +413,12 @@ class _Batcher:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.forked()
+        after_fork(self)
+
+    def forked(self) -> None:
         self._lock = threading.Lock()
-        self._in_flight = 0
+        self._in_flight: set[object] = set()  # one for each request; the threads of others are gone
         self._waiting: list[_Waiter] = []
         self._size = 0
 
@@ -422,10 +427,11 @@ class _Batcher:
         return len(self._waiting)
 
     def ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
+        request = object()
         with self._lock:
-            first = self._in_flight == 0
+            first = not self._in_flight
             if first:
-                self._in_flight += 1
+                self._in_flight.add(request)
             else:
                 waiter = _Waiter(question, until)
                 self._waiting.append(waiter)
@@ -436,7 +442,7 @@ class _Batcher:
             try:
                 return self._client._ask(question, headers, until)
             finally:
-                self._ended()
+                self._ended(request)
         return self._await(waiter)
 
     def _await(self, waiter: _Waiter) -> Decision:
@@ -466,17 +472,17 @@ class _Batcher:
             self._size -= waiter.size
             return True
 
-    def _ended(self) -> None:
+    def _ended(self, request: object) -> None:
         """Lets the waiting checks be sent after a request has ended."""
         with self._lock:
-            self._in_flight -= 1
-            if self._in_flight == 0 and self._waiting:
+            self._in_flight.discard(request)  # if it began before a fork, it is not there
+            if not self._in_flight and self._waiting:
                 self._start_batch()
 
     def _start_batch(self) -> None:
         """Lets the thread of the newest check send all waiting checks. The caller holds the lock."""
         batch, self._waiting, self._size = self._waiting, [], 0
-        self._in_flight += 1
+        self._in_flight.add(batch[-1])
         batch[-1].batch = batch
         batch[-1].turn.set()
 
@@ -490,7 +496,7 @@ class _Batcher:
             for waiter in batch:
                 waiter.error = error
         finally:
-            self._ended()
+            self._ended(batch[-1])
             for waiter in batch:
                 waiter.turn.set()
 

@@ -163,6 +163,11 @@ class Core:
         if self.breaker:
             self.breaker.cancel(ticket, self.clock.now())
 
+    def interrupted(self) -> None:
+        """Notes that no request in flight will end, because its event loop is gone."""
+        if self.breaker:
+            self.breaker.interrupted()
+
     # After a request.
 
     def read_check(self, answer: Answer) -> Decision:

@@ -322,7 +322,14 @@ class AsyncConnections:
         self._address = address
         self._connect_seconds = connect_seconds
         self._idle: deque[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = deque()
+        self._inherited: list[object] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        after_fork(self)
+
+    def forked(self) -> None:
+        # Kept, because a closed one would leave the selector, which the parent's event loop shares.
+        self._inherited.append(self._idle)
+        self._idle = deque()
 
     async def exchange(self, request: bytes, until: float, most: int) -> Answer:
         """Sends a request and reads its answer, until a deadline of time.monotonic."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ._check import Check, Question, ask
 from ._clock import Clock
 from ._decision import Decision
+from ._fork import after_fork
 from ._leases import Held, Return
 
 
@@ -17,6 +18,11 @@ class Block:
         self._held = held
         self._clock = clock
         self._lock = threading.Lock()
+        after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        self._held = None  # the parent grants the units, and returns the rest
 
     @property
     def left(self) -> int:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from ._check import Question
 from ._decision import Decision, Denial
+from ._fork import after_fork
 from ._headers import ceil_seconds
 
 _ENTRIES = 10_000
@@ -64,10 +65,14 @@ class Local:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._lock = threading.Lock()
         self._of_subject: dict[tuple[str, str, str], _Known] = {}
         self._of_resource: dict[tuple[str, str], _Known] = {}
         self._counters: dict[tuple[str, str], _Counter] = {}
+        self.forked()
+        after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
 
     def learn(self, question: Question, decision: Decision) -> None:
         """Stores the limits of a decision of the server."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from ._check import Question
 from ._decision import Decision
+from ._fork import after_fork
 from ._headers import ceil_seconds
 
 MEMORY_MS = 1000
@@ -47,8 +48,12 @@ class Memory:
     """Stores denials of the server until they end, so that repeated checks cost nothing."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._entries: dict[object, _Remembered] = {}
+        self.forked()
+        after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
 
     def recall(self, question: Question, now: float) -> Decision | None:
         """Returns the stored denial for a question, if it is still valid."""
