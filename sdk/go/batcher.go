@@ -22,6 +22,7 @@ type batcher struct {
 // A waiter is a check that waits to be sent, and then for its answer.
 type waiter struct {
 	ctx      context.Context // the caller's, with the call's deadline
+	until    time.Time       // the client's timeout; the caller's own deadline may be earlier
 	question question
 	done     chan struct{}
 	decision Decision
@@ -34,7 +35,8 @@ func (b *batcher) ask(ctx context.Context, q *question) (Decision, error) {
 	if c.brk.blocked(c.clock.Now()) {
 		return c.fallback(q, &NoDecision{Cause: CauseBreakerOpen}), nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errTimeout)
+	until := time.Now().Add(c.timeout)
+	ctx, cancel := context.WithDeadlineCause(ctx, until, errTimeout)
 	defer cancel()
 	b.mu.Lock()
 	if b.underWay == 0 {
@@ -43,7 +45,7 @@ func (b *batcher) ask(ctx context.Context, q *question) (Decision, error) {
 		defer b.ended()
 		return c.ask(ctx, q)
 	}
-	w := &waiter{ctx: ctx, question: *q, done: make(chan struct{})}
+	w := &waiter{ctx: ctx, until: until, question: *q, done: make(chan struct{})}
 	b.waiting = append(b.waiting, w)
 	b.bytes += w.size()
 	if len(b.waiting) >= maxBatch || b.bytes >= maxBatchBytes/2 {
@@ -115,15 +117,17 @@ func (b *batcher) alone(w *waiter) {
 	close(w.done)
 }
 
-// together sends a batch and distributes the answers.
+// together sends a batch and distributes the answers. The batch ends with the client's timeout for
+// its newest check, not with the callers' deadlines. The end would count as a failure of the
+// server, and customers who choose the deadlines of their calls could open the breaker.
 func (b *batcher) together(batch []*waiter) {
 	c := b.client
 	questions := make([]question, len(batch))
 	var deadline time.Time
 	for i, w := range batch {
 		questions[i] = w.question
-		if d, _ := w.ctx.Deadline(); d.After(deadline) {
-			deadline = d
+		if w.until.After(deadline) {
+			deadline = w.until
 		}
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), deadline, errTimeout)

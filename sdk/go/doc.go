@@ -18,7 +18,10 @@
 //   - Misuse, a mistake of the caller: err is a [*MisuseError] that names the field and the fix.
 //     The Decision is the zero value, which denies.
 //
-// If the caller cancels the context, the call returns the context's error.
+// If the caller cancels the context, the call returns the context's error. If the context has a
+// deadline that is earlier than the client's timeout, its end is no decision, so the fallback
+// answers. Where a customer chooses the deadline, as in gRPC, check ctx.Err() before you proceed. A
+// [Guard] does.
 //
 // A [Client] is safe for concurrent use. Create one for each server and key, and keep it.
 package weir

@@ -52,7 +52,7 @@ type Guard struct {
 // Handler returns a handler that calls next if Weir allows the request. It sets the rate-limit
 // headers, waits for the delay of a queue rule, and forwards the request's traceparent. If two
 // limiters guard the same request, the headers of the stricter one are sent, also if next sets them
-// itself.
+// itself. If the context of the request ends before the check or the delay, next is not called.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.Skip != nil && g.Skip(r) {
@@ -65,6 +65,10 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			g.failed(w, r, err)
 			return
 		}
+		if r.Context().Err() != nil { // the fallback must not answer for a customer who ends the check
+			ended(w, r)
+			return
+		}
 		if !d.Allowed {
 			d.CopyHeaders(w.Header())
 			if g.OnDenied != nil {
@@ -75,7 +79,8 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if delay := d.Delay(); delay > 0 && clockOf(g.Checker).Sleep(r.Context(), delay) != nil {
-			return // the customer has disconnected
+			ended(w, r)
+			return
 		}
 		if d.Headers == (Headers{}) {
 			next.ServeHTTP(w, r)
@@ -106,9 +111,19 @@ func (g *Guard) check(r *http.Request) Check {
 	return check
 }
 
+// ended ends a request whose context has ended, without its handler. If the customer has
+// disconnected, nobody reads an answer. After a deadline, which a middleware in front has set, the
+// answer would otherwise be 200.
+func ended(w http.ResponseWriter, r *http.Request) {
+	if errors.Is(r.Context().Err(), context.DeadlineExceeded) {
+		writeProblem(w, problemAnswer{Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable})
+	}
+}
+
 func (g *Guard) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		return // the customer has disconnected
+	if end := r.Context().Err(); end != nil && errors.Is(err, end) {
+		ended(w, r)
+		return
 	}
 	if g.OnMisuse != nil {
 		g.OnMisuse(w, r, err)

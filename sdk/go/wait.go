@@ -23,10 +23,14 @@ func (c *Client) waitUntil(ctx context.Context, check Check, deadline time.Time,
 			invalid("header:Idempotency-Key", "is set", "Omit it: the same key would get the same denial again."))
 	}
 	fits := func(d time.Duration) bool { return !hasDeadline || !c.clock.Now().Add(d).After(deadline) }
-	for {
+	var denial Decision
+	for denied := false; ; denied = true {
 		d, err := c.Check(ctx, check)
 		if err != nil {
 			return Decision{}, err
+		}
+		if denied && d.NoDecision != nil && d.NoDecision.callersDeadline {
+			return denial, nil // the end of the wait must not allow what was denied
 		}
 		if d.Allowed {
 			return c.hold(ctx, d, fits)
@@ -41,6 +45,7 @@ func (c *Client) waitUntil(ctx context.Context, check Check, deadline time.Time,
 		if err := c.clock.Sleep(ctx, wait); err != nil {
 			return d, deadlineOr(err, d)
 		}
+		denial = d
 	}
 }
 

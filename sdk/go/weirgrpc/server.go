@@ -23,7 +23,8 @@ import (
 //	guard := weirgrpc.Guard{Checker: client, Subject: weirgrpc.Metadata("x-customer")}
 //	grpc.NewServer(grpc.UnaryInterceptor(guard.Unary), grpc.StreamInterceptor(guard.Stream))
 //
-// A stream is one check, made when it begins.
+// A stream is one check, made when it begins. A call that ends before its check gets its own code,
+// DeadlineExceeded or Canceled, and its handler does not run.
 type Guard struct {
 	Checker weir.Checker
 
@@ -95,6 +96,11 @@ func (g *Guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 	d, err := g.Checker.Check(traced, g.check(ctx, method))
 	if err != nil {
 		return g.failed(ctx, err)
+	}
+	// The customer chooses the deadline. If it has ended the check, the fallback may have allowed
+	// the call, and the handler would run without a decision.
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
 	}
 	if err := set(headers(&d)); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -230,6 +231,79 @@ func TestGuardEndsACheckWithItsCall(t *testing.T) {
 	if err := guard.admit(ctx, checkMethod, func(metadata.MD) error { return nil }); status.Code(err) != codes.Canceled {
 		t.Errorf("%v", err)
 	}
+}
+
+// A late checker answers when the call has ended.
+type late struct{ weir.Checker }
+
+func (l late) Check(ctx context.Context, check weir.Check) (weir.Decision, error) {
+	<-ctx.Done()
+	return l.Checker.Check(context.WithoutCancel(ctx), check)
+}
+
+// A silent transport is a server that does not answer before the call has ended.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// A serverStream is what the guard uses of a stream.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s serverStream) Context() context.Context  { return s.ctx }
+func (serverStream) SetHeader(metadata.MD) error { return nil }
+
+// A headerSetter is what the guard uses of a unary call.
+type headerSetter struct{ grpc.ServerTransportStream }
+
+func (headerSetter) SetHeader(metadata.MD) error { return nil }
+
+// A customer chooses the deadline of a call. With one that is shorter than the check, the fallback
+// would allow every call.
+func TestGuardRunsNoHandlerAfterTheCallEnds(t *testing.T) {
+	client, err := weir.New("http://weir.invalid", "weir_test_key", weir.WithTransport(silent{}), weir.WithTimeout(time.Hour))
+	must(t, err)
+	denying, err := weir.New("http://weir.invalid", "weir_test_key", weir.WithTransport(silent{}), weir.WithTimeout(time.Hour), weir.WithOnFailure(weir.Deny))
+	must(t, err)
+	for name, checker := range map[string]weir.Checker{
+		"no decision": client, "no decision, denied": denying, "allowed too late": late{weirtest.AllowAll()}, "denied too late": late{weirtest.DenyAll()},
+	} {
+		for want, ctx := range map[codes.Code]context.Context{codes.DeadlineExceeded: expired(t), codes.Canceled: cancelled()} {
+			guard := Guard{Checker: checker, Subject: func(context.Context, string) string { return "user_42" }}
+			ctx = grpc.NewContextWithServerTransportStream(ctx, headerSetter{})
+			_, err := guard.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: checkMethod}, func(context.Context, any) (any, error) {
+				t.Errorf("%s, %s: the handler of a unary call runs", name, want)
+				return nil, nil
+			})
+			if status.Code(err) != want {
+				t.Errorf("%s, %s: a unary call: %v", name, want, err)
+			}
+			err = guard.Stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: watchMethod}, func(any, grpc.ServerStream) error {
+				t.Errorf("%s, %s: the handler of a stream runs", name, want)
+				return nil
+			})
+			if status.Code(err) != want {
+				t.Errorf("%s, %s: a stream: %v", name, want, err)
+			}
+		}
+	}
+}
+
+func expired(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 0)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
 func TestLimitAsksBeforeEachCall(t *testing.T) {
