@@ -229,18 +229,19 @@ func TestWaitsOfMigrationsEnd(t *testing.T) {
 	}
 }
 
-// A migration that waits for all statements on tenants holds up none of them: not those that come
+// A migration that waits for all statements on a table holds up none of them: not those that come
 // while it waits, and not for longer than a moment.
-func TestWaitingForTenantsHoldsNobodyUp(t *testing.T) {
+func TestWaitingForTablesHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	for _, number := range []int{68, 69} {
+	const tables = "tenants, counter_changes, ended_meters, portal_links, sessions"
+	for _, number := range []int{68, 69, 73, 75} {
 		u := newDatabase(t)
 		require.NoError(t, migrations.Up(t.Context(), u))
 		downTo(t, u, number-1)
 		reader := connect(t, u)
 		backup, err := reader.Begin(t.Context())
 		require.NoError(t, err)
-		_, err = backup.Exec(t.Context(), "LOCK TABLE tenants, counter_changes, ended_meters IN ACCESS SHARE MODE")
+		_, err = backup.Exec(t.Context(), "LOCK TABLE "+tables+" IN ACCESS SHARE MODE")
 		require.NoError(t, err)
 		waits, done := make(chan string, 1), make(chan error, 1)
 		go func() { done <- migrations.UpNoting(t.Context(), u, func(text string) { waits <- text }) }()
@@ -250,7 +251,7 @@ func TestWaitingForTenantsHoldsNobodyUp(t *testing.T) {
 		_, err = other.Exec(t.Context(), "SET lock_timeout = '10s'")
 		require.NoError(t, err)
 		for range 10 {
-			_, err := other.Exec(t.Context(), "SELECT FROM tenants, counter_changes, ended_meters")
+			_, err := other.Exec(t.Context(), "SELECT FROM "+tables)
 			require.NoError(t, err)
 		}
 		require.Empty(t, done)

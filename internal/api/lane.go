@@ -403,7 +403,7 @@ func (c *handedConn) SetReadDeadline(t time.Time) error {
 // Others come first at each Read and Write.
 func (c *handedConn) Read(b []byte) (n int, err error) {
 	if c.poison.Load() != nil {
-		return copy(b, "\r\n\r\n"), nil // the head or the chunk ends, and net/http reads nothing else
+		return copy(b, "\r\n\r\n"), nil // the head ends, and net/http reads nothing else
 	}
 	runtime.Gosched()
 	if len(c.rest) == 0 {
@@ -414,7 +414,9 @@ func (c *handedConn) Read(b []byte) (n int, err error) {
 		c.rest = c.rest[n:]
 	}
 	n = c.follow(b[:n])
-	parts.wait(c.takeChunks(n) - 1)
+	if wrong := parts.wait(c.Conn.RemoteAddr(), c.takeChunks(n)); wrong != nil {
+		return 0, wrong
+	}
 	c.note(b[:n])
 	return n, err
 }

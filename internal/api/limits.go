@@ -76,8 +76,8 @@ func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamRes
 	return jsonAnswer(appendLimits(nil, &limits)), nil
 }
 
-// fewListed is how many rules are encoded without a turn, in some hundredths of a millisecond. All
-// of them may be skipped, so no wait for Redis leaves a processor to others.
+// fewListed is how many rules are encoded without a turn, in some hundredths of a millisecond. If
+// all are skipped, Redis is not asked, and the work has no pause.
 const fewListed = 4
 
 // values parses the query.

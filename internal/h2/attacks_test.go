@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -91,7 +92,7 @@ func TestShortFieldsOfALongList(t *testing.T) {
 func TestShortFramesOfBodies(t *testing.T) {
 	waits, wait := make(chan int), make(chan struct{})
 	_, addr := serveFor(t, func(config *Config) {
-		config.Parts = func(parts int) {
+		config.Parts = func(_ netip.Addr, parts int) {
 			waits <- parts
 			<-wait
 		}
@@ -120,15 +121,15 @@ func TestLongListsCountAsParts(t *testing.T) {
 	counted := make(chan int, 1)
 	_, addr := serveFor(t, func(config *Config) {
 		config.Limits.Streams = 1
-		config.Parts = func(parts int) { counted <- parts }
+		config.Parts = func(_ netip.Addr, parts int) { counted <- parts }
 	})
 	c := dial(t, addr)
 	c.works(1)
 	c.open(3, callPath, false)
 	for id := uint32(5); id < 13; id += 2 {
-		c.open(id, callPath, true, "a", long(6<<10))
+		c.open(id, callPath, true, "a", long(10<<10))
 	}
-	require.InDelta(t, 4*18, <-counted, 4)
+	require.InDelta(t, 4*17, <-counted, 4)
 }
 
 // The frames of a client that sends requests are not a flood.

@@ -120,7 +120,6 @@ func newConn(server *Server, socket net.Conn) *conn {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.buffered = bufio.NewReaderSize(source{c}, readBuffer)
 	c.framer = http2.NewFramer(&c.out, c.buffered)
-	c.framer.SetReuseFrames() // those of data
 	c.framer.SetMaxReadFrameSize(maxFrame)
 	c.framer.SetReuseFrames()
 	c.decoder = hpack.NewDecoder(tableSize, func(f hpack.HeaderField) { c.decoding.take(f, server.Limits.HeaderBytes) })
@@ -146,7 +145,7 @@ const (
 	partsTogether = 64
 	// A header list takes as long as a part for each listPart bytes beyond freeList, which can be a
 	// few bytes of the connection. Most requests have less.
-	freeList, listPart = 2 << 10, 256
+	freeList, listPart = 6 << 10, 256
 	maxStrikes         = 2
 	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
 	// last ones.

@@ -269,7 +269,7 @@ func (c *conn) countParts(n float64) error {
 	if err := c.beforeWait(); err != nil {
 		return err
 	}
-	c.server.Parts(now)
+	c.server.Parts(c.remote, now)
 	return nil
 }
 

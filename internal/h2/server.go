@@ -67,7 +67,7 @@ type Config struct {
 	// Parts is told of parts of bodies that are much shorter than a KiB, and of header lists that
 	// take as long as so many parts, and waits until they may be read. The connection waits for it.
 	// nil: all may.
-	Parts func(parts int)
+	Parts func(client netip.Addr, parts int)
 	// Patient makes Shutdown wait for Handler, instead of cancelling its requests.
 	Patient bool
 	// Panicked is told of a panic of Call or Handler. The stream is reset.

@@ -27,7 +27,7 @@ type Turns[K comparable] struct {
 	single      *Turns[K]
 	singleFirst bool
 	// leaveOne reports whether holders with places leave one more to those without; nil: never. If
-	// leavesSingle is true, they need that of several kinds only then, and if many of theirs wait.
+	// leavesSingle is true, they need single only then, and if many of theirs wait.
 	leaveOne     func() bool
 	leavesSingle bool
 

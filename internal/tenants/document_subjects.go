@@ -87,7 +87,9 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	}
 	for _, o := range old.Overrides {
 		_, stays := r.rules[o.Rule]
-		if r.prune && now.Overrides != nil && stays && !named[o.Rule] && !o.over(c.now) {
+		pruned := r.prune && now.Overrides != nil && !o.over(c.now)
+		ends := o.ofCustomer() && !now.sameLimits(old)
+		if stays && !named[o.Rule] && (pruned || ends) {
 			now.drop = append(now.drop, o.Rule)
 			r.remove("override", now.Subject.Subject+"/"+o.Rule, "", overrideFields(o))
 		}

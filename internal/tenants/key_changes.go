@@ -22,19 +22,27 @@ type KeyChange struct {
 	Hash        []byte `json:"hash"`
 	State       uint8  `json:"state"`
 	ExpiresAtMS int64  `json:"expires_at_ms,omitempty"` // since 1970; 0: never
-	// Bounds is nil in a message of an earlier release. The key then keeps its bounds.
+	// Bounds is nil for a key that does not work, and in a message of an earlier release. The key
+	// then keeps its bounds.
 	Bounds *KeyBounds `json:"bounds,omitempty"`
-	// Scopes is empty in a message of an earlier release. The key then keeps its scopes.
+	// Scopes is empty in the same cases. The key then keeps its scopes.
 	Scopes []string `json:"scopes,omitempty"`
 }
 
-// maxKeyChanges bounds one message.
-const maxKeyChanges = 500
+// maxKeyChanges and maxKeyMessage, in bytes, bound one message, except for one with a single key,
+// whose bounds take up to 32 KiB. Receivers refuse more than 128 KiB.
+const (
+	maxKeyChanges = 500
+	maxKeyMessage = 64 << 10
+)
 
 // change describes the key as it is now.
 func (k *knownKey) change(hash [32]byte) KeyChange {
-	bounds := k.actor.keyBounds()
-	c := KeyChange{Hash: hash[:], State: uint8(k.state), Bounds: &bounds, Scopes: k.actor.scopes.texts()}
+	c := KeyChange{Hash: hash[:], State: uint8(k.state)}
+	if k.state == keyWorks || k.state == keyRotated {
+		bounds := k.actor.keyBounds()
+		c.Bounds, c.Scopes = &bounds, k.actor.scopes.texts()
+	}
 	if !k.actor.keyExpiresAt.IsZero() {
 		c.ExpiresAtMS = k.actor.keyExpiresAt.UnixMilli()
 	}
@@ -48,14 +56,31 @@ func (a *Authenticator) Tell(send func(message []byte)) { a.send = send }
 // tell sends changes, in messages of bounded length.
 func (a *Authenticator) tell(c KeyChanges) {
 	for all := c.Keys; a.send != nil && len(all) > 0; {
-		n := min(len(all), maxKeyChanges)
+		n := oneMessage(all)
 		c.Keys, all = all[:n], all[n:]
-		message, err := json.Marshal(c)
-		if err != nil { // it has numbers and bytes only
-			panic(err)
-		}
-		a.send(message)
+		a.send(jsonOf(c))
 	}
+}
+
+// oneMessage returns how many of the keys are told in one message.
+func oneMessage(keys []KeyChange) int {
+	size := 0
+	for i := range keys {
+		size += len(jsonOf(&keys[i]))
+		if i > 0 && (size > maxKeyMessage || i == maxKeyChanges) {
+			return i
+		}
+	}
+	return len(keys)
+}
+
+// jsonOf returns the JSON of a message or a part of one.
+func jsonOf(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil { // it has numbers, texts and bytes only
+		panic(err)
+	}
+	return text
 }
 
 // Learn takes over changes that another instance has read, as far as they are newer than what this

@@ -151,8 +151,8 @@ func raisedLimit(had limit.Limit, to int64) limit.Limit {
 
 // mayApproveItself reports whether the settings approve a request. An override that is in force or
 // to come is a decision of a member, so a request for another one waits for a member, too. So does
-// one about a limit that has changed since the customer's page was loaded, because an instance may
-// not know the newest plan of the subject yet.
+// one about another limit than the subject has: the instance that shows the page may not know the
+// newest plan yet.
 func (c *change) mayApproveItself(ctx context.Context, subject string, r Rule, n *NewLimitRequest, settings *Portal) (bool, error) {
 	if settings.AutoPercent == 0 || float64(n.Asked) > float64(n.Had.Limit)*(1+float64(settings.AutoPercent)/100) {
 		return false, nil

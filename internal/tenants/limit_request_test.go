@@ -77,6 +77,11 @@ func TestAutomaticApprovalsEndWithThePlan(t *testing.T) {
 			_, _, err = s.RunPlanMigrations(t.Context())
 			return err
 		},
+		"document": func(s *tenants.Store, a tenants.Actor, _ later) error {
+			subjects := []tenants.Subject{{Subject: "ada", Plan: "free"}, {Subject: "bob", Plan: "free"}}
+			_, err := s.ApplyDocument(t.Context(), a, tenants.Document{Subjects: subjects}, tenants.Apply{})
+			return err
+		},
 		"import": func(s *tenants.Store, a tenants.Actor, _ later) error {
 			_, err := s.ImportSubjects(t.Context(), a, numbered([]tenants.SubjectLine{{Subject: "ada", Plan: ptr("free")}, {Subject: "bob", Plan: ptr("free")}}), tenants.ImportMode{})
 			return err

@@ -43,7 +43,7 @@ type NewPortalLink struct {
 
 // CreatePortalLink creates a link to the customer page of a subject, registered or not, and returns
 // the token of its address, which is stored only as a hash. A key shows others no more than it can
-// read, and not for longer than it exists: its link, and the pages that it opens, end with it.
+// read, and not after its expiry: its link, and the pages that it opens, end then.
 // Errors: *InvalidError, ErrNotPermitted.
 func (s *Store) CreatePortalLink(ctx context.Context, a Actor, n NewPortalLink) (out PortalLink, token string, err error) {
 	var fields []limit.FieldError

@@ -1739,7 +1739,7 @@ func (q *Queries) ReportLostBatches(ctx context.Context, fromAt time.Time) error
 }
 
 const retryMeteredPushes = `-- name: RetryMeteredPushes :exec
-UPDATE metered_pushes SET due_at = now() WHERE tenant_id = $1 AND due_at > now() + $2::interval
+UPDATE metered_pushes SET due_at = clock_timestamp() WHERE tenant_id = $1 AND due_at > clock_timestamp() + $2::interval
 `
 
 type RetryMeteredPushesParams struct {
@@ -1748,7 +1748,8 @@ type RetryMeteredPushesParams struct {
 }
 
 // The pushes of a tenant that wait longer for their next attempt than a server has for a part are due
-// now. A part that a server sends is left alone: its outcome is not lost.
+// now. A part that a server sends is left alone: its outcome is not lost. The transaction may have
+// waited for the tenant.
 func (q *Queries) RetryMeteredPushes(ctx context.Context, arg RetryMeteredPushesParams) error {
 	_, err := q.db.Exec(ctx, retryMeteredPushes, arg.TenantID, arg.Lease)
 	return err

@@ -343,8 +343,9 @@ RETURNING start, rule, meter_event, kind, after_subject, complete, attempts, una
 
 -- name: RetryMeteredPushes :exec
 -- The pushes of a tenant that wait longer for their next attempt than a server has for a part are due
--- now. A part that a server sends is left alone: its outcome is not lost.
-UPDATE metered_pushes SET due_at = now() WHERE tenant_id = @tenant_id AND due_at > now() + @lease::interval;
+-- now. A part that a server sends is left alone: its outcome is not lost. The transaction may have
+-- waited for the tenant.
+UPDATE metered_pushes SET due_at = clock_timestamp() WHERE tenant_id = @tenant_id AND due_at > clock_timestamp() + @lease::interval;
 
 -- name: BeginMeteredPush :execrows
 -- Subjects of a part that is still claimed may be sent from now on. Those that may have been sent
