@@ -29,6 +29,8 @@ func TestImportsEndForUrgentChanges(t *testing.T) {
 		}
 		_, err = d.Store.ImportSubjects(ctx, b, lines, tenants.ImportMode{})
 		require.NoError(t, err, "of another tenant")
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock_shared("+urgentKey+")", a.TenantID()) // Postgres may end the connection later
+		require.NoError(t, err)
 	})
 	_, err := d.Store.SubjectByName(t.Context(), a, "ada")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
