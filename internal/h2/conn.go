@@ -140,13 +140,7 @@ const (
 	// decodeStep is how many bytes of a header block are decoded before the size of its list is
 	// looked at. It is more than most blocks have.
 	decodeStep = 512
-	// longPart is from which size on a part of a body takes less than its bytes.
-	longPart      = 1 << 10
-	partsTogether = 64
-	// A header list takes as long as a part for each listPart bytes beyond freeList, which can be a
-	// few bytes of the connection. Most requests have less.
-	freeList, listPart = 6 << 10, 256
-	maxStrikes         = 2
+	maxStrikes = 2
 	// restAfter is how long a connection without streams keeps the memory and the goroutines of its
 	// last ones.
 	restAfter = time.Second

@@ -257,22 +257,6 @@ func (c *conn) takeData(f *http2.DataFrame) error {
 	return nil
 }
 
-// countParts tells Config.Parts of the parts of bodies that are shorter than longPart, and of long
-// header lists, some at a time. What must not wait is done before.
-func (c *conn) countParts(n float64) error {
-	c.parts = max(0, c.parts+n)
-	if c.parts < partsTogether || c.server.Parts == nil {
-		return nil
-	}
-	now := int(c.parts)
-	c.parts = 0
-	if err := c.beforeWait(); err != nil {
-		return err
-	}
-	c.server.Parts(c.remote, now)
-	return nil
-}
-
 // refill lets the client send n bytes more, of which it is told when they are many. The caller
 // holds the lock.
 func (s *Call) refill(n int) {
