@@ -104,7 +104,7 @@ var errStreams = errors.New("too many live pages are open")
 // message about what was just done, which is for the page, and is no use of the session: browsers
 // connect again while nobody is there.
 func (d *dashboard) stream(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
-	return d.personBy(d.Store.UnusedSession, func(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.personBy(d.unusedSession, func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if v.session.Current == nil {
 			return tenants.ErrNotFound
 		}

@@ -148,6 +148,20 @@ func TestLivePagesAreNoUse(t *testing.T) {
 	b.signedIn(false, "it was not used since the sign-in")
 }
 
+// Neither does a part of a page that the page loads again every few seconds.
+func TestRepeatedPartsAreNoUse(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	for range 3 {
+		s.clock.move(tenants.SessionIdle / 4)
+		r := b.request(http.MethodGet, "/rules", nil)
+		r.Header.Set(repeatedHeader, "true")
+		require.Equal(t, http.StatusOK, b.send(r).status)
+	}
+	s.clock.move(tenants.SessionIdle / 4)
+	b.signedIn(false, "it was not used since the sign-in")
+}
+
 // A person with many sessions does not get more streams, and leaves some for others.
 func TestLiveSharesStreams(t *testing.T) {
 	s := newStack(t)

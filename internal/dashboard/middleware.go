@@ -113,15 +113,15 @@ type visitKey struct{}
 
 // person makes a handler of a function that needs a signed-in person but no tenant.
 func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
-	return d.personBy(d.Store.Session, handle)
+	return d.personBy(d.session, handle)
 }
 
-// personBy is person with the function that finds a session by its token.
+// personBy is person with the function that finds the session of a request.
 func (d *dashboard) personBy(
-	find func(ctx context.Context, token string) (tenants.Session, error), handle func(http.ResponseWriter, *http.Request, *visit) error,
+	find func(*http.Request) (tenants.Session, error), handle func(http.ResponseWriter, *http.Request, *visit) error,
 ) http.HandlerFunc {
 	return d.open(func(w http.ResponseWriter, r *http.Request) error {
-		session, err := sessionBy(r, find)
+		session, err := find(r)
 		if errors.Is(err, tenants.ErrNoSession) {
 			http.Redirect(w, r, loginURL(r), http.StatusSeeOther)
 			return nil
@@ -206,8 +206,20 @@ func cleanAddress(r *http.Request) string {
 	return r.URL.EscapedPath() + "?" + strings.Join(kept, "&")
 }
 
+// repeatedHeader is in requests that a page sends by itself every few seconds: see app.js.
+const repeatedHeader = "Weir-Repeated"
+
+// session returns the session of a request, which counts as use unless the page repeats it by
+// itself.
 func (d *dashboard) session(r *http.Request) (tenants.Session, error) {
+	if r.Header.Get(repeatedHeader) != "" {
+		return d.unusedSession(r)
+	}
 	return sessionBy(r, d.Store.Session)
+}
+
+func (d *dashboard) unusedSession(r *http.Request) (tenants.Session, error) {
+	return sessionBy(r, d.Store.UnusedSession)
 }
 
 func sessionBy(r *http.Request, find func(ctx context.Context, token string) (tenants.Session, error)) (tenants.Session, error) {

@@ -83,3 +83,26 @@ func TestChartShowsNewestStep(t *testing.T) {
 		require.NotEmpty(t, mustEval[string](p, `document.querySelector(".plot .step:last-of-type [fill^=url]")?.getAttribute("fill") ?? ""`), "the current step is hatched: %s", path)
 	}
 }
+
+// A page tells the server which requests it makes by itself, so that they do not keep its session
+// in use: those of a part that it loads again every few seconds, and none that a person makes.
+func TestPageMarksWhatItRepeats(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("requests", 5)
+	key := w.key()
+	subject := w.counted(key, "user_1", "requests")
+	p := w.as(tenants.Viewer).open("/subjects/" + subject)
+	mark := `document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+		window.sent = (detail.elt.matches("[data-live]") ? "part" : "page") + ": " + detail.requestConfig.headers["Weir-Repeated"];
+	})`
+	mustEval[any](p, mark)
+	p.eventually(func() error {
+		if sent := mustEval[string](p, `window.sent ?? ""`); sent != "part: true" {
+			return fmt.Errorf("sent %q", sent)
+		}
+		return nil
+	})
+	p.click("Decisions").at("/decisions")
+	require.Equal(t, "page: undefined", mustEval[string](p, "window.sent"))
+}

@@ -129,6 +129,11 @@
       if (!element.contains(document.activeElement)) htmx.trigger(element, "tick");
     }
   }, 3000);
+  // What a page asks for by itself is no use of the session, or one that is left open would never end.
+  // Requests of a timer have no event.
+  document.addEventListener("htmx:configRequest", ({ detail }) => {
+    if (!detail.triggeringEvent || detail.triggeringEvent.type === "tick") detail.headers["Weir-Repeated"] = "true";
+  });
   // One that leaves the page does not wait for its answer, whose other parts have no place any more.
   document.addEventListener("htmx:beforeCleanupElement", ({ target }) => {
     if (target.matches?.("[data-live]")) htmx.trigger(target, "htmx:abort");
