@@ -450,6 +450,7 @@ CREATE TABLE counter_changes (
     to_multiplier integer NOT NULL DEFAULT 0,
     from_limits bigint,
     to_limits bigint,
+    approved jsonb,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((action = ANY (ARRAY['reset'::text, 'scale'::text]))),
@@ -457,6 +458,7 @@ CREATE TABLE counter_changes (
     CHECK ((to_multiplier >= 0))
 );
 CREATE INDEX counter_changes_order ON counter_changes USING btree (id);
+CREATE TRIGGER note_approved_limits BEFORE INSERT ON counter_changes FOR EACH ROW EXECUTE FUNCTION note_approved_limits();
 ALTER TABLE counter_changes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY carry_out ON counter_changes FOR ALL TO weir_system
     USING (true);

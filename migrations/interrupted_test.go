@@ -234,7 +234,7 @@ func TestWaitsOfMigrationsEnd(t *testing.T) {
 func TestWaitingForTablesHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	const tables = "tenants, counter_changes, ended_meters, portal_links, sessions"
-	for _, number := range []int{68, 69, 73, 75} {
+	for _, number := range []int{68, 69, 73, 75, 76} {
 		u := newDatabase(t)
 		require.NoError(t, migrations.Up(t.Context(), u))
 		downTo(t, u, number-1)

@@ -26,14 +26,17 @@ type CounterChange struct {
 	// OwnLimits are the limits that rules themselves had then; of others: as the policy has. They
 	// count where a plan has none.
 	OwnLimits map[string]limit.Limit
+	// Approved are the limits that the subject had instead of those of From, by overrides that have
+	// ended with the plan, by rule.
+	Approved map[string]limit.Limit
 }
 
 // Amend changes counters, once for each ID. It changes the counters of all rules that count by the
 // subject, and by no value that it does not know. If an override defines the subject's limit for a
-// rule, that counter is not changed, because no plan applies to it. If the limits of a plan are
-// unknown (Unknown), the usage stays as it is. Amend fails with an ErrCountersUnavailable or the
-// error of ctx, and can then be repeated. It may take long: the store rests between long steps, and
-// tenants take turns.
+// rule, and has not ended with the plan, that counter is not changed, because no plan applies to
+// it. If the limits of a plan are unknown (Unknown), the usage stays as it is. Amend fails with an
+// ErrCountersUnavailable or the error of ctx, and can then be repeated. It may take long: the store
+// rests between long steps, and tenants take turns.
 func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
 	if p.Unknown(&change) != "" {
 		c.metrics.unscaled.Inc()
@@ -53,7 +56,12 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
 		from, fits := p.numberOf(i, change.OwnLimits, change.FromLimits, change.From, change.FromVersion, cmp.Or(change.FromMultiplier, subject.factor()))
 		to, fit := p.numberOf(i, change.OwnLimits, change.ToLimits, change.To, change.ToVersion, cmp.Or(change.ToMultiplier, subject.factor()))
-		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
+		if reason != "" || r.rule.Mode == limit.Off {
+			continue
+		}
+		if had, ended := change.Approved[r.rule.Slug]; ended { // the policy may still have the override
+			from, fits = from.with(had, "override"), len(had.Validate(&r.rule)) == 0
+		} else if p.overridden(i, subject, now) {
 			continue
 		}
 		if change.Reset {

@@ -38,6 +38,15 @@ func TestAmendByLimitsOfTheChange(t *testing.T) {
 		"one behind those of plans": {
 			change: CounterChange{From: "old", To: "pro", FromLimits: of(200), ToLimits: of(100), OwnLimits: map[string]limit.Limit{"api": {Limit: 5, Burst: 7}}}, left: 75,
 		},
+		"an approval that has ended": {
+			change: CounterChange{From: "old", To: "pro", FromMultiplier: 9, ToMultiplier: 1, FromLimits: of(50), ToLimits: of(100), Approved: of(200)}, left: 75,
+		},
+		"one of an unlimited plan": {
+			change: CounterChange{From: "old", To: "pro", FromLimits: map[string]limit.Limit{"api": {Unlimited: true}}, ToLimits: of(100), Approved: of(200)}, left: 75,
+		},
+		"one that the rule does not allow any more": {
+			change: CounterChange{From: "old", To: "pro", FromLimits: of(200), ToLimits: of(100), Approved: map[string]limit.Limit{"api": {Limit: 5, Burst: 7}}}, left: 50,
+		},
 		"a deleted plan, nothing kept":        {change: CounterChange{From: "old", FromVersion: 1, To: "pro", ToVersion: 1}, left: 50, kept: 1},
 		"an unknown version, nothing kept":    {change: CounterChange{From: "pro", FromVersion: 1, To: "pro", ToVersion: 2}, left: 50, kept: 1},
 		"an unknown plan, half of it is kept": {change: CounterChange{From: "pro", FromVersion: 1, To: "max", ToVersion: 1, FromLimits: of(1000)}, left: 50, kept: 1},
@@ -52,5 +61,28 @@ func TestAmendByLimitsOfTheChange(t *testing.T) {
 			require.Equal(t, float64(c.kept), testutil.ToFloat64(r.checker.metrics.unscaled))
 			require.Equal(t, c.kept > 0, r.policy.Unknown(&c.change) != "")
 		})
+	}
+}
+
+// An instance that still has the override of an approval changes the counter as one that has not:
+// from the limit that the approval gave, or to zero.
+func TestAmendBeforeTheEndOfAnApprovalIsLoaded(t *testing.T) {
+	plans := []PlanData{
+		{Slug: "free", Version: 1, Default: true, Limits: map[string]limit.Limit{"api": {Limit: 100}}},
+		{Slug: "pro", Version: 1, Limits: map[string]limit.Limit{"api": {Limit: 1000}}},
+	}
+	raised := limit.Limit{Limit: 200}
+	for _, reset := range []bool{false, true} {
+		r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 500)}, Plans: plans},
+			SubjectData{Subject: "s", Plan: "free", Overrides: []OverrideData{{Rule: "api", Limit: raised}}})
+		require.True(t, r.check(Request{Subject: "s", Cost: 150}).Allowed)
+		change := CounterChange{ID: 1, Subject: "s", Reset: reset, From: "free", To: "pro", Approved: map[string]limit.Limit{"api": raised}}
+		require.NoError(t, r.checker.Amend(t.Context(), r.policy, change))
+		r.policy.AddSubject(SubjectData{Subject: "s", Plan: "pro"})
+		want := int64(250) // 150 of 200 are 750 of 1000
+		if reset {
+			want = 1000
+		}
+		require.Equal(t, want, r.check(Request{Subject: "s"}).Rules[0].Remaining)
 	}
 }

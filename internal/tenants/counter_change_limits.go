@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 
 	"github.com/google/uuid"
@@ -91,6 +92,22 @@ func (k keptLimits) read(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, ids [
 		return nil
 	})
 	return err
+}
+
+// approvedOf returns the limits that the subject of a change had by automatic approvals, by rule.
+func approvedOf(row *db.CounterChangesRow) (map[string]limit.Limit, error) {
+	if row.Approved == nil {
+		return nil, nil
+	}
+	var stored map[string][2]*int64
+	if err := json.Unmarshal(row.Approved, &stored); err != nil {
+		return nil, err
+	}
+	approved := make(map[string]limit.Limit, len(stored))
+	for rule, of := range stored {
+		approved[rule] = limitOf(of[0], of[1], false)
+	}
+	return approved, nil
 }
 
 // purgedTenants is of how many tenants kept limits are deleted at once: their changes wait, and

@@ -179,16 +179,16 @@ func (c *CounterChanges) carryOne(ctx context.Context, row *db.CounterChangesRow
 	if kept.gone(row.FromLimits) || kept.gone(row.ToLimits) {
 		return nil // another server has carried it out, or they would be there
 	}
-	return c.carry(row.TenantID, changeOf(row, kept, own))
-}
-
-func changeOf(row *db.CounterChangesRow, kept keptLimits, own *ownLimits) check.CounterChange {
-	return check.CounterChange{
+	approved, err := approvedOf(row)
+	if err != nil {
+		return fmt.Errorf("read the limits of a change of counters: %w", err)
+	}
+	return c.carry(row.TenantID, check.CounterChange{
 		ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
 		FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
 		FromMultiplier: int64(row.FromMultiplier), ToMultiplier: int64(row.ToMultiplier),
-		FromLimits: kept.of(row.FromLimits), ToLimits: kept.of(row.ToLimits), OwnLimits: own.of(row.ID),
-	}
+		FromLimits: kept.of(row.FromLimits), ToLimits: kept.of(row.ToLimits), OwnLimits: own.of(row.ID), Approved: approved,
+	})
 }
 
 // settle deletes the changes that were carried out. Then those tenants of which all listed ones are

@@ -4,8 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
 )
@@ -92,6 +94,8 @@ func TestAutomaticApprovalsEndWithThePlan(t *testing.T) {
 			d, a, later := clocked(t)
 			s := d.Store
 			ask := approving(t, s, a)
+			_, err := s.EditPlan(t.Context(), a, "free", tenants.Match{}, func(p *tenants.Plan) error { p.OnChange = tenants.OnChangeScale; return nil })
+			require.NoError(t, err)
 			for _, subject := range []string{"ada", "bob"} {
 				mustSubject(t, s, a, tenants.Subject{Subject: subject, Plan: "pro", Multiplier: 10})
 			}
@@ -99,7 +103,7 @@ func TestAutomaticApprovalsEndWithThePlan(t *testing.T) {
 			require.Equal(t, int64(800), overridesOf(t, s, a, "ada")[0].Limit.Limit)
 			q := ask("bob", 500, 2000)
 			require.False(t, q.Automatic)
-			_, err := s.ApproveLimitRequest(t.Context(), a, q.ID, tenants.Approval{For: 7 * 24 * time.Hour})
+			_, err = s.ApproveLimitRequest(t.Context(), a, q.ID, tenants.Approval{For: 7 * 24 * time.Hour})
 			require.NoError(t, err)
 
 			require.NoError(t, change(s, a, later))
@@ -109,8 +113,48 @@ func TestAutomaticApprovalsEndWithThePlan(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, string(entries[0].Before), "800")
 			require.NotContains(t, string(entries[0].After), "800")
+
+			// The counters of another plan are scaled from what the customer had.
+			var amended []check.CounterChange
+			_, _, err = s.CarryOutCounterChanges(t.Context(), func(_ uuid.UUID, c check.CounterChange) error {
+				amended = append(amended, c)
+				return nil
+			})
+			require.NoError(t, err)
+			for _, c := range amended {
+				if c.Subject == "ada" {
+					require.Equal(t, map[string]limit.Limit{"api": {Limit: 800}}, c.Approved)
+				} else {
+					require.Nil(t, c.Approved, "the override of a member stays")
+				}
+			}
+			require.Equal(t, way != "multiplier", len(amended) > 0)
 		})
 	}
+}
+
+// An approval that a line of an import keeps has not ended, so the counter does not follow the
+// plan.
+func TestKeptApprovalsAreNotScaled(t *testing.T) {
+	t.Parallel()
+	d, a, _ := clocked(t)
+	s := d.Store
+	ask := approving(t, s, a)
+	_, err := s.EditPlan(t.Context(), a, "free", tenants.Match{}, func(p *tenants.Plan) error { p.OnChange = tenants.OnChangeScale; return nil })
+	require.NoError(t, err)
+	mustSubject(t, s, a, tenants.Subject{Subject: "ada", Plan: "pro"})
+	require.True(t, ask("ada", 50, 80).Automatic)
+	line := tenants.SubjectLine{Subject: "ada", Plan: ptr("free"), Overrides: []tenants.OverrideLine{{Override: overridesOf(t, s, a, "ada")[0]}}}
+	_, err = s.ImportSubjects(t.Context(), a, numbered([]tenants.SubjectLine{line}), tenants.ImportMode{})
+	require.NoError(t, err)
+	require.Len(t, overridesOf(t, s, a, "ada"), 1)
+	deleted, _, err := s.CarryOutCounterChanges(t.Context(), func(_ uuid.UUID, c check.CounterChange) error {
+		require.Equal(t, "ada", c.Subject)
+		require.Nil(t, c.Approved)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, deleted)
 }
 
 // A change of the subject that leaves its limits as they are ends no approval.

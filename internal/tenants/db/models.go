@@ -199,6 +199,7 @@ type CounterChange struct {
 	ToMultiplier   int32
 	FromLimits     *int64
 	ToLimits       *int64
+	Approved       []byte
 }
 
 type CounterChangeLimit struct {

@@ -141,13 +141,17 @@ ORDER BY c.at, c.subject, c.event LIMIT @most;
 
 -- name: CounterChanges :many
 -- The first pending changes of counters of some tenants after plan changes: those of a tenant in
--- order, the tenants in turn.
+-- order, the tenants in turn. approved has those limits that no override defines now.
 SELECT due.tenant_id, due.id, due.subject, due.action, due.from_plan, due.from_version, due.from_multiplier, due.from_limits,
-    due.to_plan, due.to_version, due.to_multiplier, due.to_limits
+    due.to_plan, due.to_version, due.to_multiplier, due.to_limits, (
+        SELECT jsonb_object_agg(r.slug, a.value) FROM jsonb_each(due.approved) a
+        JOIN rules r ON r.tenant_id = due.tenant_id AND r.id = a.key::uuid
+        WHERE NOT EXISTS (SELECT FROM overrides o WHERE o.tenant_id = due.tenant_id AND o.subject = due.subject AND o.rule_id = r.id)
+    )::jsonb AS approved
 FROM (SELECT unnest(@tenants::uuid[]) AS tenant_id) AS turn
 CROSS JOIN LATERAL (
     SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.from_multiplier, c.from_limits,
-        c.to_plan, c.to_version, c.to_multiplier, c.to_limits,
+        c.to_plan, c.to_version, c.to_multiplier, c.to_limits, c.approved,
         row_number() OVER (ORDER BY c.id) AS place
     FROM counter_changes c WHERE c.tenant_id = turn.tenant_id ORDER BY c.id LIMIT @of_tenant
 ) AS due
