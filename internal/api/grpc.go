@@ -123,7 +123,8 @@ func handshake(secure credentials.TransportCredentials) func(net.Conn) (net.Conn
 	return func(socket net.Conn) (net.Conn, *tls.ConnectionState, error) {
 		var conn net.Conn
 		var info credentials.AuthInfo
-		err := socket.(*handshakeConn).shake(func() (err error) {
+		below := socket.(*handshakeConn)
+		err := below.shake(func() (err error) {
 			conn, info, err = secure.ServerHandshake(socket)
 			return err
 		})
@@ -131,7 +132,7 @@ func handshake(secure credentials.TransportCredentials) func(net.Conn) (net.Conn
 			return nil, nil, err
 		}
 		state := info.(credentials.TLSInfo).State
-		return conn, &state, nil
+		return &secureConn{conn, below}, &state, nil
 	}
 }
 

@@ -50,6 +50,8 @@ type handshakeConn struct {
 	placed   bool // it has a place
 	done     bool // the handshake has ended, and the connection needs no place
 
+	records tlsRecords // of reads, which one goroutine at a time makes
+
 	// ahead has what was read and not used yet. nil: nothing, and reads are those of Conn.
 	ahead *bufio.Reader
 }
@@ -73,6 +75,7 @@ func (c *handshakeConn) shake(handshake func() error) error {
 	defer func() {
 		c.leave()
 		c.done = true
+		c.records.complete = 0 // those of the handshake
 		c.giveUp()
 		if c.ahead.Buffered() == 0 {
 			c.ahead = nil
@@ -84,12 +87,22 @@ func (c *handshakeConn) shake(handshake func() error) error {
 	return handshake()
 }
 
-// Read implements net.Conn.
-func (c *handshakeConn) Read(b []byte) (int, error) {
-	if c.ahead != nil {
-		return c.readAhead(b)
+// Read implements net.Conn. It waits, or fails, if the client sends very many records without data.
+func (c *handshakeConn) Read(b []byte) (n int, err error) {
+	if c.done {
+		if n := c.records.empty(); n > 0 {
+			if err := parts.wait(c.RemoteAddr(), emptyRecordParts*n); err != nil {
+				return 0, err
+			}
+		}
 	}
-	return c.Conn.Read(b)
+	if c.ahead != nil {
+		n, err = c.readAhead(b)
+	} else {
+		n, err = c.Conn.Read(b)
+	}
+	c.records.arrived(b[:n])
+	return n, err
 }
 
 // readAhead reads what was read before, and during the handshake what comes next.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/tls"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -212,7 +211,7 @@ const (
 
 // browserLines returns the headers for browsers of the answer to the request that c has read.
 func (c *laneConn) browserLines() string {
-	if _, secure := c.Conn.(*tls.Conn); !secure {
+	if _, secure := c.Conn.(*secureConn); !secure {
 		return browserLines
 	}
 	if c.host != string(c.head.host) {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -64,9 +63,8 @@ func (l *Lane) clientHTTP2(remote netip.Addr, head *h2.Head) netip.Addr {
 
 // serveHTTP2 serves a connection to its end.
 func (l *laneListener) serveHTTP2(c *laneConn) {
-	conn := c.Conn.(*tls.Conn)
-	state := conn.ConnectionState()
-	l.http2.ServeConn(conn, &state)
+	state := c.tls().ConnectionState()
+	l.http2.ServeConn(c.Conn, &state)
 }
 
 // readHTTP2Head reads the head of a check, or returns false for a request in any other form. It

@@ -52,16 +52,27 @@ func (c *laneConn) secureForNetHTTP(config *tls.Config) {
 
 // shake makes the handshake within the deadlines of the connection.
 func (c *laneConn) shake(config *tls.Config) tlsOutcome {
-	conn, err := serverHandshake(c.inner.(*handshakeConn), config)
+	below := c.inner.(*handshakeConn)
+	conn, err := serverHandshake(below, config)
 	c.Conn = conn
 	if err != nil {
 		return tlsFailed // the connection keeps the error, and net/http will find it
 	}
+	c.Conn = &secureConn{conn, below}
 	_ = conn.SetWriteDeadline(time.Time{})
 	if conn.ConnectionState().NegotiatedProtocol == "h2" {
 		return tlsHTTP2
 	}
 	return tlsHTTP1
+}
+
+// tls returns the TLS connection after its handshake, or nil.
+func (c *laneConn) tls() *tls.Conn {
+	secure, ok := c.Conn.(*secureConn)
+	if !ok {
+		return nil
+	}
+	return secure.Conn.(*tls.Conn)
 }
 
 // handedTLSConn is a handedConn with the TLS state of its connection.
@@ -75,12 +86,16 @@ func (c *handedTLSConn) ConnectionState() tls.ConnectionState { return c.tls.Con
 
 // handed returns the connection in the form for net/http.
 func (c *laneConn) handed() net.Conn {
-	secure, ok := c.Conn.(*tls.Conn)
+	failed, ok := c.Conn.(*tls.Conn)
+	if ok {
+		return failed
+	}
+	secure := c.tls()
 	switch {
-	case !ok:
+	case secure == nil:
 		return &handedConn{Conn: c.Conn, lane: c.lane, rest: c.in, headBy: c.headBy}
-	case len(c.in) == 0: // as without a lane
+	case len(c.in) == 0: // as without a lane: it may have negotiated HTTP/2
 		return secure
 	}
-	return &handedTLSConn{handedConn: handedConn{Conn: secure, lane: c.lane, rest: c.in, headBy: c.headBy}, tls: secure}
+	return &handedTLSConn{handedConn: handedConn{Conn: c.Conn, lane: c.lane, rest: c.in, headBy: c.headBy}, tls: secure}
 }
