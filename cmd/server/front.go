@@ -77,7 +77,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 	}
 	f.proxies = proxies
 	f.bound = newConnections(mostConnections(cfg.MaxConnections, openFiles()), registry)
-	public := proxies.Handler(f)
+	public := proxies.Handler(api.Starting(f))
 	if serves(cfg.HTTPSAddr) || cfg.GRPCTLS {
 		if f.cert, err = loadCertificate(cfg.TLSCert, cfg.TLSKey, f.log, registry); err != nil {
 			return err

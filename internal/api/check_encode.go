@@ -198,7 +198,7 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 	case attributeInvalid:
 		return append(b, "An attribute is not 1 to 256 bytes of UTF-8 without control characters, or there are more than 16."...)
 	case requestInvalid:
-		return append(b, "The request cannot be read: it is malformed, or its headers are longer than 16 KiB or 200 lines."...)
+		return append(b, "The request cannot be read: it is malformed, or its headers are longer than 16 KiB or 100 lines."...)
 	case resourceNotAllowed:
 		return append(b, "The API key may not check this resource."...)
 	case check.AttributeMissing:

@@ -152,6 +152,7 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 	if turns := s.countingTurns(policy, q, reqs, sc); turns != nil {
 		return s.countInTurns(ctx, turns, policy, q, reqs, sc)
 	}
+	places.Wait(ctx) // for Redis
 	// 7. Check.
 	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, &sc.check)
 	if err != nil {

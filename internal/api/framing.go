@@ -30,7 +30,7 @@ type framing struct {
 }
 
 // maxHeadLines is the maximum number of lines in a head, without the line of the request.
-const maxHeadLines = 200
+const maxHeadLines = 100
 
 type framingState uint8
 

@@ -108,7 +108,7 @@ func newGRPC(config *tls.Config, limits h2.Limits) *GRPC {
 	reflection.Register(g.beside)
 	served := h2.Config{
 		Limits: limits, Direct: directCall, Call: func(call *h2.Call) bool { g.shouldRateLimit(call); return true },
-		Handler: http.HandlerFunc(g.serveBeside), Panicked: g.panicked, Parts: parts.waitHTTP2,
+		Handler: http.HandlerFunc(g.serveBeside), Panicked: g.panicked, Parts: parts.waitHTTP2, Starts: starts,
 	}
 	if config != nil {
 		served.Handshake = handshake(credentials.NewTLS(config))

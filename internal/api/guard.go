@@ -206,6 +206,7 @@ func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(
 type parameter struct {
 	repeats bool // it may appear more than once
 	boolean bool
+	values  int // how many values a list of them can have; 0: it is no list
 }
 
 // maxParameters is the number of parameters of a query, far more than an operation takes.
@@ -235,7 +236,7 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 			unknown = append(unknown, ProblemField{})
 		case !isKnown:
 			unknown = append(unknown, ProblemField{
-				Pointer: strings.ToValidUTF8(pointer, "�"), Message: unknownField.Message, Fix: fixName(name, slices.Collect(maps.Keys(known))),
+				Pointer: strings.ToValidUTF8(pointer, "�"), Message: unknownField.Message, Fix: fixParameter(name, known, len(unknown)),
 			})
 		case len(v) > 1 && !takes.repeats:
 			wrong = append(wrong, wrongField(pointer, isRepeated))
@@ -243,6 +244,8 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 			wrong = append(wrong, wrongField(pointer, limit.MustBe("UTF-8 without NUL")))
 		case slices.Contains(v, ""):
 			wrong = append(wrong, wrongField(pointer, isEmpty))
+		case takes.values > 0 && strings.Count(v[0], ",") >= takes.values: // huma has a message for each item
+			wrong = append(wrong, wrongField(pointer, limit.Wrong("Send each item once.", "must have at most %d items", takes.values)))
 		case takes.boolean && v[0] != "true" && v[0] != "false": // stricter than strconv
 			wrong = append(wrong, wrongField(pointer, notBoolean))
 		}
@@ -262,11 +265,27 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 func queryParameters(op *huma.Operation) map[string]parameter {
 	known := map[string]parameter{}
 	for _, p := range op.Parameters {
-		if p.In == "query" {
-			known[p.Name] = parameter{repeats: p.Explode != nil && *p.Explode, boolean: p.Schema != nil && p.Schema.Type == huma.TypeBoolean}
+		if p.In != "query" {
+			continue
 		}
+		takes := parameter{repeats: p.Explode != nil && *p.Explode, boolean: p.Schema != nil && p.Schema.Type == huma.TypeBoolean}
+		if !takes.repeats && p.Schema != nil && p.Schema.Items != nil {
+			takes.values = len(p.Schema.Items.Enum)
+		}
+		known[p.Name] = takes
 	}
 	return known
+}
+
+// suggestions is for how many unknown parameters the nearest known one is looked up.
+const suggestions = 8
+
+// fixParameter returns the fix for an unknown parameter, behind so many others.
+func fixParameter(name string, known map[string]parameter, before int) string {
+	if before >= suggestions {
+		return "Omit it."
+	}
+	return fixName(name, slices.Collect(maps.Keys(known)))
 }
 
 // readConditions parses If-Match and If-None-Match. If a method does not support one of them, the

@@ -36,7 +36,7 @@ var http2Limits = h2.Limits{
 // newHTTP2 returns a server whose other requests handler answers.
 func (l *Lane) newHTTP2(handler http.Handler) *h2.Server {
 	return h2.New(h2.Config{
-		Limits: http2Limits, Patient: true, Handler: handler, Call: l.checkHTTP2, Client: l.clientHTTP2, Parts: parts.waitHTTP2,
+		Limits: http2Limits, Patient: true, Handler: handler, Call: l.checkHTTP2, Client: l.clientHTTP2, Parts: parts.waitHTTP2, Starts: starts,
 		Direct: func(h *h2.Head) bool {
 			_, ok := readHTTP2Head(h)
 			return ok

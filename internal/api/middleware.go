@@ -182,7 +182,8 @@ func (s *server) track(next http.Handler) http.Handler {
 		defer s.finish(q, r, start)
 
 		// Monitoring must work especially when the process is overloaded.
-		health := r.URL.Path == healthPath || r.URL.Path == readyPath
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		health := reads && (r.URL.Path == healthPath || r.URL.Path == readyPath)
 		q.resting = health // it does not pause
 		defer q.leave()
 		if !s.capacity.enter() && !health {

@@ -10,7 +10,7 @@ import (
 )
 
 // The answer of net/http itself, before any handler runs.
-const headTooLarge = "The request line and the headers together exceed 16 KiB, or 200 lines. " +
+const headTooLarge = "The request line and the headers together exceed 16 KiB, or 100 lines. " +
 	"Plain text, without a request id, and the connection is closed"
 
 // describeAnswers adds the common parts to every operation that huma does not know: the headers of

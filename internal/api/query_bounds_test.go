@@ -26,11 +26,25 @@ func TestManyUnknownParameters(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, p.Status)
 	require.Len(t, p.Errors, maxProblemFields)
 	require.Equal(t, "200 fields are not valid; errors names 100 of them.", p.Detail)
-	for _, f := range p.Errors {
-		require.NotEmpty(t, f.Fix)
+	for i, f := range p.Errors {
+		require.Equal(t, i >= suggestions, f.Fix == "Omit it.", "the nearest known names are looked up for a few only")
 	}
 	p = checkQuery("limitt=1", known)
 	require.Equal(t, "query:limitt", p.Errors[0].Pointer)
+}
+
+// A list has at most as many items as there are values. The validator has an error for each item.
+func TestLongListsInQueries(t *testing.T) {
+	t.Parallel()
+	op := &huma.Operation{Parameters: []*huma.Param{
+		{Name: "group_by", In: "query", Schema: &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Enum: []any{"rule", "plan"}}}},
+	}}
+	known := queryParameters(op)
+	require.Nil(t, checkQuery("group_by=rule,plan", known))
+	p := checkQuery("group_by=rule"+strings.Repeat(",rule", 3000), known)
+	require.Equal(t, http.StatusUnprocessableEntity, p.Status)
+	require.Len(t, p.Errors, 1)
+	require.Equal(t, "must have at most 2 items", p.Errors[0].Message)
 }
 
 // countedError is an error of the validator that counts how often one is converted.

@@ -7,6 +7,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/origin"
+	"weir/internal/places"
 )
 
 // netHTTPRefusals is how many refusals of the lane take as long as one over net/http, whose body
@@ -64,6 +65,7 @@ func (q *request) pause(most time.Duration) {
 	q.endTurn()
 	var left <-chan struct{}
 	if q.arrived != nil {
+		places.Wait(q.arrived.Context())
 		left = q.arrived.Context().Done()
 	}
 	began := time.Now()

@@ -2,10 +2,10 @@ package api
 
 import "net"
 
-// A client over TLS can send records that bring no data: a request for a new key takes the server 10
-// microseconds, and the client a tenth of that, if it prepared them. The TLS library ends a connection
-// after 16 such records in a row, but not if each brings a byte in between. So these records are
-// counted as parts of bodies are.
+// A client over TLS can send records that bring no data: a request for a new key takes the server
+// 10 microseconds, and the client a tenth of that, if it prepared them. The TLS library ends a
+// connection after 16 such records in a row, but not if each brings a byte in between. So these
+// records are counted as parts of bodies are.
 
 const (
 	// emptyRecordParts is how many parts of a body take as long as a record without data.

@@ -112,7 +112,7 @@ func unreadProblem(line string) *Problem {
 	}
 	switch status {
 	case http.StatusRequestHeaderFieldsTooLarge:
-		return newProblem(status, codeHeadersTooLarge, "The request line and the headers may be at most 16 KiB long, in at most 200 lines.")
+		return newProblem(status, codeHeadersTooLarge, "The request line and the headers may be at most 16 KiB long, in at most 100 lines.")
 	case http.StatusNotImplemented:
 		return newProblem(status, codeMalformedRequest, "The Transfer-Encoding is not supported. Send a Content-Length, or chunks.")
 	case http.StatusExpectationFailed:

@@ -16,10 +16,18 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"weir/internal/origin"
+	"weir/internal/places"
 )
 
 // handle gives a request to the handler. The caller holds the lock.
-func (c *conn) handle(s *Call) { go c.serveHandler(c.forHandler(s), s) }
+func (c *conn) handle(s *Call) {
+	ctx := c.forHandler(s)
+	if c.server.Starts == nil {
+		go c.serveHandler(ctx, s)
+		return
+	}
+	c.server.Starts.Start(origin.Within(s.client()).Client(), func(r *places.Run) { c.serveHandler(r.With(ctx), s) })
+}
 
 // forHandler prepares a request for the handler. The caller holds the lock.
 func (c *conn) forHandler(s *Call) context.Context {

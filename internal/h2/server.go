@@ -64,6 +64,8 @@ type Config struct {
 	// Client returns the address for which a request to Handler counts, for example that behind a
 	// proxy. nil: that of the connection.
 	Client func(remote netip.Addr, head *Head) netip.Addr
+	// Starts are places for requests to Handler that run, by client. nil: all run at once.
+	Starts *places.Starts[netip.Prefix]
 	// Parts is told of parts of bodies that are much shorter than a KiB, and of header lists that
 	// take as long as so many parts, and waits until they may be read. The connection waits for it.
 	// nil: all may.

@@ -1,6 +1,10 @@
 package h2
 
-import "golang.org/x/net/http2"
+import (
+	"golang.org/x/net/http2"
+
+	"weir/internal/origin"
+)
 
 // maxIdleWorkers is the number of goroutines that a connection keeps for its next calls. They keep
 // their stacks, which would otherwise have to grow for each call.
@@ -68,5 +72,10 @@ func (c *conn) serveInstead(s *Call) {
 	ctx := c.forHandler(s)
 	c.checkDrained()
 	c.mu.Unlock()
+	if starts := c.server.Starts; starts != nil {
+		var end func()
+		ctx, end = starts.Begin(ctx, origin.Within(s.client()).Client())
+		defer end()
+	}
 	c.serveHandler(ctx, s)
 }

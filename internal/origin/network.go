@@ -44,6 +44,15 @@ func Within(ip netip.Addr) Networks {
 	return within
 }
 
+// Client returns the widest network that is surely one client's: an address with IPv4, and a site
+// with IPv6.
+func (n Networks) Client() netip.Prefix {
+	if n[0].Addr().Is4() {
+		return n[0]
+	}
+	return n[2]
+}
+
 // WithinHost is Within for a host, which may be no address.
 func WithinHost(host string) Networks {
 	ip, _ := netip.ParseAddr(host) // the zero value is no address

@@ -1,5 +1,7 @@
 package places
 
+import "time"
+
 // WaitingOf returns how many requests of a holder wait.
 func (t *Turns[K]) WaitingOf(holder K) int { return t.waitingOf(holder) }
 
@@ -18,4 +20,15 @@ func (p *Pace[K]) Used() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.used)
+}
+
+// SetLong sets after which time a request is taken to wait.
+func (s *Starts[K]) SetLong(d time.Duration) { s.long = d }
+
+// Waiting returns how many requests of a holder wait to begin.
+func (s *Starts[K]) Waiting(holder K) int {
+	cell := s.cell(holder)
+	cell.mu.Lock()
+	defer cell.mu.Unlock()
+	return len(cell.waiting)
 }
