@@ -162,9 +162,11 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 	return decisions, nil
 }
 
+const notFromThisAddress = "The API key does not work from this address."
+
 // wrongAddress is the answer to a key that does not work from the address of the client.
 func wrongAddress() *Problem {
-	return newProblem(http.StatusForbidden, codeAddressNotAllowed, "The API key does not work from this address.")
+	return newProblem(http.StatusForbidden, codeAddressNotAllowed, notFromThisAddress)
 }
 
 // wrongResource is the answer to a key that may not check a resource.
