@@ -71,8 +71,8 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	if actor.BoundToAddresses() && !actor.MayConnect(q.caller()) {
 		return nil, wrongAddress()
 	}
-	// 2. Scope. The counters of the operator's tenant are the quotas of the other tenants, so a check
-	// in it would use them up.
+	// 2. Scope. The counters of the operator's tenant are the quotas of the other tenants, so a
+	// check in it would use them up.
 	if !actor.Has(tenants.ScopeCheck) {
 		return nil, lackingScope(actor, tenants.ScopeCheck)
 	}

@@ -149,8 +149,8 @@ func TestKeysCannotGrowIntoMembers(t *testing.T) {
 	s.call(reader, http.MethodDelete, member, nil).ok(204)
 	invite(s.key, "admin").ok(201)
 
-	// An admin of the operator's tenant is an operator, and may do more than a key of it that is not
-	// the operator's.
+	// An admin of the operator's tenant is an operator, and may do more than a key of it that is
+	// not the operator's.
 	s.call(s.operator, http.MethodPost, "/v1/members", obj{"email": "first@example.com", "role": "admin"}).ok(201)
 	plain := s.call(s.operator, http.MethodPost, "/v1/keys", obj{"scopes": []string{"check", "read", "write", "manage"}}).ok(201).json()["secret"].(string)
 	s.call(plain, http.MethodGet, "/v1/tenants", nil).problem(403, codeOperatorOnly)

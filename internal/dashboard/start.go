@@ -49,8 +49,8 @@ func (w waitView) Path() string { return "/start/wait?since=" + itoa(w.Since.Uni
 // startUnits are the units for the window of the first rule.
 var startUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
 
-// start is not for the operator's tenant, in which no check can run. Its rules are the quotas of the
-// others.
+// start is not for the operator's tenant, in which no check can run. Its rules are the quotas of
+// the others.
 func (d *dashboard) start(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if v.actor().TenantID() == d.Platform {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
