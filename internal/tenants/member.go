@@ -76,6 +76,8 @@ type Person struct {
 	ID          uuid.UUID
 	Email       string
 	Memberships []Membership // by slug
+
+	proved string // the stored hash of the password that the person has entered; "": none
 }
 
 // Membership is a tenant that a person is a member of.
