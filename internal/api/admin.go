@@ -79,8 +79,8 @@ func (a *admin) routes() {
 	create(a, "/v1/keys", "create-key", "Create an API key", a.createKey, redacts(redactKey))
 	read(a, "/v1/keys/{id}", "get-key", "Get an API key", a.getKey)
 	patch(a, "/v1/keys/{id}", "patch-key", "Change an API key", a.patchKey)
-	remove(a, "/v1/keys/{id}", "revoke-key", "Revoke an API key", a.revokeKey)
-	create(a, "/v1/keys/{id}/rotate", "rotate-key", "Replace an API key by a new one", a.rotateKey, redacts(redactKey))
+	remove(a, "/v1/keys/{id}", "revoke-key", "Revoke an API key", a.revokeKey, endsAccess)
+	create(a, "/v1/keys/{id}/rotate", "rotate-key", "Replace an API key by a new one", a.rotateKey, redacts(redactKey), endsAccess)
 
 	list(a, "/v1/rules", "list-rules", "List rules", a.listRules, usesProcessor)
 	create(a, "/v1/rules", "create-rule", "Create a rule", a.createRule)
@@ -141,7 +141,7 @@ func (a *admin) routes() {
 			"A key can invite an owner only until an owner has joined."), redacts(redactMember))
 	read(a, "/v1/members/{id}", "get-member", "Get a member", a.getMember)
 	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
-	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)
+	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember, endsAccess)
 
 	a.billingRoutes()
 	a.portalRoutes()
@@ -205,6 +205,7 @@ const (
 	metaSlots    = "slots"    // *slots: limits how many of the requests run at once
 	metaShown    = "shown"    // map[string]bool: the fields of answers about the same object
 	metaReset    = "reset"    // true: resets counters
+	metaEnds     = "ends"     // true: ends access
 	metaInTurns  = "inTurns"  // true: its answer may be long, and is created in turns
 	metaLarge    = "large"    // true: creating its answer can take a processor for long
 	metaKeeps    = "keeps"    // true: that is so while it reads, too
@@ -217,6 +218,8 @@ func dryRuns[T any](a *admin) option {
 }
 
 func resets(op *huma.Operation) { op.Metadata[metaReset] = true }
+
+func endsAccess(op *huma.Operation) { op.Metadata[metaEnds] = true }
 
 func operatorOnly(op *huma.Operation) { op.Metadata[metaOperator] = true }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
 )
 
@@ -227,4 +228,33 @@ func TestOperatorKeysCannotRunChecks(t *testing.T) {
 	require.NoError(t, err)
 	s.key = key.Secret()
 	s.check(`{"subject":"a"}`).problem(403, "INSUFFICIENT_SCOPE")
+}
+
+// A check in the operator's tenant would be taken from the quota of the tenant that its subject
+// names, also with a key that is no operator key.
+func TestChecksInTheOperatorsTenantAreRefused(t *testing.T) {
+	s := newCheckStack(t)
+	ctx, store := t.Context(), s.db.Store
+	platform, err := store.EnsurePlatform(ctx)
+	require.NoError(t, err)
+	operator := tenants.AsSystem(platform.ID, "test")
+	_, err = store.CreateRule(ctx, operator, hourly("checks-an-hour", check.QuotaResource, 2, "subject"))
+	require.NoError(t, err)
+	_, key, err := store.CreateKey(ctx, operator, tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeCheck}})
+	require.NoError(t, err)
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
+	s.serve(Config{}, deps)
+
+	tenantsKey := s.key
+	s.key = key.Secret()
+	const acme = `{"subject":"acme","resource":"checks","cost":2}`
+	s.check(acme).problem(403, "INSUFFICIENT_SCOPE")
+	s.post("/v1/check/batch", `{"checks":[`+acme+`]}`).problem(403, "INSUFFICIENT_SCOPE")
+	s.post("/v1/leases", acme).problem(403, "INSUFFICIENT_SCOPE")
+	s.key = tenantsKey
+	s.check(`{"subject":"a"}`).decision(200)
+	s.check(`{"subject":"a"}`).decision(200)
+	s.check(`{"subject":"a"}`).problem(429, "TENANT_QUOTA_EXCEEDED")
 }

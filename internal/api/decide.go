@@ -71,14 +71,14 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	if actor.BoundToAddresses() && !actor.MayConnect(q.caller()) {
 		return nil, wrongAddress()
 	}
-	// 2. Scope. The operator's tenant limits the other tenants, so a check in it would have no
-	// effect.
+	// 2. Scope. The counters of the operator's tenant are the quotas of the other tenants, so a
+	// check in it would use them up.
 	if !actor.Has(tenants.ScopeCheck) {
 		return nil, lackingScope(actor, tenants.ScopeCheck)
 	}
-	if actor.Operator() {
+	if actor.Operator() || s.Quota.KeptIn(actor.TenantID()) {
 		return nil, newProblem(http.StatusForbidden, codeInsufficientScope,
-			"Operator keys cannot run checks. Use a key of the tenant whose customers you want to limit.")
+			"Keys of the operator's tenant cannot run checks. Use a key of the tenant whose customers you want to limit.")
 	}
 	// 3. Read. Only authenticated clients may take time for a body, and each tenant has a limit.
 	sc.tenant = actor.TenantID()
@@ -163,9 +163,11 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 	return decisions, nil
 }
 
+const notFromThisAddress = "The API key does not work from this address."
+
 // wrongAddress is the answer to a key that does not work from the address of the client.
 func wrongAddress() *Problem {
-	return newProblem(http.StatusForbidden, codeAddressNotAllowed, "The API key does not work from this address.")
+	return newProblem(http.StatusForbidden, codeAddressNotAllowed, notFromThisAddress)
 }
 
 // wrongResource is the answer to a key that may not check a resource.

@@ -32,6 +32,7 @@ var failures = []failure{
 	{tenants.ErrKeyRotated, http.StatusUnauthorized, codeKeyRotated, "The API key was replaced by a rotation, and the overlap is over."},
 	{tenants.ErrTenantSuspended, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
 	{tenants.ErrKeyLookupUnavailable, http.StatusServiceUnavailable, codeKeyLookupUnavailable, "The API key cannot be verified now. It may be valid: try again."},
+	{tenants.ErrWrongAddress, http.StatusForbidden, codeAddressNotAllowed, notFromThisAddress},
 	{tenants.ErrNotOperator, http.StatusForbidden, codeOperatorOnly, "This operation requires an operator key."},
 	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key cannot grant more than it has: another scope, a later expiry, or a membership, an endpoint or a link that could do more or would outlive the key."},
 	{tenants.ErrOwnersOnly, http.StatusForbidden, codeOwnersOnly, "A key has the permissions of an admin. Once an owner has joined, only an owner can invite, change or remove owners, on the dashboard."},
@@ -97,8 +98,11 @@ func problemOf(err error) *Problem {
 		}
 		p := newProblem(f.status, f.code, f.detail)
 		p.cause = err
-		if f.status == http.StatusServiceUnavailable {
+		switch f.status {
+		case http.StatusServiceUnavailable:
 			p.retryAfter = storeRetryAfter
+		case http.StatusUnauthorized:
+			p.withHeader("Www-Authenticate", challenge)
 		}
 		return p
 	}

@@ -73,8 +73,11 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	next = a.answers.inTurnsOf(op, next)
 	query := queryParameters(op)
 	kind := tenants.OrdinaryWrite
-	if op.Metadata[metaReset] == true {
+	switch {
+	case op.Metadata[metaReset] == true:
 		kind = tenants.ResetWrite
+	case op.Metadata[metaEnds] == true:
+		kind = tenants.EndWrite
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", cacheControl(r.Method))

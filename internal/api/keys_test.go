@@ -148,6 +148,21 @@ func TestKeysCannotGrowIntoMembers(t *testing.T) {
 	s.call(reader, http.MethodPatch, member, obj{"role": "admin"}).problem(403, codeGrantExceeded)
 	s.call(reader, http.MethodDelete, member, nil).ok(204)
 	invite(s.key, "admin").ok(201)
+
+	// An admin of the operator's tenant is an operator, and may do more than a key of it that is
+	// not the operator's.
+	s.call(s.operator, http.MethodPost, "/v1/members", obj{"email": "first@example.com", "role": "admin"}).ok(201)
+	plain := s.call(s.operator, http.MethodPost, "/v1/keys", obj{"scopes": []string{"check", "read", "write", "manage"}}).ok(201).json()["secret"].(string)
+	s.call(plain, http.MethodGet, "/v1/tenants", nil).problem(403, codeOperatorOnly)
+	operator := s.call(s.operator, http.MethodPost, "/v1/members", obj{"email": "second@example.com", "role": "admin"}).ok(201).header.Get("Location")
+	invite(plain, "owner").problem(403, codeOperatorOnly)
+	invite(plain, "admin").problem(403, codeOperatorOnly)
+	editor := invite(plain, "editor").ok(201).header.Get("Location")
+	s.call(plain, http.MethodPatch, editor, obj{"role": "admin"}).problem(403, codeOperatorOnly)
+	s.call(plain, http.MethodPatch, operator, obj{"role": "viewer"}).problem(403, codeOperatorOnly)
+	s.call(plain, http.MethodDelete, operator, nil).problem(403, codeOperatorOnly)
+	s.call(plain, http.MethodDelete, editor, nil).ok(204)
+	s.call(s.operator, http.MethodDelete, operator, nil).ok(204)
 }
 
 // A link to a customer's page shows what a key with the scope read can read, and ends with the key

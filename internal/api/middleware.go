@@ -316,11 +316,7 @@ func authenticateKey(ctx context.Context, authenticator *tenants.Authenticator, 
 	if err == nil {
 		return actor, nil
 	}
-	p := problemOf(err)
-	if p.Status == http.StatusUnauthorized {
-		p.withHeader("Www-Authenticate", challenge)
-	}
-	return actor, p
+	return actor, problemOf(err)
 }
 
 const challenge = `Bearer realm="weir"`

@@ -56,7 +56,7 @@ func (a *admin) portalRoutes() {
 		"portal", "Links that have not expired, and those that keep a page open."))
 	create(a, "/v1/subjects/{subject}/portal-links", "create-portal-link", "Create a link to a customer's page", a.createPortalLink, about(
 		"portal", "The page shows this subject its own limits, and nothing of another one. The address is a secret until it was used or has expired; it is not shown again."), redacts(redactPortalLink))
-	remove(a, "/v1/subjects/{subject}/portal-links/{id}", "delete-portal-link", "Revoke a link, and end the pages that it opened", a.deletePortalLink, tag)
+	remove(a, "/v1/subjects/{subject}/portal-links/{id}", "delete-portal-link", "Revoke a link, and end the pages that it opened", a.deletePortalLink, tag, endsAccess)
 	list(a, "/v1/limit-requests", "list-limit-requests", "List customers' requests for higher limits", a.listLimitRequests, tag, usesProcessor)
 	show(a, "/v1/limit-requests/{id}", "get-limit-request", "Get a customer's request", a.getLimitRequest, tag)
 	act(a, "/v1/limit-requests/{id}/approve", "approve-limit-request", "Approve a customer's request", a.approveLimitRequest, about(

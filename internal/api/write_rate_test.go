@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/tenants"
@@ -23,6 +24,10 @@ func TestWriteRateOfEveryOperation(t *testing.T) {
 	for range 10 {
 		held.call(s.key, http.MethodPatch, "/v1/tenant", obj{"name": "again"}).ok(200)
 		held.call(s.operator, http.MethodPatch, "/v1/tenant", obj{"name": "again"}).ok(200)
+	}
+	unknown := []string{"/v1/keys/" + uuid.NewString(), "/v1/members/" + uuid.NewString(), "/v1/subjects/ada/portal-links/" + uuid.NewString()}
+	for i := range 10 {
+		held.call(s.key, http.MethodDelete, unknown[i%len(unknown)], nil).problem(404, codeNotFound) // ends of access have their own rate
 	}
 	writes := 0
 	for id, op := range s.operations() {

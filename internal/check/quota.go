@@ -70,6 +70,10 @@ func NewQuota(checker *Checker, policies *Policies, platform limit.TenantID) *Qu
 	}
 }
 
+// KeptIn reports whether quotas of the other tenants are counted by the counters of this tenant. It
+// must not run checks: they would be taken from these quotas. It may be called on nil.
+func (q *Quota) KeptIn(tenant limit.TenantID) bool { return q != nil && q.platform == tenant }
+
 // Admit takes n checks (1 or more) from the quota of the tenant with this policy. If they are not
 // allowed, retryAfterMS is the wait, or NeverMS. If the platform has no rule for QuotaResource, or
 // while the platform's policy cannot be read, Admit allows everything.

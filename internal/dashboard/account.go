@@ -82,7 +82,7 @@ func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *vi
 	if change == nil {
 		return d.renderAccount(w, r, v, tooMany(w, &f, wait), &f)
 	}
-	err = d.Store.ChangePassword(ctx, *person, f.values.Get("password"))
+	err = d.Store.ChangePassword(ctx, person, f.values.Get("password"))
 	if err != nil { // nothing was changed, or that is not known
 		change.Undecided(ctx)
 	}

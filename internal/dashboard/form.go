@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -245,11 +246,7 @@ type formHandler func(w http.ResponseWriter, r *http.Request, v *visit, f *form)
 // refused, because it would change the wrong one.
 func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.sent(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-		kind := tenants.OrdinaryWrite
-		if f.Get("do") == actReset {
-			kind = tenants.ResetWrite
-		}
-		if err := d.Store.AdmitWrite(r.Context(), v.actor(), kind); err != nil {
+		if err := d.Store.AdmitWrite(r.Context(), v.actor(), writeKind(r, f)); err != nil {
 			return err
 		}
 		if err := handle(w, r, v, f); err != nil {
@@ -258,6 +255,24 @@ func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerF
 		d.follow(r.Context(), v)
 		return nil
 	})
+}
+
+// endingForms are the forms that end access, with their actions; "": the form has no others.
+var endingForms = map[string][]string{
+	"/keys/{id}": {"revoke", "rotate"}, "/members/{id}": {"remove"}, "/members/{id}/withdraw": {""},
+	"/subjects/*": {"revoke-link"},
+}
+
+// writeKind returns by which rate a form is admitted.
+func writeKind(r *http.Request, f *form) tenants.WriteKind {
+	do := f.Get("do")
+	switch {
+	case slices.Contains(endingForms[patternOf(r)], do):
+		return tenants.EndWrite
+	case do == actReset:
+		return tenants.ResetWrite
+	}
+	return tenants.OrdinaryWrite
 }
 
 // sent is write for a form that changes nothing yet, such as a preview of a change.

@@ -319,7 +319,7 @@ func (d *dashboard) requestMore(w http.ResponseWriter, r *http.Request, visit *t
 	if f.invalid() {
 		return d.showPortal(w, r, visit, http.StatusUnprocessableEntity, f)
 	}
-	if err := d.Store.AdmitWrite(r.Context(), visit.Actor(), tenants.OrdinaryWrite); err != nil {
+	if err := d.Store.AdmitWrite(r.Context(), visit.Actor(), tenants.CustomerWrite); err != nil {
 		return errPortalBusy
 	}
 	q, notify, err := d.Store.RequestLimit(r.Context(), visit, tenants.NewLimitRequest{Rule: rule, Had: *had, Asked: asked, Note: f.Get("note")})

@@ -70,6 +70,10 @@ func TestNewQuota(t *testing.T) {
 	require.Equal(t, http.StatusConflict, post(url.Values{"limit": {"500"}, "window": {"day"}, "scope": {"one"}, "mode": {"shadow"}, "reason": {"again"}}).status)
 	require.Equal(t, http.StatusNotFound, s.as("ann@example.com").get("/tenants/tenant-a/quota").status)
 	require.Equal(t, http.StatusNotFound, olga.get("/tenants/"+tenants.PlatformSlug+"/quota").status)
+
+	// Its counters are the quotas, so it runs no checks.
+	require.Equal(t, http.StatusSeeOther, olga.get("/start").status)
+	require.Equal(t, http.StatusForbidden, olga.post("/start", url.Values{"tenant": {platform.ID.String()}, "only": {"key"}}).status)
 }
 
 // The windows of quotas begin with the calendar, in UTC.

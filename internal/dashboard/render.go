@@ -166,6 +166,8 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has characters that are no text. Go back, and choose another value.")
 	case errors.Is(err, tenants.ErrForbidden), errors.Is(err, tenants.ErrNotOperator):
 		d.fail(w, r, http.StatusForbidden, "Your role does not allow this", "Nothing was changed. Ask an owner or an admin to do it or to change your role.")
+	case errors.Is(err, tenants.ErrWrongPassword):
+		d.fail(w, r, http.StatusUnauthorized, "Your password was changed", "Nothing was done. Sign in with the new password.")
 	case errors.Is(err, errOtherTenant):
 		d.fail(w, r, http.StatusConflict, "You switched to another tenant", "The form belongs to a different tenant. Nothing was changed. Switch back and submit it again.")
 	case errors.Is(err, errForm):

@@ -49,7 +49,13 @@ func (w waitView) Path() string { return "/start/wait?since=" + itoa(w.Since.Uni
 // startUnits are the units for the window of the first rule.
 var startUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
 
+// start is not for the operator's tenant, in which no check can run. Its rules are the quotas of
+// the others.
 func (d *dashboard) start(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if v.actor().TenantID() == d.Platform {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return nil
+	}
 	return d.showStart(w, r, v, http.StatusOK, &startView{Sent: &form{}})
 }
 
@@ -64,6 +70,9 @@ func (d *dashboard) showStart(w http.ResponseWriter, r *http.Request, v *visit, 
 // makeStart creates a plan, a rule and a key, or only a key if there are rules already, and shows
 // the command for a check. The page waits for the first check to arrive.
 func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	if v.actor().TenantID() == d.Platform {
+		return tenants.ErrForbidden
+	}
 	view := &startView{Sent: f, Wait: waitView{Since: v.now}}
 	document := startDocument(f)
 	if f.invalid() {

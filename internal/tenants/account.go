@@ -155,9 +155,10 @@ func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash stri
 }
 
 // ChangePassword changes the password of a person who has proved the current one. All sessions of
-// the person end. Errors: *InvalidError of the field password; ErrUnavailable; that of ctx while
-// too many passwords are being hashed.
-func (s *Store) ChangePassword(ctx context.Context, p Person, password string) error {
+// the person end, and p has proved the new password. Errors: *InvalidError of the field password;
+// ErrWrongPassword if it was changed since then; ErrUnavailable; that of ctx while too many
+// passwords are being hashed.
+func (s *Store) ChangePassword(ctx context.Context, p *Person, password string) error {
 	if err := invalidIf(checkPassword(password, p.Email)); err != nil {
 		return err
 	}
@@ -165,12 +166,19 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 	if err != nil {
 		return err
 	}
-	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := p.stillProved(ctx, q); err != nil {
+			return err
+		}
 		if err := setPassword(ctx, q, p.ID, hash, s.instant()); err != nil {
 			return err
 		}
 		return s.personEvent(ctx, tx, p.ID, newEvent{kind: EventPasswordChanged, details: map[string]any{"how": "account"}})
 	})
+	if err == nil {
+		p.proved = hash
+	}
+	return err
 }
 
 // IsBusy reports whether err means that too many passwords were being hashed at the same time.

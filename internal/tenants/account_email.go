@@ -25,7 +25,7 @@ type EmailChange struct {
 // NewEmailLink creates a link with which a person changes the email of their login, and returns its
 // token, which is not stored. To follow the link proves that the person reads mail at the new
 // address. The previous link of the person becomes void. Errors: *InvalidError of the field email;
-// ErrUnavailable.
+// ErrUnavailable; ErrWrongPassword as SignIn.
 func (s *Store) NewEmailLink(ctx context.Context, p Person, email string) (token string, c EmailChange, err error) {
 	normal, ok := normalEmail(email)
 	switch {
@@ -37,6 +37,9 @@ func (s *Store) NewEmailLink(ctx context.Context, p Person, email string) (token
 	token, hash := newToken()
 	now := s.instant()
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := p.stillProved(ctx, q); err != nil {
+			return err
+		}
 		if err := q.DeleteLinksFor(ctx, db.DeleteLinksForParams{PersonID: &p.ID, Purpose: linkForEmail}); err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ func TestEmailLink(t *testing.T) {
 	}
 
 	// A new password voids a link that somebody else requested, and time does.
-	require.NoError(t, s.ChangePassword(ctx, ann, "a better horse"))
+	require.NoError(t, s.ChangePassword(ctx, &ann, "a better horse"))
 	_, err = s.EmailLink(ctx, taken)
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 	late, _, err := s.NewEmailLink(ctx, ann, "late@example.com")

@@ -113,8 +113,8 @@ func TestChangePassword(t *testing.T) {
 	require.NoError(t, err)
 	link, err := s.NewPasswordLink(ctx, ann)
 	require.NoError(t, err)
-	requireInvalid(t, s.ChangePassword(ctx, ann, "password123"), "password")
-	require.NoError(t, s.ChangePassword(ctx, ann, "a better horse"))
+	requireInvalid(t, s.ChangePassword(ctx, &ann, "password123"), "password")
+	require.NoError(t, s.ChangePassword(ctx, &ann, "a better horse"))
 	_, err = s.Session(ctx, session)
 	require.ErrorIs(t, err, tenants.ErrNoSession)
 	_, err = s.PasswordLink(ctx, link)
@@ -129,7 +129,7 @@ func TestHashingIsBounded(t *testing.T) {
 	d, _, _, _, ann := sessionStack(t)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	require.Error(t, d.Store.ChangePassword(ctx, ann, "a better horse"))
+	require.Error(t, d.Store.ChangePassword(ctx, &ann, "a better horse"))
 	require.True(t, tenants.IsBusy(context.DeadlineExceeded))
 	require.False(t, tenants.IsBusy(tenants.ErrUnavailable))
 }
@@ -213,4 +213,33 @@ func TestSlugsOfSignUps(t *testing.T) {
 	}
 	_, err := s.VerifyPassword(ctx, "a@example.com", "correct horse")
 	require.NoError(t, err, "a sign-up by another person cannot replace a password")
+}
+
+// A person who entered the old password before a reset can do nothing with it afterwards.
+func TestResetEndsWhatTheOldPasswordBegan(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	const old, set = "a long password of ann", "another password of ann"
+	_, err := s.CreateMember(ctx, a, "ann@example.com", old, tenants.Admin)
+	require.NoError(t, err)
+	thief, err := s.VerifyPassword(ctx, "ann@example.com", old)
+	require.NoError(t, err)
+	token, err := s.NewPasswordLink(ctx, thief)
+	require.NoError(t, err)
+	ann, err := s.UsePasswordLink(ctx, token, set)
+	require.NoError(t, err)
+
+	_, err = s.StartSession(ctx, thief, "192.0.2.1", "test")
+	require.ErrorIs(t, err, tenants.ErrWrongPassword)
+	require.ErrorIs(t, s.ChangePassword(ctx, &thief, "a password of the thief"), tenants.ErrWrongPassword)
+	_, _, err = s.NewEmailLink(ctx, thief, "thief@example.com")
+	require.ErrorIs(t, err, tenants.ErrWrongPassword)
+	_, err = s.StartSession(ctx, ann, "192.0.2.1", "test")
+	require.NoError(t, err, "who followed the link")
+	ann, err = s.VerifyPassword(ctx, "ann@example.com", set)
+	require.NoError(t, err)
+	require.NoError(t, s.ChangePassword(ctx, &ann, "a third password of ann"))
+	_, err = s.StartSession(ctx, ann, "192.0.2.1", "test")
+	require.NoError(t, err, "who changed it")
 }

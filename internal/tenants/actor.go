@@ -172,7 +172,8 @@ func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 	return a.keyExpiresAt.IsZero() || expiresAt != nil && !expiresAt.After(a.keyExpiresAt)
 }
 
-// mayGrantRole reports whether the actor itself has what a member with that role would have.
+// mayGrantRole reports whether the actor itself has what a member with that role would have, except
+// that admins of the operator's tenant are operators: see change.mayChangeOperators.
 func (a Actor) mayGrantRole(role Role) bool {
 	needed := everyScope
 	switch role {

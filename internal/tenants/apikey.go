@@ -111,7 +111,7 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 	scopes := newScopes(n.Scopes)
 	key = NewKey(n.Kind)
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if !a.mayGrant(scopes, n.ExpiresAt) || !a.mayGrantBounds(n.Bounds) {
+		if !c.actor.mayGrant(scopes, n.ExpiresAt) || !c.actor.mayGrantBounds(n.Bounds) {
 			return ErrNotPermitted
 		}
 		if err := c.roomForKey(ctx, "name", 0); err != nil {
@@ -244,7 +244,7 @@ func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edi
 			out = old
 			return nil
 		}
-		if reach && !(a.mayGrant(scopes, in.ExpiresAt) && a.mayGrantBounds(in.Bounds)) {
+		if reach && !(c.actor.mayGrant(scopes, in.ExpiresAt) && c.actor.mayGrantBounds(in.Bounds)) {
 			return ErrNotPermitted
 		}
 		old.Name, old.ExpiresAt, old.Bounds = in.Name, in.ExpiresAt, in.Bounds
@@ -286,7 +286,7 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 		scopes := newScopes(old.Scopes)
 		// The actor gets the secret of the new key, so the key must not have more permissions than
 		// the actor.
-		if old.ID != a.id && !(a.mayGrant(scopes, old.ExpiresAt) && a.mayGrantBounds(old.Bounds)) {
+		if old.ID != c.actor.id && !(c.actor.mayGrant(scopes, old.ExpiresAt) && c.actor.mayGrantBounds(old.Bounds)) {
 			return ErrNotPermitted
 		}
 		ends := int64(0)

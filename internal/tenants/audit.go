@@ -425,6 +425,10 @@ func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ct
 		if err != nil {
 			return err
 		}
+		a, err := a.mayStill(ctx, q, MayReset, now)
+		if err != nil {
+			return err
+		}
 		row := auditRow{action: "reset", kind: auditSubject, target: r.Subject, reason: r.Reason}
 		day := auditDayOf(&head, s.auditDay, now)
 		if err := day.admit(a, []auditRow{row}); err != nil { // before the reset, which cannot be undone

@@ -121,7 +121,7 @@ func TestTrailOfADay(t *testing.T) {
 	require.NoError(t, s.DeleteSubject(ctx, a, "subject-00", tenants.Match{}))
 	_, err = s.ImportSubjects(ctx, other, states[0], tenants.ImportMode{})
 	require.NoError(t, err)
-	fresh, _, err := s.RotateKey(ctx, a, a.KeyID(), time.Minute)
+	fresh, _, err := s.RotateKey(ctx, a, a.KeyID(), 2*time.Hour)
 	require.NoError(t, err)
 	require.NoError(t, s.RevokeKey(ctx, a, fresh.ID, tenants.Match{}))
 

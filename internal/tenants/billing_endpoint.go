@@ -118,7 +118,7 @@ func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEn
 	in.ID = uuid.New() // only random bits, because it must not be guessable
 	in.SecretHints, in.Live = hints(secrets.Signing), liveOf(key)
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if !a.mayTrustSender() {
+		if !c.actor.mayTrustSender() {
 			return ErrNotPermitted
 		}
 		plan, err := c.fallbackPlan(ctx, in.FallbackPlan)
@@ -191,7 +191,7 @@ func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, 
 		if err != nil {
 			return err
 		}
-		if !secrets.none() && !a.mayTrustSender() {
+		if !secrets.none() && !c.actor.mayTrustSender() {
 			return ErrNotPermitted
 		}
 		var fields []limit.FieldError

@@ -37,8 +37,9 @@ func (s *Store) newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, n
 	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant), auditDay: s.auditDay}
 }
 
-// change runs fn with write access to the actor's tenant, if the actor has the right. Errors
-// besides those of fn: ErrForbidden, ErrUnavailable.
+// change runs fn with write access to the actor's tenant, if the actor has the right, also after it
+// has waited for the tenant. fn uses the actor of its change, whose permissions are the present
+// ones. Errors besides those of fn: ErrForbidden, those of Actor.again, ErrUnavailable.
 func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx context.Context, c *change) error) error {
 	return s.changeWithin(ctx, a, right, s.operation, fn)
 }
@@ -84,7 +85,12 @@ func (s *Store) changeLocked(
 				return err
 			}
 		}
-		c := s.newChange(q, tx, a, a.tenant, s.instant())
+		now := s.instant()
+		a, err := a.mayStill(ctx, q, right, now)
+		if err != nil {
+			return err
+		}
+		c := s.newChange(q, tx, a, a.tenant, now)
 		c.chain = true
 		if err := fn(ctx, c); err != nil {
 			return err

@@ -203,7 +203,7 @@ func TestNewPasswordEndsApprovedDevices(t *testing.T) {
 	session, err := s.Session(ctx, token)
 	require.NoError(t, err)
 	require.NoError(t, s.ApproveDeviceLogin(ctx, session, login))
-	require.NoError(t, s.ChangePassword(ctx, ann, "a better horse"))
+	require.NoError(t, s.ChangePassword(ctx, &ann, "a better horse"))
 	require.Equal(t, tenants.DevicePoll{State: tenants.DeviceExpired}, polled(t, s, code))
 }
 

@@ -132,7 +132,7 @@ func (s *Store) applyDocument(ctx context.Context, a Actor, d *Document, how App
 			return err
 		}
 		out = Applied{Changes: r.changes, Version: r.before.version(d.Subjects != nil)}
-		if r.changesBilling() && !a.May(MayManage) || r.newPortal != nil && !a.May(MayConfigure) {
+		if r.changesBilling() && !c.actor.May(MayManage) || r.newPortal != nil && !c.actor.May(MayConfigure) {
 			return ErrForbidden
 		}
 		if len(r.changes) == 0 || how.DryRun {

@@ -63,9 +63,12 @@ type NewLimitRequest struct {
 // RequestLimit stores a customer's request for a higher limit. If the settings allow it, the
 // request is approved at once, by a temporary override. notify are the addresses of the members who
 // decide, if it waits for them. Errors: *InvalidError; *ConflictError with CodeRequestOpen or
-// CodeRequestsOff.
+// CodeRequestsOff; ErrNotFound if the visit has ended.
 func (s *Store) RequestLimit(ctx context.Context, v *PortalVisit, n NewLimitRequest) (out LimitRequest, notify []string, err error) {
 	err = s.change(ctx, v.Actor(), 0, func(ctx context.Context, c *change) error {
+		if _, err := c.PortalVisit(ctx, db.PortalVisitParams{TenantID: c.tenant, ID: v.ID, Now: c.now}); err != nil {
+			return err // also if the link was deleted, or the tenant suspended, meanwhile
+		}
 		settings, err := readPortal(ctx, c.Queries, c.tenant)
 		if err != nil {
 			return err

@@ -76,6 +76,8 @@ type Person struct {
 	ID          uuid.UUID
 	Email       string
 	Memberships []Membership // by slug
+
+	proved string // the stored hash of the password that the person has entered; "": none
 }
 
 // Membership is a tenant that a person is a member of.
@@ -331,10 +333,13 @@ func (c *change) member(ctx context.Context, id uuid.UUID, m Match) (Member, err
 	return memberOf(row), m.check(row.Version)
 }
 
-// mayChangeRole returns ErrOwnersOnly if the actor may not make a change from or to one of these
-// roles. While no owner has joined, a key may: it can invite the first owner of a new tenant, and
-// withdraw an invitation to a wrong address.
+// mayChangeRole returns ErrOwnersOnly or ErrNotOperator if the actor may not make a change from or
+// to one of these roles. While no owner has joined, a key may change owners: it can invite the
+// first owner of a new tenant, and withdraw an invitation to a wrong address.
 func (c *change) mayChangeRole(ctx context.Context, roles ...Role) error {
+	if err := c.mayChangeOperators(ctx, roles); err != nil {
+		return err
+	}
 	if !slices.Contains(roles, Owner) || c.actor.May(MayOwn) {
 		return nil
 	}
@@ -347,8 +352,22 @@ func (c *change) mayChangeRole(ctx context.Context, roles ...Role) error {
 	return ErrOwnersOnly
 }
 
-// mayGiveRole returns ErrOwnersOnly if the actor may not give the role, and ErrNotPermitted if the
-// member would have more permissions than the actor, or for longer.
+// mayChangeOperators returns ErrNotOperator if one of these roles makes its members operators, and
+// the actor is a key that is no operator's.
+func (c *change) mayChangeOperators(ctx context.Context, roles []Role) error {
+	manages := func(r Role) bool { return r.Rights()&MayManage != 0 }
+	if c.actor.kind != KeyActor || c.actor.operator || !slices.ContainsFunc(roles, manages) {
+		return nil
+	}
+	tenant, err := c.TenantByID(ctx, c.tenant)
+	if err == nil && tenant.Slug == PlatformSlug {
+		err = ErrNotOperator
+	}
+	return err
+}
+
+// mayGiveRole returns ErrOwnersOnly or ErrNotOperator if the actor may not give the role, and
+// ErrNotPermitted if the member would have more permissions than the actor, or for longer.
 func (c *change) mayGiveRole(ctx context.Context, role Role) error {
 	if err := c.mayChangeRole(ctx, role); err != nil {
 		return err

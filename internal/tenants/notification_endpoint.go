@@ -126,7 +126,7 @@ func (s *Store) CreateNotificationEndpoint(ctx context.Context, a Actor, in Noti
 	}
 	in.ID, secret = newID(), newSigningSecret()
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if !a.mayNotify() {
+		if !c.actor.mayNotify() {
 			return ErrNotPermitted
 		}
 		count, err := c.CountNotificationEndpoints(ctx, c.tenant)
@@ -181,7 +181,7 @@ func (s *Store) EditNotificationEndpoint(ctx context.Context, a Actor, id uuid.U
 		if err := invalidIf(in.validate()); err != nil {
 			return err
 		}
-		if in.tellsMore(old) && !a.mayNotify() {
+		if in.tellsMore(old) && !c.actor.mayNotify() {
 			return ErrNotPermitted
 		}
 		if in.Enabled {
@@ -235,7 +235,7 @@ func (s *Store) RotateNotificationSecret(ctx context.Context, a Actor, id uuid.U
 		if err != nil {
 			return err
 		}
-		if !a.mayNotify() {
+		if !c.actor.mayNotify() {
 			return ErrNotPermitted
 		}
 		secret, e.PreviousUntil = newSigningSecret(), nil

@@ -102,7 +102,21 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 	if !right || row.PasswordHash == nil { // unknown, or only invited
 		return Person{}, ErrWrongPassword
 	}
-	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}, nil
+	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships), proved: hash}, nil
+}
+
+// stillProved returns ErrWrongPassword if the person has another password now than the one that
+// VerifyPassword compared: hashing takes a while, and a reset meanwhile must end what a thief began
+// with the old one. Until the transaction ends, nobody sets another.
+func (p *Person) stillProved(ctx context.Context, q *db.Queries) error {
+	if p.proved == "" {
+		return nil
+	}
+	has, err := q.HasPassword(ctx, db.HasPasswordParams{ID: p.ID, PasswordHash: p.proved})
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !has {
+		err = ErrWrongPassword
+	}
+	return err
 }
 
 // PasswordCost is the cost of hashing one password with Argon2id.

@@ -59,11 +59,11 @@ func (s *Store) CreatePortalLink(ctx context.Context, a Actor, n NewPortalLink) 
 	if err := invalidIf(fields); err != nil {
 		return PortalLink{}, "", err
 	}
-	if !a.mayShow() {
-		return PortalLink{}, "", ErrNotPermitted
-	}
 	token, hash := newToken()
 	err = s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
+		if !c.actor.mayShow() {
+			return ErrNotPermitted
+		}
 		live, err := c.PortalLinks(ctx, db.PortalLinksParams{TenantID: c.tenant, Subject: n.Subject, Now: c.now, Most: maxSubjectLinks})
 		if err != nil {
 			return err

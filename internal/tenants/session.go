@@ -85,7 +85,8 @@ func (s *Store) StartSession(ctx context.Context, person Person, address, userAg
 }
 
 // SignIn is StartSession with more about how the session begins. If the person then has more
-// sessions than one of the tenants allows, the least recently used ones end.
+// sessions than one of the tenants allows, the least recently used ones end. Errors:
+// ErrUnavailable; ErrWrongPassword if the password was changed after the person had entered it.
 func (s *Store) SignIn(ctx context.Context, person Person, in SignIn) (token string, err error) {
 	address, userAgent := in.Address, in.UserAgent
 	token, hash := newToken()
@@ -96,6 +97,9 @@ func (s *Store) SignIn(ctx context.Context, person Person, in SignIn) (token str
 		userAgent = strings.ToValidUTF8(userAgent[:maxUserAgent], "")
 	}
 	err = s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := person.stillProved(ctx, q); err != nil {
+			return err
+		}
 		now := s.instant()
 		last, err := q.LastTenant(ctx, person.ID)
 		if err != nil {

@@ -132,9 +132,6 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	if err := invalidIf(fields); err != nil {
 		return Tenant{}, APIKey{}, Key{}, err
 	}
-	if !a.mayGrant(everyScope, nil) || !a.mayGrantBounds(KeyBounds{}) {
-		return Tenant{}, APIKey{}, Key{}, ErrNotPermitted
-	}
 	var tenant Tenant
 	var first APIKey
 	key := NewKey(TenantKey)
@@ -142,6 +139,9 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 		c, row, err := s.insertTenant(ctx, tx, q, a, n)
 		if err != nil {
 			return err
+		}
+		if !c.actor.mayGrant(everyScope, nil) || !c.actor.mayGrantBounds(KeyBounds{}) {
+			return ErrNotPermitted
 		}
 		tenant = tenantOf(row)
 		return c.endOperator(ctx, func() error { // the key belongs to the tenant, so the other role writes it
@@ -291,7 +291,8 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 
 // lockTrails locks the ends of the trails of tenants and of the operator, for a change by the
 // operator, which adds rows to them. It is called before the change takes its number, as next does
-// for other changes. The order of the locks is the same for all changes.
+// for other changes. The order of the locks is the same for all changes. An actor whose rights have
+// ended meanwhile is refused: who ends them needs the end of the operator's trail as well.
 func (c *change) lockTrails(ctx context.Context, of ...uuid.UUID) error {
 	platform, err := c.TenantBySlug(ctx, PlatformSlug)
 	switch {
@@ -308,6 +309,14 @@ func (c *change) lockTrails(ctx context.Context, of ...uuid.UUID) error {
 			return err
 		}
 		if _, err := c.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: id, Genesis: genesis[:]}); err != nil {
+			return err
+		}
+	}
+	if c.actor.operator && c.actor.tenant == platform.ID {
+		if c.actor, err = c.actor.again(ctx, c.Queries, c.now); err == nil && !c.actor.operator {
+			err = ErrNotOperator
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,16 @@ type WriteKind int
 const (
 	OrdinaryWrite WriteKind = iota
 	ResetWrite              // a reset of counters
+	// EndWrite ends access: of a key, a member or a link. It has a rate of its own, for each actor:
+	// a stolen key that writes all the time must not hold off its own revocation.
+	EndWrite
+	// CustomerWrite is a request of a customer. All customers of a tenant have a rate of their own,
+	// so that they do not keep its members from writing.
+	CustomerWrite
 )
+
+// endsASecond is the rate of writes that end access.
+const endsASecond = 1
 
 // TooOftenError means that a tenant exceeds its rate of writes, or what it may write in a day.
 type TooOftenError struct {
@@ -48,13 +57,16 @@ func (e *TooOftenError) Error() string {
 // writeRates counts the writes of each tenant.
 type writeRates struct {
 	engine *engine.Memory
-	counts [2]engine.Counter // without the tenant's part of the key; Limit 0: no limit
+	// Of writes, resets, ends of access and customers, without the tenant's part of the key;
+	// Limit 0: no limit.
+	counts [4]engine.Counter
 }
 
 func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
 	w := &writeRates{engine: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return now().UnixMilli() }})}
-	for i, perSecond := range []int{rates.Writes, rates.Resets} {
-		w.counts[i] = engine.Counter{Key: []string{"writes ", "resets "}[i], Numbers: limit.Numbers{
+	ends := min(rates.Writes, endsASecond)
+	for i, perSecond := range []int{rates.Writes, rates.Resets, ends, rates.Writes} {
+		w.counts[i] = engine.Counter{Key: []string{"writes ", "resets ", "ends ", "customers "}[i], Numbers: limit.Numbers{
 			Algorithm: limit.TokenBucket, Limit: int64(perSecond), Burst: writeBurst * int64(perSecond), WindowMS: time.Second.Milliseconds(),
 		}}
 	}
@@ -66,11 +78,19 @@ func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
 func (s *Store) AdmitWrite(ctx context.Context, a Actor, kind WriteKind) error {
 	w := s.writes
 	call := engine.Call{Tenant: a.tenant, Cost: 1}
-	for i, counter := range w.counts {
-		if counter.Numbers.Limit > 0 && i <= int(kind) {
-			counter.Key += string(a.tenant[:])
-			call.Counters = append(call.Counters, counter)
+	counts := w.counts[kind : kind+1]
+	if kind == ResetWrite {
+		counts = w.counts[:ResetWrite+1] // which is a write, too
+	}
+	for _, counter := range counts {
+		if counter.Numbers.Limit == 0 {
+			continue
 		}
+		counter.Key += string(a.tenant[:])
+		if kind == EndWrite {
+			counter.Key += string(a.id[:])
+		}
+		call.Counters = append(call.Counters, counter)
 	}
 	if len(call.Counters) == 0 {
 		return nil

@@ -77,3 +77,32 @@ func TestWriteRatesUnbounded(t *testing.T) {
 	}
 	require.Error(t, d.Store.AdmitWrite(t.Context(), a, tenants.ResetWrite))
 }
+
+// A stolen key that writes all the time, also revocations, does not keep others from revoking it,
+// and neither do customers keep members from writing.
+func TestWritesHoldOffNoRevocation(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: 1_900_000_000_000}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now, WriteRates: tenants.WriteRates{Writes: 4, Resets: 1}})
+	a, _ := d.Tenant("tenant-a")
+	_, secret, err := d.Store.CreateKey(t.Context(), a, tenants.NewAPIKey{Scopes: tenants.AllScopes})
+	require.NoError(t, err)
+	stolen, owner := d.Actor(secret), asMember(t, d, a, "ann@example.com", tenants.Owner)
+	flood := func(who tenants.Actor, kind tenants.WriteKind, want int) {
+		t.Helper()
+		n := 0
+		for d.Store.AdmitWrite(t.Context(), who, kind) == nil {
+			n++
+			require.LessOrEqual(t, n, want)
+		}
+		require.Equal(t, want, n)
+	}
+	flood(stolen, tenants.CustomerWrite, 40)
+	require.NoError(t, d.Store.AdmitWrite(t.Context(), owner, tenants.OrdinaryWrite))
+	flood(stolen, tenants.OrdinaryWrite, 39)
+	flood(stolen, tenants.EndWrite, 10)
+	require.Error(t, d.Store.AdmitWrite(t.Context(), owner, tenants.OrdinaryWrite))
+	require.NoError(t, d.Store.AdmitWrite(t.Context(), owner, tenants.EndWrite))
+	now.nowMS += time.Second.Milliseconds()
+	require.NoError(t, d.Store.AdmitWrite(t.Context(), stolen, tenants.EndWrite))
+}

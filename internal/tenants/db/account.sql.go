@@ -89,6 +89,23 @@ func (q *Queries) EmailLink(ctx context.Context, arg EmailLinkParams) (EmailLink
 	return i, err
 }
 
+const hasPassword = `-- name: HasPassword :one
+SELECT coalesce(password_hash = $1::text, false)::boolean FROM people WHERE id = $2 FOR NO KEY UPDATE
+`
+
+type HasPasswordParams struct {
+	PasswordHash string
+	ID           uuid.UUID
+}
+
+// Until the transaction ends, nobody sets another password.
+func (q *Queries) HasPassword(ctx context.Context, arg HasPasswordParams) (bool, error) {
+	row := q.db.QueryRow(ctx, hasPassword, arg.PasswordHash, arg.ID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const insertAccountLink = `-- name: InsertAccountLink :exec
 INSERT INTO account_links (token_hash, purpose, email, person_id, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6)

@@ -148,6 +148,58 @@ func (q *Queries) KeyByID(ctx context.Context, arg KeyByIDParams) (ApiKey, error
 	return i, err
 }
 
+const keyOfActor = `-- name: KeyOfActor :one
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
+    t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
+FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
+WHERE k.tenant_id = $1 AND k.id = $2
+`
+
+type KeyOfActorParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+type KeyOfActorRow struct {
+	TenantID    uuid.UUID
+	ID          uuid.UUID
+	Name        string
+	Kind        string
+	Scopes      []string
+	Hash        []byte
+	ExpiresAt   *time.Time
+	RevokedAt   *time.Time
+	RotatedTo   *uuid.UUID
+	Addresses   []string
+	Resources   []string
+	TenantState string
+	TenantSlug  string
+	KeysVersion int64
+}
+
+// LookUpKey for a key that was found before.
+func (q *Queries) KeyOfActor(ctx context.Context, arg KeyOfActorParams) (KeyOfActorRow, error) {
+	row := q.db.QueryRow(ctx, keyOfActor, arg.TenantID, arg.ID)
+	var i KeyOfActorRow
+	err := row.Scan(
+		&i.TenantID,
+		&i.ID,
+		&i.Name,
+		&i.Kind,
+		&i.Scopes,
+		&i.Hash,
+		&i.ExpiresAt,
+		&i.RevokedAt,
+		&i.RotatedTo,
+		&i.Addresses,
+		&i.Resources,
+		&i.TenantState,
+		&i.TenantSlug,
+		&i.KeysVersion,
+	)
+	return i, err
+}
+
 const keys = `-- name: Keys :many
 SELECT tenant_id, id, name, kind, scopes, hash, last4, created_by, created_at, expires_at, revoked_at, last_used_at, rotated_to, version, addresses, resources FROM api_keys
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)

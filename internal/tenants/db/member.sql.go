@@ -190,6 +190,29 @@ func (q *Queries) MemberByID(ctx context.Context, arg MemberByIDParams) (MemberB
 	return i, err
 }
 
+const memberOfActor = `-- name: MemberOfActor :one
+SELECT m.role, t.slug FROM members m JOIN tenants t ON t.id = m.tenant_id
+WHERE m.tenant_id = $1 AND m.id = $2 AND m.joined_at IS NOT NULL AND t.state = 'active'
+`
+
+type MemberOfActorParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+type MemberOfActorRow struct {
+	Role string
+	Slug string
+}
+
+// A member who has joined an active tenant.
+func (q *Queries) MemberOfActor(ctx context.Context, arg MemberOfActorParams) (MemberOfActorRow, error) {
+	row := q.db.QueryRow(ctx, memberOfActor, arg.TenantID, arg.ID)
+	var i MemberOfActorRow
+	err := row.Scan(&i.Role, &i.Slug)
+	return i, err
+}
+
 const members = `-- name: Members :many
 SELECT m.tenant_id, m.person_id, m.role, m.created_at, m.id, m.joined_at, m.updated_at, m.version, p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = $1 AND ($2::uuid IS NULL OR m.id < $2)

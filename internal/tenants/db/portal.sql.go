@@ -490,7 +490,8 @@ func (q *Queries) PortalLinks(ctx context.Context, arg PortalLinksParams) ([]Por
 const portalVisit = `-- name: PortalVisit :one
 SELECT s.id, s.link_id, s.expires_at, l.subject FROM portal_sessions s
 JOIN portal_links l ON l.tenant_id = s.tenant_id AND l.id = s.link_id
-WHERE s.tenant_id = $1 AND s.id = $2 AND s.expires_at > $3::timestamptz
+JOIN tenants t ON t.id = s.tenant_id
+WHERE s.tenant_id = $1 AND s.id = $2 AND s.expires_at > $3::timestamptz AND t.state = 'active'
 `
 
 type PortalVisitParams struct {

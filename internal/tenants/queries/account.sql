@@ -4,6 +4,10 @@ SELECT id, email, password_hash FROM people WHERE id = @id;
 -- name: SetFirstPassword :execrows
 UPDATE people SET password_hash = @password_hash, updated_at = now() WHERE id = @id AND password_hash IS NULL;
 
+-- name: HasPassword :one
+-- Until the transaction ends, nobody sets another password.
+SELECT coalesce(password_hash = @password_hash::text, false)::boolean FROM people WHERE id = @id FOR NO KEY UPDATE;
+
 -- name: InsertAccountLink :exec
 INSERT INTO account_links (token_hash, purpose, email, person_id, created_at, expires_at)
 VALUES (@token_hash, @purpose, @email, @person_id, @created_at, @expires_at);

@@ -33,6 +33,13 @@ SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revo
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
 WHERE k.hash = @hash;
 
+-- name: KeyOfActor :one
+-- LookUpKey for a key that was found before.
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to, k.addresses, k.resources,
+    t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
+FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
+WHERE k.tenant_id = @tenant_id AND k.id = @id;
+
 -- name: LookUpTenantKeys :many
 -- The keys that work, and of those that ended the @most that changed last: a key that ended earlier
 -- is looked up when it is used.

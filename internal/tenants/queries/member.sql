@@ -26,6 +26,11 @@ DELETE FROM members WHERE tenant_id = @tenant_id AND id = @id;
 SELECT m.*, p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND m.id = @id;
 
+-- name: MemberOfActor :one
+-- A member who has joined an active tenant.
+SELECT m.role, t.slug FROM members m JOIN tenants t ON t.id = m.tenant_id
+WHERE m.tenant_id = @tenant_id AND m.id = @id AND m.joined_at IS NOT NULL AND t.state = 'active';
+
 -- name: MemberByEmail :one
 SELECT m.*, p.email FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND p.email = @email;

@@ -57,7 +57,8 @@ WHERE s.token_hash = @token_hash AND s.id = @id AND s.expires_at > @now::timesta
 -- name: PortalVisit :one
 SELECT s.id, s.link_id, s.expires_at, l.subject FROM portal_sessions s
 JOIN portal_links l ON l.tenant_id = s.tenant_id AND l.id = s.link_id
-WHERE s.tenant_id = @tenant_id AND s.id = @id AND s.expires_at > @now::timestamptz;
+JOIN tenants t ON t.id = s.tenant_id
+WHERE s.tenant_id = @tenant_id AND s.id = @id AND s.expires_at > @now::timestamptz AND t.state = 'active';
 
 -- name: PurgePortalSessions :execrows
 DELETE FROM portal_sessions WHERE (tenant_id, id) IN (
