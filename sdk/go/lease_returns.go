@@ -62,7 +62,8 @@ func (r *returns) hold(h *lease) {
 	r.start()
 }
 
-// release ends a lease at the end of its block, and returns its return. ok is false if it had ended.
+// release ends a lease at the end of its block, and returns its return. ok is false if it had
+// ended.
 func (r *returns) release(h *lease) (one *leaseReturn, ok bool) {
 	r.mu.Lock()
 	delete(r.blocks, h)
