@@ -31,6 +31,7 @@ type Client struct {
 	local   *local   // nil unless it is the fallback
 	batcher *batcher // nil if it is off
 	leased  *leases  // nil if they are off
+	returns *returns
 }
 
 // New returns a client of the server at url, such as https://weir.example.com. The key needs the
@@ -69,6 +70,7 @@ func New(url, key string, options ...Option) (*Client, error) {
 	if s.batching {
 		c.batcher = &batcher{client: c}
 	}
+	c.returns = newReturns(c)
 	if s.leases {
 		c.leased = newLeases(c)
 	}
@@ -79,6 +81,7 @@ func New(url, key string, options ...Option) (*Client, error) {
 // flight are not affected, and the client stays usable, without leases.
 func (c *Client) Close() {
 	c.leased.close()
+	c.returns.close()
 	c.closeIdle()
 }
 

@@ -26,7 +26,6 @@ type leases struct {
 	mu      sync.Mutex    // guards changes of shards, and the fields below
 	every   time.Duration // between inspections; tests inspect by hand
 	running bool
-	returns []*leaseReturn
 	queue   chan *leaseSet
 	stop    chan struct{}
 	ended   chan struct{} // closed when run ends
@@ -47,9 +46,6 @@ const (
 
 	leaseInspect  = 25 * time.Millisecond
 	leaseInFlight = 16
-	leaseRetries  = 3 // of a return
-	leaseRetry    = 250 * time.Millisecond
-	leaseClosing  = time.Second // how long Close waits for the returns
 
 	// How long no units are leased after the server has refused to.
 	leaseBackoff    = 200 * time.Millisecond // it did not answer
@@ -90,6 +86,7 @@ type leaseUse struct {
 type lease struct {
 	left   atomic.Int64 // to be granted; leaseEnded: it has ended
 	beyond atomic.Int64 // costs of granted checks, less one for each
+	both   sync.RWMutex // held while a check changes both, for reading, and while the lease ends
 	older  atomic.Pointer[lease]
 
 	id       string
@@ -159,17 +156,18 @@ func (h *lease) scarce(now time.Time, left int64) bool {
 
 func (h *lease) grantOwn(cost int64) (left int64, ok bool) {
 	if cost > 1 {
-		h.beyond.Add(cost - 1)
+		h.both.RLock()
+		defer h.both.RUnlock()
 	}
 	for {
 		left = h.left.Load()
 		if left < cost {
-			if cost > 1 {
-				h.beyond.Add(1 - cost)
-			}
 			return max(0, left), false
 		}
 		if h.left.CompareAndSwap(left, left-cost) {
+			if cost > 1 {
+				h.beyond.Add(cost - 1)
+			}
 			return left - cost, true
 		}
 	}
@@ -203,10 +201,13 @@ func (h *lease) decide(now time.Time, cost, left int64, d *Decision) {
 	d.ResetAfterMS.Value = max(0, d.ResetAfterMS.Value-now.Sub(h.sentAt).Milliseconds())
 }
 
-// end ends the lease, and returns the units that were not granted; ok is false if it had ended.
-func (h *lease) end() (left int64, ok bool) {
+// end ends the lease, and returns the units that were not granted, and how many checks were. ok is
+// false if it had ended.
+func (h *lease) end() (left, allowed int64, ok bool) {
+	h.both.Lock()
+	defer h.both.Unlock()
 	left = h.left.Swap(leaseEnded)
-	return left, left != leaseEnded
+	return left, h.units - left - h.beyond.Load(), left != leaseEnded
 }
 
 // find returns the set of a kind of check, or nil.

@@ -3,7 +3,6 @@ package weir
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 )
 
@@ -17,8 +16,8 @@ func (l *leases) start() {
 	go l.run(l.stop, l.ended)
 }
 
-// run requests and returns units. It is the only goroutine besides those of requests in flight, and
-// ends when no kind of check is frequent.
+// run requests units, and ends leases that are over or not used. It ends when no kind of check is
+// frequent.
 func (l *leases) run(stop, ended chan struct{}) {
 	defer close(ended)
 	ticker := time.NewTicker(l.every)
@@ -31,26 +30,14 @@ func (l *leases) run(stop, ended chan struct{}) {
 				return
 			}
 		case <-ticker.C:
-			if !l.round(stop) || l.rest() {
+			l.inspect(l.client.clock.Now(), false)
+			if l.rest() {
 				return
 			}
 		case <-stop:
 			return
 		}
 	}
-}
-
-// round ends leases that are over or not used, and sends the returns that are due. It returns false
-// if the client is closed meanwhile.
-func (l *leases) round(stop chan struct{}) bool {
-	l.inspect(l.client.clock.Now(), false)
-	for r := l.due(l.client.clock.Now()); r != nil; r = l.due(l.client.clock.Now()) {
-		if !l.background(stop, func() { l.giveBack(r) }) {
-			l.keep(r)
-			return false
-		}
-	}
-	return true
 }
 
 // background runs a request in a goroutine of its own, when there is a place for it. It returns
@@ -74,7 +61,7 @@ func (l *leases) background(stop chan struct{}, request func()) bool {
 func (l *leases) rest() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.count.Load() > 0 || len(l.returns) > 0 || len(l.queue) > 0 || len(l.places) > 0 {
+	if l.count.Load() > 0 || len(l.queue) > 0 || len(l.places) > 0 {
 		return false
 	}
 	l.running = false
@@ -144,14 +131,6 @@ func (l *leases) store(set *leaseSet, fresh *lease) {
 	set.lease.Store(fresh)
 }
 
-// A leaseReturn is units to return, and what was decided.
-type leaseReturn struct {
-	id                                  string
-	units, allowed, denied, deniedUnits int64
-	attempts                            int
-	after                               time.Time
-}
-
 // retire ends a lease and queues its return.
 func (l *leases) retire(set *leaseSet, gone *lease) {
 	r, ok := gone.giveUp()
@@ -159,13 +138,7 @@ func (l *leases) retire(set *leaseSet, gone *lease) {
 		return
 	}
 	r.denied, r.deniedUnits = set.denied.Swap(0), set.units.Swap(0)
-	l.keep(r)
-}
-
-// giveUp ends a lease, and returns its return; ok is false if it had ended.
-func (h *lease) giveUp() (r *leaseReturn, ok bool) {
-	left, ok := h.end()
-	return &leaseReturn{id: h.id, units: left, allowed: max(0, h.units-left-h.beyond.Load())}, ok
+	l.client.returns.add(r)
 }
 
 // retireAll ends all leases of a set. The caller holds set.busy.
@@ -221,40 +194,7 @@ func (l *leases) inspectSet(set *leaseSet, now time.Time, all bool) (remove bool
 	return all || idle && now.UnixNano() >= set.until.Load()
 }
 
-// due removes and returns a return that is due, or nil.
-func (l *leases) due(now time.Time) *leaseReturn {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, r := range l.returns {
-		if !r.after.After(now) {
-			l.returns = slices.Delete(l.returns, i, i+1)
-			return r
-		}
-	}
-	return nil
-}
-
-// keep queues a return.
-func (l *leases) keep(r *leaseReturn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.returns = append(l.returns, r)
-}
-
-// giveBack sends a return. If the server does not answer, it is sent again: the server counts it
-// once.
-func (l *leases) giveBack(r *leaseReturn) {
-	if l.client.returnLease(context.Background(), r) == nil {
-		return
-	}
-	if r.attempts++; r.attempts >= leaseRetries || l.closed.Load() {
-		return
-	}
-	r.after = l.client.clock.Now().Add(leaseRetry)
-	l.keep(r)
-}
-
-// close ends all leases and returns their units. Afterwards, every check is sent.
+// close ends all leases. Afterwards, every check is sent.
 func (l *leases) close() {
 	if l == nil || l.closed.Swap(true) {
 		return
@@ -278,14 +218,4 @@ func (l *leases) close() {
 	}
 	l.work.Wait() // a request that is under way may still be granted
 	l.inspect(l.client.clock.Now(), true)
-	enough := make(chan struct{})
-	timer := time.AfterFunc(leaseClosing, func() { close(enough) })
-	defer timer.Stop()
-	all := l.client.clock.Now().Add(time.Hour)
-	for r := l.due(all); r != nil; r = l.due(all) {
-		if !l.background(enough, func() { l.giveBack(r) }) {
-			break
-		}
-	}
-	l.work.Wait()
 }

@@ -19,8 +19,9 @@ type Lease struct {
 func LeaseWithout(checker Checker, check Check) *Lease { return &Lease{checker: checker, check: check} }
 
 // WithLease takes up to that many units for checks with the subject, resource, plan and attributes
-// of check, calls work, and returns the units that work has not used. It needs no option, and is
-// for work that knows how many units it will use: an import, an export.
+// of check, calls work, and returns the units that work has not used: when it ends, or when the
+// time of the lease is over. It needs no option, and is for work that knows how many units it will
+// use: an import, an export.
 //
 // The server gives fewer units if a quarter of what remains is less, and none if a rule is not
 // leased or it does not answer. The checks that find too few units are sent. The error is that of
@@ -45,8 +46,10 @@ func (c *Client) WithLease(ctx context.Context, check Check, units int64, work f
 	if denial != nil {
 		c.rememberDenial(&l.check, denial, sentAt)
 	}
-	l.held = granted
-	defer l.end(ctx)
+	if l.held = granted; granted != nil {
+		c.returns.hold(granted)
+		defer l.end(ctx)
+	}
 	return work(l)
 }
 
@@ -79,20 +82,21 @@ func (l *Lease) Left() int64 {
 	return l.held.held(l.client.clock.Now())
 }
 
-// end returns what is left, also when ctx has ended. The server counts a return once, so it is sent
-// again if its connection failed.
+// end returns what is left at the end of the block, also when ctx has ended, unless that was done
+// when the time of the lease was over. The server counts a return once, so it is sent again.
 func (l *Lease) end(ctx context.Context) {
-	if l.held == nil {
-		return
-	}
-	r, ok := l.held.giveUp()
+	c := l.client
+	r, ok := c.returns.release(l.held)
 	if !ok {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	failure := l.client.returnLease(ctx, r)
+	failure := c.returnLease(ctx, r)
 	if failure != nil && (failure.Cause == CauseConnectionLost || failure.Cause == CauseConnectionRefused) {
-		_ = l.client.returnLease(ctx, r)
+		failure = c.returnLease(ctx, r)
+	}
+	if failure != nil {
+		c.returns.again(r, failure)
 	}
 }
 

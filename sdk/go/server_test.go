@@ -40,8 +40,8 @@ func realClient(t *testing.T, options ...Option) *Client {
 	return client
 }
 
-// admin calls the admin API.
-func admin(t *testing.T, method, path, body string) {
+// admin calls the admin API, and returns its answer.
+func admin(t *testing.T, method, path, body string) string {
 	t.Helper()
 	r, err := http.NewRequest(method, environment(t, "WEIR_TEST_URL")+path, strings.NewReader(body))
 	must(t, err)
@@ -55,6 +55,7 @@ func admin(t *testing.T, method, path, body string) {
 	if response.StatusCode >= 300 {
 		t.Fatalf("%s %s: %s: %s", method, path, response.Status, answer)
 	}
+	return string(answer)
 }
 
 // rule creates a rule for one resource and returns when it is active on the server.
@@ -155,6 +156,37 @@ func TestServerNeverExceedsWithManyCallers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A block that lasts longer than the server has the record of its lease loses nothing: when the
+// time of the lease is over, its units are returned and its checks are in usage.
+func TestServerCountsLongBlocks(t *testing.T) {
+	clock := newFakeClock()
+	client, ctx := realClient(t, withClock(clock)), context.Background()
+	client.returns.every = time.Hour
+	rule(t, client, "go-long-block", `"limit":1000,"window":"30d","algorithm":"fixed_window","consistency":"leased"`)
+	check := Check{Subject: fmt.Sprint("user_", time.Now().UnixNano()), Resource: "go-long-block"}
+	must(t, client.WithLease(ctx, check, 100, func(l *Lease) error {
+		for range 10 {
+			if d, err := l.Check(ctx, 2); err != nil || d.Source != SourceLease {
+				t.Fatal(d.Source, err)
+			}
+		}
+		if d, err := client.Peek(ctx, check); err != nil || d.Remaining != N(900) {
+			t.Errorf("before its end: %+v, %v", d.Remaining, err)
+		}
+		clock.advance(20 * time.Second) // of the client: the server still has the record
+		client.returns.round(nil)
+		client.returns.await()
+		if d, err := client.Peek(ctx, check); err != nil || d.Remaining != N(980) {
+			t.Errorf("after its end: %+v, %v", d.Remaining, err)
+		}
+		return nil
+	}))
+	eventually(t, "20 units in usage", func() bool {
+		usage := admin(t, http.MethodGet, "/v1/usage?grain=day&resource=go-long-block", "")
+		return strings.Contains(usage, `"cost_allowed":20,`)
+	})
 }
 
 func TestServerFindsMisuse(t *testing.T) {

@@ -31,8 +31,9 @@ func newPlay(t *testing.T, fixtures map[string]fixture, c suiteCase) *play {
 	client, err := New("http://"+p.server.Address, "weir_test_key", options...)
 	must(t, err)
 	p.client = client
+	client.returns.every = time.Hour // the cases inspect leases on the virtual clock
 	if client.leased != nil {
-		client.leased.every = time.Hour // the cases inspect leases on the virtual clock
+		client.leased.every = time.Hour
 	}
 	t.Cleanup(client.Close)
 	return p
@@ -92,7 +93,10 @@ func (p *play) step(name string, s step) {
 	case s.Settle:
 		p.settle()
 	case s.Inspect:
-		p.client.leased.round(nil)
+		if p.client.leased != nil {
+			p.client.leased.inspect(p.clock.Now(), false)
+		}
+		p.client.returns.round(nil)
 		p.settle()
 	case s.Close:
 		p.client.Close()
@@ -148,17 +152,10 @@ func (p *play) awaitWaiting(n int) {
 // settle polls until no request of leases is under way, because no caller waits for them.
 func (p *play) settle() {
 	p.t.Helper()
-	l := p.client.leased
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		busy := len(l.queue) + len(l.places)
-		for i := range l.shards {
-			if sets := l.shards[i].Load(); sets != nil {
-				for _, set := range *sets {
-					if set.busy.Load() {
-						busy++
-					}
-				}
-			}
+		busy := len(p.client.returns.places)
+		if l := p.client.leased; l != nil {
+			busy += l.busy()
 		}
 		if busy == 0 {
 			return
@@ -167,6 +164,21 @@ func (p *play) settle() {
 			p.t.Fatalf("%d requests of leases do not end", busy)
 		}
 	}
+}
+
+// busy returns the number of requests for units that are under way, or will be.
+func (l *leases) busy() (busy int) {
+	busy = len(l.queue) + len(l.places)
+	for i := range l.shards {
+		if sets := l.shards[i].Load(); sets != nil {
+			for _, set := range *sets {
+				if set.busy.Load() {
+					busy++
+				}
+			}
+		}
+	}
+	return busy
 }
 
 func (p *play) call(ctx context.Context, name string, raw json.RawMessage) callResult {

@@ -100,6 +100,26 @@ class LeaseTest(unittest.TestCase):
         block.__exit__(None, None, None)
         self.assertEqual((1, {}), (server.used, server.leases))
 
+    def test_a_child_process_sends_no_return_of_its_parent(self):
+        server, clock = LeaseServer(1_000), FakeClock()
+        client = plain_client(server, clock=clock)
+        client._leasing.inspect_seconds = 3600
+        with mock.patch.object(client._connections, "exchange", wraps=client._connections.exchange) as exchange:
+            with client.with_lease("s", units=100):
+                exchange.side_effect = REFUSED
+        with client.with_lease("s", units=100):
+
+            def run():
+                clock.advance(1_000)
+                client._leasing.round()
+                client.close()
+                return client._core.returns.resting(), sorted(server.leases)
+
+            self.assertEqual("(True, ['lease_1', 'lease_2'])", in_child(run))
+        self.assertEqual(["lease_1"], sorted(server.leases))
+        client.close()
+        self.assertEqual((0, {}), (server.used, server.leases))
+
     def test_a_child_process_has_no_units_of_a_block_of_asyncio(self):
         server = LeaseServer(1_000, 60_000)
         client = plain_client(server, AsyncClient)
@@ -126,7 +146,8 @@ class ForkTest(unittest.TestCase):
         block = client.with_lease("s", units=1)
         lease = block.__enter__()
         core = client._core
-        owners = [core.breaker, core.memory, core.local, client._batcher, core.leases, client._connections, lease]
+        owners = [core.breaker, core.memory, core.local, core.leases, core.returns]
+        owners += [client._batcher, client._connections, lease]
 
         def run():
             sources = client.check("s").source, client.check("s").source, lease.check().source

@@ -67,7 +67,7 @@ class SamplesTest(unittest.TestCase):
         self.assertEqual(0.25, share)
 
     def test_leases(self):
-        _, background, _ = run("leases", [], lambda module: module["client"]._leasing)
+        _, background, _ = run("leases", [], lambda module: module["client"]._core.leases)
         self.assertIsNotNone(background)
 
     def test_flask(self):

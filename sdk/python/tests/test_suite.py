@@ -117,7 +117,7 @@ class SyncSuite(SuiteTestCase):
         elif "settle" in step or "inspect" in step:
             if "inspect" in step:
                 client._leasing.round()
-            eventually("no request of leases is under way", lambda: client._core.leases.in_flight == 0)
+            eventually("no request of leases is under way", lambda: client._leasing.in_flight == 0)
         elif "close" in step:
             client.close()
         elif not common_step(step, client, server, clock):
@@ -128,8 +128,7 @@ class SyncSuite(SuiteTestCase):
 
 def inspect_by_hand(client):
     """The cases inspect leases on the virtual clock, and nothing else does."""
-    if client._leasing is not None:
-        client._leasing.inspect_seconds = 3600
+    client._leasing.inspect_seconds = 3600
 
 
 def common_step(step, client, server, clock):
@@ -197,7 +196,7 @@ class AsyncSuite(SuiteTestCase):
         elif "settle" in step or "inspect" in step:
             if "inspect" in step:
                 client._leasing.round()
-            await eventually_async("no request of leases is under way", lambda: client._core.leases.in_flight == 0)
+            await eventually_async("no request of leases is under way", lambda: client._leasing.in_flight == 0)
         elif "close" in step:
             await client.close()
         # In a thread, so that the event loop continues with the calls that were started.
@@ -243,7 +242,7 @@ class TablesTest(SuiteTestCase):
                 "breaker": core.breaker is not None,
                 "denial_memory": core.memory is not None,
                 "batching": client._batcher is not None,
-                "leases": client._leasing is not None,
+                "leases": core.leases is not None,
                 "max_idle_connections": _http.MAX_IDLE,
             }
             self.assertEqual(got, defaults)

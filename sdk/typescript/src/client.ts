@@ -5,10 +5,11 @@ import type { Decision } from "./decision.js";
 import { invalid, MisuseError, type NoDecision, Undecided } from "./errors.js";
 import { type Hooks, beginAll } from "./hooks.js";
 import { BlockLease, type Lease } from "./lease.js";
-import { Held, type LeaseReturn, Leases } from "./leases.js";
+import { Held, Leases } from "./leases.js";
 import { Local } from "./local.js";
 import { Memory } from "./memory.js";
 import { ask, askBatch, type Check, type Question } from "./question.js";
+import { type LeaseReturn, Returns } from "./returns.js";
 import { type Fetch, Sender } from "./send.js";
 
 /** The answer if the server has not decided: allow, deny, or count a share of each limit in this process. */
@@ -108,6 +109,7 @@ export class Client implements Checker {
   readonly #local: Local | null;
   readonly #batcher: Batcher | null;
   readonly #leases: Leases | null;
+  readonly #returns: Returns;
 
   /** Throws a MisuseError if an option is invalid. */
   constructor(options: ClientOptions) {
@@ -129,7 +131,8 @@ export class Client implements Checker {
     this.#memory = (options.denialMemory ?? defaults.denialMemory) ? new Memory() : null;
     this.#local = onFailure === "local" ? new Local(localShare) : null;
     this.#batcher = (options.batching ?? defaults.batching) ? new Batcher(this.#sending()) : null;
-    this.#leases = (options.leases ?? defaults.leases) ? new Leases(this.#leasing(), this.#clock) : null;
+    this.#returns = new Returns(this.#leasing(), this.#clock);
+    this.#leases = (options.leases ?? defaults.leases) ? new Leases(this.#leasing(), this.#clock, this.#returns) : null;
   }
 
   /** The state of the circuit breaker. */
@@ -149,12 +152,13 @@ export class Client implements Checker {
 
   /** The number of requests for units, and of returns, that are under way. */
   get leasing(): number {
-    return this.#leases?.inFlight ?? 0;
+    return (this.#leases?.inFlight ?? 0) + this.#returns.inFlight;
   }
 
   /** Returns leased units. The client stays usable, without leases. */
   async close(): Promise<void> {
     await this.#leases?.close();
+    await this.#returns.close();
   }
 
   /** Asks whether the subject may proceed, and counts the check if it is allowed. */
@@ -226,8 +230,8 @@ export class Client implements Checker {
 
   /**
    * Takes up to that many units for checks with the subject, resource, plan and attributes of check, calls work, and
-   * returns the units that work has not used. It needs no option, and is for work that knows how many units it will
-   * use: an import, an export.
+   * returns the units that work has not used: when it ends, or when the time of the lease is over. It needs no option,
+   * and is for work that knows how many units it will use: an import, an export.
    *
    * The server gives fewer units if a quarter of what remains is less, and none if a rule is not leased or it does not
    * answer. The checks that find too few units are sent. It resolves to the result of work.
@@ -243,20 +247,13 @@ export class Client implements Checker {
     if ("denial" in answer) leasing.denied(question, answer.denial, sentAt);
     const held = "granted" in answer ? new Held(answer.granted, sentAt, sentUnixMs) : null;
     const lease = new BlockLease(held, check, this, this.#clock, (asked, decision) => this.#decidedByLease(asked, decision));
+    if (held === null) return work(lease);
+    this.#returns.hold(held);
     try {
       return await work(lease);
     } finally {
-      if (held !== null) await this.#end(held);
+      await this.#returns.end(held);
     }
-  }
-
-  /** Returns what is left of a lease. The server counts a return once, so it is sent again if its connection failed. */
-  async #end(held: Held): Promise<void> {
-    const back = { id: held.granted.id, units: held.left, allowed: held.allowed, denied: 0, deniedUnits: 0 };
-    held.left = 0;
-    const send = () => this.#leasing().giveBack(back).catch(() => null); // if the server refuses it, it has ended
-    const failure = await send();
-    if (failure?.cause === "connection_lost" || failure?.cause === "connection_refused") await send();
   }
 
   /** Calls the hooks for a check that a lease has decided. */
@@ -384,7 +381,7 @@ export class Client implements Checker {
     return this.#local === null ? decision : this.#local.decide(question, decision, this.#clock.now());
   }
 
-  /** The part of the client that leases use. */
+  /** The part of the client that leases and returns use. */
   #leasing(signal?: AbortSignal) {
     const within = async <T>(send: (deadline: Deadline) => Promise<T>): Promise<T | NoDecision> => {
       const deadline = new Deadline(this.#timeoutMs, signal);
@@ -397,6 +394,7 @@ export class Client implements Checker {
     return {
       lease: (question: Question, units: number) => within((deadline) => this.#sender.lease(question, units, deadline)),
       giveBack: async (back: LeaseReturn) => within((deadline) => this.#sender.giveBack(back, deadline).then(() => null)),
+      blocked: () => this.#breaker?.blocked(this.#clock.now()) ?? false,
       denied: (question: Question, denial: Decision, sentAt: number) => this.#memory?.remember(question.costing(1), denial, sentAt),
     };
   }

@@ -2,6 +2,7 @@ import type { Clock } from "./clock.js";
 import type { Decision } from "./decision.js";
 import type { NoDecision } from "./errors.js";
 import type { Question } from "./question.js";
+import { inspectMs, type LeaseReturn, type Returns } from "./returns.js";
 
 /** Units that the server has charged, and that this process may grant. */
 export interface Granted {
@@ -14,19 +15,10 @@ export interface Granted {
 /** The answer to a request for units: a lease, the denial of a check of cost 1, or how long to send each check. */
 export type LeaseAnswer = { granted: Granted } | { denial: Decision } | { refusedMs: number };
 
-/** What a return tells the server. */
-export interface LeaseReturn {
-  readonly id: string;
-  readonly units: number;
-  readonly allowed: number;
-  readonly denied: number;
-  readonly deniedUnits: number;
-}
-
-/** The part of the client that leases use. Both reject only if the call is wrong. */
+/** The part of the client that leases use. */
 export interface LeaseSender {
+  /** Rejects only if the call is wrong. */
   lease(question: Question, units: number): Promise<LeaseAnswer | NoDecision>;
-  giveBack(back: LeaseReturn): Promise<NoDecision | null>;
   denied(question: Question, denial: Decision, sentAt: number): void;
 }
 
@@ -36,11 +28,8 @@ const aheadMs = 250; // units are requested for this long, or for as long as the
 const leastUnits = 2; // of a request; with fewer in a lease, the next one waits for notNowMs
 const idleMs = 100; // units that no check uses for this long are returned
 const low = 4; // units are requested again when less than 1/low is left, of units or of time
-const inspectMs = 25;
 const mostSets = 10_000;
 const mostInFlight = 16;
-const retries = 3; // of a return
-const retryMs = 250;
 const backoffMs = 200; // after a request without an answer
 const notNowMs = 1000; // after a denial, or if little is left
 const wrongMs = 10_000; // after a request that was wrong
@@ -51,6 +40,7 @@ export class Held {
   allowed = 0;
   readonly #sentAt: number;
   readonly #endsUnixMs: number;
+  #ended = false;
 
   constructor(
     readonly granted: Granted,
@@ -64,6 +54,15 @@ export class Held {
 
   live(now: number, unixMs: number): boolean {
     return now - this.#sentAt < this.granted.lifeMs && unixMs < this.#endsUnixMs;
+  }
+
+  /** Ends the lease, and returns what to send; null if it had ended. */
+  giveUp(denied = 0, deniedUnits = 0): LeaseReturn | null {
+    if (this.#ended) return null;
+    this.#ended = true;
+    const units = this.left;
+    this.left = 0;
+    return { id: this.granted.id, units, allowed: this.allowed, denied, deniedUnits, endsAt: this.#sentAt + this.granted.lifeMs };
   }
 
   /** Whether it is time to lease more units, with this many left. */
@@ -130,13 +129,14 @@ export class Leases {
   #rates = new Map<string, { checks: number; units: number }>();
   #tick = 0;
   #stopInspecting: (() => void) | null = null;
-  #returns: { back: LeaseReturn; after: number; attempts: number }[] = [];
+  readonly #returns: Returns;
   readonly #inFlight = new Set<Promise<void>>();
   #closed = false;
 
-  constructor(sender: LeaseSender, clock: Clock) {
+  constructor(sender: LeaseSender, clock: Clock, returns: Returns) {
     this.#sender = sender;
     this.#clock = clock;
+    this.#returns = returns;
   }
 
   /** The number of kinds of checks that are frequent. */
@@ -144,7 +144,7 @@ export class Leases {
     return this.#sets.size;
   }
 
-  /** The number of requests that are under way. */
+  /** The number of requests for units that are under way. */
   get inFlight(): number {
     return this.#inFlight.size;
   }
@@ -204,14 +204,12 @@ export class Leases {
     set.usedAt = this.#clock.now();
   }
 
-  /** Ends all leases and returns their units. Afterwards, every check is sent. */
+  /** Ends all leases. Afterwards, every check is sent. */
   async close(): Promise<void> {
     this.#closed = true;
     await Promise.all(this.#inFlight); // a request that is under way may still be granted
     for (const set of this.#sets.values()) this.#retire(set, () => true);
     this.#sets.clear();
-    while (this.#returns.length > 0) this.#giveBack(Infinity);
-    await Promise.all(this.#inFlight);
     this.#stop();
   }
 
@@ -265,10 +263,9 @@ export class Leases {
         kept.push(lease);
         continue;
       }
-      const { denied, deniedUnits } = set;
+      const back = lease.giveUp(set.denied, set.deniedUnits);
       set.denied = set.deniedUnits = 0;
-      this.#returns.push({ back: { id: lease.granted.id, units: lease.left, allowed: lease.allowed, denied, deniedUnits }, after: 0, attempts: 0 });
-      lease.left = 0;
+      if (back !== null) this.#returns.add(back);
     }
     set.leases = kept;
   }
@@ -293,25 +290,7 @@ export class Leases {
       // The set of a rule that cannot be leased stays, so that no request is sent for it.
       if (idle && now >= set.notBefore) this.#sets.delete(kind);
     }
-    this.#giveBack(now);
-    if (this.#sets.size === 0 && this.#returns.length === 0) this.#stop();
-  }
-
-  /** Sends the returns that are due. One without an answer is sent again: the server counts it once. */
-  #giveBack(now: number): void {
-    const due = this.#returns.filter(({ after }) => after <= now);
-    this.#returns = this.#returns.filter(({ after }) => after > now);
-    for (const { back, attempts } of due) {
-      this.#run(
-        this.#sender.giveBack(back).then(
-          (failure) => {
-            if (failure === null || attempts + 1 >= retries || this.#closed) return;
-            this.#returns.push({ back, attempts: attempts + 1, after: this.#clock.now() + retryMs });
-            this.#start(); // it may have stopped while this request was under way
-          },
-          () => {}, // the server refuses it
-        ),
-      );
-    }
+    this.#returns.inspect();
+    if (this.#sets.size === 0) this.#stop();
   }
 }

@@ -3,8 +3,9 @@ import type { Deadline } from "./clock.js";
 import { decodeBatch, decodeDecision, type Decision } from "./decision.js";
 import { type Cause, type FieldError, MisuseError, type NoDecision, Undecided } from "./errors.js";
 import { headersOf, wholeNumber } from "./headers.js";
-import type { LeaseAnswer, LeaseReturn } from "./leases.js";
+import type { LeaseAnswer } from "./leases.js";
 import type { Question } from "./question.js";
+import type { LeaseReturn } from "./returns.js";
 import { version } from "./version.js";
 
 type Wire = components["schemas"];

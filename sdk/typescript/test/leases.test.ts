@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type Check, Client, type ClientOptions, type Decision } from "@weir-dev/client";
-import { eventually, quiet } from "./support.js";
+import { mostWaiting, Returns } from "../dist/returns.js";
+import { eventually, FakeClock, quiet } from "./support.js";
 
 /** A fetch that counts as the server does: units of leases are charged when they are granted. */
 class LeaseServer {
@@ -177,4 +178,26 @@ test("an answer that grants more than was asked, or nothing, or for too long, is
     await client.close();
     assert.equal((await client.check({ subject: "s" })).source, "server", JSON.stringify(body));
   }
+});
+
+test("the lease of a block that lasts long is returned before its end", async () => {
+  const server = new LeaseServer(1000);
+  server.lifeMs = 20;
+  const client = server.client({ leases: false });
+  await client.withLease({ subject: "s" }, 100, async (lease) => {
+    await lease.check(2); // from the lease, unless this machine is slow
+    await eventually("the return", () => server.leases.size === 0);
+    assert.deepEqual([server.used, server.reported.allowed + server.checks], [2, 1]);
+    assert.deepEqual([lease.left, (await lease.check()).source], [0, "server"]);
+  });
+  assert.equal(server.used, 3);
+});
+
+test("if too many returns wait, the oldest is lost", async () => {
+  const sent: string[] = [];
+  const returns = new Returns({ giveBack: async ({ id }) => (sent.push(id), null), blocked: () => false }, new FakeClock());
+  for (let i = 0; i < mostWaiting + 2; i++) returns.add({ id: `${i}`, units: 1, allowed: 0, denied: 0, deniedUnits: 0, endsAt: 0 });
+  assert.equal(returns.waiting, mostWaiting);
+  await returns.close();
+  assert.deepEqual([sent.length, sent[0], returns.waiting], [mostWaiting, "2", 0]);
 });

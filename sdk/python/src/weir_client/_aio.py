@@ -32,8 +32,9 @@ from ._hooks import Call, Hooks, Telling
 from ._http import AsyncConnections
 from ._lease_answer import LeaseAnswer
 from ._lease import Block
-from ._leases import Held, Job, Return
+from ._leases import Held, Job
 from ._leasing import Tasks
+from ._returns import Return
 
 
 _T = TypeVar("_T")
@@ -111,8 +112,7 @@ class AsyncClient:
         )
         self._connections = AsyncConnections(self._core.address, self._core.connect_timeout)
         self._batcher = _Batcher(self) if batching else None
-        held = self._core.leases
-        self._leasing = None if held is None else Tasks(held, self._send_lease)
+        self._leasing = Tasks(self._core.returns, self._core.leases, self._send_lease)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> AsyncClient:
@@ -123,8 +123,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Returns leased units and closes idle connections. The client stays usable, without leases."""
-        if self._leasing is not None:
-            await self._leasing.close()
+        await self._leasing.close()
         await self._connections.close()
 
     @property
@@ -246,21 +245,19 @@ class AsyncClient:
         asked = self._core.ask_lease(check, units)
         answer = await self._send_lease(asked)
         lease = AsyncLease(self, check, self._core.hold_lease(asked, answer))
+        if lease._held is not None:
+            self._leasing.hold(lease)
         try:
             yield lease
         finally:
-            back = lease._end()
-            if back is not None:
-                await self._return_lease(back)
+            await self._leasing.end(lease, self._return_lease)
 
-    async def _return_lease(self, back: Return) -> None:
+    async def _return_lease(self, back: Return) -> LeaseAnswer | None:
         """The server counts a return once, so it is sent again if its connection failed."""
-        try:
-            failure = await self._send_lease(back)
-            if isinstance(failure, NoDecision) and failure.cause in ("connection_lost", "connection_refused"):
-                await self._send_lease(back)
-        except MisuseError:
-            pass  # the lease has ended
+        answer = await self._send_lease(back)
+        if isinstance(answer, NoDecision) and answer.cause in ("connection_lost", "connection_refused"):
+            answer = await self._send_lease(back)
+        return answer
 
     async def hold(self, decision: Decision) -> None:
         """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""

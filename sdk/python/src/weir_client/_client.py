@@ -31,8 +31,9 @@ from ._hooks import Call, Hooks, Telling
 from ._http import Connections
 from ._lease_answer import LeaseAnswer
 from ._lease import Block
-from ._leases import Held, Job, Return
+from ._leases import Held, Job
 from ._leasing import Threads
+from ._returns import Return
 
 _T = TypeVar("_T")
 
@@ -131,8 +132,7 @@ class Client:
         )
         self._connections = Connections(self._core.address, self._core.connect_timeout)
         self._batcher = _Batcher(self) if batching else None
-        held = self._core.leases
-        self._leasing = None if held is None else Threads(held, self._send_lease)
+        self._leasing = Threads(self._core.returns, self._core.leases, self._send_lease)
 
     def __enter__(self) -> Client:
         return self
@@ -142,8 +142,7 @@ class Client:
 
     def close(self) -> None:
         """Returns leased units and closes idle connections. The client stays usable, without leases."""
-        if self._leasing is not None:
-            self._leasing.close()
+        self._leasing.close()
         self._connections.close()
 
     @property
@@ -271,7 +270,9 @@ class Client:
         plan: str | None = None,
         attributes: Attributes | None = None,
     ) -> Iterator[Lease]:
-        """Takes up to that many units at the beginning of a with block, and returns the rest at its end.
+        """Takes up to that many units at the beginning of a with block, and returns the rest.
+
+        It returns them at the end of the block, or in the background when the time of the lease is over.
 
         The units are for checks with this subject, resource, plan and attributes: lease.check(cost) decides
         them in memory. It needs no option, and is for work that knows how many units it will use: an
@@ -284,21 +285,19 @@ class Client:
         asked = self._core.ask_lease(check, units)
         answer = self._send_lease(asked)
         lease = Lease(self, check, self._core.hold_lease(asked, answer))
+        if lease._held is not None:
+            self._leasing.hold(lease)
         try:
             yield lease
         finally:
-            back = lease._end()
-            if back is not None:
-                self._return_lease(back)
+            self._leasing.end(lease, self._return_lease)
 
-    def _return_lease(self, back: Return) -> None:
+    def _return_lease(self, back: Return) -> LeaseAnswer | None:
         """The server counts a return once, so it is sent again if its connection failed."""
-        try:
-            failure = self._send_lease(back)
-            if isinstance(failure, NoDecision) and failure.cause in ("connection_lost", "connection_refused"):
-                self._send_lease(back)
-        except MisuseError:
-            pass  # the lease has ended
+        answer = self._send_lease(back)
+        if isinstance(answer, NoDecision) and answer.cause in ("connection_lost", "connection_refused"):
+            answer = self._send_lease(back)
+        return answer
 
     def hold(self, decision: Decision) -> None:
         """Waits for the delay of an allowed decision, if it has one. The middleware calls it."""

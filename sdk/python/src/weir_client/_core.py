@@ -18,9 +18,10 @@ from ._headers import HEADERS, headers_of, whole_number
 from ._hooks import Hooks
 from ._http import Address, Answer
 from ._lease_answer import Granted, LeaseAnswer, Refused, decode_lease
-from ._leases import Ask, Held, Job, Leases, Return
+from ._leases import Ask, Held, Job, Leases
 from ._local import Local
 from ._memory import Memory
+from ._returns import Return, Returns
 from ._version import VERSION
 
 OnFailure = Literal["allow", "deny", "local"]
@@ -72,7 +73,8 @@ class Core:
         self.clock = clock or Clock()
         self.breaker = Breaker(self._changed) if breaker else None
         self.memory = Memory() if denial_memory else None
-        self.leases = Leases(self.clock, self.memory) if leases else None
+        self.returns = Returns(self.clock, self.breaker)
+        self.leases = Leases(self.clock, self.memory, self.returns) if leases else None
         self.local = Local(local_share) if on_failure == "local" else None
 
     @property

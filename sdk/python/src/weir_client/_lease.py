@@ -7,7 +7,8 @@ from ._check import Check, Question, ask
 from ._clock import Clock
 from ._decision import Decision
 from ._fork import after_fork
-from ._leases import Held, Return
+from ._leases import Held
+from ._returns import Return
 
 
 class Block:
@@ -43,8 +44,13 @@ class Block:
             self._held.allowed += 1
             return self._held.decide(question, self._held.left, self._clock.now())
 
+    def _over(self) -> bool:
+        """Whether the time of the lease is over."""
+        held = self._held
+        return held is not None and not held.live(self._clock.now(), self._clock.unix_ms())
+
     def _end(self) -> Return | None:
-        """Ends the lease, and returns what to send."""
+        """Ends the lease, and returns what to send; None if it had ended."""
         with self._lock:
             held, self._held = self._held, None
-        return None if held is None else Return(held.granted.id, held.left, held.allowed)
+        return None if held is None else held.end()

@@ -16,8 +16,8 @@ from ._decision import Decision
 from ._errors import NoDecision
 from ._lease_answer import Granted, LeaseAnswer, Refused
 from ._memory import Memory
+from ._returns import Return, Returns
 
-INSPECT_MS = 25
 MOST_IN_FLIGHT = 16
 
 _BUSY_CHECKS = 4  # within _TICK_MS make a kind of check frequent
@@ -27,8 +27,6 @@ _IDLE_MS = 100  # units that no check uses for this long are returned
 _LOW = 4  # units are requested again when less than 1/_LOW is left, of units or of time
 _LEAST = 2  # units of a request; with fewer in a lease, the next one waits for _NOT_NOW_MS
 _MOST_SETS = 10_000
-_RETRIES = 3  # of a return
-_RETRY_MS = 250
 _BACKOFF_MS = 200  # after a request without an answer
 _NOT_NOW_MS = 1000  # after a denial, or if little is left
 _WRONG_MS = 10_000  # after a request that was wrong
@@ -49,6 +47,12 @@ class Held:
 
     def live(self, now: float, unix_ms: float) -> bool:
         return now - self._sent_at < self.granted.life_ms and unix_ms < self._ends_unix_ms
+
+    def end(self, denied: int = 0, denied_units: int = 0) -> Return:
+        """Ends the lease, and returns what to send."""
+        left, self.left = self.left, 0
+        ends_at = self._sent_at + self.granted.life_ms
+        return Return(self.granted.id, left, self.allowed, ends_at, denied, denied_units)
 
     def scarce(self, now: float, left: int) -> bool:
         """Whether it is time to lease more units, with this many left."""
@@ -116,19 +120,6 @@ class Ask:
     """The set that the units are for; None if a caller waits for them."""
 
 
-@dataclass(eq=False, slots=True)
-class Return:
-    """Units to return, and what was decided."""
-
-    id: str
-    units: int
-    allowed: int
-    denied: int = 0
-    denied_units: int = 0
-    attempts: int = 0
-    after: float = 0.0
-
-
 Job = Ask | Return
 
 
@@ -145,9 +136,10 @@ class Leases:
     them. wake is called, outside the lock, when there is something for the background to do.
     """
 
-    def __init__(self, clock: Clock, memory: Memory | None) -> None:
+    def __init__(self, clock: Clock, memory: Memory | None, returns: Returns) -> None:
         self._clock = clock
         self._memory = memory
+        self._returns = returns
         self.wake: Callable[[], None] = lambda: None
         self.closed = False
         self.forget()
@@ -162,8 +154,7 @@ class Leases:
         self._rates: dict[object, _Rate] = {}
         self._tick = 0
         self._asks: deque[_Set] = deque()
-        self._returns: list[Return] = []
-        self._under_way: set[Job] = set()
+        self._under_way: set[Ask] = set()
 
     @property
     def size(self) -> int:
@@ -172,7 +163,7 @@ class Leases:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that are under way."""
+        """The number of requests for units that are under way."""
         with self._lock:
             return len(self._asks) + len(self._under_way)
 
@@ -261,37 +252,22 @@ class Leases:
 
     # For the background.
 
-    def job(self) -> Job | None:
+    def job(self) -> Ask | None:
         """Returns what to send next. Afterwards, ended must be called with it."""
         now, unix_ms = self._clock.now(), self._clock.unix_ms()
         with self._lock:
-            if len(self._under_way) >= MOST_IN_FLIGHT:
+            if not self._asks or len(self._under_way) >= MOST_IN_FLIGHT:
                 return None
-            job: Job
-            if self._asks:
-                of = self._asks.popleft()
-                job = Ask(of.question, of.wanted(now), now, unix_ms, of)
-            else:
-                due = [back for back in self._returns if self.closed or back.after <= now]
-                if not due:
-                    return None
-                job = due[0]
-                self._returns.remove(job)
+            of = self._asks.popleft()
+            job = Ask(of.question, of.wanted(now), now, unix_ms, of)
             self._under_way.add(job)
             return job
 
-    def ended(self, job: Job, result: LeaseAnswer | None) -> None:
-        """Notes the answer to a request; None if a return was accepted, or the request was wrong."""
+    def ended(self, job: Ask, result: LeaseAnswer | None) -> None:
+        """Notes the answer to a request; None if the request was wrong."""
         now, unix_ms = self._clock.now(), self._clock.unix_ms()
         with self._lock:
             self._under_way.discard(job)
-            if isinstance(job, Return):
-                job.attempts += 1
-                # Without an answer, it is sent again: the server counts it once.
-                if isinstance(result, NoDecision) and job.attempts < _RETRIES and not self.closed:
-                    job.after = now + _RETRY_MS
-                    self._returns.append(job)
-                return
             of = job.of
             assert of is not None
             of.asking = False
@@ -310,7 +286,7 @@ class Leases:
         """Notes that no request under way will end, because its event loop is gone."""
         with self._lock:
             for job in self._under_way:
-                if isinstance(job, Ask) and job.of is not None:
+                if job.of is not None:
                     job.of.asking = False
             self._drop_asks(0)
             self._under_way.clear()
@@ -342,7 +318,7 @@ class Leases:
 
     def resting(self) -> bool:
         """Whether there is nothing to inspect and nothing to send."""
-        return not (self._sets or self._returns or self._asks or self._under_way)
+        return not (self._sets or self._asks or self._under_way)
 
     def close(self) -> None:
         """Requests nothing any more. What is under way must end before retire_all."""
@@ -364,10 +340,8 @@ class Leases:
             if not ends(lease):
                 kept.append(lease)
                 continue
-            back = Return(lease.granted.id, lease.left, lease.allowed, of.denied, of.denied_units)
+            self._returns.add(lease.end(of.denied, of.denied_units))
             of.denied = of.denied_units = 0
-            lease.left = 0
-            self._returns.append(back)
         of.leases = kept
 
 

@@ -6,100 +6,170 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ._errors import MisuseError, NoDecision
 from ._fork import after_fork
 from ._lease_answer import LeaseAnswer
-from ._leases import INSPECT_MS, Job, Leases
+from ._leases import Job, Leases
+from ._returns import Ending, Return, Returns
+
+INSPECT_MS = 25
 
 _CLOSING_SECONDS = 1.0  # how long close begins further returns
 _NO_THREAD = NoDecision("connection_lost", error=RuntimeError("no thread can be started"))
+_INTERRUPTED = NoDecision("connection_lost", error=RuntimeError("the request was interrupted"))
 
 
-class Threads:
+class _Background:
+    """What threads and tasks share."""
+
+    def __init__(self, returns: Returns, leases: Leases | None) -> None:
+        self._returns = returns
+        self._leases = leases
+        self.inspect_seconds = INSPECT_MS / 1000
+        if leases is not None:
+            leases.wake = self._wake
+        self.forked()
+        after_fork(self)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that are under way."""
+        return self._returns.in_flight + (0 if self._leases is None else self._leases.in_flight)
+
+    def forked(self) -> None:
+        self._returns.forget()
+        if self._leases is not None:
+            self._leases.forget()
+
+    def hold(self, block: Ending) -> None:
+        """Ends the lease of a block when its time is over, if end does not before."""
+        self._returns.hold(block)
+        self._wake()
+
+    def _wake(self) -> None:
+        raise NotImplementedError
+
+    def _inspect_once(self) -> None:
+        if self._leases is not None:
+            self._leases.inspect()
+        self._returns.inspect()
+
+    def _resting(self) -> bool:
+        return self._returns.resting() and (self._leases is None or self._leases.resting())
+
+    def _job(self) -> Job | None:
+        return (None if self._leases is None else self._leases.job()) or self._returns.job()
+
+    def _note(self, job: Job, result: LeaseAnswer | None) -> None:
+        if isinstance(job, Return):
+            self._returns.ended(job, result if isinstance(result, NoDecision) else None)
+        elif self._leases is not None:
+            self._leases.ended(job, result)
+
+
+class Threads(_Background):
     """The background of the blocking client.
 
     One thread inspects leases while there are any, and starts another for each request. They are daemons,
     so that they do not keep the process alive.
     """
 
-    def __init__(self, leases: Leases, send: Callable[[Job], LeaseAnswer | None]) -> None:
-        self._leases = leases
+    def __init__(self, returns: Returns, leases: Leases | None, send: Callable[[Job], LeaseAnswer | None]) -> None:
         self._send = send
-        self.inspect_seconds = INSPECT_MS / 1000
-        leases.wake = self._wake
-        self.forked()
-        after_fork(self)
+        super().__init__(returns, leases)
 
     def forked(self) -> None:
-        self._leases.forget()
-        self._ended = threading.Condition()  # a request has ended; guards _thread
+        super().forked()
+        self._ended = threading.Condition()  # a request has ended; guards the fields below
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     def round(self) -> None:
         """Inspects leases once, and sends what is due."""
-        self._leases.inspect()
+        self._inspect_once()
         self._start_requests()
 
+    def end(self, block: Ending, send: Callable[[Return], LeaseAnswer | None]) -> None:
+        """Ends the lease of a block, and sends its return in this thread, unless that was done before."""
+        back = self._returns.release(block)
+        if back is not None:
+            try:
+                self._request(back, partial(send, back))
+            finally:
+                if not self._returns.resting():
+                    self._wake()
+
     def close(self) -> None:
-        """Ends all leases and returns their units."""
-        self._leases.close()
-        self._woken.set()
+        """Ends all leases and returns their units. Blocks that have not ended return theirs later."""
+        if self._leases is not None:
+            self._leases.close()
         with self._ended:
-            thread = self._thread
+            thread, self._closing = self._thread, True
+        self._woken.set()
         if thread is not None:
             thread.join()
         self._await_requests()  # one that is under way may still be granted
-        self._leases.retire_all()
+        if self._leases is not None:
+            self._leases.retire_all()
+        self._returns.close()
         until = time.monotonic() + _CLOSING_SECONDS
-        while not self._leases.resting() and time.monotonic() < until:
+        while self._returns.closing() and time.monotonic() < until:
             self._start_requests()
             self._await_requests()
+        self._returns.open()
+        with self._ended:
+            self._thread, self._closing = None, False
+        if not self._returns.resting():
+            self._wake()
 
     def _wake(self) -> None:
         self._woken.set()
         with self._ended:
-            if self._thread is None and not self._leases.closed:
+            if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name="weir-leases", daemon=True)
                 if not _started(self._thread):
                     self._thread = None
-                    self._leases.postpone()
+                    if self._leases is not None:
+                        self._leases.postpone()
 
     def _run(self) -> None:
         inspect_at = time.monotonic() + self.inspect_seconds
-        while not self._leases.closed:
+        while not self._closing:
             self._woken.wait(max(0.0, inspect_at - time.monotonic()))
             self._woken.clear()
             if time.monotonic() >= inspect_at:
-                self._leases.inspect()
+                self._inspect_once()
                 inspect_at = time.monotonic() + self.inspect_seconds
             self._start_requests()
             with self._ended:
-                if self._leases.resting():
+                if self._resting():
                     self._thread = None
                     return
 
     def _start_requests(self) -> None:
-        while (job := self._leases.job()) is not None:
-            if not _started(threading.Thread(target=self._request, args=(job,), name="weir-lease", daemon=True)):
-                self._leases.ended(job, _NO_THREAD)
+        while (job := self._job()) is not None:
+            request = job, partial(self._send, job)
+            if not _started(threading.Thread(target=self._request, args=request, name="weir-lease", daemon=True)):
+                self._note(job, _NO_THREAD)
 
-    def _request(self, job: Job) -> None:
-        result: LeaseAnswer | None = None
+    def _request(self, job: Job, send: Callable[[], LeaseAnswer | None]) -> None:
+        result: LeaseAnswer | None = _INTERRUPTED
         try:
-            result = self._send(job)
-        except MisuseError:
-            pass  # a check gets the same error, and raises it
+            result = send()
+        except MisuseError:  # a check gets the same error, and raises it
+            result = None
         finally:
             with self._ended:
-                self._leases.ended(job, result)
+                self._note(job, result)
                 self._ended.notify_all()
             self._woken.set()
 
     def _await_requests(self) -> None:
         with self._ended:
-            self._ended.wait_for(lambda: self._leases.in_flight == 0)
+            self._ended.wait_for(lambda: self.in_flight == 0)
 
 
 def _started(thread: threading.Thread) -> bool:
@@ -110,39 +180,51 @@ def _started(thread: threading.Thread) -> bool:
     return True
 
 
-class Tasks:
+class Tasks(_Background):
     """The background of the asyncio client, in the event loop of its callers."""
 
-    def __init__(self, leases: Leases, send: Callable[[Job], Awaitable[LeaseAnswer | None]]) -> None:
-        self._leases = leases
+    def __init__(
+        self, returns: Returns, leases: Leases | None, send: Callable[[Job], Awaitable[LeaseAnswer | None]]
+    ) -> None:
         self._send = send
-        self.inspect_seconds = INSPECT_MS / 1000
-        leases.wake = self._wake
-        self.forked()
-        after_fork(self)
+        super().__init__(returns, leases)
 
     def forked(self) -> None:
-        self._leases.forget()
+        super().forked()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def round(self) -> None:
         """Inspects leases once, and sends what is due."""
-        self._leases.inspect()
+        self._inspect_once()
         self._wake()
 
+    async def end(self, block: Ending, send: Callable[[Return], Awaitable[LeaseAnswer | None]]) -> None:
+        """Ends the lease of a block, and sends its return, unless that was done before.
+
+        The task that sends it continues if the caller is cancelled.
+        """
+        back = self._returns.release(block)
+        if back is not None:
+            self._adopt_loop()
+            await asyncio.wait([self._start(back, partial(send, back))])
+
     async def close(self) -> None:
-        """Ends all leases and returns their units."""
+        """Ends all leases and returns their units. Blocks that have not ended return theirs later."""
         self._adopt_loop()
-        self._leases.close()
+        if self._leases is not None:
+            self._leases.close()
         await self._await_requests()  # one that is under way may still be granted
-        self._leases.retire_all()
+        if self._leases is not None:
+            self._leases.retire_all()
+        self._returns.close()
         until = time.monotonic() + _CLOSING_SECONDS
-        while not self._leases.resting() and time.monotonic() < until:
+        while self._returns.closing() and time.monotonic() < until:
             self._start_requests()
             await self._await_requests()
-        if self._timer is not None:
+        self._returns.open()
+        if self._timer is not None and self._returns.resting():
             self._timer.cancel()
             self._timer = None
 
@@ -151,37 +233,47 @@ class Tasks:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None:
-                self._leases.interrupted()  # the next check requests units again
+                self._returns.interrupted()
+                if self._leases is not None:
+                    self._leases.interrupted()  # the next check requests units again
             self._loop, self._timer, self._tasks = loop, None, set()
         return loop
 
     def _wake(self) -> None:
-        loop = self._adopt_loop()
+        self._adopt_loop()
         self._start_requests()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is None:
-            self._timer = loop.call_later(self.inspect_seconds, self._inspect)
+            self._timer = asyncio.get_running_loop().call_later(self.inspect_seconds, self._inspect)
 
     def _inspect(self) -> None:
         self._timer = None
-        self._leases.inspect()
-        if not self._leases.resting():
+        self._inspect_once()
+        if not self._resting():
             self._wake()
 
     def _start_requests(self) -> None:
-        assert self._loop is not None
-        while (job := self._leases.job()) is not None:
-            task = self._loop.create_task(self._request(job))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        while (job := self._job()) is not None:
+            self._start(job, partial(self._send, job))
 
-    async def _request(self, job: Job) -> None:
-        result: LeaseAnswer | None = None
+    def _start(self, job: Job, send: Callable[[], Awaitable[LeaseAnswer | None]]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._request(job, send))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _request(self, job: Job, send: Callable[[], Awaitable[LeaseAnswer | None]]) -> None:
+        result: LeaseAnswer | None = _INTERRUPTED
         try:
-            result = await self._send(job)
-        except MisuseError:
-            pass  # a check gets the same error, and raises it
+            result = await send()
+        except MisuseError:  # a check gets the same error, and raises it
+            result = None
         finally:
-            self._leases.ended(job, result)
+            self._note(job, result)
+        if not self._returns.resting():
+            self._set_timer()
 
     async def _await_requests(self) -> None:
         if self._tasks:
