@@ -116,6 +116,9 @@ func Wait(ctx context.Context) {
 	}
 }
 
+// Counted reports whether the request of ctx has, or had, a place.
+func Counted(ctx context.Context) bool { return ctx.Value(runKey{}) != nil }
+
 func (r *Run) end() {
 	r.timer.Stop()
 	r.leave()
