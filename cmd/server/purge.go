@@ -18,6 +18,10 @@ const (
 // than auditDays are deleted, unless auditDays is 0.
 func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.Logger) {
 	repeat(ctx, purgeEvery, func() (more bool) {
+		if err := store.FollowClock(ctx); err != nil {
+			log.Warn("expired rows not deleted, because the clock of Postgres is unknown; retrying in an hour", "error", err)
+			return false
+		}
 		if err := store.Purge(ctx); err != nil && ctx.Err() == nil {
 			log.Warn("expired rows were not all deleted; retrying in an hour", "error", err)
 		}
@@ -29,7 +33,7 @@ func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.L
 		purgePeople(ctx, store, log)
 		purgeTiers(ctx, store, log)
 		if auditDays > 0 {
-			purgeAudit(ctx, store, time.Now().AddDate(0, 0, -auditDays), log)
+			purgeAudit(ctx, store, store.Now().AddDate(0, 0, -auditDays), log)
 		}
 		return false
 	})

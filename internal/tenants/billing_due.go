@@ -33,6 +33,9 @@ const dueOfTenant = 20
 // DueBilling returns the tasks that are due, up to most of each kind, and up to 20 events of each
 // tenant. Several servers may call it concurrently: each task is executed once.
 func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
+	if err := s.FollowClock(ctx); err != nil {
+		return BillingDue{}, err
+	}
 	now := s.instant()
 	looks := db.UnseenBillingSubjectsParams{After: s.turns.looks.after(), LookAt: turnsLookedAt, Most: int32(most)}
 	var unseen db.UnseenBillingSubjectsRow

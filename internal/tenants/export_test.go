@@ -168,3 +168,7 @@ func LargeTables() (names []string) {
 
 // DeletedLock is held by the server that deletes rows of deleted tenants.
 const DeletedLock = deletedLock
+
+// FollowsDatabase makes the store follow the clock of Postgres, as one without a clock for tests
+// does.
+func (s *Store) FollowsDatabase() { s.clock.follows = true }

@@ -276,6 +276,9 @@ var errMigrationWaits = errors.New("the migration waits")
 // now (mayMigrate), the others wait, too, because they may be about the same subjects, and in this
 // order. Errors: ErrUnavailable, and those of tenants.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
+	if err := s.FollowClock(ctx); err != nil {
+		return 0, false, err
+	}
 	open, err := s.openPlanMigrations(ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("list plan migrations: %w", err)

@@ -95,6 +95,9 @@ const duePlans = 500
 // because the change of the plan and the removal of the schedule are one transaction. Errors:
 // ErrUnavailable, and the first error of a change.
 func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, more bool, err error) {
+	if err := s.FollowClock(ctx); err != nil {
+		return 0, false, err
+	}
 	var first error
 	var without []uuid.UUID // tenants that failed
 	for {

@@ -62,6 +62,7 @@ type Store struct {
 	app     *pool // as weir_app
 	system  *pool // as weir_system
 	now     func() time.Time
+	clock   databaseClock
 	hasher  hasher
 	log     *slog.Logger
 	watcher *Watcher
@@ -107,7 +108,8 @@ type Store struct {
 // Open returns a store. It does not wait for Postgres: while Postgres is unavailable, methods fail
 // with ErrUnavailable. Open fails if the URL is invalid.
 func Open(ctx context.Context, config Config) (*Store, error) {
-	if config.Now == nil {
+	follows := config.Now == nil
+	if follows {
 		config.Now = time.Now
 	}
 	if config.Logger == nil {
@@ -152,6 +154,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		volume: config.Volume.withDefaults(), auditDay: cmp.Or(config.AuditDay, DefaultAuditDay),
 		exports: newExports(int(config.MaxConns), config.Now), logoWait: logoWait, lineWait: lineWait, listWait: listWait, turnTime: turnTime, largePlans: make(chan struct{}, 1),
 		deletedPage: deletedPage, pages: defaultPages, signupTier: config.SignupTier, metered: meteredRows{most: maxMeteredRows, rows: map[meteredHour]int64{}}}
+	s.clock.follows = follows
 	s.TakeTurns(places.NewProcessors(runtime.GOMAXPROCS(0)))
 	s.LimitInvitations(throttle.Memory(config.Now), check.NewKeys([16]byte{}).Private)
 	s.watcher = newWatcher(s, listen)
@@ -361,7 +364,7 @@ func (s *Store) readWithin(ctx context.Context, a Actor, timeout time.Duration, 
 func (s *Store) Now() time.Time { return s.instant() }
 
 // instant returns the time in the precision of Postgres.
-func (s *Store) instant() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
+func (s *Store) instant() time.Time { return s.clock.now(s.now()).UTC().Truncate(time.Microsecond) }
 
 // newID returns a new id. Ids are in the order of their creation, and so are lists.
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
