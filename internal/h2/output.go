@@ -270,6 +270,9 @@ func (c *conn) flush(patient bool) {
 			_ = c.SetWriteDeadline(c.writeBy) // a closed connection fails to write
 		}
 		_, err := c.Write(c.spare)
+		if len(c.spare) > maxFrame {
+			runtime.Gosched() // others come first: many connections with large answers would keep the processors
+		}
 		c.mu.Lock()
 		if cap(c.spare) > maxOutput {
 			c.spare = nil
