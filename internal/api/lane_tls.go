@@ -94,7 +94,7 @@ func (c *laneConn) handed() net.Conn {
 	switch {
 	case secure == nil:
 		return &handedConn{Conn: c.Conn, lane: c.lane, rest: c.in, headBy: c.headBy}
-	case len(c.in) == 0: // as without a lane: it may have negotiated HTTP/2
+	case len(c.in) == 0 && secure.ConnectionState().NegotiatedProtocol == "h2": // as without a lane
 		return secure
 	}
 	return &handedTLSConn{handedConn: handedConn{Conn: c.Conn, lane: c.lane, rest: c.in, headBy: c.headBy}, tls: secure}

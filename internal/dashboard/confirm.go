@@ -54,7 +54,10 @@ func (d *dashboard) confirmed(handle formHandler) formHandler {
 		case err != nil:
 			return err
 		}
-		if err := d.Store.Confirm(r.Context(), v.session); err != nil {
+		if err := d.Store.Confirm(r.Context(), v.session); errors.Is(err, tenants.ErrNoSession) {
+			http.Redirect(w, r, loginURL(r), http.StatusSeeOther)
+			return nil
+		} else if err != nil {
 			return err
 		}
 		f.values.Del(confirmField)

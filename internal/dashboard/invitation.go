@@ -116,7 +116,7 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case err == nil && session.PersonID == i.PersonID:
 		joined = true
-		person, err = d.Store.Join(ctx, token, session.PersonID)
+		person, err = d.Store.Join(ctx, token, tenants.Person{ID: session.PersonID})
 	case i.HasLogin:
 		var wait time.Duration
 		person, wait, err = d.prove(ctx, r, i.Email, f.values.Get("password"))
@@ -128,7 +128,7 @@ func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 			return d.renderInvitation(w, r, http.StatusUnprocessableEntity, i, f)
 		}
 		if err == nil {
-			person, err = d.Store.Join(ctx, token, person.ID)
+			person, err = d.Store.Join(ctx, token, person)
 		}
 	default:
 		person, err = d.Store.JoinNew(ctx, token, f.values.Get("password"))

@@ -11,8 +11,8 @@ import (
 // Starts bounds how many requests of a holder run at the same time, if very many arrive together:
 // over HTTP/2, a client can have 1000 on a few connections. Each is answered in some 10 us, but if
 // all could run, others would wait until all have run once. So beyond a number, the requests of a
-// holder run one after the other, in the order of their arrival. A processor is never idle because
-// of that: there are more places than processors.
+// holder begin in the order of their arrival, when others have ended. A processor is never idle
+// because of that: there are more places than processors.
 //
 // A place is for running. A request that waits for a store, a body or a pause gives it up, by Wait
 // or after longestRun, so that neither a slow store nor slow clients make others of the holder

@@ -230,15 +230,17 @@ func (s *Store) InvitationByToken(ctx context.Context, token string) (out Invita
 // Join accepts the invitation of a link for person, who was authenticated by a password or a
 // session. Errors: ErrNotFound as InvitationByToken, also for an invitation of another person;
 // *ConflictError of a person who is in maxMemberships tenants; ErrUnavailable.
-func (s *Store) Join(ctx context.Context, token string, person uuid.UUID) (Person, error) {
+func (s *Store) Join(ctx context.Context, token string, person Person) (Person, error) {
 	i, err := s.InvitationByToken(ctx, token)
 	if err != nil {
 		return Person{}, err
 	}
-	if i.PersonID != person {
+	if i.PersonID != person.ID {
 		return Person{}, ErrNotFound
 	}
-	return s.join(ctx, i, token, nil)
+	out, err := s.join(ctx, i, token, nil)
+	out.proved = person.proved // for SignIn
+	return out, err
 }
 
 // JoinNew accepts the invitation of a link for a person without a login, who sets a password.

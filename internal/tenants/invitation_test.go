@@ -36,7 +36,7 @@ func TestInvitationLink(t *testing.T) {
 	require.False(t, read.HasLogin)
 	require.Empty(t, read.Token)
 
-	_, err = s.Join(ctx, made.Token, ann.ID)
+	_, err = s.Join(ctx, made.Token, ann)
 	require.ErrorIs(t, err, tenants.ErrNotFound, "it is for another person")
 	for _, bad := range []string{"short", "          ", "password123", "zoe@example.com", "aaaaaaaaaaaa", "with\x00inside it"} {
 		_, err = s.JoinNew(ctx, made.Token, bad)
@@ -62,7 +62,7 @@ func TestInvitationLink(t *testing.T) {
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 		_, err = s.JoinNew(ctx, gone, "another horse of hers")
 		require.ErrorIs(t, err, tenants.ErrNotFound, "it is single-use")
-		_, err = s.Join(ctx, gone, person.ID)
+		_, err = s.Join(ctx, gone, person)
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 	}
 
@@ -74,7 +74,7 @@ func TestInvitationLink(t *testing.T) {
 	require.True(t, read.HasLogin)
 	_, err = s.JoinNew(ctx, second.Token, "taken over now")
 	requireConflict(t, err, tenants.CodeMemberExists)
-	person, err = s.Join(ctx, second.Token, ann.ID)
+	person, err = s.Join(ctx, second.Token, ann)
 	require.NoError(t, err)
 	require.Len(t, person.Memberships, 3)
 	_, err = s.VerifyPassword(ctx, "ann@example.com", "correct horse")
@@ -226,9 +226,9 @@ func requireMemberships(t *testing.T, d *tenantstest.Database, person tenants.Pe
 func TestMembershipsOfAPersonAreBounded(t *testing.T) {
 	t.Parallel()
 	d, person, invite := memberOfMany(t)
-	_, err := d.Store.Join(t.Context(), invite("tenant-y"), person.ID)
+	_, err := d.Store.Join(t.Context(), invite("tenant-y"), person)
 	require.NoError(t, err)
-	_, err = d.Store.Join(t.Context(), invite("tenant-z"), person.ID)
+	_, err = d.Store.Join(t.Context(), invite("tenant-z"), person)
 	requireConflict(t, err, tenants.CodeConflict)
 	requireMemberships(t, d, person, tenants.MaxMemberships)
 }
@@ -247,7 +247,7 @@ func TestJoinsAtOnceAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		for _, token := range tokens {
 			go func() {
-				_, err := d.Store.Join(t.Context(), token, person.ID)
+				_, err := d.Store.Join(t.Context(), token, person)
 				results <- err
 			}()
 		}

@@ -157,8 +157,11 @@ func (s *Store) signedIn(ctx context.Context, tx pgx.Tx, q *db.Queries, person P
 func (s *Store) Confirm(ctx context.Context, session Session) error {
 	return s.asSystem(ctx, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		now := s.instant()
-		if err := q.ConfirmSession(ctx, db.ConfirmSessionParams{Now: &now, ID: session.ID, PersonID: session.PersonID}); err != nil {
+		switch n, err := q.ConfirmSession(ctx, db.ConfirmSessionParams{Now: &now, ID: session.ID, PersonID: session.PersonID}); {
+		case err != nil:
 			return err
+		case n == 0:
+			return ErrNoSession
 		}
 		return s.personEvent(ctx, tx, session.PersonID, newEvent{kind: EventConfirmed})
 	})

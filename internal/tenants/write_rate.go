@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,15 +31,16 @@ type WriteKind int
 const (
 	OrdinaryWrite WriteKind = iota
 	ResetWrite              // a reset of counters
-	// EndWrite ends access: of a key, a member or a link. It has a rate of its own, for each actor:
-	// a stolen key that writes all the time must not hold off its own revocation.
+	// EndWrite ends access: of a key, a member or a link. If the tenant writes too often, it has a
+	// rate of its own, for each actor: a stolen key that writes all the time must not hold off its
+	// own revocation.
 	EndWrite
 	// CustomerWrite is a request of a customer. All customers of a tenant have a rate of their own,
 	// so that they do not keep its members from writing.
 	CustomerWrite
 )
 
-// endsASecond is the rate of writes that end access.
+// endsASecond is the rate of an actor's writes that end access, if the tenant writes too often.
 const endsASecond = 1
 
 // TooOftenError means that a tenant exceeds its rate of writes, or what it may write in a day.
@@ -76,6 +78,15 @@ func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
 // AdmitWrite counts one write of the actor's tenant before it is executed. Error: *TooOftenError,
 // and then nothing is counted.
 func (s *Store) AdmitWrite(ctx context.Context, a Actor, kind WriteKind) error {
+	if kind == EndWrite {
+		if err := s.countWrite(ctx, a, OrdinaryWrite); err == nil || !errors.As(err, new(*TooOftenError)) {
+			return err
+		}
+	}
+	return s.countWrite(ctx, a, kind)
+}
+
+func (s *Store) countWrite(ctx context.Context, a Actor, kind WriteKind) error {
 	w := s.writes
 	call := engine.Call{Tenant: a.tenant, Cost: 1}
 	counts := w.counts[kind : kind+1]

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 )
 
-const confirmSession = `-- name: ConfirmSession :exec
+const confirmSession = `-- name: ConfirmSession :execrows
 UPDATE sessions SET proved_at = $1, longest_idle_ms = 0 WHERE id = $2 AND person_id = $3
 `
 
@@ -22,9 +22,12 @@ type ConfirmSessionParams struct {
 	PersonID uuid.UUID
 }
 
-func (q *Queries) ConfirmSession(ctx context.Context, arg ConfirmSessionParams) error {
-	_, err := q.db.Exec(ctx, confirmSession, arg.Now, arg.ID, arg.PersonID)
-	return err
+func (q *Queries) ConfirmSession(ctx context.Context, arg ConfirmSessionParams) (int64, error) {
+	result, err := q.db.Exec(ctx, confirmSession, arg.Now, arg.ID, arg.PersonID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const insertSecurityEvents = `-- name: InsertSecurityEvents :exec

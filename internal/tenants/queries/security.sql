@@ -18,7 +18,7 @@ ON CONFLICT (tenant_id) DO UPDATE SET session_idle_text = excluded.session_idle_
     version = excluded.version, updated_at = now()
 RETURNING *;
 
--- name: ConfirmSession :exec
+-- name: ConfirmSession :execrows
 UPDATE sessions SET proved_at = @now, longest_idle_ms = 0 WHERE id = @id AND person_id = @person_id;
 
 -- name: MaxSessionsOf :one
