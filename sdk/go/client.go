@@ -77,7 +77,7 @@ func New(url, key string, options ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Close returns leased units, which takes a second at most, and closes idle connections. Calls in
+// Close returns leased units, beginning none after a second, and closes idle connections. Calls in
 // flight are not affected, and the client stays usable, without leases.
 func (c *Client) Close() {
 	c.leased.close()

@@ -31,6 +31,7 @@ type returns struct {
 	waiting []*leaseReturn      // the oldest first
 	stop    chan struct{}       // nil: the background does not run
 	ended   chan struct{}       // closed when it has ended
+	closing bool                // close runs, so the background does not start
 }
 
 // A leaseReturn is units to return, and what was decided.
@@ -94,9 +95,9 @@ func (r *returns) again(one *leaseReturn, failure *NoDecision) {
 	}
 }
 
-// start starts the background, if it does not run. The caller holds mu.
+// start starts the background, if it does not run and close does not. The caller holds mu.
 func (r *returns) start() {
-	if r.stop == nil {
+	if r.stop == nil && !r.closing {
 		r.stop, r.ended = make(chan struct{}), make(chan struct{})
 		go r.run(r.stop, r.ended)
 	}
@@ -227,7 +228,7 @@ func (r *returns) close() {
 	defer r.ending.Unlock()
 	r.mu.Lock()
 	stop, ended := r.stop, r.ended
-	r.stop = nil
+	r.stop, r.closing = nil, true // a background would take what is to be sent below
 	r.mu.Unlock()
 	if stop != nil {
 		close(stop)
@@ -249,7 +250,8 @@ func (r *returns) close() {
 	r.await()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.blocks) > 0 {
+	r.closing = false
+	if len(r.blocks) > 0 || len(r.waiting) > 0 {
 		r.start()
 	}
 }

@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -102,5 +103,69 @@ func TestReturnsAreBounded(t *testing.T) {
 	c.returns.mu.Unlock()
 	if len(waiting) != returnsWaiting || waiting[0].id != "2" {
 		t.Errorf("%d wait, from %s on", len(waiting), waiting[0].id)
+	}
+}
+
+// A hangingServer is a transport that accepts returns when gate is closed.
+type hangingServer struct {
+	leaseServer
+	sent atomic.Int64
+}
+
+func (s *hangingServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-s.gate
+	s.sent.Add(1)
+	return s.respond(204, "", ""), nil
+}
+
+// While all places are taken by requests that hang, Close takes back the returns that the
+// background could not begin, starts no other background, and sends each.
+func TestCloseSendsReturnsBehindHangingRequests(t *testing.T) {
+	const more = 4
+	s := &hangingServer{leaseServer: leaseServer{gate: make(chan struct{})}}
+	release := sync.OnceFunc(func() { close(s.gate) })
+	defer release()
+	c, clock := s.byHand(t, WithTransport(s))
+	r := c.returns
+	r.every = time.Millisecond
+	for i := range returnsInFlight + more {
+		r.waiting = append(r.waiting, &leaseReturn{id: fmt.Sprint(i), until: clock.Now().Add(time.Hour)})
+	}
+	r.mu.Lock()
+	r.start()
+	first := r.stop
+	r.mu.Unlock()
+	awaitReturns(t, r, func() bool { return len(r.places) == returnsInFlight && len(r.waiting) == 0 })
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		c.Close()
+	}()
+	awaitReturns(t, r, func() bool { return r.stop != first && (r.stop != nil || len(r.waiting) == more) })
+	r.mu.Lock()
+	if r.stop != nil {
+		t.Error("another background runs while Close waits")
+	}
+	r.mu.Unlock()
+	release()
+	<-closed
+	if n := s.sent.Load(); n != returnsInFlight+more {
+		t.Errorf("%d returns are sent before Close returns", n)
+	}
+}
+
+// awaitReturns waits until a condition holds, under the lock.
+func awaitReturns(t *testing.T, r *returns, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+		r.mu.Lock()
+		held := holds()
+		r.mu.Unlock()
+		if held {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not in time")
+		}
 	}
 }

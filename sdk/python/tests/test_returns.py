@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import unittest
+from operator import attrgetter
 from unittest import mock
 
 from weir_client import AsyncClient, Client
@@ -78,6 +79,62 @@ class ReturnsTest(unittest.TestCase):
         self.assertEqual(1, len(server.leases))
         client.close()
         self.assertEqual((0, {}), (server.used, server.leases))
+
+    def test_a_block_that_the_garbage_collector_ends_in_a_thread_with_the_lock(self):
+        """It ends the generator of a block at an allocation of any thread."""
+
+        def rows(client, lost):
+            with client.with_lease("s", units=100) as lease:
+                if lost:
+                    client._connections.exchange = mock.Mock(side_effect=LOST)
+                yield lease
+
+        for lost in (False, True):
+            for name in ("_leasing._returns", "_leasing._changed", "_core.breaker", "block"):
+                with self.subTest(lock=name, lost=lost):
+                    server = LeaseServer(1_000)
+                    client = by_hand(server)
+                    exchange, block = client._connections.exchange, rows(client, lost)
+                    lease = next(block)
+                    holder = lease if name == "block" else attrgetter(name)(client)
+
+                    def collect(lock=getattr(holder, "_lock"), end=block.close):
+                        with lock:
+                            end()
+
+                    thread = threading.Thread(target=collect, daemon=True)
+                    thread.start()
+                    thread.join(PATIENCE)
+                    self.assertFalse(thread.is_alive(), "the block waits for a lock of its own thread")
+                    client._connections.exchange = exchange
+                    client.close()
+                    self.assertEqual((0, {}), (server.used, server.leases))
+
+    def test_a_block_that_ends_during_an_inspection(self):
+        clock = FakeClock()
+        returns = Returns(clock, None)
+        ended = []
+
+        class Ends:
+            """Its inspection ends another block, as the garbage collector may."""
+
+            def _over(self):
+                if not ended:
+                    ended.append(None)
+                    other = next(one for one in blocks if one is not self)
+                    returns.ended(returns.release(other), NoDecision("connection_lost"))
+                return False
+
+            def _end(self):
+                return Return("one", 1, 0, clock.now())
+
+        blocks = [Ends(), Ends(), Ends()]
+        for block in blocks:
+            returns.hold(block)
+        returns.inspect()
+        clock.advance(250)
+        returns.inspect()
+        self.assertEqual((2, "one"), (len(returns._blocks), returns.job().id))
 
     def test_too_many_returns(self):
         returns = Returns(FakeClock(), None)
@@ -179,6 +236,50 @@ class AsyncReturnsTest(unittest.TestCase):
         self.assertEqual((1, False), (len(server.leases), task.done()))
         asyncio.run(client.close())
         self.assertEqual((0, {}), (server.used, server.leases))
+
+    def test_a_request_that_is_cancelled_before_it_begins(self):
+        server = LeaseServer(1_000)
+
+        async def run():
+            client = by_hand(server, AsyncClient)
+            exchange = client._connections.exchange
+            async with client.with_lease("s", units=100):
+                client._connections.exchange = mock.AsyncMock(side_effect=LOST)
+            client._connections.exchange = exchange
+            client._core.clock.advance(250)
+            client._leasing.round()
+            tasks = set(client._leasing._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self.assertEqual((1, 0, 1), (len(tasks), client._leasing.in_flight, len(server.leases)))
+            await client.close()
+
+        asyncio.run(run())
+        self.assertEqual((0, {}), (server.used, server.leases))
+
+    def test_a_block_that_ends_without_a_loop(self):
+        server = LeaseServer(1_000)
+        client = by_hand(server, AsyncClient)
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # tasks that never end are reported
+        begun = loop.create_future()
+
+        async def block():
+            async with client.with_lease("s", units=100):
+                begun.set_result(None)
+                await loop.create_future()
+
+        coroutine = block()
+        task = loop.create_task(coroutine)
+        loop.run_until_complete(begun)
+        loop.close()
+        with self.assertRaisesRegex(RuntimeError, "no running event loop"):
+            coroutine.close()
+        self.assertEqual((0, False), (client._leasing.in_flight, task.done()))
+        client._core.clock.advance(server.life_ms)
+        asyncio.run(self.round(client, server))
+        self.assertEqual(0, server.used)
 
     async def round(self, client, server):
         client._leasing.round()

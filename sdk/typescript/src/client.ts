@@ -155,7 +155,7 @@ export class Client implements Checker {
     return (this.#leases?.inFlight ?? 0) + this.#returns.inFlight;
   }
 
-  /** Returns leased units. The client stays usable, without leases. */
+  /** Returns leased units; it begins returns for a second at most. The client stays usable, without leases. */
   async close(): Promise<void> {
     await this.#leases?.close();
     await this.#returns.close();

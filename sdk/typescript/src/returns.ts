@@ -33,6 +33,7 @@ const mostInFlight = 16;
 const retryMs = 250;
 const mostRetryMs = 2000;
 const keptMs = 9000; // after the end of a lease, the server has its record for 10 s, less one for the way
+const closingMs = 1000; // how long close begins returns
 
 interface Waiting {
   readonly back: LeaseReturn;
@@ -56,7 +57,7 @@ export class Returns {
   #due: Waiting[] = [];
   readonly #inFlight = new Set<Promise<void>>();
   #stopInspecting: (() => void) | null = null;
-  #closing = false;
+  #closing: Promise<void> | null = null;
 
   constructor(sender: ReturnSender, clock: Clock) {
     this.#sender = sender;
@@ -106,26 +107,35 @@ export class Returns {
       const back = block.giveUp();
       if (back !== null) this.add(back);
     }
-    if (this.#sender.blocked()) {
-      this.#due = this.#due.filter((one) => now <= until(one));
-      this.#waiting = this.#waiting.filter((one) => now <= until(one));
-    } else {
-      this.#due = this.#due.concat(this.#waiting.filter(({ after }) => after <= now));
-      this.#waiting = this.#waiting.filter(({ after }) => after > now);
-      this.#send();
-    }
+    if (this.#closing === null) this.#sendDue(now);
     this.#rest();
   }
 
-  /** Sends each return that waits once more. Blocks that have not ended return their units later. */
-  async close(): Promise<void> {
-    this.#waiting = [...this.#due.splice(0), ...this.#waiting];
+  /**
+   * Sends each return that waits once more, but begins none after closingMs, and drops the rest. Blocks that have not
+   * ended return their units later.
+   */
+  close(): Promise<void> {
+    this.#closing ??= this.#sendLast().finally(() => {
+      this.#closing = null;
+      this.#rest();
+    });
+    return this.#closing;
+  }
+
+  async #sendLast(): Promise<void> {
     await Promise.all(this.#inFlight); // one that fails waits again
-    this.#closing = true;
-    for (const one of this.#waiting.splice(0)) void this.#attempt(one);
-    await Promise.all(this.#inFlight);
-    this.#closing = false;
-    this.#rest();
+    const last = [...this.#due.splice(0), ...this.#waiting.splice(0)].values();
+    const until = this.#clock.now() + closingMs;
+    const ignore = () => {};
+    const sendSome = async () => {
+      while (this.#clock.now() < until) {
+        const { value, done } = last.next();
+        if (done) return;
+        await this.#track(this.#sender.giveBack(value.back).then(ignore, ignore));
+      }
+    };
+    await Promise.all(Array.from({ length: mostInFlight }, sendSome));
   }
 
   /** Queues a return. If there are too many, the oldest is lost. */
@@ -135,24 +145,40 @@ export class Returns {
     this.#start();
   }
 
+  #sendDue(now: number): void {
+    if (this.#sender.blocked()) {
+      this.#due = this.#due.filter((one) => now <= until(one));
+      this.#waiting = this.#waiting.filter((one) => now <= until(one));
+      return;
+    }
+    this.#due = this.#due.concat(this.#waiting.filter(({ after }) => after <= now));
+    this.#waiting = this.#waiting.filter(({ after }) => after > now);
+    this.#send();
+  }
+
   #send(): void {
-    while (this.#due.length > 0 && this.#inFlight.size < mostInFlight && !this.#sender.blocked()) {
+    while (this.#closing === null && this.#due.length > 0 && this.#inFlight.size < mostInFlight && !this.#sender.blocked()) {
       void this.#attempt(this.#due.shift() as Waiting);
     }
   }
 
   #attempt(one: Waiting, send = () => this.#sender.giveBack(one.back)): Promise<void> {
-    const done = send()
-      .then(
+    return this.#track(
+      send().then(
         (failure) => {
-          if (failure !== null && !this.#closing) this.#again(one, failure);
+          if (failure !== null) this.#again(one, failure);
         },
         () => {}, // the server refuses it
-      )
-      .finally(() => {
-        this.#inFlight.delete(done);
-        this.#send();
-      });
+      ),
+    );
+  }
+
+  /** Counts a return as under way until it has ended. */
+  #track(sent: Promise<void>): Promise<void> {
+    const done = sent.finally(() => {
+      this.#inFlight.delete(done);
+      this.#send();
+    });
     this.#inFlight.add(done);
     return done;
   }

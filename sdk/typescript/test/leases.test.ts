@@ -201,3 +201,66 @@ test("if too many returns wait, the oldest is lost", async () => {
   await returns.close();
   assert.deepEqual([sent.length, sent[0], returns.waiting], [mostWaiting, "2", 0]);
 });
+
+/** A sender of returns that hang until they are released. */
+class HangingSender {
+  readonly sent: string[] = [];
+  readonly #hanging: Array<() => void> = [];
+  most = 0;
+
+  readonly blocked = () => false;
+
+  readonly giveBack = async ({ id }: { id: string }): Promise<null> => {
+    this.sent.push(id);
+    await new Promise<void>((resolve) => {
+      this.most = Math.max(this.most, this.#hanging.push(resolve));
+    });
+    return null;
+  };
+
+  get hanging(): number {
+    return this.#hanging.length;
+  }
+
+  /** Answers those that hang. */
+  async release(): Promise<void> {
+    for (const resolve of this.#hanging.splice(0)) resolve();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+const unitsOf = (id: number) => ({ id: `${id}`, units: 1, allowed: 0, denied: 0, deniedUnits: 0, endsAt: Infinity });
+
+test("close sends what waits behind hanging requests, 16 at once", async () => {
+  const sender = new HangingSender();
+  const clock = new FakeClock();
+  const returns = new Returns(sender, clock);
+  for (let i = 0; i < 40; i++) returns.add(unitsOf(i));
+  clock.tick();
+  assert.equal(sender.hanging, 16);
+  const closed = returns.close();
+  returns.add(unitsOf(40));
+  clock.tick();
+  await sender.release();
+  assert.deepEqual([sender.hanging, returns.waiting], [16, 0], "everything that waits is the business of close");
+  let ended = false;
+  void closed.then(() => (ended = true));
+  await eventually("close ends", async () => (await sender.release(), ended));
+  assert.deepEqual([sender.sent.length, new Set(sender.sent).size, sender.most], [41, 41, 16]);
+});
+
+test("close begins no return after a second", async () => {
+  const sender = new HangingSender();
+  const clock = new FakeClock();
+  const returns = new Returns(sender, clock);
+  for (let i = 0; i < 40; i++) returns.add(unitsOf(i));
+  const closed = returns.close();
+  await eventually("the first returns", () => sender.hanging > 0);
+  clock.advance(999);
+  await sender.release();
+  assert.equal(sender.sent.length, 32);
+  clock.advance(1);
+  await sender.release();
+  await closed;
+  assert.deepEqual([sender.sent.length, returns.waiting], [32, 0]);
+});

@@ -54,7 +54,7 @@ class Breaker:
         after_fork(self)
 
     def forked(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as in Returns
         # The probe is the parent's. No hook is called, because it may wait for a lock.
         self._lose_probe()
 

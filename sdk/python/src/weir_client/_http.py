@@ -233,7 +233,7 @@ class Connections:
         after_fork(self)
 
     def forked(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as in Returns
         self.close()  # they belong to the other process
 
     def exchange(self, request: bytes, until: float, most: int) -> Answer:

@@ -18,11 +18,11 @@ class Block:
         self._check = check
         self._held = held
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as in Returns
         after_fork(self)
 
     def forked(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._held = None  # the parent grants the units, and returns the rest
 
     @property
@@ -38,11 +38,15 @@ class Block:
     def _take(self, question: Question) -> Decision | None:
         """Decides a check, or returns None if there are too few units."""
         with self._lock:
-            if self._held is None or not 0 < question.cost <= self.left:
+            held, now = self._held, self._clock.now()
+            if held is None or not held.live(now, self._clock.unix_ms()):
                 return None
-            self._held.left -= question.cost
-            self._held.allowed += 1
-            return self._held.decide(question, self._held.left, self._clock.now())
+            # Nothing is allocated between the test and the subtraction, so the block cannot end.
+            if not 0 < question.cost <= held.left:
+                return None
+            held.left -= question.cost
+            held.allowed += 1
+            return held.decide(question, held.left, now)
 
     def _over(self) -> bool:
         """Whether the time of the lease is over."""

@@ -149,7 +149,7 @@ class Leases:
 
         After a fork, they belong to the other process, which may hold the lock in one of its threads.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as in Returns
         self._sets: dict[object, _Set] = {}
         self._rates: dict[object, _Rate] = {}
         self._tick = 0

@@ -82,8 +82,8 @@ class Threads(_Background):
 
     def forked(self) -> None:
         super().forked()
-        self._ended = threading.Condition()  # a request has ended; guards the fields below
-        self._woken = threading.Event()
+        self._changed = threading.Condition()  # guards the fields below; its lock is re-entrant
+        self._woken = False
         self._thread: threading.Thread | None = None
         self._closing = False
 
@@ -106,9 +106,9 @@ class Threads(_Background):
         """Ends all leases and returns their units. Blocks that have not ended return theirs later."""
         if self._leases is not None:
             self._leases.close()
-        with self._ended:
+        with self._changed:
             thread, self._closing = self._thread, True
-        self._woken.set()
+            self._notify()
         if thread is not None:
             thread.join()
         self._await_requests()  # one that is under way may still be granted
@@ -120,14 +120,19 @@ class Threads(_Background):
             self._start_requests()
             self._await_requests()
         self._returns.open()
-        with self._ended:
+        with self._changed:
             self._thread, self._closing = None, False
         if not self._returns.resting():
             self._wake()
 
+    def _notify(self) -> None:
+        """Wakes the thread, and who awaits the end of requests. The caller holds the lock."""
+        self._woken = True
+        self._changed.notify_all()
+
     def _wake(self) -> None:
-        self._woken.set()
-        with self._ended:
+        with self._changed:
+            self._notify()
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name="weir-leases", daemon=True)
                 if not _started(self._thread):
@@ -138,13 +143,14 @@ class Threads(_Background):
     def _run(self) -> None:
         inspect_at = time.monotonic() + self.inspect_seconds
         while not self._closing:
-            self._woken.wait(max(0.0, inspect_at - time.monotonic()))
-            self._woken.clear()
+            with self._changed:
+                self._changed.wait_for(lambda: self._woken, max(0.0, inspect_at - time.monotonic()))
+                self._woken = False
             if time.monotonic() >= inspect_at:
                 self._inspect_once()
                 inspect_at = time.monotonic() + self.inspect_seconds
             self._start_requests()
-            with self._ended:
+            with self._changed:
                 if self._resting():
                     self._thread = None
                     return
@@ -162,14 +168,13 @@ class Threads(_Background):
         except MisuseError:  # a check gets the same error, and raises it
             result = None
         finally:
-            with self._ended:
+            with self._changed:
                 self._note(job, result)
-                self._ended.notify_all()
-            self._woken.set()
+                self._notify()
 
     def _await_requests(self) -> None:
-        with self._ended:
-            self._ended.wait_for(lambda: self.in_flight == 0)
+        with self._changed:
+            self._changed.wait_for(lambda: self.in_flight == 0)
 
 
 def _started(thread: threading.Thread) -> bool:
@@ -193,7 +198,7 @@ class Tasks(_Background):
         super().forked()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[LeaseAnswer | None]] = set()
 
     def round(self) -> None:
         """Inspects leases once, and sends what is due."""
@@ -205,9 +210,9 @@ class Tasks(_Background):
 
         The task that sends it continues if the caller is cancelled.
         """
+        self._adopt_loop()  # it fails without a loop, and then the block ends when its time is over
         back = self._returns.release(block)
         if back is not None:
-            self._adopt_loop()
             await asyncio.wait([self._start(back, partial(send, back))])
 
     async def close(self) -> None:
@@ -258,20 +263,26 @@ class Tasks(_Background):
         while (job := self._job()) is not None:
             self._start(job, partial(self._send, job))
 
-    def _start(self, job: Job, send: Callable[[], Awaitable[LeaseAnswer | None]]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._request(job, send))
+    def _start(self, job: Job, send: Callable[[], Awaitable[LeaseAnswer | None]]) -> asyncio.Task[LeaseAnswer | None]:
+        task = asyncio.get_running_loop().create_task(self._request(send))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._request_ended, job))
         return task
 
-    async def _request(self, job: Job, send: Callable[[], Awaitable[LeaseAnswer | None]]) -> None:
-        result: LeaseAnswer | None = _INTERRUPTED
+    async def _request(self, send: Callable[[], Awaitable[LeaseAnswer | None]]) -> LeaseAnswer | None:
         try:
-            result = await send()
+            return await send()
         except MisuseError:  # a check gets the same error, and raises it
-            result = None
-        finally:
-            self._note(job, result)
+            return None
+
+    def _request_ended(self, job: Job, task: asyncio.Task[LeaseAnswer | None]) -> None:
+        """Notes the answer, also of a task that was cancelled before it began."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            context = {"message": "a request of leases has failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
+        self._note(job, _INTERRUPTED if task.cancelled() or error is not None else task.result())
         if not self._returns.resting():
             self._set_timer()
 

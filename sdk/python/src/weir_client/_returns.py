@@ -58,6 +58,9 @@ class Returns:
 
     The server counts a return once, so one without an answer is sent again, for as long as the server has a
     record of its lease. Otherwise what was decided from the lease would never be metered.
+
+    The garbage collector can end a block at any allocation, also in a thread that holds the lock. So the lock
+    is re-entrant, as are the others that the end of a block takes, and nothing is iterated that it changes.
     """
 
     def __init__(self, clock: Clock, breaker: Breaker | None) -> None:
@@ -67,7 +70,7 @@ class Returns:
 
     def forget(self) -> None:
         """Drops everything. After a fork, the other process returns it, which may hold the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._blocks: set[Ending] = set()
         self._due: deque[Return] = deque()
         self._waiting: deque[Return] = deque()
@@ -114,14 +117,17 @@ class Returns:
         """Ends the leases of blocks whose time is over, and finds the returns that are due."""
         now = self._clock.now()
         with self._lock:
-            over = [block for block in self._blocks if block._over()]
+            over = [block for block in list(self._blocks) if block._over()]
             self._blocks.difference_update(over)
             if self._blocked(now):
-                self._due = deque(back for back in self._due if now <= back.until)
-                self._waiting = deque(back for back in self._waiting if now <= back.until)
+                due, self._due = self._due, deque()
+                self._due.extend(back for back in due if now <= back.until)
+                waiting, self._waiting = self._waiting, deque()
+                self._waiting.extend(back for back in waiting if now <= back.until)
             else:
-                self._due.extend(back for back in self._waiting if back.after <= now)
-                self._waiting = deque(back for back in self._waiting if back.after > now)
+                waiting, self._waiting = self._waiting, deque()
+                for one in waiting:
+                    (self._due if one.after <= now else self._waiting).append(one)
         for block in over:
             back = block._end()
             if back is not None:
@@ -164,8 +170,8 @@ class Returns:
     def interrupted(self) -> None:
         """Notes that no return under way will end, because its event loop is gone."""
         with self._lock:
-            self._due.extend(self._under_way)
-            self._under_way.clear()
+            lost, self._under_way = self._under_way, set()
+            self._due.extend(lost)
 
     def resting(self) -> bool:
         """Whether there is nothing to inspect and nothing to send."""
