@@ -151,6 +151,9 @@ func wholeNumbers(v any) any {
 		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
 			return n
 		}
+		if longExponents(v.String()) > 0 {
+			return v // as one that is too large
+		}
 		if f, err := v.Float64(); err == nil && math.Abs(f) < 1<<52 {
 			if f == math.Trunc(f) {
 				f = math.Nextafter(f, 0.5)

@@ -177,6 +177,7 @@ func (s *server) track(next http.Handler) http.Handler {
 			w.Header()[decisionHeader] = undecided
 		}
 		SetBrowserHeaders(w.Header(), r)
+		dropOddAccept(r.Header)
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 		defer q.discardRest(r)
 		defer s.finish(q, r, start)

@@ -265,6 +265,9 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 			return e, webhookNoSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, "The header "+name+" is missing, so the event is not signed.")
 		}
 	}
+	if longExponents(body) > maxLongExponents {
+		return e, webhookMalformed, newProblem(http.StatusBadRequest, codeMalformedEvent, "The body is not an event: it has more than "+itoa(maxLongExponents)+" numbers with an exponent of three digits.")
+	}
 	done, err := w.verifying.TakeWithin(ctx, known.Tenant, webhookWait)
 	if err != nil {
 		return e, webhookBusy, busyWebhook()

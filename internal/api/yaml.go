@@ -32,6 +32,9 @@ func jsonOfYAML(ctx context.Context, data []byte) ([]byte, *Problem) {
 	if yamlParts(data) > maxJSONValues {
 		return nil, tooManyValues()
 	}
+	if longExponents(data) > maxLongExponents { // the parser reads each several times
+		return nil, malformedYAML("The body has more than " + itoa(maxLongExponents) + " numbers with an exponent of three digits.")
+	}
 	var document, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := d.Decode(&document); {

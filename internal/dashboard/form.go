@@ -125,10 +125,10 @@ func actionTone(do string) string {
 	return "quiet"
 }
 
+var thousands = strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "", ",", "")
+
 // digitsOf removes the separators between thousands.
-func digitsOf(text string) string {
-	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "", ",", "").Replace(text)
-}
+func digitsOf(text string) string { return thousands.Replace(text) }
 
 // reason returns the reason of a change, and adds an error if it is missing or invalid.
 func (f *form) reason() string {
