@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// maxAccept is the length of a header Accept from which on it is ignored. Those of browsers have
-	// 200 bytes.
+	// maxAccept is the length of a header Accept from which on it is ignored. Those of browsers
+	// have 200 bytes.
 	maxAccept = 1 << 10
 	// maxQuality is the length of a quality, such as 0.125.
 	maxQuality = 5
