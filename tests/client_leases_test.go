@@ -201,7 +201,7 @@ func TestClientLeases(t *testing.T) {
 // units left, while other processes still hold some. They are a small part of the limit, because
 // leases become smaller as less remains.
 func TestClientLeasesDenyEarly(t *testing.T) {
-	const limit = 200_000
+	const limit = 100_000
 	s := newSettings(t)
 	server := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, server)
