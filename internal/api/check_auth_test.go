@@ -235,16 +235,12 @@ func TestOperatorKeysCannotRunChecks(t *testing.T) {
 func TestChecksInTheOperatorsTenantAreRefused(t *testing.T) {
 	s := newCheckStack(t)
 	ctx, store := t.Context(), s.db.Store
-	platform, err := store.EnsurePlatform(ctx)
-	require.NoError(t, err)
-	operator := tenants.AsSystem(platform.ID, "test")
-	_, err = store.CreateRule(ctx, operator, hourly("checks-an-hour", check.QuotaResource, 2, "subject"))
-	require.NoError(t, err)
+	operator := s.quota(2)
 	_, key, err := store.CreateKey(ctx, operator, tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeCheck}})
 	require.NoError(t, err)
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
-	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
+	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, operator.TenantID())
 	s.serve(Config{}, deps)
 
 	tenantsKey := s.key

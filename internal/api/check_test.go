@@ -276,21 +276,28 @@ func TestConcurrentChecks(t *testing.T) {
 	require.Equal(t, int64(1), allowed.Load())
 }
 
+// quota gives each tenant so many checks in an hour, by a rule of the operator's tenant.
+func (s *checkStack) quota(checks int64) (operator tenants.Actor) {
+	s.t.Helper()
+	platform, err := s.db.Store.EnsurePlatform(s.t.Context())
+	require.NoError(s.t, err)
+	operator = tenants.AsSystem(platform.ID, "test")
+	_, err = s.db.Store.CreateRule(s.t.Context(), operator, hourly("checks-an-hour", check.QuotaResource, checks, "subject"))
+	require.NoError(s.t, err)
+	return operator
+}
+
 // A tenant that is over its own quota, a rule of the platform, gets an error, and nothing is
 // decided or counted for its customers.
 func TestTenantQuota(t *testing.T) {
 	s := newCheckStack(t)
 	ctx, store := t.Context(), s.db.Store
-	platform, err := store.EnsurePlatform(ctx)
-	require.NoError(t, err)
-	operator := tenants.AsSystem(platform.ID, "test")
-	_, err = store.CreateRule(ctx, operator, hourly("checks-an-hour", check.QuotaResource, 110, "subject"))
-	require.NoError(t, err)
-	_, _, err = store.PutOverride(ctx, operator, "other", tenants.Override{Rule: "checks-an-hour", Limit: limit.Limit{Limit: 10}, Reason: "a small tier"}, tenants.Match{})
+	operator := s.quota(110)
+	_, _, err := store.PutOverride(ctx, operator, "other", tenants.Override{Rule: "checks-an-hour", Limit: limit.Limit{Limit: 10}, Reason: "a small tier"}, tenants.Match{})
 	require.NoError(t, err)
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
-	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
+	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, operator.TenantID())
 	s.serve(Config{}, deps)
 
 	s.check(`{"subject":"a"}`).decision(200)
